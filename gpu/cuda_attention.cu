@@ -3,6 +3,7 @@
  * query and up to eight heads of one KV head, so a key that is read once serves them all (absorbed MLA has one KV head for
  * 128); with few queries the keys are split over blocks and the parts combined by their log-sum-exp. */
 #include "gpu/cuda_device.cuh"
+#include "gpu/cuda_mma.cuh"
 
 /* Keys that a query at pos sees: rows [lo, hi). */
 __device__ static void seen(const struct cuda_attention &a, int pos, int *lo, int *hi) {
@@ -134,11 +135,6 @@ cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a) {
  * 192 + 128 dims take 70 KB, within the 99 KB of consumer cards. */
 enum { QT = 64, KT = 64, PAD = 8 };
 
-__device__ static inline void mma16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 __device__ static inline uint32_t word(const __nv_bfloat16 *p) { return *(const uint32_t *)p; }
 __device__ static inline uint32_t pack(float x, float y) {
     __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
@@ -201,7 +197,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(128) attentio
 #pragma unroll
             for (int j = 0; j < KT / 8; j++) {
                 const __nv_bfloat16 *b = ks + (j * 8 + g) * KL + d + 2 * t;
-                mma16816(s[j], q, word(b), word(b + 8));
+                mma_bf16(s[j], q, word(b), word(b + 8));
             }
         }
         float most[2] = {top[0], top[1]};
@@ -246,7 +242,7 @@ template <int KD, int VD> static __global__ void __launch_bounds__(128) attentio
 #pragma unroll
             for (int j = 0; j < VD / 8; j++) {
                 const __nv_bfloat16 *b = vs + (j * 8 + g) * VL + k * 16 + 2 * t;
-                mma16816(o[j], p, word(b), word(b + 8));
+                mma_bf16(o[j], p, word(b), word(b + 8));
             }
         }
     }

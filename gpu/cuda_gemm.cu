@@ -3,6 +3,7 @@
  * without their scale, and the scale is applied once per block of K to the float32 sum. Activations go as the sum of two
  * BF16 (16 bits of mantissa), so that a result agrees with float32 to about 1e-5. */
 #include "gpu/cuda_device.cuh"
+#include "gpu/cuda_mma.cuh"
 
 int cuda_mat_known(int dtype) {
     return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 ||
@@ -117,11 +118,6 @@ cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l) {
  * m16n8k16. Shared rows are padded to 40 elements, so that the eight rows a fragment reads fall into different banks. */
 enum { MMA_M = 64, MMA_N = 128, MMA_K = 32, MMA_LD = MMA_K + 8 };
 
-__device__ static inline void mma16816(float c[4], const uint32_t a[4], const uint32_t b[2]) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 __device__ static inline uint32_t word(const __nv_bfloat16 *p) { return *(const uint32_t *)p; }
 
 static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear l) {
@@ -189,8 +185,8 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
             for (int i = 0; i < 2; i++)
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    mma16816(part[i][j], ah[i], b[j]);
-                    mma16816(part[i][j], al[i], b[j]);
+                    mma_bf16(part[i][j], ah[i], b[j][0], b[j][1]);
+                    mma_bf16(part[i][j], al[i], b[j][0], b[j][1]);
                 }
         }
         if ((k0 + MMA_K) % block == 0 || k0 + MMA_K >= w.cols) { /* the block of K is done: scale its sum */

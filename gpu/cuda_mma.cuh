@@ -1,0 +1,57 @@
+#pragma once
+/* Instructions that CUDA C has no words for: products on tensor cores, the loads that feed them, and copies that run beside
+ * them. Everything else in the kernels is plain C++, so that a build for another machine has only this file to replace.
+ *
+ * Fragments, lane = 4 g + q of a warp. A of m16n8k16 (bf16, k in pairs): a[0] row g, k 2q; a[1] row g + 8; a[2] row g, k 2q + 8;
+ * a[3] row g + 8. b0: column g, k 2q; b1: k 2q + 8. c[0], c[1]: row g, columns 2q, 2q + 1; c[2], c[3]: row g + 8.
+ * m16n8k32 (e4m3, k in fours) is the same with 4q and 16 + 4q. */
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+__device__ inline void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/* sm_89 and later; a kernel for sm_80 that calls it traps. */
+__device__ inline void mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 890
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    __trap();
+#endif
+}
+
+/* a * b + c of two BF16 each; subnormals stay. */
+__device__ inline uint32_t bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+/* Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8 in shared memory and receives, of
+ * each matrix, bytes 4q .. 4q + 3 of row g. */
+__device__ inline void ldmatrix_x4(uint32_t r[4], const void *row) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at)
+                 : "memory");
+}
+
+/* Copies from global to shared memory that run on while the thread does; `bytes` are read, the rest of the piece is zeros.
+ * Both addresses are multiples of the piece. cp_wait(n): all but the n latest groups of this thread have arrived. */
+__device__ inline void cp_async16(void *dst, const void *src, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)), "l"(src), "r"(bytes)
+                 : "memory");
+}
+__device__ inline void cp_async8(void *dst, const void *src, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)), "l"(src), "r"(bytes)
+                 : "memory");
+}
+__device__ inline void cp_async4(void *dst, const void *src, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)), "l"(src), "r"(bytes)
+                 : "memory");
+}
+__device__ inline void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ inline void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
