@@ -133,6 +133,24 @@ static void copy_task(void *arg, int task, int thread) {
 }
 int elem_copy(struct exec *base, const struct op_copy *o) { return run(base, o, o->n, o->heads * o->dim, copy_task); }
 
+static void merge_row(const struct op_merge *a, int i, int h) {
+    float *l = &a->lse[(size_t)i * (size_t)a->heads + (size_t)h], l2 = a->lse2[(size_t)i * (size_t)a->heads + (size_t)h];
+    float *o = a->out + (size_t)i * (size_t)a->ldo + (size_t)h * (size_t)a->dim;
+    const float *o2 = a->out2 + (size_t)i * (size_t)a->ldo2 + (size_t)h * (size_t)a->dim;
+    float top = *l > l2 ? *l : l2;
+    if (top == -INFINITY) return; /* neither saw a key: out is 0 already */
+    float w = expf(*l - top), w2 = expf(l2 - top), sum = w + w2;
+    for (int d = 0; d < a->dim; d++) o[d] = (w * o[d] + w2 * o2[d]) / sum;
+    *l = top + logf(sum);
+}
+static void merge_task(void *arg, int task, int thread) {
+    const struct job *j = arg;
+    const struct op_merge *o = j->op;
+    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+        for (int h = 0; h < o->heads; h++) merge_row(o, i, h);
+}
+int elem_merge(struct exec *base, const struct op_merge *o) { return run(base, o, o->n, o->heads * o->dim, merge_task); }
+
 /* --- KV cache --- */
 
 static void store_row(const struct kv_plane *p, const float *x, size_t row) {

@@ -17,7 +17,7 @@ struct exec_cursor {
 static const struct ops tables[CPU_LEVELS] = {
 #define TABLE(level)                                                                                                          \
     {level, elem_embed, elem_norm, linear_run, elem_rope_table, elem_rope, kv_store, kv_load, attention_run, route_run,        \
-     experts_run, elem_add, elem_sigmoid, elem_copy}
+     experts_run, elem_add, elem_sigmoid, elem_copy, elem_merge}
     [CPU_SCALAR] = TABLE("scalar"), [CPU_AVX2] = TABLE("avx2"), [CPU_AVX512] = TABLE("avx512"), [CPU_AMX] = TABLE("amx"),
 #undef TABLE
 };

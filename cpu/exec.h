@@ -42,3 +42,4 @@ int elem_rope(struct exec *, const struct op_rope *);
 int elem_add(struct exec *, const struct op_add *);
 int elem_sigmoid(struct exec *, const struct op_sigmoid *);
 int elem_copy(struct exec *, const struct op_copy *);
+int elem_merge(struct exec *, const struct op_merge *);

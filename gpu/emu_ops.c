@@ -1,6 +1,5 @@
 /* The operations of the emulated device: those of base/ops.h on the CPU's kernels, the rest here in plain C, which also is
  * the reference that CUDA's are held against. */
-#include <math.h>
 #include <string.h>
 
 #include "gpu/emu.h"
@@ -35,20 +34,6 @@ static int ffn(struct exec *cpu, const struct op_ffn *a) {
     return cpu->ops->experts(cpu, &(struct op_experts){.y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden});
 }
 
-static void merge(const struct op_merge *a) {
-    for (int i = 0; i < a->n; i++)
-        for (int h = 0; h < a->heads; h++) {
-            float *l = &a->lse[(size_t)i * (size_t)a->heads + (size_t)h], l2 = a->lse2[(size_t)i * (size_t)a->heads + (size_t)h];
-            float *o = a->out + (size_t)i * (size_t)a->ldo + (size_t)h * (size_t)a->dim;
-            const float *o2 = a->out2 + (size_t)i * (size_t)a->ldo2 + (size_t)h * (size_t)a->dim;
-            float top = *l > l2 ? *l : l2;
-            if (top == -INFINITY) continue; /* neither saw a key: out is 0 already */
-            float w = expf(*l - top), w2 = expf(l2 - top), sum = w + w2;
-            for (int d = 0; d < a->dim; d++) o[d] = (w * o[d] + w2 * o2[d]) / sum;
-            *l = top + logf(sum);
-        }
-}
-
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     const struct ops *ops = cpu->ops;
     switch (code) {
@@ -65,9 +50,9 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_ADD: return ops->add(cpu, &u->add);
     case OP_SIGMOID: return ops->sigmoid(cpu, &u->sigmoid);
     case OP_COPY: return ops->copy(cpu, &u->copy);
+    case OP_MERGE: return ops->merge(cpu, &u->merge);
     case OP_SORT: sort_tokens(&u->sort); return 0;
     case OP_FFN: return ffn(cpu, &u->ffn);
-    case OP_MERGE: merge(&u->merge); return 0;
     case OP_GATHER: {
         const struct op_gather *a = &u->gather;
         for (int i = 0; i < a->n; i++)

@@ -49,13 +49,14 @@ ENTRY(experts, OP_EXPERTS)
 ENTRY(add, OP_ADD)
 ENTRY(sigmoid, OP_SIGMOID)
 ENTRY(copy, OP_COPY)
+ENTRY(merge, OP_MERGE)
 
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *),
     const _Atomic int *cancel) {
     x->table = (struct ops){
         .name = name, .embed = run_embed, .norm = run_norm, .linear = run_linear, .rope_table = run_rope_table, .rope = run_rope,
         .kv_store = run_kv_store, .kv_load = run_kv_load, .attention = run_attention, .route = run_route, .experts = run_experts,
-        .add = run_add, .sigmoid = run_sigmoid, .copy = run_copy,
+        .add = run_add, .sigmoid = run_sigmoid, .copy = run_copy, .merge = run_merge,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
     x->run = run;

@@ -6,8 +6,8 @@
 
 enum op_code {
     OP_EMBED, OP_NORM, OP_LINEAR, OP_ROPE_TABLE, OP_ROPE, OP_KV_STORE, OP_KV_LOAD, OP_ATTENTION, OP_ROUTE, OP_EXPERTS, OP_ADD,
-    OP_SIGMOID, OP_COPY, OP_BASE, /* the rest only on devices */
-    OP_SORT = OP_BASE, OP_GATHER, OP_FFN, OP_SCATTER_ADD, OP_MERGE, OP_COUNT
+    OP_SIGMOID, OP_COPY, OP_MERGE, OP_BASE, /* the rest only on devices */
+    OP_SORT = OP_BASE, OP_GATHER, OP_FFN, OP_SCATTER_ADD, OP_COUNT
 };
 
 /* Groups the (token, choice) pairs by expert, keeping the order of tokens inside a group. Only experts first <= e < last
@@ -43,14 +43,6 @@ struct op_scatter_add {
     const float *weight;
     int n, dim, ldy;
 };
-/* Merges two partial attentions over disjoint keys into the first: lse = log(exp(lse) + exp(lse2)), out weighted alike. */
-struct op_merge {
-    float *out;        /* [n, heads, dim], rows ldo apart */
-    float *lse;        /* [n, heads] */
-    const float *out2; /* [n, heads, dim], rows ldo2 apart */
-    const float *lse2;
-    int n, heads, dim, ldo, ldo2;
-};
 
 union op_args {
     struct op_embed embed;
@@ -66,11 +58,11 @@ union op_args {
     struct op_add add;
     struct op_sigmoid sigmoid;
     struct op_copy copy;
+    struct op_merge merge;
     struct op_sort sort;
     struct op_gather gather;
     struct op_ffn ffn;
     struct op_scatter_add scatter_add;
-    struct op_merge merge;
 };
 const char *op_name(enum op_code c);
 size_t op_size(enum op_code c); /* of its struct */

@@ -110,6 +110,15 @@ struct op_attention {
     float scale;
 };
 
+/* Merges two partial attentions over disjoint keys into the first: lse = log(exp(lse) + exp(lse2)), out weighted alike. */
+struct op_merge {
+    float *out;        /* [n, heads, dim], rows ldo apart */
+    float *lse;        /* [n, heads] */
+    const float *out2; /* [n, heads, dim], rows ldo2 apart */
+    const float *lse2;
+    int n, heads, dim, ldo, ldo2;
+};
+
 /* Router. score = softmax or sigmoid (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only
  * experts of the topk_group best groups may be chosen (others -inf); a group's score is the sum of its two best choices
  * (group_top2, V3) or its best (V2). ids [n, topk] in falling order of choice, ties to the lower index;
@@ -170,4 +179,5 @@ struct ops {
     int (*add)(struct exec *, const struct op_add *);
     int (*sigmoid)(struct exec *, const struct op_sigmoid *);
     int (*copy)(struct exec *, const struct op_copy *);
+    int (*merge)(struct exec *, const struct op_merge *);
 };

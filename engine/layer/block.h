@@ -24,6 +24,8 @@ struct work {
     float *att;           /* [rows, n_heads * v_dim] */
     float *latent, *ek;   /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
+    float *lse, *part, *part_lse; /* attention in pieces: [rows, n_heads], a piece's own result, its lse [rows, n_heads]; the caller's, NULL without */
+    size_t part_floats;
     float *router;        /* [rows, n_experts] */
     int32_t *ids;         /* [rows, topk] */
     float *weights;       /* [rows, topk] */
@@ -49,11 +51,17 @@ bool block_expands(const struct config *c, int n);
 /* Each adds its result to w->x. n: rows of the batch, cos/sin filled for them. Return 0 or an operation's error code. */
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n);
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
-/* The same in two passes over the rows: first their keys and values into the cache, then (when the cache also holds what
- * other devices made) queries, attention and output. Both at once is block_attention. */
-enum { BLOCK_KV = 1, BLOCK_ATTEND = 2 };
-int block_attention_part(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n,
-                         int parts);
+/* The same step by step, for keys that come in pieces: norm, keys and values of the rows into the cache; queries; for each
+ * span attention over keys [first, first + n) of its cache, a piece after the other or all at once; output.
+ * Pieces of a span follow each other with no other span between; they need part, part_lse and lse in the workspace. */
+enum { PIECE_FIRST = 1, PIECE_LAST = 2, PIECE_ALL = 3 };
+struct block_keys {
+    int first, n, piece;
+};
+int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
+int block_query(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
+int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
+int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
 /* Norm and router: fills w->xn, ids, weights, shared_weight. Then the experts over them. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
