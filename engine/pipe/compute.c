@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/pipe/exchange.h"
-#include "engine/pipe/internal.h"
+#include "engine/pipe/kvring.h"
 
 #define TRY(call)            \
     do {                     \
@@ -37,29 +37,43 @@ static void keep(struct rank *r, const struct work *w) {
     r->work.expanded_floats = w->expanded_floats;
 }
 
-/* The cached prefix of a layer, and (with several ranks) nothing else: rows of this turn are made or exchanged. */
-static int send_prefix(struct rank *r, int layer) {
-    const struct pipe_job *j = r->p->job;
-    for (int i = 0; i < (r->p->c->attn == ATTN_MLA ? 1 : 2) && j->pos > 0; i++) {
-        const struct kv_plane *to = &r->plane[layer % 2][i], *from = i ? &j->v[layer] : &j->k[layer];
-        size_t rows = (size_t)j->pos * (size_t)from->heads, bytes = dtype_bytes(from->dtype, rows * (size_t)from->dim);
-        atomic_fetch_add(&r->p->h2d, bytes);
-        TRY(gpu_copy(r->main, to->data, from->data, bytes, GPU_H2D));
-        if (from->scale) TRY(gpu_copy(r->main, to->scale, from->scale, rows * 4, GPU_H2D));
+/* The queries of a chunk over all keys that they see. Until the blocks of other ranks are all here, piece after piece as they
+ * come; then at once. *steps: of the ring, waited for so far. */
+static int attend(struct rank *r, const struct layer *y, int layer, struct work *w, const struct span *span, int *steps) {
+    struct exec *x = exec_of(r);
+    const struct config *c = r->p->c;
+    struct kvring_piece pieces[KVRING_PIECES];
+    int n = kvring_pieces(r, span->pos + span->n - r->p->job->pos, pieces);
+    if (pieces[n - 1].step <= *steps) return block_attend(x, c, y, layer, w, span, (struct block_keys){.n = span->pos + span->n, .piece = PIECE_ALL});
+    for (int i = 0; i < n; i++) {
+        for (; *steps < pieces[i].step; ++*steps) TRY(kvring_arrived(r, layer, *steps + 1));
+        int which = (i ? 0 : PIECE_FIRST) | (i < n - 1 ? 0 : PIECE_LAST);
+        int rc = block_attend(x, c, y, layer, w, span, (struct block_keys){pieces[i].first, pieces[i].n, which});
+        keep(r, w);
+        if (rc) return rc;
     }
     return 0;
 }
 
 /* One pass over the rows of this rank, in chunks that lie inside a stripe. */
-static int attention_rows(struct rank *r, const struct layer *y, int layer, int parts) {
+enum pass { PASS_ALL, PASS_KV, PASS_ATTEND };
+static int attention_rows(struct rank *r, const struct layer *y, int layer, enum pass pass, int *steps) {
     const struct pipe_job *j = r->p->job;
+    const struct config *c = r->p->c;
+    struct exec *x = exec_of(r);
     for (int i = 0; i < r->n_stripes; i++) {
         const struct stripe *s = &r->stripe[i];
         for (int at = 0; at < s->n; at += r->plan.chunk) {
-            int n = s->n - at < r->plan.chunk ? s->n - at : r->plan.chunk;
+            int n = s->n - at < r->plan.chunk ? s->n - at : r->plan.chunk, rc;
             struct work w = rows_of(r, s->row + at);
             struct span span = {.k = r->k, .v = r->v, .n = n, .pos = j->pos + s->first + at};
-            int rc = block_attention_part(exec_of(r), r->p->c, y, layer, &w, &span, 1, n, parts);
+            if (pass == PASS_ALL) rc = block_attention(x, c, y, layer, &w, &span, 1, n);
+            else if (pass == PASS_KV) rc = block_kv(x, c, y, layer, &w, &span, 1, n);
+            else {
+                rc = block_query(x, c, y, &w, n);
+                if (!rc) rc = attend(r, y, layer, &w, &span, steps);
+                if (!rc) rc = block_output(x, c, y, &w, n);
+            }
             keep(r, &w);
             if (rc) return rc;
         }
@@ -69,23 +83,26 @@ static int attention_rows(struct rank *r, const struct layer *y, int layer, int 
 
 static int attention(struct rank *r, uint64_t module, int layer) {
     struct pipe *p = r->p;
+    int steps = 0;
     TRY(ring_ready(&r->dense, module, r->main));
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_off[layer % 2], (uint64_t)layer / 2, r->main));
-    for (int i = 0; i < 2; i++) r->k[layer] = r->plane[layer % 2][0], r->v[layer] = r->plane[layer % 2][p->c->attn == ATTN_MLA ? 0 : 1];
+    r->k[layer] = r->plane[layer % 2][0];
+    r->v[layer] = r->plane[layer % 2][p->c->attn == ATTN_MLA ? 0 : 1];
     int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
-    TRY(send_prefix(r, layer));
     if (p->n_ranks == 1) {
-        TRY(attention_rows(r, y, layer, BLOCK_KV | BLOCK_ATTEND));
-    } else {
-        TRY(attention_rows(r, y, layer, BLOCK_KV));
+        TRY(attention_rows(r, y, layer, PASS_ALL, NULL));
         TRY(gpu_pair_set(r->kv_on[layer % 2], r->main));
-        TRY(exchange_kv(r, layer));
-        TRY(attention_rows(r, y, layer, BLOCK_ATTEND));
+    } else {
+        TRY(attention_rows(r, y, layer, PASS_KV, NULL));
+        TRY(gpu_pair_set(r->kv_on[layer % 2], r->main));
+        TRY(kvring_receive(r, layer));
+        TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
+        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_arrived(r, layer, steps + 1)); /* kvring.c counts on it */
     }
     trace_end(p->trace, span, r->main);
-    TRY(ring_used(&r->dense, module, r->main));
-    return p->n_ranks == 1 ? gpu_pair_set(r->kv_on[layer % 2], r->main) : 0;
+    TRY(gpu_pair_set(r->kv_read[layer % 2], r->main));
+    return ring_used(&r->dense, module, r->main);
 }
 
 static int route(struct rank *r, const struct layer *y, int layer) {

@@ -58,47 +58,17 @@ void exchange_close(struct rank *r) {
     r->exchange = NULL;
 }
 
-static bool peers(const struct rank *r, const struct rank *q) { return gpu_info(r->g)->peer && gpu_info(q->g)->peer; }
-
-static int plane_rows(struct rank *r, struct kv_plane *to, const struct kv_plane *from, int row, int n) {
-    size_t width = (size_t)to->heads * (size_t)to->dim, at = dtype_bytes(to->dtype, width * (size_t)row), heads = (size_t)to->heads;
-    size_t bytes = dtype_bytes(to->dtype, width * (size_t)n);
-    atomic_fetch_add(&r->p->exchanged, bytes);
-    TRY(gpu_copy(r->exchange->recv, (char *)to->data + at, (const char *)from->data + at, bytes, GPU_H2D));
-    if (!to->scale) return 0;
-    return gpu_copy(r->exchange->recv, to->scale + (size_t)row * heads, from->scale + (size_t)row * heads, (size_t)n * heads * 4, GPU_H2D);
-}
-
-/* The other ranks' rows, as their unloaders have put them into the session's cache. */
-int exchange_kv(struct rank *r, int layer) {
-    struct pipe *p = r->p;
-    const struct pipe_job *j = p->job;
-    struct exchange *x = r->exchange;
-    TRY(gpu_pair_wait(r->kv_on[layer % 2], (uint64_t)layer / 2 + 1, x->recv)); /* the plane is this layer's from here on */
-    int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "kv", layer, -1);
-    for (int step = 1; step < p->n_ranks; step++) {
-        struct rank *q = &p->rank[(r->id + step) % p->n_ranks];
-        TRY(gpu_pair_wait(q->kv_off[layer % 2], (uint64_t)layer / 2 + 1, x->recv));
-        for (int i = 0; i < q->n_stripes; i++) {
-            const struct stripe *s = &q->stripe[i];
-            TRY(plane_rows(r, &r->plane[layer % 2][0], &j->k[layer], j->pos + s->first, s->n));
-            if (p->c->attn != ATTN_MLA) TRY(plane_rows(r, &r->plane[layer % 2][1], &j->v[layer], j->pos + s->first, s->n));
-        }
-    }
-    trace_end(p->trace, span, x->recv);
-    TRY(gpu_event_record(x->here, x->recv));
-    return gpu_event_wait(x->here, r->main);
-}
+bool exchange_peers(const struct rank *r, const struct rank *q) { return gpu_info(r->g)->peer && gpu_info(q->g)->peer; }
 
 /* Rows of another rank: straight from its memory, or from where it has put them on the host. */
 int exchange_fetch(struct rank *r, struct rank *q, void *dst, const void *device, const void *host, size_t bytes) {
     atomic_fetch_add(&r->p->exchanged, bytes);
-    if (peers(r, q)) return gpu_copy_peer(r->exchange->recv, dst, q->g, device, bytes);
+    if (exchange_peers(r, q)) return gpu_copy_peer(r->exchange->recv, dst, q->g, device, bytes);
     return gpu_copy(r->exchange->recv, dst, host, bytes, GPU_H2D);
 }
 bool exchange_all_peers(const struct rank *r) {
     for (int i = 0; i < r->p->n_ranks; i++)
-        if (!peers(r, &r->p->rank[i])) return false;
+        if (!exchange_peers(r, &r->p->rank[i])) return false;
     return true;
 }
 /* Which of the two kinds of step this is, and which use of its events. */
@@ -107,7 +77,7 @@ static uint64_t use_of(const struct exchange *x) { return (x->steps + 1) / 2; }
 
 int exchange_wait(struct rank *r, struct rank *q, int part) {
     const struct exchange *x = r->exchange, *o = q->exchange;
-    return gpu_pair_wait(peers(r, q) ? o->made[kind_of(x)] : o->sent[kind_of(x)][part], use_of(x), x->recv);
+    return gpu_pair_wait(exchange_peers(r, q) ? o->made[kind_of(x)] : o->sent[kind_of(x)][part], use_of(x), x->recv);
 }
 int exchange_sent(struct rank *r, int part) { return gpu_pair_set(r->exchange->sent[kind_of(r->exchange)][part], r->exchange->send); }
 

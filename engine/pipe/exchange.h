@@ -1,7 +1,6 @@
 #pragma once
 /* What ranks pass to each other in a layer (DSLP), paper A section 3.2. Tokens of all ranks are numbered rank by rank.
- * Attention: a rank makes the KV rows of its own stripes; they go to the session's cache in host memory, where decode wants
- * them anyway, and from there to the other ranks. (Under MLA a row is the latent, a hundredth of expanded keys and values.)
+ * Attention: KV rows go round a ring, kvring.c.
  * Experts, SmallEP: all-gather of normed tokens and their choices, own experts on all tokens, exchange of the partial sums. */
 #include "engine/pipe/internal.h"
 
@@ -13,6 +12,7 @@ struct exchange {
      * its sums before another has enqueued its wait for the tokens. */
     struct gpu_pair *made[2], *sent[2][EXCHANGE_PARTS];
     struct gpu_event *here;         /* all that this layer's step receives has come */
+    struct gpu_pair *hop[2][GPU_MAX]; /* KV, by the layer's parity and the step of the ring: its block is in this rank's memory */
     float *tokens;                  /* pinned; this rank's rows [n, hidden] */
     int32_t *ids;                   /* [n, topk] */
     float *weights;                 /* [n, topk] */
@@ -29,7 +29,7 @@ int exchange_open(struct rank *r, struct error *e); /* nothing for a single rank
 void exchange_close(struct rank *r);
 void exchange_break(struct rank *r);
 int exchange_row(const struct rank *r);
-int exchange_kv(struct rank *r, int layer);
+bool exchange_peers(const struct rank *r, const struct rank *q);
 int exchange_tokens(struct rank *r, int layer);
 int exchange_sums(struct rank *r, int layer);
 /* Begins a step: made is set and, on the stream `send`, waited for. */

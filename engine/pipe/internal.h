@@ -62,7 +62,9 @@ struct rank {
     int32_t *host_offset;     /* pinned, [experts + 2]; the last one is the mark of a number that is not finite */
     struct kv_plane plane[2][2]; /* [layer parity][k, v] on the device */
     struct kv_plane *k, *v;   /* [n_layers]: views for struct span */
-    struct gpu_pair *kv_on[2], *kv_off[2]; /* KV of a layer made; streamed out; by the layer's parity, its (layer / 2 + 1)th use */
+    /* kvring.c, by the layer's parity, its (layer / 2 + 1)th use: KV of a layer made; in pinned memory; read by attention */
+    struct gpu_pair *kv_on[2], *kv_off[2], *kv_read[2];
+    char *kv_host[2];         /* pinned: this rank's rows of a layer */
     void *stage[STAGES];      /* pinned, for weights that are not pinned yet */
     struct gpu_event *staged[STAGES];
     int next_stage;
@@ -98,6 +100,8 @@ int module_dense(const struct config *c, const struct layer *src, enum pipe_modu
 int module_expert(const struct expert *src, struct expert *view, struct pipe_range *out);
 
 void *loader_thread(void *rank);
+/* To the device on the loader's stream, through pinned memory where src is not. */
+int loader_send(struct rank *r, char *dst, const char *src, size_t size);
 void *compute_thread(void *rank);
 void *unloader_thread(void *rank);
 /* Device memory and streams of a rank. Drain all ranks before closing the first; close frees whatever is there. */

@@ -2,7 +2,7 @@
  * where the checkpoint is mapped. */
 #include <string.h>
 
-#include "engine/pipe/internal.h"
+#include "engine/pipe/kvring.h"
 
 static const size_t stage_bytes = (size_t)16 << 20, small = (size_t)64 << 10;
 
@@ -67,8 +67,9 @@ int module_dense(const struct config *c, const struct layer *s, enum pipe_module
 }
 
 /* Pinned memory goes in one copy; small things the driver takes by itself; the rest through two pinned buffers. */
-static int send(struct rank *r, char *dst, const char *src, size_t size) {
+int loader_send(struct rank *r, char *dst, const char *src, size_t size) {
     const struct gpu_set *set = r->p->job->set;
+    if (!size) return 0;
     atomic_fetch_add(&r->p->h2d, size);
     if (set->spec.is_virtual || size <= small || gpu_set_pinned(set, src, size)) return gpu_copy(r->load, dst, src, size, GPU_H2D);
     for (size_t at = 0; at < size; at += stage_bytes) {
@@ -88,7 +89,7 @@ static int send_module(struct rank *r, struct slot *s, struct pipe_range *ranges
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
     int k = pipe_runs(ranges, n, runs, &bytes), rc = 0;
-    for (int i = 0; i < k && !rc; i++) rc = send(r, s->mem + runs[i].at, runs[i].host, runs[i].bytes);
+    for (int i = 0; i < k && !rc; i++) rc = loader_send(r, s->mem + runs[i].at, runs[i].host, runs[i].bytes);
     for (int i = 0; i < n; i++) *ranges[i].field = s->mem + ranges[i].at;
     return rc ? rc : gpu_pair_set(s->on, r->load);
 }
@@ -101,7 +102,8 @@ static int load_dense(struct rank *r, uint64_t k, int layer, enum pipe_module wh
     if (rc) return rc;
     int n = module_dense(p->c, &p->job->w->layers[layer], which, &s->layer, ranges);
     int span = trace_begin(p->trace, r->load, r->id, LANE_LOAD, which == MODULE_FFN ? "load ffn" : "load attention", layer, -1);
-    rc = send_module(r, s, ranges, n);
+    if (which == MODULE_ATTENTION) rc = kvring_prefix(r, layer);
+    if (!rc) rc = send_module(r, s, ranges, n);
     trace_end(p->trace, span, r->load);
     return rc;
 }

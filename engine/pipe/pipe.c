@@ -5,6 +5,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/exchange.h"
+#include "engine/pipe/kvring.h"
 
 /* --- Failure: the first one counts, and everything that waits wakes up -------------------------------------------------- */
 
@@ -22,9 +23,7 @@ int pipe_fail(struct pipe *p, int code, const struct error *e) {
         ring_break(&r->dense);
         ring_break(&r->experts);
         exchange_break(r);
-        struct gpu_pair *pairs[] = {r->kv_on[0], r->kv_on[1], r->kv_off[0], r->kv_off[1]};
-        for (int k = 0; k < 4; k++)
-            if (pairs[k]) gpu_pair_break(pairs[k]);
+        kvring_break(r);
     }
     return code;
 }
@@ -116,23 +115,6 @@ static void work_release(void *ctx, void *p) {
     gpu_free(r->g, p);
 }
 
-static int open_planes(struct rank *r, struct error *e) {
-    struct pipe *p = r->p;
-    size_t rows = (size_t)p->job->pos + (size_t)p->job->n;
-    for (int i = 0; i < 4; i++) {
-        struct kv_plane *to = &r->plane[i / 2][i % 2];
-        const struct kv_plane *like = i % 2 ? &p->job->v[0] : &p->job->k[0];
-        if (i % 2 && p->c->attn == ATTN_MLA) continue;
-        *to = *like;
-        to->data = NULL;
-        to->scale = NULL;
-        int rc = gpu_alloc(r->g, &to->data, dtype_bytes(like->dtype, rows * (size_t)like->heads * (size_t)like->dim), e);
-        if (!rc && like->scale) rc = gpu_alloc(r->g, (void **)&to->scale, rows * (size_t)like->heads * 4, e);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
 static int open_rows(struct rank *r, struct error *e) {
     struct pipe *p = r->p;
     const struct config *c = p->c;
@@ -168,10 +150,9 @@ int rank_open(struct rank *r, struct error *e) {
     if (!rc) rc = exchange_open(r, e);
     if (!rc) rc = make_plan(r, e); /* while all that it counts is still free */
     if (!rc) rc = open_rows(r, e);
-    if (!rc) rc = open_planes(r, e);
     if (!rc) rc = work_open(&r->work, p->c, r->plan.chunk, work_alloc, work_release, r, e);
+    if (!rc) rc = kvring_open(r, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&r->host_offset, ((size_t)(r->last - r->first) + 2) * 4, e);
-    for (int i = 0; i < 4 && !rc; i++) rc = gpu_pair_open(r->g, i % 2 ? &r->kv_on[i / 2] : &r->kv_off[i / 2], e);
     for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open(r->g, &r->timed[i], e);
     for (int i = 0; i < STAGES && !rc && !spec->is_virtual; i++) {
         rc = gpu_host_alloc(r->g, &r->stage[i], (size_t)16 << 20, e);
@@ -190,6 +171,7 @@ void rank_drain(struct rank *r) {
         if (all[i]) gpu_stream_sync(all[i]);
 }
 void rank_close(struct rank *r) {
+    kvring_close(r);
     exchange_close(r);
     gpu_stream_close(&r->load);
     gpu_stream_close(&r->out);
@@ -199,11 +181,6 @@ void rank_close(struct rank *r) {
     ring_close(&r->experts, r->g);
     void *all[] = {r->x, r->xn, r->cos, r->sin, r->pos, r->shared_weight, r->ids, r->weights, r->token, r->weight, r->offset, r->sum};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
-    for (int i = 0; i < 4; i++) {
-        gpu_free(r->g, r->plane[i / 2][i % 2].data);
-        gpu_free(r->g, r->plane[i / 2][i % 2].scale);
-    }
-    for (int i = 0; i < 4; i++) gpu_pair_close(i % 2 ? &r->kv_on[i / 2] : &r->kv_off[i / 2]);
     for (int i = 0; i < 3; i++) gpu_event_close(&r->timed[i]);
     for (int i = 0; i < STAGES; i++) {
         gpu_host_free(r->g, r->stage[i]);

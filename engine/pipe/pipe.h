@@ -37,6 +37,8 @@ struct pipe_plan {
 /* As many slots as a layer has experts while they fit; when memory is short first smaller chunks, then fewer slots, down to
  * two. ERR_MEMORY says need and have. */
 int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_need *need, size_t have, struct error *e);
+/* A piece of attention before it is merged: so many rows at a time, of all heads. */
+size_t pipe_part_floats(const struct config *c, int chunk);
 
 /* Runs of host memory that one copy takes: ranges that touch or overlap become one. Sorts in place, returns the number. */
 struct pipe_range {

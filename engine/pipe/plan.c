@@ -5,11 +5,17 @@
 
 static const size_t dense_budget = (size_t)1 << 30;
 
+size_t pipe_part_floats(const struct config *c, int chunk) {
+    size_t row = (size_t)c->n_heads * (size_t)c->v_dim, rows = chunk < 1024 ? (size_t)chunk : 1024, least = (size_t)c->n_heads * (size_t)c->kv_lora;
+    return row * rows > least ? row * rows : least;
+}
+
 /* What does not depend on the ring. Residual stream and normed input of all rows, two layers of KV, choices sorted and
  * unsorted, and the workspace of a chunk; keys and values that a chunk expands. */
 static size_t fixed_bytes(const struct config *c, const struct pipe_need *d, int chunk, int dense) {
     size_t n = (size_t)d->n, all = (size_t)d->all, hidden = (size_t)c->hidden * 4, sum = n * hidden + all * hidden;
-    if (d->all > d->n) sum += all * hidden; /* partial sums of all ranks' tokens */
+    if (d->all > d->n) /* partial sums of all ranks' tokens; attention in pieces */
+        sum += all * hidden + pipe_part_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
     sum += all * (size_t)c->topk * 16 + n * (size_t)c->rope.dim * 4 + n * 12 + all * 4;
     sum += 2 * (size_t)d->total * d->kv_row_bytes + work_bytes(c, chunk) + (size_t)dense * d->dense_bytes + d->reserve;
     if (c->attn == ATTN_MLA) {

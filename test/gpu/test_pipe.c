@@ -117,9 +117,10 @@ int main(int argc, char **argv) {
     session_close(&s);
     engine_close(&e);
 
-    for (int ranks = 1; ranks < 4; ranks++) { /* the second turn finds the first one's rows in the cache */
+    for (int i = 0; i < 8; i++) { /* the second turn finds the first one's rows in the cache */
+        int ranks = i / 2 + 1;
         char gpus[64];
-        snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,chunk=7", ranks);
+        snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,chunk=7%s", ranks, i % 2 ? ",nopeer" : "");
         e = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
         if (session_open(e, &s, &err)) return 1;
         turn(e, s, PROMPT, -1, &got);

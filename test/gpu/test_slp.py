@@ -63,9 +63,18 @@ for model in models:
         check(model, prompt[:n], "emu:2,cpu=scalar,nopeer", "dslp")
         check(model, prompt[:n], "emu:4,cpu=scalar,alltoall", "dslp")
     check(model, prompt, "emu:2,cpu=scalar", "slp")
+    # Chunks so long that MLA expands keys and values, piece by piece as the ring brings them. (A last bit that differs in a row
+    # may round it elsewhere in a BF16 or FP8 cache, the likelier the longer the prompt: float32 here.)
+    long = [(i * 53 + 7) % vocab for i in range(200)]
+    check(model, long, "emu:1,cpu=scalar", "slp")
+    check(model, long, "emu:2,cpu=scalar", "dslp")
+    check(model, long, "emu:2,cpu=scalar,nopeer,chunk=45", "dslp")
+    check(model, long, "emu:3,cpu=scalar,chunk=48", "dslp")
+    check(model, long, "emu:4,cpu=scalar", "dslp")
     for kv in ("bf16", "fp8"):
         check(model, prompt, "emu:1,cpu=scalar", "slp", kv)
         check(model, prompt, "emu:3,cpu=scalar", "dslp", kv)
+        check(model, prompt, "emu:4,cpu=scalar,nopeer", "dslp", kv)
 # The built-in model is never pinned: its weights go through the staging buffers.
 for gpus, mode in (("emu:1,cpu=scalar", "slp"), ("emu:3,cpu=scalar,nopeer", "dslp")):
     check("ember:", [i * 37 % 500 for i in range(20)], gpus, mode)
