@@ -37,16 +37,35 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
     }
 }
 
+/* Whose work a thread of several nodes takes up: its own, its node's, then node by node as they are near; of a node first
+ * what no thread there can do. Others of a node from the thread behind this one's place on, so that helpers spread. */
+static void visit_order(const struct pool *pool, int thread, uint16_t *order) {
+    int n = pool_threads(pool), at = 0;
+    const uint8_t *near = pool_near(pool, pool_node(pool, thread));
+    order[at++] = (uint16_t)thread;
+    for (int i = 0; i < pool_nodes(pool); i++) {
+        order[at++] = (uint16_t)(n + near[i]);
+        for (int k = 1; k < n; k++) {
+            int t = (thread + k) % n;
+            if (pool_node(pool, t) == near[i]) order[at++] = (uint16_t)t;
+        }
+    }
+}
+
 struct exec *cpu_exec_open(struct pool *pool, enum cpu_level level, struct error *e) {
     struct cpu_exec *x = mem_calloc(1, sizeof *x);
-    int n = pool_threads(pool);
-    if (x) x->cursor = mem_aligned(64, (size_t)n * sizeof *x->cursor);
-    if (!x || !x->cursor) {
-        mem_free(x);
+    int n = pool_threads(pool), m = n + pool_nodes(pool);
+    if (x) x->cursor = mem_aligned(64, (size_t)m * sizeof *x->cursor);
+    if (x && pool_nodes(pool) > 1) x->order = mem_alloc((size_t)n * (size_t)m * sizeof *x->order);
+    if (!x || !x->cursor || (pool_nodes(pool) > 1 && !x->order)) {
+        struct exec *half = (struct exec *)x;
+        cpu_exec_close(&half);
         error_set(e, ERR_MEMORY, "no memory for a CPU executor of %d threads", n);
         return NULL;
     }
-    memset(x->cursor, 0, (size_t)n * sizeof *x->cursor);
+    memset(x->cursor, 0, (size_t)m * sizeof *x->cursor);
+    x->n_cursors = x->order ? m : n;
+    for (int t = 0; t < n && x->order; t++) visit_order(pool, t, x->order + (size_t)t * (size_t)m);
     x->base.ops = &tables[level];
     x->pool = pool;
     x->level = level;
@@ -59,6 +78,7 @@ void cpu_exec_close(struct exec **xp) {
     if (!x) return;
     mem_free(x->space);
     mem_free(x->cursor);
+    mem_free(x->order);
     mem_free(x);
     *xp = NULL;
 }
@@ -72,19 +92,41 @@ void *exec_space(struct cpu_exec *x, size_t size) {
     return x->space;
 }
 
+static void put(struct cpu_exec *x, int cursor, int stage, int begin, int end) {
+    atomic_store_explicit(&x->cursor[cursor].next[stage], begin, memory_order_relaxed);
+    x->cursor[cursor].end[stage] = end;
+}
+
 void exec_share(struct cpu_exec *x, int stage, int n_tasks) {
     int n = pool_threads(x->pool);
-    for (int t = 0; t < n; t++) {
-        atomic_store_explicit(&x->cursor[t].next[stage], (int)((int64_t)n_tasks * t / n), memory_order_relaxed);
-        x->cursor[t].end[stage] = (int)((int64_t)n_tasks * (t + 1) / n);
-    }
+    for (int t = 0; t < n; t++) put(x, t, stage, (int)((int64_t)n_tasks * t / n), (int)((int64_t)n_tasks * (t + 1) / n));
+    for (int c = n; c < x->n_cursors; c++) put(x, c, stage, 0, 0);
     if (!stage) atomic_store_explicit(&x->stopped, 0, memory_order_relaxed);
 }
 
-int exec_next(struct cpu_exec *x, int stage, int thread) {
+void exec_share_nodes(struct cpu_exec *x, int stage, const int *begin) {
     int n = pool_threads(x->pool);
+    exec_share(x, stage, 0);
+    for (int a = 0, t = 0; a < pool_nodes(x->pool); a++) {
+        int first = t, tasks = begin[a + 1] - begin[a];
+        while (t < n && pool_node(x->pool, t) == a) t++;
+        int here = t - first;
+        if (!here) put(x, n + a, stage, begin[a], begin[a + 1]);
+        for (int i = 0; i < here; i++)
+            put(x, first + i, stage, begin[a] + (int)((int64_t)tasks * i / here), begin[a] + (int)((int64_t)tasks * (i + 1) / here));
+    }
+}
+
+void exec_share_in_order(struct cpu_exec *x, int stage, int n_tasks) {
+    exec_share(x, stage, 0);
+    put(x, 0, stage, 0, n_tasks);
+}
+
+int exec_next(struct cpu_exec *x, int stage, int thread) {
+    int n = x->n_cursors;
+    const uint16_t *order = x->order ? x->order + (size_t)thread * (size_t)n : NULL;
     for (int i = 0; i < n; i++) {
-        struct exec_cursor *c = &x->cursor[thread + i < n ? thread + i : thread + i - n];
+        struct exec_cursor *c = &x->cursor[order ? order[i] : thread + i < n ? thread + i : thread + i - n];
         if (atomic_load_explicit(&c->next[stage], memory_order_relaxed) >= c->end[stage]) continue;
         int task = atomic_fetch_add_explicit(&c->next[stage], 1, memory_order_relaxed);
         if (task < c->end[stage]) return task;

@@ -8,7 +8,9 @@ struct cpu_exec {
     struct pool *pool;
     enum cpu_level level;
     struct kernels k;
-    struct exec_cursor *cursor; /* one a thread */
+    struct exec_cursor *cursor; /* one a thread, then one a node for work of nodes without threads */
+    uint16_t *order;            /* several nodes: the cursors as each thread looks at them, [threads, cursors]; else NULL */
+    int n_cursors;
     _Atomic int stopped;        /* a thread saw cancel during this call; stays set until the call returns */
     uint8_t *space;             /* workspace of the running call */
     size_t space_size;
@@ -27,6 +29,11 @@ int exec_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg);
 /* The two halves of exec_each, for operations with stages inside one pool_run. exec_next gives the next task or -1. */
 void exec_share(struct cpu_exec *x, int stage, int n_tasks);
 int exec_next(struct cpu_exec *x, int stage, int thread);
+/* Like exec_share, where the tasks [begin[a], begin[a + 1]) belong to memory node a. A thread helps its node first, then the
+ * nearest. */
+void exec_share_nodes(struct cpu_exec *x, int stage, const int *begin);
+/* Like exec_share, but the tasks are begun in their order, whoever takes them. */
+void exec_share_in_order(struct cpu_exec *x, int stage, int n_tasks);
 bool exec_stopped(struct cpu_exec *x); /* cancel was seen; cheap enough for every task */
 
 int linear_run(struct exec *, const struct op_linear *);

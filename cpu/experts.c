@@ -10,12 +10,17 @@
  * partial results. Groups of many tokens use gemm.h: their x is packed first (one more meeting of the threads), and
  * whoever finishes a group's stage 1 packs its h.
  *
+ * Several memory nodes (op_experts.shards): a group becomes one for each node's part of its expert, in order of node, and
+ * a task of either stage belongs to a node, whose threads take it first. Stage 2 sums a node's parts into rows of its own
+ * partial y; whoever is the last of the nodes at those rows adds the partial sums to y in order of node.
+ *
  * Waves bound the workspace: WAVE tokens (counted once for each of their experts) at a time. */
 #include <sched.h>
 #include <string.h>
 
 #include "cpu/exec.h"
 #include "cpu/gemm.h"
+#include "cpu/numa.h"
 #include "engine/base/mem.h"
 
 enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 64 << 10, TASK_ROWS = 64 };
@@ -24,7 +29,7 @@ struct group {
     const struct expert *expert;
     const int32_t *tokens; /* [n] */
     const float *weights;  /* [n] */
-    int n, inter;
+    int id, n, inter;
     bool many;                      /* by gemm */
     int tasks, per;                 /* stage 1: how many, rows in each */
     int first;                      /* number of its first task */
@@ -42,6 +47,10 @@ struct wave {
     struct group *groups; /* [n] */
     struct counter *counters;
     int n, tasks, rows; /* groups; tasks of stage 1; rows of y in a task of stage 2 */
+    int nodes, parts;   /* memory nodes; tasks of stage 2 in each */
+    float *partial;     /* [nodes, tokens, hidden]; NULL: not cut, straight to y */
+    struct counter *behind; /* [parts] nodes that have not summed these rows yet */
+    int32_t *turn;      /* [n] groups in the order that stage 1 begins them, by `first`; NULL: as they are */
     bool any_many;
     uint8_t *space, *scratch; /* scratch: one part a thread */
     size_t scratch_part, tile_bytes;
@@ -75,9 +84,10 @@ static void stage1(const struct wave *w, int task, uint8_t *scratch) {
     int lo = 0, hi = w->n - 1; /* the last group that begins at or before task */
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
-        if (w->groups[mid].first <= task) lo = mid;
+        if (w->groups[w->turn ? w->turn[mid] : mid].first <= task) lo = mid;
         else hi = mid - 1;
     }
+    if (w->turn) lo = w->turn[lo];
     const struct group *g = &w->groups[lo];
     int r0 = (task - g->first) * g->per, r1 = r0 + g->per < g->inter ? r0 + g->per : g->inter;
     if (g->many) gate_up_many(w, g, r0, r1, scratch);
@@ -103,12 +113,29 @@ static bool wait_for(const struct wave *w, int group) {
     return true;
 }
 
+/* The last node at a range of rows adds what all of them have. */
+static void reduce(const struct wave *w, int part, int r0, int rows) {
+    size_t hidden = (size_t)w->o->hidden, plane = (size_t)w->o->n * hidden;
+    if (atomic_fetch_sub_explicit(&w->behind[part].left, 1, memory_order_acq_rel) != 1) return;
+    for (int a = 0; a < w->nodes; a++)
+        for (int t = 0; t < w->o->n; t++) {
+            size_t at = (size_t)t * hidden + (size_t)r0;
+            w->x->k.axpy(w->o->y + at, 1, w->partial + (size_t)a * plane + at, rows);
+        }
+}
+
 static void stage2(const struct wave *w, int task, uint8_t *scratch) {
     const struct op_experts *o = w->o;
-    int r0 = task * w->rows, r1 = r0 + w->rows < o->hidden ? r0 + w->rows : o->hidden, rows = r1 - r0;
-    float *tile = (float *)scratch;
-    for (int i = 0; i < w->n; i++) {
+    int node = task / w->parts, part = task % w->parts;
+    int r0 = part * w->rows, r1 = r0 + w->rows < o->hidden ? r0 + w->rows : o->hidden, rows = r1 - r0;
+    float *tile = (float *)scratch, *y = o->y;
+    if (w->partial) {
+        y = w->partial + (size_t)node * (size_t)o->n * (size_t)o->hidden;
+        for (int t = 0; t < o->n; t++) memset(y + (size_t)t * (size_t)o->hidden + (size_t)r0, 0, (size_t)rows * sizeof *y);
+    }
+    for (int i = w->n / w->nodes * node, end = w->n / w->nodes * (node + 1); i < end; i++) {
         const struct group *g = &w->groups[i];
+        if (!g->inter) continue; /* its expert has nothing on this node */
         if (!wait_for(w, i)) return;
         if (g->many) w->gemm->rows(&g->expert->down, r0, r1, w->space + g->packed_h, g->n, tile - r0, rows, false, scratch + w->tile_bytes);
         else {
@@ -119,8 +146,9 @@ static void stage2(const struct wave *w, int task, uint8_t *scratch) {
             w->x->k.gemv[down.dtype](ys, hs, g->n, &down);
         }
         for (int t = 0; t < g->n; t++)
-            w->x->k.axpy(o->y + (size_t)g->tokens[t] * (size_t)o->hidden + (size_t)r0, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
+            w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden + (size_t)r0, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
     }
+    if (w->partial) reduce(w, part, r0, rows);
 }
 
 static void wave_thread(void *arg, int thread, int n_threads) {
@@ -141,17 +169,48 @@ static void wave_thread(void *arg, int thread, int n_threads) {
 
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
+/* Numbers the tasks of stage 1: group by group, and what is still being read behind all that is there. */
+static void number(struct wave *w, bool any_late) {
+    const uint8_t *late = w->o->late;
+    int at = 0;
+    w->tasks = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < w->n; i++) {
+            struct group *g = &w->groups[i];
+            if ((any_late && g->id < w->o->n_experts && late[g->id]) != pass) continue;
+            if (any_late) w->turn[at++] = i;
+            g->first = w->tasks, w->tasks += g->tasks;
+        }
+    if (!any_late) w->turn = NULL;
+}
+
+static void share(const struct wave *w) {
+    struct cpu_exec *x = w->x;
+    int begin[NUMA_NODES + 1];
+    if (w->turn) exec_share_in_order(x, 0, w->tasks);
+    else exec_share(x, 0, w->tasks);
+    exec_share(x, 1, w->nodes * w->parts);
+    if (w->nodes == 1 || w->nodes != pool_nodes(x->pool) || w->turn) return;
+    for (int a = 0; a < w->nodes; a++) begin[a] = w->groups[w->n / w->nodes * a].first;
+    begin[w->nodes] = w->tasks;
+    exec_share_nodes(x, 0, begin);
+    for (int a = 0; a <= w->nodes; a++) begin[a] = w->parts * a;
+    exec_share_nodes(x, 1, begin);
+}
+
 static int wave_run(struct wave *w) {
     struct cpu_exec *x = w->x;
     const struct op_experts *o = w->o;
     int n_threads = pool_threads(x->pool), most = 0;
     size_t size = 0, inner = 0;
-    w->tasks = 0, w->any_many = false;
+    bool any_late = false;
+    w->any_many = false;
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
         g->inter = g->expert->gate.rows;
-        g->many = w->gemm && g->n > KERNEL_TOKENS;
+        g->many = w->gemm && g->n > KERNEL_TOKENS && g->inter;
         w->any_many |= g->many;
+        any_late |= o->late && g->id < o->n_experts && o->late[g->id];
         if (g->many) {
             g->per = round_up(TASK_ROWS, w->gemm->row_tile);
             g->packed_x = size, size += align64(w->gemm->packed_bytes(g->n, o->hidden));
@@ -165,24 +224,31 @@ static int wave_run(struct wave *w) {
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = (g->inter + g->per - 1) / g->per;
-        g->first = w->tasks, w->tasks += g->tasks;
     }
-    w->rows = round_up(o->hidden / (n_threads * 8), 16);
-    if (w->any_many) w->rows = round_up(o->hidden / (n_threads * 4), w->gemm->row_tile);
+    int sharing = n_threads / w->nodes > 1 ? n_threads / w->nodes : 1; /* threads that share the rows of y */
+    w->rows = round_up(o->hidden / (sharing * 8), 16);
+    if (w->any_many) w->rows = round_up(o->hidden / (sharing * 4), w->gemm->row_tile);
     int cap = w->any_many ? round_up(256, w->gemm->row_tile) : 128, floor = 16;
     w->rows = w->rows < floor ? floor : w->rows > cap ? cap : w->rows;
+    w->parts = (o->hidden + w->rows - 1) / w->rows;
     for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->rows > most ? w->groups[i].n * w->rows : most;
     w->tile_bytes = align64((size_t)most * 4);
     w->scratch_part = w->tile_bytes + align64(inner);
-    size_t counters = (size_t)w->n * sizeof *w->counters;
-    uint8_t *space = exec_space(x, counters + size + w->scratch_part * (size_t)n_threads);
+    size_t counters = (size_t)w->n * sizeof *w->counters, turn = any_late ? align64((size_t)w->n * sizeof *w->turn) : 0;
+    size_t behind = w->nodes > 1 ? (size_t)w->parts * sizeof *w->behind : 0;
+    size_t partial = w->nodes > 1 ? align64((size_t)w->nodes * (size_t)o->n * (size_t)o->hidden * sizeof *w->partial) : 0;
+    uint8_t *space = exec_space(x, counters + behind + turn + partial + size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
-    w->counters = (struct counter *)space;
-    w->space = space + counters;
+    w->counters = (struct counter *)space, space += counters;
+    w->behind = (struct counter *)space, space += behind;
+    w->turn = (int32_t *)space, space += turn;
+    w->partial = partial ? (float *)space : NULL, space += partial;
+    w->space = space;
     w->scratch = w->space + size;
     for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + w->groups[i].many);
-    exec_share(x, 0, w->tasks);
-    exec_share(x, 1, (o->hidden + w->rows - 1) / w->rows);
+    for (int i = 0; i < w->parts && w->partial; i++) atomic_init(&w->behind[i].left, w->nodes);
+    number(w, any_late);
+    share(w);
     pool_run(x->pool, wave_thread, w);
     return exec_stopped(x) ? ERR_CANCELLED : 0;
 }
@@ -232,6 +298,7 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
         for (int at = p->start[e], end = e < e_max ? p->start[e + 1] : total; at < end; at += GROUP)
             p->groups[p->n_groups++] = (struct group){
                 .expert = e < e_max ? &o->experts[e] : o->shared,
+                .id = e,
                 .tokens = p->tokens + at,
                 .weights = p->weights + at,
                 .n = end - at < GROUP ? end - at : GROUP,
@@ -239,17 +306,33 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     return 0;
 }
 
+/* Groups [0, n) cut by node, in order of node. */
+static void cut(const struct op_experts *o, const struct group *whole, int n, struct group *out) {
+    const struct expert_shards *s = o->shards;
+    for (int a = 0; a < s->n_nodes; a++)
+        for (int i = 0; i < n; i++) {
+            *out = whole[i];
+            out++->expert = &s->part[(size_t)whole[i].id * (size_t)s->n_nodes + (size_t)a];
+        }
+}
+
 int experts_run(struct exec *base, const struct op_experts *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
     struct plan p = {0};
-    struct wave w = {.x = x, .o = o, .gemm = gemm_for(x->level)};
+    struct wave w = {.x = x, .o = o, .gemm = gemm_for(x->level), .nodes = o->shards ? o->shards->n_nodes : 1};
+    struct group *parts = NULL;
     int rc = o->n > 0 ? plan_make(x, o, &p) : 0;
-    for (int at = 0; !rc && at < p.n_groups; at += w.n) {
+    if (!rc && o->shards && !(parts = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *parts))) rc = ERR_MEMORY;
+    for (int at = 0, n = 0; !rc && at < p.n_groups; at += n) {
         int tokens = 0;
-        w.groups = p.groups + at;
-        for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE); w.n++) tokens += w.groups[w.n].n;
+        struct group *whole = p.groups + at;
+        for (n = 0; at + n < p.n_groups && (!n || tokens + whole[n].n <= WAVE); n++) tokens += whole[n].n;
+        if (parts) cut(o, whole, n, parts);
+        w.groups = parts ? parts : whole;
+        w.n = n * w.nodes;
         rc = wave_run(&w);
     }
+    mem_free(parts);
     mem_free(p.start);
     mem_free(p.tokens);
     mem_free(p.weights);

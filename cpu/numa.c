@@ -14,6 +14,7 @@
 static void clear(struct numa *n) {
     memset(n, 0, sizeof *n);
     memset(n->node_of, -1, sizeof n->node_of);
+    memset(n->kernel, -1, sizeof n->kernel);
     for (int a = 0; a < NUMA_NODES; a++)
         for (int b = 0; b < NUMA_NODES; b++) n->distance[a][b] = a == b ? 10 : 20;
 }
@@ -22,6 +23,7 @@ static void one_node(struct numa *n) {
     cpu_set_t mask;
     clear(n);
     n->n_nodes = 1;
+    n->kernel[0] = 0;
     n->memory[0] = mem_total();
     if (sched_getaffinity(0, sizeof mask, &mask)) return;
     for (int c = 0; c < NUMA_CPUS && c < CPU_SETSIZE; c++)
@@ -34,10 +36,10 @@ void numa_read(struct numa *n) {
         return;
     }
     clear(n);
-    int number[NUMA_NODES]; /* the kernel's numbers may have holes; ours do not */
+    /* The kernel's numbers may have holes; ours do not. */
     for (int k = 0; k <= numa_max_node() && n->n_nodes < NUMA_NODES; k++) {
         long long size = numa_node_size64(k, NULL);
-        if (size > 0) number[n->n_nodes] = k, n->memory[n->n_nodes++] = (size_t)size;
+        if (size > 0) n->kernel[n->n_nodes] = (int16_t)k, n->memory[n->n_nodes++] = (size_t)size;
     }
     if (n->n_nodes < 2) {
         one_node(n);
@@ -45,10 +47,10 @@ void numa_read(struct numa *n) {
     }
     for (int c = 0; c < NUMA_CPUS && c < numa_num_configured_cpus(); c++)
         for (int a = 0; a < n->n_nodes; a++)
-            if (numa_node_of_cpu(c) == number[a]) n->node_of[c] = (int16_t)a, n->cpus[a]++;
+            if (numa_node_of_cpu(c) == n->kernel[a]) n->node_of[c] = (int16_t)a, n->cpus[a]++;
     for (int a = 0; a < n->n_nodes; a++)
         for (int b = 0; b < n->n_nodes; b++) {
-            int d = numa_distance(number[a], number[b]);
+            int d = numa_distance(n->kernel[a], n->kernel[b]);
             if (d > 0 && d < 256) n->distance[a][b] = (uint8_t)d;
         }
 }
@@ -136,12 +138,26 @@ void numa_split(const struct numa *n, int inter, int unit, struct numa_part *par
 }
 
 bool numa_binds(const struct numa *n, size_t bytes, size_t reserve) {
-    size_t room = 0;
+    int total = 0;
     if (n->n_nodes < 2) return false;
+    for (int a = 0; a < n->n_nodes; a++) total += n->cpus[a];
     for (int a = 0; a < n->n_nodes; a++) {
-        if (n->memory[a] > reserve) room += n->memory[a] - reserve;
+        double share = total ? (double)n->cpus[a] / total : 1.0 / n->n_nodes, room = n->memory[a] > reserve ? (double)(n->memory[a] - reserve) : 0;
+        if ((double)bytes * share > room) return false;
     }
-    return bytes <= room;
+    return true;
+}
+
+void numa_threads(const int *have, int n_nodes, int n_threads, uint8_t *node) {
+    int64_t total = 0, seen = 0;
+    int at = 0;
+    for (int a = 0; a < n_nodes; a++) total += have[a];
+    for (int a = 0; a < n_nodes; a++) {
+        seen += total ? have[a] : 1;
+        /* rounded up: what few threads there are begin at the first node */
+        int64_t of = total ? total : n_nodes, end = (n_threads * seen + of - 1) / of;
+        while (at < end && at < n_threads && (!total || have[a])) node[at++] = (uint8_t)a;
+    }
 }
 
 int numa_bind_to(void *p, size_t size, int node, struct error *e) {
@@ -154,4 +170,17 @@ int numa_bind_to(void *p, size_t size, int node, struct error *e) {
     if (mbind((void *)begin, end - begin, MPOL_BIND, mask, NUMA_NODES + 1, MPOL_MF_MOVE))
         return error_set(e, ERR_RUNTIME, "binding %zu MiB to memory node %d: %s", size >> 20, node, strerror(errno));
     return 0;
+}
+
+int numa_place(const struct numa *n, void *p, size_t size, int node, struct error *e) {
+    return n->n_nodes < 2 || n->kernel[node] < 0 ? 0 : numa_bind_to(p, size, n->kernel[node], e);
+}
+
+void numa_enter(const struct numa *n, int node) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (n->n_nodes < 2 || n->kernel[node] < 0) return;
+    for (int c = 0; c < NUMA_CPUS && c < CPU_SETSIZE; c++)
+        if (n->node_of[c] == node) CPU_SET((size_t)c, &set);
+    if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set); /* best effort: where it may not, it is only farther away */
 }

@@ -13,6 +13,7 @@ struct numa {
     size_t memory[NUMA_NODES];     /* bytes of each */
     int cpus[NUMA_NODES];          /* how many processors each has */
     int16_t node_of[NUMA_CPUS];    /* -1: no such processor */
+    int16_t kernel[NUMA_NODES];    /* the kernel's number of each; -1: a topology from text, whose memory is not bound */
     uint8_t distance[NUMA_NODES][NUMA_NODES]; /* as the firmware says it: 10 is local */
 };
 
@@ -31,9 +32,19 @@ struct numa_part {
  * partial output from its part alone, and these are added once, in order of node. */
 void numa_split(const struct numa *n, int inter, int unit, struct numa_part *parts);
 
+/* The node of each of n_threads threads: in order of node, in proportion to have[n_nodes] (processors that may be used);
+ * a node with none gets none, and so may others where there are fewer threads than nodes. */
+void numa_threads(const int *have, int n_nodes, int n_threads, uint8_t *node);
+
 /* Whether weights of `bytes` should be read into memory bound by node (true) or mapped as they are: one node has nothing
- * to bind, and what does not fit beside `reserve` bytes on each node must stay a mapping that the kernel can drop. */
+ * to bind, and what does not fit beside `reserve` bytes on each node must stay a mapping that the kernel can drop. Each
+ * node gets its share by processors, as numa_split cuts. */
 bool numa_binds(const struct numa *n, size_t bytes, size_t reserve);
 
-/* Binds whole pages in [p, p + size) to a node, moving those that are there already. ERR_RUNTIME with the reason. */
+/* The calling thread runs on a node's processors from now on; nothing happens on a topology from text. */
+void numa_enter(const struct numa *n, int node);
+/* Memory that pages are to come from; see numa_bind_to. Nothing happens on one node, or on a topology from text. */
+int numa_place(const struct numa *n, void *p, size_t size, int node, struct error *e);
+/* Binds whole pages in [p, p + size) to a node by the kernel's number, moving those that are there already. ERR_RUNTIME
+ * with the reason. */
 int numa_bind_to(void *p, size_t size, int node, struct error *e);

@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cpu/numa.h"
 #include "engine/base/mem.h"
 
 enum { SPIN = 4000, MAX_THREADS = 1024 }; /* a pause is 10-40 ns: tens of microseconds */
@@ -36,7 +37,11 @@ struct pool {
     void *arg;
     bool quit;
     int n;
-    struct worker *workers; /* [n], 0 unused: that is the caller */
+    struct worker *workers; /* [n], of 0 only its place counts: that is the caller */
+    cpu_set_t home;         /* of the caller: what the workers leave of the first thread's node */
+    int n_nodes;
+    uint8_t node[MAX_THREADS];             /* of each thread */
+    uint8_t near[NUMA_NODES][NUMA_NODES];  /* pool_near */
 };
 
 static void pause_cpu(void) {
@@ -62,15 +67,17 @@ static void wake(struct pool *p, _Atomic uint32_t *word) {
     if (atomic_load(&p->sleepers)) futex_wake(word);
 }
 
+static void pin_to(int cpu) { /* best effort: a cpuset may have shrunk since it was read */
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+}
+
 static void *work(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
-    if (w->cpu >= 0) { /* best effort: a cpuset may have shrunk since it was read */
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET((size_t)w->cpu, &one);
-        pthread_setaffinity_np(pthread_self(), sizeof one, &one);
-    }
+    if (w->cpu >= 0) pin_to(w->cpu);
     for (uint32_t turn = 0;; turn++) {
         wait_change(p, &p->turn, turn);
         if (p->quit) return NULL;
@@ -79,31 +86,80 @@ static void *work(void *arg) {
     }
 }
 
-/* The first logical processor of each physical core in the affinity mask. Returns how many; order rises. */
-static int cores(int *cpu, int max) {
+/* The processors this process may use, one of each physical core before the second ones of any. Returns how many;
+ * *n_cores of them are the first of their core. */
+static int processors(int *cpu, int max, int *n_cores) {
     cpu_set_t mask;
-    int n = 0;
+    int n = 0, turn[CPU_SETSIZE], last = 0;
+    *n_cores = 0;
     if (sched_getaffinity(0, sizeof mask, &mask)) return 0;
-    for (int c = 0; c < CPU_SETSIZE && n < max; c++) {
+    for (int c = 0; c < CPU_SETSIZE; c++) {
         if (!CPU_ISSET((size_t)c, &mask)) continue;
         char path[96];
-        int first = c;
+        turn[c] = 0; /* how many siblings with a lower number we may use: they stand for this core before it */
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", c);
         FILE *f = fopen(path, "re");
-        if (f) {
-            if (fscanf(f, "%d", &first) != 1) first = c;
-            fclose(f);
+        int a, b;
+        for (char sep = ','; f && sep == ',' && fscanf(f, "%d", &a) == 1;) { /* "0,64" or "0-1" */
+            b = a;
+            sep = (char)fgetc(f);
+            if (sep == '-') {
+                if (fscanf(f, "%d", &b) != 1) break;
+                sep = (char)fgetc(f);
+            }
+            for (; a <= b && a < c && a >= 0; a++) turn[c] += CPU_ISSET((size_t)a, &mask) != 0;
         }
-        /* a sibling with a lower number that we may use stands for this core */
-        if (first != c && first >= 0 && first < CPU_SETSIZE && CPU_ISSET((size_t)first, &mask)) continue;
-        cpu[n++] = c;
+        if (f) fclose(f);
+        if (turn[c] > last) last = turn[c];
     }
+    for (int t = 0; t <= last; t++)
+        for (int c = 0; c < CPU_SETSIZE && n < max; c++) {
+            if (!CPU_ISSET((size_t)c, &mask) || turn[c] != t) continue;
+            cpu[n++] = c;
+            *n_cores += !t;
+        }
     return n;
 }
 
-int pool_open(struct pool **out, int n_threads, bool pin, struct error *e) {
+/* Which node each thread is on, and its processor where it is pinned. */
+static void place(struct pool *p, int n, bool pin, const struct numa *nodes, const int *cpu, int n_cpus, int n_cores) {
+    bool here = !nodes || nodes->kernel[0] >= 0; /* this machine's nodes, not those of a text */
+    int have[NUMA_NODES] = {0}, usable = n <= n_cores ? n_cores : n_cpus;
+    p->n_nodes = nodes ? nodes->n_nodes : 1;
+    for (int a = 0; a < p->n_nodes; a++) {
+        for (int b = 0; b < p->n_nodes; b++) p->near[a][b] = (uint8_t)b;
+        for (int i = 0; i < p->n_nodes; i++) /* by distance, then number; few nodes: selection will do */
+            for (int j = i + 1; j < p->n_nodes; j++) {
+                uint8_t *x = &p->near[a][i], *y = &p->near[a][j], t = *x;
+                int dx = *x == a ? 0 : nodes->distance[a][*x], dy = *y == a ? 0 : nodes->distance[a][*y];
+                if (dy < dx || (dy == dx && *y < *x)) *x = *y, *y = t;
+            }
+        if (!here) have[a] = nodes->cpus[a];
+    }
+    for (int i = 0; i < usable && here; i++) {
+        int a = nodes && cpu[i] < NUMA_CPUS ? nodes->node_of[cpu[i]] : 0;
+        if (a >= 0) have[a]++;
+    }
+    numa_threads(have, p->n_nodes, n, p->node);
+    for (int t = 0, at = 0; t < n; t++) {
+        p->workers[t].cpu = -1;
+        if (!pin || !here || n > n_cpus) continue;
+        if (t && p->node[t] != p->node[t - 1]) at = 0;
+        while (at < n_cpus && nodes && (cpu[at] >= NUMA_CPUS || nodes->node_of[cpu[at]] != p->node[t])) at++;
+        if (at < n_cpus) p->workers[t].cpu = cpu[at++];
+    }
+    for (int i = 0; i < n_cpus && pin && here && nodes; i++) {
+        bool taken = cpu[i] >= NUMA_CPUS || nodes->node_of[cpu[i]] != p->node[0];
+        for (int t = 1; t < n; t++) taken |= p->workers[t].cpu == cpu[i];
+        if (!taken) CPU_SET((size_t)cpu[i], &p->home);
+    }
+}
+
+int pool_open(struct pool **p, int n_threads, bool pin, struct error *e) { return pool_open_nodes(p, n_threads, pin, NULL, e); }
+
+int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct numa *nodes, struct error *e) {
     *out = NULL;
-    int cpu[MAX_THREADS], n_cores = cores(cpu, MAX_THREADS);
+    int cpu[MAX_THREADS], n_cores, n_cpus = processors(cpu, MAX_THREADS, &n_cores);
     int n = n_threads;
     if (n <= 0) n = n_cores > 2 ? n_cores - 1 : n_cores;
     if (n < 1) n = 1;
@@ -116,10 +172,11 @@ int pool_open(struct pool **out, int n_threads, bool pin, struct error *e) {
         mem_free(p);
         return error_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n);
     }
+    place(p, n, pin, nodes, cpu, n_cpus, n_cores);
     p->n = 1; /* as many as are running, for pool_close */
     for (int i = 1; i < n; i++) {
         struct worker *w = &p->workers[i];
-        *w = (struct worker){.pool = p, .id = i, .cpu = pin && n <= n_cores ? cpu[i] : -1};
+        w->pool = p, w->id = i;
         int rc = pthread_create(&w->thread, NULL, work, w);
         if (rc) {
             pool_close(&p);
@@ -144,6 +201,13 @@ void pool_close(struct pool **pp) {
 }
 
 int pool_threads(const struct pool *p) { return p->n; }
+int pool_nodes(const struct pool *p) { return p->n_nodes; }
+int pool_node(const struct pool *p, int thread) { return p->node[thread]; }
+const uint8_t *pool_near(const struct pool *p, int node) { return p->near[node]; }
+
+void pool_enter(const struct pool *p) {
+    if (p->n_nodes > 1 && CPU_COUNT(&p->home)) pthread_setaffinity_np(pthread_self(), sizeof p->home, &p->home);
+}
 
 void pool_run(struct pool *p, pool_fn fn, void *arg) {
     if (p->n > 1) {

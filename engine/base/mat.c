@@ -23,6 +23,13 @@ struct mat mat_rows(struct mat m, int32_t begin, int32_t end) {
     return m;
 }
 
+struct mat mat_cols(struct mat m, int32_t begin, int32_t end) {
+    m.data = (const uint8_t *)m.data + dtype_bytes(m.dtype, (size_t)begin);
+    if (m.scale) m.scale = (const uint8_t *)m.scale + (size_t)(begin / m.block_cols) * dtype_bytes(m.scale_dtype, 1);
+    m.cols = end - begin;
+    return m;
+}
+
 float scale_at(const struct mat *m, int32_t r, int32_t c) {
     if (!m->scale) return 1;
     size_t i = (size_t)((m->row0 + r * m->row_step) / m->block_rows) * (size_t)m->scale_stride + (size_t)(c / m->block_cols);

@@ -34,6 +34,8 @@ struct mat {
 };
 /* Rows [begin, end) of m as a matrix of their own. */
 struct mat mat_rows(struct mat m, int32_t begin, int32_t end);
+/* Columns [begin, end) of m; begin on a block of its scales and of its format. */
+struct mat mat_cols(struct mat m, int32_t begin, int32_t end);
 /* One element as float32; the slow reference. */
 float mat_at(const struct mat *m, int32_t r, int32_t c);
 /* A whole row as float32 [cols]. */

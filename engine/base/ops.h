@@ -139,6 +139,13 @@ struct expert { /* one SwiGLU feed-forward: down(silu(gate x) * up x) */
     struct mat gate, up; /* [inter, hidden] */
     struct mat down;     /* [hidden, inter] */
 };
+/* The same experts cut by memory node: part [e * n_nodes + a] is the share of expert e that lives on node a, the shared one
+ * follows the last. A part has the rows of gate and up and the columns of down that numa_split gives its node, so it is an
+ * expert of its own, perhaps of none. Each node sums its parts' outputs, and these sums are added in order of node. */
+struct expert_shards {
+    const struct expert *part;
+    int n_nodes;
+};
 /* y += sum over the token's experts of weight * expert(x), plus the shared expert (weight 1, or shared_weight[i]).
  * The sum runs in rising order of expert id, then the shared one, whatever the threads and the batch.
  * Tokens are grouped by expert. A NULL gate.data among the chosen experts is an ERR_RUNTIME. */
@@ -150,6 +157,8 @@ struct op_experts {
     const struct expert *experts; /* [n_experts] */
     const struct expert *shared;  /* NULL: none */
     const float *shared_weight;   /* [n] or NULL */
+    const struct expert_shards *shards; /* NULL: whole. Else it is what is computed; the CPU alone takes it */
+    const uint8_t *late;          /* NULL, or [n_experts]: not 0 where the weights are still being read: begun last */
     int n, topk, n_experts, hidden;
 };
 

@@ -1,0 +1,81 @@
+#include "engine/store/shard.h"
+
+#include <string.h>
+
+#include "engine/store/scan.h"
+
+enum { CHUNK = 256 << 10 }; /* looked at while it is still in the cache */
+
+int shard_unit(const struct expert *e) {
+    const struct mat *m = &e->down;
+    int unit = 64;
+    if (m->scale && m->block_cols < m->cols && m->block_cols > unit) unit = m->block_cols;
+    if ((m->dtype == DT_Q4_K || m->dtype == DT_Q6_K) && unit < 256) unit = 256;
+    if ((m->dtype == DT_Q8_G128 || m->dtype == DT_Q4_G128) && unit < 128) unit = 128;
+    return unit;
+}
+
+struct expert shard_view(const struct expert *e, struct numa_part p) {
+    if (!e->gate.data) return (struct expert){0};
+    return (struct expert){
+        .gate = mat_rows(e->gate, p.first, p.first + p.count),
+        .up = mat_rows(e->up, p.first, p.first + p.count),
+        .down = mat_cols(e->down, p.first, p.first + p.count),
+    };
+}
+
+/* Rows of blocks [*first, *last] that m uses, and how many blocks stand in each. */
+static size_t scale_rows(const struct mat *m, size_t *first) {
+    *first = (size_t)m->row0 / (size_t)m->block_rows;
+    return (size_t)(m->row0 + (m->rows - 1) * m->row_step) / (size_t)m->block_rows - *first + 1;
+}
+static size_t scale_cols(const struct mat *m) { return ((size_t)m->cols + (size_t)m->block_cols - 1) / (size_t)m->block_cols; }
+
+static void *take(uint8_t *base, size_t *at, size_t size) {
+    void *p = base ? base + *at : NULL;
+    *at += (size + 63) & ~(size_t)63;
+    return p;
+}
+
+struct mat shard_lay(const struct mat *m, uint8_t *base, size_t *at) {
+    struct mat to = *m;
+    if (!m->data || m->rows < 1 || m->cols < 1) return to;
+    to.stride = dtype_bytes(m->dtype, (size_t)m->cols);
+    to.data = take(base, at, to.stride * (size_t)m->rows);
+    if (!m->scale) return to;
+    size_t first, rows = scale_rows(m, &first), cols = scale_cols(m);
+    to.scale = take(base, at, rows * cols * dtype_bytes(m->scale_dtype, 1));
+    to.scale_stride = (int32_t)cols;
+    to.row0 -= (int32_t)first * m->block_rows;
+    return to;
+}
+
+struct expert shard_lay_expert(const struct expert *e, uint8_t *base, size_t *at) {
+    struct expert to;
+    to.gate = shard_lay(&e->gate, base, at);
+    to.up = shard_lay(&e->up, base, at);
+    to.down = shard_lay(&e->down, base, at);
+    return to;
+}
+
+bool shard_copy(const struct mat *to, const struct mat *from, int first, int count) {
+    bool good = true;
+    if (!from->data || from->cols < 1 || count < 1) return true;
+    size_t row = to->stride, lines = from->stride == row ? CHUNK / row + 1 : 1; /* rows that lie side by side go together */
+    for (size_t r = (size_t)first, end = (size_t)(first + count); r < end; r += lines) {
+        size_t n = (end - r < lines ? end - r : lines) * row;
+        uint8_t *at = (uint8_t *)to->data + r * row;
+        memcpy(at, (const uint8_t *)from->data + r * from->stride, n);
+        if (from->dtype == DT_E4M3 && scan_e4m3(at, n)) good = false;
+    }
+    if (!from->scale || first) return good;
+    size_t block, rows = scale_rows(from, &block), size = dtype_bytes(from->scale_dtype, 1), cols = (size_t)to->scale_stride;
+    for (size_t b = 0; b < rows; b++)
+        memcpy((uint8_t *)to->scale + b * cols * size, (const uint8_t *)from->scale + (block + b) * (size_t)from->scale_stride * size, cols * size);
+    return good;
+}
+
+bool shard_copy_expert(const struct expert *to, const struct expert *from) {
+    bool gate = shard_copy(&to->gate, &from->gate, 0, from->gate.rows), up = shard_copy(&to->up, &from->up, 0, from->up.rows);
+    return shard_copy(&to->down, &from->down, 0, from->down.rows) && gate && up;
+}

@@ -1,0 +1,16 @@
+#pragma once
+/* How an expert is cut into parts for the memory nodes. Pure: views in, views out. */
+#include "cpu/numa.h"
+#include "engine/base/ops.h"
+
+/* Parts begin at multiples of this: no block of scales, no block of a format, and no vector of the kernels is cut. */
+int shard_unit(const struct expert *e);
+/* The part of an expert: rows of gate and up, columns of down. A view of the same memory. */
+struct expert shard_view(const struct expert *e, struct numa_part p);
+/* m laid out without gaps behind base + *at, which moves on; what shard_copy fills. base NULL: only counts. */
+struct mat shard_lay(const struct mat *m, uint8_t *base, size_t *at);
+struct expert shard_lay_expert(const struct expert *e, uint8_t *base, size_t *at);
+/* Copies rows [first, first + count) of from to its like; all scales go with the first of them. Returns false when it met an
+ * FP8 code that is not a number (the copy is made all the same). */
+bool shard_copy(const struct mat *to, const struct mat *from, int first, int count);
+bool shard_copy_expert(const struct expert *to, const struct expert *from);

@@ -1,0 +1,198 @@
+/* Experts cut by memory node, on topologies that are not this machine's: the sum against double precision and against the
+ * uncut operation, the same bits for any number of threads, from views and from copies, and whose work a thread takes. */
+#include <stdatomic.h>
+
+#include "cpu/exec.h"
+#include "engine/store/shard.h"
+#include "test/kcheck/random_mat.h"
+
+static const char *const topologies[] = {
+    "node 1024 0-3\n",
+    "node 1024 0-1\nnode 1024 2-3\n",
+    "node 1024 0-3\nnode 1024 4-7\nnode 1024 8-11\nnode 1024 12-15\nnode 1024 16-19\nnode 1024 20-23\nnode 1024 24-27\nnode 1024 28-31\n",
+    "node 1024 0-5\nnode 1024 6-7\nnode 4096 -\n",          /* uneven, the last with memory alone */
+    "node 4096 -\nnode 1024 0\nnode 1024 1-6\nnode 1024 7\n", /* the first without processors */
+};
+enum { TOPOLOGIES = sizeof topologies / sizeof *topologies, MAX_EXPERTS = 6, HIDDEN = 272 };
+static const int counts[] = {1, 2, 3, 5, 9};
+enum { COUNTS = sizeof counts / sizeof *counts };
+
+static const char *level;
+static void fail(const char *what, int a, int b, double got, double want) {
+    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level ? level : "", what, a, b, got, want);
+}
+
+struct cut {
+    struct expert part[(MAX_EXPERTS + 1) * NUMA_NODES];
+    struct expert_shards shards;
+    uint8_t *memory;
+};
+/* Views of the experts, or copies of the views in memory that ends at a trap. */
+static void cut_experts(struct cut *c, const struct numa *n, const struct expert *e, int count, bool copies) {
+    struct cut *view = copies ? malloc(sizeof *view) : NULL;
+    c->shards = (struct expert_shards){c->part, n->n_nodes};
+    for (int i = 0; i < count; i++) {
+        struct numa_part p[NUMA_NODES];
+        numa_split(n, e[i].gate.rows, shard_unit(&e[i]), p);
+        for (int a = 0; a < n->n_nodes; a++) c->part[i * n->n_nodes + a] = shard_view(&e[i], p[a]);
+    }
+    if (!copies) return;
+    memcpy(view->part, c->part, sizeof c->part);
+    size_t size = 0, at = 0;
+    for (int i = 0; i < count * n->n_nodes; i++) shard_lay_expert(&view->part[i], NULL, &size);
+    uint8_t *base = guarded(size);
+    memset(base, 0xff, size);
+    for (int i = 0; i < count * n->n_nodes; i++) {
+        c->part[i] = shard_lay_expert(&view->part[i], base, &at);
+        if (!shard_copy_expert(&c->part[i], &view->part[i])) fail("a copy is called damaged", i, 0, 0, 0);
+        for (int r = 0; r < view->part[i].down.rows; r += 97)
+            for (int k = 0; k < view->part[i].down.cols; k++)
+                if (mat_at(&c->part[i].down, r, k) != mat_at(&view->part[i].down, r, k)) fail("a copied element of down", r, k, 0, 0);
+        for (int r = 0; r < view->part[i].gate.rows; r += 7)
+            if (mat_at(&c->part[i].gate, r, 130) != mat_at(&view->part[i].gate, r, 130)) fail("a copied element of gate", r, 130, 0, 0);
+    }
+    if (at != size) fail("what is laid out", (int)at, (int)size, 0, 0);
+    free(view);
+}
+
+static void run(struct exec *x, const struct op_experts *o, float *y, const float *was, size_t size) {
+    memcpy(y, was, size * 4);
+    int rc = x->ops->experts(x, o);
+    if (rc) fail("experts returned", rc, 0, rc, 0);
+}
+
+static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int inter, uint8_t dtype, int block_rows, int block_cols) {
+    struct shape up = {inter, HIDDEN, block_rows, block_cols ? block_rows == 1 ? HIDDEN : block_cols : 0, dtype, DT_F32, 0, 1};
+    struct shape down = {HIDDEN, inter, block_rows, block_cols ? block_rows == 1 ? inter : block_cols : 0, dtype, DT_F32, 0, 1};
+    struct expert e[MAX_EXPERTS + 1];
+    size_t size = (size_t)n * HIDDEN;
+    for (int i = 0; i <= n_experts; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
+    float *x = guarded(size * 4), *y = guarded(size * 4), *was = guarded(size * 4), *weights = guarded((size_t)(n * topk + 1) * 4);
+    float *uncut = aligned(size * 4), *first = aligned(size * 4);
+    int32_t *ids = guarded((size_t)(n * topk + 1) * 4);
+    uint8_t late[MAX_EXPERTS];
+    for (size_t i = 0; i < size; i++) x[i] = normal() * 0.05f, was[i] = normal();
+    for (int i = 0; i < n * topk; i++) weights[i] = normal(), ids[i] = (i / topk * 3 + i % topk * (1 + i / topk % 2)) % n_experts;
+    for (int i = 0; i < n_experts; i++) late[i] = i % 3 == 0;
+    struct op_experts o = {.y = y, .x = x, .ids = topk ? ids : NULL, .weights = weights, .experts = e, .shared = &e[n_experts], .n = n, .topk = topk,
+                           .n_experts = topk ? n_experts : 0, .hidden = HIDDEN};
+    struct cut *cut = malloc(sizeof *cut);
+    struct error err = {0};
+    for (int t = 0; t < TOPOLOGIES; t++) {
+        struct numa nodes;
+        if (numa_parse(&nodes, topologies[t], &err)) exit(2);
+        const struct expert *of = topk ? e : e + n_experts; /* a dense layer has the shared one alone */
+        cut_experts(cut, &nodes, of, topk ? n_experts + 1 : 1, false);
+        for (int c = 0; c < COUNTS; c++) {
+            struct pool *pool;
+            if (pool_open_nodes(&pool, counts[c], true, &nodes, &err)) exit(2);
+            struct exec *on = cpu_exec_open(pool, l, &err);
+            if (!on) exit(2);
+            if (!t && !c) {
+                run(on, &o, y, was, size);
+                memcpy(uncut, y, size * 4);
+            }
+            o.shards = &cut->shards;
+            run(on, &o, y, was, size);
+            if (!c) memcpy(first, y, size * 4);
+            else if (memcmp(first, y, size * 4)) fail("cut experts differ between threads", t, counts[c], 0, 0);
+            o.late = topk ? late : NULL;
+            run(on, &o, y, was, size);
+            if (memcmp(first, y, size * 4)) fail("the order of beginning changes the sum", t, counts[c], 0, 0);
+            o.shards = NULL, o.late = topk ? late : NULL;
+            run(on, &o, y, was, size);
+            if (memcmp(uncut, y, size * 4)) fail("uncut experts differ on a pool of several nodes", t, counts[c], 0, 0);
+            o.late = NULL;
+            cpu_exec_close(&on);
+            pool_close(&pool);
+        }
+        double worst = 0, scale = 0;
+        for (size_t i = 0; i < size; i++) worst = fmax(worst, fabs((double)first[i] - uncut[i])), scale = fmax(scale, fabs((double)uncut[i]));
+        if (!(worst <= scale * (l >= CPU_AVX512 && n > 8 ? 8e-3 : 2e-6))) fail("cut against uncut", t, n, worst, scale);
+        cut_experts(cut, &nodes, of, topk ? n_experts + 1 : 1, true);
+        struct pool *pool; /* whoever computes: here a pool that knows of no nodes */
+        if (pool_open(&pool, 3, false, &err)) exit(2);
+        struct exec *on = cpu_exec_open(pool, l, &err);
+        o.shards = &cut->shards;
+        run(on, &o, y, was, size);
+        if (memcmp(first, y, size * 4)) fail("copies differ from views", t, n, 0, 0);
+        o.shards = NULL;
+        cpu_exec_close(&on);
+        pool_close(&pool);
+    }
+    free(cut), free(uncut), free(first);
+    drop();
+}
+
+/* The damaged code is seen wherever it is. */
+static void check_damage(void) {
+    struct shape s = {64, 192, 128, 128, DT_E4M3, DT_F32, 0, 1};
+    for (int i = 0; i < 64; i++) {
+        struct expert e = {make(&s), make(&s), make(&s)}, to;
+        struct mat *m = i % 3 == 0 ? &e.gate : i % 3 == 1 ? &e.up : &e.down;
+        ((uint8_t *)m->data)[i * 191] = i & 1 ? 0x7f : 0xff;
+        size_t size = 0, at = 0;
+        shard_lay_expert(&e, NULL, &size);
+        to = shard_lay_expert(&e, guarded(size), &at);
+        if (shard_copy_expert(&to, &e)) fail("damage passed unseen", i, 0, 0, 0);
+        drop();
+    }
+}
+
+/* --- Whose work is taken, asked of one thread at a time, while all others do nothing --- */
+
+static void check_stealing(void) {
+    struct numa n;
+    struct error e = {0};
+    struct pool *pool;
+    /* node 2 has memory alone; node 3 lies nearer to node 0 than node 1 does */
+    if (numa_parse(&n, "node 1024 0-1\nnode 1024 2-3\nnode 1024 -\nnode 1024 4-5\ndistance 0 10 40 30 20\ndistance 1 40 10 20 30\n", &e)) exit(2);
+    if (pool_open_nodes(&pool, 6, true, &n, &e)) exit(2);
+    struct cpu_exec *x = (struct cpu_exec *)cpu_exec_open(pool, CPU_SCALAR, &e);
+    static const int begin[] = {0, 40, 80, 120, 160}, seen_from[2][4] = {{0, 3, 2, 1}, {1, 2, 3, 0}};
+    for (int who = 0; who < 2; who++) {
+        int thread = who * 2 + 1; /* the second thread of node 0, of node 1 */
+        if (pool_node(pool, thread) != who) fail("a thread's node", thread, pool_node(pool, thread), 0, 0);
+        exec_share_nodes(x, 0, begin);
+        char taken[160] = {0};
+        for (int i = 0; i < 160; i++) {
+            int task = exec_next(x, 0, thread), node = task / 40;
+            if (task < 0 || taken[task]++) fail("a task is missing or came twice", i, task, 0, 0);
+            if (node != seen_from[who][i / 40]) fail("work of another node before that of a nearer one", i, task, node, seen_from[who][i / 40]);
+            if (i < 20 && task / 20 != 2 * who + 1) fail("a thread's own work is not its first", i, task, 0, 0);
+        }
+        if (exec_next(x, 0, thread) >= 0) fail("a task too many", 0, 0, 0, 0);
+    }
+    exec_share_in_order(x, 0, 50);
+    for (int i = 0; i < 50; i++)
+        if (exec_next(x, 0, i % 6) != i) fail("the order of tasks", i, 0, 0, 0);
+    struct exec *close = &x->base;
+    cpu_exec_close(&close);
+    pool_close(&pool);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 20261121;
+    printf("seed %llu\n", (unsigned long long)seed);
+    state = seed;
+    check_stealing();
+    check_damage();
+    for (int l = 0; l < CPU_LEVELS; l++) {
+        level = cpu_level_name((enum cpu_level)l);
+        if (!cpu_level_has((enum cpu_level)l)) {
+            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            continue;
+        }
+        int before = failures;
+        state = seed;
+        check_experts((enum cpu_level)l, 1, 5, 3, 1024, DT_E4M3, 128, 128);
+        check_experts((enum cpu_level)l, 3, 6, 2, 384, DT_E4M3, 128, 128);
+        check_experts((enum cpu_level)l, 1, 4, 2, 200, DT_E4M3, 1, 1); /* a scale for each row */
+        check_experts((enum cpu_level)l, 2, 4, 2, 520, DT_BF16, 0, 0);
+        check_experts((enum cpu_level)l, 30, 4, 2, 512, DT_E4M3, 128, 128); /* some groups by gemm, some not */
+        check_experts((enum cpu_level)l, 1, 1, 0, 1024, DT_E4M3, 128, 128); /* a dense layer */
+        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
+    }
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
