@@ -122,7 +122,8 @@ void app_engine_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const prefills[] = {"auto", "cpu", "slp", "dslp"},
                       *const decodes[] = {"auto", "single", "dual"};
-    *p = (struct engine_params){.dir = a->dir, .gpus = v[OPT_GPUS].text, .trace = v[OPT_TRACE].text, .force = v[OPT_FORCE].on, .progress = on_progress};
+    *p = (struct engine_params){.dir = a->dir, .gpus = v[OPT_GPUS].text, .trace = v[OPT_TRACE].text, .force = v[OPT_FORCE].on,
+                                .hugepages = v[OPT_HUGEPAGES].on, .topology = v[OPT_TOPOLOGY].text, .progress = on_progress};
     if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;
     if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
     for (int i = 0; i < 4; i++) {

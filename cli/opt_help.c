@@ -53,7 +53,7 @@ static void bash(struct buf *out) {
                  "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n    case $prev in\n");
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
-        if (!d->arg) continue;
+        if (!d->arg || (d->flags & OPT_HIDDEN && !d->choices)) continue;
         if (d->letter) buf_fmt(out, "    -%c | --%s) ", d->letter, d->name);
         else buf_fmt(out, "    --%s) ", d->name);
         if (d->choices) buf_fmt(out, "mapfile -t COMPREPLY < <(compgen -W '%s' -- \"$cur\"); return ;;\n", d->choices);

@@ -56,6 +56,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu slp dslp", .def = "auto", .help = "how prompts are read"},
     [OPT_DECODE] = {"decode", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto single dual", .def = "auto", .help = "how answers are generated"},
     [OPT_TRACE] = {"trace", 0, OPT_TEXT, OPT_PATH, MACHINE, "FILE", .help = "write a Chrome trace of a stream-loaded prefill"},
+    [OPT_HUGEPAGES] = {"hugepages", 0, OPT_FLAG, SETTING, MACHINE, .help = "2 MB pages; weights are read into memory where they fit"},
+    [OPT_TOPOLOGY] = {"topology", 0, OPT_TEXT, OPT_HIDDEN | OPT_PATH, MACHINE, "FILE", .help = "memory nodes to plan for instead of this machine's"},
     [OPT_FORCE] = {"force", 0, OPT_FLAG, 0, MACHINE, .help = "go on where memory seems too little"},
 
     [OPT_INSPECT] = {"inspect", 0, OPT_FLAG, OPT_MODE, INSPECT, .help = "what the checkpoint is and what would run where; also with --json"},

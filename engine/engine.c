@@ -87,13 +87,27 @@ static int check_modes(const struct engine_params *p, struct error *e) {
     return 0;
 }
 
+static int read_nodes(struct engine *e, struct error *err) {
+    if (!e->params.topology) {
+        numa_read(&e->nodes);
+        return 0;
+    }
+    char *text;
+    size_t n;
+    int rc = file_read(e->params.topology, 1u << 20, &text, &n, err);
+    if (!rc) rc = numa_parse(&e->nodes, text, err);
+    mem_free(text);
+    return rc;
+}
+
 static int open_machine(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     enum cpu_level level = e->params.cpu_level ? (enum cpu_level)(e->params.cpu_level - 1) : cpu_level_best();
     int rc;
     if (!cpu_level_has(level))
         return error_set(err, ERR_USAGE, "--cpu %s: this processor has up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
-    if ((rc = pool_open(&e->pool, e->params.threads, true, err))) return rc;
+    if ((rc = read_nodes(e, err))) return rc;
+    if ((rc = pool_open_nodes(&e->pool, e->params.threads, true, &e->nodes, err))) return rc;
     if (!(e->machine.cpu = cpu_exec_open(e->pool, level, err))) return ERR_MEMORY;
     if ((rc = work_open(&e->prefill_work, c, batch_rows(c, e->info.context), NULL, NULL, NULL, err))) return rc;
     if ((rc = work_open(&e->decode_work, c, ENGINE_BATCH, NULL, NULL, NULL, err))) return rc;
@@ -110,6 +124,12 @@ static int open_machine(struct engine *e, struct error *err) {
     if (rc) return rc;
     e->machine.trace = e->params.trace;
     if ((rc = scan_open(&e->machine.scan, &e->weights, e->pool, err))) return rc;
+    size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
+    /* a device streams whole experts from the mapping: these stay one copy */
+    bool copies = !e->machine.gpus && place_fits(&e->nodes, bytes, e->params.hugepages);
+    if (copies && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, e->params.hugepages, &e->machine.scan, err))) return rc;
+    if (!copies && (e->params.hugepages || e->nodes.n_nodes > 1))
+        log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "a device reads them there" : "a copy does not fit in memory");
     e->machine.w = &e->weights;
     e->machine.prefill = &e->prefill_work;
     e->machine.decode = &e->decode_work;
@@ -136,6 +156,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     pthread_cond_init(&e->room, NULL);
     pthread_cond_init(&e->event, &attr);
     pthread_condattr_destroy(&attr);
+    mem_prefer_huge(p->hugepages);
     int rc = check_modes(p, err);
     e->dir = mem_strdup(p->dir);
     e->name = last_part(p->dir);
@@ -187,6 +208,7 @@ void engine_close(struct engine **ep) {
         session_close(&s);
     }
     gpu_set_close(&e->machine.gpus);
+    place_close(&e->machine.place);
     scan_close(&e->machine.scan);
     work_close(&e->prefill_work);
     work_close(&e->decode_work);

@@ -26,6 +26,8 @@ struct engine_params { /* zero-initialised: everything by itself */
     enum prefill_mode prefill;
     enum decode_mode decode;
     bool force;             /* go on where memory seems too little */
+    bool hugepages;         /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
+    const char *topology;   /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
     /* Progress of opening, called at most ten times a second: what, share 0..1. May be NULL. Returning non-zero cancels. */
     int (*progress)(void *ctx, const char *what, double share);
     void *progress_ctx;

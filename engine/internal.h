@@ -40,6 +40,7 @@ struct engine {
     struct engine_info info;
     struct weights weights;
     struct machine machine;
+    struct numa nodes;
     struct pool *pool;
     struct work prefill_work, decode_work;
     char *dir, *name;

@@ -336,6 +336,7 @@ static void prefill(struct session *s) {
 
 void *engine_thread(void *arg) {
     struct engine *e = arg;
+    pool_enter(e->pool);
     for (;;) {
         struct session *first = NULL;
         bool decoding = false;

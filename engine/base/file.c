@@ -70,6 +70,26 @@ const char *file_map_owner(const void *address) {
     return NULL;
 }
 
+void file_map_drop(const void *p, size_t size) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page, end = ((uintptr_t)p + size) / page * page;
+    int fd = -1;
+    off_t at = 0;
+    if (end <= begin) return;
+    pthread_mutex_lock(&maps_lock);
+    for (int i = 0; i < max_maps && fd < 0; i++) {
+        uintptr_t map = (uintptr_t)atomic_load(&maps[i].begin);
+        if (!map || begin < map || end > (uintptr_t)maps[i].end) continue;
+        at = (off_t)(begin - map);
+        if (!maps[i].path || (fd = open(maps[i].path, O_RDONLY | O_CLOEXEC)) < 0) break;
+    }
+    pthread_mutex_unlock(&maps_lock);
+    if (fd < 0) return;
+    madvise((void *)begin, end - begin, MADV_DONTNEED); /* out of this process, or the cache would keep them */
+    posix_fadvise(fd, at, (off_t)(end - begin), POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
 static int open_read(const char *path, struct stat *st, struct error *e) {
     int fd = -1;
     if (fault_hit(FAULT_OPEN)) errno = EIO;

@@ -18,6 +18,10 @@ void file_unmap(struct file_map *m); /* fine on a zeroed one */
 /* The path of the map that an address belongs to, or NULL. Async-signal-safe: for the SIGBUS of a file that shrank. */
 const char *file_map_owner(const void *address);
 
+/* The memory of what lies between two addresses of a map may go: it was copied elsewhere. Reading it again costs a read
+ * from the disk, nothing else. */
+void file_map_drop(const void *begin, size_t size);
+
 /* Reads a file of at most max bytes; *data is NUL-terminated (not counted in *size) and freed with mem_free. */
 int file_read(const char *path, size_t max, char **data, size_t *size, struct error *e);
 /* Old or new, nothing between: temporary beside it, fsync, rename, fsync of the directory. Mode 0600.

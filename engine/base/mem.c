@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/base/error.h"
 #include "engine/base/fault.h"
@@ -38,9 +40,15 @@ int mem_grow(void *p, size_t *cap, size_t need, size_t item) {
     return 0;
 }
 
+enum { HUGE_PAGE = 2 << 20 };
+static _Atomic bool prefer_huge;
+void mem_prefer_huge(bool on) { atomic_store(&prefer_huge, on); }
+
 void *mem_aligned(size_t align, size_t size) {
     void *p;
-    if (refuse() || posix_memalign(&p, align, size ? size : 1)) return NULL;
+    bool huge = size >= HUGE_PAGE && atomic_load(&prefer_huge);
+    if (refuse() || posix_memalign(&p, huge && align < HUGE_PAGE ? HUGE_PAGE : align, size ? size : 1)) return NULL;
+    if (huge) madvise(p, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return p;
 }
 
@@ -55,10 +63,16 @@ char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
 
 void *mem_pages(size_t size, int flags) {
     if (refuse()) return NULL;
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    bool huge = size >= HUGE_PAGE && (flags & MEM_HUGE || atomic_load(&prefer_huge));
+    size_t more = huge ? HUGE_PAGE : 0; /* to begin on a 2 MB boundary; what is too much goes back */
+    uint8_t *p = mmap(NULL, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
-    if (flags & MEM_HUGE) madvise(p, size, MADV_HUGEPAGE);
-    return p;
+    if (!huge) return p;
+    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE), used = (before + size + page - 1) / page * page;
+    if (before) munmap(p, before);
+    if (size + more > used) munmap(p + used, size + more - used);
+    madvise(p + before, size, MADV_HUGEPAGE);
+    return p + before;
 }
 void mem_pages_free(void *p, size_t size) {
     if (p) munmap(p, size);

@@ -1,5 +1,6 @@
 #pragma once
 /* All heap memory of hearth. Every function may return NULL (also by injected fault: fault.h); callers handle it. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,8 @@ void mem_free(void *p);
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 
+/* From now on memory of 2 MB and more is asked for in 2 MB pages, wherever it comes from. Set while opening. */
+void mem_prefer_huge(bool on);
 /* Whole pages straight from the kernel, zero-filled, committed on first touch; MEM_HUGE asks for 2 MB pages. */
 enum { MEM_HUGE = 1 };
 void *mem_pages(size_t size, int flags);

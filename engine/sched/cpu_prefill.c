@@ -44,7 +44,7 @@ int layers_cpu(struct machine *m, struct work *w, const struct span *spans, int 
     int rc = block_embed(x, m->w, w, n);
     if (!rc) rc = block_rope(x, c, w, m->w->rope_mscale, n);
     for (int i = 0; i < c->n_layers && !rc; i++) {
-        const struct layer *y = &m->w->layers[i];
+        const struct layer *y = place_layer(m->place, m->w, i);
         if (cancel && atomic_load(cancel)) rc = ERR_CANCELLED;
         if (!rc && scan_dense(&m->scan, i, e)) return e->code;
         if (!rc) rc = block_attention(x, c, y, i, w, spans, n_spans, n);
@@ -91,7 +91,7 @@ static int prefill(struct machine *m, const struct prefill_job *j, struct error 
         at += n;
         for (int i = 0; j->all && i < n && !rc; i += wanted) {
             int k = n - i < wanted ? n - i : wanted;
-            if ((rc = block_head(m->cpu, m->w, w, i, k, logits))) rc = op_error(rc, e);
+            if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, i, k, logits))) rc = op_error(rc, e);
             for (int t = 0; t < k && !rc; t++) {
                 const float *row = logits + (size_t)t * (size_t)c->vocab;
                 rc = check_logits(m->w, w, row, e);
@@ -100,7 +100,7 @@ static int prefill(struct machine *m, const struct prefill_job *j, struct error 
             }
         }
         if (!j->all && j->last && at == j->n && !rc) {
-            if ((rc = block_head(m->cpu, m->w, w, n - 1, 1, j->last))) rc = op_error(rc, e);
+            if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, n - 1, 1, j->last))) rc = op_error(rc, e);
             else rc = check_logits(m->w, w, j->last, e);
             atomic_fetch_add(&m->bytes_read, mat_bytes(&m->w->head));
         }
@@ -116,7 +116,7 @@ int decode_step(struct machine *m, const struct span *spans, const int32_t *toke
     for (int i = 0; i < n; i++) w->tokens[i] = tokens[i], w->pos[i] = spans[i].pos;
     int rc = layers_cpu(m, w, spans, n, n, cancel, NULL, NULL, e);
     if (rc) return rc;
-    if ((rc = block_head(m->cpu, m->w, w, 0, n, logits))) return op_error(rc, e);
+    if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, 0, n, logits))) return op_error(rc, e);
     atomic_fetch_add(&m->bytes_read, mat_bytes(&m->w->head));
     return check_finite(m->w, w, e);
 }

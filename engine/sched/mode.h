@@ -2,7 +2,7 @@
 /* Execution modes: where attention and experts of a prefill run, and how their weights get there. One file and one row
  * a mode. The decision which one is policy.h's. */
 #include "engine/layer/block.h"
-#include "engine/store/scan.h"
+#include "engine/store/place.h"
 
 struct gpu_set; /* the devices of an engine; NULL where there are none */
 
@@ -17,6 +17,7 @@ struct machine {
     _Atomic uint64_t bytes_read;   /* of weights, since opening */
     uint64_t expert_bytes;         /* of one routed expert */
     struct scan scan;              /* damaged weights are found before they are used */
+    struct place *place;           /* weights copied by memory node; NULL: as they are mapped */
     uint8_t *touched;              /* [n_experts] scratch for counting */
 };
 

@@ -66,13 +66,13 @@ static int add_expert(struct scan *s, struct batch *b, const struct expert *x, s
     return rc ? rc : add(s, b, &x->down, e);
 }
 
-static uint8_t *seen(const struct scan *s, int layer, int expert) {
+static _Atomic uint8_t *seen(const struct scan *s, int layer, int expert) {
     size_t wide = (size_t)s->w->config.n_experts + 1;
     return &s->done[(size_t)layer * wide + (size_t)expert];
 }
 
 int scan_dense(struct scan *s, int layer, struct error *e) {
-    uint8_t *done = seen(s, layer, s->w->config.n_experts);
+    _Atomic uint8_t *done = seen(s, layer, s->w->config.n_experts);
     if (*done) return 0;
     const struct layer *y = &s->w->layers[layer];
     const struct mat *all[] = {&y->q, &y->k, &y->v, &y->o, &y->q_a, &y->q_b, &y->kv_a, &y->kv_b, &y->router, &y->shared_gate};
@@ -89,15 +89,17 @@ int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct er
     struct batch b = {.n = 0};
     int rc = 0;
     for (int i = 0; i < n && !rc; i++) {
-        uint8_t *done = seen(s, layer, ids[i]);
+        _Atomic uint8_t *done = seen(s, layer, ids[i]);
         if (*done) continue;
         *done = 1;
         rc = add_expert(s, &b, &s->w->layers[layer].experts[ids[i]], e);
     }
     if (!rc) rc = flush(s, &b, e);
-    if (rc) memset(seen(s, layer, 0), 0, (size_t)s->w->config.n_experts); /* the next turn must find it again */
+    for (int k = 0; rc && k < s->w->config.n_experts; k++) *seen(s, layer, k) = 0; /* the next turn must find it again */
     return rc;
 }
+
+void scan_mark(struct scan *s, int layer, int expert) { *seen(s, layer, expert) = 1; }
 
 int scan_open(struct scan *s, const struct weights *w, struct pool *pool, struct error *e) {
     *s = (struct scan){.w = w, .pool = pool};

@@ -7,10 +7,12 @@ struct pool;
 struct scan {
     const struct weights *w;
     struct pool *pool;
-    uint8_t *done; /* [n_layers, n_experts + 1]: looked at; the last of a layer is everything but its routed experts */
+    _Atomic uint8_t *done; /* [n_layers, n_experts + 1]: looked at; the last of a layer is everything but its routed experts */
 };
 int scan_open(struct scan *s, const struct weights *w, struct pool *pool, struct error *e);
 void scan_close(struct scan *s);
+/* Expert `expert` of a layer (n_experts: the rest of it) was looked at elsewhere and is good. Any thread. */
+void scan_mark(struct scan *s, int layer, int expert);
 /* Looks at what layer i is about to use: its dense weights (ids NULL), or the experts in ids[0..n). ERR_MODEL names file,
  * tensor, row and column. */
 int scan_dense(struct scan *s, int layer, struct error *e);

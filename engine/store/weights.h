@@ -18,6 +18,7 @@ struct layer {
     struct expert *experts;           /* [n_experts]; NULL: dense layer */
     struct expert dense;              /* the dense FFN, or the shared expert of a layer with experts */
     bool has_dense;
+    const struct expert_shards *shards; /* experts and dense by memory node (place.h); NULL: whole */
 };
 
 struct weights {

@@ -1,0 +1,264 @@
+#include "engine/store/place.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/store/shard.h"
+
+enum { COPIERS = 4, DENSE = 10 }; /* threads a node; matrices of a layer that are no feed-forward */
+
+struct copier {
+    struct place *p;
+    int node;
+    pthread_t thread;
+};
+
+/* The work of a node is a row of items: of each layer first its routed experts, then everything else; the head is a layer of
+ * its own, behind the last. */
+struct place {
+    const struct weights *w;
+    struct numa nodes;
+    struct scan *scan;
+    int n_nodes, per_layer;             /* items of a layer: n_experts + 1 */
+    bool works[NUMA_NODES];             /* nodes that get a part; the others hold nothing */
+    struct layer *view, *placed;        /* [n_layers] */
+    struct expert_shards *shards;       /* [n_layers * 2]: view, placed */
+    struct expert *parts;               /* all of them, the views of a layer before what is placed */
+    size_t n_parts;
+    struct weights whole;               /* w with the placed head */
+    _Atomic(const struct layer *) *now; /* [n_layers] */
+    _Atomic(const struct weights *) head;
+    _Atomic int *left;                  /* [n_layers + 1] items not copied yet */
+    _Atomic int *bad;                   /* [n_layers + 1] a weight that is not a number was met */
+    uint8_t *pages[NUMA_NODES + 1];     /* one of each node, then what is spread by rows */
+    size_t size[NUMA_NODES + 1];
+    _Atomic int64_t next[NUMA_NODES];   /* item of each node */
+    _Atomic int done;                   /* layers, and the head */
+    double begun;
+    struct copier *copiers;
+    int n_copiers;
+    _Atomic int quit;
+};
+
+static void dense_mats(struct layer *y, struct mat **m) {
+    struct mat *all[DENSE] = {&y->q, &y->k, &y->v, &y->o, &y->q_a, &y->q_b, &y->kv_a, &y->kv_b, &y->router, &y->shared_gate};
+    memcpy(m, all, sizeof all);
+}
+
+/* --- What goes where --- */
+
+/* The whole expert number k of a layer, the shared or dense feed-forward as the last; NULL: none. */
+static const struct expert *whole(const struct place *p, const struct layer *y, int k) {
+    if (k < p->per_layer - 1) return y->experts ? &y->experts[k] : NULL;
+    return y->has_dense ? &y->dense : NULL;
+}
+static int slots(const struct place *p, const struct layer *y) { return y->experts ? p->per_layer : 1; }
+
+/* Cuts layer i and lays out the copies: with sizes alone first (pages NULL), then for good. *part: where its views go. */
+static void lay_layer(struct place *p, int i, struct expert **part, size_t *at) {
+    const struct layer *y = &p->w->layers[i];
+    int n = slots(p, y) * p->n_nodes;
+    struct expert *view = *part, *placed = view + n;
+    *part = placed + n;
+    for (int k = p->per_layer - slots(p, y), s = 0; k < p->per_layer; k++, s++) {
+        const struct expert *e = whole(p, y, k);
+        struct numa_part cut[NUMA_NODES] = {{0}};
+        if (e) numa_split(&p->nodes, e->gate.rows, shard_unit(e), cut);
+        for (int a = 0; a < p->n_nodes && e; a++) {
+            struct expert *v = &view[s * p->n_nodes + a];
+            *v = shard_view(e, cut[a]);
+            placed[s * p->n_nodes + a] = shard_lay_expert(v, p->pages[a], &at[a]);
+        }
+    }
+    struct layer *yv = &p->view[i], *yp = &p->placed[i];
+    struct mat *from[DENSE], *to[DENSE];
+    *yv = *yp = *y;
+    dense_mats(yv, from), dense_mats(yp, to);
+    for (int k = 0; k < DENSE; k++) *to[k] = shard_lay(from[k], p->pages[p->n_nodes], &at[p->n_nodes]);
+    p->shards[2 * i] = (struct expert_shards){view, p->n_nodes};
+    p->shards[2 * i + 1] = (struct expert_shards){placed, p->n_nodes};
+    if (p->n_nodes > 1) yv->shards = &p->shards[2 * i];
+    yp->shards = &p->shards[2 * i + 1];
+}
+
+static void lay_all(struct place *p) {
+    struct expert *part = p->parts;
+    size_t at[NUMA_NODES + 1] = {0};
+    for (int i = 0; i < p->w->config.n_layers; i++) lay_layer(p, i, &part, at);
+    p->whole = *p->w;
+    p->whole.head = shard_lay(&p->w->head, p->pages[p->n_nodes], &at[p->n_nodes]);
+    memcpy(p->size, at, sizeof at);
+}
+
+/* Rows of a spread matrix belong to the nodes in order, as the threads take them. */
+static void bind_rows(struct place *p, const struct mat *m, struct error *e) {
+    struct numa_part cut[NUMA_NODES];
+    if (!m->data || e->code) return;
+    numa_split(&p->nodes, m->rows, 1, cut);
+    for (int a = 0; a < p->n_nodes && !e->code; a++)
+        numa_place(&p->nodes, (uint8_t *)m->data + (size_t)cut[a].first * m->stride, (size_t)cut[a].count * m->stride, a, e);
+}
+static void bind_all(struct place *p) {
+    struct error e = {0};
+    for (int a = 0; a < p->n_nodes && !e.code; a++) numa_place(&p->nodes, p->pages[a], p->size[a], a, &e);
+    for (int i = 0; i < p->w->config.n_layers; i++) {
+        struct mat *m[DENSE];
+        dense_mats(&p->placed[i], m);
+        for (int k = 0; k < DENSE; k++) bind_rows(p, m[k], &e);
+    }
+    bind_rows(p, &p->whole.head, &e);
+    if (e.code) log_say(LOG_WARN, "%s: weights are not bound to their memory nodes", e.text);
+}
+
+/* --- Copying --- */
+
+static bool copy_rows(const struct place *p, const struct mat *to, const struct mat *from, int node) {
+    struct numa_part cut[NUMA_NODES];
+    if (!from->data) return true;
+    numa_split(&p->nodes, from->rows, 1, cut);
+    return shard_copy(to, from, cut[node].first, cut[node].count);
+}
+
+static void drop(const struct mat *m) {
+    if (m->data) file_map_drop(m->data, (size_t)m->rows * m->stride);
+}
+static void drop_layer(const struct place *p, int i) {
+    struct layer y = p->w->layers[i];
+    struct mat *m[DENSE];
+    dense_mats(&y, m);
+    for (int k = 0; k < DENSE; k++) drop(m[k]);
+    for (int k = 0; k < p->per_layer; k++) {
+        const struct expert *e = whole(p, &y, k);
+        if (e) drop(&e->gate), drop(&e->up), drop(&e->down);
+    }
+}
+
+static void publish(struct place *p, int layer) {
+    atomic_store(&p->now[layer], &p->placed[layer]);
+    /* with its dense weights, layer 0 stands for embedding and head: these were not looked at here */
+    for (int x = 0; x < p->per_layer - !layer && !atomic_load(&p->bad[layer]); x++) scan_mark(p->scan, layer, x);
+    drop_layer(p, layer);
+}
+
+static void copy_item(struct place *p, int node, int layer, int k) {
+    int n = p->w->config.n_layers;
+    bool good = true;
+    if (layer == n) {
+        if (k == p->per_layer - 1) copy_rows(p, &p->whole.head, &p->w->head, node);
+    } else {
+        const struct layer *y = &p->w->layers[layer];
+        int s = k - (p->per_layer - slots(p, y));
+        if (whole(p, y, k)) {
+            size_t at = (size_t)s * (size_t)p->n_nodes + (size_t)node;
+            good = shard_copy_expert(&p->shards[2 * layer + 1].part[at], &p->shards[2 * layer].part[at]);
+        }
+        if (k == p->per_layer - 1) {
+            struct mat *from[DENSE], *to[DENSE];
+            dense_mats(&p->view[layer], from), dense_mats(&p->placed[layer], to);
+            for (int d = 0; d < DENSE; d++) good &= copy_rows(p, to[d], from[d], node);
+        }
+    }
+    /* A damaged layer is left to scan.c, which finds the place in the mapping when it is to be used, and names it. */
+    if (!good) atomic_store(&p->bad[layer], 1);
+    if (atomic_fetch_sub(&p->left[layer], 1) != 1) return;
+    if (layer == n) {
+        atomic_store(&p->head, &p->whole);
+        drop(&p->w->head);
+    } else publish(p, layer);
+    if (atomic_fetch_add(&p->done, 1) == n)
+        log_say(LOG_INFO, "weights copied for %d memory node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begun);
+}
+
+static void *copy(void *arg) {
+    struct copier *c = arg;
+    struct place *p = c->p;
+    int64_t items = (int64_t)(p->w->config.n_layers + 1) * p->per_layer;
+    numa_enter(&p->nodes, c->node);
+    for (int64_t item; !atomic_load(&p->quit) && (item = atomic_fetch_add(&p->next[c->node], 1)) < items;)
+        copy_item(p, c->node, (int)(item / p->per_layer), (int)(item % p->per_layer));
+    return NULL;
+}
+
+/* --- Open, close, look up --- */
+
+static int start(struct place *p, struct error *e) {
+    for (int a = 0; a < p->n_nodes; a++) {
+        int n = p->nodes.cpus[a] / 8;
+        if (!p->works[a]) continue;
+        for (n = n < 1 ? 1 : n > COPIERS ? COPIERS : n; n > 0; n--) {
+            struct copier *c = &p->copiers[p->n_copiers];
+            *c = (struct copier){.p = p, .node = a};
+            if (pthread_create(&c->thread, NULL, copy, c)) return error_set(e, ERR_RUNTIME, "no thread to copy the weights of memory node %d", a);
+            p->n_copiers++;
+        }
+    }
+    return 0;
+}
+
+int place_open(struct place **out, const struct weights *w, const struct numa *nodes, bool huge, struct scan *scan, struct error *e) {
+    *out = NULL;
+    struct place *p = mem_calloc(1, sizeof *p);
+    size_t layers = (size_t)w->config.n_layers;
+    int total = 0, working = 0, rc = 0;
+    if (!p) goto no_memory;
+    *p = (struct place){.w = w, .nodes = *nodes, .scan = scan, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
+    for (int a = 0; a < p->n_nodes; a++) total += nodes->cpus[a];
+    for (int a = 0; a < p->n_nodes; a++) working += p->works[a] = !total || nodes->cpus[a];
+    for (size_t i = 0; i < layers; i++) p->n_parts += 2 * (size_t)slots(p, &w->layers[i]) * (size_t)p->n_nodes;
+    p->view = mem_calloc(layers, sizeof *p->view);
+    p->placed = mem_calloc(layers, sizeof *p->placed);
+    p->shards = mem_calloc(2 * layers, sizeof *p->shards);
+    p->parts = mem_calloc(p->n_parts, sizeof *p->parts);
+    p->now = mem_calloc(layers, sizeof *p->now);
+    p->left = mem_calloc(layers + 1, sizeof *p->left);
+    p->bad = mem_calloc(layers + 1, sizeof *p->bad);
+    p->copiers = mem_calloc((size_t)p->n_nodes * COPIERS, sizeof *p->copiers);
+    if (!p->view || !p->placed || !p->shards || !p->parts || !p->now || !p->left || !p->bad || !p->copiers) goto no_memory;
+    lay_all(p);
+    for (int a = 0; a <= p->n_nodes; a++)
+        if (p->size[a] && !(p->pages[a] = mem_pages(p->size[a], huge ? MEM_HUGE : 0))) goto no_memory;
+    lay_all(p);
+    bind_all(p);
+    for (size_t i = 0; i <= layers; i++) p->left[i] = working * p->per_layer;
+    for (size_t i = 0; i < layers; i++) p->now[i] = &p->view[i];
+    p->head = w;
+    p->begun = clock_now();
+    if ((rc = start(p, e))) place_close(&p);
+    *out = p;
+    return rc;
+no_memory:
+    place_close(&p);
+    return error_set(e, ERR_MEMORY, "no memory to place the weights by memory node");
+}
+
+void place_close(struct place **pp) {
+    struct place *p = *pp;
+    if (!p) return;
+    atomic_store(&p->quit, 1);
+    for (int i = 0; i < p->n_copiers; i++) pthread_join(p->copiers[i].thread, NULL);
+    for (int a = 0; a <= p->n_nodes; a++) mem_pages_free(p->pages[a], p->size[a]);
+    mem_free(p->view);
+    mem_free(p->placed);
+    mem_free(p->shards);
+    mem_free(p->parts);
+    mem_free((void *)p->now);
+    mem_free((void *)p->left);
+    mem_free((void *)p->bad);
+    mem_free(p->copiers);
+    mem_free(p);
+    *pp = NULL;
+}
+
+const struct layer *place_layer(const struct place *p, const struct weights *w, int layer) { return p ? atomic_load(&p->now[layer]) : &w->layers[layer]; }
+const struct weights *place_head(const struct place *p, const struct weights *w) { return p ? atomic_load(&p->head) : w; }
+
+bool place_fits(const struct numa *nodes, size_t bytes, bool huge) {
+    size_t all = 0, have = mem_available();
+    for (int a = 0; a < nodes->n_nodes; a++) all += nodes->memory[a];
+    /* an eighth is left to caches of context, to workspaces and to everybody else */
+    if (have && bytes > have / 8 * 7) return false;
+    return nodes->n_nodes > 1 ? numa_binds(nodes, bytes, all / (size_t)nodes->n_nodes / 8) : huge;
+}

@@ -1,0 +1,19 @@
+#pragma once
+/* Weights in memory of our own choice: routed experts, shared and dense feed-forwards cut by memory node, the other
+ * matrices with their rows spread over the nodes in order, all bound and in 2 MB pages on request. The copies are made in
+ * the background, layer by layer; until a layer's are there, the same cuts are read from the mapping, so that the text does
+ * not depend on how far the copying is. What was copied is dropped from the mapping. */
+#include "cpu/numa.h"
+#include "engine/store/scan.h"
+
+struct place;
+/* w and scan must outlive it; scan learns what was looked at on the way. One node without cuts: only the copy. Memory that
+ * cannot be bound is used as it comes, with a warning. ERR_MEMORY, ERR_RUNTIME. */
+int place_open(struct place **p, const struct weights *w, const struct numa *nodes, bool huge, struct scan *scan, struct error *e);
+void place_close(struct place **p); /* stops copying */
+/* A layer as it is to be computed with now; valid until close. p NULL: as it stands in w. */
+const struct layer *place_layer(const struct place *p, const struct weights *w, int layer);
+/* The same for what only the head needs. */
+const struct weights *place_head(const struct place *p, const struct weights *w);
+/* Whether weights of `bytes` are to be copied: they fit in what each node, and the machine now, can give. */
+bool place_fits(const struct numa *nodes, size_t bytes, bool huge);

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Weights by memory node, in the real binary on topologies from a file: the same answers to rounding as with one node, the
+same bytes for any number of threads and however far the copying is, damage still found and named; and 2 MB pages.
+test_place.py HEARTH"""
+import array
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tiny  # noqa: E402
+
+HEARTH = os.path.abspath(sys.argv[1])
+TOPOLOGIES = {
+    "one": "node 4096 0-3\n",
+    "two": "node 4096 0-1\nnode 4096 2-3\n",
+    "eight": "".join(f"node 1024 {i}\n" for i in range(8)),
+    "uneven": "node 4096 0-2\nnode 4096 -\nnode 4096 3\n",
+    "small": "node 1 0-1\nnode 1 2-3\n",  # a copy does not fit
+}
+PROMPT = "5,6,7,200,31,9,44,45,101,3,77,12"
+passed = failed = 0
+
+
+def check(ok, what, detail=""):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    if not ok:
+        print(f"FAILED {what}: {detail}")
+
+
+def run(*args):
+    p = subprocess.run([HEARTH, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+    return p.returncode, p.stdout.decode(), p.stderr.decode("utf-8", "replace")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as tmp:
+        d = os.path.join(tmp, "m")
+        tiny.make(d, {"moe_intermediate_size": 512, "intermediate_size": 1152, "num_hidden_layers": 3, "first_k_dense_replace": 1})
+        files = {}
+        for name, text in TOPOLOGIES.items():
+            files[name] = os.path.join(tmp, name)
+            with open(files[name], "w", encoding="utf-8") as f:
+                f.write(text)
+        out = os.path.join(tmp, "logits")
+
+        def logits(*args):
+            rc, _, err = run("-m", d, "--tokens", PROMPT, "--logits-out", out, "--kv", "f32", *args)
+            check(rc == 0, f"exit of {args}", err)
+            with open(out, "rb") as f:
+                return f.read()
+
+        def numbers(raw):
+            return array.array("f", raw)
+
+        for cpu, bound in (("scalar", 1e-5), ("avx2", 1e-5), ("", 3e-2)):
+            level = ["--cpu", cpu] if cpu else []
+            plain = logits(*level)
+            largest = max(map(abs, numbers(plain)))
+            check(largest > 0.1, "the model says something", str(largest))
+            check(logits(*level, "--topology", files["one"]) == plain, "one node is no different", cpu)
+            check(logits(*level, "--topology", files["small"]) == plain, "what does not fit stays mapped and whole", cpu)
+            check(logits(*level, "--hugepages") == plain, "2 MB pages change nothing", cpu)
+            for name in ("two", "eight", "uneven"):
+                first = logits(*level, "--topology", files[name], "-t", "1")
+                worst = max(abs(a - b) for a, b in zip(numbers(first), numbers(plain)))
+                check(worst <= bound * largest, f"{name} {cpu}: near one node", f"{worst} of {largest}")
+                for more in (["-t", "2"], ["-t", "3"], ["-t", "5"], ["-t", "2", "--hugepages"]):
+                    check(logits(*level, "--topology", files[name], *more) == first, f"{name} {cpu} {more}: the same bits")
+
+        # Long enough for all copies to be made and used.
+        ids = {}
+        for name in ("one", "two", "eight", "uneven"):
+            rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--topology", files[name], "-v")
+            ids[name] = text
+            check(rc == 0 and text.count(",") > 100, f"{name}: a long answer", err)
+            check((name != "one") == ("weights copied for" in err), f"{name}: the copies were made", err)
+        check(ids["two"][:60] == ids["one"][:60], "two nodes answer as one", ids["two"])
+        rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--hugepages", "-v")
+        check(text == ids["one"] and "weights copied for 1 memory node " in err, "2 MB pages: copied, same answer", err)
+
+        rc, _, err = run("-m", d, "--tokens", "5", "-n", "1", "--ids", "--topology", os.path.join(tmp, "none"))
+        check(rc == 1 and "none" in err, "a topology that is not there", f"{rc} {err}")
+        with open(files["small"], "w", encoding="utf-8") as f:
+            f.write("node four 0-1\n")
+        rc, _, err = run("-m", d, "--tokens", "5", "-n", "1", "--ids", "--topology", files["small"])
+        check(rc == 2 and "line 1" in err, "a topology that is none", f"{rc} {err}")
+
+        # A code that is no number, in the last expert's down: found whether it is copied first or used first.
+        raw, name = None, "model.layers.2.mlp.experts."
+        for file in sorted(os.listdir(d)):
+            if file.endswith(".safetensors"):
+                path = os.path.join(d, file)
+                with open(path, "rb") as f:
+                    raw = bytearray(f.read())
+                n = struct.unpack("<Q", raw[:8])[0]
+                header = json.loads(raw[8 : 8 + n])
+                for key, t in header.items():
+                    if key.startswith(name) and key.endswith("down_proj.weight"):
+                        raw[8 + n + t["data_offsets"][1] - 1] = 0x7F
+                with open(path, "wb") as f:
+                    f.write(raw)
+        for name in ("one", "two", "eight"):
+            for _ in range(3):
+                rc, _, err = run("-m", d, "--tokens", PROMPT, "-n", "20", "--ids", "--topology", files[name])
+                check(rc == 3 and "down_proj.weight" in err and "column 511" in err, f"{name}: damage is named", f"{rc} {err}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+sys.exit(main())
