@@ -41,15 +41,15 @@ cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w,
     return cudaGetLastError();
 }
 
-/* Angles of long contexts need the range reduction of a double: position 100,000 times 1 has no bits left in float. */
+/* The angle is rounded to float32, as in the models' own code and on the CPU; its cosine takes a double's range reduction. */
 static __global__ void rope_table_kernel(float *cos_out, float *sin_out, const int32_t *pos, const float *inv_freq, int n, int half,
                                          float mscale) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= (size_t)n * (size_t)half) return;
-    double a = (double)pos[at / (size_t)half] * (double)inv_freq[at % (size_t)half], sn, cs;
+    double a = (double)((float)pos[at / (size_t)half] * inv_freq[at % (size_t)half]), sn, cs;
     sincos(a, &sn, &cs);
-    cos_out[at] = (float)(cs * (double)mscale);
-    sin_out[at] = (float)(sn * (double)mscale);
+    cos_out[at] = (float)cs * mscale;
+    sin_out[at] = (float)sn * mscale;
 }
 cudaError_t cuda_rope_table(cudaStream_t s, float *cs, float *sn, const int32_t *pos, const float *inv_freq, int n, int half,
                             float mscale) {

@@ -4,9 +4,13 @@
  *
  * Fragments, lane = 4 g + q of a warp. A of m16n8k16 (bf16, k in pairs): a[0] row g, k 2q; a[1] row g + 8; a[2] row g, k 2q + 8;
  * a[3] row g + 8. b0: column g, k 2q; b1: k 2q + 8. c[0], c[1]: row g, columns 2q, 2q + 1; c[2], c[3]: row g + 8.
- * m16n8k32 (e4m3, k in fours) is the same with 4q and 16 + 4q. */
+ * m16n8k32 (e4m3, k in fours) is the same with 4q and 16 + 4q. test/gpu/cuda_emulate/warp.cpp has each of them in C++. */
 #include <cuda_bf16.h>
 #include <stdint.h>
+
+#ifdef CUDA_EMULATE
+#include "cuda_emulate_mma.h"
+#else
 
 __device__ inline void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -32,10 +36,17 @@ __device__ inline uint32_t bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
 }
 
 /* Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8 in shared memory and receives, of
- * each matrix, bytes 4q .. 4q + 3 of row g. */
+ * each matrix, bytes 4q .. 4q + 3 of row g; transposed, of rows 2q and 2q + 1 the element in column g. */
 __device__ inline void ldmatrix_x4(uint32_t r[4], const void *row) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at)
+                 : "memory");
+}
+__device__ inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
                  : "memory");
 }
 
@@ -55,3 +66,4 @@ __device__ inline void cp_async4(void *dst, const void *src, int bytes) {
 }
 __device__ inline void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ inline void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+#endif

@@ -1,0 +1,443 @@
+/* Launches: blocks one after another, their threads as fibers, and the checks of every access. Not itself instrumented. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "internal.h"
+
+enum { THREADS = 1024, STACK = 128 << 10, ARENA = 256 << 10, PARAMETERS = 4096, SLOT = 64 };
+enum state { READY, AT_WARP, AT_BLOCK, DONE };
+
+struct fiber {
+    jmp_buf here;
+    state st;
+    int line;
+};
+struct warp {
+    int lanes, meeting, turn, line; /* fibers alive; of them, at the warp's meeting point, and which slots that uses */
+    unsigned mask, arrived;
+    size_t size;
+    bool order; /* __syncwarp, which orders memory too */
+    uint32_t ordered;
+    char slots[2][32 * SLOT];
+};
+struct site { /* a shared variable of the running block */
+    const void *key;
+    char *p;
+};
+
+/* The engine: everything about the launch that runs. */
+static std::mutex engine_lock;
+static thread_local bool inside; /* a fiber runs on this host thread */
+static struct {
+    const char *name;
+    dim3 grid, block;
+    uint3 at;
+    void (*call)(void *);
+    size_t args, dynamic, statics, place; /* place: where the last shared variable ends */
+    int device, threads, current, alive, waiting, barrier_line;
+    uint32_t now, launched, began, ordered; /* time; when the launch, the block and its last barrier's time began */
+    jmp_buf scheduler;
+    fiber fibers[THREADS];
+    warp warps[THREADS / 32];
+    std::vector<site> sites;
+    bool failed;
+    char why[400];
+    uint64_t seed, random;
+} e;
+static char *stacks, *arena, *parameters;
+static uint8_t *owned; /* [ARENA] 1: belongs to a variable */
+static shade *arena_shades;
+extern char __executable_start, _end;
+
+static void begin() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        auto map = [](size_t n) {
+            void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (p == MAP_FAILED) perror("cuda_emulate: mmap"), abort();
+            return (char *)p;
+        };
+        stacks = map((size_t)THREADS * STACK);
+        arena = map(ARENA);
+        parameters = map(PARAMETERS);
+        owned = (uint8_t *)map(ARENA);
+        arena_shades = (shade *)map(ARENA * sizeof(shade));
+        e.seed = (uint64_t)host_setting("SEED", 0);
+        e.random = e.seed * 0x9e3779b97f4a7c15ull + 1;
+        e.now = 1;
+    });
+}
+static uint32_t rnd(uint32_t n) {
+    e.random = e.random * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(e.random >> 33) % n;
+}
+
+/* Failing: back to the scheduler, which drops the fibers. */
+static uint3 thread_at(int t) {
+    unsigned u = (unsigned)t;
+    return {u % e.block.x, u / e.block.x % e.block.y, u / e.block.x / e.block.y};
+}
+static void note(const char *fmt, va_list ap) {
+    uint3 t = thread_at(e.current);
+    int n = snprintf(e.why, sizeof e.why, "%s, block (%u, %u, %u), thread (%u, %u, %u): ", e.name, e.at.x, e.at.y, e.at.z, t.x, t.y, t.z);
+    vsnprintf(e.why + n, sizeof e.why - (size_t)n, fmt, ap);
+    e.failed = true;
+}
+void device_fail(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    note(fmt, ap);
+    va_end(ap);
+    inside = false;
+    longjmp(e.scheduler, 1);
+}
+static void fail_outside(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    note(fmt, ap);
+    va_end(ap);
+}
+
+/* Accesses. */
+static bool passed(uint32_t time, uint16_t who, int me, bool shared) { /* an access then is ordered before one of mine now */
+    if (time < e.launched || (time >= e.began && time < e.ordered)) return true;
+    if (time < e.began) return shared; /* another block of this launch: what it left in shared memory is none of ours */
+    int w = who & WARP ? who & (WARP - 1) : who / 32;
+    return who == me || (who != MANY && w == me / 32 && time < e.warps[me / 32].ordered);
+}
+static void race(const char *kind, const void *p, uint16_t who, uint32_t time, const void *pc) {
+    const char *where = time < e.began ? "another block" : "this block";
+    device_fail("race, %s at %p with thread %d of %s and no barrier between (pc %p)", kind, p,
+                who & MANY ? -1 : who & WARP ? (who & (WARP - 1)) * 32 : who, where, pc);
+}
+static void shades_touch(shade *s, const void *p, size_t size, bool write, const void *pc) {
+    bool shared = s >= arena_shades && s < arena_shades + ARENA;
+    int me = e.current;
+    for (size_t i = 0; i < size; i++, s++) {
+        if (!passed(s->write, s->writer, me, shared)) race(write ? "write and write" : "read after write", p, s->writer, s->write, pc);
+        if (write) {
+            if (!passed(s->read, s->reader, me, shared)) race("write after read", p, s->reader, s->read, pc);
+            s->write = e.now;
+            s->writer = (uint16_t)me;
+        } else if (s->reader != me && s->read >= e.launched && !passed(s->read, s->reader, me, shared)) {
+            int w = s->reader & WARP ? s->reader & (WARP - 1) : s->reader / 32;
+            bool same = s->reader != MANY && w == me / 32 && s->read >= e.began;
+            s->read = same || s->read >= e.began ? e.now : s->read; /* a reader of another block stays one */
+            s->reader = same ? (uint16_t)(WARP | w) : (uint16_t)MANY;
+        } else {
+            s->read = e.now;
+            s->reader = (uint16_t)me;
+        }
+    }
+}
+
+void device_touch(const void *p, size_t size, bool write, const void *pc) {
+    const char *kind = write ? "write" : "read";
+    size_t at = (size_t)((const char *)p - stacks);
+    if (at < (size_t)THREADS * STACK) return;
+    at = (size_t)((const char *)p - arena);
+    if (at < ARENA) {
+        for (size_t i = 0; i < size; i++) {
+            if (at + i >= ARENA || !owned[at + i]) device_fail("%s of %zu bytes of shared memory at %zu, outside its variables (pc %p)", kind, size, at, pc);
+            if (!write && arena_shades[at + i].write < e.began) device_fail("read of shared memory at %zu that was not written (pc %p)", at, pc);
+        }
+        shades_touch(arena_shades + at, p, size, write, pc);
+        return;
+    }
+    if (memory_is_device(p)) {
+        const char *wrong = memory_check(p, size, e.device);
+        if (wrong) device_fail("%s of %zu bytes at %p: %s (pc %p)", kind, size, p, wrong, pc);
+        const block *b = memory_find(p);
+        shades_touch(b->shades + ((const char *)p - b->p), p, size, write, pc);
+        return;
+    }
+    at = (size_t)((const char *)p - parameters);
+    if (at < e.args && size <= e.args - at && !write) return;
+    if (!write && (const char *)p >= &__executable_start && (const char *)p < &_end) return; /* constants */
+    device_fail("%s of %zu bytes of host memory at %p (pc %p)", kind, size, p, pc);
+}
+
+/* What the compiler calls. */
+#define ACCESS(n)                                                                                                                          \
+    extern "C" void __tsan_read##n(void *p) {                                                                                              \
+        if (!inside) return;                                                                                                               \
+        if ((uintptr_t)p % n) device_fail("read of %d bytes at %p, not aligned (pc %p)", n, p, __builtin_return_address(0));               \
+        device_touch(p, n, false, __builtin_return_address(0));                                                                            \
+    }                                                                                                                                      \
+    extern "C" void __tsan_write##n(void *p) {                                                                                             \
+        if (!inside) return;                                                                                                               \
+        if ((uintptr_t)p % n) device_fail("write of %d bytes at %p, not aligned (pc %p)", n, p, __builtin_return_address(0));              \
+        device_touch(p, n, true, __builtin_return_address(0));                                                                             \
+    }                                                                                                                                      \
+    extern "C" void __tsan_unaligned_read##n(void *p) { if (inside) device_touch(p, n, false, __builtin_return_address(0)); }              \
+    extern "C" void __tsan_unaligned_write##n(void *p) { if (inside) device_touch(p, n, true, __builtin_return_address(0)); }
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+extern "C" void __tsan_read_range(void *p, size_t n) { if (inside) device_touch(p, n, false, __builtin_return_address(0)); }
+extern "C" void __tsan_write_range(void *p, size_t n) { if (inside) device_touch(p, n, true, __builtin_return_address(0)); }
+extern "C" void __tsan_init(void) {}
+extern "C" void __tsan_func_entry(void *) {}
+extern "C" void __tsan_func_exit(void *) {}
+extern "C" void __tsan_vptr_update(void *, void *) {}
+
+/* Threads. */
+static void yield(state st, int line) {
+    fiber *f = &e.fibers[e.current];
+    f->st = st;
+    f->line = line;
+    if (!_setjmp(f->here)) {
+        inside = false;
+        _longjmp(e.scheduler, 2);
+    }
+}
+static void release_block() {
+    for (int t = 0; t < e.threads; t++)
+        if (e.fibers[t].st == AT_BLOCK) e.fibers[t].st = READY;
+    e.waiting = 0;
+    e.ordered = ++e.now;
+}
+static void fiber_main() {
+    e.call(parameters);
+    int t = e.current;
+    e.fibers[t].st = DONE;
+    e.warps[t / 32].lanes--;
+    if (--e.alive && e.waiting == e.alive) release_block();
+    inside = false;
+    _longjmp(e.scheduler, 2);
+}
+static ucontext_t main_context, new_context;
+/* Runs thread t until it waits or ends. */
+static void resume(int t, bool fresh) {
+    e.current = t;
+    int r = _setjmp(e.scheduler);
+    if (r) return;
+    inside = true;
+    if (!fresh) _longjmp(e.fibers[t].here, 1);
+    getcontext(&new_context);
+    new_context.uc_stack.ss_sp = stacks + (size_t)t * STACK;
+    new_context.uc_stack.ss_size = STACK;
+    new_context.uc_link = NULL;
+    makecontext(&new_context, fiber_main, 0);
+    swapcontext(&main_context, &new_context);
+}
+
+extern "C" uint3 cuda_emulate_thread(void) { return thread_at(e.current); }
+extern "C" uint3 cuda_emulate_block(void) { return e.at; }
+extern "C" uint3 cuda_emulate_block_dim(void) { return {e.block.x, e.block.y, e.block.z}; }
+extern "C" uint3 cuda_emulate_grid_dim(void) { return {e.grid.x, e.grid.y, e.grid.z}; }
+extern "C" int cuda_emulate_lane(void) { return e.current % 32; }
+int device_thread() { return e.current; }
+uint32_t device_block_time() { return e.began; }
+
+extern "C" void cuda_emulate_sync(int line) {
+    if (!e.waiting++) e.barrier_line = line;
+    else if (e.barrier_line != line) device_fail("__syncthreads of line %d, others wait at that of line %d", line, e.barrier_line);
+    if (e.waiting == e.alive) {
+        release_block();
+        return;
+    }
+    yield(AT_BLOCK, line);
+}
+
+static const char *meet(unsigned mask, const void *mine, size_t size, int line, bool order) {
+    warp *w = &e.warps[e.current / 32];
+    int lane = e.current % 32;
+    if (!(mask >> lane & 1)) device_fail("line %d: a lane that is not in its own mask %08x", line, mask);
+    if (!w->arrived) w->mask = mask, w->line = line, w->size = size, w->order = order;
+    if (w->mask != mask || w->line != line || w->size != size || w->order != order)
+        device_fail("line %d with mask %08x, other lanes are at line %d with %08x", line, mask, w->line, w->mask);
+    char *slots = w->slots[w->turn];
+    memcpy(slots + lane * SLOT, mine, size);
+    w->arrived |= 1u << lane;
+    if (w->arrived == mask) { /* the others take turns later: two sets of slots keep what they have to read */
+        w->arrived = 0;
+        w->turn = !w->turn;
+        if (order) w->ordered = ++e.now;
+        for (int t = e.current / 32 * 32; t < e.current / 32 * 32 + 32 && t < e.threads; t++)
+            if (e.fibers[t].st == AT_WARP) e.fibers[t].st = READY;
+        return slots;
+    }
+    yield(AT_WARP, line);
+    return slots;
+}
+extern "C" void cuda_emulate_syncwarp(unsigned mask, int line) {
+    char none = 0;
+    meet(mask, &none, 1, line, true);
+}
+extern "C" const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t size, int line) {
+    if (size > SLOT) device_fail("a meeting of %zu bytes", size);
+    const char *out = meet(mask, mine, size, line, false);
+    return out;
+}
+
+/* Shared memory. Variables lie apart, so that running over one is seen; dynamic memory begins at 16 bytes and no more. */
+enum { APART = 64, DYNAMIC = 64 << 10 };
+extern "C" void *cuda_emulate_shared(const void *key, size_t size, size_t align) {
+    for (const site &s : e.sites)
+        if (s.key == key) return s.p;
+    size_t at = (e.place + APART + align - 1) / align * align;
+    e.place = at + size;
+    e.statics = (e.statics + align - 1) / align * align + size;
+    if (e.statics > 48 << 10 || e.place > DYNAMIC) device_fail("%zu bytes of static shared memory", e.statics);
+    if (e.statics + e.dynamic > (size_t)host_shared()) device_fail("%zu bytes of shared memory", e.statics + e.dynamic);
+    memset(arena + at, 0xff, size);
+    memset(owned + at, 1, size);
+    e.sites.push_back({key, arena + at});
+    return arena + at;
+}
+extern "C" void *cuda_emulate_shared_dynamic(size_t align) {
+    if (!e.dynamic) device_fail("dynamic shared memory was not asked for");
+    if (align > 16) device_fail("dynamic shared memory aligned to %zu", align);
+    return arena + DYNAMIC + 16;
+}
+
+/* Atomics are ordered with each other, not with other accesses. */
+static void touch_atomic(void *p, const void *pc) {
+    size_t at = (size_t)((char *)p - arena);
+    if ((uintptr_t)p % 4) device_fail("atomic at %p, not aligned (pc %p)", p, pc);
+    const char *wrong = at < ARENA ? (owned[at] && owned[at + 3] ? NULL : "outside its variables") : memory_check(p, 4, e.device);
+    if (wrong) device_fail("atomic at %p: %s (pc %p)", p, wrong, pc);
+    shade *s = at < ARENA ? arena_shades + at : memory_find(p)->shades + ((char *)p - memory_find(p)->p);
+    if (at < ARENA && s->write < e.began) device_fail("atomic on shared memory that was not written (pc %p)", pc);
+    for (int i = 0; i < 4; i++, s++) {
+        if (s->writer != ATOMIC && !passed(s->write, s->writer, e.current, at < ARENA)) race("atomic after write", p, s->writer, s->write, pc);
+        if (!passed(s->read, s->reader, e.current, at < ARENA)) race("atomic after read", p, s->reader, s->read, pc);
+        s->write = e.now;
+        s->writer = ATOMIC;
+    }
+}
+extern "C" int cuda_emulate_atomic_int(int *p, int op, int value, int compare) {
+    touch_atomic(p, __builtin_return_address(0));
+    int old = *p;
+    switch (op) {
+    case CUDA_EMULATE_MIN: *p = std::min(old, value); break;
+    case CUDA_EMULATE_MAX: *p = std::max(old, value); break;
+    case CUDA_EMULATE_ADD: *p = (int)((unsigned)old + (unsigned)value); break;
+    case CUDA_EMULATE_OR: *p = old | value; break;
+    case CUDA_EMULATE_EXCH: *p = value; break;
+    case CUDA_EMULATE_CAS: *p = old == compare ? value : old; break;
+    }
+    return old;
+}
+extern "C" float cuda_emulate_atomic_float(float *p, float add) {
+    touch_atomic(p, __builtin_return_address(0));
+    float old = *p;
+    *p = old + add;
+    return old;
+}
+
+/* One block. Warps run until all their threads wait; which comes next is the seed's. */
+static void run_block() {
+    memset(arena, 0xff, DYNAMIC + 16 + e.dynamic);
+    memset(owned, 0, ARENA);
+    memset(owned + DYNAMIC + 16, 1, e.dynamic);
+    e.sites.clear();
+    e.statics = e.place = 0;
+    e.began = e.ordered = ++e.now;
+    e.alive = e.threads;
+    e.waiting = 0;
+    int warps = (e.threads + 31) / 32;
+    for (int w = 0; w < warps; w++) {
+        e.warps[w].lanes = std::min(32, e.threads - w * 32);
+        e.warps[w].arrived = 0;
+        e.warps[w].turn = 0;
+        e.warps[w].ordered = e.began;
+    }
+    static bool fresh[THREADS];
+    for (int t = 0; t < e.threads; t++) e.fibers[t].st = READY, fresh[t] = true;
+    while (e.alive && !e.failed) {
+        bool ran = false;
+        int first = e.seed ? (int)rnd((uint32_t)warps) : 0;
+        for (int i = 0; i < warps && !e.failed; i++) {
+            int w = (first + i) % warps, lanes = std::min(32, e.threads - w * 32);
+            for (bool again = true; again && !e.failed;) {
+                again = false;
+                int turn = e.seed ? (int)rnd(32) : 0, step = e.seed ? (int)rnd(16) * 2 + 1 : 1;
+                for (int j = 0; j < 32 && !e.failed; j++) {
+                    int lane = (turn + j * step) % 32, t = w * 32 + lane;
+                    if (lane >= lanes || e.fibers[t].st != READY) continue;
+                    bool f = fresh[t];
+                    fresh[t] = false;
+                    resume(t, f);
+                    ran = again = true;
+                }
+            }
+        }
+        if (!ran && e.alive) {
+            int t = 0, lines[2] = {0, 0};
+            for (int i = 0; i < e.threads; i++)
+                if (e.fibers[i].st == AT_WARP) t = i, lines[0] = e.fibers[i].line;
+                else if (e.fibers[i].st == AT_BLOCK) lines[1] = e.fibers[i].line;
+            e.current = t;
+            fail_outside("threads wait for others for ever: %d of %d are left, at a warp function of line %d, a barrier of line %d", e.alive, e.threads,
+                lines[0], lines[1]);
+        }
+    }
+}
+
+static void run(const char *name, dim3 grid, dim3 block, size_t shared, void (*call)(void *), const void *args, size_t size, int device) {
+    std::lock_guard<std::mutex> hold(engine_lock);
+    begin();
+    e.name = name;
+    e.grid = grid;
+    e.block = block;
+    e.call = call;
+    e.args = size;
+    e.dynamic = shared;
+    e.device = device;
+    e.threads = (int)(block.x * block.y * block.z);
+    e.failed = false;
+    e.launched = ++e.now;
+    memcpy(parameters, args, size);
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = e.seed ? rnd((uint32_t)std::min(blocks, (uint64_t)1 << 30)) : 0;
+    for (uint64_t i = 0; i < blocks && !e.failed; i++) {
+        uint64_t b = (first + i) % blocks;
+        e.at = {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y)};
+        run_block();
+    }
+    if (e.failed) host_fault(e.why);
+}
+
+static std::mutex limits_lock;
+static std::map<const void *, int> limits;
+void device_shared_set(const void *kernel, int bytes) {
+    std::lock_guard<std::mutex> hold(limits_lock);
+    limits[kernel] = bytes;
+}
+int device_shared_limit(const void *kernel) {
+    std::lock_guard<std::mutex> hold(limits_lock);
+    auto i = limits.find(kernel);
+    return i == limits.end() ? 48 << 10 : i->second;
+}
+
+extern "C" void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, void (*call)(void *),
+    const void *args, size_t size) {
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    bool fits = threads >= 1 && threads <= THREADS && block.z <= 64 && grid.x >= 1 && grid.x < 1u << 31 && grid.y >= 1 && grid.y < 65536 &&
+                grid.z >= 1 && grid.z < 65536 && shared <= (size_t)device_shared_limit(kernel) && size <= PARAMETERS;
+    if (!fits) {
+        fprintf(stderr, "cuda_emulate: %s: grid %u %u %u, block %u %u %u, %zu bytes of shared memory, %zu of arguments: refused\n", name, grid.x,
+            grid.y, grid.z, block.x, block.y, block.z, shared, size);
+        host_error(cudaErrorInvalidConfiguration);
+        return;
+    }
+    std::shared_ptr<char[]> copy(new char[size]);
+    memcpy(copy.get(), args, size);
+    int device = host_stream_device(s);
+    if (device != host_device()) {
+        host_error(cudaErrorInvalidResourceHandle); /* a stream of another device than the current one */
+        return;
+    }
+    host_enqueue(s, [=] { run(name, grid, block, shared, call, copy.get(), size, device); });
+}

@@ -1,0 +1,426 @@
+/* The host's side: cards, streams as threads, events, copies. Whatever a card would answer, this does; what a card would
+ * silently allow although it is wrong is refused. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <thread>
+
+#include "internal.h"
+
+enum { DEVICES = 8 };
+
+struct cuda_emulate_event {
+    struct state { /* outlives the event while streams still hold it */
+        std::mutex lock;
+        std::condition_variable changed;
+        uint64_t recorded = 0, passed = 0;
+        double time = 0;
+    };
+    std::shared_ptr<state> st = std::make_shared<state>();
+};
+struct cuda_emulate_stream {
+    int device;
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> tasks;
+    bool busy = false, closing = false;
+    uint64_t random;
+    std::thread thread;
+};
+
+static std::mutex lock; /* of what follows */
+static cudaError_t sticky;
+static char fault_text[512];
+static int faults;
+static std::map<const char *, size_t> pinned;
+static bool peers[DEVICES][DEVICES];
+static cuda_emulate_stream *null_stream[DEVICES];
+static uint64_t streams_made;
+static thread_local int current;
+static thread_local cudaError_t last;
+
+int host_setting(const char *name, int value) {
+    char key[64];
+    snprintf(key, sizeof key, "CUDA_EMULATE_%s", name);
+    const char *text = getenv(key);
+    return text && *text ? atoi(text) : value;
+}
+int host_shared() {
+    static const int bytes = host_setting("SHARED", 99 << 10);
+    return bytes;
+}
+static int devices() {
+    int n = host_setting("DEVICES", 2);
+    return n > DEVICES ? DEVICES : n;
+}
+int host_device() { return current; }
+bool host_reaches(int device, int other) {
+    if (device == other) return true;
+    std::lock_guard<std::mutex> hold(lock);
+    return peers[device][other];
+}
+void host_fault(const char *text) {
+    fprintf(stderr, "cuda_emulate: %s\n", text);
+    std::lock_guard<std::mutex> hold(lock);
+    snprintf(fault_text, sizeof fault_text, "%s", text);
+    faults++;
+    if (!sticky) sticky = cudaErrorLaunchFailure;
+}
+extern "C" int cuda_emulate_faults(char *text, size_t size) {
+    std::lock_guard<std::mutex> hold(lock);
+    int n = faults;
+    snprintf(text, size, "%s", fault_text);
+    faults = 0;
+    sticky = cudaSuccess;
+    fault_text[0] = 0;
+    return n;
+}
+cudaError_t host_error(cudaError_t e) {
+    if (e) last = e;
+    return e;
+}
+/* What a call gives that did its part: a fault of the device shows in every later call. */
+static cudaError_t done(cudaError_t e = cudaSuccess) {
+    std::lock_guard<std::mutex> hold(lock);
+    return host_error(sticky ? sticky : e);
+}
+static cudaError_t wrong(cudaError_t e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static cudaError_t wrong(cudaError_t e, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "cuda_emulate: ");
+    vfprintf(stderr, fmt, ap);
+    fprintf(stderr, "\n");
+    va_end(ap);
+    return host_error(e);
+}
+static double seconds() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Cards. */
+const char *cudaGetErrorString(cudaError_t e) {
+    switch (e) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    default: return "another error";
+    }
+}
+cudaError_t cudaGetLastError(void) {
+    cudaError_t e = last;
+    last = cudaSuccess;
+    return e;
+}
+cudaError_t cudaPeekAtLastError(void) { return last; }
+cudaError_t cudaRuntimeGetVersion(int *version) { return *version = 13000, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int *n) {
+    *n = devices();
+    return *n ? cudaSuccess : host_error(cudaErrorNoDevice);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
+    if (device < 0 || device >= devices()) return host_error(cudaErrorInvalidDevice);
+    int sm = host_setting("SM", 90);
+    *p = {};
+    snprintf(p->name, sizeof p->name, "emulated card %d", device);
+    p->totalGlobalMem = (size_t)host_setting("MEM", 4096) << 20;
+    p->sharedMemPerBlock = 48 << 10;
+    p->sharedMemPerBlockOptin = (size_t)host_shared();
+    p->major = sm / 10;
+    p->minor = sm % 10;
+    p->multiProcessorCount = host_setting("PROCESSORS", 4);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int device) {
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, device)) return cudaErrorInvalidDevice;
+    switch (a) {
+    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p.sharedMemPerBlockOptin; break;
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= devices()) return host_error(cudaErrorInvalidDevice);
+    current = device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) { return *device = current, cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    *can = device != peer;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+    if (peer < 0 || peer >= devices() || peer == current) return host_error(cudaErrorInvalidDevice);
+    std::lock_guard<std::mutex> hold(lock);
+    if (peers[current][peer]) return host_error(cudaErrorPeerAccessAlreadyEnabled);
+    peers[current][peer] = true;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int *low, int *high) {
+    *low = 0;
+    *high = -5;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute a, int value) {
+    if (a != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if (value < 0 || value > host_shared()) return wrong(cudaErrorInvalidValue, "%d bytes of dynamic shared memory, a block may have %d", value, host_shared());
+    device_shared_set(kernel, value);
+    return cudaSuccess;
+}
+
+/* Streams: threads that run their tasks in order; with a seed they dawdle. */
+static void serve(cuda_emulate_stream *s) {
+    current = s->device;
+    for (;;) {
+        std::function<void()> task;
+        {
+            std::unique_lock<std::mutex> hold(s->lock);
+            s->busy = false;
+            s->changed.notify_all();
+            s->changed.wait(hold, [s] { return s->closing || !s->tasks.empty(); });
+            if (s->tasks.empty()) return;
+            task = std::move(s->tasks.front());
+            s->tasks.pop_front();
+            s->busy = true;
+        }
+        if (s->random) {
+            s->random = s->random * 6364136223846793005ull + 1442695040888963407ull;
+            if (s->random >> 62 == 0) usleep((useconds_t)(s->random >> 40 & 255));
+        }
+        task();
+    }
+}
+static cuda_emulate_stream *stream_new(int device) {
+    cuda_emulate_stream *s = new cuda_emulate_stream;
+    std::lock_guard<std::mutex> hold(lock);
+    int seed = host_setting("SEED", 0);
+    s->device = device;
+    s->random = seed ? (uint64_t)seed * 0x9e3779b97f4a7c15ull + ++streams_made : 0;
+    s->thread = std::thread(serve, s);
+    return s;
+}
+static cuda_emulate_stream *real(cudaStream_t s) {
+    if (s) return s;
+    if (!null_stream[current]) null_stream[current] = stream_new(current);
+    return null_stream[current];
+}
+int host_stream_device(cudaStream_t s) { return real(s)->device; }
+void host_enqueue(cudaStream_t stream, std::function<void()> task) {
+    cuda_emulate_stream *s = real(stream);
+    std::lock_guard<std::mutex> hold(s->lock);
+    s->tasks.push_back(std::move(task));
+    s->changed.notify_all();
+}
+static void drain(cuda_emulate_stream *s) {
+    std::unique_lock<std::mutex> hold(s->lock);
+    s->changed.wait(hold, [s] { return !s->busy && s->tasks.empty(); });
+}
+static std::mutex all_lock;
+static std::map<cuda_emulate_stream *, int> all;
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int priority) {
+    if (priority > 0 || priority < -5) return wrong(cudaErrorInvalidValue, "stream priority %d", priority);
+    *s = stream_new(current);
+    std::lock_guard<std::mutex> hold(all_lock);
+    all[*s] = 1;
+    return done();
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    {
+        std::lock_guard<std::mutex> hold(all_lock);
+        if (!all.erase(s)) return wrong(cudaErrorInvalidResourceHandle, "destroying what is not a stream");
+    }
+    {
+        std::lock_guard<std::mutex> hold(s->lock);
+        s->closing = true;
+        s->changed.notify_all();
+    }
+    s->thread.join();
+    delete s;
+    return done();
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    drain(real(s));
+    return done();
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    cuda_emulate_stream *s = real(stream);
+    std::lock_guard<std::mutex> hold(s->lock);
+    return s->busy || !s->tasks.empty() ? cudaErrorNotReady : done();
+}
+cudaError_t cudaDeviceSynchronize(void) {
+    std::lock_guard<std::mutex> hold(all_lock);
+    for (auto &s : all)
+        if (s.first->device == current) drain(s.first);
+    return done();
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, void (*fn)(void *), void *ctx) {
+    host_enqueue(s, [=] { fn(ctx); });
+    return done();
+}
+
+/* Memory. */
+cudaError_t cudaMemGetInfo(size_t *here, size_t *total) {
+    size_t used = memory_used(current);
+    *total = (size_t)host_setting("MEM", 4096) << 20;
+    *here = used < *total ? *total - used : 0;
+    return done();
+}
+cudaError_t cudaMalloc(void **p, size_t size) {
+    size_t here, total;
+    cudaError_t e = cudaMemGetInfo(&here, &total);
+    if (e) return e;
+    *p = size && size <= here ? memory_new(size, current) : NULL;
+    return *p ? cudaSuccess : host_error(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void *p) {
+    if (!p) return cudaSuccess;
+    cudaDeviceSynchronize();
+    if (!memory_delete(p)) return wrong(cudaErrorInvalidValue, "free of %p, which is not an allocation", p);
+    return done();
+}
+static cudaError_t pin(const char *p, size_t size) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto i = pinned.upper_bound(p + size - 1);
+    if (i != pinned.begin() && (--i)->first + i->second > p) return host_error(cudaErrorHostMemoryAlreadyRegistered);
+    pinned[p] = size;
+    return cudaSuccess;
+}
+static cudaError_t unpin(const void *p) {
+    std::lock_guard<std::mutex> hold(lock);
+    return pinned.erase((const char *)p) ? cudaSuccess : host_error(cudaErrorHostMemoryNotRegistered);
+}
+static bool is_pinned(const void *p, size_t size) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto i = pinned.upper_bound((const char *)p);
+    return i != pinned.begin() && (--i)->first + i->second >= (const char *)p + size;
+}
+cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
+    *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (*p == MAP_FAILED) return *p = NULL, host_error(cudaErrorMemoryAllocation);
+    memset(*p, 0xff, size);
+    return pin((char *)*p, size);
+}
+cudaError_t cudaFreeHost(void *p) {
+    if (!p) return cudaSuccess;
+    size_t size;
+    {
+        std::lock_guard<std::mutex> hold(lock);
+        auto i = pinned.find((char *)p);
+        if (i == pinned.end()) return host_error(cudaErrorInvalidValue);
+        size = i->second;
+        pinned.erase(i);
+    }
+    munmap(p, size);
+    return done();
+}
+cudaError_t cudaHostRegister(void *p, size_t size, unsigned) {
+    if (!p || !size) return host_error(cudaErrorInvalidValue);
+    return pin((char *)p, size);
+}
+cudaError_t cudaHostUnregister(void *p) { return unpin(p); }
+
+/* Copies. From memory that is not pinned a card's driver copies before the call returns, into such memory it waits. */
+static cudaError_t copy_wrong(const char *what, const void *dst, const void *src, size_t size, bool to_device, bool from_device, int device, int other) {
+    const char *d = to_device ? memory_check(dst, size, device) : memory_is_device(dst) ? "device memory" : NULL;
+    const char *s = from_device ? memory_check(src, size, other) : memory_is_device(src) ? "device memory" : NULL;
+    if (!d && !s) return cudaSuccess;
+    return wrong(cudaErrorInvalidValue, "%s of %zu bytes from %p (%s) to %p (%s)", what, size, src, s ? s : "fine", dst, d ? d : "fine");
+}
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, cudaMemcpyKind kind, cudaStream_t s) {
+    bool to = kind != cudaMemcpyDeviceToHost, from = kind != cudaMemcpyHostToDevice;
+    int device = host_stream_device(s);
+    if (kind == cudaMemcpyDefault || kind == cudaMemcpyHostToHost) return wrong(cudaErrorInvalidMemcpyDirection, "copy of kind %d", kind);
+    if (copy_wrong("copy", dst, src, size, to, from, device, device)) return cudaErrorInvalidValue;
+    std::shared_ptr<char[]> early;
+    if (!from && !is_pinned(src, size)) {
+        early.reset(new char[size]);
+        memcpy(early.get(), src, size);
+    }
+    host_enqueue(s, [=] {
+        if (!copy_wrong("copy, as it runs", dst, src, size, to, from, device, device)) memmove(dst, early ? early.get() : src, size);
+        else host_fault("a copy's memory was freed before it ran");
+    });
+    if (!to && !is_pinned(dst, size)) drain(real(s));
+    return done();
+}
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t size, cudaStream_t s) {
+    if (copy_wrong("copy between devices", dst, src, size, true, true, dst_device, src_device)) return cudaErrorInvalidValue;
+    host_enqueue(s, [=] { memmove(dst, src, size); });
+    return done();
+}
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t size, cudaStream_t s) {
+    const char *why = memory_check(p, size, host_stream_device(s));
+    if (why) return wrong(cudaErrorInvalidValue, "memset of %zu bytes at %p: %s", size, p, why);
+    host_enqueue(s, [=] { memset(p, byte, size); });
+    return done();
+}
+
+/* Events. */
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
+    *e = new cuda_emulate_event;
+    return done();
+}
+cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    delete e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    auto st = e->st;
+    std::unique_lock<std::mutex> hold(st->lock);
+    uint64_t turn = ++st->recorded;
+    hold.unlock();
+    host_enqueue(s, [st, turn] {
+        std::lock_guard<std::mutex> hold(st->lock);
+        if (turn > st->passed) st->passed = turn;
+        st->time = seconds();
+        st->changed.notify_all();
+    });
+    return done();
+}
+static void await(cuda_emulate_event::state *st, uint64_t turn) {
+    std::unique_lock<std::mutex> hold(st->lock);
+    st->changed.wait(hold, [=] { return st->passed >= turn; });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+    auto st = e->st;
+    std::unique_lock<std::mutex> hold(st->lock);
+    uint64_t turn = st->recorded;
+    hold.unlock();
+    if (!turn) return wrong(cudaErrorInvalidResourceHandle, "a stream waits for an event that was never recorded");
+    host_enqueue(s, [st, turn] { await(st.get(), turn); });
+    return done();
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    std::unique_lock<std::mutex> hold(e->st->lock);
+    uint64_t turn = e->st->recorded;
+    hold.unlock();
+    await(e->st.get(), turn);
+    return done();
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    std::lock_guard<std::mutex> hold(e->st->lock);
+    return e->st->passed < e->st->recorded ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
+    if (cudaEventQuery(from) || cudaEventQuery(to)) return cudaErrorNotReady;
+    *ms = (float)((to->st->time - from->st->time) * 1e3);
+    return cudaSuccess;
+}

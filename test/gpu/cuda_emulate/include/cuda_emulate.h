@@ -1,0 +1,171 @@
+#pragma once
+/* CUDA kernels on the processor, for meaning: nothing here says anything about speed.
+ *
+ * translate.py turns FILE.cu into C++: launches kernel<<<grid, block, shared, stream>>>(args) become calls of
+ * cuda_emulate_launch, __shared__ variables come from the block's own memory. That is compiled by g++ with this folder's
+ * headers in front of CUDA's, and with -fsanitize=thread but without its library: device.cpp defines the functions that the
+ * compiler calls before each access, and so sees all of them. Threads of a block are fibers, blocks run one after another,
+ * streams are host threads. Found and reported, as cudaErrorLaunchFailure and on stderr:
+ *  - accesses outside a live allocation of a device that this one can reach, to host memory, or not aligned to their size;
+ *  - accesses outside the shared variables, and reads of shared memory that the block has not written;
+ *  - races: two threads touch a byte, one writes, no barrier between; blocks of one launch likewise, in device memory;
+ *  - threads that meet at different barriers or warp functions, lanes missing from a mask, blocks that never end;
+ *  - launches whose grid, threads, arguments or shared memory a card would refuse (CUDA_EMULATE_SHARED, 99 KB);
+ *  - copies outside allocations or in a direction their pointers do not have, waits for events never recorded.
+ * New device memory, and shared memory before each block, is filled with 0xff: NaN in every format.
+ *
+ * A new gpu/cuda_NAME.cu: add its name to cuda_kernels in gpu/meson.build, and that is all, as long as it uses what is
+ * declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function of warp.cpp beside them.
+ *
+ * CUDA_EMULATE_SEED=n (n > 0) runs the warps, lanes, blocks and streams in a random order of that seed; _DEVICES (2), _SM (90),
+ * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (no cuBLAS to be found) describe the cards. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "cuda_runtime_api.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static const
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct uint3 {
+    unsigned x, y, z;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+extern "C" {
+/* Where the calling thread stands: constant as far as it can see. */
+__attribute__((const)) uint3 cuda_emulate_thread(void);
+__attribute__((const)) uint3 cuda_emulate_block(void);
+__attribute__((const)) uint3 cuda_emulate_block_dim(void);
+__attribute__((const)) uint3 cuda_emulate_grid_dim(void);
+void *cuda_emulate_shared(const void *site, size_t size, size_t align);
+void *cuda_emulate_shared_dynamic(size_t align);
+void cuda_emulate_sync(int line);
+void cuda_emulate_syncwarp(unsigned mask, int line);
+/* Lanes of the mask meet and see what each of them brought, size (at most 64) bytes at out + 64 * lane. */
+const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t size, int line);
+int cuda_emulate_lane(void);
+int cuda_emulate_atomic_int(int *p, int op, int value, int compare);
+float cuda_emulate_atomic_float(float *p, float add);
+void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, void (*call)(void *),
+    const void *args, size_t size);
+}
+#define threadIdx cuda_emulate_thread()
+#define blockIdx cuda_emulate_block()
+#define blockDim cuda_emulate_block_dim()
+#define gridDim cuda_emulate_grid_dim()
+#define warpSize 32
+
+/* Arguments are converted to the kernel's types now and kept by value, as CUDA does. */
+template <class... P, class... A>
+static inline void cuda_emulate_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...args) {
+    struct call {
+        void (*kernel)(P...);
+        std::tuple<std::remove_cv_t<P>...> args;
+        static void run(void *p) {
+            call *c = (call *)p;
+            std::apply(c->kernel, c->args);
+        }
+    };
+    call c = {kernel, std::tuple<std::remove_cv_t<P>...>((P)(args)...)};
+    cuda_emulate_run(name, (const void *)kernel, grid, block, shared, s, call::run, &c, sizeof c);
+}
+
+#define __syncthreads() cuda_emulate_sync(__LINE__)
+#define __syncwarp(...) cuda_emulate_syncwarp(cuda_emulate_mask(__VA_ARGS__), __LINE__)
+static inline unsigned cuda_emulate_mask(unsigned m = 0xffffffffu) { return m; }
+static inline void __threadfence(void) {}
+static inline void __threadfence_block(void) {}
+
+/* Shuffles of 4-byte values within `width` neighbouring lanes; a source outside them gives the lane's own value. */
+template <class T> static inline T cuda_emulate_take(unsigned mask, T v, int from, int width, int line) {
+    static_assert(sizeof(T) == 4, "shuffles of 4 bytes");
+    int lane = cuda_emulate_lane(), base = lane & ~(width - 1);
+    const char *all = cuda_emulate_meet(mask, &v, sizeof v, line);
+    if (from < base || from >= base + width || !(mask >> from & 1)) from = lane;
+    memcpy(&v, all + 64 * from, sizeof v);
+    return v;
+}
+template <class T> static inline T cuda_emulate_shfl(int kind, int line, unsigned mask, T v, int d, int width = 32) {
+    int lane = cuda_emulate_lane(), base = lane & ~(width - 1);
+    int from = kind == 0 ? lane ^ d : kind == 1 ? lane + d : kind == 2 ? lane - d : base + (d & (width - 1));
+    return cuda_emulate_take(mask, v, from, width, line);
+}
+#define __shfl_xor_sync(...) cuda_emulate_shfl(0, __LINE__, __VA_ARGS__)
+#define __shfl_down_sync(...) cuda_emulate_shfl(1, __LINE__, __VA_ARGS__)
+#define __shfl_up_sync(...) cuda_emulate_shfl(2, __LINE__, __VA_ARGS__)
+#define __shfl_sync(...) cuda_emulate_shfl(3, __LINE__, __VA_ARGS__)
+static inline unsigned cuda_emulate_ballot(unsigned mask, int v, int line) {
+    const char *all = cuda_emulate_meet(mask, &v, sizeof v, line);
+    unsigned votes = 0;
+    for (int i = 0; i < 32; i++) {
+        int other = 0;
+        if (mask >> i & 1) memcpy(&other, all + 64 * i, sizeof other);
+        votes |= other ? 1u << i : 0;
+    }
+    return votes;
+}
+#define __ballot_sync(mask, v) cuda_emulate_ballot(mask, (v) ? 1 : 0, __LINE__)
+#define __any_sync(mask, v) (cuda_emulate_ballot(mask, (v) ? 1 : 0, __LINE__) != 0)
+#define __all_sync(mask, v) (cuda_emulate_ballot(mask, (v) ? 0 : 1, __LINE__) == 0)
+
+enum { CUDA_EMULATE_MIN, CUDA_EMULATE_MAX, CUDA_EMULATE_ADD, CUDA_EMULATE_CAS, CUDA_EMULATE_EXCH, CUDA_EMULATE_OR };
+static inline int atomicMin(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_MIN, v, 0); }
+static inline int atomicMax(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_MAX, v, 0); }
+static inline int atomicAdd(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_ADD, v, 0); }
+static inline int atomicOr(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_OR, v, 0); }
+static inline int atomicExch(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_EXCH, v, 0); }
+static inline int atomicCAS(int *p, int compare, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_CAS, v, compare); }
+static inline float atomicAdd(float *p, float v) { return cuda_emulate_atomic_float(p, v); }
+
+template <class T, class U> static inline T cuda_emulate_bits(U v) {
+    static_assert(sizeof(T) == sizeof(U), "as bits");
+    T out;
+    memcpy(&out, &v, sizeof out);
+    return out;
+}
+static inline float __uint_as_float(unsigned v) { return cuda_emulate_bits<float>(v); }
+static inline unsigned __float_as_uint(float v) { return cuda_emulate_bits<unsigned>(v); }
+static inline float __int_as_float(int v) { return cuda_emulate_bits<float>(v); }
+static inline int __float_as_int(float v) { return cuda_emulate_bits<int>(v); }
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline int __ffs(int v) { return __builtin_ffs(v); }
+static inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
+#define __expf expf
+#define __logf logf
+static inline float __fdividef(float a, float b) { return a / b; }
+static inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
+static inline int __float2int_rn(float v) { return (int)rintf(v); }
+template <class T> static inline T __ldg(const T *p) { return *p; }
+template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
+template <class T> static inline T max(T a, T b) { return a < b ? b : a; }

@@ -1,0 +1,54 @@
+#pragma once
+/* What the parts of the emulated runtime share. */
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "cuda_emulate.h"
+
+/* Who touched a byte last: times count barriers, over all launches. A reader may be a thread, a warp's threads (WARP | warp),
+ * or many; atomics are a writer of their own. */
+struct shade {
+    uint32_t write, read;
+    uint16_t writer, reader;
+};
+enum : uint16_t { ATOMIC = 0x2000, WARP = 0x4000, MANY = 0x8000 };
+
+struct block { /* an allocation of a device */
+    char *p;
+    size_t size;
+    int device;
+    shade *shades;
+};
+
+/* memory.cpp */
+bool memory_is_device(const void *p);         /* an address of any device, live or not */
+const block *memory_find(const void *p);      /* the live allocation it lies in or right behind */
+const char *memory_check(const void *p, size_t size, int device); /* NULL, or what is wrong with it as memory of the device */
+void *memory_new(size_t size, int device);
+bool memory_delete(void *p);
+size_t memory_used(int device);
+
+/* host.cpp */
+bool host_reaches(int device, int other);
+int host_device();                            /* of the calling host thread */
+int host_setting(const char *name, int value); /* CUDA_EMULATE_name */
+int host_shared();                            /* bytes of shared memory a block may have */
+void host_enqueue(cudaStream_t s, std::function<void()> task);
+void host_fault(const char *text);            /* the sticky error of all devices; printed */
+cudaError_t host_error(cudaError_t e);        /* kept for cudaGetLastError */
+int host_stream_device(cudaStream_t s);
+
+/* device.cpp: one launch at a time runs in the process */
+int device_thread();         /* in its block */
+uint32_t device_block_time(); /* differs for every block */
+int device_shared_limit(const void *kernel);
+void device_shared_set(const void *kernel, int bytes);
+[[noreturn]] void device_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* inside a kernel */
+void device_touch(const void *p, size_t size, bool write, const void *pc);
+
+/* blas.cpp, for cuda_blas.c and its like: dlopen and dlsym of libraries that are part of the emulation */
+extern "C" void *cuda_emulate_dlopen(const char *name, int flags);
+extern "C" void *cuda_emulate_dlsym(void *so, const char *name);
+extern "C" int cuda_emulate_dlclose(void *so);
+extern "C" int cuda_emulate_faults(char *text, size_t size); /* for tests: faults so far, the last one's text; begins anew */

@@ -1,0 +1,82 @@
+/* Memory of the emulated devices. One range of addresses, none used twice, so that a stale pointer always shows; each
+ * allocation begins on a page of its own and the pages behind it stay closed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <mutex>
+#include <vector>
+
+#include "internal.h"
+
+static const size_t PAGE = 4096, RANGE = (size_t)64 << 30;
+static std::mutex lock;
+static std::vector<block *> blocks(1); /* 0: none */
+static uint32_t *page_block;           /* [RANGE / PAGE] */
+static char *base;
+static size_t next_free, used[8];
+
+static void *reserve(size_t size, int prot) {
+    void *p = mmap(NULL, size, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) perror("cuda_emulate: mmap"), abort();
+    return p;
+}
+static void begin() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        base = (char *)reserve(RANGE, PROT_NONE);
+        page_block = (uint32_t *)reserve(RANGE / PAGE * sizeof *page_block, PROT_READ | PROT_WRITE);
+    });
+}
+
+bool memory_is_device(const void *p) { return base && (size_t)((const char *)p - base) < RANGE; }
+
+const block *memory_find(const void *p) {
+    if (!memory_is_device(p)) return NULL;
+    uint32_t i = page_block[(size_t)((const char *)p - base) / PAGE];
+    return i ? blocks[i] : NULL;
+}
+
+const char *memory_check(const void *p, size_t size, int device) {
+    if (!memory_is_device(p)) return "not device memory";
+    const block *b = memory_find(p);
+    if (!b) return "not in a live allocation";
+    size_t at = (size_t)((const char *)p - b->p);
+    if (at > b->size || size > b->size - at) return "beyond the end of its allocation";
+    return host_reaches(device, b->device) ? NULL : "on a device that this one cannot reach";
+}
+
+void *memory_new(size_t size, int device) {
+    begin();
+    std::lock_guard<std::mutex> hold(lock);
+    size_t pages = (size + PAGE - 1) / PAGE;
+    if (next_free + (pages + 1) * PAGE > RANGE) return NULL;
+    char *p = base + next_free;
+    next_free += (pages + 1) * PAGE;
+    mprotect(p, pages * PAGE, PROT_READ | PROT_WRITE);
+    memset(p, 0xff, pages * PAGE);
+    block *b = new block{p, size, device, (shade *)reserve(size * sizeof(shade), PROT_READ | PROT_WRITE)};
+    blocks.reserve(1 << 20); /* readers do not lock: it must not move */
+    if (blocks.size() == blocks.capacity()) return NULL;
+    blocks.push_back(b);
+    for (size_t i = 0; i <= pages; i++) page_block[(size_t)(p - base) / PAGE + i] = (uint32_t)(blocks.size() - 1);
+    used[device] += size;
+    return p;
+}
+
+bool memory_delete(void *p) {
+    std::lock_guard<std::mutex> hold(lock);
+    const block *b = memory_find(p);
+    if (!b || b->p != p) return false;
+    size_t pages = (b->size + PAGE - 1) / PAGE, first = (size_t)((char *)p - base) / PAGE;
+    for (size_t i = 0; i <= pages; i++) page_block[first + i] = 0;
+    mmap(p, pages * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    munmap(b->shades, b->size * sizeof(shade));
+    used[b->device] -= b->size;
+    delete b;
+    return true;
+}
+size_t memory_used(int device) {
+    std::lock_guard<std::mutex> hold(lock);
+    return used[device];
+}

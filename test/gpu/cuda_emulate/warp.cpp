@@ -1,0 +1,116 @@
+/* Instructions of a whole warp that have no name in C: what gpu/cuda_mma.cuh has as PTX. Fragments as the PTX ISA lays them
+ * out, with g = lane / 4 and t = lane % 4. Sums in float32, in the order of K: a card's are at least as exact for BF16. */
+#include <deque>
+
+#include "cuda_emulate_mma.h"
+#include "internal.h"
+
+static float bf16(uint32_t w, int i) { return cuda_emulate_bits<float>((w >> (i * 16) & 0xffff) << 16); }
+static float e4m3(uint32_t w, int i) {
+    uint32_t c = w >> (i * 8) & 0xff, mag = c & 0x7f;
+    float v = mag == 0x7f ? NAN : mag >= 8 ? ldexpf((float)(8 + (mag & 7)), (int)(mag >> 3) - 10) : ldexpf((float)mag, -9);
+    return c & 0x80 ? -v : v;
+}
+
+struct operands {
+    uint32_t a[4], b[2];
+    float c[4];
+};
+/* D = A B + C for 16 x K times K x 8 with `per` elements a word: K = 8 * per. A's words: (g, first half of K), (g + 8, first),
+ * (g, second), (g + 8, second), each with elements per * t ...; B's: column g, rows per * t ... of the first, second half. C: row g,
+ * columns 2t and 2t + 1, then row g + 8. */
+static void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int per, float (*decode)(uint32_t, int), int line) {
+    operands mine;
+    memcpy(mine.a, a, sizeof mine.a);
+    mine.b[0] = b0;
+    mine.b[1] = b1;
+    memcpy(mine.c, c, sizeof mine.c);
+    const char *all = cuda_emulate_meet(0xffffffffu, &mine, sizeof mine, line);
+    int lane = cuda_emulate_lane(), g = lane / 4, t = lane % 4, k = 8 * per;
+    float rows[2][32], cols[2][32];
+    for (int i = 0; i < k; i++) {
+        int half = i / (4 * per), owner = i % (4 * per) / per, at = i % per;
+        const operands *o = (const operands *)(all + 64 * (g * 4 + owner));
+        for (int r = 0; r < 2; r++) {
+            rows[r][i] = decode(o->a[half * 2 + r], at);
+            const operands *p = (const operands *)(all + 64 * ((2 * t + r) * 4 + owner));
+            cols[r][i] = decode(p->b[half], at);
+        }
+    }
+    for (int r = 0; r < 2; r++)
+        for (int n = 0; n < 2; n++)
+            for (int i = 0; i < k; i++) c[2 * r + n] += rows[r][i] * cols[n][i];
+}
+extern "C" void cuda_emulate_mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 2, bf16, line); }
+extern "C" void cuda_emulate_mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 4, e4m3, line); }
+
+/* Lane 8 i + r brings the address of row r of matrix i: 8 rows of 16 bytes. Lane l receives of each matrix the word at row
+ * l / 4, column pair l % 4; transposed: elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4). */
+extern "C" void cuda_emulate_ldmatrix(uint32_t *out, int n, const void *row, bool transposed, int line) {
+    int lane = cuda_emulate_lane();
+    if (lane < 8 * n) {
+        if ((uintptr_t)row % 16) device_fail("line %d: ldmatrix of a row at %p, not aligned to 16", line, row);
+        device_touch(row, 16, false, __builtin_return_address(0));
+    }
+    const char *all = cuda_emulate_meet(0xffffffffu, &row, sizeof row, line);
+    for (int i = 0; i < n; i++) {
+        uint16_t v[2];
+        for (int j = 0; j < 2; j++) {
+            int r = transposed ? 2 * (lane % 4) + j : lane / 4, c = transposed ? lane / 4 : 2 * (lane % 4) + j;
+            const uint16_t *p;
+            memcpy(&p, all + 64 * (8 * i + r), sizeof p);
+            v[j] = p[c];
+        }
+        out[i] = v[0] | (uint32_t)v[1] << 16;
+    }
+}
+
+/* Asynchronous copies happen as late as they may: when their thread waits for them. */
+struct late {
+    void *to;
+    const void *from;
+    int bytes, valid, group;
+};
+static struct {
+    std::deque<late> copies;
+    int groups;
+    uint32_t block;
+} pending[1024];
+
+static decltype(pending[0]) &mine() {
+    auto &p = pending[device_thread()];
+    if (p.block != device_block_time()) p.copies.clear(), p.groups = 0, p.block = device_block_time();
+    return p;
+}
+extern "C" void cuda_emulate_cp_async(void *to, const void *from, int piece, int bytes) {
+    if ((uintptr_t)to % (unsigned)piece || (uintptr_t)from % (unsigned)piece || bytes < 0 || bytes > piece)
+        device_fail("cp.async of %d bytes, %d of them read, from %p to %p", piece, bytes, from, to);
+    mine().copies.push_back({to, from, piece, bytes, mine().groups});
+}
+extern "C" void cuda_emulate_cp_commit(void) { mine().groups++; }
+extern "C" void cuda_emulate_cp_wait(int open) {
+    auto &p = mine();
+    while (!p.copies.empty() && p.copies.front().group < p.groups - open) {
+        late c = p.copies.front();
+        p.copies.pop_front();
+        device_touch(c.to, (size_t)c.bytes, true, __builtin_return_address(0));
+        if (c.valid) device_touch(c.from, (size_t)c.valid, false, __builtin_return_address(0));
+        memset(c.to, 0, (size_t)c.bytes);
+        memcpy(c.to, c.from, (size_t)c.valid);
+    }
+}
+
+/* Fused: the sum is rounded once, to nearest even. The product is exact, and so is the sum unless one is 2^37 times the other. */
+extern "C" uint32_t cuda_emulate_bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t out = 0;
+    for (int i = 0; i < 2; i++) {
+        double exact = (double)bf16(a, i) * (double)bf16(b, i) + (double)bf16(c, i);
+        float f = (float)exact;
+        uint32_t u = cuda_emulate_bits<uint32_t>(f);
+        if (f == f && fabs((double)f) > fabs(exact)) u--; /* towards zero, and odd when not exact: the second rounding sees all */
+        if (f == f && (double)cuda_emulate_bits<float>(u) != exact) u |= 1;
+        uint32_t r = f != f ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+        out |= r << (16 * i);
+    }
+    return out;
+}

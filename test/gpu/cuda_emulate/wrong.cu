@@ -1,0 +1,169 @@
+/* Kernels with one mistake each, the right ones beside them. The emulation must find every mistake and nothing else. */
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/cuda_mma.cuh"
+
+extern "C" int cuda_emulate_faults(char *text, size_t size);
+
+static __global__ void shift(float *y, const float *x, int n, int sync) {
+    __shared__ float tile[256];
+    int i = threadIdx.x;
+    if (i < n) tile[i] = x[i];
+    if (sync) __syncthreads();
+    if (i < n) y[i] = tile[i ? i - 1 : 0];
+}
+static __global__ void unwritten(float *y, int n) {
+    __shared__ float a[64], b[64];
+    if ((int)threadIdx.x < n) a[threadIdx.x] = b[threadIdx.x] = 1;
+    __syncthreads();
+    y[threadIdx.x] = a[threadIdx.x] + b[threadIdx.x];
+}
+static __global__ void over(float *y, int at) {
+    __shared__ float a[64], b[64];
+    a[threadIdx.x] = b[threadIdx.x] = 1;
+    __syncthreads();
+    if (!threadIdx.x) y[0] = a[at];
+}
+static __global__ void dynamic_over(float *y, int n) {
+    extern __shared__ float space[];
+    if ((int)threadIdx.x < n) space[threadIdx.x] = 1;
+    __syncthreads();
+    y[threadIdx.x] = threadIdx.x ? 0 : space[0];
+}
+static __global__ void fill(float *y, int n) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) y[i] = 3;
+}
+static __global__ void two_barriers(int *y, int split) {
+    if ((int)threadIdx.x < split) __syncthreads();
+    else
+        __syncthreads();
+    y[threadIdx.x] = 1;
+}
+static __global__ void lone_shuffle(int *y, int lanes) {
+    int v = threadIdx.x;
+    if ((int)threadIdx.x < lanes) v = __shfl_xor_sync(0xffffffffu, v, 1);
+    y[threadIdx.x] = v;
+}
+static __global__ void all_add(int *y, int atomic) {
+    if (atomic) atomicAdd(y, 1);
+    else *y += 1;
+}
+static __global__ void wide(float *y, const float *x, int at) {
+    float4 v = *(const float4 *)(x + at);
+    y[threadIdx.x] = v.w;
+}
+static __global__ void warp_scan(int *y, int order) {
+    __shared__ int s[32];
+    s[threadIdx.x] = (int)threadIdx.x;
+    if (order) __syncwarp();
+    else __shfl_sync(0xffffffffu, 0, 0);
+    y[threadIdx.x] = s[31 - threadIdx.x];
+}
+static __global__ void late(float *y, const float *x, int wait) {
+    __shared__ __align__(16) float s[128];
+    cp_async16(&s[threadIdx.x * 4], x + threadIdx.x * 4, 16);
+    cp_commit();
+    if (wait) cp_wait<0>();
+    __syncthreads();
+    y[threadIdx.x] = s[127 - threadIdx.x];
+}
+
+static int failures;
+/* expect NULL: nothing is wrong, else a part of what the emulation says */
+static void check(const char *name, const char *expect) {
+    char text[512];
+    cudaDeviceSynchronize();
+    cudaError_t e = cudaGetLastError();
+    int n = cuda_emulate_faults(text, sizeof text);
+    bool ok = expect ? n == 1 && strstr(text, expect) : n == 0 && e == cudaSuccess;
+    printf("%-44s %s\n", name, ok ? "ok" : "FAIL");
+    if (!ok) failures++, printf("  wanted: %s\n  got %d, %s: %s\n", expect ? expect : "nothing", n, cudaGetErrorString(e), text);
+}
+
+int main(void) {
+    float *x, *y, *gone;
+    cudaStream_t s;
+    cudaEvent_t e;
+    float host[256], more[256];
+    cudaSetDevice(0);
+    if (cudaMalloc((void **)&x, sizeof host) || cudaMalloc((void **)&y, sizeof host) || cudaMalloc((void **)&gone, 100)) return 1;
+    if (cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, 0) || cudaEventCreate(&e)) return 1;
+    for (int i = 0; i < 256; i++) host[i] = (float)i;
+    cudaMemcpyAsync(x, host, sizeof host, cudaMemcpyHostToDevice, s);
+    shift<<<1, 256, 0, s>>>(y, x, 250, 1);
+    cudaMemcpyAsync(more, y, sizeof more, cudaMemcpyDeviceToHost, s);
+    check("a barrier between", NULL);
+    for (int i = 1; i < 250; i++) failures += more[i] != (float)(i - 1);
+    failures += more[255] == more[255]; /* memory that nobody wrote is NaN */
+    shift<<<1, 256, 0, s>>>(y, x, 250, 0);
+    check("no barrier between", "race");
+    unwritten<<<1, 64, 0, s>>>(y, 64);
+    check("all shared memory written", NULL);
+    unwritten<<<1, 64, 0, s>>>(y, 63);
+    check("shared memory not written", "not written");
+    over<<<1, 64, 0, s>>>(y, 63);
+    check("the last of an array", NULL);
+    over<<<1, 64, 0, s>>>(y, 64);
+    check("one behind a shared array", "outside its variables");
+    dynamic_over<<<1, 64, 32 * 4, s>>>(y, 32);
+    check("dynamic shared memory", NULL);
+    dynamic_over<<<1, 64, 32 * 4, s>>>(y, 33);
+    check("one behind dynamic shared memory", "outside its variables");
+    fill<<<3, 100, 0, s>>>(y, 256);
+    check("up to the end of an allocation", NULL);
+    fill<<<3, 100, 0, s>>>(y, 257);
+    check("behind the end of an allocation", "beyond the end");
+    cudaFree(gone);
+    fill<<<1, 1, 0, s>>>(gone, 1);
+    check("freed memory", "not in a live allocation");
+    fill<<<1, 1, 0, s>>>(host, 1);
+    check("host memory", "host memory");
+    two_barriers<<<1, 64, 0, s>>>((int *)y, 64);
+    check("one barrier for all", NULL);
+    two_barriers<<<1, 64, 0, s>>>((int *)y, 32);
+    check("two barriers", "others wait at");
+    lone_shuffle<<<1, 32, 0, s>>>((int *)y, 32);
+    check("a shuffle of all lanes", NULL);
+    lone_shuffle<<<1, 32, 0, s>>>((int *)y, 16);
+    check("a shuffle of half the lanes", "wait for others for ever");
+    all_add<<<2, 32, 0, s>>>((int *)y, 1);
+    check("atomic adds", NULL);
+    all_add<<<1, 32, 0, s>>>((int *)y, 0);
+    check("plain adds of a block", "race");
+    all_add<<<2, 1, 0, s>>>((int *)y, 0);
+    check("plain adds of two blocks", "another block");
+    wide<<<1, 1, 0, s>>>(y, x, 4);
+    check("an aligned load", NULL);
+    wide<<<1, 1, 0, s>>>(y, x, 2);
+    check("a load that is not aligned", "not aligned");
+    warp_scan<<<1, 32, 0, s>>>((int *)y, 1);
+    check("__syncwarp orders memory", NULL);
+    warp_scan<<<1, 32, 0, s>>>((int *)y, 0);
+    check("a shuffle does not", "race");
+    late<<<1, 32, 0, s>>>(y, x, 1);
+    check("a copy waited for", NULL);
+    late<<<1, 32, 0, s>>>(y, x, 0);
+    check("a copy not waited for", "not written");
+    fill<<<1, 1025, 0, s>>>(y, 1);
+    failures += cudaGetLastError() != cudaErrorInvalidConfiguration;
+    dynamic_over<<<1, 64, 50 << 10, s>>>(y, 32);
+    failures += cudaGetLastError() != cudaErrorInvalidConfiguration;
+    failures += cudaFuncSetAttribute(dynamic_over, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10) != cudaSuccess;
+    dynamic_over<<<1, 64, 50 << 10, s>>>(y, 32);
+    check("more than 48 KB, asked for", NULL);
+    failures += cudaStreamWaitEvent(s, e, 0) == cudaSuccess;
+    failures += cudaMemcpyAsync(y, host, sizeof host + 4, cudaMemcpyHostToDevice, s) == cudaSuccess;
+    failures += cudaMemcpyAsync(y, host, sizeof host, cudaMemcpyDeviceToHost, s) == cudaSuccess;
+    cudaGetLastError();
+    cudaEventDestroy(e);
+    cudaStreamDestroy(s);
+    cudaFree(x);
+    cudaFree(y);
+    printf("%d failed\n", failures);
+    return failures != 0;
+}
