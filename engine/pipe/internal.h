@@ -119,4 +119,5 @@ void trace_end(struct trace *t, int handle, struct gpu_stream *s);
 /* After all streams were synced. Busy seconds of a lane of a rank, and of two lanes at once. */
 double trace_busy(const struct trace *t, int rank, enum trace_lane lane);
 double trace_both(const struct trace *t, int rank, enum trace_lane a, enum trace_lane b);
+double trace_span(const struct trace *t, int rank); /* from the first event of a rank to its last */
 int trace_write(const struct trace *t, const char *path, struct error *e);

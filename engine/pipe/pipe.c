@@ -296,6 +296,7 @@ static void take_stats(struct pipe *p, struct pipe_stats *s, double wall) {
     s->compute = trace_busy(p->trace, 0, LANE_COMPUTE);
     s->exchange = trace_busy(p->trace, 0, LANE_EXCHANGE);
     s->both = trace_both(p->trace, 0, LANE_LOAD, LANE_COMPUTE);
+    s->span = trace_span(p->trace, 0);
 }
 
 int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct error *e) {

@@ -74,7 +74,8 @@ struct pipe_job {
 struct pipe_stats {
     struct pipe_plan plan;
     double seconds;         /* wall; virtual where time is */
-    double load, compute, exchange, both; /* with trace, of rank 0: how long each was busy, and load and compute at once */
+    /* with trace, of rank 0: how long each was busy; load and compute at once; from the first event to the last */
+    double load, compute, exchange, both, span;
     uint64_t h2d, d2h, exchanged;            /* bytes */
 };
 /* On the caller's thread; 0, or the first failure of any rank. Nothing of the run is left on the devices. */

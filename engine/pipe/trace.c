@@ -112,6 +112,19 @@ double trace_both(const struct trace *t, int rank, enum trace_lane a, enum trace
     return sum;
 }
 
+double trace_span(const struct trace *t, int rank) {
+    double first = 0, last = 0;
+    bool any = false;
+    for (size_t i = 0; i < t->n; i++) {
+        if (t->spans[i].rank != rank || !t->spans[i].whole) continue;
+        double begin = gpu_event_time(t->spans[i].begin), end = gpu_event_time(t->spans[i].end);
+        first = !any || begin < first ? begin : first;
+        last = end > last ? end : last;
+        any = true;
+    }
+    return last - first;
+}
+
 int trace_write(const struct trace *t, const char *path, struct error *e) {
     struct buf b = {0};
     int ranks = 0;
