@@ -182,12 +182,14 @@ static int experts(struct rank *r, uint64_t *module, int layer) {
                                  .last = r->last}));
     TRY(read_groups(r, all));
     if (r->host_offset[n + 1] >= 0) return 0; /* not finite: choices may be garbage; the end of the run says where */
-    for (int e = 0; e < n; e++, ++*module) {
+    ring_choose(r, layer);
+    for (int e = 0; e < n; e++) {
+        if (!ring_takes(r, layer, e)) continue;
         TRY(ring_ready(&r->experts, *module, r->main));
         int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, "expert", layer, r->first + e);
         TRY(expert(r, &ring_at(&r->experts, *module)->expert, y, r->host_offset[e], r->host_offset[e + 1]));
         trace_end(p->trace, span, r->main);
-        TRY(ring_used(&r->experts, *module, r->main));
+        TRY(ring_used(&r->experts, (*module)++, r->main));
     }
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
 }

@@ -33,6 +33,12 @@ int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compu
 int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s);  /* compute: sets OFF */
 int ring_free(struct pipe *p, struct ring *r, uint64_t k);              /* unloader: waits for OFF, hands the slot back */
 
+/* Which experts of a layer pass through the ring: all of this rank, or (few tokens) those that a token chose, which is known
+ * once the layer's router has run. Waits for that unless all do; ERR_CANCELLED. */
+int ring_await(struct rank *r, int layer);
+bool ring_takes(const struct rank *r, int layer, int expert); /* after ring_await; expert counts from the rank's first */
+void ring_choose(struct rank *r, int layer);                  /* compute: group sizes are on the host */
+
 /* A stretch of new tokens that a rank owns: positions pos + [first, first + n), its rows [row, row + n). */
 struct stripe {
     int first, n, row;
@@ -51,6 +57,8 @@ struct rank {
     int first, last;          /* routed experts [first, last) */
     struct pipe_plan plan;
     struct ring dense, experts;
+    uint8_t *chosen;          /* [n_layers, experts of this rank] by any token; NULL: all are loaded */
+    int n_chosen;             /* layers; under the pipe's lock */
     struct work work;         /* of a chunk */
     /* device memory of all rows of this rank, and of all tokens for the experts */
     float *x, *xn, *cos, *sin, *shared_weight;

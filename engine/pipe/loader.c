@@ -121,15 +121,20 @@ static int load_expert(struct rank *r, uint64_t k, int layer, int expert) {
     return rc;
 }
 
+/* The modules of each layer in the order of their use. Where the router has to say which experts come, the next layer's other
+ * modules (one, when no more fit) go before them, so that the bus does not stand idle until it has run. */
 void *loader_thread(void *arg) {
     struct rank *r = arg;
     struct pipe *p = r->p;
     uint64_t dense = 0, expert = 0;
-    int rc = 0;
-    for (int l = 0; l < p->c->n_layers && !rc; l++) {
-        rc = load_dense(r, dense++, l, MODULE_ATTENTION);
-        if (!rc) rc = load_dense(r, dense++, l, MODULE_FFN);
-        for (int e = r->first; p->job->w->layers[l].experts && e < r->last && !rc; e++) rc = load_expert(r, expert++, l, e);
+    int rc = 0, ahead = !r->chosen ? 0 : r->plan.dense < 4 ? 1 : 2, layers = p->c->n_layers;
+    for (int l = 0; l < layers && !rc; l++) {
+        uint64_t until = (uint64_t)(2 * l + 2 + (l < layers - 1 ? ahead : 0));
+        for (; dense < until && !rc; dense++) rc = load_dense(r, dense, (int)(dense / 2), dense % 2 ? MODULE_FFN : MODULE_ATTENTION);
+        if (rc || !p->job->w->layers[l].experts) continue;
+        rc = ring_await(r, l);
+        for (int e = r->first; e < r->last && !rc; e++)
+            if (ring_takes(r, l, e - r->first)) rc = load_expert(r, expert++, l, e);
     }
     pipe_check(r, rc);
     return NULL;

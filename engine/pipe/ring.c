@@ -43,6 +43,28 @@ int ring_claim(struct pipe *p, struct ring *r, uint64_t k, struct gpu_stream *s,
 }
 int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_wait(ring_at(r, k)->on, use_of(r, k), s); }
 int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_set(ring_at(r, k)->off, s); }
+int ring_await(struct rank *r, int layer) {
+    struct pipe *p = r->p;
+    if (!r->chosen) return 0;
+    pthread_mutex_lock(&p->lock);
+    while (r->n_chosen <= layer && !atomic_load(&p->stop)) pthread_cond_wait(&p->cond, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return atomic_load(&p->stop) ? ERR_CANCELLED : 0;
+}
+bool ring_takes(const struct rank *r, int layer, int expert) {
+    return !r->chosen || r->chosen[(size_t)layer * (size_t)(r->last - r->first) + (size_t)expert];
+}
+void ring_choose(struct rank *r, int layer) {
+    struct pipe *p = r->p;
+    int n = r->last - r->first;
+    if (!r->chosen) return;
+    pthread_mutex_lock(&p->lock);
+    for (int e = 0; e < n; e++) r->chosen[(size_t)layer * (size_t)n + (size_t)e] = r->host_offset[e + 1] > r->host_offset[e];
+    r->n_chosen = layer + 1;
+    pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->lock);
+}
+
 int ring_free(struct pipe *p, struct ring *r, uint64_t k) {
     int rc = gpu_pair_wait(ring_at(r, k)->off, use_of(r, k), NULL);
     if (rc) return rc;

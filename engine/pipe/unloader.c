@@ -10,7 +10,10 @@ void *unloader_thread(void *arg) {
     for (int l = 0; l < p->c->n_layers && !rc; l++) {
         rc = kvring_unload(r, l); /* first: other ranks' attention may wait for it, and this one's for theirs */
         if (!rc) rc = ring_free(p, &r->dense, dense++);
-        for (int e = r->first; p->job->w->layers[l].experts && e < r->last && !rc; e++) rc = ring_free(p, &r->experts, expert++);
+        bool routed = p->job->w->layers[l].experts;
+        if (!rc && routed) rc = ring_await(r, l);
+        for (int e = 0; routed && e < r->last - r->first && !rc; e++)
+            if (ring_takes(r, l, e)) rc = ring_free(p, &r->experts, expert++);
         if (!rc) rc = ring_free(p, &r->dense, dense++);
         if (!rc) rc = kvring_save(r, l);
         if (!rc) pipe_layer_done(r, l);

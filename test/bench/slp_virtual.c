@@ -207,6 +207,9 @@ static int check(void) {
     HOLD(one < 30 && long2 < 30, "32K on one %.1f s, 45K on two %.1f s", one, long2);
     HOLD(one / two >= 1.64, "two devices gain %.2f", one / two);
     HOLD(two == again || (two / again > 0.99 && two / again < 1.01), "the same run took %.3f s and %.3f s", two, again);
+    struct pipe_stats few = run("emu:1,virtual", 1, 4, NULL), many = run("emu:1,virtual", 1, 4096, NULL);
+    HOLD(few.h2d * 5 < many.h2d && few.seconds * 5 < many.seconds, "4 tokens choose at most 32 of 256 experts: %.1f GB in %.2f s", (double)few.h2d / 1e9,
+         few.seconds);
     build(12, 0);
     struct pipe_stats small = run("emu:2,virtual,nopeer", 2, 20480, NULL), all = run("emu:2,virtual,nopeer,alltoall", 2, 20480, NULL);
     HOLD(small.seconds < all.seconds * 0.82 && small.exchanged * 2 < all.exchanged,
