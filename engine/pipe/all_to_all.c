@@ -177,6 +177,7 @@ int all_to_all_experts(struct rank *r, uint64_t *module, int layer) {
         TRY(compute(r, &ring_at(&r->experts, *module)->expert, r->first + e));
         trace_end(p->trace, span, r->main);
         TRY(ring_used(&r->experts, *module, r->main));
+        TRY(pace_unit(r, &r->pace_main, r->main));
     }
     return combine(r, layer);
 }

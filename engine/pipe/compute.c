@@ -1,5 +1,5 @@
 /* The compute thread of a rank: runs the layers of the model on its device, module by module as their weights arrive.
- * The host runs ahead of the device; it waits once a layer, for the sizes of the expert groups. */
+ * The host runs ahead of the device by a few units of work; it waits for it once a layer, for the sizes of the expert groups. */
 #include <string.h>
 
 #include "engine/pipe/exchange.h"
@@ -76,6 +76,7 @@ static int attention_rows(struct rank *r, const struct layer *y, int layer, enum
             }
             keep(r, &w);
             if (rc) return rc;
+            TRY(pace_unit(r, &r->pace_main, r->main));
         }
     }
     return 0;
@@ -127,6 +128,7 @@ static int dense_ffn(struct rank *r, const struct layer *y, int layer) {
                                             .n = n,
                                             .dim = c->hidden,
                                             .ldy = c->hidden}));
+        TRY(pace_unit(r, &r->pace_main, r->main));
     }
     return 0;
 }
@@ -156,7 +158,7 @@ static int expert(struct rank *r, const struct expert *e, float *y, int begin, i
                    &(struct op_scatter_add){
                        .y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
     }
-    return 0;
+    return pace_unit(r, &r->pace_main, r->main);
 }
 
 /* The routed experts, in rising order as their weights arrive. One rank adds to the residual stream at once; several make

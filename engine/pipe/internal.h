@@ -3,41 +3,8 @@
  * modules. Everything that waits can be woken by pipe_fail. */
 #include <pthread.h>
 
-#include "engine/pipe/pipe.h"
+#include "engine/pipe/ring.h"
 #include "gpu/ops.h"
-
-struct pipe;
-struct rank;
-
-/* A ring of slots in device memory. The loader fills slots in the order of modules, the compute thread uses them in the
- * same order, the unloader hands them back. Module k sits in slot k % n, and is the (k / n + 1)th use of its events. */
-struct slot {
-    char *mem;
-    struct gpu_pair *on, *off; /* weights arrived; last use done */
-    struct layer layer;        /* views with device pointers: of a dense module, what it holds of its layer */
-    struct expert expert;      /* of an expert */
-};
-struct ring {
-    struct slot *slots;
-    int n;
-    size_t slot_bytes;
-    uint64_t released; /* modules handed back; under the pipe's lock */
-};
-int ring_open(struct ring *r, struct gpu *g, int n, size_t slot_bytes, struct error *e);
-void ring_close(struct ring *r, struct gpu *g);
-void ring_break(struct ring *r);
-struct slot *ring_at(const struct ring *r, uint64_t k);
-/* Loader: the slot of module k once it is free; its last use is then ordered before what the stream does next. */
-int ring_claim(struct pipe *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct slot **out);
-int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s); /* compute: waits for ON of module k */
-int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s);  /* compute: sets OFF */
-int ring_free(struct pipe *p, struct ring *r, uint64_t k);              /* unloader: waits for OFF, hands the slot back */
-
-/* Which experts of a layer pass through the ring: all of this rank, or (few tokens) those that a token chose, which is known
- * once the layer's router has run. Waits for that unless all do; ERR_CANCELLED. */
-int ring_await(struct rank *r, int layer);
-bool ring_takes(const struct rank *r, int layer, int expert); /* after ring_await; expert counts from the rank's first */
-void ring_choose(struct rank *r, int layer);                  /* compute: group sizes are on the host */
 
 /* A stretch of new tokens that a rank owns: positions pos + [first, first + n), its rows [row, row + n). */
 struct stripe {
@@ -76,6 +43,7 @@ struct rank {
     void *stage[STAGES];      /* pinned, for weights that are not pinned yet */
     struct gpu_event *staged[STAGES];
     int next_stage;
+    struct pace pace_load, pace_main;
     struct gpu_event *timed[3]; /* the last thing each stream did, for the time that the run took */
     struct exchange *exchange;
 };

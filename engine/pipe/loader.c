@@ -91,7 +91,8 @@ static int send_module(struct rank *r, struct slot *s, struct pipe_range *ranges
     int k = pipe_runs(ranges, n, runs, &bytes), rc = 0;
     for (int i = 0; i < k && !rc; i++) rc = loader_send(r, s->mem + runs[i].at, runs[i].host, runs[i].bytes);
     for (int i = 0; i < n; i++) *ranges[i].field = s->mem + ranges[i].at;
-    return rc ? rc : gpu_pair_set(s->on, r->load);
+    if (!rc) rc = gpu_pair_set(s->on, r->load);
+    return rc ? rc : pace_unit(r, &r->pace_load, r->load);
 }
 
 static int load_dense(struct rank *r, uint64_t k, int layer, enum pipe_module which) {

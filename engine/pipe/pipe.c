@@ -161,6 +161,8 @@ int rank_open(struct rank *r, struct error *e) {
     if (!rc) rc = kvring_open(r, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&r->host_offset, ((size_t)(r->last - r->first) + 2) * 4, e);
     for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open(r->g, &r->timed[i], e);
+    if (!rc) rc = pace_open(&r->pace_load, r->g, e);
+    if (!rc) rc = pace_open(&r->pace_main, r->g, e);
     for (int i = 0; i < STAGES && !rc && !spec->is_virtual; i++) {
         rc = gpu_host_alloc(r->g, &r->stage[i], (size_t)16 << 20, e);
         if (!rc) rc = gpu_event_open(r->g, &r->staged[i], e);
@@ -191,6 +193,8 @@ void rank_close(struct rank *r) {
     void *all[] = {r->x, r->xn, r->cos, r->sin, r->pos, r->shared_weight, r->ids, r->weights, r->token, r->weight, r->offset, r->sum};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
     for (int i = 0; i < 3; i++) gpu_event_close(&r->timed[i]);
+    pace_close(&r->pace_load);
+    pace_close(&r->pace_main);
     for (int i = 0; i < STAGES; i++) {
         gpu_host_free(r->g, r->stage[i]);
         gpu_event_close(&r->staged[i]);
@@ -345,6 +349,7 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
         if (rc && p->error.code) *e = p->error;
     }
     if (!rc && stats) take_stats(p, stats, clock_now() - begin);
+    else if (stats) *stats = (struct pipe_stats){.h2d = p->h2d, .d2h = p->d2h, .exchanged = p->exchanged};
     atomic_store(&p->stop, rc != 0);
     for (int i = 0; i < p->n_ranks; i++) rank_drain(&p->rank[i]);
     for (int i = 0; i < p->n_ranks; i++) rank_close(&p->rank[i]);

@@ -76,7 +76,7 @@ struct pipe_stats {
     double seconds;         /* wall; virtual where time is */
     /* with trace, of rank 0: how long each was busy; load and compute at once; from the first event to the last */
     double load, compute, exchange, both, span;
-    uint64_t h2d, d2h, exchanged;            /* bytes */
+    uint64_t h2d, d2h, exchanged;            /* bytes enqueued; these three after a failure, too */
 };
 /* On the caller's thread; 0, or the first failure of any rank. Nothing of the run is left on the devices. */
 int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct error *e);

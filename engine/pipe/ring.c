@@ -43,6 +43,22 @@ int ring_claim(struct pipe *p, struct ring *r, uint64_t k, struct gpu_stream *s,
 }
 int ring_ready(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_wait(ring_at(r, k)->on, use_of(r, k), s); }
 int ring_used(const struct ring *r, uint64_t k, struct gpu_stream *s) { return gpu_pair_set(ring_at(r, k)->off, s); }
+int pace_open(struct pace *c, struct gpu *g, struct error *e) {
+    int rc = 0;
+    for (int i = 0; i < PACE && !rc; i++) rc = gpu_event_open(g, &c->event[i], e);
+    return rc;
+}
+void pace_close(struct pace *c) {
+    for (int i = 0; i < PACE; i++) gpu_event_close(&c->event[i]);
+}
+int pace_unit(struct rank *r, struct pace *c, struct gpu_stream *s) {
+    if (gpu_info(r->g)->is_virtual) return 0; /* nothing runs there that a cancel would have to wait for */
+    struct gpu_event *ev = c->event[c->n++ % PACE];
+    int rc = gpu_event_sync(ev);
+    if (!rc && atomic_load(&r->p->stop)) rc = ERR_CANCELLED;
+    return rc ? rc : gpu_event_record(ev, s);
+}
+
 int ring_await(struct rank *r, int layer) {
     struct pipe *p = r->p;
     if (!r->chosen) return 0;
