@@ -19,12 +19,14 @@ enum { GPU_MAX = 8 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
 /* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); math=bf16|f32 for cuda; for emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch=
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); math=bf16|f32; for emu: virtual, flops= attn= (TFLOP/s), bw= (GB/s), launch=
  * (us), threads=N, cpu=LEVEL, nopeer, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK]. */
 struct gpu_spec {
     int n; /* ranks; 0: none */
     bool emu, is_virtual, nopeer;
-    bool f32;                   /* cuda: products that agree with float32 to about 1e-5, instead of BF16 ones */
+    /* cuda: products that agree with float32 to about 1e-5, instead of BF16 ones. Ranks pass each other float32, else BF16;
+     * an emulated device computes as its processor level does either way, and has f32 unless math=bf16. */
+    bool f32;
     int id[GPU_MAX];            /* card of each rank */
     size_t mem;                 /* 0: what the card has; emu: 8 GiB, 32 GiB in virtual time */
     double h2d, d2h, peer;      /* bytes/s; 0: unlimited */

@@ -83,11 +83,11 @@ static int option(struct gpu_spec *s, struct piece key, struct piece v) {
     if (piece_is(key, "nopeer") && !v.text) return s->nopeer = true, 0;
     if (piece_is(key, "ring") && v.text) return integer(v, 2, 1 << 20, &n) ? -1 : (s->ring = (int)n, 0);
     if (piece_is(key, "chunk") && v.text) return integer(v, 1, 1 << 20, &n) ? -1 : (s->chunk = (int)n, 0);
-    if (!s->emu) {
-        if (!piece_is(key, "math") || !v.text) return -1;
+    if (piece_is(key, "math") && v.text) {
         s->f32 = piece_is(v, "f32");
         return s->f32 || piece_is(v, "bf16") ? 0 : -1;
     }
+    if (!s->emu) return -1;
     if (piece_is(key, "alltoall") && !v.text) return s->all_to_all = true, 0;
     if (piece_is(key, "virtual") && !v.text) return s->is_virtual = true, 0;
     if (piece_is(key, "threads") && v.text) return integer(v, 1, 1024, &n) ? -1 : (s->threads = (int)n, 0);
@@ -110,7 +110,7 @@ int gpu_parse(struct gpu_spec *s, const char *list, struct error *e) {
         int bad = 0;
         if (first && part.len >= 3 && !strncmp(part.text, "emu", 3)) {
             struct piece count = {part.text + 4, part.len - 4};
-            s->emu = true;
+            s->emu = s->f32 = true;
             s->n = 1;
             if (part.len > 3) {
                 bad = part.text[3] != ':' || integer(count, 1, GPU_MAX, &n);

@@ -16,19 +16,22 @@ int exchange_open(struct rank *r, struct error *e) {
     struct exchange *x = r->exchange = mem_calloc(1, sizeof *x);
     if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
     for (int i = 0; i < r->id; i++) x->row += p->rank[i].n;
-    size_t hidden = (size_t)p->c->hidden * 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4;
+    x->half = !p->job->set->spec.f32 && !p->job->set->spec.all_to_all;
+    size_t hidden = (size_t)p->c->hidden * 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4, number = x->half ? 2 : 4;
     int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &x->recv, "receive", true, &p->stop, e);
     for (int i = 0; i < 2 && !rc; i++) rc = gpu_pair_open(r->g, &x->made[i], e);
     for (int i = 0; i < 2 * EXCHANGE_PARTS && !rc; i++) rc = gpu_pair_open(r->g, &x->sent[i % 2][i / 2], e);
     if (!rc) rc = gpu_event_open(r->g, &x->here, e);
     if (!rc) rc = gpu_alloc(r->g, (void **)&x->part, n * hidden, e);
+    if (!rc && x->half) rc = gpu_alloc(r->g, (void **)&x->wire, n * hidden / 2, e);
+    if (!rc && x->half) rc = gpu_alloc(r->g, (void **)&x->half_part, n * hidden / 2, e);
     if (!rc && p->job->set->spec.all_to_all) return all_to_all_open(r, e);
     if (p->job->set->spec.is_virtual) return rc; /* host addresses are only names then */
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden / 4 * number, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);
-    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->sums, (size_t)p->job->n * hidden, e);
+    if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->sums, (size_t)p->job->n * hidden / 4 * number, e);
     return rc;
 }
 
@@ -49,6 +52,8 @@ void exchange_close(struct rank *r) {
     for (int i = 0; i < 2 * EXCHANGE_PARTS; i++) gpu_pair_close(&x->sent[i % 2][i / 2]);
     gpu_event_close(&x->here);
     gpu_free(r->g, x->part);
+    gpu_free(r->g, x->wire);
+    gpu_free(r->g, x->half_part);
     all_to_all_close(r);
     gpu_host_free(r->g, x->tokens);
     gpu_host_free(r->g, x->ids);
@@ -95,17 +100,36 @@ int exchange_announce(struct rank *r) {
     return gpu_pair_wait(x->made[kind_of(x)], use_of(x), x->send);
 }
 
+/* BF16 rows and float32 ones, with the operations of a cache that has one head. */
+static struct kv_plane half_rows(const struct rank *r, void *data) {
+    return (struct kv_plane){.data = data, .heads = 1, .dim = r->p->c->hidden, .dtype = DT_BF16};
+}
+static int narrow(struct rank *r, void *out, const float *x, int n) {
+    struct op_kv_store o = {.plane = half_rows(r, out), .x = x, .n = n, .ldx = r->p->c->hidden};
+    return n ? op_run(gpu_stream_exec(r->main), OP_KV_STORE, &o) : 0;
+}
+static int widen(struct rank *r, float *out, void *x, int n) {
+    struct op_kv_load o = {.plane = half_rows(r, x), .out = out, .n = n, .ldo = r->p->c->hidden};
+    return n ? op_run(gpu_stream_exec(r->main), OP_KV_LOAD, &o) : 0;
+}
+static float *rows_of(const struct rank *r, float *all, const struct rank *q) { return all + (size_t)q->exchange->row * (size_t)r->p->c->hidden; }
+
+/* To the host, where some rank cannot reach this one's memory: the address there is a name in virtual time. */
+static int send_part(struct rank *r, char *host, size_t at, const char *device, size_t bytes) {
+    return exchange_all_peers(r) ? 0 : gpu_copy(r->exchange->send, host ? host + at : NULL, device + at, bytes, GPU_D2H);
+}
+
 int exchange_tokens(struct rank *r, int layer) {
     struct pipe *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)p->c->hidden, topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->row, begin;
-    bool host = !exchange_all_peers(r);
+    size_t topk = (size_t)p->c->topk, n = (size_t)r->n, row = (size_t)x->row, begin, width = (size_t)p->c->hidden * (x->half ? 2 : 4);
+    if (x->half) TRY(narrow(r, x->wire, rows_of(r, r->xn, r), r->n));
     TRY(exchange_announce(r));
-    if (host) TRY(gpu_copy(x->send, x->ids, r->ids + row * topk, n * topk * 4, GPU_D2H));
-    if (host) TRY(gpu_copy(x->send, x->weights, r->weights + row * topk, n * topk * 4, GPU_D2H));
+    TRY(send_part(r, (char *)x->ids, 0, (const char *)(r->ids + row * topk), n * topk * 4));
+    TRY(send_part(r, (char *)x->weights, 0, (const char *)(r->weights + row * topk), n * topk * 4));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
-        size_t m = part_of(n, k, &begin), at = begin * hidden;
-        if (host) TRY(gpu_copy(x->send, x->tokens ? x->tokens + at : NULL, r->xn + row * hidden + at, m * hidden * 4, GPU_D2H));
+        size_t m = part_of(n, k, &begin);
+        TRY(send_part(r, x->tokens, begin * width, x->half ? (const char *)x->wire : (const char *)rows_of(r, r->xn, r), m * width));
         TRY(exchange_sent(r, k));
     }
     int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "tokens", layer, -1);
@@ -113,45 +137,55 @@ int exchange_tokens(struct rank *r, int layer) {
         for (int step = 1; step < p->n_ranks; step++) {
             struct rank *q = &p->rank[(r->id + step) % p->n_ranks];
             struct exchange *o = q->exchange;
-            size_t m = part_of((size_t)q->n, k, &begin), first = (size_t)o->row, at = (first + begin) * hidden;
+            size_t m = part_of((size_t)q->n, k, &begin), first = (size_t)o->row, at = begin * width;
+            const char *from = x->half ? (const char *)o->wire : (const char *)rows_of(q, q->xn, q);
             TRY(exchange_wait(r, q, k));
             if (!k) TRY(exchange_fetch(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
             if (!k) TRY(exchange_fetch(r, q, r->weights + first * topk, q->weights + first * topk, o->weights, (size_t)q->n * topk * 4));
-            TRY(exchange_fetch(r, q, r->xn + at, q->xn + at, o->tokens ? o->tokens + begin * hidden : NULL, m * hidden * 4));
+            TRY(exchange_fetch(r, q, (char *)rows_of(r, x->half ? r->sum : r->xn, q) + at, from + at, o->tokens ? o->tokens + at : NULL, m * width));
         }
     trace_end(p->trace, span, x->recv);
     TRY(gpu_event_record(x->here, x->recv));
-    return gpu_event_wait(x->here, r->main);
+    TRY(gpu_event_wait(x->here, r->main));
+    for (int i = 0; i < p->n_ranks && x->half; i++)
+        if (i != r->id) TRY(widen(r, rows_of(r, r->xn, &p->rank[i]), rows_of(r, r->sum, &p->rank[i]), p->rank[i].n));
+    return 0;
 }
 
 /* x += the ranks' partial sums of this rank's rows, rank after rank, so that experts count in rising order. */
 int exchange_sums(struct rank *r, int layer) {
     struct pipe *p = r->p;
     struct exchange *x = r->exchange;
-    size_t hidden = (size_t)p->c->hidden, row = (size_t)x->row, n = (size_t)r->n, begin;
+    size_t n = (size_t)r->n, begin, width = (size_t)p->c->hidden * (x->half ? 2 : 4);
+    float *out = x->half ? r->xn : r->sum;
+    for (int i = 0; i < p->n_ranks && x->half; i++)
+        if (i != r->id) TRY(narrow(r, rows_of(r, r->xn, &p->rank[i]), rows_of(r, r->sum, &p->rank[i]), p->rank[i].n));
     TRY(exchange_announce(r));
     for (int k = 0; k < EXCHANGE_PARTS; k++) {
-        for (int i = 0; i < p->n_ranks && !exchange_all_peers(r); i++) {
+        for (int i = 0; i < p->n_ranks; i++) {
             const struct rank *q = &p->rank[i];
-            size_t m = part_of((size_t)q->n, k, &begin), at = ((size_t)q->exchange->row + begin) * hidden;
-            if (q != r) TRY(gpu_copy(x->send, x->sums ? x->sums + at : NULL, r->sum + at, m * hidden * 4, GPU_D2H));
+            size_t m = part_of((size_t)q->n, k, &begin);
+            char *host = x->sums ? x->sums + (size_t)q->exchange->row * width : NULL;
+            if (q != r) TRY(send_part(r, host, begin * width, (const char *)rows_of(r, out, q), m * width));
         }
         TRY(exchange_sent(r, k));
     }
     for (int i = 0; i < p->n_ranks; i++) {
         struct rank *q = &p->rank[i];
-        const float *part = r->sum + row * hidden;
+        const float *part = rows_of(r, r->sum, r);
         if (q != r) {
+            char *to = x->half ? (char *)x->half_part : (char *)x->part;
+            const char *from = (const char *)rows_of(r, x->half ? q->xn : q->sum, r), *host = q->exchange->sums;
             int span = trace_begin(p->trace, x->recv, r->id, LANE_EXCHANGE, "sums", layer, i);
             for (int k = 0; k < EXCHANGE_PARTS; k++) {
-                size_t m = part_of(n, k, &begin), at = (row + begin) * hidden;
+                size_t m = part_of(n, k, &begin), at = begin * width;
                 TRY(exchange_wait(r, q, k));
-                TRY(exchange_fetch(r, q, x->part + begin * hidden, q->sum + at, q->exchange->sums ? q->exchange->sums + at : NULL,
-                                   m * hidden * 4));
+                TRY(exchange_fetch(r, q, to + at, from + at, host ? host + (size_t)x->row * width + at : NULL, m * width));
             }
             trace_end(p->trace, span, x->recv);
             TRY(gpu_event_record(x->here, x->recv));
             TRY(gpu_event_wait(x->here, r->main));
+            if (x->half) TRY(widen(r, x->part, x->half_part, r->n));
             part = x->part;
         }
         if (n) TRY(op_run(gpu_stream_exec(r->main), OP_ADD, &(struct op_add){.y = r->x, .x = part, .n = r->n, .m = p->c->hidden}));

@@ -13,10 +13,14 @@ struct exchange {
     struct gpu_pair *made[2], *sent[2][EXCHANGE_PARTS];
     struct gpu_event *here;         /* all that this layer's step receives has come */
     struct gpu_pair *hop[2][GPU_MAX]; /* KV, by the layer's parity and the step of the ring: its block is in this rank's memory */
-    float *tokens;                  /* pinned; this rank's rows [n, hidden] */
+    /* Numbers that pass between ranks: float32, or BF16 where the devices compute in BF16 anyway. Then own tokens go by way of
+     * wire, others' wait in the rows of rank->sum before they are widened; sums go by way of the others' rows of rank->xn. */
+    bool half;
+    uint16_t *wire, *half_part;     /* device; this rank's tokens [n, hidden]; what goes to part [n, hidden] */
+    char *tokens;                   /* pinned; this rank's rows [n, hidden] */
     int32_t *ids;                   /* [n, topk] */
     float *weights;                 /* [n, topk] */
-    float *sums;                    /* pinned; this rank's partial sums of all tokens [all, hidden] */
+    char *sums;                     /* pinned; this rank's partial sums of all tokens [all, hidden] */
     float *part;                    /* device; another rank's sums of this rank's rows [n, hidden] */
     int row;                        /* number of this rank's first token */
     uint64_t steps;

@@ -111,7 +111,7 @@ static struct pipe_stats run(const char *gpus, int ranks, int n, const char *tra
 /* Compute alone: the same run on a bus that takes no time. Stream alone: on processors that take none. */
 static double part(int ranks, int n, bool compute) {
     char gpus[128];
-    snprintf(gpus, sizeof gpus, "emu:%d,virtual,%s", ranks, compute ? "h2d=1e9,d2h=1e9" : "flops=1e9,attn=1e9,bw=1e12,launch=1e-9");
+    snprintf(gpus, sizeof gpus, "emu:%d,virtual,math=bf16,%s", ranks, compute ? "h2d=1e9,d2h=1e9" : "flops=1e9,attn=1e9,bw=1e12,launch=1e-9");
     return run(gpus, ranks, n, NULL).seconds;
 }
 
@@ -121,7 +121,7 @@ static void table(void) {
            "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = lengths[i];
-        struct pipe_stats one = run("emu:1,virtual", 1, n, NULL), two = run("emu:2,virtual,nopeer", 2, n, NULL);
+        struct pipe_stats one = run("emu:1,virtual", 1, n, NULL), two = run("emu:2,virtual,math=bf16,nopeer", 2, n, NULL);
         double stream = part(1, n, false), compute = part(1, n, true), most = stream > compute ? stream : compute;
         printf("| %d | %.1f s | %.0f | %.1f s | %.1f s | %.2f | %d | %d | %.1f s | %.0f | %.2f |\n", n, one.seconds, n / one.seconds,
                stream, compute, one.seconds / most, one.plan.ring, one.plan.chunk, two.seconds, n / two.seconds, one.seconds / two.seconds);
@@ -158,10 +158,10 @@ static void layer(void) {
         const char *name, *gpus;
         int ranks;
     } rows[] = {{"one device", "emu:1,virtual", 1},
-                {"two, all-to-all", "emu:2,virtual,nopeer,alltoall", 2},
-                {"two, SmallEP", "emu:2,virtual,nopeer", 2},
-                {"four, all-to-all", "emu:4,virtual,nopeer,alltoall", 4},
-                {"four, SmallEP", "emu:4,virtual,nopeer", 4}};
+                {"two, all-to-all", "emu:2,virtual,math=bf16,nopeer,alltoall", 2},
+                {"two, SmallEP", "emu:2,virtual,math=bf16,nopeer", 2},
+                {"four, all-to-all", "emu:4,virtual,math=bf16,nopeer,alltoall", 4},
+                {"four, SmallEP", "emu:4,virtual,math=bf16,nopeer", 4}};
     build(61, 0);
     printf("| 20,480 tokens | a layer | exchanged a layer and rank |\n|---|---|---|\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -202,8 +202,8 @@ static int check(void) {
         HOLD(t <= last * 1.001, "ring of %d: %.2f s, a shorter one %.2f s", ring, t, last);
         last = t;
     }
-    double one = run("emu:1,virtual", 1, 32768, NULL).seconds, two = run("emu:2,virtual,nopeer", 2, 32768, NULL).seconds;
-    double long2 = run("emu:2,virtual,nopeer", 2, 45056, NULL).seconds, again = run("emu:2,virtual,nopeer", 2, 32768, NULL).seconds;
+    double one = run("emu:1,virtual", 1, 32768, NULL).seconds, two = run("emu:2,virtual,math=bf16,nopeer", 2, 32768, NULL).seconds;
+    double long2 = run("emu:2,virtual,math=bf16,nopeer", 2, 45056, NULL).seconds, again = run("emu:2,virtual,math=bf16,nopeer", 2, 32768, NULL).seconds;
     HOLD(one < 30 && long2 < 30, "32K on one %.1f s, 45K on two %.1f s", one, long2);
     HOLD(one / two >= 1.64, "two devices gain %.2f", one / two);
     HOLD(two == again || (two / again > 0.99 && two / again < 1.01), "the same run took %.3f s and %.3f s", two, again);
@@ -211,7 +211,10 @@ static int check(void) {
     HOLD(few.h2d * 5 < many.h2d && few.seconds * 5 < many.seconds, "4 tokens choose at most 32 of 256 experts: %.1f GB in %.2f s", (double)few.h2d / 1e9,
          few.seconds);
     build(12, 0);
-    struct pipe_stats small = run("emu:2,virtual,nopeer", 2, 20480, NULL), all = run("emu:2,virtual,nopeer,alltoall", 2, 20480, NULL);
+    struct pipe_stats small = run("emu:2,virtual,math=bf16,nopeer", 2, 20480, NULL), all = run("emu:2,virtual,math=bf16,nopeer,alltoall", 2, 20480, NULL);
+    struct pipe_stats wide = run("emu:2,virtual,nopeer", 2, 20480, NULL);
+    HOLD((double)small.exchanged < 0.6 * (double)wide.exchanged, "BF16 between ranks: %.2f GB, float32: %.2f GB", (double)small.exchanged / 1e9,
+         (double)wide.exchanged / 1e9);
     HOLD(small.seconds < all.seconds * 0.82 && small.exchanged * 2 < all.exchanged,
          "SmallEP %.2f s, %llu bytes; all-to-all %.2f s, %llu bytes", small.seconds, (unsigned long long)small.exchanged, all.seconds,
          (unsigned long long)all.exchanged);

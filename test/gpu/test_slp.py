@@ -5,7 +5,7 @@ ranks, with and without direct copies between ranks, prompts shorter than the ra
 With `cuda` the CUDA backend is held to the same, on a card or on the emulated ones (test/gpu/cuda_emulate); fewer cases, they are slow.
 
 usage: test_slp.py HEARTH FIXTURES_DIR [cuda]    exit 77 when there are no fixtures"""
-import array, json, os, subprocess, sys, tempfile
+import array, json, os, statistics, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
 models = [m for m in ("deepseek_v3", "qwen3_moe", "qwen2_moe", "deepseek_v2_lite") if os.path.isdir(os.path.join(fixtures, m))]
@@ -26,16 +26,20 @@ def logits(model, tokens, args, kv="f32"):
         return p.returncode, got, p.stderr.decode()
 
 
-def check(model, tokens, gpus, mode, kv="f32", most=2e-4):
+# least: what is rounded on the way must show. It may also turn a choice of experts that was close, so then the median of all
+# positions counts.
+def check(model, tokens, gpus, mode, kv="f32", most=2e-4, least=-1):
     global failed, ran
     ran += 1
     rc, want, err = logits(model, tokens, [], kv)
     assert rc == 0, err
     rc, got, err = logits(model, tokens, ["--gpus", gpus, "--prefill", mode], kv)
     top = max(map(abs, want))
-    worst = max((abs(a - b) if a == a else float("inf") for a, b in zip(got, want)), default=float("inf")) / top
+    rows = [slice(i * len(want) // len(tokens), (i + 1) * len(want) // len(tokens)) for i in range(len(tokens))]
+    off = [max((abs(a - b) if a == a else float("inf") for a, b in zip(got[r], want[r])), default=float("inf")) / top for r in rows]
+    worst = statistics.median(off) if least > 0 else max(off)
     fell_back = "instead" in err
-    if rc or len(got) != len(want) or worst > most or fell_back:
+    if rc or len(got) != len(want) or worst > most or worst <= least or fell_back:
         failed += 1
         print(f"FAIL {model} {len(tokens)} tokens --gpus {gpus} --prefill {mode} --kv {kv}: exit {rc}, {worst:.1e}: {err[:300]}")
 
@@ -92,6 +96,9 @@ for model in models or []:
     check(model, long, "emu:2,cpu=scalar,nopeer,chunk=45", "dslp")
     check(model, long, "emu:3,cpu=scalar,chunk=48", "dslp")
     check(model, long, "emu:4,cpu=scalar", "dslp")
+    # Tokens and sums are passed in BF16, and that shows.
+    for gpus in ("emu:2,cpu=scalar,math=bf16", "emu:3,cpu=scalar,math=bf16,nopeer,chunk=5", "emu:4,cpu=scalar,math=bf16,ring=2"):
+        check(model, prompt, gpus, "dslp", most=1e-2, least=1e-4)
     for kv in ("bf16", "fp8"):
         check(model, prompt, "emu:1,cpu=scalar", "slp", kv)
         check(model, prompt, "emu:3,cpu=scalar", "dslp", kv)
