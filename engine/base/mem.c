@@ -101,15 +101,67 @@ static size_t number_in(const char *path, size_t none) {
     return got == 1 ? (size_t)v : none;
 }
 
+/* --- Memory groups: the limits of the one this process is in and of all above it. Version 1 and 2 differ in their file
+ * names and in where they are mounted. File pages count as used there, but go as soon as somebody wants the memory. --- */
+
+static size_t group_files(const char *dir, const char *prefix) {
+    char path[4096], word[64];
+    unsigned long long v;
+    size_t sum = 0;
+    snprintf(path, sizeof path, "%.4000s/memory.stat", dir);
+    FILE *f = fopen(path, "re");
+    if (!f) return 0;
+    while (fscanf(f, "%63s %llu", word, &v) == 2)
+        if (!strncmp(word, prefix, strlen(prefix)) && (!strcmp(word + strlen(prefix), "inactive_file") || !strcmp(word + strlen(prefix), "active_file")))
+            sum += (size_t)v;
+    fclose(f);
+    return sum;
+}
+
+static void group(bool one, char *own, size_t *limit, size_t *left) {
+    const char *mount = one ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+    own[strcspn(own, "\n")] = 0;
+    for (;;) { /* a container may show only the end of the path that the host knows: then nothing is found until "/" */
+        char dir[2048], path[2200];
+        snprintf(dir, sizeof dir, "%s%.1900s", mount, strcmp(own, "/") ? own : "");
+        snprintf(path, sizeof path, "%s/%s", dir, one ? "memory.limit_in_bytes" : "memory.max");
+        size_t max = number_in(path, SIZE_MAX);
+        if (max < SIZE_MAX) {
+            snprintf(path, sizeof path, "%s/%s", dir, one ? "memory.usage_in_bytes" : "memory.current");
+            size_t used = number_in(path, 0), files = group_files(dir, one ? "total_" : "");
+            used -= files < used ? files : used;
+            if (max < *limit) *limit = max;
+            if ((max > used ? max - used : 0) < *left) *left = max > used ? max - used : 0;
+        }
+        char *slash = strrchr(own, '/');
+        if (!slash || !own[1]) return;
+        slash[slash == own] = 0;
+    }
+}
+
+static void groups(size_t *limit, size_t *left) {
+    char line[2048], *own;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    *limit = *left = SIZE_MAX;
+    while (f && fgets(line, sizeof line, f)) { /* "4:memory:/path", or "0::/path" of version 2 */
+        char *controllers = strchr(line, ':');
+        if (!controllers || !(own = strchr(controllers + 1, ':'))) continue;
+        *own++ = 0;
+        bool two = own - controllers == 2;
+        if (two || strstr(controllers, "memory")) group(!two, own, limit, left);
+    }
+    if (f) fclose(f);
+}
+
 size_t mem_available(void) {
-    size_t free_now = meminfo("MemAvailable:");
-    size_t max = number_in("/sys/fs/cgroup/memory.max", SIZE_MAX), cur = number_in("/sys/fs/cgroup/memory.current", 0);
-    size_t left = max == SIZE_MAX ? SIZE_MAX : max > cur ? max - cur : 0;
+    size_t free_now = meminfo("MemAvailable:"), limit, left;
+    groups(&limit, &left);
     return free_now < left ? free_now : left;
 }
 size_t mem_total(void) {
-    size_t all = meminfo("MemTotal:"), max = number_in("/sys/fs/cgroup/memory.max", SIZE_MAX);
-    return all < max ? all : max;
+    size_t all = meminfo("MemTotal:"), limit, left;
+    groups(&limit, &left);
+    return all < limit ? all : limit;
 }
 
 struct arena_chunk {
