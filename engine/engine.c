@@ -130,6 +130,11 @@ static int open_machine(struct engine *e, struct error *err) {
     if (copies && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, e->params.hugepages, &e->machine.scan, err))) return rc;
     if (!copies && (e->params.hugepages || e->nodes.n_nodes > 1))
         log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "a device reads them there" : "a copy does not fit in memory");
+    if (!copies && fetch_needed(&e->weights)) {
+        log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: experts are read as they are needed", bytes >> 20, mem_available() >> 20);
+        if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) || (rc = fetch_open(&e->machine.fetch, &e->weights, err))) return rc;
+        e->machine.guess = &e->guess_work;
+    }
     e->machine.w = &e->weights;
     e->machine.prefill = &e->prefill_work;
     e->machine.decode = &e->decode_work;
@@ -192,6 +197,15 @@ fail:
     return rc;
 }
 
+static void close_fetch(struct engine *e) {
+    struct fetch_counts n;
+    if (!e->machine.fetch) return;
+    fetch_count(e->machine.fetch, &n);
+    log_say(LOG_INFO, "of %llu experts chosen %llu were not in memory; %llu were read ahead of it, %llu of these in vain", (unsigned long long)n.chosen,
+            (unsigned long long)n.missing, (unsigned long long)n.likely, (unsigned long long)(n.likely - n.guessed));
+    fetch_close(&e->machine.fetch);
+}
+
 void engine_close(struct engine **ep) {
     struct engine *e = *ep;
     if (!e) return;
@@ -208,10 +222,12 @@ void engine_close(struct engine **ep) {
         session_close(&s);
     }
     gpu_set_close(&e->machine.gpus);
+    close_fetch(e);
     place_close(&e->machine.place);
     scan_close(&e->machine.scan);
     work_close(&e->prefill_work);
     work_close(&e->decode_work);
+    work_close(&e->guess_work);
     cpu_exec_close(&e->machine.cpu);
     pool_close(&e->pool);
     weights_close(&e->weights);

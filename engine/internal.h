@@ -42,7 +42,7 @@ struct engine {
     struct machine machine;
     struct numa nodes;
     struct pool *pool;
-    struct work prefill_work, decode_work;
+    struct work prefill_work, decode_work, guess_work;
     char *dir, *name;
     int32_t *eos;
     float *logits;               /* [ENGINE_BATCH, vocab] */

@@ -221,7 +221,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     struct op_experts o = {.y = w->x, .x = w->xn, .shared = y->has_dense ? &y->dense : NULL, .shards = y->shards, .n = n, .hidden = c->hidden};
     if (y->experts) {
-        o.ids = w->ids, o.weights = w->weights, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
+        o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
         if (c->shared_gate) o.shared_weight = w->shared_weight;
     }
     return x->ops->experts(x, &o);

@@ -30,6 +30,7 @@ struct work {
     int32_t *ids;         /* [rows, topk] */
     float *weights;       /* [rows, topk] */
     float *shared_weight; /* [rows] */
+    const uint8_t *late;  /* [n_experts] or NULL: as op_experts says; not owned */
     float *cos, *sin;     /* [rows, rope.dim / 2] */
     int32_t *pos, *tokens; /* [rows] */
     float *inv_freq;

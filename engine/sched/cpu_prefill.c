@@ -34,6 +34,22 @@ static void count_bytes(struct machine *m, const struct work *w, const struct la
     atomic_fetch_add(&m->bytes_read, used * m->expert_bytes);
 }
 
+/* Weights that do not fit in memory: what the router chose is read at once, and beside the experts' work what the next
+ * layer will probably choose. Its router says so of the residual stream as it is before these experts add to it, which is
+ * mostly what they will leave; a batch in which every expert has work needs no guess. */
+static void read_ahead(struct machine *m, struct work *w, int i, int n) {
+    const struct config *c = &m->w->config;
+    w->late = fetch_chosen(m->fetch, i, w->ids, n * c->topk);
+    const struct layer *next = i + 1 < c->n_layers ? &m->w->layers[i + 1] : NULL;
+    if (!next || !next->experts || !fetch_wants(m->fetch)) return;
+    if (n <= m->guess->rows) {
+        struct work guess = *m->guess;
+        guess.x = w->x;
+        *guess.bad = -1;
+        if (!block_route(m->cpu, c, next, i + 1, &guess, n)) fetch_likely(m->fetch, i + 1, guess.ids, n * c->topk);
+    } else if (n * c->topk >= 2 * c->n_experts) fetch_likely(m->fetch, i + 1, NULL, c->n_experts);
+}
+
 int layers_cpu(struct machine *m, struct work *w, const struct span *spans, int n_spans, int n, const _Atomic int *cancel,
                void (*layer_done)(void *ctx, int layer), void *ctx, struct error *e) {
     const struct config *c = &m->w->config;
@@ -49,6 +65,7 @@ int layers_cpu(struct machine *m, struct work *w, const struct span *spans, int 
         if (!rc && scan_dense(&m->scan, i, e)) return e->code;
         if (!rc) rc = block_attention(x, c, y, i, w, spans, n_spans, n);
         if (!rc) rc = block_route(x, c, y, i, w, n);
+        if (!rc && y->experts && m->fetch) read_ahead(m, w, i, n);
         if (!rc && y->experts && scan_experts(&m->scan, i, w->ids, n * c->topk, e)) return e->code;
         if (!rc) rc = block_experts(x, c, y, i, w, n);
         if (!rc) count_bytes(m, w, y, n);

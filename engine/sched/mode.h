@@ -2,6 +2,7 @@
 /* Execution modes: where attention and experts of a prefill run, and how their weights get there. One file and one row
  * a mode. The decision which one is policy.h's. */
 #include "engine/layer/block.h"
+#include "engine/store/fetch.h"
 #include "engine/store/place.h"
 
 struct gpu_set; /* the devices of an engine; NULL where there are none */
@@ -18,6 +19,8 @@ struct machine {
     uint64_t expert_bytes;         /* of one routed expert */
     struct scan scan;              /* damaged weights are found before they are used */
     struct place *place;           /* weights copied by memory node; NULL: as they are mapped */
+    struct fetch *fetch;           /* weights do not fit in memory: reads ahead of their use; NULL: they do */
+    struct work *guess;            /* with fetch: where the next layer's router is tried */
     uint8_t *touched;              /* [n_experts] scratch for counting */
 };
 

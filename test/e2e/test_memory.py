@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""A checkpoint of twice the memory that the process may use still answers, and answers the same. test_memory.py HEARTH
+Skipped, with the reason, where memory cannot be limited."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import limit  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+HEARTH = os.path.abspath(sys.argv[1])
+MKMODEL = os.path.join(HERE, "..", "bench", "mkmodel.py")
+PROMPTS = {"decode": ("17,901,44,3001,7", "24"), "prefill": (",".join(str(i * 37 % 4000 + 5) for i in range(150)), "4")}
+ASKED = "experts are read as they are needed"
+
+
+def main():
+    passed = failed = 0
+
+    def check(ok, what, detail=""):
+        nonlocal passed, failed
+        passed, failed = passed + bool(ok), failed + (not ok)
+        if not ok:
+            print(f"FAILED {what}: {detail}")
+
+    # Not in /tmp where that is memory itself: then nothing could be dropped.
+    with tempfile.TemporaryDirectory(dir=os.environ.get("HEARTH_TEST_DISK", "/var/tmp")) as tmp:
+        d = os.path.join(tmp, "m")
+        subprocess.run([sys.executable, MKMODEL, "--shape", "qwen3-30b-a3b", "--layers", "4", "--experts", "32", "--vocab", "4096", "--out", d],
+                       check=True, stdout=subprocess.DEVNULL)
+        size = sum(os.path.getsize(os.path.join(d, f)) for f in os.listdir(d))
+        try:
+            group = limit.Group(size // 2)
+        except limit.Unlimited as e:
+            print(f"SKIPPED: memory cannot be limited here: {e}")
+            return 77
+        try:
+            for name, (prompt, n) in PROMPTS.items():
+                args = [HEARTH, "-m", d, "--tokens", prompt, "-n", n, "--temp", "0", "--ids", "-c", "256", "-v"]
+                free = subprocess.run(args, capture_output=True, timeout=300)
+                check(free.returncode == 0 and ASKED not in free.stderr.decode(), f"{name}: with all memory", free.stderr[-300:])
+                for threads in ("1", "3"):
+                    limit.forget(d)
+                    tight = group.run(args + ["-t", threads], capture_output=True, timeout=500)
+                    err = tight.stderr.decode()
+                    check(tight.returncode == 0, f"{name} in half of it: exit", f"{tight.returncode} {err[-300:]}")
+                    check(tight.stdout == free.stdout and len(free.stdout) > 10, f"{name} in half of it: the same answer", (tight.stdout, free.stdout))
+                    check(ASKED in err, f"{name} in half of it: knows that it does not fit", err)
+                    counts = re.search(r"of (\d+) experts chosen (\d+) were not in memory", err)
+                    check(counts and 0 < int(counts[2]) <= int(counts[1]), f"{name} in half of it: experts had to be read", err)
+                    check(tight.read > size // 4, f"{name} in half of it: came from the disk", tight.read)
+                    print(f"{name}, {threads} threads: {tight.seconds:.1f} s, {tight.faults} faults, {tight.read >> 20} MB read of {size >> 20} MB; {err.splitlines()[-1]}")
+        finally:
+            group.close()
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+sys.exit(main())
