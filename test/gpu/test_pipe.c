@@ -1,5 +1,6 @@
 /* Stream-loading prefill inside the engine: a cached prefix, cancelling, and faults of every kind at every point. After each
- * the engine must live and give the processor's answer. usage: test_pipe MODEL_DIR [every]    (every: each N, not a sample) */
+ * the engine must live and give the processor's answer.
+ * usage: test_pipe MODEL_DIR [every [KIND]]    (every: each N, not a sample; KIND: alloc, copy, launch or die alone) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/engine.h"
 
-enum { PROMPT = 24, ANSWER = 4 };
+enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* FEW choose less than half of the experts, and only those are loaded */
 static const char *dir;
 static int failures;
 static int32_t prompt[4 * PROMPT];
@@ -68,31 +69,36 @@ static bool same(const struct turn *a, const struct turn *b) { return a->n == b-
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
+struct setup {
+    const char *gpus, *rank;
+    int prompt;
+};
 /* N = 1, 2, ... until the turn is not disturbed any more. */
-static void faults(const char *kind, const char *more, enum prefill_mode mode, bool every, const struct turn *want) {
+static void faults(const char *kind, const struct setup *p, bool every, const struct turn *want) {
     int n = 1, fell_back = 0;
     for (;; n += every ? 1 : 1 + n / 8) {
         char gpus[160];
         struct turn t;
         struct session *s;
         struct error err = {0};
-        snprintf(gpus, sizeof gpus, "%s,cpu=scalar,fail=%s:%d%s", mode == PREFILL_DSLP ? "emu:2" : "emu:1", kind, n, more);
-        struct engine *e = open_engine(gpus, mode);
+        snprintf(gpus, sizeof gpus, "%s,cpu=scalar,fail=%s:%d%s", p->gpus, kind, n, p->rank);
+        struct engine *e = open_engine(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP);
         if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
-        turn(e, s, PROMPT, -1, &t);
+        turn(e, s, p->prompt, -1, &t);
         CHECK(t.end.kind == EVENT_DONE || (t.end.kind == EVENT_ERROR && t.end.error.text[0]), "%s: event %d", gpus, t.end.kind);
         if (t.end.kind == EVENT_DONE) CHECK(same(&t, want), "%s: another answer (%s)", gpus, t.end.stats.why);
         bool disturbed = t.end.kind == EVENT_ERROR || !strcmp(t.end.stats.prefill_mode, "cpu");
         fell_back += disturbed;
         session_close(&s);
         if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
-        turn(e, s, PROMPT, -1, &t);
+        turn(e, s, p->prompt, -1, &t);
         CHECK(t.end.kind == EVENT_DONE && same(&t, want), "%s: the next turn: %s", gpus, t.end.error.text);
         session_close(&s);
         engine_close(&e);
         if ((!disturbed && n > 40) || failures > 10) break;
     }
-    printf("fail=%s%s: N up to %d, %d turns fell back\n", kind, more, n, fell_back);
+    printf("%s,fail=%s:N%s, %d tokens: N up to %d, %d turns fell back\n", p->gpus, kind, p->rank, p->prompt, n, fell_back);
+    fflush(stdout);
     CHECK(fell_back > 3, "%s: nothing was disturbed", kind);
 }
 
@@ -106,7 +112,7 @@ int main(int argc, char **argv) {
     log_set(quiet, NULL, LOG_WARN);
     struct session *s;
     struct error err = {0};
-    struct turn want, longer, got;
+    struct turn want, longer, few, got;
     struct engine *e = open_engine(NULL, PREFILL_CPU);
     for (int i = 0; i < 4 * PROMPT; i++) prompt[i] = (i * 37 + 11) % engine_info(e)->vocab;
     if (session_open(e, &s, &err)) return 1;
@@ -114,6 +120,9 @@ int main(int argc, char **argv) {
     session_close(&s);
     if (session_open(e, &s, &err)) return 1;
     turn(e, s, PROMPT, -1, &want);
+    session_close(&s);
+    if (session_open(e, &s, &err)) return 1;
+    turn(e, s, FEW, -1, &few);
     session_close(&s);
     engine_close(&e);
 
@@ -147,10 +156,9 @@ int main(int argc, char **argv) {
     engine_close(&e);
 
     static const char *const kinds[] = {"alloc", "copy", "launch", "die"};
-    for (int k = 0; k < 4; k++) {
-        faults(kinds[k], "", PREFILL_SLP, every, &want);
-        faults(kinds[k], "@1", PREFILL_DSLP, every, &want);
-    }
+    static const struct setup setups[] = {{"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 4 && (argc < 4 || !strcmp(argv[3], kinds[k])); i++) faults(kinds[k], &setups[i], every, i < 3 ? &want : &few);
     printf("%d failed\n", failures);
     return failures != 0;
 }
