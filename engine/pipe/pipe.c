@@ -141,13 +141,6 @@ static int open_rows(struct rank *r, struct error *e) {
     return rc;
 }
 
-/* So few that most experts would be loaded for nothing. */
-static bool few_tokens(const struct rank *r) {
-    const struct pipe *p = r->p;
-    return p->c->n_experts > 0 && (int64_t)p->job->n * p->c->topk * 2 <= p->c->n_experts &&
-           !(p->n_ranks > 1 && p->job->set->spec.all_to_all);
-}
-
 int rank_open(struct rank *r, struct error *e) {
     struct pipe *p = r->p;
     const struct gpu_spec *spec = &p->job->set->spec;
@@ -167,7 +160,8 @@ int rank_open(struct rank *r, struct error *e) {
         rc = gpu_host_alloc(r->g, &r->stage[i], (size_t)16 << 20, e);
         if (!rc) rc = gpu_event_open(r->g, &r->staged[i], e);
     }
-    if (!rc && few_tokens(r) && !(r->chosen = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
+    bool all_to_all = p->n_ranks > 1 && spec->all_to_all;
+    if (!rc && pipe_few(p->c, p->job->n) && !all_to_all && !(r->chosen = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     r->k = mem_calloc(2 * (size_t)p->c->n_layers, sizeof *r->k);
     if (!rc && !r->k) rc = error_set(e, ERR_MEMORY, "no memory for a rank");

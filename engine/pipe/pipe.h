@@ -37,6 +37,10 @@ struct pipe_plan {
 /* As many slots as a layer has experts while they fit; when memory is short first smaller chunks, then fewer slots, down to
  * two. ERR_MEMORY says need and have. */
 int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_need *need, size_t have, struct error *e);
+/* So few tokens that they choose some three quarters of a layer's experts or less: better to wait for the router, and load
+ * only those, than to load ahead of it. */
+bool pipe_few(const struct config *c, int n);
+
 /* A piece of attention before it is merged: so many rows at a time, of all heads. */
 size_t pipe_part_floats(const struct config *c, int chunk);
 

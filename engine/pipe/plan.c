@@ -52,6 +52,12 @@ int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_nee
                      have >> 20);
 }
 
+bool pipe_few(const struct config *c, int n) {
+    double untouched = 1;
+    for (int i = 0; i < n && untouched > 0.25; i++) untouched *= 1 - (double)c->topk / c->n_experts;
+    return c->n_experts > 0 && untouched > 0.25;
+}
+
 static int by_host(const void *a, const void *b) {
     const struct pipe_range *x = a, *y = b;
     return (x->host > y->host) - (x->host < y->host);

@@ -26,6 +26,7 @@ static void parsing(void) {
                                        "emu:8,virtual,flops=335,attn=147,bw=1520,launch=4",
                                        "emu:2,fail=copy:3@1",
                                        "emu:1,cpu=scalar,threads=2,ring=2,chunk=7,nopeer",
+                                       "emu:2,math=bf16",
                                        "0,mem=1.5G"};
     static const char *const bad[] = {"",
                                       "x",
@@ -49,6 +50,7 @@ static void parsing(void) {
                                       "0,1,2,3,4,5,6,7,0",
                                       "-1",
                                       "emu:1,threads=0",
+                                      "emu:1,math=f16",
                                       "emu:1,virtual=1"};
     struct gpu_spec s;
     struct error e;
@@ -144,6 +146,9 @@ static void plans(void) {
     CHECK(!pipe_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring == 256);
     d.ring = 3;
     CHECK(!pipe_plan(&p, &c, &d, (size_t)32 << 30, &e) && p.ring == 3);
+    CHECK(pipe_few(&c, 1) && pipe_few(&c, 43) && !pipe_few(&c, 44)); /* (1 - 8 / 256)^44 = 0.247 */
+    c.n_experts = c.topk = 0;
+    CHECK(!pipe_few(&c, 1));
 }
 
 static void memory(void) {

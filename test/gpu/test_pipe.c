@@ -10,7 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/engine.h"
 
-enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* FEW choose less than half of the experts, and only those are loaded */
+enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* of FEW only the experts that they choose are loaded */
 static const char *dir;
 static int failures;
 static int32_t prompt[4 * PROMPT];
