@@ -1,6 +1,6 @@
 /* Stream-loading prefill inside the engine: a cached prefix, cancelling, and faults of every kind at every point. After each
  * the engine must live and give the processor's answer.
- * usage: test_pipe MODEL_DIR [every [KIND]]    (every: each N, not a sample; KIND: alloc, copy, launch or die alone) */
+ * usage: test_pipe MODEL_DIR [sample|every [KIND]]    (every: each N; KIND: alloc, copy, launch or die alone) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
         return 77;
     }
     dir = argv[1];
-    bool every = argc > 2;
+    bool every = argc > 2 && !strcmp(argv[2], "every");
     log_set(quiet, NULL, LOG_WARN);
     struct session *s;
     struct error err = {0};
