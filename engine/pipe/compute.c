@@ -37,21 +37,31 @@ static void keep(struct rank *r, const struct work *w) {
     r->work.expanded_floats = w->expanded_floats;
 }
 
-/* The queries of a chunk over all keys that they see. Until the blocks of other ranks are all here, piece after piece as they
- * come; then at once. *steps: of the ring, waited for so far. */
-static int attend(struct rank *r, const struct layer *y, int layer, struct work *w, const struct span *span, int *steps) {
+/* A chunk's queries over all keys that they see, and its output. Until the blocks of other ranks are all here, piece after
+ * piece as they come; then at once. *steps: of the ring, waited for so far. */
+static int ring_attention(struct rank *r, const struct layer *y, int layer, struct work *w, const struct span *s, int *steps) {
     struct exec *x = exec_of(r);
     const struct config *c = r->p->c;
     struct kvring_piece pieces[KVRING_PIECES];
-    int n = kvring_pieces(r, span->pos + span->n - r->p->job->pos, pieces);
-    if (pieces[n - 1].step <= *steps) return block_attend(x, c, y, layer, w, span, (struct block_keys){.n = span->pos + span->n, .piece = PIECE_ALL});
+    int n = kvring_pieces(r, s->pos + s->n - r->p->job->pos, pieces), span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
+    TRY(block_query(x, c, y, w, s->n));
+    if (pieces[n - 1].step <= *steps) { /* they come in rising order of step */
+        pieces[0] = (struct kvring_piece){.n = s->pos + s->n};
+        n = 1;
+    }
     for (int i = 0; i < n; i++) {
-        for (; *steps < pieces[i].step; ++*steps) TRY(kvring_arrived(r, layer, *steps + 1));
         int which = (i ? 0 : PIECE_FIRST) | (i < n - 1 ? 0 : PIECE_LAST);
-        int rc = block_attend(x, c, y, layer, w, span, (struct block_keys){pieces[i].first, pieces[i].n, which});
+        if (*steps < pieces[i].step) {
+            trace_end(r->p->trace, span, r->main);
+            for (; *steps < pieces[i].step; ++*steps) TRY(kvring_arrived(r, layer, *steps + 1));
+            span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
+        }
+        int rc = block_attend(x, c, y, layer, w, s, (struct block_keys){pieces[i].first, pieces[i].n, which});
         keep(r, w);
         if (rc) return rc;
     }
+    TRY(block_output(x, c, y, w, s->n));
+    trace_end(r->p->trace, span, r->main);
     return 0;
 }
 
@@ -69,11 +79,7 @@ static int attention_rows(struct rank *r, const struct layer *y, int layer, enum
             struct span span = {.k = r->k, .v = r->v, .n = n, .pos = j->pos + s->first + at};
             if (pass == PASS_ALL) rc = block_attention(x, c, y, layer, &w, &span, 1, n);
             else if (pass == PASS_KV) rc = block_kv(x, c, y, layer, &w, &span, 1, n);
-            else {
-                rc = block_query(x, c, y, &w, n);
-                if (!rc) rc = attend(r, y, layer, &w, &span, steps);
-                if (!rc) rc = block_output(x, c, y, &w, n);
-            }
+            else rc = ring_attention(r, y, layer, &w, &span, steps);
             keep(r, &w);
             if (rc) return rc;
             TRY(pace_unit(r, &r->pace_main, r->main));
@@ -89,19 +95,16 @@ static int attention(struct rank *r, uint64_t module, int layer) {
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_off[layer % 2], (uint64_t)layer / 2, r->main));
     r->k[layer] = r->plane[layer % 2][0];
     r->v[layer] = r->plane[layer % 2][p->c->attn == ATTN_MLA ? 0 : 1];
-    int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, -1);
+    int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
-    if (p->n_ranks == 1) {
-        TRY(attention_rows(r, y, layer, PASS_ALL, NULL));
-        TRY(gpu_pair_set(r->kv_on[layer % 2], r->main));
-    } else {
-        TRY(attention_rows(r, y, layer, PASS_KV, NULL));
-        TRY(gpu_pair_set(r->kv_on[layer % 2], r->main));
+    TRY(attention_rows(r, y, layer, p->n_ranks == 1 ? PASS_ALL : PASS_KV, NULL));
+    trace_end(p->trace, span, r->main);
+    TRY(gpu_pair_set(r->kv_on[layer % 2], r->main));
+    if (p->n_ranks > 1) {
         TRY(kvring_receive(r, layer));
         TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
         for (; steps < p->n_ranks - 1; steps++) TRY(kvring_arrived(r, layer, steps + 1)); /* kvring.c counts on it */
     }
-    trace_end(p->trace, span, r->main);
     TRY(gpu_pair_set(r->kv_read[layer % 2], r->main));
     return ring_used(&r->dense, module, r->main);
 }
