@@ -23,7 +23,7 @@
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
 
-enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 64 << 10, TASK_ROWS = 64 };
+enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 128 };
 
 struct group {
     const struct expert *expert;
@@ -220,15 +220,16 @@ static int wave_run(struct wave *w) {
             most = g->n * g->per * 2 > most ? g->n * g->per * 2 : most;
         } else {
             int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
+            int share = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* every thread takes part in an expert, up to a point */
+            per = per < share ? per : share;
             g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per;
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = (g->inter + g->per - 1) / g->per;
     }
     int sharing = n_threads / w->nodes > 1 ? n_threads / w->nodes : 1; /* threads that share the rows of y */
-    w->rows = round_up(o->hidden / (sharing * 8), 16);
-    if (w->any_many) w->rows = round_up(o->hidden / (sharing * 4), w->gemm->row_tile);
-    int cap = w->any_many ? round_up(256, w->gemm->row_tile) : 128, floor = 16;
+    w->rows = round_up(o->hidden / (sharing * 4), w->any_many ? w->gemm->row_tile : 16);
+    int cap = w->any_many ? round_up(256, w->gemm->row_tile) : 256, floor = 16;
     w->rows = w->rows < floor ? floor : w->rows > cap ? cap : w->rows;
     w->parts = (o->hidden + w->rows - 1) / w->rows;
     for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->rows > most ? w->groups[i].n * w->rows : most;

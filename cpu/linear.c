@@ -7,7 +7,7 @@
 #include "cpu/gemm.h"
 
 enum {
-    TASK_BYTES = 96 << 10, /* of weights in a task: long enough to hide the hand-over, short enough to share evenly */
+    TASK_BYTES = 512 << 10, /* of weights in a task, at most: long stretches are read faster than short ones */
     TASK_ROWS = 128,       /* at most, the width of the tile on the stack */
     TASK_COLS = 256,       /* columns of a transposed product */
 };
@@ -133,7 +133,9 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     }
     if (o->n > KERNEL_TOKENS && !o->exact) return many_run(j.x, o, batch);
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
+    int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* and enough of them to share evenly */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;
+    if (j.per > share) j.per = share / 8 * 8;
     j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per;
     j.parts = (o->w.rows + j.per - 1) / j.per;
     return exec_each(j.x, batch * j.parts, rows_task, &j);
