@@ -23,7 +23,7 @@
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
 
-enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 128 };
+enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64 };
 
 struct group {
     const struct expert *expert;
@@ -212,7 +212,7 @@ static int wave_run(struct wave *w) {
         w->any_many |= g->many;
         any_late |= o->late && g->id < o->n_experts && o->late[g->id];
         if (g->many) {
-            g->per = round_up(TASK_ROWS, w->gemm->row_tile);
+            g->per = round_up(MANY_ROWS, w->gemm->row_tile);
             g->packed_x = size, size += align64(w->gemm->packed_bytes(g->n, o->hidden));
             g->packed_h = size, size += align64(w->gemm->packed_bytes(g->n, g->inter));
             size_t a = w->gemm->scratch_bytes(g->n, o->hidden), b = w->gemm->scratch_bytes(g->n, g->inter);

@@ -13,7 +13,7 @@ enum {
     AHEAD = 2560, /* bytes that prefetch runs ahead in each row */
     PART = 512,   /* columns of a partial sum where no scale block ends it first */
     CHUNK = 32,   /* rows that go through a span of columns together */
-    STREAM = 128, /* rows of one token's chunk, walked as ROWS_1 streams a quarter or so apart */
+    STREAM = 256, /* rows of one token's chunk, walked as ROWS_1 streams a quarter or so apart */
     SPAN_FLOATS = 6144,
 };
 
@@ -58,20 +58,20 @@ INLINE int part_end(int c, int edge, int k1) {
     int end = c + PART < edge ? c + PART : edge;
     return end < k1 ? end : k1;
 }
-/* sum += part * scale of block b. */
-INLINE void piece_scale(const struct piece *p, V (*sum)[KERNEL_TOKENS], V part[8][KERNEL_TOKENS], const size_t *scale_row, int b, const float lift,
+/* sum[row * N + token] += part * scale of block b. */
+INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS], const size_t *scale_row, int b, const float lift,
                         const int R, const int N) {
     const struct mat *w = p->w;
     EACH (int i = 0; i < R; i++) {
         V s = vset1((w->scale ? scale_get(w->scale, w->scale_dtype, scale_row[i] + (size_t)b) : 1.0f) * lift);
-        EACH (int t = 0; t < N; t++) sum[i * p->gap][t] = vfma(part[i][t], s, sum[i * p->gap][t]);
+        EACH (int t = 0; t < N; t++) sum[i * p->gap * N + t] = vfma(part[i][t], s, sum[i * p->gap * N + t]);
     }
 }
 /* One token's x is lifted as it is loaded; for several the span was copied lifted. */
 INLINE V lift_x(V x, const int N, const int format) { return format == DT_E4M3 && N == 1 && E4M3_X != 1 ? vmul(x, vset1(E4M3_X)) : x; }
 INLINE V load_x(const float *x, const int N, const int format) { return lift_x(vload(x), N, format); }
 
-INLINE void piece(const struct piece *p, V (*sum)[KERNEL_TOKENS], const int R, const int N, const int format) {
+INLINE void piece(const struct piece *p, V *sum, const int R, const int N, const int format) {
     const size_t size = format_bytes(format), past = size * (size_t)p->k1;
     const uint8_t *row[8];
     size_t scale_row[8];
@@ -124,7 +124,7 @@ INLINE void piece(const struct piece *p, V (*sum)[KERNEL_TOKENS], const int R, c
 }
 
 /* E2M1 in blocks of an even number of columns: 2 * LANES columns a step, even and odd ones apart. */
-INLINE void piece_e2m1(const struct piece *p, V (*sum)[KERNEL_TOKENS], const int R, const int N) {
+INLINE void piece_e2m1(const struct piece *p, V *sum, const int R, const int N) {
     const uint8_t *row[8];
     size_t scale_row[8];
     piece_rows(p, row, scale_row, R);
@@ -156,7 +156,7 @@ INLINE void piece_e2m1(const struct piece *p, V (*sum)[KERNEL_TOKENS], const int
         if (c == edge) b++, edge += p->block;
     }
 }
-INLINE void any_piece(const struct piece *p, V (*sum)[KERNEL_TOKENS], const int R, const int N, const int format) {
+INLINE void any_piece(const struct piece *p, V *sum, const int R, const int N, const int format) {
     if (format == DT_E2M1) piece_e2m1(p, sum, R, N);
     else piece(p, sum, R, N, format);
 }
@@ -188,15 +188,15 @@ INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, con
     const int64_t stride = (int64_t)w->stride;
     for (int r0 = 0; r0 < w->rows; r0 += STREAM) {
         const int rows = w->rows - r0 < STREAM ? w->rows - r0 : STREAM, gap = rows / R;
-        V sum[STREAM][KERNEL_TOKENS];
-        for (int i = 0; i < rows; i++) sum[i][0] = vzero();
+        V sum[STREAM];
+        for (int i = 0; i < rows; i++) sum[i] = vzero();
         struct piece p = {w, x, r0, gap, 0, w->cols, block, stride};
         for (; p.r < r0 + gap; p.r++) {
             if (p.r == r0 + gap - 1) p.jump = (rows - gap + 1) * stride; /* the streams begin again in the next chunk */
             any_piece(&p, sum + (p.r - r0), R, 1, format);
         }
         for (p.r = r0 + gap * R, p.gap = 1, p.jump = stride; p.r < r0 + rows; p.r++) any_piece(&p, sum + (p.r - r0), 1, 1, format);
-        for (int i = 0; i < rows; i++) y[r0 + i] = vsum(sum[i][0]);
+        for (int i = 0; i < rows; i++) y[r0 + i] = vsum(sum[i]);
     }
 }
 
@@ -205,10 +205,10 @@ INLINE void all_rows(float *const *y, const float *const *x, const struct mat *w
     const int64_t stride = (int64_t)w->stride;
     for (int r0 = 0; r0 < w->rows; r0 += CHUNK) {
         const int rows = w->rows - r0 < CHUNK ? w->rows - r0 : CHUNK;
-        V sum[CHUNK][KERNEL_TOKENS];
+        V sum[CHUNK * KERNEL_TOKENS];
         float span_x[SPAN_FLOATS + KERNEL_TOKENS * LANES] __attribute__((aligned(64)));
         for (int i = 0; i < rows; i++)
-            EACH (int t = 0; t < N; t++) sum[i][t] = vzero();
+            EACH (int t = 0; t < N; t++) sum[i * N + t] = vzero();
         for (int k0 = 0, k1; k0 < w->cols; k0 = k1) {
             k1 = span_end(k0, w->cols, block, SPAN_FLOATS / N);
             const float *copied[KERNEL_TOKENS];
@@ -218,15 +218,15 @@ INLINE void all_rows(float *const *y, const float *const *x, const struct mat *w
             for (; p.r + R <= r0 + rows; p.r += R) {
                 p.jump = R * stride + size * k0; /* the rows below, or else the next span from the chunk's first row */
                 if (p.r + 2 * R > r0 + rows && k1 < w->cols) p.jump = (r0 - p.r) * stride + size * k1;
-                any_piece(&p, sum + (p.r - r0), R, N, format);
+                any_piece(&p, sum + (p.r - r0) * N, R, N, format);
             }
             for (; R > 1 && p.r < r0 + rows; p.r++) {
                 p.jump = stride + size * k0;
-                any_piece(&p, sum + (p.r - r0), 1, N, format);
+                any_piece(&p, sum + (p.r - r0) * N, 1, N, format);
             }
         }
         for (int i = 0; i < rows; i++)
-            EACH (int t = 0; t < N; t++) y[t][r0 + i] = vsum(sum[i][t]);
+            EACH (int t = 0; t < N; t++) y[t][r0 + i] = vsum(sum[i * N + t]);
     }
 }
 INLINE void all_tokens(float *const *y, const float *const *x, int n, const struct mat *w, const int format) {

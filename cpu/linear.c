@@ -8,7 +8,7 @@
 
 enum {
     TASK_BYTES = 512 << 10, /* of weights in a task, at most: long stretches are read faster than short ones */
-    TASK_ROWS = 128,       /* at most, the width of the tile on the stack */
+    TASK_ROWS = 256,       /* at most, the width of the tile on the stack */
     TASK_COLS = 256,       /* columns of a transposed product */
 };
 
