@@ -9,7 +9,8 @@
 
 #include "cpu/exec.h"
 
-enum { TILE = 64, BLOCK = 32, CHUNK = 512, ENOUGH = 64 /* blocks that need no cut along the keys */ };
+enum { TILE = 64, BLOCK = 32, CHUNK = 512, ENOUGH = 64, /* blocks that need no cut along the keys */
+       FEW = 4 /* tokens: decode, and the verification of drafts, keep what BF16 would round away */ };
 
 struct job {
     struct cpu_exec *x;
@@ -18,6 +19,8 @@ struct job {
     int head_blocks, token_blocks;    /* head blocks of one KV head */
     int chunk, n_chunks;
     bool same; /* v is k's own plane */
+    bool bf16; /* keys and values are multiplied as they lie */
+    bool split; /* then: queries and probabilities as two BF16 each */
     float *part, *part_ms; /* chunks' partial out [chunk][token][head][v_dim] and (max, sum), when n_chunks > 1 */
     uint8_t *scratch;
     size_t scratch_part;
@@ -26,9 +29,13 @@ struct job {
 struct scratch { /* of one thread, carved from job.scratch */
     float *k, *v, *out; /* [TILE, k.dim], [TILE, v_dim], [BLOCK, v_dim] */
     float *s;           /* [BLOCK, TILE] */
+    uint16_t *q16;      /* [BLOCK, q16_row] instead of k and v where job.bf16 */
 };
-static size_t scratch_bytes(const struct op_attention *o) {
-    size_t floats = (size_t)TILE * (size_t)(o->k.dim + o->v_dim) + (size_t)BLOCK * (size_t)o->v_dim + BLOCK * TILE;
+static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split ? 2 : 1); }
+static size_t scratch_bytes(const struct job *j) {
+    const struct op_attention *o = j->o;
+    size_t floats = (size_t)BLOCK * (size_t)o->v_dim + BLOCK * TILE;
+    floats += j->bf16 ? (size_t)(BLOCK * q16_row(j)) / 2 : (size_t)TILE * (size_t)(o->k.dim + o->v_dim);
     return (floats * 4 + 3 * 64 + 63) / 64 * 64;
 }
 static struct scratch carve(const struct job *j, int thread) {
@@ -37,6 +44,7 @@ static struct scratch carve(const struct job *j, int thread) {
     s.out = s.s + BLOCK * TILE;
     s.k = s.out + (BLOCK * j->o->v_dim + 15) / 16 * 16;
     s.v = s.k + (TILE * j->o->k.dim + 15) / 16 * 16;
+    s.q16 = (uint16_t *)s.k;
     return s;
 }
 
@@ -53,8 +61,16 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
     size_t width = (size_t)p->heads * (size_t)p->dim, at = (size_t)j0 * width + (size_t)head * (size_t)p->dim, size = dtype_bytes(p->dtype, 1);
     *ld = p->dtype == DT_F32 ? (int)width : dim;
     if (p->dtype == DT_F32) return (const float *)p->data + at;
-    for (int i = 0; i < n; i++) j->x->k.widen[p->dtype](buf + i * dim, (const uint8_t *)p->data + (at + (size_t)i * width) * size, dim);
+    const uint8_t *row = (const uint8_t *)p->data + at * size;
+    for (int i = 0; i < n; i++, row += width * size) {
+        for (size_t line = 0; line < (size_t)dim * size; line += 64) __builtin_prefetch(row + (size_t)TILE * width * size + line); /* the next tile's */
+        j->x->k.widen[p->dtype](buf + i * dim, row, dim);
+    }
     return buf;
+}
+
+static const uint16_t *row16(const struct kv_plane *p, int head, int j0) {
+    return (const uint16_t *)p->data + ((size_t)j0 * (size_t)p->heads + (size_t)head) * (size_t)p->dim;
 }
 
 struct rows { /* the query rows of a block */
@@ -80,12 +96,16 @@ static void times_scale(const struct kv_plane *p, int head, const struct rows *r
 static void one_tile(const struct job *j, struct rows *r, const struct scratch *w, int kv_head, int j0, int n) {
     const struct op_attention *o = j->o;
     const struct kernels *k = &j->x->k;
-    int ldk, ldv;
-    const float *kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, w->k, &ldk), *vt = kt;
-    if (j->same) ldv = ldk;
-    else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, w->v, &ldv);
+    int ldk = o->k.heads * o->k.dim, ldv = o->v.heads * o->v.dim;
+    const float *kt = NULL, *vt = NULL;
+    if (!j->bf16) {
+        vt = kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, w->k, &ldk);
+        if (j->same) ldv = ldk;
+        else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, w->v, &ldv);
+    }
     float corr[BLOCK];
-    k->qk(w->s, TILE, r->q, r->n, kt, ldk, n, o->k.dim, o->scale);
+    if (j->bf16) k->qk16(w->s, TILE, w->q16, r->n, row16(&o->k, kv_head, j0), ldk, n, o->k.dim, j->split);
+    else k->qk(w->s, TILE, r->q, r->n, kt, ldk, n, o->k.dim, o->scale);
     times_scale(&o->k, kv_head, r, w->s, j0, n);
     mask(r, w->s, j0, n);
     for (int i = 0; i < r->n; i++) {
@@ -97,7 +117,8 @@ static void one_tile(const struct job *j, struct rows *r, const struct scratch *
         }
     }
     times_scale(&o->v, kv_head, r, w->s, j0, n);
-    k->pv(w->out, o->v_dim, corr, w->s, TILE, r->n, vt, ldv, n, o->v_dim);
+    if (j->bf16) k->pv16(w->out, o->v_dim, corr, w->s, TILE, r->n, row16(&o->v, kv_head, j0), ldv, n, o->v_dim, j->split, !j->same);
+    else k->pv(w->out, o->v_dim, corr, w->s, TILE, r->n, vt, ldv, n, o->v_dim);
 }
 
 static void finish(const struct job *j, int token, int head, const float *acc, float max, float sum) {
@@ -130,6 +151,7 @@ static void block_task(void *arg, int task, int thread) {
             r.token[i] = t, r.head[i] = head;
             r.q[i] = o->q + (size_t)t * (size_t)o->ldq + (size_t)head * (size_t)o->k.dim;
             r.max[i] = -INFINITY, r.sum[i] = 0;
+            if (j->bf16) j->x->k.qk16_pack(w.q16 + (size_t)i * (size_t)q16_row(j), r.q[i], o->k.dim, o->scale, j->split);
             visible(o, t, &r.lo[i], &r.hi[i]);
             if (r.lo[i] < r.hi[i]) lo = r.lo[i] < lo ? r.lo[i] : lo, hi = r.hi[i] > hi ? r.hi[i] : hi;
         }
@@ -178,7 +200,9 @@ int attention_run(struct exec *base, const struct op_attention *o) {
     int blocks = j.token_blocks * j.head_blocks * o->k.heads;
     j.chunk = CHUNK;
     j.n_chunks = blocks >= ENOUGH || o->n_keys <= CHUNK ? 1 : (o->n_keys + CHUNK - 1) / CHUNK;
-    j.scratch_part = scratch_bytes(o);
+    j.bf16 = j.x->k.qk16 && o->k.dtype == DT_BF16 && o->v.dtype == DT_BF16;
+    j.split = o->n <= FEW;
+    j.scratch_part = scratch_bytes(&j);
     size_t scratch = j.scratch_part * (size_t)pool_threads(j.x->pool), rows = (size_t)o->n * (size_t)o->n_heads;
     size_t part = j.n_chunks > 1 ? rows * (size_t)j.n_chunks * 4 : 0;
     j.scratch = exec_space(j.x, scratch + part * (size_t)(o->v_dim + 2));

@@ -34,6 +34,7 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
         kernels_avx512(k), quant_avx512(k);
         if (f & CPU_F_SUBNORMAL) kernels_avx512sub(k);
         else if (f & CPU_F_VBMI) kernels_avx512vbmi(k);
+        if (f & CPU_F_BF16_FAST) kernels_avx512bf16(k);
     }
 }
 

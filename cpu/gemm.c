@@ -1,20 +1,12 @@
 /* Which many-token product runs here, and what all of them share. */
 #include "cpu/gemm.h"
 
-#include <cpuid.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "cpu/gemm_inner.h"
 
 /* ---- Choice ---- */
-
-/* vdpbf16ps does twice the work of a float32 FMA an instruction. AMD issues it at the same rate (measured on Zen 5: 575
- * against 288 GFLOP/s a core), Intel at a quarter of it (Granite Rapids: 120 against 240), so there float32 is faster. */
-static bool bf16_is_fast(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
-}
 
 bool gemm_has(const struct gemm *g) {
     const unsigned vnni = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
@@ -28,7 +20,7 @@ bool gemm_has(const struct gemm *g) {
 
 const struct gemm *gemm_for(enum cpu_level level) {
     if (level >= CPU_AMX && gemm_has(&gemm_amx)) return &gemm_amx;
-    if (level >= CPU_AVX512 && gemm_has(&gemm_avx512bf16) && bf16_is_fast()) return &gemm_avx512bf16;
+    if (level >= CPU_AVX512 && gemm_has(&gemm_avx512bf16) && (cpu_flags() & CPU_F_BF16_FAST)) return &gemm_avx512bf16;
     if (level >= CPU_AVX512) return &gemm_avx512;
     return level >= CPU_AVX2 ? &gemm_avx2 : &gemm_scalar;
 }

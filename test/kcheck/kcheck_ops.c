@@ -142,6 +142,8 @@ static void check_attention(const struct attention_case *c) {
                              .n_keys = c->n_keys, .window = c->window, .scale = 0.3f};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
+    /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16, of few tokens to twice its bits. */
+    const double loose = !products_bf16 || c->dtype != DT_BF16 ? 1 : c->n > 4 ? 1000 : 4;
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->heads; h++) {
             int g = h / (c->heads / c->kv_heads), at = c->positions ? pos[t] : c->q_pos0 + t;
@@ -156,11 +158,11 @@ static void check_attention(const struct attention_case *c) {
             for (int j = 0; j < c->n_keys; j++) sum += p[j] = max > -INFINITY ? exp(p[j] - max) : 0;
             if (c->sinks) sum += exp(sinks[h] - max);
             double lse = sum > 0 ? max + log(sum) : -INFINITY, got = both[n_out + (size_t)(t * c->heads + h)];
-            if (lse == -INFINITY ? got != -INFINITY : !(fabs(got - lse) <= 1e-5 * (1 + fabs(lse)))) fail("lse", t, h, got, lse);
+            if (lse == -INFINITY ? got != -INFINITY : !(fabs(got - lse) <= 1e-5 * loose * (1 + fabs(lse)))) fail("lse", t, h, got, lse);
             for (int i = 0; i < c->v_dim; i++) {
                 double want = 0;
                 for (int j = 0; j < c->n_keys; j++) want += p[j] * vl[(size_t)j * vrow + (size_t)(g * (c->same ? c->dim : c->v_dim) + i)];
-                near("attention", t, h * c->v_dim + i, both[t * ldo + h * c->v_dim + i], sum > 0 ? want / sum : 0, 2e-5);
+                near("attention", t, h * c->v_dim + i, both[t * ldo + h * c->v_dim + i], sum > 0 ? want / sum : 0, 2e-5 * loose);
             }
         }
     free(p), free(both), free(was);
@@ -335,7 +337,8 @@ int main(int argc, char **argv) {
             {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},      {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
             {3, 8, 2, 16, 16, 900, 0, 1100, 200, DT_F32, false, true, false}, {1, 40, 1, 48, 40, 1500, 0, 1400, 0, DT_BF16, true, false, false},
             {2, 16, 4, 32, 32, 700, 0, 702, 0, DT_E4M3, false, false, false}, {70, 4, 4, 24, 16, 10, 0, 80, 0, DT_F32, false, false, false},
-            {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},   {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
+            {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},   {1, 7, 1, 130, 72, 300, 0, 203, 0, DT_BF16, false, false, false},
+            {4, 4, 2, 64, 128, 600, 0, 603, 70, DT_BF16, false, true, true}, {70, 6, 2, 33, 17, 60, 0, 131, 0, DT_BF16, false, true, false},   {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
             {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},    {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
         };
         for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
