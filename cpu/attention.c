@@ -1,22 +1,24 @@
 /* Attention in tiles: a block of query rows (tokens x heads that share a KV head) against TILE keys at a time, with the
  * softmax kept up to date on the way (online softmax), so that no row of scores is ever stored whole. KV tiles are
- * widened to float32 once for all rows of the block.
- * Few blocks (decode) would leave threads idle over a long context, so their keys are also cut into chunks of a fixed
- * number; each chunk gives (out, max, sum), and these are merged in rising order of chunk. Both cuts follow from the
- * shape alone, never from the number of threads. */
+ * widened to float32, or copied together, once for all rows of the block.
+ * Few rows (decode) make one block over all KV heads, which reads its keys and values straight through; their keys are cut
+ * into chunks, each gives (out, max, sum), and these are merged in rising order of chunk. Both cuts follow from the shape
+ * alone, never from the number of threads. */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/exec.h"
 
-enum { TILE = 64, BLOCK = 32, CHUNK = 512, ENOUGH = 64, /* blocks that need no cut along the keys */
+enum { TILE = 64, BLOCK = 32, ENOUGH = 64 /* blocks that need no cut along the keys */, WIDE = 128 /* rows of a block over all KV heads */,
        FEW = 4 /* tokens: decode, and the verification of drafts, keep what BF16 would round away */ };
 
 struct job {
     struct cpu_exec *x;
     const struct op_attention *o;
-    int group, heads_per, tokens_per; /* query heads of a KV head; heads and tokens in a block */
-    int head_blocks, token_blocks;    /* head blocks of one KV head */
+    int group, heads_per, tokens_per; /* query heads of a KV head; of these in a block; tokens in a block */
+    int head_blocks, token_blocks;    /* head blocks of one KV head, or 1 where wide */
+    int rows;                         /* of a block, at most */
+    bool wide;                        /* a block has all KV heads */
     int chunk, n_chunks;
     bool same; /* v is k's own plane */
     bool bf16; /* keys and values are multiplied as they lie */
@@ -27,24 +29,27 @@ struct job {
 };
 
 struct scratch { /* of one thread, carved from job.scratch */
-    float *k, *v, *out; /* [TILE, k.dim], [TILE, v_dim], [BLOCK, v_dim] */
-    float *s;           /* [BLOCK, TILE] */
-    uint16_t *q16;      /* [BLOCK, q16_row] instead of k and v where job.bf16 */
+    float *k, *v, *out; /* [TILE, k.dim], [TILE, v_dim], [rows, v_dim] */
+    float *s;           /* [BLOCK, TILE], or of one KV head */
+    uint16_t *k16, *v16, *q16; /* where job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows, q16_row] */
 };
 static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split ? 2 : 1); }
 static size_t scratch_bytes(const struct job *j) {
     const struct op_attention *o = j->o;
-    size_t floats = (size_t)BLOCK * (size_t)o->v_dim + BLOCK * TILE;
-    floats += j->bf16 ? (size_t)(BLOCK * q16_row(j)) / 2 : (size_t)TILE * (size_t)(o->k.dim + o->v_dim);
-    return (floats * 4 + 3 * 64 + 63) / 64 * 64;
+    size_t floats = (size_t)j->rows * (size_t)(o->v_dim + TILE);
+    size_t tiles = (size_t)TILE * (size_t)(o->k.dim + o->v_dim);
+    floats += j->bf16 ? (tiles + (size_t)(j->rows * q16_row(j))) / 2 : tiles;
+    return (floats * 4 + 4 * 64 + 63) / 64 * 64;
 }
 static struct scratch carve(const struct job *j, int thread) {
     struct scratch s;
     s.s = (float *)(j->scratch + (size_t)thread * j->scratch_part);
-    s.out = s.s + BLOCK * TILE;
-    s.k = s.out + (BLOCK * j->o->v_dim + 15) / 16 * 16;
+    s.out = s.s + j->rows * TILE;
+    s.k = s.out + (j->rows * j->o->v_dim + 15) / 16 * 16;
     s.v = s.k + (TILE * j->o->k.dim + 15) / 16 * 16;
-    s.q16 = (uint16_t *)s.k;
+    s.k16 = (uint16_t *)s.k;
+    s.v16 = s.k16 + (TILE * j->o->k.dim + 31) / 32 * 32;
+    s.q16 = s.v16 + (TILE * j->o->v_dim + 31) / 32 * 32;
     return s;
 }
 
@@ -56,69 +61,88 @@ static void visible(const struct op_attention *o, int i, int *lo, int *hi) {
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
 }
 
+/* What a head asks for of the next tile while it works on this one: `each` bytes a row, n rows so far apart. In a wide block
+ * the shares of all heads are the whole of it, in order. */
+static struct ahead ahead_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim) {
+    const size_t width = (size_t)p->heads * dtype_bytes(p->dtype, (size_t)p->dim), one = dtype_bytes(p->dtype, (size_t)p->dim);
+    const uint8_t *next = (const uint8_t *)p->data + (size_t)(j0 + n) * width;
+    if (j->wide) return (struct ahead){next + (size_t)n * one * (size_t)head, one, n, (int)one};
+    return (struct ahead){next + one * (size_t)head, width, n, (int)dtype_bytes(p->dtype, (size_t)dim)};
+}
+
 /* Rows [j0, j0 + n) of one head as float32: in place where they are, else widened into buf. Scales are not applied. */
 static const float *tile_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, float *buf, int *ld) {
     size_t width = (size_t)p->heads * (size_t)p->dim, at = (size_t)j0 * width + (size_t)head * (size_t)p->dim, size = dtype_bytes(p->dtype, 1);
     *ld = p->dtype == DT_F32 ? (int)width : dim;
     if (p->dtype == DT_F32) return (const float *)p->data + at;
-    const uint8_t *row = (const uint8_t *)p->data + at * size;
-    for (int i = 0; i < n; i++, row += width * size) {
-        for (size_t line = 0; line < (size_t)dim * size; line += 64) __builtin_prefetch(row + (size_t)TILE * width * size + line); /* the next tile's */
-        j->x->k.widen[p->dtype](buf + i * dim, row, dim);
+    struct ahead a = ahead_of(j, p, head, j0, n, dim);
+    for (int i = 0; i < n; i++, a.next += a.stride) {
+        for (int c = 0; c < a.each; c += 64) __builtin_prefetch(a.next + c);
+        j->x->k.widen[p->dtype](buf + i * dim, (const uint8_t *)p->data + (at + (size_t)i * width) * size, dim);
     }
     return buf;
 }
-
-static const uint16_t *row16(const struct kv_plane *p, int head, int j0) {
-    return (const uint16_t *)p->data + ((size_t)j0 * (size_t)p->heads + (size_t)head) * (size_t)p->dim;
+/* The same for products of BF16 pairs. Of several heads in a row one has lines that fall into few sets of the caches, so its
+ * tile is copied together. */
+static const uint16_t *tile16(const struct kv_plane *p, int head, int j0, int n, int dim, uint16_t *buf, int *ld) {
+    const size_t width = (size_t)p->heads * (size_t)p->dim;
+    const uint16_t *row = (const uint16_t *)p->data + (size_t)j0 * width + (size_t)head * (size_t)p->dim;
+    *ld = p->heads > 1 ? dim : (int)width;
+    if (p->heads == 1) return row;
+    for (int i = 0; i < n; i++, row += width) memcpy(buf + i * dim, row, (size_t)dim * 2);
+    return buf;
 }
 
-struct rows { /* the query rows of a block */
-    int n, token[BLOCK], head[BLOCK], lo[BLOCK], hi[BLOCK];
-    const float *q[BLOCK];
-    float max[BLOCK], sum[BLOCK];
+struct rows { /* the query rows of a block; those of a KV head lie together */
+    int n, token[WIDE], head[WIDE], lo[WIDE], hi[WIDE];
+    const float *q[WIDE];
+    float max[WIDE], sum[WIDE];
 };
 
-static void mask(const struct rows *r, float *s, int j0, int n) {
-    for (int i = 0; i < r->n; i++) {
+static void mask(const struct rows *r, int r0, int r1, float *s, int j0, int n) {
+    for (int i = r0; i < r1; i++) {
         if (r->lo[i] <= j0 && r->hi[i] >= j0 + n) continue;
         for (int c = 0; c < n; c++)
-            if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[i * TILE + c] = -INFINITY;
+            if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[(i - r0) * TILE + c] = -INFINITY;
     }
 }
-static void times_scale(const struct kv_plane *p, int head, const struct rows *r, float *s, int j0, int n) {
+static void times_scale(const struct kv_plane *p, int head, int rows, float *s, int j0, int n) {
     if (p->dtype != DT_E4M3) return;
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; i < rows; i++)
         for (int c = 0; c < n; c++) s[i * TILE + c] *= p->scale[(size_t)(j0 + c) * (size_t)p->heads + (size_t)head];
 }
 
-/* One tile of keys for all rows. Rows that see none of it keep what they have. */
-static void one_tile(const struct job *j, struct rows *r, const struct scratch *w, int kv_head, int j0, int n) {
+/* One tile of keys of a KV head for rows [r0, r1). Rows that see none of it keep what they have. */
+static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head, int j0, int n) {
     const struct op_attention *o = j->o;
     const struct kernels *k = &j->x->k;
-    int ldk = o->k.heads * o->k.dim, ldv = o->v.heads * o->v.dim;
+    int ldk, ldv;
     const float *kt = NULL, *vt = NULL;
-    if (!j->bf16) {
-        vt = kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, w->k, &ldk);
-        if (j->same) ldv = ldk;
-        else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, w->v, &ldv);
-    }
-    float corr[BLOCK];
-    if (j->bf16) k->qk16(w->s, TILE, w->q16, r->n, row16(&o->k, kv_head, j0), ldk, n, o->k.dim, j->split);
-    else k->qk(w->s, TILE, r->q, r->n, kt, ldk, n, o->k.dim, o->scale);
-    times_scale(&o->k, kv_head, r, w->s, j0, n);
-    mask(r, w->s, j0, n);
-    for (int i = 0; i < r->n; i++) {
-        float *s = w->s + i * TILE;
-        if (r->lo[i] < j0 + n && r->hi[i] > j0 && r->lo[i] < r->hi[i]) corr[i] = k->soft(s, n, &r->max[i], &r->sum[i]);
+    const uint16_t *k16 = NULL, *v16 = NULL;
+    if (j->bf16) v16 = k16 = tile16(&o->k, kv_head, j0, n, o->k.dim, w->k16, &ldk);
+    else vt = kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, w->k, &ldk);
+    if (j->same) ldv = ldk;
+    else if (j->bf16) v16 = tile16(&o->v, kv_head, j0, n, o->v_dim, w->v16, &ldv);
+    else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, w->v, &ldv);
+    struct ahead ak = ahead_of(j, &o->k, kv_head, j0, n, o->k.dim), av = {0};
+    if (!j->same) av = ahead_of(j, &o->v, kv_head, j0, n, o->v_dim);
+    float corr[WIDE], *out = w->out + (size_t)r0 * (size_t)o->v_dim;
+    const int rows = r1 - r0;
+    if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)r0 * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
+    else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
+    times_scale(&o->k, kv_head, rows, w->s, j0, n);
+    mask(r, r0, r1, w->s, j0, n);
+    for (int i = r0; i < r1; i++) {
+        float *s = w->s + (i - r0) * TILE;
+        if (r->lo[i] < j0 + n && r->hi[i] > j0 && r->lo[i] < r->hi[i]) corr[i - r0] = k->soft(s, n, &r->max[i], &r->sum[i]);
         else {
-            corr[i] = 1;
+            corr[i - r0] = 1;
             memset(s, 0, (size_t)n * 4);
         }
     }
-    times_scale(&o->v, kv_head, r, w->s, j0, n);
-    if (j->bf16) k->pv16(w->out, o->v_dim, corr, w->s, TILE, r->n, row16(&o->v, kv_head, j0), ldv, n, o->v_dim, j->split, !j->same);
-    else k->pv(w->out, o->v_dim, corr, w->s, TILE, r->n, vt, ldv, n, o->v_dim);
+    times_scale(&o->v, kv_head, rows, w->s, j0, n);
+    if (j->bf16) k->pv16(out, o->v_dim, corr, w->s, TILE, rows, v16, ldv, n, o->v_dim, j->split, &av);
+    else k->pv(out, o->v_dim, corr, w->s, TILE, rows, vt, ldv, n, o->v_dim);
 }
 
 static void finish(const struct job *j, int token, int head, const float *acc, float max, float sum) {
@@ -140,26 +164,29 @@ static void block_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_attention *o = j->o;
     struct scratch w = carve(j, thread);
-    struct rows r = {0};
-    int chunk = task % j->n_chunks, block = task / j->n_chunks;
-    int head_block = block % (j->head_blocks * o->k.heads), token_block = block / (j->head_blocks * o->k.heads);
-    int kv_head = head_block / j->head_blocks, h0 = head_block % j->head_blocks * j->heads_per;
-    int lo = o->n_keys, hi = 0;
-    for (int t = token_block * j->tokens_per; t < o->n && t < (token_block + 1) * j->tokens_per; t++)
-        for (int h = h0; h < j->group && h < h0 + j->heads_per; h++) {
-            int i = r.n++, head = kv_head * j->group + h;
-            r.token[i] = t, r.head[i] = head;
-            r.q[i] = o->q + (size_t)t * (size_t)o->ldq + (size_t)head * (size_t)o->k.dim;
-            r.max[i] = -INFINITY, r.sum[i] = 0;
-            if (j->bf16) j->x->k.qk16_pack(w.q16 + (size_t)i * (size_t)q16_row(j), r.q[i], o->k.dim, o->scale, j->split);
-            visible(o, t, &r.lo[i], &r.hi[i]);
-            if (r.lo[i] < r.hi[i]) lo = r.lo[i] < lo ? r.lo[i] : lo, hi = r.hi[i] > hi ? r.hi[i] : hi;
-        }
+    struct rows r;
+    int chunk = task % j->n_chunks, block = task / j->n_chunks, columns = j->wide ? 1 : j->head_blocks * o->k.heads;
+    int head_block = block % columns, token_block = block / columns, lo = o->n_keys, hi = 0;
+    int kv0 = j->wide ? 0 : head_block / j->head_blocks, kv1 = j->wide ? o->k.heads : kv0 + 1, h0 = j->wide ? 0 : head_block % j->head_blocks * j->heads_per;
+    r.n = 0;
+    for (int kv = kv0; kv < kv1; kv++)
+        for (int t = token_block * j->tokens_per; t < o->n && t < (token_block + 1) * j->tokens_per; t++)
+            for (int h = h0; h < j->group && h < h0 + j->heads_per; h++) {
+                int i = r.n++, head = kv * j->group + h;
+                r.token[i] = t, r.head[i] = head;
+                r.q[i] = o->q + (size_t)t * (size_t)o->ldq + (size_t)head * (size_t)o->k.dim;
+                r.max[i] = -INFINITY, r.sum[i] = 0;
+                if (j->bf16) j->x->k.qk16_pack(w.q16 + (size_t)i * (size_t)q16_row(j), r.q[i], o->k.dim, o->scale, j->split);
+                visible(o, t, &r.lo[i], &r.hi[i]);
+                if (r.lo[i] < r.hi[i]) lo = r.lo[i] < lo ? r.lo[i] : lo, hi = r.hi[i] > hi ? r.hi[i] : hi;
+            }
     memset(w.out, 0, (size_t)r.n * (size_t)o->v_dim * 4);
     int begin = chunk * j->chunk, end = j->n_chunks > 1 ? begin + j->chunk : o->n_keys;
     end = end < hi ? end : hi;
     begin = begin > lo / TILE * TILE ? begin : lo / TILE * TILE;
-    for (int j0 = begin; j0 < end && !exec_stopped(j->x); j0 += TILE) one_tile(j, &r, &w, kv_head, j0, end - j0 < TILE ? end - j0 : TILE);
+    for (int j0 = begin; j0 < end && !exec_stopped(j->x); j0 += TILE) 
+        for (int kv = kv0, each = r.n / (kv1 - kv0); kv < kv1; kv++)
+            one_tile(j, &r, (kv - kv0) * each, (kv - kv0 + 1) * each, &w, kv, j0, end - j0 < TILE ? end - j0 : TILE);
     for (int i = 0; i < r.n; i++) {
         if (j->n_chunks == 1) {
             finish(j, r.token[i], r.head[i], w.out + (size_t)i * (size_t)o->v_dim, r.max[i], r.sum[i]);
@@ -190,16 +217,25 @@ static void merge_task(void *arg, int task, int thread) {
     finish(j, task / o->n_heads, task % o->n_heads, acc, max, sum);
 }
 
+/* Keys of a chunk: short enough that threads find work, long enough that joining them costs little. */
+static int chunk_of(int n_keys) {
+    int keys = n_keys / 16 < 256 ? n_keys / 16 : 256;
+    if (n_keys / 64 > keys) keys = n_keys / 64;
+    return keys < TILE ? TILE : (keys + TILE - 1) / TILE * TILE;
+}
+
 int attention_run(struct exec *base, const struct op_attention *o) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
-    j.heads_per = j.group < BLOCK ? j.group : BLOCK;
-    j.tokens_per = BLOCK / j.heads_per;
+    j.wide = o->n <= FEW && o->n * o->n_heads <= WIDE;
+    j.heads_per = j.group < BLOCK || j.wide ? j.group : BLOCK;
+    j.tokens_per = j.wide ? o->n : BLOCK / j.heads_per;
+    j.rows = j.wide ? o->n * o->n_heads : BLOCK;
     j.head_blocks = (j.group + j.heads_per - 1) / j.heads_per;
     j.token_blocks = (o->n + j.tokens_per - 1) / j.tokens_per;
-    int blocks = j.token_blocks * j.head_blocks * o->k.heads;
-    j.chunk = CHUNK;
-    j.n_chunks = blocks >= ENOUGH || o->n_keys <= CHUNK ? 1 : (o->n_keys + CHUNK - 1) / CHUNK;
+    int blocks = j.token_blocks * (j.wide ? 1 : j.head_blocks * o->k.heads);
+    j.chunk = chunk_of(o->n_keys);
+    j.n_chunks = blocks >= ENOUGH || o->n_keys <= j.chunk ? 1 : (o->n_keys + j.chunk - 1) / j.chunk;
     j.bf16 = j.x->k.qk16 && o->k.dtype == DT_BF16 && o->v.dtype == DT_BF16;
     j.split = o->n <= FEW;
     j.scratch_part = scratch_bytes(&j);

@@ -35,6 +35,13 @@ static QK16_PACK_FN(pack) {
     }
 }
 
+/* The next row of what is asked for. A whole tile at once would be dropped: a core remembers only so many. */
+INLINE void ask(struct ahead *a) {
+    if (a->rows <= 0) return;
+    for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
+    a->next += a->stride, a->rows--;
+}
+
 /* Sums of four vectors, side by side. */
 INLINE __m128 sums(__m512 a, __m512 b, __m512 c, __m512 d) {
     __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)), cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
@@ -65,25 +72,26 @@ INLINE void qk_block(float *s, int lds, const uint16_t *q, int ldq, const uint16
         else _mm_mask_storeu_ps(s + i * lds, (__mmask8)((1 << K) - 1), v);
     }
 }
-INLINE void qk_rows(float *s, int lds, const uint16_t *q, int ldq, const uint16_t *k, int ldk, int nk, int dim, bool ask, const int Q, const int S) {
+INLINE void qk_rows(float *s, int lds, const uint16_t *q, int ldq, const uint16_t *k, int ldk, int nk, int dim, struct ahead *a, const int Q, const int S) {
     int j = 0;
     for (; j + 4 <= nk; j += 4) {
         const uint16_t *at = k + (size_t)j * (size_t)ldk;
-        for (int i = 0; i < 4 && ask; i++) /* the tile that comes next */
-            for (int d = 0; d < dim; d += LANES) _mm_prefetch((const char *)(at + (size_t)(nk + i) * (size_t)ldk + d), _MM_HINT_T0);
+        ask(a);
+        ask(a);
         qk_block(s + j, lds, q, ldq, at, ldk, dim, Q, 4, S);
     }
     for (; j < nk; j++) qk_block(s + j, lds, q, ldq, k + (size_t)j * (size_t)ldk, ldk, dim, Q, 1, S);
 }
-INLINE void qk_all(float *s, int lds, const uint16_t *q, int nq, const uint16_t *k, int ldk, int nk, int dim, const int S) {
+INLINE void qk_all(float *s, int lds, const uint16_t *q, int nq, const uint16_t *k, int ldk, int nk, int dim, struct ahead *a, const int S) {
     const int ldq = (dim + LANES - 1) / LANES * LANES * S;
     int i = 0;
-    for (; i + 4 <= nq; i += 4) qk_rows(s + i * lds, lds, q + (size_t)i * (size_t)ldq, ldq, k, ldk, nk, dim, !i, 4, S);
-    for (; i < nq; i++) qk_rows(s + i * lds, lds, q + (size_t)i * (size_t)ldq, ldq, k, ldk, nk, dim, !i, 1, S);
+    for (; i + 4 <= nq; i += 4) qk_rows(s + i * lds, lds, q + (size_t)i * (size_t)ldq, ldq, k, ldk, nk, dim, a, 4, S);
+    for (; i < nq; i++) qk_rows(s + i * lds, lds, q + (size_t)i * (size_t)ldq, ldq, k, ldk, nk, dim, a, 1, S);
 }
 static QK16_FN(qk) {
-    if (split) qk_all(s, lds, q, nq, k, ldk, nk, dim, 2);
-    else qk_all(s, lds, q, nq, k, ldk, nk, dim, 1);
+    struct ahead a = *ahead;
+    if (split) qk_all(s, lds, q, nq, k, ldk, nk, dim, &a, 2);
+    else qk_all(s, lds, q, nq, k, ldk, nk, dim, &a, 1);
 }
 
 /* Two keys at a time: their values interleaved, and their probabilities as a pair. Interleaving works on 128 bits at a time,
@@ -92,7 +100,7 @@ static const uint32_t first_half[16] = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19
 static const uint32_t join_low[16] = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
 
 /* Q queries by D times 32 dimensions; p: pairs of BF16, plane after plane. */
-INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, bool ask, const int Q,
+INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a, const int Q,
                      const int D, const int S) {
     const __m512i lo = _mm512_loadu_si512(first_half), hi = _mm512_add_epi32(lo, _mm512_set1_epi32(4)), back = _mm512_loadu_si512(join_low),
                   back_hi = _mm512_add_epi32(back, _mm512_set1_epi32(8));
@@ -101,24 +109,20 @@ INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, in
         EACH (int d = 0; d < D; d++) {
             const int left = dim - d * 32;
             const float *at = o + (size_t)i * (size_t)ldo + d * 32;
-            __m512 a = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff : (1 << left) - 1), at);
+            __m512 u = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff : (1 << left) - 1), at);
             __m512 b = left > 16 ? _mm512_maskz_loadu_ps((__mmask16)(left >= 32 ? 0xffff : (1 << (left - 16)) - 1), at + 16) : _mm512_setzero_ps();
             __m512 c = _mm512_set1_ps(corr[i]);
-            sum[i][d][0] = _mm512_mul_ps(_mm512_permutex2var_ps(a, lo, b), c);
-            sum[i][d][1] = _mm512_mul_ps(_mm512_permutex2var_ps(a, hi, b), c);
+            sum[i][d][0] = _mm512_mul_ps(_mm512_permutex2var_ps(u, lo, b), c);
+            sum[i][d][1] = _mm512_mul_ps(_mm512_permutex2var_ps(u, hi, b), c);
         }
     for (int j = 0; j < nk; j += 2) {
         const uint16_t *row = v + (size_t)j * (size_t)ldv;
-        if (ask)
-            EACH (int d = 0; d < D; d++) {
-                _mm_prefetch((const char *)(row + (size_t)nk * (size_t)ldv + d * 32), _MM_HINT_T0);
-                _mm_prefetch((const char *)(row + (size_t)(nk + 1) * (size_t)ldv + d * 32), _MM_HINT_T0);
-            }
+        if (j % 4 == 0) ask(a);
         __m512i pair[2][2];
         EACH (int d = 0; d < D; d++) {
-            __m512i a = load(row + d * 32, dim - d * 32), b = j + 1 < nk ? load(row + ldv + d * 32, dim - d * 32) : _mm512_setzero_si512();
-            pair[d][0] = _mm512_unpacklo_epi16(a, b);
-            pair[d][1] = _mm512_unpackhi_epi16(a, b);
+            __m512i u = load(row + d * 32, dim - d * 32), b = j + 1 < nk ? load(row + ldv + d * 32, dim - d * 32) : _mm512_setzero_si512();
+            pair[d][0] = _mm512_unpacklo_epi16(u, b);
+            pair[d][1] = _mm512_unpackhi_epi16(u, b);
         }
         EACH (int i = 0; i < Q; i++)
             EACH (int s = 0; s < S; s++) {
@@ -139,13 +143,13 @@ INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, in
                                       _mm512_permutex2var_ps(sum[i][d][0], back_hi, sum[i][d][1]));
         }
 }
-INLINE void pv_rows(float *o, int ldo, const float *corr, const uint32_t *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, bool ask, const int Q,
+INLINE void pv_rows(float *o, int ldo, const float *corr, const uint32_t *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a, const int Q,
                     const int S) {
     int d = 0;
-    for (; d + 64 <= dim; d += 64) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, 64, ask, Q, 2, S);
-    for (; d < dim; d += 32) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, dim - d < 32 ? dim - d : 32, ask, Q, 1, S);
+    for (; d + 64 <= dim; d += 64) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, 64, a, Q, 2, S);
+    for (; d < dim; d += 32) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, dim - d < 32 ? dim - d : 32, a, Q, 1, S);
 }
-INLINE void pv_all(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, bool ask, const int S) {
+INLINE void pv_all(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a, const int S) {
     uint16_t pairs[4 * 2][MAX_TILE]; /* query i, plane s: i * S + s */
     for (int i0 = 0; i0 < nq; i0 += 4) {
         const int n = nq - i0 < 4 ? nq - i0 : 4;
@@ -159,15 +163,16 @@ INLINE void pv_all(float *o, int ldo, const float *corr, const float *p, int ldp
             }
         const uint32_t *at = (const uint32_t *)(const void *)pairs;
         float *to = o + (size_t)i0 * (size_t)ldo;
-        if (n == 4) pv_rows(to, ldo, corr + i0, at, S * MAX_TILE / 2, v, ldv, nk, dim, ask && !i0, 4, S);
+        if (n == 4) pv_rows(to, ldo, corr + i0, at, S * MAX_TILE / 2, v, ldv, nk, dim, a, 4, S);
         else
             for (int i = 0; i < n; i++)
-                pv_rows(to + (size_t)i * (size_t)ldo, ldo, corr + i0 + i, at + i * S * MAX_TILE / 2, S * MAX_TILE / 2, v, ldv, nk, dim, ask && !i0 && !i, 1, S);
+                pv_rows(to + (size_t)i * (size_t)ldo, ldo, corr + i0 + i, at + i * S * MAX_TILE / 2, S * MAX_TILE / 2, v, ldv, nk, dim, a, 1, S);
     }
 }
 static PV16_FN(pv) {
-    if (split) pv_all(o, ldo, corr, p, ldp, nq, v, ldv, nk, dim, ask, 2);
-    else pv_all(o, ldo, corr, p, ldp, nq, v, ldv, nk, dim, ask, 1);
+    struct ahead a = *ahead;
+    if (split) pv_all(o, ldo, corr, p, ldp, nq, v, ldv, nk, dim, &a, 2);
+    else pv_all(o, ldo, corr, p, ldp, nq, v, ldv, nk, dim, &a, 1);
 }
 
 void kernels_avx512bf16(struct kernels *k) {

@@ -42,14 +42,20 @@ typedef PV_FN((*pv_fn));
 
 /* The same tiles over BF16 keys and values where they lie, rows ldk (ldv) numbers apart; nk <= 64. NULL where the processor has
  * no fast product of BF16 pairs. split: queries and probabilities as a number and the BF16 of what it leaves over, else
- * rounded to BF16. pack: out [split + 1][dim rounded up to 32] = q * scale. s[i * lds + j] = q[i] . k_j. ask: the next tile's
- * values will be wanted, begin to fetch them (keys always are). */
+ * rounded to BF16. pack: out [split + 1][dim rounded up to 32] = q * scale. s[i * lds + j] = q[i] . k_j.
+ * ahead: what will be read next, to be asked for on the way, `each` bytes of `rows` rows `stride` apart. */
+struct ahead {
+    const uint8_t *next;
+    size_t stride;
+    int rows, each;
+};
 #define QK16_PACK_FN(name) void name(uint16_t *out, const float *q, int dim, float scale, bool split)
 typedef QK16_PACK_FN((*qk16_pack_fn));
-#define QK16_FN(name) void name(float *s, int lds, const uint16_t *q, int nq, const uint16_t *k, int ldk, int nk, int dim, bool split)
+#define QK16_FN(name) void name(float *s, int lds, const uint16_t *q, int nq, const uint16_t *k, int ldk, int nk, int dim, bool split, const struct ahead *ahead)
 typedef QK16_FN((*qk16_fn));
 #define PV16_FN(name)                                                                                                                    \
-    void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, bool split, bool ask)
+    void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, bool split, \
+              const struct ahead *ahead)
 typedef PV16_FN((*pv16_fn));
 
 #define SUMSQ_FN(name) float name(const float *x, int n)                                             /* sum of squares */
