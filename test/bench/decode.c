@@ -118,7 +118,7 @@ int main(int argc, char **argv) {
     double share[MAX_STEPS], time[MAX_STEPS], limit[MAX_STEPS], total = 0;
     int warm = steps, got = 0;
     for (int i = 0; i < warm + steps; i++) { /* the first round only brings experts into memory */
-        for (int s = 0; s < n; s++) tokens[s] = (i * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
+        for (int s = 0; s < n; s++) tokens[s] = (i % steps * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
         if (i == warm) memset(kinds, 0, sizeof kinds), m->cpu->ops = &outer;
         double before = i >= warm ? read_once(engine->pool) : 0, bytes = (double)atomic_load(&m->bytes_read), t = clock_now();
         if (decode_step(m, spans, tokens, n, logits, NULL, &e)) return fail(&e);
