@@ -252,10 +252,19 @@ static __global__ void sort_count_kernel(int32_t *offset, const int32_t *ids, si
     float sum = block_sum((float)mine, shared);
     if (!threadIdx.x) offset[blockIdx.x + 1] = (int32_t)sum;
 }
+/* Counts to beginnings: one warp, 32 at a time. */
 static __global__ void sort_scan_kernel(int32_t *offset, int n) {
-    if (threadIdx.x) return;
-    offset[0] = 0;
-    for (int i = 1; i <= n; i++) offset[i] += offset[i - 1];
+    int lane = (int)threadIdx.x, base = 0;
+    for (int i0 = 1; i0 <= n; i0 += 32) {
+        int v = i0 + lane <= n ? offset[i0 + lane] : 0;
+        for (int d = 1; d < 32; d *= 2) {
+            int before = __shfl_up_sync(0xffffffffu, v, d);
+            if (lane >= d) v += before;
+        }
+        if (i0 + lane <= n) offset[i0 + lane] = base + v;
+        base += __shfl_sync(0xffffffffu, v, 31);
+    }
+    if (!lane) offset[0] = 0;
 }
 static __global__ void sort_fill_kernel(const int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights,
     size_t picks, int topk, int first) {
@@ -351,19 +360,22 @@ cudaError_t cuda_to_bf16(cudaStream_t s, void *out, const float *x, int n, int m
     to_bf16_kernel<<<(unsigned)n, 256, 0, s>>>((__nv_bfloat16 *)out, x, m, ldx);
     return cudaGetLastError();
 }
-/* A thread takes 16 neighbouring columns, one 16-byte load of FP8 where the row allows it. */
+/* A thread takes 16 neighbouring columns: one 16-byte load of FP8 and two stores where the rows allow it. */
 static __global__ void mat_to_bf16_kernel(__nv_bfloat16 *out, struct mat w) {
     int r = blockIdx.x, c0 = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 16; /* rows in x: y ends at 65,535 */
     if (c0 >= w.cols) return;
     __nv_bfloat16 *dst = out + (size_t)r * (size_t)w.cols;
     const uint8_t *row = (const uint8_t *)w.data + (size_t)r * w.stride;
-    bool whole = w.dtype == DT_E4M3 && c0 + 16 <= w.cols && ((size_t)row + (size_t)c0) % 16 == 0 && (!w.scale || w.block_cols % 16 == 0);
+    bool whole = w.dtype == DT_E4M3 && c0 + 16 <= w.cols && w.cols % 8 == 0 && (size_t)out % 16 == 0 && ((size_t)row + (size_t)c0) % 16 == 0 && (!w.scale || w.block_cols % 16 == 0);
     if (whole) {
-        uint4 v = *(const uint4 *)(row + c0);
+        uint4 v = *(const uint4 *)(row + c0), y[2];
         const uint8_t *code = (const uint8_t *)&v;
+        __nv_bfloat162 *pair = (__nv_bfloat162 *)y;
         float scale = scale_of(w, r, c0);
 #pragma unroll
-        for (int i = 0; i < 16; i++) dst[c0 + i] = __float2bfloat16_rn(e4m3_decode(code[i]) * scale);
+        for (int i = 0; i < 8; i++) pair[i] = __floats2bfloat162_rn(e4m3_decode(code[2 * i]) * scale, e4m3_decode(code[2 * i + 1]) * scale);
+        *(uint4 *)(dst + c0) = y[0];
+        *(uint4 *)(dst + c0 + 8) = y[1];
         return;
     }
     for (int c = c0; c < c0 + 16 && c < w.cols; c++) dst[c] = __float2bfloat16_rn(weight_at(w, r, c));

@@ -19,6 +19,23 @@ __device__ static struct mat head_of(const struct cuda_linear &l, int z) {
 }
 static unsigned heads_of(const struct cuda_linear *l) { return l->batch > 1 ? (unsigned)l->batch : 1; }
 
+/* Eight weights of a row from column c on, with their scale. wide: the row allows one load for all. */
+__device__ static inline void eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool wide) {
+    if (wide && w.dtype == DT_E4M3) {
+        uint2 codes = *(const uint2 *)(row + c);
+        float scale = scale_of(w, r, c);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = e4m3_decode(((const uint8_t *)&codes)[i]) * scale;
+    } else if (wide) {
+        uint4 pairs = *(const uint4 *)(row + 2 * c);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = bf16_at(&pairs, (size_t)i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = c + i < w.cols ? weight_at(w, r, c + i) : 0.0f;
+    }
+}
+
 /* A warp a row of W, up to GEMV_N tokens at once, so that a weight is read and decoded once. */
 enum { GEMV_N = 8, GEMV_WARPS = 8 };
 static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) {
@@ -27,27 +44,27 @@ static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) {
     struct mat w = head_of(l, z);
     const float *x = l.x + (size_t)first * (size_t)l.ldx + (size_t)z * (size_t)l.batch_x;
     const uint8_t *row = (const uint8_t *)w.data + (size_t)r * w.stride;
-    bool wide = w.dtype == DT_E4M3 && (size_t)row % 8 == 0 && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols);
+    bool wide = w.dtype == DT_E4M3   ? (size_t)row % 8 == 0 && (!w.scale || w.block_cols % 8 == 0 || w.block_cols >= w.cols)
+                : w.dtype == DT_BF16 ? (size_t)row % 16 == 0 && !w.scale
+                                     : false;
+    bool wide_x = (size_t)x % 16 == 0 && l.ldx % 4 == 0;
     float acc[GEMV_N] = {0};
     for (int c0 = lane * 8; c0 < w.cols; c0 += 256) {
         float v[8];
-        int m = w.cols - c0 < 8 ? w.cols - c0 : 8;
-        if (wide && m == 8) {
-            uint2 codes = *(const uint2 *)(row + c0);
-            float scale = scale_of(w, r, c0);
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = e4m3_decode(((const uint8_t *)&codes)[i]) * scale;
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = i < m ? weight_at(w, r, c0 + i) : 0.0f;
-        }
+        bool whole = c0 + 8 <= w.cols;
+        eight(v, w, r, row, c0, wide && whole);
 #pragma unroll
         for (int t = 0; t < GEMV_N; t++) {
             if (t >= count) break;
             const float *p = x + (size_t)t * (size_t)l.ldx + c0;
+            if (wide_x && whole) {
+                float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+                acc[t] += v[0] * a.x + v[1] * a.y + v[2] * a.z + v[3] * a.w + v[4] * b.x + v[5] * b.y + v[6] * b.z + v[7] * b.w;
+            } else {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                if (i < m) acc[t] += v[i] * p[i];
+                for (int i = 0; i < 8; i++)
+                    if (c0 + i < w.cols) acc[t] += v[i] * p[i];
+            }
         }
     }
 #pragma unroll

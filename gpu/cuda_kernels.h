@@ -22,9 +22,9 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const float *sinks;
     float *lse;
     const int32_t *q_pos;
-    int n, n_heads, v_dim, ldq, ldo, q_pos0, k_pos0, n_keys, window;
+    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, n_keys, window;
     float scale;
-    int splits;       /* > 1: partials go to part, then are combined */
+    int splits;       /* at least 1; > 1: partials go to part, then are combined */
     float *part;      /* [splits, n, n_heads, v_dim] */
     float *part_lse;  /* [splits, n, n_heads] */
 };
@@ -78,9 +78,15 @@ cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);     /* a
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
 cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l);     /* tensor cores, weights exact, x as two BF16 */
 
-int cuda_attention_mma_fits(const struct cuda_attention *a);
-cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a); /* prefill: BF16 products, float32 sums */
-cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a); /* everything else, and split keys */
+/* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose heads begin on 16 bytes: direct, or copied before. */
+int cuda_attention_mma_rows(const struct cuda_attention *a); /* (query, head) pairs of a KV head that a block takes; 0: no such shape */
+int cuda_attention_mma_direct(const struct cuda_attention *a);
+cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a);
+/* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's own, zeros behind it */
+cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim);
+int cuda_attention_f32_heads(const struct cuda_attention *a);                   /* heads that a block takes */
+cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a); /* everything else */
+cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a); /* out and lse from part and part_lse */
 
 #ifdef __cplusplus
 }

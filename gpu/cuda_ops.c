@@ -9,6 +9,8 @@ enum { GEMV_MOST = 8, BLAS_LEAST = 64, BLAS_TOKENS = 4096 };
 static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones go in pieces */
 static const size_t ffn_space = (size_t)128 << 20;    /* of a group's activations; larger groups go in pieces */
 
+static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; more go in groups of heads */
+
 static size_t aligned(size_t n) { return (n + 255) & ~(size_t)255; }
 
 /* BF16 through cuBLAS, except where the operation asks for float32: the router's choice must not hang on a rounding. */
@@ -159,7 +161,55 @@ static int experts(struct cuda_stream *s, const struct op_experts *a) {
 
 static struct cuda_plane plane(const struct kv_plane *p) { return (struct cuda_plane){p->data, p->scale, p->heads, p->dim, p->dtype}; }
 
-/* Split the keys where the queries alone would leave processors idle: decode, and the tail of short prompts. */
+/* Keys are split where the blocks would leave processors idle: decode, and the tail of short prompts. */
+static int splits_for(const struct cuda_stream *s, long blocks, long keys, long least) {
+    long want = 2L * s->g->processors, splits = blocks >= want ? 1 : (want + blocks - 1) / blocks, most = (keys + least - 1) / least;
+    return (int)(splits < most ? splits : most > 1 ? most : 1);
+}
+static size_t parts_size(const struct cuda_attention *a) {
+    size_t rows = (size_t)a->splits * (size_t)a->n * (size_t)a->n_heads;
+    return a->splits > 1 ? aligned(rows * (size_t)a->v_dim * 4) + aligned(rows * 4) : 0;
+}
+static void parts_at(struct cuda_attention *a, char *space) {
+    a->part = (float *)space;
+    a->part_lse = (float *)(space + aligned((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4));
+}
+
+/* Through tensor cores, which read BF16: other planes are copied first, as many KV heads at a time as fit the workspace. */
+static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool direct) {
+    int group = a->n_heads / a->k.heads, rows = cuda_attention_mma_rows(a), heads = a->k.heads;
+    int k_dim = (a->k.dim + 7) & ~7, v_dim = (a->v_dim + 7) & ~7;
+    bool one = a->k.data == a->v.data && a->k.dim == a->v.dim;
+    size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2, v_size = direct || one ? 0 : keys * (size_t)v_dim * 2;
+    if (k_size && attention_space / (k_size + v_size) < (size_t)heads)
+        heads = attention_space < k_size + v_size ? 1 : (int)(attention_space / (k_size + v_size));
+    struct cuda_attention b = *a;
+    b.n_heads = heads * group;
+    b.splits = splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
+    size_t k_all = aligned(k_size * (size_t)heads), v_all = aligned(v_size * (size_t)heads), size = k_all + v_all + parts_size(&b);
+    char *space = size ? cuda_space(s, size) : NULL;
+    if (!space && size) return ERR_RUNTIME;
+    if (b.splits > 1) parts_at(&b, space + k_all + v_all);
+    for (int h = 0; h < a->k.heads; h += heads) {
+        int here = a->k.heads - h < heads ? a->k.heads - h : heads;
+        size_t skip = (size_t)(h * group);
+        b.n_heads = here * group;
+        b.q = a->q + skip * (size_t)a->q_dim;
+        b.out = a->out + skip * (size_t)a->v_dim;
+        b.lse = a->lse ? a->lse + skip : NULL;
+        b.sinks = a->sinks ? a->sinks + skip : NULL;
+        if (!direct) {
+            b.k = (struct cuda_plane){space, NULL, here, k_dim, DT_BF16};
+            b.v = one ? b.k : (struct cuda_plane){space + k_all, NULL, here, v_dim, DT_BF16};
+            struct cuda_plane v = a->v;
+            if (cuda_check(s->g, cuda_plane_to_bf16(s->s, space, a->k, h, here, a->n_keys, k_dim), "keys")) return ERR_RUNTIME;
+            if (!one && cuda_check(s->g, cuda_plane_to_bf16(s->s, space + k_all, v, h, here, a->n_keys, v_dim), "values")) return ERR_RUNTIME;
+        }
+        if (cuda_check(s->g, cuda_attention_mma(s->s, &b), "attention_mma")) return ERR_RUNTIME;
+    }
+    return 0;
+}
+
 static int attention(struct cuda_stream *s, const struct op_attention *o) {
     struct cuda_attention a = {.out = o->out,
                                .q = o->q,
@@ -170,9 +220,11 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .q_pos = o->q_pos,
                                .n = o->n,
                                .n_heads = o->n_heads,
+                               .q_dim = o->k.dim,
                                .v_dim = o->v_dim,
                                .ldq = o->ldq,
                                .ldo = o->ldo,
+                               .lse_ld = o->n_heads,
                                .q_pos0 = o->q_pos0,
                                .k_pos0 = o->k_pos0,
                                .n_keys = o->n_keys,
@@ -180,17 +232,15 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .scale = o->scale,
                                .splits = 1};
     if (o->n < 1) return 0;
-    if (!s->g->f32 && cuda_attention_mma_fits(&a)) return cuda_check(s->g, cuda_attention_mma(s->s, &a), "attention_mma");
-    long blocks = (long)o->n * o->k.heads * ((o->n_heads / o->k.heads + 7) / 8), want = 2L * s->g->processors;
-    long most = (o->n_keys + 127) / 128;
-    long splits = blocks >= want ? 1 : (want + blocks - 1) / blocks;
-    a.splits = (int)(splits > most ? most : splits);
+    /* copying the keys pays from a few queries on; a cache in BF16 needs no copy */
+    bool direct = cuda_attention_mma_direct(&a);
+    if (!s->g->f32 && o->n_keys > 0 && cuda_attention_mma_rows(&a) && (direct || o->n >= 16)) return attention_mma(s, &a, direct);
+    int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
+    a.splits = splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), o->n_keys, 128);
     if (a.splits > 1) {
-        size_t rows = (size_t)a.splits * (size_t)o->n * (size_t)o->n_heads, values = aligned(rows * (size_t)o->v_dim * 4);
-        char *space = cuda_space(s, values + rows * 4);
+        char *space = cuda_space(s, parts_size(&a));
         if (!space) return ERR_RUNTIME;
-        a.part = (float *)space;
-        a.part_lse = (float *)(space + values);
+        parts_at(&a, space);
     }
     return cuda_check(s->g, cuda_attention_f32(s->s, &a), "attention_f32");
 }

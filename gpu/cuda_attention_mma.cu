@@ -1,0 +1,276 @@
+/* Attention on tensor cores: BF16 products, float32 sums, online softmax. The rows of a block are pairs (query, head) of one KV
+ * head, so that grouped queries share each key that is read: 128 queries of one head in the prefill of multi-head models, 32 of
+ * the 128 heads of one query where MLA decodes in its latent space. A block walks over the tiles of keys that any of its rows
+ * sees, or, with few blocks, over a part of them.
+ *
+ * Keys and values lie in shared memory as they do in the cache, rows padded by 16 bytes against bank conflicts; ldmatrix makes
+ * fragments of them, transposed for values. Values travel while scores are computed, the next keys while values are used. All
+ * shapes stay within the 99 KB of consumer cards. */
+#include "gpu/cuda_attention.cuh"
+#include "gpu/cuda_mma.cuh"
+
+enum { PAD = 8 };
+static const float log2_e = 1.44269504f, ln_2 = 0.693147181f;
+
+__device__ inline uint32_t pack(float x, float y) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *(uint32_t *)&v;
+}
+
+/* Rows k0 .. k0 + ROWS of one head of a plane, columns behind `dim` and rows behind `rows` as zeros. */
+template <int ROWS, int COLS, int THREADS>
+__device__ inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
+    const int pieces = COLS / 8;
+    const __nv_bfloat16 *data = (const __nv_bfloat16 *)p.data;
+    for (int e = (int)threadIdx.x; e < ROWS * pieces; e += THREADS) {
+        int k = e / pieces, d = e % pieces * 8;
+        bool there = k0 + k < rows && d < dim;
+        const __nv_bfloat16 *src = there ? data + ((size_t)(k0 + k) * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d : data;
+        cp_async16(dst + k * (COLS + PAD) + d, src, there ? 16 : 0);
+    }
+}
+
+/* KD, VD: dims of keys and values, multiples of 16. WR warps of 16 rows each, WD warps share the scores of their rows and have
+ * VD / WD columns of the result each. KT keys a tile. ONE: values are the first VD elements of the keys. */
+template <int KD, int VD, int WR, int WD, int KT, bool ONE> struct shape {
+    static const int rows = 16 * WR, threads = 32 * WR * WD, kl = KD + PAD, vl = ONE ? KD + PAD : VD + PAD, pl = KT + PAD;
+    static const int q_at = 0, k_at = rows * kl, v_at = ONE ? k_at : k_at + KT * kl, p_at = k_at + KT * kl + (ONE ? 0 : KT * vl);
+    static const int top_at = p_at + (WD > 1 ? rows * pl : 0), bytes = top_at * 2 + (WD > 1 ? rows * WD * 4 : 0);
+};
+
+template <int KD, int VD, int WR, int WD, int KT, bool ONE>
+static __global__ void __launch_bounds__(32 * WR *WD) attention_mma_kernel(struct cuda_attention a) {
+    typedef struct shape<KD, VD, WR, WD, KT, ONE> S;
+    const int SLICE = KT / WD, NS = SLICE / 8, NO = VD / WD / 8, ROWS = S::rows;
+    extern __shared__ __align__(16) __nv_bfloat16 smem[];
+    __shared__ int first, last;
+    __nv_bfloat16 *qs = smem + S::q_at, *ks = smem + S::k_at, *vs = smem + S::v_at, *ps = smem + S::p_at;
+    float *tops = (float *)(smem + S::top_at); /* [WD][ROWS] */
+    int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, wr = warp % WR, wd = warp / WR, g = lane / 4, t = lane % 4;
+    int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group;
+    int r0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS; /* the rows that see most begin first */
+    bool idle = r0 + wr * 16 >= rows;
+    if (!tid) first = 0x7fffffff, last = 0;
+    __syncthreads();
+    if (tid < ROWS && r0 + tid < rows) { /* the keys that any row sees */
+        int l, e;
+        seen(a, position(a, (r0 + tid) / group), &l, &e);
+        if (e > l) atomicMin(&first, l), atomicMax(&last, e);
+    }
+    for (int e = tid; e < ROWS * (KD / 2); e += S::threads) {
+        int r = e / (KD / 2), d = e % (KD / 2) * 2, row = r0 + r;
+        float x = 0, y = 0;
+        if (row < rows) {
+            const float *q = a.q + (size_t)(row / group) * (size_t)a.ldq + (size_t)(kv * group + row % group) * (size_t)a.q_dim;
+            x = d < a.q_dim ? q[d] : 0.0f;
+            y = d + 1 < a.q_dim ? q[d + 1] : 0.0f;
+        }
+        *(uint32_t *)(qs + r * S::kl + d) = pack(x, y);
+    }
+    int lo[2], hi[2]; /* of the two rows whose sums this thread holds */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = r0 + wr * 16 + g + r * 8;
+        lo[r] = hi[r] = 0;
+        if (row < rows) seen(a, position(a, row / group), &lo[r], &hi[r]);
+    }
+    float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, c = a.scale * log2_e;
+#pragma unroll
+    for (int j = 0; j < NO; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) o[j][e] = 0;
+    /* where this lane's row of each 8 x 8 matrix begins */
+    const __nv_bfloat16 *q_row = qs + (wr * 16 + lane % 16) * S::kl + lane / 16 * 8;
+    const __nv_bfloat16 *k_row = ks + (wd * SLICE + lane / 16 * 8 + lane % 8) * S::kl + lane / 8 % 2 * 8;
+    const __nv_bfloat16 *v_row = vs + (lane % 16) * S::vl + wd * (VD / WD) + lane / 16 * 8;
+    const __nv_bfloat16 *p_row = ps + (wr * 16 + lane % 16) * S::pl + lane / 16 * 8;
+    __syncthreads();
+    int begin = last > 0 ? first / KT * KT : 0, end = last, share = ((end - begin + KT - 1) / KT + a.splits - 1) / a.splits * KT;
+    begin += share * split;
+    end = begin + share < end ? begin + share : end;
+    if (begin < end) fetch<KT, KD, S::threads>(ks, a.k, kv, a.k.dim, begin, a.n_keys);
+    cp_commit();
+    for (int k0 = begin; k0 < end; k0 += KT) {
+        cp_wait<0>();
+        __syncthreads(); /* the keys are there, and all are through with the values before */
+        if (!ONE) {
+            fetch<KT, VD, S::threads>(vs, a.v, kv, a.v_dim, k0, a.n_keys);
+            cp_commit();
+        }
+        float s[NS][4], most[2] = {top[0], top[1]};
+        if (!idle) {
+#pragma unroll
+            for (int j = 0; j < NS; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[j][e] = 0;
+#pragma unroll 4
+            for (int d = 0; d < KD; d += 16) {
+                uint32_t q[4];
+                ldmatrix_x4(q, q_row + d);
+#pragma unroll
+                for (int j = 0; j < NS; j += 2) {
+                    uint32_t k[4];
+                    ldmatrix_x4(k, k_row + j * 8 * S::kl + d);
+                    mma_bf16(s[j], q, k[0], k[1]);
+                    mma_bf16(s[j + 1], q, k[2], k[3]);
+                }
+            }
+            int k1 = k0 + wd * SLICE;
+            bool all = k1 >= lo[0] && k1 >= lo[1] && k1 + SLICE <= hi[0] && k1 + SLICE <= hi[1];
+#pragma unroll
+            for (int j = 0; j < NS; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    int k = k1 + j * 8 + 2 * t + e % 2, r = e / 2;
+                    s[j][e] = all || (k >= lo[r] && k < hi[r]) ? s[j][e] * c : -INFINITY;
+                    most[r] = fmaxf(most[r], s[j][e]);
+                }
+#pragma unroll
+            for (int r = 0; r < 2; r++) { /* the four lanes of a row agree */
+                most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
+                most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
+                if (WD > 1 && !t) tops[wd * ROWS + wr * 16 + g + r * 8] = most[r];
+            }
+        }
+        if (WD > 1) __syncthreads();
+        if (!idle) {
+            float fade[2], base[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (WD > 1)
+                    for (int w = 0; w < WD; w++) most[r] = fmaxf(most[r], tops[w * ROWS + wr * 16 + g + r * 8]);
+                base[r] = most[r] == -INFINITY ? 0.0f : most[r];
+                fade[r] = exp2f(top[r] - base[r]);
+                sum[r] *= fade[r];
+                top[r] = most[r];
+            }
+#pragma unroll
+            for (int j = 0; j < NS; j++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    s[j][e] = exp2f(s[j][e] - base[e / 2]);
+                    sum[e / 2] += s[j][e];
+                }
+                if (WD > 1)
+#pragma unroll
+                    for (int r = 0; r < 2; r++)
+                        *(uint32_t *)(ps + (wr * 16 + g + r * 8) * S::pl + wd * SLICE + j * 8 + 2 * t) = pack(s[j][2 * r], s[j][2 * r + 1]);
+            }
+#pragma unroll
+            for (int j = 0; j < NO; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) o[j][e] *= fade[e / 2];
+        }
+        if (!ONE) cp_wait<0>();
+        if (!ONE || WD > 1) __syncthreads(); /* the values are there, and the scores; all are through with the keys */
+        if (!ONE && k0 + KT < end) fetch<KT, KD, S::threads>(ks, a.k, kv, a.k.dim, k0 + KT, a.n_keys);
+        if (!ONE) cp_commit();
+        if (!idle) {
+#pragma unroll
+            for (int k = 0; k < KT / 16; k++) { /* the sums of two key tiles are the next product's left operand */
+                uint32_t p[4];
+                if (WD > 1) ldmatrix_x4(p, p_row + k * 16);
+                else
+#pragma unroll
+                    for (int e = 0; e < 4; e++) p[e] = pack(s[(2 * k + e / 2) % NS][e % 2 * 2], s[(2 * k + e / 2) % NS][e % 2 * 2 + 1]);
+#pragma unroll
+                for (int j = 0; j < NO; j += 2) {
+                    uint32_t v[4];
+                    ldmatrix_x4_trans(v, v_row + k * 16 * S::vl + j * 8);
+                    mma_bf16(o[j], p, v[0], v[1]);
+                    mma_bf16(o[j + 1], p, v[2], v[3]);
+                }
+            }
+        }
+        if (ONE) {
+            __syncthreads(); /* all are through with the values, which are the keys */
+            if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, a.k, kv, a.k.dim, k0 + KT, a.n_keys);
+            cp_commit();
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        if (!idle) {
+            sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+            sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        }
+    if (WD > 1) { /* the last barrier of the loop was behind all reads of tops */
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            if (!t) tops[wd * ROWS + wr * 16 + g + r * 8] = sum[r];
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            sum[r] = 0;
+            for (int w = 0; w < WD; w++) sum[r] += tops[w * ROWS + wr * 16 + g + r * 8];
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = r0 + wr * 16 + g + r * 8, i = row / group, h = kv * group + row % group;
+        if (row >= rows) continue;
+        float f = 1;
+        if (a.sinks && !split) { /* one more logit, without a value */
+            float sink = a.sinks[h] * log2_e, now = fmaxf(top[r], sink);
+            f = exp2f(top[r] - now);
+            sum[r] = sum[r] * f + exp2f(sink - now);
+            top[r] = now;
+        }
+        f = sum[r] != 0 ? f / sum[r] : 0.0f;
+        float *out = a.splits > 1 ? a.part + (((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h) * (size_t)a.v_dim
+                                  : a.out + (size_t)i * (size_t)a.ldo + (size_t)h * (size_t)a.v_dim;
+        float *lse = a.splits > 1 ? a.part_lse + ((size_t)split * (size_t)a.n + (size_t)i) * (size_t)a.n_heads + (size_t)h
+                                  : a.lse ? a.lse + (size_t)i * (size_t)a.lse_ld + (size_t)h : NULL;
+#pragma unroll
+        for (int j = 0; j < NO; j++) {
+            int d = wd * (VD / WD) + j * 8 + 2 * t;
+            if (d < a.v_dim) out[d] = o[j][2 * r] * f;
+            if (d + 1 < a.v_dim) out[d + 1] = o[j][2 * r + 1] * f;
+        }
+        if (lse && !t && !wd) *lse = sum[r] != 0 ? (top[r] + log2f(sum[r])) * ln_2 : -INFINITY;
+    }
+}
+
+template <int KD, int VD, int WR, int WD, int KT, bool ONE> static cudaError_t launch(cudaStream_t s, const struct cuda_attention *a) {
+    typedef struct shape<KD, VD, WR, WD, KT, ONE> S;
+    cudaError_t r = cudaFuncSetAttribute(attention_mma_kernel<KD, VD, WR, WD, KT, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::bytes);
+    if (r != cudaSuccess) return r;
+    dim3 grid(blocks_of((size_t)a->n * (size_t)(a->n_heads / a->k.heads), S::rows), (unsigned)a->k.heads, (unsigned)a->splits);
+    attention_mma_kernel<KD, VD, WR, WD, KT, ONE><<<grid, S::threads, (size_t)S::bytes, s>>>(*a);
+    return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
+}
+
+/* Shapes, the smallest that holds a model's dims is taken. */
+static const struct {
+    int k, v, rows, one;
+    cudaError_t (*launch)(cudaStream_t, const struct cuda_attention *);
+} shapes[] = {
+    {64, 64, 128, 0, launch<64, 64, 8, 1, 64, false>},     {96, 96, 128, 0, launch<96, 96, 8, 1, 64, false>},
+    {128, 128, 128, 0, launch<128, 128, 8, 1, 64, false>}, {192, 128, 128, 0, launch<192, 128, 8, 1, 64, false>},
+    {256, 256, 64, 0, launch<256, 256, 4, 1, 32, false>},  {576, 512, 32, 1, launch<576, 512, 2, 2, 32, true>},
+};
+static int shape_of(const struct cuda_attention *a) {
+    int one = a->k.data == a->v.data && a->k.dim == a->v.dim && a->k.dim > 256;
+    for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
+        if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v && shapes[i].one == one) return i;
+    return -1;
+}
+int cuda_attention_mma_rows(const struct cuda_attention *a) {
+    int i = shape_of(a);
+    return i < 0 || a->v.heads != a->k.heads || a->k.heads > 65535 ? 0 : shapes[i].rows;
+}
+static int ready(const struct cuda_plane *p) { return p->dtype == DT_BF16 && p->dim % 8 == 0 && (size_t)p->data % 16 == 0; }
+int cuda_attention_mma_direct(const struct cuda_attention *a) { return ready(&a->k) && ready(&a->v); }
+cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a) { return shapes[shape_of(a)].launch(s, a); }
+
+static __global__ void plane_to_bf16_kernel(__nv_bfloat16 *out, struct cuda_plane p, int head0, int heads, int dim) {
+    size_t row = blockIdx.x;
+    for (int e = (int)threadIdx.x; e < heads * dim; e += (int)blockDim.x) {
+        int h = e / dim, d = e % dim;
+        out[row * (size_t)(heads * dim) + (size_t)e] = __float2bfloat16_rn(d < p.dim ? plane_at(p, row, head0 + h, d) : 0.0f);
+    }
+}
+cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim) {
+    plane_to_bf16_kernel<<<(unsigned)rows, 256, 0, s>>>((__nv_bfloat16 *)out, p, head0, heads, dim);
+    return cudaGetLastError();
+}
