@@ -248,18 +248,28 @@ static int take_results(struct pipe *p, float *buf, int rows, struct error *e) {
     return 0;
 }
 
-/* Starts the threads of all ranks, then waits: tells the progress and watches for a cancel every 5 ms. */
-static void run_threads(struct pipe *p) {
-    static void *(*const threads[3])(void *) = {loader_thread, compute_thread, unloader_thread};
+static void start(struct pipe *p, void *(*thread)(void *)) {
+    for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
+        struct rank *r = &p->rank[i];
+        struct error e = {0};
+        if (pthread_create(&r->thread[r->n_threads], NULL, thread, r)) pipe_fail(p, error_set(&e, ERR_RUNTIME, "no thread for device %d", i), &e);
+        else r->n_threads++;
+    }
+}
+
+/* Starts the threads of all ranks, weights already on the way while the embeddings are made here. Then waits: tells the
+ * progress and watches for a cancel every 5 ms. */
+static void run_threads(struct pipe *p, float *buf, int rows) {
     const struct pipe_job *j = p->job;
-    for (int i = 0; i < p->n_ranks; i++)
-        for (int t = 0; t < 3; t++)
-            if (!atomic_load(&p->stop)) {
-                if (pthread_create(&p->rank[i].thread[t], NULL, threads[t], &p->rank[i])) {
-                    struct error e = {0};
-                    pipe_fail(p, error_set(&e, ERR_RUNTIME, "no thread for device %d", i), &e);
-                } else p->rank[i].n_threads = t + 1;
-            }
+    start(p, loader_thread);
+    for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
+        struct error e = {0};
+        int rc = send_inputs(&p->rank[i], buf, rows, &e);
+        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: the prompt could not be sent", i);
+        if (rc) pipe_fail(p, e.code, &e);
+    }
+    start(p, compute_thread);
+    start(p, unloader_thread);
     int told = 0;
     pthread_mutex_lock(&p->lock);
     while (!atomic_load(&p->stop) && told < p->c->n_layers) {
@@ -329,13 +339,8 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
         share_out(r);
     }
     for (int i = 0; i < p->n_ranks && !rc; i++) rc = rank_open(&p->rank[i], e);
-    for (int i = 0; i < p->n_ranks && !rc; i++) {
-        int failed = send_inputs(&p->rank[i], buf, ROWS, e);
-        if (failed && !e->code) gpu_error(p->rank[i].g, e);
-        rc = failed;
-    }
     if (!rc) {
-        run_threads(p);
+        run_threads(p, buf, ROWS);
         if (p->error.code) {
             *e = p->error;
             rc = e->code;
