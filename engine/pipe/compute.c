@@ -5,10 +5,10 @@
 #include "engine/pipe/exchange.h"
 #include "engine/pipe/kvring.h"
 
-#define TRY(call)            \
-    do {                     \
-        int rc_ = (call);    \
-        if (rc_) return rc_; \
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        int rc_ = (call);                                                                                                                  \
+        if (rc_) return rc_;                                                                                                               \
     } while (0)
 
 static struct exec *exec_of(struct rank *r) { return gpu_stream_exec(r->main); }
@@ -43,7 +43,8 @@ static int ring_attention(struct rank *r, const struct layer *y, int layer, stru
     struct exec *x = exec_of(r);
     const struct config *c = r->p->c;
     struct kvring_piece pieces[KVRING_PIECES];
-    int n = kvring_pieces(r, s->pos + s->n - r->p->job->pos, pieces), span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
+    int n = kvring_pieces(r, s->pos + s->n - r->p->job->pos, pieces),
+        span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
     TRY(block_query(x, c, y, w, s->n));
     if (pieces[n - 1].step <= *steps) { /* they come in rising order of step */
         pieces[0] = (struct kvring_piece){.n = s->pos + s->n};

@@ -252,8 +252,8 @@ static void start(struct pipe *p, void *(*thread)(void *)) {
     for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
         struct rank *r = &p->rank[i];
         struct error e = {0};
-        if (pthread_create(&r->thread[r->n_threads], NULL, thread, r)) pipe_fail(p, error_set(&e, ERR_RUNTIME, "no thread for device %d", i), &e);
-        else r->n_threads++;
+        if (!pthread_create(&r->thread[r->n_threads], NULL, thread, r)) r->n_threads++;
+        else pipe_fail(p, error_set(&e, ERR_RUNTIME, "no thread for device %d", i), &e);
     }
 }
 

@@ -6,7 +6,8 @@
 static const size_t dense_budget = (size_t)1 << 30;
 
 size_t pipe_part_floats(const struct config *c, int chunk) {
-    size_t row = (size_t)c->n_heads * (size_t)c->v_dim, rows = chunk < 1024 ? (size_t)chunk : 1024, least = (size_t)c->n_heads * (size_t)c->kv_lora;
+    size_t row = (size_t)c->n_heads * (size_t)c->v_dim, rows = chunk < 1024 ? (size_t)chunk : 1024,
+           least = (size_t)c->n_heads * (size_t)c->kv_lora;
     return row * rows > least ? row * rows : least;
 }
 

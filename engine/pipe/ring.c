@@ -30,7 +30,9 @@ void ring_break(struct ring *r) {
     }
 }
 
-struct slot *ring_at(const struct ring *r, uint64_t k) { return &r->slots[k % (uint64_t)r->n]; }
+struct slot *ring_at(const struct ring *r, uint64_t k) {
+    return &r->slots[k % (uint64_t)r->n];
+}
 static uint64_t use_of(const struct ring *r, uint64_t k) { return k / (uint64_t)r->n + 1; }
 
 int ring_claim(struct pipe *p, struct ring *r, uint64_t k, struct gpu_stream *s, struct slot **out) {

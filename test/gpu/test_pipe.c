@@ -15,12 +15,12 @@ static const char *dir;
 static int failures;
 static int32_t prompt[4 * PROMPT];
 
-#define CHECK(ok, ...)                                                      \
-    do {                                                                    \
-        if (!(ok)) {                                                        \
-            printf("FAIL %s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__); \
-            printf("\n"), failures++;                                       \
-        }                                                                   \
+#define CHECK(ok, ...)                                                                                                                     \
+    do {                                                                                                                                   \
+        if (!(ok)) {                                                                                                                       \
+            printf("FAIL %s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__);                                                               \
+            printf("\n"), failures++;                                                                                                      \
+        }                                                                                                                                  \
     } while (0)
 
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
@@ -156,7 +156,8 @@ int main(int argc, char **argv) {
     engine_close(&e);
 
     static const char *const kinds[] = {"alloc", "copy", "launch", "die"};
-    static const struct setup setups[] = {{"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
+    static const struct setup setups[] = {
+        {"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < 4 && (argc < 4 || !strcmp(argv[3], kinds[k])); i++) faults(kinds[k], &setups[i], every, i < 3 ? &want : &few);
     printf("%d failed\n", failures);
