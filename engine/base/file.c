@@ -70,6 +70,13 @@ const char *file_map_owner(const void *address) {
     return NULL;
 }
 
+void file_map_ahead(const void *p, size_t size) {
+    enum { SLICE = 128 << 10 }; /* the kernel cuts longer advice at its own read-ahead */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)p / page * page, end = ((uintptr_t)p + size + page - 1) / page * page;
+    for (; begin < end; begin += SLICE) madvise((void *)begin, end - begin < SLICE ? end - begin : SLICE, MADV_WILLNEED);
+}
+
 void file_map_drop(const void *p, size_t size) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)p + page - 1) / page * page, end = ((uintptr_t)p + size) / page * page;

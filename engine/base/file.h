@@ -18,6 +18,8 @@ void file_unmap(struct file_map *m); /* fine on a zeroed one */
 /* The path of the map that an address belongs to, or NULL. Async-signal-safe: for the SIGBUS of a file that shrank. */
 const char *file_map_owner(const void *address);
 
+/* Begins to read what lies between two addresses of a map and returns before it is there. */
+void file_map_ahead(const void *begin, size_t size);
 /* The memory of what lies between two addresses of a map may go: it was copied elsewhere. Reading it again costs a read
  * from the disk, nothing else. */
 void file_map_drop(const void *begin, size_t size);

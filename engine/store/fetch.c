@@ -5,16 +5,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "engine/base/mem.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels refuse it, and the pages are mapped as they are touched */
 #endif
 
-enum {
-    SLICE = 128 << 10, /* one piece of advice: the kernel cuts longer ones at its own read-ahead */
-    RANGES = 6,        /* of an expert: its matrices and their scales */
-};
+enum { RANGES = 6 }; /* of an expert: its matrices and their scales */
 
 struct list {
     const struct expert **e; /* [n_experts] */
@@ -71,10 +69,13 @@ static bool resident(const struct fetch *f, const struct expert *e) {
     return true;
 }
 static size_t expert_size(const struct expert *e) { return mat_bytes(&e->gate) + mat_bytes(&e->up) + mat_bytes(&e->down); }
-static void advise(const struct fetch *f, const struct expert *e, int how) {
+static void ask_for(const struct fetch *f, const struct expert *e) {
     struct range r[RANGES];
-    for (int i = 0, n = ranges(f, e, r); i < n; i++)
-        for (size_t at = 0; at < r[i].size; at += SLICE) madvise(r[i].p + at, r[i].size - at < SLICE ? r[i].size - at : SLICE, how);
+    for (int i = 0, n = ranges(f, e, r); i < n; i++) file_map_ahead(r[i].p, r[i].size);
+}
+static void wait_for(const struct fetch *f, const struct expert *e) {
+    struct range r[RANGES];
+    for (int i = 0, n = ranges(f, e, r); i < n; i++) madvise(r[i].p, r[i].size, MADV_POPULATE_READ);
 }
 
 /* --- The thread: maps what comes in, so that the pool's threads need not, and asks for what is likely --- */
@@ -91,7 +92,7 @@ static void *run(void *arg) {
         const struct expert *e = wait ? f->now.e[f->now.done++] : f->next.e[f->next.done++];
         if (ask) f->ahead += expert_size(e);
         pthread_mutex_unlock(&f->lock);
-        advise(f, e, wait ? MADV_POPULATE_READ : MADV_WILLNEED);
+        (wait ? wait_for : ask_for)(f, e);
         pthread_mutex_lock(&f->lock);
     }
     pthread_mutex_unlock(&f->lock);
@@ -117,7 +118,7 @@ const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int 
         f->counts.chosen++;
         right += named[ids[i]];
         if (*late != GONE) continue;
-        advise(f, &all[ids[i]], MADV_WILLNEED);
+        ask_for(f, &all[ids[i]]);
         f->now.e[missing++] = &all[ids[i]];
     }
     for (int i = 0; i < n_experts; i++) {

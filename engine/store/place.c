@@ -12,7 +12,7 @@ enum { COPIERS = 4, DENSE = 10 }; /* threads a node; matrices of a layer that ar
 
 struct copier {
     struct place *p;
-    int node;
+    int node, beside; /* copiers of this node */
     pthread_t thread;
 };
 
@@ -172,13 +172,24 @@ static void copy_item(struct place *p, int node, int layer, int k) {
         log_say(LOG_INFO, "weights copied for %d memory node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begun);
 }
 
+/* The reads of what this node's copiers come to next; what others have read already costs nothing. */
+static void read_ahead(const struct place *p, int layer, int k) {
+    const struct expert *e = layer < p->w->config.n_layers ? whole(p, &p->w->layers[layer], k) : NULL;
+    if (!e) return;
+    const struct mat *m[] = {&e->gate, &e->up, &e->down};
+    for (int i = 0; i < 3; i++) file_map_ahead(m[i]->data, (size_t)m[i]->rows * m[i]->stride);
+}
+
 static void *copy(void *arg) {
     struct copier *c = arg;
     struct place *p = c->p;
     int64_t items = (int64_t)(p->w->config.n_layers + 1) * p->per_layer;
     numa_enter(&p->nodes, c->node);
-    for (int64_t item; !atomic_load(&p->quit) && (item = atomic_fetch_add(&p->next[c->node], 1)) < items;)
+    for (int64_t item; !atomic_load(&p->quit) && (item = atomic_fetch_add(&p->next[c->node], 1)) < items;) {
+        int64_t soon = item + c->beside;
+        if (soon < items) read_ahead(p, (int)(soon / p->per_layer), (int)(soon % p->per_layer));
         copy_item(p, c->node, (int)(item / p->per_layer), (int)(item % p->per_layer));
+    }
     return NULL;
 }
 
@@ -188,9 +199,10 @@ static int start(struct place *p, struct error *e) {
     for (int a = 0; a < p->n_nodes; a++) {
         int n = p->nodes.cpus[a] / 8;
         if (!p->works[a]) continue;
-        for (n = n < 1 ? 1 : n > COPIERS ? COPIERS : n; n > 0; n--) {
+        n = n < 1 ? 1 : n > COPIERS ? COPIERS : n;
+        for (int i = 0; i < n; i++) {
             struct copier *c = &p->copiers[p->n_copiers];
-            *c = (struct copier){.p = p, .node = a};
+            *c = (struct copier){.p = p, .node = a, .beside = n};
             if (pthread_create(&c->thread, NULL, copy, c)) return error_set(e, ERR_RUNTIME, "no thread to copy the weights of memory node %d", a);
             p->n_copiers++;
         }

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -191,10 +193,40 @@ static void errors_hold_no_escapes(void **st) {
     assert_int_equal(strncmp(e.text, "in 3: aaa", 9), 0);
 }
 
+/* What was dropped leaves the memory and is read again; beside it everything stays. */
+static void maps_can_be_dropped(void **state) {
+    enum { PAGES = 8192, PAGE = 4096 };
+    char path[] = "/var/tmp/hearth-drop-XXXXXX", *data = malloc(PAGES * PAGE);
+    struct file_map m;
+    struct error e = {0};
+    struct statfs fs;
+    unsigned char in[PAGES];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && data && !fstatfs(fd, &fs));
+    for (int i = 0; i < PAGES * PAGE; i++) data[i] = (char)(i * 7 + i / PAGE);
+    assert_int_equal(file_write_all(fd, data, PAGES * PAGE), 0);
+    fsync(fd);
+    close(fd);
+    assert_int_equal(file_map(&m, path, &e), 0);
+    assert_memory_equal(m.data, data, PAGES * PAGE);
+    file_map_drop(m.data + 100 * PAGE + 100, 8000 * PAGE); /* pages 101 to 8099 lie in it as a whole */
+    assert_int_equal(mincore((void *)m.data, PAGES * PAGE, in), 0);
+    bool keeps = fs.f_type == 0x01021994 || fs.f_type == 0x794c7630; /* tmpfs and overlays hold their pages */
+    int left = 0, beside = 0; /* the kernel drops larger pieces only whole */
+    for (int i = 0; i < PAGES; i++) *(i > 100 && i < 8100 ? &left : &beside) += in[i] & 1;
+    assert_true(beside == PAGES - 7999 && (keeps || left < 4000));
+    file_map_ahead(m.data + 120 * PAGE, 3);
+    file_map_drop(data, PAGES * PAGE); /* no map: nothing happens */
+    assert_memory_equal(m.data, data, PAGES * PAGE);
+    file_unmap(&m);
+    unlink(path);
+    free(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(e4m3_is_exact), cmocka_unit_test(halves_round_trip), cmocka_unit_test(views_keep_their_scale_blocks), cmocka_unit_test(json_reads),
         cmocka_unit_test(json_refuses), cmocka_unit_test(json_survives_no_memory), cmocka_unit_test(write_is_old_or_new),
-        cmocka_unit_test(maps_know_their_owner), cmocka_unit_test(errors_hold_no_escapes)};
+        cmocka_unit_test(maps_know_their_owner), cmocka_unit_test(maps_can_be_dropped), cmocka_unit_test(errors_hold_no_escapes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
