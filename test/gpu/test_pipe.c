@@ -1,6 +1,7 @@
 /* Stream-loading prefill inside the engine: a cached prefix, cancelling, and faults of every kind at every point. After each
  * the engine must live and give the processor's answer.
- * usage: test_pipe MODEL_DIR [sample|every [KIND]]    (every: each N; KIND: alloc, copy, launch or die alone) */
+ * usage: test_pipe MODEL_DIR [sample|every [KIND] | cuda]    (every: each N; KIND: alloc, copy, launch or die alone; cuda: the
+ * CUDA backend on cards 0 and 1, without the faults) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +109,7 @@ int main(int argc, char **argv) {
         return 77;
     }
     dir = argv[1];
-    bool every = argc > 2 && !strcmp(argv[2], "every");
+    bool every = argc > 2 && !strcmp(argv[2], "every"), cuda = argc > 2 && !strcmp(argv[2], "cuda");
     log_set(quiet, NULL, LOG_WARN);
     struct session *s;
     struct error err = {0};
@@ -126,10 +127,11 @@ int main(int argc, char **argv) {
     session_close(&s);
     engine_close(&e);
 
-    for (int i = 0; i < 8; i++) { /* the second turn finds the first one's rows in the cache */
+    for (int i = 0; i < (cuda ? 4 : 8); i += cuda ? 3 : 1) { /* the second turn finds the first one's rows in the cache */
         int ranks = i / 2 + 1;
         char gpus[64];
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,chunk=7%s", ranks, i % 2 ? ",nopeer" : "");
+        if (cuda) snprintf(gpus, sizeof gpus, "%s,math=f32,chunk=7", ranks > 1 ? "0,1,nopeer" : "0");
         e = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
         if (session_open(e, &s, &err)) return 1;
         turn(e, s, PROMPT, -1, &got);
@@ -144,7 +146,7 @@ int main(int argc, char **argv) {
     }
 
     /* A bus so slow that the prompt would take seconds. */
-    e = open_engine("emu:2,cpu=scalar,h2d=0.0005", PREFILL_DSLP);
+    e = open_engine(cuda ? "0,1,math=f32" : "emu:2,cpu=scalar,h2d=0.0005", PREFILL_DSLP);
     if (session_open(e, &s, &err)) return 1;
     for (int i = 0; i < 3; i++) {
         turn(e, s, PROMPT, 0.15 * i, &got);
@@ -158,7 +160,7 @@ int main(int argc, char **argv) {
     static const char *const kinds[] = {"alloc", "copy", "launch", "die"};
     static const struct setup setups[] = {
         {"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 4 && !cuda; k++)
         for (int i = 0; i < 4 && (argc < 4 || !strcmp(argv[3], kinds[k])); i++) faults(kinds[k], &setups[i], every, i < 3 ? &want : &few);
     printf("%d failed\n", failures);
     return failures != 0;

@@ -400,6 +400,7 @@ static void run(const char *name, dim3 grid, dim3 block, size_t shared, void (*c
     e.failed = false;
     e.launched = ++e.now;
     memcpy(parameters, args, size);
+    if (host_fails("launch")) return host_fault("a launch failed (injected)");
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = e.seed ? rnd((uint32_t)std::min(blocks, (uint64_t)1 << 30)) : 0;
     for (uint64_t i = 0; i < blocks && !e.failed; i++) {
         uint64_t b = (first + i) % blocks;

@@ -7,9 +7,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
+#include <string>
 #include <thread>
 
 #include "internal.h"
@@ -24,6 +26,8 @@ struct cuda_emulate_event {
         double time = 0;
     };
     std::shared_ptr<state> st = std::make_shared<state>();
+    cuda_emulate_event();
+    ~cuda_emulate_event();
 };
 struct cuda_emulate_stream {
     int device;
@@ -55,6 +59,15 @@ int host_setting(const char *name, int value) {
 int host_shared() {
     static const int bytes = host_setting("SHARED", 99 << 10);
     return bytes;
+}
+/* CUDA_EMULATE_FAIL=kind:N: the Nth allocation (also of host memory), copy or launch fails. */
+bool host_fails(const char *kind) {
+    static std::map<std::string, int> count;
+    const char *text = getenv("CUDA_EMULATE_FAIL");
+    size_t n = strlen(kind);
+    if (!text || strncmp(text, kind, n) || text[n] != ':') return false;
+    std::lock_guard<std::mutex> hold(lock);
+    return ++count[kind] == atoi(text + n + 1);
 }
 static int devices() {
     int n = host_setting("DEVICES", 2);
@@ -234,6 +247,24 @@ static void drain(cuda_emulate_stream *s) {
 static std::mutex all_lock;
 static std::map<cuda_emulate_stream *, int> all;
 
+/* What is left at the end fails the program. */
+static std::atomic<int> events;
+static void leftovers() {
+    size_t bytes = 0;
+    for (int i = 0; i < DEVICES; i++) bytes += memory_used(i);
+    if (!bytes && all.empty() && pinned.empty() && !events) return;
+    fprintf(stderr, "cuda_emulate: left at the end: %zu bytes of device memory, %zu streams, %d events, %zu pieces of pinned memory\n", bytes, all.size(),
+        (int)events, pinned.size());
+    fflush(NULL);
+    _exit(86);
+}
+cuda_emulate_event::cuda_emulate_event() {
+    static std::once_flag once;
+    std::call_once(once, [] { atexit(leftovers); });
+    events++;
+}
+cuda_emulate_event::~cuda_emulate_event() { events--; }
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int priority) {
     if (priority > 0 || priority < -5) return wrong(cudaErrorInvalidValue, "stream priority %d", priority);
     *s = stream_new(current);
@@ -286,7 +317,7 @@ cudaError_t cudaMalloc(void **p, size_t size) {
     size_t here, total;
     cudaError_t e = cudaMemGetInfo(&here, &total);
     if (e) return e;
-    *p = size && size <= here ? memory_new(size, current) : NULL;
+    *p = size && size <= here && !host_fails("alloc") ? memory_new(size, current) : NULL;
     return *p ? cudaSuccess : host_error(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void *p) {
@@ -312,7 +343,7 @@ static bool is_pinned(const void *p, size_t size) {
     return i != pinned.begin() && (--i)->first + i->second >= (const char *)p + size;
 }
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
-    *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *p = host_fails("alloc") ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (*p == MAP_FAILED) return *p = NULL, host_error(cudaErrorMemoryAllocation);
     memset(*p, 0xff, size);
     return pin((char *)*p, size);
@@ -332,6 +363,7 @@ cudaError_t cudaFreeHost(void *p) {
 }
 cudaError_t cudaHostRegister(void *p, size_t size, unsigned) {
     if (!p || !size) return host_error(cudaErrorInvalidValue);
+    if (host_fails("alloc")) return host_error(cudaErrorMemoryAllocation);
     return pin((char *)p, size);
 }
 cudaError_t cudaHostUnregister(void *p) { return unpin(p); }
@@ -346,6 +378,7 @@ static cudaError_t copy_wrong(const char *what, const void *dst, const void *src
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, cudaMemcpyKind kind, cudaStream_t s) {
     bool to = kind != cudaMemcpyDeviceToHost, from = kind != cudaMemcpyHostToDevice;
     int device = host_stream_device(s);
+    if (host_fails("copy")) return host_error(cudaErrorUnknown);
     if (kind == cudaMemcpyDefault || kind == cudaMemcpyHostToHost) return wrong(cudaErrorInvalidMemcpyDirection, "copy of kind %d", kind);
     if (copy_wrong("copy", dst, src, size, to, from, device, device)) return cudaErrorInvalidValue;
     std::shared_ptr<char[]> early;

@@ -34,6 +34,7 @@ bool host_reaches(int device, int other);
 int host_device();                            /* of the calling host thread */
 int host_setting(const char *name, int value); /* CUDA_EMULATE_name */
 int host_shared();                            /* bytes of shared memory a block may have */
+bool host_fails(const char *kind);
 void host_enqueue(cudaStream_t s, std::function<void()> task);
 void host_fault(const char *text);            /* the sticky error of all devices; printed */
 cudaError_t host_error(cudaError_t e);        /* kept for cudaGetLastError */

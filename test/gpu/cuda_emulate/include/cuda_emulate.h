@@ -11,14 +11,15 @@
  *  - races: two threads touch a byte, one writes, no barrier between; blocks of one launch likewise, in device memory;
  *  - threads that meet at different barriers or warp functions, lanes missing from a mask, blocks that never end;
  *  - launches whose grid, threads, arguments or shared memory a card would refuse (CUDA_EMULATE_SHARED, 99 KB);
- *  - copies outside allocations or in a direction their pointers do not have, waits for events never recorded.
+ *  - copies outside allocations or in a direction their pointers do not have, waits for events never recorded;
+ *  - memory, streams and events left at the end of the program, which then exits with 86.
  * New device memory, and shared memory before each block, is filled with 0xff: NaN in every format.
  *
  * A new gpu/cuda_NAME.cu: add its name to cuda_kernels in gpu/meson.build, and that is all, as long as it uses what is
  * declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function of warp.cpp beside them.
  *
  * CUDA_EMULATE_SEED=n (n > 0) runs the warps, lanes, blocks and streams in a random order of that seed; _DEVICES (2), _SM (90),
- * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (no cuBLAS to be found) describe the cards. */
+ * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (no cuBLAS to be found) describe the cards. _FAIL=kind:n: the nth alloc, copy or launch fails. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
