@@ -1,5 +1,6 @@
 /* Every operation on a device against the scalar CPU kernels (base operations) or plain loops in double (the others).
- * usage: conform LIST TOLERANCE     LIST as --gpus, the first rank is tested; of the largest value of a result.
+ * usage: conform LIST TOLERANCE [SEED]    LIST as --gpus, the first rank is tested; TOLERANCE of the largest value of a result;
+ * SEED: cases of random shapes and addresses in place of the chosen ones.
  * Exit 77 when the device, or the level of the processor it wants, is not there. */
 #include <math.h>
 #include <stdio.h>
@@ -419,11 +420,46 @@ static void mixtures(void) {
               ref_ffn);
 }
 
+/* Shapes nobody thought of, and buffers that begin and rows that lie where no wide load can go. */
+static int within(int least, int most) { return least + (int)(rnd() % (uint32_t)(most - least + 1)); }
+static void random_linear(char *name, size_t size) {
+    static const enum dtype kinds[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E4M3, DT_E2M1, DT_Q8_G128, DT_Q4_G128};
+    static const int blocks[][2] = {{0, 0}, {0, 0}, {0, 0}, {128, 128}, {1, 4096}, {1, 32}, {1, 128}, {1, 128}};
+    int k = within(0, 7), n = within(0, 2) ? within(1, 20) : within(20, 140), rows = within(1, 150), cols = within(1, 70) * within(1, 5), off = within(0, 3);
+    int transposed = !within(0, 5), batch = within(0, 3) ? 1 : within(2, 3), head = (rows + batch - 1) / batch, pad = within(0, 5);
+    rows = head * batch;
+    if (kinds[k] == DT_E2M1 || kinds[k] == DT_Q4_G128) cols += cols % 2;
+    int in = transposed ? head : cols, out = transposed ? cols : head, ldx = in * batch + pad, ldy = out * batch + within(0, 3);
+    struct mat w = matrix(rows, cols, kinds[k], blocks[k][0], blocks[k][1]);
+    snprintf(name, size, "linear %s %d x %d x %d, batch %d%s", dtype_name(kinds[k]), n, head, cols, batch, transposed ? ", transposed" : "");
+    CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * ldy + off), 'f') + off, .x = floats((size_t)(n * ldx + off), 'c') + off,
+          .bias = batch == 1 && !transposed && within(0, 1) ? floats((size_t)out, 'c') : NULL, .w = batch > 1 ? mat_rows(w, 0, head) : w, .n = n, .ldx = ldx,
+          .ldy = ldy, .accumulate = within(0, 2) == 0, .transposed = transposed, .exact = within(0, 4) == 0, .batch = batch, .batch_rows = head, .batch_x = in,
+          .batch_y = out);
+}
+static void random_attention(char *name, size_t size) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
+    enum dtype type = types[within(0, 2)];
+    int kv = within(1, 3), heads = kv * within(1, 9), n = within(0, 1) ? within(1, 4) : within(5, 90), keys = within(0, 2) ? within(1, 90) : within(200, 700 / kv);
+    int dim = within(0, 1) ? within(1, 20) * 8 : within(1, 200), v_dim = within(0, 2) ? dim : within(1, dim), q0 = within(0, keys), k0 = within(0, 30);
+    if ((double)n * heads * keys * dim > 4e6) n = 1 + (int)(4e6 / ((double)heads * keys * dim)), n = n < 1 ? 1 : n;
+    bool one = kv == 1 && v_dim <= dim && within(0, 1);
+    int32_t *pos = within(0, 1) ? buf_new((size_t)n * 4, 'c') : NULL;
+    for (int i = 0; pos && i < n; i++) pos[i] = within(0, keys + k0);
+    struct kv_plane k = plane_new(keys, kv, dim, type, 'c'), v = one ? k : plane_new(keys, kv, v_dim + within(0, 8), type, 'c');
+    int off = within(0, 3), ldq = heads * dim + within(0, 3), ldo = heads * v_dim + within(0, 3);
+    snprintf(name, size, "attention %s n %d heads %d/%d dim %d/%d keys %d", dtype_name(type), n, heads, kv, dim, v_dim, keys);
+    CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(n * ldo + off), 'f') + off, .q = floats((size_t)(n * ldq + off), 'c') + off, .k = k, .v = v,
+          .sinks = within(0, 2) ? NULL : floats((size_t)heads, 'c'), .lse = within(0, 1) ? floats((size_t)(n * heads), 'f') : NULL, .q_pos = pos, .n = n,
+          .n_heads = heads, .v_dim = v_dim, .ldq = ldq, .ldo = ldo, .q_pos0 = q0, .k_pos0 = k0, .n_keys = keys, .window = within(0, 2) ? 0 : within(1, keys),
+          .scale = 1 / sqrtf((float)dim));
+}
+
 int main(int argc, char **argv) {
     struct gpu_spec spec;
     struct error e = {0};
     struct pool *pool = NULL;
-    if (argc != 3 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE", &e);
+    if (argc < 3 || argc > 4 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED]", &e);
     if (spec.level && !cpu_level_has((enum cpu_level)(spec.level - 1))) {
         printf("SKIPPED: this processor has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;
@@ -435,12 +471,17 @@ int main(int argc, char **argv) {
     tol = atof(argv[2]);
     if (gpu_stream_open(g, &stream, "test", false, NULL, &e) || pool_open(&pool, 1, false, &e)) die("open", &e);
     if (!(cpu = cpu_exec_open(pool, CPU_SCALAR, &e))) die("cpu", &e);
-    seed = 1;
-    printf("%s: %s, seed 1, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, tol);
-    elementwise();
-    linears();
-    attentions();
-    mixtures();
+    seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
+    if (argc < 4) {
+        elementwise();
+        linears();
+        attentions();
+        mixtures();
+    } else {
+        char name[120];
+        for (int i = 0; i < 40; i++) i % 2 ? random_linear(name, sizeof name) : random_attention(name, sizeof name);
+    }
     gpu_stream_close(&stream);
     cpu_exec_close(&cpu);
     pool_close(&pool);

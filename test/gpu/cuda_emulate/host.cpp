@@ -26,6 +26,7 @@ struct cuda_emulate_event {
         double time = 0;
     };
     std::shared_ptr<state> st = std::make_shared<state>();
+    int device;
     cuda_emulate_event();
     ~cuda_emulate_event();
 };
@@ -261,6 +262,7 @@ static void leftovers() {
 cuda_emulate_event::cuda_emulate_event() {
     static std::once_flag once;
     std::call_once(once, [] { atexit(leftovers); });
+    device = current;
     events++;
 }
 cuda_emulate_event::~cuda_emulate_event() { events--; }
@@ -417,6 +419,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     auto st = e->st;
+    if (e->device != host_stream_device(s)) return wrong(cudaErrorInvalidResourceHandle, "an event of device %d recorded on another's stream", e->device);
     std::unique_lock<std::mutex> hold(st->lock);
     uint64_t turn = ++st->recorded;
     hold.unlock();
@@ -453,6 +456,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
     return e->st->passed < e->st->recorded ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
+    if (from->device != to->device) return wrong(cudaErrorInvalidResourceHandle, "time between events of two devices");
     if (cudaEventQuery(from) || cudaEventQuery(to)) return cudaErrorNotReady;
     *ms = (float)((to->st->time - from->st->time) * 1e3);
     return cudaSuccess;
