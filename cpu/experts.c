@@ -23,14 +23,14 @@
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
 
-enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64 };
+enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64, FEW = 16 /* tokens, of gemm_few_for */ };
 
 struct group {
     const struct expert *expert;
     const int32_t *tokens; /* [n] */
     const float *weights;  /* [n] */
     int id, n, inter;
-    bool many;                      /* by gemm */
+    const struct gemm *gemm;        /* NULL: the GEMV kernels */
     int tasks, per;                 /* stage 1: how many, rows in each */
     int first;                      /* number of its first task */
     size_t h, packed_x, packed_h;   /* offsets into the wave's workspace */
@@ -43,7 +43,6 @@ struct counter {
 struct wave {
     struct cpu_exec *x;
     const struct op_experts *o;
-    const struct gemm *gemm;
     struct group *groups; /* [n] */
     struct counter *counters;
     int n, tasks, rows; /* groups; tasks of stage 1; rows of y in a task of stage 2 */
@@ -74,8 +73,8 @@ static void gate_up_few(const struct wave *w, const struct group *g, int r0, int
 static void gate_up_many(const struct wave *w, const struct group *g, int r0, int r1, uint8_t *scratch) {
     float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->per, *h = (float *)(w->space + g->h);
     uint8_t *inner = scratch + w->tile_bytes;
-    w->gemm->rows(&g->expert->gate, r0, r1, w->space + g->packed_x, g->n, gate - r0, g->per, false, inner);
-    w->gemm->rows(&g->expert->up, r0, r1, w->space + g->packed_x, g->n, up - r0, g->per, false, inner);
+    g->gemm->rows(&g->expert->gate, r0, r1, w->space + g->packed_x, g->n, gate - r0, g->per, false, inner);
+    g->gemm->rows(&g->expert->up, r0, r1, w->space + g->packed_x, g->n, up - r0, g->per, false, inner);
     for (int i = 0; i < g->n; i++)
         w->x->k.silu(h + (size_t)i * (size_t)g->inter + (size_t)r0, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r1 - r0);
 }
@@ -90,13 +89,13 @@ static void stage1(const struct wave *w, int task, uint8_t *scratch) {
     if (w->turn) lo = w->turn[lo];
     const struct group *g = &w->groups[lo];
     int r0 = (task - g->first) * g->per, r1 = r0 + g->per < g->inter ? r0 + g->per : g->inter;
-    if (g->many) gate_up_many(w, g, r0, r1, scratch);
+    if (g->gemm) gate_up_many(w, g, r0, r1, scratch);
     else gate_up_few(w, g, r0, r1);
     _Atomic int *left = &w->counters[lo].left;
-    if (!g->many) {
+    if (!g->gemm) {
         atomic_fetch_sub_explicit(left, 1, memory_order_release);
     } else if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 2) { /* the count is one higher: for this pack */
-        w->gemm->pack(w->space + g->packed_h, (float *)(w->space + g->h), NULL, g->inter, g->n, g->inter, 0, 1);
+        g->gemm->pack(w->space + g->packed_h, (float *)(w->space + g->h), NULL, g->inter, g->n, g->inter, 0, 1);
         atomic_store_explicit(left, 0, memory_order_release);
     }
 }
@@ -137,7 +136,7 @@ static void stage2(const struct wave *w, int task, uint8_t *scratch) {
         const struct group *g = &w->groups[i];
         if (!g->inter) continue; /* its expert has nothing on this node */
         if (!wait_for(w, i)) return;
-        if (g->many) w->gemm->rows(&g->expert->down, r0, r1, w->space + g->packed_h, g->n, tile - r0, rows, false, scratch + w->tile_bytes);
+        if (g->gemm) g->gemm->rows(&g->expert->down, r0, r1, w->space + g->packed_h, g->n, tile - r0, rows, false, scratch + w->tile_bytes);
         else {
             float *ys[KERNEL_TOKENS];
             const float *hs[KERNEL_TOKENS];
@@ -156,8 +155,8 @@ static void wave_thread(void *arg, int thread, int n_threads) {
     uint8_t *scratch = w->scratch + (size_t)thread * w->scratch_part;
     if (w->any_many) {
         for (int i = 0; i < w->n; i++)
-            if (w->groups[i].many)
-                w->gemm->pack(w->space + w->groups[i].packed_x, w->o->x, w->groups[i].tokens, w->o->hidden, w->groups[i].n, w->o->hidden,
+            if (w->groups[i].gemm)
+                w->groups[i].gemm->pack(w->space + w->groups[i].packed_x, w->o->x, w->groups[i].tokens, w->o->hidden, w->groups[i].n, w->o->hidden,
                               thread, n_threads);
         pool_barrier(w->x->pool);
     }
@@ -198,38 +197,46 @@ static void share(const struct wave *w) {
     exec_share_nodes(x, 1, begin);
 }
 
+static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g) {
+    const struct expert *e = g->expert;
+    const struct gemm *few = gemm_few_for(x->level, g->n);
+    if (!g->inter) return NULL;
+    if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
+    return g->n > KERNEL_TOKENS ? gemm_for(x->level) : NULL;
+}
+
 static int wave_run(struct wave *w) {
     struct cpu_exec *x = w->x;
     const struct op_experts *o = w->o;
     int n_threads = pool_threads(x->pool), most = 0;
     size_t size = 0, inner = 0;
     bool any_late = false;
+    int tile = 16;
     w->any_many = false;
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
         g->inter = g->expert->gate.rows;
-        g->many = w->gemm && g->n > KERNEL_TOKENS && g->inter;
-        w->any_many |= g->many;
+        g->gemm = product_for(x, g);
+        w->any_many |= g->gemm != NULL;
         any_late |= o->late && g->id < o->n_experts && o->late[g->id];
-        if (g->many) {
-            g->per = round_up(MANY_ROWS, w->gemm->row_tile);
-            g->packed_x = size, size += align64(w->gemm->packed_bytes(g->n, o->hidden));
-            g->packed_h = size, size += align64(w->gemm->packed_bytes(g->n, g->inter));
-            size_t a = w->gemm->scratch_bytes(g->n, o->hidden), b = w->gemm->scratch_bytes(g->n, g->inter);
+        int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
+        int share = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* every thread takes part in an expert, up to a point */
+        per = per < share ? per : share;
+        g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per;
+        if (g->gemm) {
+            if (g->n > FEW) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
+            g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
+            g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));
+            size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);
             inner = a > inner ? a : inner, inner = b > inner ? b : inner;
             most = g->n * g->per * 2 > most ? g->n * g->per * 2 : most;
-        } else {
-            int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
-            int share = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* every thread takes part in an expert, up to a point */
-            per = per < share ? per : share;
-            g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per;
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = (g->inter + g->per - 1) / g->per;
     }
     int sharing = n_threads / w->nodes > 1 ? n_threads / w->nodes : 1; /* threads that share the rows of y */
-    w->rows = round_up(o->hidden / (sharing * 4), w->any_many ? w->gemm->row_tile : 16);
-    int cap = w->any_many ? round_up(256, w->gemm->row_tile) : 256, floor = 16;
+    w->rows = round_up(o->hidden / (sharing * 4), tile);
+    int cap = round_up(256, tile), floor = 16;
     w->rows = w->rows < floor ? floor : w->rows > cap ? cap : w->rows;
     w->parts = (o->hidden + w->rows - 1) / w->rows;
     for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->rows > most ? w->groups[i].n * w->rows : most;
@@ -246,7 +253,7 @@ static int wave_run(struct wave *w) {
     w->partial = partial ? (float *)space : NULL, space += partial;
     w->space = space;
     w->scratch = w->space + size;
-    for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + w->groups[i].many);
+    for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm != NULL));
     for (int i = 0; i < w->parts && w->partial; i++) atomic_init(&w->behind[i].left, w->nodes);
     number(w, any_late);
     share(w);
@@ -320,7 +327,7 @@ static void cut(const struct op_experts *o, const struct group *whole, int n, st
 int experts_run(struct exec *base, const struct op_experts *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
     struct plan p = {0};
-    struct wave w = {.x = x, .o = o, .gemm = gemm_for(x->level), .nodes = o->shards ? o->shards->n_nodes : 1};
+    struct wave w = {.x = x, .o = o, .nodes = o->shards ? o->shards->n_nodes : 1};
     struct group *parts = NULL;
     int rc = o->n > 0 ? plan_make(x, o, &p) : 0;
     if (!rc && o->shards && !(parts = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *parts))) rc = ERR_MEMORY;

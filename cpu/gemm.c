@@ -12,7 +12,7 @@ bool gemm_has(const struct gemm *g) {
     const unsigned vnni = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
     unsigned need = g == &gemm_avx2         ? CPU_F_AVX2
                     : g == &gemm_avx512     ? CPU_F_AVX512
-                    : g == &gemm_avx512bf16 ? vnni
+                    : g == &gemm_avx512bf16 || g == &gemm_few || g == &gemm_few16 ? vnni
                     : g == &gemm_amx        ? vnni | CPU_F_AMX_BF16
                                             : 0;
     return (cpu_flags() & need) == need;
@@ -23,6 +23,11 @@ const struct gemm *gemm_for(enum cpu_level level) {
     if (level >= CPU_AVX512 && gemm_has(&gemm_avx512bf16) && (cpu_flags() & CPU_F_BF16_FAST)) return &gemm_avx512bf16;
     if (level >= CPU_AVX512) return &gemm_avx512;
     return level >= CPU_AVX2 ? &gemm_avx2 : &gemm_scalar;
+}
+
+const struct gemm *gemm_few_for(enum cpu_level level, int n) {
+    if (n < 2 || n > 16 || level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
+    return n <= 4 ? &gemm_few : &gemm_few16;
 }
 
 /* ---- Shared ---- */

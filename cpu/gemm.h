@@ -1,5 +1,6 @@
 #pragma once
-/* W X for many tokens: what experts and linear layers run from nine tokens on (fewer: the GEMV kernels).
+/* W X for several tokens: what experts and linear layers run from nine tokens on, or from two where gemm_few_for has
+ * something (else: the GEMV kernels).
  *
  * The activations are packed once and then only read, so every thread of a pool shares them; a thread takes a range of W's
  * rows, decodes a tile of them once and runs it over all tokens. Weights stay as published and are read from memory once.
@@ -18,6 +19,7 @@
 struct gemm {
     const char *name; /* "scalar", "avx2", "avx512", "avx512bf16", "amx" */
     bool bf16;        /* activations are rounded to BF16 (weights never are); else float32 */
+    bool bf16x2;      /* activations are the sum of two BF16: 16 bits */
     int row_tile;     /* cut W's rows at multiples of this, or a tile is decoded for nothing; any cut is correct */
 
     /* Packed activations of n tokens of k columns; 64-byte aligned memory. */
@@ -31,12 +33,15 @@ struct gemm {
      * y is indexed by W's row, so pass y - r0 to begin at column 0. Takes F32, BF16, F16, E4M3, E2M1
      * and the quantised formats. */
     void (*rows)(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch);
+    bool (*takes)(const struct mat *w); /* NULL: all of these formats */
 };
 
-extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx;
+extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_few, gemm_few16;
 
 /* The fastest that a level allows on this processor. A fixed rule and no timing, so that a machine always gives the same text:
  * avx512 means BF16 products where the processor does them at twice the float32 rate (AMD), float32 else. */
 const struct gemm *gemm_for(enum cpu_level level);
+/* For n = 2 to 16 tokens, weights permitting (takes); NULL: the GEMV kernels and gemm_for. */
+const struct gemm *gemm_few_for(enum cpu_level level, int n);
 /* Whether this processor (and for AMX the kernel, asked by cpu_level_best) can run g. */
 bool gemm_has(const struct gemm *g);

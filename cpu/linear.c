@@ -96,9 +96,9 @@ static void many_thread(void *arg, int thread, int n_threads) {
             for (int r = r0; r < r1; r++) y[(size_t)t * (size_t)o->ldy + (size_t)r] += o->bias[r];
     }
 }
-static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch) {
+static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, const struct gemm *g) {
     int n_threads = pool_threads(x->pool);
-    struct many m = {.x = x, .o = o, .g = gemm_for(x->level)};
+    struct many m = {.x = x, .o = o, .g = g};
     m.packed_part = (m.g->packed_bytes(o->n, o->w.cols) + 63) / 64 * 64;
     m.scratch_part = (m.g->scratch_bytes(o->n, o->w.cols) + 63) / 64 * 64;
     bool one = batch == 1 || !o->batch_x;
@@ -131,7 +131,9 @@ int linear_run(struct exec *base, const struct op_linear *o) {
         j.parts = (o->w.cols + j.per - 1) / j.per;
         return exec_each(j.x, batch * j.parts, cols_task, &j);
     }
-    if (o->n > KERNEL_TOKENS && !o->exact) return many_run(j.x, o, batch);
+    const struct gemm *few = gemm_few_for(j.x->level, o->n);
+    if (!o->exact && few && few->takes(&o->w)) return many_run(j.x, o, batch, few);
+    if (!o->exact && o->n > KERNEL_TOKENS) return many_run(j.x, o, batch, gemm_for(j.x->level));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* and enough of them to share evenly */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;

@@ -30,6 +30,7 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
 enum { PAD = 5 };
 static void check(const struct gemm *g, const struct shape *s, int n, bool exact_x, bool accumulate) {
     struct mat w = make(s);
+    if (g->takes && !g->takes(&w)) return drop();
     int k = s->cols, ldx = k + 3, ldy = s->rows + PAD, tokens = n + 4;
     float *x = guarded(sizeof(float) * ((size_t)(tokens - 1) * (size_t)ldx + (size_t)k)), *y = aligned(sizeof *y * (size_t)n * (size_t)ldy);
     float *again = aligned(sizeof *y * (size_t)n * (size_t)ldy), *before = aligned(sizeof *y * (size_t)n * (size_t)ldy);
@@ -49,6 +50,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
         s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype == DT_Q4_K || s->dtype == DT_Q6_K || (s->block_cols && s->block_cols % 32);
     double unit = (k + 8) * 0x1p-24;
     if (g->bf16 && !exact_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
+    if (g->bf16x2 && !exact_x) unit += 0x1p-16;
     if (g->bf16 && split) unit += 0x1p-16;
     float *row = malloc(sizeof *row * (size_t)k);
     for (int r = 0; r < s->rows; r++) {
@@ -87,6 +89,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype) {
     struct shape s = {rows, cols, 1, 128, dtype, DT_F32, 0, 1};
     if (dtype == DT_BF16 || dtype == DT_F16) s.block_cols = 0;
     struct mat w = make(&s);
+    if (g->takes && !g->takes(&w)) return drop();
     uint8_t *d = (uint8_t *)w.data;
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++) {
@@ -103,7 +106,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype) {
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < cols; i++) {
             float want = mat_at(&w, r, i), got = y[i * rows + r];
-            bool tiny = g->bf16 && fabsf(want) < 0x1p-126f; /* the BF16 instructions take subnormals for zero */
+            bool tiny = (g->bf16 || g->bf16x2) && fabsf(want) < 0x1p-126f; /* the BF16 instructions take subnormals for zero */
             if (got != want && !(tiny && got == 0)) fail(g, &w, cols, "code", i, r, got, want, 0);
         }
     if (dtype == DT_E4M3) { /* a NaN poisons its row and no other */
@@ -149,7 +152,7 @@ int main(void) {
     };
     static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70};
     static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1, DT_Q4_G128, DT_Q8_G128};
-    const struct gemm *all[] = {&gemm_scalar, &gemm_avx2, &gemm_avx512, &gemm_avx512bf16, &gemm_amx, &gemm_amx_emulated};
+    const struct gemm *all[] = {&gemm_scalar, &gemm_avx2, &gemm_avx512, &gemm_avx512bf16, &gemm_few, &gemm_few16, &gemm_amx, &gemm_amx_emulated};
     const char *seed = getenv("KCHECK_SEED");
     uint64_t start = seed ? strtoull(seed, NULL, 0) : 1;
     printf("kcheck_gemm seed %llu\n", (unsigned long long)start);

@@ -1,0 +1,185 @@
+/* A few tokens, 2 to 16: too many for float32 products to keep up with memory, too few to make up for gemm_vnni.c's transposed
+ * panels. Weights are decoded to BF16 in registers as they lie, 64 columns of a row at once, and multiplied with every
+ * token's columns by vdpbf16ps; lanes run along K and are summed at the end of the row.
+ *
+ * Two versions: gemm_few keeps activations as a number and the BF16 of what it leaves over (2^-17, for up to 4 tokens: what
+ * decoding a few sessions or checking a draft must give is what one token alone gets), gemm_few16 rounds them to BF16.
+ *
+ * Packed: token after token, S planes of k numbers, rounded up to 64 and zero past the last. */
+#include <immintrin.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "cpu/gemm_inner.h"
+#include "engine/base/half.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define EACH   _Pragma("GCC unroll 16") for
+
+enum { STEP = 64, AHEAD = 2560 /* bytes that prefetch runs ahead in each row */, MOST = 16 };
+
+static size_t width(int k) { return (size_t)(k + STEP - 1) / STEP * STEP; }
+static size_t bytes_1(int n, int k) { return (size_t)n * width(k) * 2; }
+static size_t bytes_2(int n, int k) { return 2 * bytes_1(n, k); }
+
+INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts, const int S) {
+    const size_t w = width(k), steps = w / 16;
+    for (size_t at = (size_t)n * steps * (size_t)part / (size_t)parts, end = (size_t)n * steps * (size_t)(part + 1) / (size_t)parts; at < end; at++) {
+        const size_t i = at / steps, c = at % steps * 16;
+        const int left = k - (int)c;
+        __m512 v = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0), x + (size_t)(gather ? gather[i] : (int)i) * (size_t)ldx + c);
+        uint16_t *to = dst + i * w * S + c;
+        __m256i head = (__m256i)_mm512_cvtneps_pbh(v);
+        _mm256_storeu_si256((__m256i *)(void *)to, head);
+        if (S == 1) continue;
+        v = _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
+        _mm256_storeu_si256((__m256i *)(void *)(to + w), (__m256i)_mm512_cvtneps_pbh(v));
+    }
+}
+static void pack_1(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) { pack(dst, x, gather, ldx, n, k, part, parts, 1); }
+static void pack_2(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) { pack(dst, x, gather, ldx, n, k, part, parts, 2); }
+
+/* --- 64 weights as two vectors of BF16, columns in order --- */
+
+static uint8_t e4m3_high[128], e4m3_low[128]; /* bytes of the BF16 with a code's magnitude */
+static void e4m3_fill(void) {
+    for (int c = 0; c < 128; c++) {
+        uint16_t h = f32_to_bf16(e4m3_to_f32((uint8_t)c));
+        e4m3_high[c] = (uint8_t)(h >> 8), e4m3_low[c] = (uint8_t)h;
+    }
+}
+struct table {
+    __m512i high[2], low[2], order;
+};
+INLINE struct table table_load(void) {
+    return (struct table){{_mm512_loadu_si512(e4m3_high), _mm512_loadu_si512(e4m3_high + 64)},
+                          {_mm512_loadu_si512(e4m3_low), _mm512_loadu_si512(e4m3_low + 64)},
+                          _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)}; /* so that unpacking, which works on 128 bits, leaves them in order */
+}
+INLINE __m512i masked(const uint8_t *p, int n) { return n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(n > 0 ? ((__mmask64)1 << n) - 1 : 0, p); }
+INLINE void weights(const struct table *t, const uint8_t *p, int n, __m512i out[2], const int format) {
+    if (format == DT_BF16) {
+        out[0] = masked(p, 2 * n);
+        out[1] = masked(p + 64, 2 * n - 64);
+        return;
+    }
+    __m512i code = _mm512_permutexvar_epi64(t->order, masked(p, n));
+    __m512i h = _mm512_permutex2var_epi8(t->high[0], code, t->high[1]), l = _mm512_permutex2var_epi8(t->low[0], code, t->low[1]);
+    h = _mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8); /* h | (code & 0x80) */
+    out[0] = _mm512_unpacklo_epi8(l, h);
+    out[1] = _mm512_unpackhi_epi8(l, h);
+}
+INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+
+/* --- Rows --- */
+
+static float scale_value(const struct mat *w, size_t i) {
+    uint16_t h;
+    float f;
+    switch (w->scale_dtype) {
+    case DT_BF16: memcpy(&h, (const uint8_t *)w->scale + 2 * i, 2); return bf16_to_f32(h);
+    case DT_F16: memcpy(&h, (const uint8_t *)w->scale + 2 * i, 2); return f16_to_f32(h);
+    case DT_E8M0: return e8m0_to_f32(((const uint8_t *)w->scale)[i]);
+    default: memcpy(&f, (const uint8_t *)w->scale + 4 * i, 4); return f;
+    }
+}
+
+struct job {
+    const struct mat *w;
+    const uint16_t *x; /* packed, of the first of N tokens */
+    float *y;          /* of the first token, indexed by row */
+    size_t ldx;        /* numbers from plane to plane */
+    int ldy, seg;      /* seg: columns that share a scale */
+    bool accumulate;
+};
+
+/* Rows r, r + gap, ...: R of them. jump: how much further than straight on prefetch goes past the row's end. */
+INLINE void rows_of(const struct job *j, const struct table *t, int r, int gap, int64_t jump, const int R, const int N, const int S, const int format) {
+    const struct mat *w = j->w;
+    const size_t size = format == DT_BF16 ? 2 : 1, past = size * (size_t)w->cols;
+    const uint8_t *row[4];
+    size_t scale_row[4];
+    __m512 total[4][MOST];
+    EACH (int i = 0; i < R; i++) {
+        const int at = r + i * gap;
+        row[i] = (const uint8_t *)w->data + (size_t)at * w->stride;
+        scale_row[i] = w->scale ? (size_t)((w->row0 + at * w->row_step) / w->block_rows) * (size_t)w->scale_stride : 0;
+        EACH (int k = 0; k < N; k++) total[i][k] = _mm512_setzero_ps();
+    }
+    for (int c = 0, b = 0; c < w->cols; b++) {
+        const int end = w->cols - c < j->seg ? w->cols : c + j->seg;
+        __m512 part[4][MOST];
+        EACH (int i = 0; i < R; i++)
+            EACH (int k = 0; k < N; k++) part[i][k] = _mm512_setzero_ps();
+        for (; c < end; c += STEP) {
+            const size_t at = size * (size_t)c, ahead = at + AHEAD >= past ? at + AHEAD + (size_t)jump : at + AHEAD;
+            __m512i v[4][2];
+            EACH (int i = 0; i < R; i++) {
+                EACH (size_t line = 0; line < size; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
+                weights(t, row[i] + at, end - c, v[i], format);
+            }
+            EACH (int k = 0; k < N; k++)
+                EACH (int s = 0; s < S; s++) {
+                    const uint16_t *x = j->x + (size_t)(k * S + s) * j->ldx + c;
+                    __m512i lo = _mm512_loadu_si512(x), hi = _mm512_loadu_si512(x + 32);
+                    EACH (int i = 0; i < R; i++) part[i][k] = dot(dot(part[i][k], v[i][0], lo), v[i][1], hi);
+                }
+        }
+        c = end;
+        EACH (int i = 0; i < R; i++) {
+            const __m512 s = _mm512_set1_ps(w->scale ? scale_value(w, scale_row[i] + (size_t)b) : 1);
+            EACH (int k = 0; k < N; k++) total[i][k] = _mm512_fmadd_ps(part[i][k], s, total[i][k]);
+        }
+    }
+    EACH (int i = 0; i < R; i++)
+        EACH (int k = 0; k < N; k++) {
+            float *y = j->y + (size_t)k * (size_t)j->ldy + r + i * gap, sum = _mm512_reduce_add_ps(total[i][k]);
+            *y = j->accumulate ? *y + sum : sum;
+        }
+}
+INLINE void all_rows(const struct job *j, const struct table *t, int r0, int r1, const int R, const int N, const int S, const int format) {
+    const int gap = (r1 - r0) / R;
+    const int64_t stride = (int64_t)j->w->stride;
+    for (int r = r0; r < r0 + gap; r++) rows_of(j, t, r, gap, r == r0 + gap - 1 ? (r1 - r0 - gap) * stride : 0, R, N, S, format);
+    for (int r = r0 + gap * R; r < r1; r++) rows_of(j, t, r, 1, 0, 1, N, S, format);
+}
+/* Four rows at a time while their sums fit the registers, then two, then one. */
+INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, int n, const int S, const int format) {
+    switch (n) {
+#define CASE(n, R) case n: all_rows(j, t, r0, r1, R, n, S, format); break;
+        CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4)
+#undef CASE
+#define CASE(n, R) case n: if (S == 1) all_rows(j, t, r0, r1, R, n, 1, format); break;
+        CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
+#undef CASE
+    }
+}
+INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, const int S) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, e4m3_fill);
+    const struct table t = table_load();
+    struct job j = {.w = w, .ldx = width(w->cols), .ldy = ldy, .seg = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols, .accumulate = accumulate};
+    const int most = S == 2 ? 4 : MOST;
+    for (int i = 0, m; i < n; i += m) {
+        m = n - i < most ? n - i : most;
+        j.x = (const uint16_t *)packed + (size_t)(i * S) * j.ldx;
+        j.y = y + (size_t)i * (size_t)ldy;
+        if (w->dtype == DT_BF16) tokens(&j, &t, r0, r1, m, S, DT_BF16);
+        else tokens(&j, &t, r0, r1, m, S, DT_E4M3);
+    }
+}
+static void rows_1(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+    rows(w, r0, r1, packed, n, y, ldy, accumulate, 1);
+}
+static void rows_2(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+    rows(w, r0, r1, packed, n, y, ldy, accumulate, 2);
+}
+static size_t no_scratch(int n, int k) { return 0; }
+
+/* A scale block holds whole steps. */
+static bool takes(const struct mat *w) {
+    return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && (!w->scale || w->block_cols >= w->cols || w->block_cols % STEP == 0);
+}
+
+const struct gemm gemm_few = {.name = "few", .bf16x2 = true, .row_tile = 32, .packed_bytes = bytes_2, .pack = pack_2, .scratch_bytes = no_scratch, .rows = rows_2, .takes = takes};
+const struct gemm gemm_few16 = {.name = "few16", .bf16 = true, .row_tile = 32, .packed_bytes = bytes_1, .pack = pack_1, .scratch_bytes = no_scratch, .rows = rows_1, .takes = takes};
