@@ -1,6 +1,7 @@
 /* y = W x. Up to KERNEL_TOKENS tokens the time goes into reading W, and the GEMV kernels read it once for all of them;
  * from there on it goes into arithmetic, and gemm.h decodes a tile of W once and runs it over all tokens.
  * `exact` stays with the first, which gives a token the same bits alone and in a batch. */
+#include <math.h>
 #include <string.h>
 
 #include "cpu/exec.h"
@@ -12,11 +13,39 @@ enum {
     TASK_COLS = 256,       /* columns of a transposed product */
 };
 
+struct top { /* of the rows of a task */
+    float value;
+    int32_t row;
+};
 struct job {
     struct cpu_exec *x;
     const struct op_linear *o;
     int per, parts; /* rows or columns in a task; tasks in one matrix of the batch */
+    struct top *tops; /* [parts, n] where o->top */
 };
+
+/* --- The largest output, while a task's outputs are still in the cache --- */
+
+static void top_of(struct top *t, const float *y, int r0, int r1) {
+    *t = (struct top){-INFINITY, r0};
+    for (int r = r0; r < r1; r++) {
+        if (y[r] > t->value) *t = (struct top){y[r], r};
+        if (isnan(y[r])) {
+            t->row = -1;
+            return;
+        }
+    }
+}
+static void top_join(const struct op_linear *o, const struct top *tops, int parts) {
+    for (int i = 0; i < o->n; i++) {
+        struct top best = tops[i];
+        for (int p = 1; p < parts && best.row >= 0; p++) {
+            const struct top *t = &tops[(size_t)p * (size_t)o->n + (size_t)i];
+            if (t->row < 0 || t->value > best.value) best = *t;
+        }
+        o->top[i] = best.row;
+    }
+}
 
 /* Rows [0, rows) of a task: adds bias and what was there before. */
 static void put(const struct op_linear *o, float *y, const float *tile, int row, int rows) {
@@ -45,6 +74,8 @@ static void rows_task(void *arg, int task, int thread) {
         }
         j->x->k.gemv[w.dtype](ys, xs, n, &w);
         for (int i = 0; i < n && !direct; i++) put(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], r0, r1 - r0);
+        for (int i = 0; i < n && j->tops; i++)
+            top_of(&j->tops[(size_t)task * (size_t)o->n + (size_t)(t + i)], y - r0 + (size_t)(t + i) * (size_t)o->ldy, r0, r1);
     }
 }
 
@@ -78,6 +109,7 @@ struct many {
     int per, parts;   /* rows in a task, tasks in a matrix */
     uint8_t *packed, *scratch;
     size_t packed_part, scratch_part;
+    struct top *tops; /* [parts, n] where o->top */
 };
 static void many_thread(void *arg, int thread, int n_threads) {
     const struct many *m = arg;
@@ -94,6 +126,7 @@ static void many_thread(void *arg, int thread, int n_threads) {
                    m->scratch + (size_t)thread * m->scratch_part);
         for (int t = 0; t < o->n && o->bias; t++)
             for (int r = r0; r < r1; r++) y[(size_t)t * (size_t)o->ldy + (size_t)r] += o->bias[r];
+        for (int t = 0; t < o->n && m->tops; t++) top_of(&m->tops[(size_t)task * (size_t)o->n + (size_t)t], y + (size_t)t * (size_t)o->ldy, r0, r1);
     }
 }
 static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, const struct gemm *g) {
@@ -104,13 +137,14 @@ static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, co
     bool one = batch == 1 || !o->batch_x;
     int group = one ? batch : (int)(PACKED_BYTES / m.packed_part);
     group = group < 1 ? 1 : group > batch ? batch : group;
-    size_t packed = m.packed_part * (size_t)(one ? 1 : group);
-    m.packed = exec_space(x, packed + m.scratch_part * (size_t)n_threads);
-    if (!m.packed) return ERR_MEMORY;
-    m.scratch = m.packed + packed;
+    size_t packed = m.packed_part * (size_t)(one ? 1 : group), scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
     m.per = share > tile ? share / tile * tile : tile;
     m.parts = (o->w.rows + m.per - 1) / m.per;
+    m.packed = exec_space(x, packed + scratch + (o->top ? (size_t)m.parts * (size_t)o->n * sizeof *m.tops : 0));
+    if (!m.packed) return ERR_MEMORY;
+    m.scratch = m.packed + packed;
+    if (o->top) m.tops = (struct top *)(m.scratch + scratch);
     for (m.first = 0; m.first < batch; m.first += group) {
         m.count = batch - m.first < group ? batch - m.first : group;
         m.packs = one ? 1 : m.count;
@@ -118,12 +152,14 @@ static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, co
         pool_run(x->pool, many_thread, &m);
         if (exec_stopped(x)) return ERR_CANCELLED;
     }
+    if (o->top) top_join(o, m.tops, m.parts);
     return 0;
 }
 
 int linear_run(struct exec *base, const struct op_linear *o) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o};
     int batch = o->batch > 1 ? o->batch : 1;
+    if (o->top && (o->transposed || batch > 1)) return ERR_RUNTIME;
     if (!j.x->k.gemv[o->w.dtype]) return ERR_RUNTIME;
     if (o->n <= 0 || o->w.rows <= 0 || o->w.cols <= 0) return 0;
     if (o->transposed) {
@@ -140,5 +176,8 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     if (j.per > share) j.per = share / 8 * 8;
     j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per;
     j.parts = (o->w.rows + j.per - 1) / j.per;
-    return exec_each(j.x, batch * j.parts, rows_task, &j);
+    if (o->top && !(j.tops = exec_space(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
+    int rc = exec_each(j.x, batch * j.parts, rows_task, &j);
+    if (!rc && o->top) top_join(o, j.tops, j.parts);
+    return rc;
 }

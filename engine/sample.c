@@ -37,8 +37,11 @@ static double uniform(uint64_t seed, uint64_t position) {
     return (double)(z >> 11) * 0x1p-53;
 }
 
+static bool penalises(const struct sampling *s) { return s->repeat_penalty > 0 && s->repeat_penalty != 1; }
+bool sample_is_top(const struct sampling *s) { return !penalises(s) && (s->temperature <= 0 || s->top_k == 1); }
+
 int32_t sample_token(float *logits, int vocab, const struct sampling *s, const int32_t *seen, int n_seen, uint64_t position, struct sample_item *scratch) {
-    if (s->repeat_penalty > 0 && s->repeat_penalty != 1) penalise(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
+    if (penalises(s)) penalise(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
     int32_t top = best(logits, vocab);
     if (s->temperature <= 0 || s->top_k == 1) return top;
     /* Tokens more than 40 nats below the best weigh nothing in double precision sums of this size: leave them out early. */

@@ -191,10 +191,11 @@ static bool is_stop(const struct session *s, int32_t id) {
     return false;
 }
 
-/* Draws the next token and tells it. Returns false when the turn is over (finish was called). */
-static bool draw(struct session *s, float *logits) {
+/* Draws the next token and tells it. top: the largest logit's, or -1 where that is not known. Returns false when the turn is
+ * over (finish was called). */
+static bool draw(struct session *s, float *logits, int32_t top) {
     struct engine *e = s->engine;
-    int32_t id = sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n, (uint64_t)s->n, e->scratch);
+    int32_t id = top >= 0 && sample_is_top(&s->request.sampling) ? top : sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n, (uint64_t)s->n, e->scratch);
     double now = clock_now();
     if (!s->answered) {
         s->first = now;
@@ -244,7 +245,8 @@ static void decode_all(struct engine *e) {
     }
     if (!live) return;
     struct error err = {0};
-    int rc = decode_step(&e->machine, spans, tokens, live, e->logits, live == 1 ? &batch[0]->cancel : &e->closing, &err);
+    int32_t top[ENGINE_BATCH];
+    int rc = decode_step(&e->machine, spans, tokens, live, e->logits, top, live == 1 ? &batch[0]->cancel : &e->closing, &err);
     e->last_decode = clock_now();
     for (int i = 0; i < live; i++) {
         struct session *s = batch[i];
@@ -252,7 +254,7 @@ static void decode_all(struct engine *e) {
         else if (rc) finish(s, DONE_STOP, rc, &err);
         else {
             s->n_kv = s->n;
-            draw(s, e->logits + (size_t)i * (size_t)e->info.vocab);
+            draw(s, e->logits + (size_t)i * (size_t)e->info.vocab, top[i]);
         }
     }
 }
@@ -327,7 +329,7 @@ static void prefill(struct session *s) {
         if (!s->request.max_tokens) {
             s->stats.ttft_s = clock_now() - s->submitted;
             finish(s, s->n >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
-        } else if (draw(s, own)) atomic_store(&s->state, SESSION_DECODE);
+        } else if (draw(s, own, -1)) atomic_store(&s->state, SESSION_DECODE);
     }
     mem_free(own);
 }

@@ -54,6 +54,8 @@ struct op_linear {
     bool accumulate, transposed;
     bool exact; /* keep float32 activations however many tokens (routers: a rounding must not flip a choice) */
     int batch, batch_rows, batch_x, batch_y;
+    int32_t *top; /* NULL, or [n]: receives the row of W that gave a token's largest y, the first of equals; -1: one was no
+                   * number. The processor only, without transposed and batch: an output head whose answer is its largest. */
 };
 
 /* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half */

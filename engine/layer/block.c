@@ -227,9 +227,9 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     return x->ops->experts(x, &o);
 }
 
-int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits) {
+int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
     TRY(norm(x, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, n, c->hidden, c->norm_eps, 2 * c->n_layers, w->bad));
-    return linear(x, logits, c->vocab, w->xn + at, c->hidden, m->head, NULL, n, false);
+    return x->ops->linear(x, &(struct op_linear){.y = logits, .x = w->xn + at, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }

@@ -66,7 +66,7 @@ int block_output(struct exec *x, const struct config *c, const struct layer *y, 
 /* Norm and router: fills w->xn, ids, weights, shared_weight. Then the experts over them. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-/* Final norm of rows [row, row + n) and logits [n, vocab] of them. */
-int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits);
+/* Final norm of rows [row, row + n) and logits [n, vocab] of them; top [n] or NULL: the largest of each (op_linear). */
+int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits, int32_t *top);
 /* Embeds w->tokens[0..n) into w->x. */
 int block_embed(struct exec *x, const struct weights *m, struct work *w, int n);

@@ -108,7 +108,7 @@ static int prefill(struct machine *m, const struct prefill_job *j, struct error 
         at += n;
         for (int i = 0; j->all && i < n && !rc; i += wanted) {
             int k = n - i < wanted ? n - i : wanted;
-            if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, i, k, logits))) rc = op_error(rc, e);
+            if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, i, k, logits, NULL))) rc = op_error(rc, e);
             for (int t = 0; t < k && !rc; t++) {
                 const float *row = logits + (size_t)t * (size_t)c->vocab;
                 rc = check_logits(m->w, w, row, e);
@@ -117,7 +117,7 @@ static int prefill(struct machine *m, const struct prefill_job *j, struct error 
             }
         }
         if (!j->all && j->last && at == j->n && !rc) {
-            if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, n - 1, 1, j->last))) rc = op_error(rc, e);
+            if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, n - 1, 1, j->last, NULL))) rc = op_error(rc, e);
             else rc = check_logits(m->w, w, j->last, e);
             atomic_fetch_add(&m->bytes_read, mat_bytes(&m->w->head));
         }
@@ -128,12 +128,16 @@ static int prefill(struct machine *m, const struct prefill_job *j, struct error 
 
 const struct mode mode_cpu = {.name = "cpu", .prefill = prefill};
 
-int decode_step(struct machine *m, const struct span *spans, const int32_t *tokens, int n, float *logits, const _Atomic int *cancel, struct error *e) {
+int decode_step(struct machine *m, const struct span *spans, const int32_t *tokens, int n, float *logits, int32_t *top, const _Atomic int *cancel,
+                struct error *e) {
     struct work *w = m->decode;
     for (int i = 0; i < n; i++) w->tokens[i] = tokens[i], w->pos[i] = spans[i].pos;
     int rc = layers_cpu(m, w, spans, n, n, cancel, NULL, NULL, e);
     if (rc) return rc;
-    if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, 0, n, logits))) return op_error(rc, e);
+    if ((rc = block_head(m->cpu, place_head(m->place, m->w), w, 0, n, logits, top))) return op_error(rc, e);
     atomic_fetch_add(&m->bytes_read, mat_bytes(&m->w->head));
-    return check_finite(m->w, w, e);
+    if ((rc = check_finite(m->w, w, e))) return rc;
+    for (int i = 0; i < n; i++)
+        if (top[i] < 0) return error_set(e, ERR_RUNTIME, "the output head gave a logit that is not a number; the weights may be damaged: --verify reads them all");
+    return 0;
 }

@@ -44,8 +44,9 @@ struct mode {
 };
 extern const struct mode mode_cpu, mode_slp, mode_dslp;
 
-/* One token for each of n sessions (spans of one row, kv positions given): logits [n, vocab]. */
-int decode_step(struct machine *m, const struct span *spans, const int32_t *tokens, int n, float *logits, const _Atomic int *cancel, struct error *e);
+/* One token for each of n sessions (spans of one row, kv positions given): logits [n, vocab], and top [n], the largest of each. */
+int decode_step(struct machine *m, const struct span *spans, const int32_t *tokens, int n, float *logits, int32_t *top, const _Atomic int *cancel,
+                struct error *e);
 
 /* Shared by modes: runs all layers over a batch on the CPU; rows of w->tokens and w->pos are filled in. Leaves the
  * residual stream in w->x. */

@@ -32,7 +32,7 @@ static int result(void *ctx, const float *x, int row, int n) {
         int k = n - i < most ? n - i : most;
         *w->bad = -1;
         memcpy(w->x, x + (size_t)i * hidden, (size_t)k * hidden * sizeof *x);
-        if ((rc = block_head(s->m->cpu, m, w, 0, k, s->logits))) return op_error(rc, &s->error);
+        if ((rc = block_head(s->m->cpu, m, w, 0, k, s->logits, NULL))) return op_error(rc, &s->error);
         for (int t = 0; t < k && !rc; t++) {
             const float *logits = s->logits + (size_t)t * vocab;
             rc = check_logits(m, w, logits, &s->error);

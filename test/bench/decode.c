@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
     struct config *c = &engine->weights.config;
     struct kv kv[SESSIONS];
     struct span spans[SESSIONS];
-    int32_t tokens[SESSIONS];
+    int32_t tokens[SESSIONS], top[SESSIONS];
     float *logits = mem_alloc((size_t)n * (size_t)c->vocab * sizeof *logits);
     vocab = c->vocab;
     for (int s = 0; s < n; s++) {
@@ -121,7 +121,7 @@ int main(int argc, char **argv) {
         for (int s = 0; s < n; s++) tokens[s] = (i % steps * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
         if (i == warm) memset(kinds, 0, sizeof kinds), m->cpu->ops = &outer;
         double before = i >= warm ? read_once(engine->pool) : 0, bytes = (double)atomic_load(&m->bytes_read), t = clock_now();
-        if (decode_step(m, spans, tokens, n, logits, NULL, &e)) return fail(&e);
+        if (decode_step(m, spans, tokens, n, logits, top, NULL, &e)) return fail(&e);
         t = clock_now() - t;
         if (i < warm) continue;
         bytes = (double)atomic_load(&m->bytes_read) - bytes;

@@ -46,6 +46,9 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
     memcpy(was, y, (size_t)(n * ldy) * 4);
     struct op_linear o = {.y = y, .x = x, .bias = batch == 1 ? bias : NULL, .w = w, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate,
                           .transposed = transposed, .exact = exact, .batch = batch, .batch_rows = ROWS + 6, .batch_x = in, .batch_y = out};
+    int32_t *top = guarded((size_t)n * 4);
+    bool tops = !transposed && batch == 1;
+    if (tops) o.top = top;
     EACH_THREADS("linear", y, n * ldy, was, on->ops->linear(on, &o));
     for (int t = 0; t < n; t++)
         for (int b = 0; b < batch; b++)
@@ -61,6 +64,16 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
     for (int t = 0; t < n; t++)
         for (int g = 0; g < GAP; g++)
             if (f32_bits(y[t * ldy + batch * out + g]) != f32_bits(was[t * ldy + batch * out + g])) fail("linear wrote beside its rows", t, g, 0, 0);
+    for (int t = 0; t < n && tops; t++) {
+        int best = 0;
+        for (int r = 1; r < out; r++)
+            if (y[t * ldy + r] > y[t * ldy + best]) best = r;
+        if (top[t] != best) fail("the largest output", t, best, top[t], best);
+    }
+    if (tops) { /* what is no number must not hide */
+        x[(n - 1) * ldx + 1] = NAN;
+        if (execs[THREADS - 1]->ops->linear(execs[THREADS - 1], &o) || top[n - 1] != -1) fail("the largest of NaN", n - 1, 0, top[n - 1], -1);
+    }
     free(was);
     drop();
 }
