@@ -197,9 +197,9 @@ static void share(const struct wave *w) {
     exec_share_nodes(x, 1, begin);
 }
 
-static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g) {
+static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g, int batch) {
     const struct expert *e = g->expert;
-    const struct gemm *few = gemm_few_for(x->level, g->n);
+    const struct gemm *few = gemm_few_for(x->level, g->n, batch);
     if (!g->inter) return NULL;
     if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
     return g->n > KERNEL_TOKENS ? gemm_for(x->level) : NULL;
@@ -216,7 +216,7 @@ static int wave_run(struct wave *w) {
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
         g->inter = g->expert->gate.rows;
-        g->gemm = product_for(x, g);
+        g->gemm = product_for(x, g, o->n);
         w->any_many |= g->gemm != NULL;
         any_late |= o->late && g->id < o->n_experts && o->late[g->id];
         int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;

@@ -25,9 +25,9 @@ const struct gemm *gemm_for(enum cpu_level level) {
     return level >= CPU_AVX2 ? &gemm_avx2 : &gemm_scalar;
 }
 
-const struct gemm *gemm_few_for(enum cpu_level level, int n) {
-    if (n < 2 || n > 16 || level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
-    return n <= 4 ? &gemm_few : &gemm_few16;
+const struct gemm *gemm_few_for(enum cpu_level level, int n, int batch) {
+    if (n > 16 || level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
+    return batch <= 16 ? &gemm_few : &gemm_few16;
 }
 
 /* ---- Shared ---- */

@@ -1,9 +1,10 @@
-/* A few tokens, 2 to 16: too many for float32 products to keep up with memory, too few to make up for gemm_vnni.c's transposed
- * panels. Weights are decoded to BF16 in registers as they lie, 64 columns of a row at once, and multiplied with every
- * token's columns by vdpbf16ps; lanes run along K and are summed at the end of the row.
+/* Up to 16 tokens: too few to make up for gemm_vnni.c's transposed panels. Weights are decoded to BF16 in registers as they
+ * lie, 64 columns of a row at once, and multiplied with every token's columns by vdpbf16ps; lanes run along K and are summed
+ * at the end of the row.
  *
- * Two versions: gemm_few keeps activations as a number and the BF16 of what it leaves over (2^-17, for up to 4 tokens: what
- * decoding a few sessions or checking a draft must give is what one token alone gets), gemm_few16 rounds them to BF16.
+ * Two versions: gemm_few keeps activations as a number and the BF16 of what it leaves over (2^-17: for decoding sessions
+ * together and for checking drafts, where a token must get the bits that it gets alone), gemm_few16 rounds them to BF16 (for
+ * small groups of a long prompt, whose large groups do the same).
  *
  * Packed: token after token, S planes of k numbers, rounded up to 64 and zero past the last. */
 #include <immintrin.h>
@@ -148,8 +149,6 @@ INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, i
     switch (n) {
 #define CASE(n, R) case n: all_rows(j, t, r0, r1, R, n, S, format); break;
         CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4)
-#undef CASE
-#define CASE(n, R) case n: if (S == 1) all_rows(j, t, r0, r1, R, n, 1, format); break;
         CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
 #undef CASE
     }
@@ -159,9 +158,8 @@ INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     pthread_once(&once, e4m3_fill);
     const struct table t = table_load();
     struct job j = {.w = w, .ldx = width(w->cols), .ldy = ldy, .seg = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols, .accumulate = accumulate};
-    const int most = S == 2 ? 4 : MOST;
     for (int i = 0, m; i < n; i += m) {
-        m = n - i < most ? n - i : most;
+        m = n - i < MOST ? n - i : MOST;
         j.x = (const uint16_t *)packed + (size_t)(i * S) * j.ldx;
         j.y = y + (size_t)i * (size_t)ldy;
         if (w->dtype == DT_BF16) tokens(&j, &t, r0, r1, m, S, DT_BF16);

@@ -99,7 +99,7 @@ static void cols_task(void *arg, int task, int thread) {
 
 /* Many tokens: every thread packs its part of the activations, they meet once, and then take ranges of rows. A batch (the
  * heads of an up-projection) goes in groups whose packed activations fit PACKED_BYTES; one x for all of it is packed once. */
-enum { PACKED_BYTES = 64 << 20 };
+enum { PACKED_BYTES = 64 << 20, FEW = 16 /* tokens, of gemm_few_for */ };
 struct many {
     struct cpu_exec *x;
     const struct op_linear *o;
@@ -139,6 +139,10 @@ static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, co
     group = group < 1 ? 1 : group > batch ? batch : group;
     size_t packed = m.packed_part * (size_t)(one ? 1 : group), scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
+    if (o->n <= FEW) { /* reading is what takes the time */
+        int most = (int)(TASK_BYTES / dtype_bytes(o->w.dtype, (size_t)o->w.cols));
+        share = share < most ? share : most, tile = 8;
+    }
     m.per = share > tile ? share / tile * tile : tile;
     m.parts = (o->w.rows + m.per - 1) / m.per;
     m.packed = exec_space(x, packed + scratch + (o->top ? (size_t)m.parts * (size_t)o->n * sizeof *m.tops : 0));
@@ -167,7 +171,7 @@ int linear_run(struct exec *base, const struct op_linear *o) {
         j.parts = (o->w.cols + j.per - 1) / j.per;
         return exec_each(j.x, batch * j.parts, cols_task, &j);
     }
-    const struct gemm *few = gemm_few_for(j.x->level, o->n);
+    const struct gemm *few = gemm_few_for(j.x->level, o->n, o->n);
     if (!o->exact && few && few->takes(&o->w)) return many_run(j.x, o, batch, few);
     if (!o->exact && o->n > KERNEL_TOKENS) return many_run(j.x, o, batch, gemm_for(j.x->level));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);

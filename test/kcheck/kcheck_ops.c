@@ -59,7 +59,7 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
                     sum += v, abs_sum += fabs(v);
                 }
                 if (o.bias) sum += bias[r], abs_sum += fabs(bias[r]);
-                near("linear", t, r, y[t * ldy + b * out + r], sum, abs_sum * (products_bf16 && n > 4 && !exact && !transposed ? 0x1p-8 : 4e-6));
+                near("linear", t, r, y[t * ldy + b * out + r], sum, abs_sum * (products_bf16 && n > 16 && !exact && !transposed ? 0x1p-8 : 4e-6));
             }
     for (int t = 0; t < n; t++)
         for (int g = 0; g < GAP; g++)
@@ -112,7 +112,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared) {
                 scale = fmax(scale, fabs(weight * d));
             }
         }
-        for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * (products_bf16 && n > 4 ? 2e-2 : 3e-5));
+        for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * (products_bf16 && n > 16 ? 2e-2 : 3e-5));
     }
     if (topk) { /* a chosen expert that is not there */
         struct expert gone = e[ids[0]];
