@@ -39,7 +39,7 @@ template <int KD, int VD, int WR, int WD, int KT, bool ONE> struct shape {
 };
 
 template <int KD, int VD, int WR, int WD, int KT, bool ONE>
-static __global__ void __launch_bounds__(32 * WR *WD) attention_mma_kernel(struct cuda_attention a) {
+static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(struct cuda_attention a) {
     typedef struct shape<KD, VD, WR, WD, KT, ONE> S;
     const int SLICE = KT / WD, NS = SLICE / 8, NO = VD / WD / 8, ROWS = S::rows;
     extern __shared__ __align__(16) __nv_bfloat16 smem[];

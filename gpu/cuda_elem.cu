@@ -270,8 +270,7 @@ static __global__ void sort_fill_kernel(const int32_t *offset, int32_t *token, f
     size_t picks, int topk, int first) {
     __shared__ int warp_count[32], base;
     int e = (int)blockIdx.x + first, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    if (!threadIdx.x) base = offset[blockIdx.x];
-    __syncthreads();
+    if (!threadIdx.x) base = offset[blockIdx.x]; /* read behind the first barrier */
     for (size_t i0 = 0; i0 < picks; i0 += blockDim.x) {
         size_t i = i0 + threadIdx.x;
         bool mine = i < picks && ids[i] == e;
