@@ -70,6 +70,16 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
         w.bytes = size_of(&a->expert.gate) + size_of(&a->expert.up) + size_of(&a->expert.down) + 8.0 * a->n * a->hidden;
         break;
     }
+    case OP_GROUP: { /* activations narrowed once and read twice, results written apart, then added */
+        const struct op_group *a = &u->group;
+        for (int k = 0; k < a->n; k++) {
+            const struct expert *e = &a->expert[k];
+            double n = a->begin[k + 1] - a->begin[k];
+            w.flops += n * (mat_work(&e->gate) + mat_work(&e->up) + mat_work(&e->down));
+            if (n > 0) w.bytes += size_of(&e->gate) + size_of(&e->up) + size_of(&e->down) + 24.0 * n * a->hidden;
+        }
+        break;
+    }
     case OP_SCATTER_ADD: w.bytes = 12.0 * u->scatter_add.n * u->scatter_add.dim; break;
     case OP_MERGE: w.bytes = 12.0 * u->merge.n * u->merge.heads * u->merge.dim; break;
     case OP_COUNT: break;

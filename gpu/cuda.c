@@ -169,7 +169,8 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     if (!g) return error_set(e, ERR_MEMORY, "no memory for a device");
     pthread_mutex_init(&g->lock, NULL);
     g->card = card;
-    g->f32 = spec->f32;
+    g->math = spec->math;
+    g->gemm = spec->gemm;
     cudaError_t r = cudaGetDeviceProperties(&p, card);
     if (r == cudaSuccess) r = cudaSetDevice(card);
     if (r == cudaSuccess) r = cudaEventCreate(&g->begin);
@@ -181,6 +182,12 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
         else error_set(e, ERR_RUNTIME, "card %d (%s) is sm_%d%d; sm_80 or newer is needed", card, p.name, p.major, p.minor);
         close_device(&g->base);
         return ERR_RUNTIME;
+    }
+    g->sm = p.major * 10 + p.minor;
+    if (g->math == GPU_FP8 && g->sm < 89) {
+        error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores have no FP8; math=fp8 needs sm_89 or newer", card, p.name, g->sm);
+        close_device(&g->base);
+        return ERR_USAGE;
     }
     /* Ranks on one card share it; the runtime and cuBLAS keep some for themselves. */
     int sharing = 0, peer = !spec->nopeer;

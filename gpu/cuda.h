@@ -5,13 +5,15 @@
 #include <pthread.h>
 
 #include "gpu/backend.h"
+#include "gpu/cuda_kernels.h"
 
 struct cuda_blas; /* cuBLAS of one device */
 
 struct cuda {
     struct gpu base;
-    int card;
-    bool f32;
+    int card, sm; /* 90: compute capability 9.0 */
+    enum gpu_math math;
+    enum gpu_gemm gemm;
     cudaEvent_t begin;  /* times count from here */
     double begin_clock; /* what the host's clock showed then */
     size_t used;        /* of base.info.mem */
@@ -47,9 +49,40 @@ void *cuda_space(struct cuda_stream *s, size_t size);
 
 /* A handle on the stream; NULL when the library is not there. */
 struct cuda_blas *cuda_blas_open(cudaStream_t s);
+bool cuda_blas_has_fp8(const struct cuda_blas *b); /* cuBLASLt is there, too; b may be NULL */
 void cuda_blas_close(struct cuda_blas **b);
 const char *cuda_blas_name(void); /* the library that was loaded, NULL when none */
-/* y [n, rows] (+)= x [n, cols] w^T with dense BF16 x and w, float32 y with rows ldy apart. */
-int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldy, bool accumulate);
+/* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart. */
+int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy,
+    bool accumulate);
+/* The same in E4M3: x with scales [cols / 128, n], w with scales [rows / 128, cols / 128 rounded up to fours]. 1: the library has
+ * no kernel for it. Negative: it failed. */
+struct cuda_fp8 {
+    float *y;
+    const void *x, *w;
+    const float *x_scale, *w_scale;
+    int n, rows, cols, ldx, ldw, ldy;
+    bool accumulate;
+    void *space;
+    size_t space_size;
+};
+int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s);
+
+static inline size_t cuda_aligned(size_t n) { return (n + 255) & ~(size_t)255; }
+static inline int cuda_round(int n, int to) { return (n + to - 1) / to * to; }
+
+/* cuda_linear.c */
+enum { CUDA_GEMV_MOST = 8 }; /* tokens for which reading W is all that counts */
+size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *l);
+int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
+int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
+/* Both products of a feed-forward of n tokens go through our tiles: these take several experts at once, and silu * mul with
+ * the first product. */
+bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n);
+bool cuda_linear_alike(const struct mat *a, const struct mat *b); /* may be in one launch */
+/* cuda_experts.c */
+int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
+int cuda_group_op(struct cuda_stream *s, const struct op_group *a);
+int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a);
 
 int cuda_run(struct op_exec *x, enum op_code code, const union op_args *a);

@@ -1,13 +1,25 @@
-/* cuBLAS, loaded by name at run time. Only the four functions that are used are declared here, with the values that the
- * library's interface has fixed since version 11. */
+/* cuBLAS and cuBLASLt, loaded by name at run time. Only the functions that are used are declared here, with the values that the
+ * libraries' interface has fixed since version 11 (12.9 for scales of blocks). */
 #include <dlfcn.h>
+#include <string.h>
 
 #include "engine/base/mem.h"
 #include "gpu/cuda.h"
 
 enum { OP_N, OP_T };                      /* cublasOperation_t */
-enum { TYPE_F32 = 0, TYPE_BF16 = 14 };    /* cudaDataType_t */
-enum { COMPUTE_F32 = 68, ALGO_DEFAULT = -1 }; /* cublasComputeType_t, cublasGemmAlgo_t */
+enum { TYPE_F32 = 0, TYPE_BF16 = 14, TYPE_E4M3 = 28 }; /* cudaDataType_t */
+enum { COMPUTE_F32 = 68, ALGO_DEFAULT = -1 };          /* cublasComputeType_t, cublasGemmAlgo_t */
+/* cublasLtMatmulDescAttributes_t, cublasLtMatmulMatrixScale_t, cublasLtMatmulPreferenceAttributes_t */
+enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_A_SCALE = 17, DESC_B_SCALE = 18, DESC_A_SCALE_MODE = 31, DESC_B_SCALE_MODE = 32 };
+enum { SCALE_VEC128 = 4, SCALE_BLOCK128 = 5 };
+enum { PREF_SPACE = 1 };
+struct heuristic { /* cublasLtMatmulHeuristicResult_t */
+    uint64_t algo[8];
+    size_t space;
+    int state;
+    float waves;
+    int reserved[4];
+};
 
 static struct {
     pthread_once_t once;
@@ -17,10 +29,46 @@ static struct {
     int (*set_stream)(void *, cudaStream_t);
     int (*gemm)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int,
                 int, int, int);
+    /* cuBLASLt; its handle may be one of cuBLAS */
+    bool has_fp8;
+    int (*desc_create)(void **, int, int);
+    int (*desc_set)(void *, int, const void *, size_t);
+    int (*desc_destroy)(void *);
+    int (*layout_create)(void **, int, uint64_t, uint64_t, int64_t);
+    int (*layout_destroy)(void *);
+    int (*pref_create)(void **);
+    int (*pref_set)(void *, int, const void *, size_t);
+    int (*pref_destroy)(void *);
+    int (*heuristics)(void *, void *, void *, void *, void *, void *, void *, int, struct heuristic *, int *);
+    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *,
+                  void *, const void *, void *, size_t, cudaStream_t);
 } lib = {.once = PTHREAD_ONCE_INIT};
+
+static void load_lt(const char *name) {
+    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!so) return;
+    const struct {
+        const char *name;
+        void *to;
+    } all[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},       {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
+               {"cublasLtMatmulDescDestroy", &lib.desc_destroy},     {"cublasLtMatrixLayoutCreate", &lib.layout_create},
+               {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy}, {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
+               {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
+               {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},  {"cublasLtMatmul", &lib.matmul}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        void *f = dlsym(so, all[i].name);
+        memcpy(all[i].to, &f, sizeof f);
+        if (!f) {
+            dlclose(so);
+            return;
+        }
+    }
+    lib.has_fp8 = true;
+}
 
 static void load(void) {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"};
+    static const char *const lt[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         if (!so) continue;
@@ -30,6 +78,7 @@ static void load(void) {
         *(void **)&lib.gemm = dlsym(so, "cublasGemmEx");
         if (lib.create && lib.destroy && lib.set_stream && lib.gemm) {
             lib.name = names[i];
+            if (lt[i]) load_lt(lt[i]);
             return; /* stays loaded for the life of the process */
         }
         dlclose(so);
@@ -58,9 +107,39 @@ void cuda_blas_close(struct cuda_blas **b) {
     *b = NULL;
 }
 
+bool cuda_blas_has_fp8(const struct cuda_blas *b) { return b && lib.has_fp8; }
+
 /* cuBLAS counts in columns: its y is our rows, [rows, n] with ldy, its w^T and x our row-major matrices. */
-int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldy, bool accumulate) {
+int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy,
+    bool accumulate) {
     const float one = 1, beta = accumulate ? 1 : 0;
-    return lib.gemm(b->handle, OP_T, OP_N, rows, n, cols, &one, w, TYPE_BF16, cols, x, TYPE_BF16, cols, &beta, y, TYPE_F32, ldy,
+    return lib.gemm(b->handle, OP_T, OP_N, rows, n, cols, &one, w, TYPE_BF16, cols, x, TYPE_BF16, ldx, &beta, y, TYPE_F32, ldy,
                     COMPUTE_F32, ALGO_DEFAULT);
+}
+
+/* A library that does not know a scale mode refuses the attribute; one that has no kernel for the shape finds no algorithm. */
+int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s) {
+    const float one = 1, beta = f->accumulate ? 1 : 0;
+    const int32_t trans = OP_T, no_trans = OP_N, blocks = SCALE_BLOCK128, vectors = SCALE_VEC128;
+    void *desc = NULL, *w = NULL, *x = NULL, *y = NULL, *pref = NULL;
+    struct heuristic found;
+    int n = 0;
+    int r = lib.desc_create(&desc, COMPUTE_F32, TYPE_F32) || lib.desc_set(desc, DESC_TRANSA, &trans, sizeof trans) ||
+            lib.desc_set(desc, DESC_TRANSB, &no_trans, sizeof no_trans) ||
+            lib.desc_set(desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) || lib.desc_set(desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) ||
+            lib.desc_set(desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) ||
+            lib.desc_set(desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale) ||
+            lib.layout_create(&w, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->rows, f->ldw) ||
+            lib.layout_create(&x, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->n, f->ldx) ||
+            lib.layout_create(&y, TYPE_F32, (uint64_t)f->rows, (uint64_t)f->n, f->ldy) || lib.pref_create(&pref) ||
+            lib.pref_set(pref, PREF_SPACE, &f->space_size, sizeof f->space_size) ||
+            lib.heuristics(b->handle, desc, w, x, y, y, pref, 1, &found, &n) || n < 1 || found.state;
+    if (!r)
+        r = lib.matmul(b->handle, desc, &one, f->w, w, f->x, x, &beta, f->y, y, f->y, y, found.algo, f->space, f->space_size, s) ? -1 : 0;
+    if (pref) lib.pref_destroy(pref);
+    if (y) lib.layout_destroy(y);
+    if (x) lib.layout_destroy(x);
+    if (w) lib.layout_destroy(w);
+    if (desc) lib.desc_destroy(desc);
+    return r;
 }

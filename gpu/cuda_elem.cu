@@ -351,14 +351,6 @@ cudaError_t cuda_silu_mul(cudaStream_t s, float *out, const float *gate_up, int 
     return cudaGetLastError();
 }
 
-static __global__ void to_bf16_kernel(__nv_bfloat16 *out, const float *x, int m, int ldx) {
-    for (int d = threadIdx.x; d < m; d += blockDim.x)
-        out[(size_t)blockIdx.x * (size_t)m + (size_t)d] = __float2bfloat16_rn(x[(size_t)blockIdx.x * (size_t)ldx + (size_t)d]);
-}
-cudaError_t cuda_to_bf16(cudaStream_t s, void *out, const float *x, int n, int m, int ldx) {
-    to_bf16_kernel<<<(unsigned)n, 256, 0, s>>>((__nv_bfloat16 *)out, x, m, ldx);
-    return cudaGetLastError();
-}
 /* A thread takes 16 neighbouring columns: one 16-byte load of FP8 and two stores where the rows allow it. */
 static __global__ void mat_to_bf16_kernel(__nv_bfloat16 *out, struct mat w) {
     int r = blockIdx.x, c0 = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 16; /* rows in x: y ends at 65,535 */

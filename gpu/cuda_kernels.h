@@ -61,8 +61,7 @@ cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m,
 /* h[i] = silu(gate[i]) * up[i]; gate and up of a row lie side by side, [n, 2 * inter]; out [n, inter] */
 cudaError_t cuda_silu_mul(cudaStream_t s, float *out, const float *gate_up, int n, int inter);
 
-/* Weights and activations as BF16 for cuBLAS; out rows are dense. */
-cudaError_t cuda_to_bf16(cudaStream_t s, void *out, const float *x, int n, int m, int ldx);
+/* Weights as BF16 for cuBLAS; out rows are dense. */
 cudaError_t cuda_mat_to_bf16(cudaStream_t s, void *out, struct mat w);
 
 /* y (+)= W x in float32, weights of any type the device reads, one head after the other in z. */
@@ -77,6 +76,45 @@ cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);         /* f
 cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);     /* anything, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
 cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l);     /* tensor cores, weights exact, x as two BF16 */
+
+/* Several products in one launch, in tiles of tokens: part k multiplies rows [row, row + n) of x with w[part.w], so that experts
+ * with a few tokens each fill the card together. A launch has one tile size (16, 32, 64, 128); who cuts a group chooses.
+ * gated: y = silu(w x) * (w2 x), BF16 where x is BF16, else float32. Otherwise float32, with bias and accumulate. */
+enum { CUDA_PARTS = 16 };
+struct cuda_tiles {
+    struct mat w[CUDA_PARTS], w2[CUDA_PARTS]; /* one type, one shape */
+    struct {
+        int w, row, n, tile; /* tile: of this part's first among all; filled by the launcher */
+    } part[CUDA_PARTS];
+    int n_parts;
+    const void *x;           /* BF16 [rows, ldx], ldx a multiple of 8; or E4M3, a multiple of 16 */
+    const float *x_scale;    /* E4M3: of 128 columns, [columns / 128, scale_ld] */
+    void *y;
+    const float *bias;
+    int ldx, scale_ld, ldy, accumulate, gated;
+    int align;               /* of the weights' rows; filled by the launcher */
+};
+int cuda_tiles_fit(const struct mat *w);                                      /* BF16 x: E4M3, E2M1 and BF16, exact in the weights */
+cudaError_t cuda_tiles_bf16(cudaStream_t s, const struct cuda_tiles *t, int tokens);
+int cuda_tiles_fp8_fit(const struct mat *w);                                  /* E4M3 x: E4M3 in blocks of 128 columns; sm_89 */
+cudaError_t cuda_tiles_fp8(cudaStream_t s, const struct cuda_tiles *t, int tokens);
+
+/* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with a scale for 128 columns: max(largest, 1e-4) / 448. */
+cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);
+cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx,
+    int ldo, int scale_ld);
+/* Scales of w as float32 [blocks of rows, ld]. */
+cudaError_t cuda_scales(cudaStream_t s, float *out, struct mat w, int ld);
+/* y[token[i]] += weight[i] * x[i] over the pairs of n groups, those of a token in rising order of group. Tokens rise in a group. */
+struct cuda_combine {
+    float *y;
+    const float *x;
+    const int32_t *token;
+    const float *weight;
+    int dim, ldy, n;
+    int begin[CUDA_PARTS + 1];
+};
+cudaError_t cuda_combine(cudaStream_t s, const struct cuda_combine *c);
 
 /* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose heads begin on 16 bytes: direct, or copied before. */
 int cuda_attention_mma_rows(const struct cuda_attention *a); /* (query, head) pairs of a KV head that a block takes; 0: no such shape */

@@ -2,6 +2,7 @@
  * the reference that CUDA's are held against. */
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "gpu/emu.h"
 
 static void sort_tokens(const struct op_sort *a) {
@@ -34,6 +35,35 @@ static int ffn(struct exec *cpu, const struct op_ffn *a) {
     return cpu->ops->experts(cpu, &(struct op_experts){.y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden});
 }
 
+static void gather(float *out, const float *x, const int32_t *index, int n, int dim, int ldx) {
+    for (int i = 0; i < n; i++) memcpy(out + (size_t)i * (size_t)dim, x + (size_t)index[i] * (size_t)ldx, (size_t)dim * 4);
+}
+static void scatter_add(const struct op_scatter_add *a) {
+    for (int i = 0; i < a->n; i++) {
+        float *y = a->y + (size_t)(a->index ? a->index[i] : i) * (size_t)a->ldy, w = a->weight ? a->weight[i] : 1;
+        const float *x = a->x + (size_t)i * (size_t)a->dim;
+        for (int d = 0; d < a->dim; d++) y[d] += w * x[d];
+    }
+}
+
+static int group(struct exec *cpu, const struct op_group *a) {
+    int most = 0, rc = 0;
+    for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
+    size_t rows = (size_t)most * (size_t)a->hidden;
+    float *x = most ? mem_alloc(2 * rows * 4) : NULL, *y = x + rows;
+    if (most && !x) return ERR_MEMORY;
+    for (int k = 0; k < a->n && !rc; k++) {
+        int at = a->begin[k], n = a->begin[k + 1] - at;
+        if (n < 1) continue;
+        gather(x, a->x, a->token + at, n, a->hidden, a->hidden);
+        rc = ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden});
+        scatter_add(&(struct op_scatter_add){
+            .y = a->y, .x = y, .index = a->token + at, .weight = a->weight + at, .n = n, .dim = a->hidden, .ldy = a->hidden});
+    }
+    mem_free(x);
+    return rc;
+}
+
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     const struct ops *ops = cpu->ops;
     switch (code) {
@@ -53,21 +83,9 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_MERGE: return ops->merge(cpu, &u->merge);
     case OP_SORT: sort_tokens(&u->sort); return 0;
     case OP_FFN: return ffn(cpu, &u->ffn);
-    case OP_GATHER: {
-        const struct op_gather *a = &u->gather;
-        for (int i = 0; i < a->n; i++)
-            memcpy(a->out + (size_t)i * (size_t)a->dim, a->x + (size_t)a->index[i] * (size_t)a->ldx, (size_t)a->dim * 4);
-        return 0;
-    }
-    case OP_SCATTER_ADD: {
-        const struct op_scatter_add *a = &u->scatter_add;
-        for (int i = 0; i < a->n; i++) {
-            float *y = a->y + (size_t)(a->index ? a->index[i] : i) * (size_t)a->ldy, w = a->weight ? a->weight[i] : 1;
-            const float *x = a->x + (size_t)i * (size_t)a->dim;
-            for (int d = 0; d < a->dim; d++) y[d] += w * x[d];
-        }
-        return 0;
-    }
+    case OP_GATHER: gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx); return 0;
+    case OP_SCATTER_ADD: scatter_add(&u->scatter_add); return 0;
+    case OP_GROUP: return group(cpu, &u->group);
     case OP_COUNT: break;
     }
     return ERR_RUNTIME;

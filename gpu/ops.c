@@ -24,6 +24,7 @@ static const struct {
     [OP_FFN] = {"ffn", sizeof(struct op_ffn)},
     [OP_SCATTER_ADD] = {"scatter_add", sizeof(struct op_scatter_add)},
     [OP_MERGE] = {"merge", sizeof(struct op_merge)},
+    [OP_GROUP] = {"group", sizeof(struct op_group)},
 };
 
 const char *op_name(enum op_code c) { return info[c].name; }
@@ -230,6 +231,18 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         int r = visit_expert(&a->ffn.expert, fn, ctx);
         if (r) return r;
         VISIT(a->ffn.y, rows, VISIT_OUT);
+        return 0;
+    }
+    case OP_GROUP: { /* as with OP_GATHER, only the first of the rows that are picked */
+        struct op_group *o = &a->group;
+        VISIT(o->token, (size_t)o->begin[o->n] * 4, VISIT_IN);
+        VISIT(o->weight, (size_t)o->begin[o->n] * 4, VISIT_IN);
+        VISIT(o->x, (size_t)o->hidden * 4, VISIT_IN);
+        for (int k = 0; k < o->n; k++) {
+            int r = visit_expert(&o->expert[k], fn, ctx);
+            if (r) return r;
+        }
+        VISIT(o->y, (size_t)o->hidden * 4, VISIT_OUT);
         return 0;
     }
     case OP_SCATTER_ADD:

@@ -7,7 +7,7 @@
 enum op_code {
     OP_EMBED, OP_NORM, OP_LINEAR, OP_ROPE_TABLE, OP_ROPE, OP_KV_STORE, OP_KV_LOAD, OP_ATTENTION, OP_ROUTE, OP_EXPERTS, OP_ADD,
     OP_SIGMOID, OP_COPY, OP_MERGE, OP_BASE, /* the rest only on devices */
-    OP_SORT = OP_BASE, OP_GATHER, OP_FFN, OP_SCATTER_ADD, OP_COUNT
+    OP_SORT = OP_BASE, OP_GATHER, OP_FFN, OP_SCATTER_ADD, OP_GROUP, OP_COUNT
 };
 
 /* Groups the (token, choice) pairs by expert, keeping the order of tokens inside a group. Only experts first <= e < last
@@ -43,6 +43,20 @@ struct op_scatter_add {
     const float *weight;
     int n, dim, ldy;
 };
+/* OP_GATHER, OP_FFN and OP_SCATTER_ADD of several experts in one: for each of them in turn and each of its pairs i,
+ * y[token[i]] += weight[i] * expert(x[token[i]]). Expert k has pairs [begin[k], begin[k + 1]), tokens rising, none twice; its
+ * data may be NULL where it has none. x and y are different memory. How an expert is computed depends on the size of its own
+ * group alone, so it does not matter with which others it goes. */
+enum { GROUP_MOST = 16 };
+struct op_group {
+    float *y;             /* [.., hidden] */
+    const float *x;       /* [.., hidden] */
+    const int32_t *token; /* [begin[n]] */
+    const float *weight;  /* [begin[n]] */
+    int n, hidden;
+    int32_t begin[GROUP_MOST + 1];
+    struct expert expert[GROUP_MOST];
+};
 
 union op_args {
     struct op_embed embed;
@@ -63,6 +77,7 @@ union op_args {
     struct op_gather gather;
     struct op_ffn ffn;
     struct op_scatter_add scatter_add;
+    struct op_group group;
 };
 const char *op_name(enum op_code c);
 size_t op_size(enum op_code c); /* of its struct */

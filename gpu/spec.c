@@ -83,9 +83,10 @@ static int option(struct gpu_spec *s, struct piece key, struct piece v) {
     if (piece_is(key, "nopeer") && !v.text) return s->nopeer = true, 0;
     if (piece_is(key, "ring") && v.text) return integer(v, 2, 1 << 20, &n) ? -1 : (s->ring = (int)n, 0);
     if (piece_is(key, "chunk") && v.text) return integer(v, 1, 1 << 20, &n) ? -1 : (s->chunk = (int)n, 0);
-    if (piece_is(key, "math") && v.text) {
-        s->f32 = piece_is(v, "f32");
-        return s->f32 || piece_is(v, "bf16") ? 0 : -1;
+    static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"};
+    for (int i = 0; i < 3 && v.text; i++) {
+        if (piece_is(key, "math") && piece_is(v, maths[i])) return s->emu && i == GPU_FP8 ? -1 : (s->math = (enum gpu_math)i, 0);
+        if (!s->emu && piece_is(key, "gemm") && piece_is(v, gemms[i])) return s->gemm = (enum gpu_gemm)i, 0;
     }
     if (!s->emu) return -1;
     if (piece_is(key, "alltoall") && !v.text) return s->all_to_all = true, 0;
@@ -110,7 +111,8 @@ int gpu_parse(struct gpu_spec *s, const char *list, struct error *e) {
         int bad = 0;
         if (first && part.len >= 3 && !strncmp(part.text, "emu", 3)) {
             struct piece count = {part.text + 4, part.len - 4};
-            s->emu = s->f32 = true;
+            s->emu = true;
+            s->math = GPU_F32;
             s->n = 1;
             if (part.len > 3) {
                 bad = part.text[3] != ':' || integer(count, 1, GPU_MAX, &n);

@@ -162,7 +162,25 @@ static int expert(struct rank *r, const struct expert *e, float *y, int begin, i
                    &(struct op_scatter_add){
                        .y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
     }
-    return pace_unit(r, &r->pace_main, r->main);
+    return 0;
+}
+
+/* Experts whose groups are small go together in one operation, so that a device has enough to do at once; how many, the ring
+ * says: the loader must be able to go on while they wait for the last of them. Fills the groups of the next ones from e on, of
+ * one where it is large; returns the expert to go on with. */
+enum { SMALL_GROUP = 256 };
+static int together(const struct rank *r, int layer, int e, int n, struct op_group *g) {
+    int most = r->plan.ring / 4 < GROUP_MOST ? r->plan.ring / 4 : GROUP_MOST;
+    int small = r->plan.chunk < SMALL_GROUP ? r->plan.chunk : SMALL_GROUP;
+    for (; e < n && (!g->n || g->n < most); e++) {
+        if (!ring_takes(r, layer, e)) continue;
+        bool is_small = r->host_offset[e + 1] - r->host_offset[e] <= small;
+        if (g->n && !is_small) break;
+        g->begin[g->n] = r->host_offset[e];
+        g->begin[++g->n] = r->host_offset[e + 1];
+        if (!is_small) return e + 1;
+    }
+    return e;
 }
 
 /* The routed experts, in rising order as their weights arrive. One rank adds to the residual stream at once; several make
@@ -189,13 +207,20 @@ static int experts(struct rank *r, uint64_t *module, int layer) {
     TRY(read_groups(r, all));
     if (r->host_offset[n + 1] >= 0) return 0; /* not finite: choices may be garbage; the end of the run says where */
     ring_choose(r, layer);
-    for (int e = 0; e < n; e++) {
-        if (!ring_takes(r, layer, e)) continue;
-        TRY(ring_ready(&r->experts, *module, r->main));
-        int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, "expert", layer, r->first + e);
-        TRY(expert(r, &ring_at(&r->experts, *module)->expert, y, r->host_offset[e], r->host_offset[e + 1]));
+    for (int e = 0, end; e < n; e = end) {
+        struct op_group g = {.y = y, .x = r->xn, .token = r->token, .weight = r->weight, .hidden = p->c->hidden};
+        end = together(r, layer, e, n, &g);
+        if (!g.n) continue;
+        for (int k = 0; k < g.n; k++) {
+            TRY(ring_ready(&r->experts, *module + (uint64_t)k, r->main));
+            g.expert[k] = ring_at(&r->experts, *module + (uint64_t)k)->expert;
+        }
+        int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, g.n > 1 ? "experts" : "expert", layer, r->first + e);
+        if (g.n > 1) TRY(op_run(exec_of(r), OP_GROUP, &g));
+        else TRY(expert(r, &g.expert[0], y, g.begin[0], g.begin[1]));
+        TRY(pace_unit(r, &r->pace_main, r->main));
         trace_end(p->trace, span, r->main);
-        TRY(ring_used(&r->experts, (*module)++, r->main));
+        for (int k = 0; k < g.n; k++) TRY(ring_used(&r->experts, (*module)++, r->main));
     }
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
 }

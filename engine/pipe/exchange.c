@@ -16,7 +16,7 @@ int exchange_open(struct rank *r, struct error *e) {
     struct exchange *x = r->exchange = mem_calloc(1, sizeof *x);
     if (!x) return error_set(e, ERR_MEMORY, "no memory for an exchange");
     for (int i = 0; i < r->id; i++) x->row += p->rank[i].n;
-    x->half = !p->job->set->spec.f32 && !p->job->set->spec.all_to_all;
+    x->half = p->job->set->spec.math != GPU_F32 && !p->job->set->spec.all_to_all;
     size_t hidden = (size_t)p->c->hidden * 4, n = (size_t)r->n, topk = (size_t)p->c->topk * 4, number = x->half ? 2 : 4;
     int rc = gpu_stream_open(r->g, &x->send, "send", true, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &x->recv, "receive", true, &p->stop, e);

@@ -35,6 +35,7 @@
 #define __host__
 #define __constant__ static const
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))

@@ -1,0 +1,258 @@
+/* Feed-forwards: of one group of tokens, of all experts of a layer that are resident, and of the groups of a few experts at
+ * once. Small groups go together: one launch for gate and up of all of them, one for down, one that adds the results to their
+ * tokens. Large ones go one by one. How an expert's group is computed depends on its size alone, and a token's experts are
+ * added in rising order, so results do not depend on which experts happened to go together. */
+#include <string.h>
+
+#include "gpu/cuda.h"
+
+enum { TILED_TOKENS = 4096 };                      /* at once, to bound the workspace */
+static const size_t ffn_space = (size_t)128 << 20; /* of a group's activations, likewise */
+
+/* --- Tiles: up to CUDA_PARTS experts, or one ----------------------------------------------------------------------------- */
+
+struct tiled {
+    bool fp8;
+    int ldx, ldh;
+    size_t x_scale, h, hq, h_scale, size; /* where they lie behind x */
+};
+static struct tiled tiled_plan(const struct cuda_stream *s, const struct expert *e, int n) {
+    struct tiled p = {.fp8 = s->g->math == GPU_FP8 && cuda_tiles_fp8_fit(&e->gate) && cuda_tiles_fp8_fit(&e->down)};
+    size_t rows = (size_t)n;
+    p.ldx = cuda_round(e->gate.cols, 16);
+    p.ldh = cuda_round(e->gate.rows, 16);
+    p.x_scale = cuda_aligned(rows * (size_t)p.ldx * (p.fp8 ? 1 : 2));
+    p.h = p.x_scale + (p.fp8 ? cuda_aligned(rows * (size_t)((p.ldx + 127) / 128) * 4) : 0);
+    p.hq = p.h + cuda_aligned(rows * (size_t)p.ldh * (p.fp8 ? 4 : 2));
+    p.h_scale = p.hq + (p.fp8 ? cuda_aligned(rows * (size_t)p.ldh) : 0);
+    p.size = p.h_scale + (p.fp8 ? cuda_aligned(rows * (size_t)((p.ldh + 127) / 128) * 4) : 0);
+    return p;
+}
+
+/* A group is cut so that its rest has a tile of its own size: 65 tokens are one tile of 64 and one of 16. */
+static const int sizes[] = {128, 64, 32, 16};
+static void cut(int n, int part[4]) {
+    int rest = n % 128;
+    memset(part, 0, 4 * sizeof *part);
+    part[0] = n - rest;
+    if (rest > 96) part[0] = n;
+    else if (rest > 64) part[1] = 64, part[rest > 80 ? 2 : 3] = rest - 64;
+    else part[rest > 32 ? 1 : rest > 16 ? 2 : 3] = rest;
+}
+
+struct products { /* of experts e[0 .. n), expert k on rows [begin[k], begin[k + 1]) */
+    const struct expert *const *e;
+    const int *begin;
+    int n;
+};
+static int run_tiles(struct cuda_stream *s, const struct products *g, const struct cuda_tiles *like, bool fp8) {
+    for (int c = 0; c < 4; c++) {
+        struct cuda_tiles t = *like;
+        for (int k = 0; k < g->n; k++) {
+            int part[4], row = g->begin[k] - g->begin[0];
+            cut(g->begin[k + 1] - g->begin[k], part);
+            for (int i = 0; i < c; i++) row += part[i];
+            t.w[k] = like->gated ? g->e[k]->gate : g->e[k]->down;
+            t.w2[k] = g->e[k]->up;
+            if (part[c]) {
+                t.part[t.n_parts].w = k;
+                t.part[t.n_parts].row = row;
+                t.part[t.n_parts++].n = part[c];
+            }
+        }
+        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->s, &t, sizes[c]) : cuda_tiles_bf16(s->s, &t, sizes[c]), fp8 ? "tiles_fp8" : "tiles_bf16"))
+            return ERR_RUNTIME;
+    }
+    return 0;
+}
+
+/* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x; not weighted. */
+static int run_products(struct cuda_stream *s, const struct products *g, float *y, const float *x, const int32_t *index, char *space) {
+    int n = g->begin[g->n] - g->begin[0], hidden = g->e[0]->gate.cols, inter = g->e[0]->gate.rows, out = g->e[0]->down.rows;
+    struct tiled p = tiled_plan(s, g->e[0], n);
+    float *x_scale = (float *)(space + p.x_scale), *h_scale = (float *)(space + p.h_scale);
+    struct cuda_tiles up = {.x = space, .x_scale = x_scale, .y = space + p.h, .ldx = p.ldx, .scale_ld = n, .ldy = p.ldh, .gated = 1};
+    struct cuda_tiles down = {.x = p.fp8 ? space + p.hq : space + p.h, .x_scale = h_scale, .y = y, .ldx = p.ldh, .scale_ld = n, .ldy = out};
+    cudaError_t c = p.fp8 ? cuda_gather_fp8(s->s, space, x_scale, x, index, n, hidden, hidden, p.ldx, n)
+                          : cuda_gather_bf16(s->s, space, x, index, n, hidden, hidden, p.ldx);
+    if (cuda_check(s->g, c, "gather") || run_tiles(s, g, &up, p.fp8)) return ERR_RUNTIME;
+    if (p.fp8 &&
+        cuda_check(s->g, cuda_gather_fp8(s->s, space + p.hq, h_scale, (float *)(space + p.h), NULL, n, inter, p.ldh, p.ldh, n), "gather"))
+        return ERR_RUNTIME;
+    return run_tiles(s, g, &down, p.fp8);
+}
+
+/* --- One feed-forward, in pieces of tokens: gate and up side by side, silu * mul, down --------------------------------------- */
+
+struct ffn {
+    bool tiled;
+    const struct expert *e;
+    struct cuda_linear gate, up, down;
+    int piece, inter;
+    size_t gate_up, act, scratch; /* where they lie in the workspace, and its end */
+    size_t size;
+};
+static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
+    struct ffn f = {.inter = e->gate.rows, .e = e, .tiled = cuda_linear_tiled(s, e, n), .gate_up = base};
+    if (f.tiled) {
+        f.piece = n < TILED_TOKENS ? n : TILED_TOKENS;
+        f.size = base + tiled_plan(s, e, f.piece).size;
+        return f;
+    }
+    size_t piece = ffn_space / (12 * (size_t)f.inter);
+    f.piece = piece < 64 ? 64 : piece > (size_t)n ? n : (int)piece;
+    f.gate = (struct cuda_linear){.w = e->gate, .n = f.piece, .ldx = e->gate.cols, .ldy = 2 * f.inter};
+    f.up = (struct cuda_linear){.w = e->up, .n = f.piece, .ldx = e->up.cols, .ldy = 2 * f.inter};
+    f.down = (struct cuda_linear){.w = e->down, .n = f.piece, .ldx = f.inter, .ldy = e->down.rows};
+    f.act = f.gate_up + cuda_aligned((size_t)f.piece * 2 * (size_t)f.inter * 4);
+    f.scratch = f.act + cuda_aligned((size_t)f.piece * (size_t)f.inter * 4);
+    size_t a = cuda_linear_space(s, &f.gate), b = cuda_linear_space(s, &f.up), c = cuda_linear_space(s, &f.down);
+    f.size = f.scratch + (a > b ? (a > c ? a : c) : b > c ? b : c);
+    return f;
+}
+static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *x, int n, char *space) {
+    float *gate_up = (float *)(space + f->gate_up), *act = (float *)(space + f->act);
+    for (int t = 0; t < n; t += f->piece) {
+        int m = t + f->piece < n ? f->piece : n - t;
+        float *to = y + (size_t)t * (size_t)f->e->down.rows;
+        const float *from = x + (size_t)t * (size_t)f->e->gate.cols;
+        if (f->tiled) {
+            struct products one = {&f->e, (int[]){0, m}, 1};
+            if (run_products(s, &one, to, from, NULL, space + f->gate_up)) return ERR_RUNTIME;
+            continue;
+        }
+        f->gate.n = f->up.n = f->down.n = m;
+        f->gate.x = f->up.x = from;
+        f->gate.y = gate_up;
+        f->up.y = gate_up + f->inter;
+        f->down.x = act;
+        f->down.y = to;
+        int r = cuda_linear_run(s, &f->gate, space + f->scratch);
+        if (!r) r = cuda_linear_run(s, &f->up, space + f->scratch);
+        if (!r) r = cuda_check(s->g, cuda_silu_mul(s->s, act, gate_up, m, f->inter), "silu_mul");
+        if (!r) r = cuda_linear_run(s, &f->down, space + f->scratch);
+        if (r) return r;
+    }
+    return 0;
+}
+int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a) {
+    if (a->n < 1) return 0;
+    struct ffn f = ffn_plan(s, &a->expert, a->n, 0);
+    char *space = cuda_space(s, f.size);
+    return space ? ffn_run(s, &f, a->y, a->x, a->n, space) : ERR_RUNTIME;
+}
+
+/* --- Groups --------------------------------------------------------------------------------------------------------------- */
+
+struct groups {
+    float *y;
+    const float *x;
+    const int32_t *token;
+    const float *weight;
+    const struct expert *experts;
+    const int32_t *begin; /* [n + 1] */
+    int n, hidden;
+};
+/* Workspace for groups of at most `most` tokens, `pairs` in all: what one by one or together needs more. */
+static size_t groups_space(const struct cuda_stream *s, const struct expert *experts, int n, int most, size_t pairs, int hidden) {
+    size_t size = 0, row = (size_t)hidden * 4, few = pairs < TILED_TOKENS ? pairs : TILED_TOKENS;
+    for (int i = 0; i < n; i++) {
+        if (!experts[i].gate.data) continue;
+        size_t one = ffn_plan(s, &experts[i], most, 2 * cuda_aligned((size_t)most * row)).size;
+        size_t together = tiled_plan(s, &experts[i], (int)few).size + cuda_aligned(few * row);
+        size = one > size ? one : size;
+        size = together > size ? together : size;
+    }
+    return size;
+}
+static int run_together(struct cuda_stream *s, const struct groups *g, const struct products *p, char *space) {
+    int n = p->begin[p->n] - p->begin[0];
+    if (n < 1) return 0;
+    float *part = (float *)space;
+    struct cuda_combine c = {.y = g->y,
+                             .x = part,
+                             .token = g->token + p->begin[0],
+                             .weight = g->weight + p->begin[0],
+                             .dim = g->hidden,
+                             .ldy = g->hidden,
+                             .n = p->n};
+    for (int k = 0; k <= p->n; k++) c.begin[k] = p->begin[k] - p->begin[0];
+    if (run_products(s, p, part, g->x, c.token, space + cuda_aligned((size_t)n * (size_t)g->hidden * 4))) return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_combine(s->s, &c), "combine");
+}
+static int run_one(struct cuda_stream *s, const struct groups *g, int k, char *space) {
+    int at = g->begin[k], n = g->begin[k + 1] - at;
+    size_t rows = cuda_aligned((size_t)n * (size_t)g->hidden * 4);
+    float *gx = (float *)space, *gy = (float *)(space + rows);
+    struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
+    if (cuda_check(s->g, cuda_gather(s->s, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space))
+        return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_scatter_add(s->s, g->y, gy, g->token + at, g->weight + at, n, g->hidden, g->hidden), "scatter");
+}
+static int run_groups(struct cuda_stream *s, const struct groups *g, char *space) {
+    const struct expert *batch[CUDA_PARTS];
+    int begin[CUDA_PARTS + 1];
+    struct products p = {batch, begin, 0};
+    for (int k = 0; k < g->n; k++) {
+        int n = g->begin[k + 1] - g->begin[k];
+        const struct expert *e = &g->experts[k];
+        if (n < 1) continue;
+        if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a chosen expert is not resident");
+        int as = n > CUDA_GEMV_MOST ? n : CUDA_GEMV_MOST + 1; /* a few tokens of many experts are what groups are for */
+        bool fits = n <= TILED_TOKENS / 4 && cuda_linear_tiled(s, e, as);
+        bool joins = fits && p.n && p.n < CUDA_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS &&
+                     cuda_linear_alike(&batch[0]->gate, &e->gate) && cuda_linear_alike(&batch[0]->down, &e->down);
+        if (p.n && !joins) {
+            if (run_together(s, g, &p, space)) return ERR_RUNTIME;
+            p.n = 0;
+        }
+        if (!fits && run_one(s, g, k, space)) return ERR_RUNTIME;
+        if (!fits) continue;
+        if (!p.n) begin[0] = g->begin[k];
+        batch[p.n++] = e;
+        begin[p.n] = g->begin[k + 1];
+    }
+    return p.n ? run_together(s, g, &p, space) : 0;
+}
+
+int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
+    struct groups g = {a->y, a->x, a->token, a->weight, a->expert, a->begin, a->n, a->hidden};
+    int most = 0;
+    for (int k = 0; k < a->n; k++) most = a->begin[k + 1] - a->begin[k] > most ? a->begin[k + 1] - a->begin[k] : most;
+    if (!most) return 0;
+    char *space = cuda_space(s, groups_space(s, a->expert, a->n, most, (size_t)(a->begin[a->n] - a->begin[0]), a->hidden));
+    return space ? run_groups(s, &g, space) : ERR_RUNTIME;
+}
+
+/* Experts that are resident on the device, in rising order, then the shared one. The host reads the sizes of the groups once.
+ * (Stream-loading does the same steps itself, as experts arrive.) */
+int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
+    if (a->n < 1) return 0;
+    size_t picks = a->ids ? (size_t)a->n * (size_t)a->topk : 0, row = (size_t)a->hidden * 4;
+    size_t at_token = cuda_aligned(((size_t)a->n_experts + 1) * 4), at_weight = at_token + cuda_aligned(picks * 4);
+    size_t base = at_weight + cuda_aligned(picks * 4), rows = cuda_aligned((size_t)a->n * row), size = 0;
+    if (a->ids) size = groups_space(s, a->experts, a->n_experts, a->n, picks, a->hidden);
+    if (a->shared) {
+        size_t need = ffn_plan(s, a->shared, a->n, rows).size;
+        size = need > size ? need : size;
+    }
+    char *space = cuda_space(s, base + size);
+    if (!space) return ERR_RUNTIME;
+    int32_t *offset = (int32_t *)space, *token = (int32_t *)(space + at_token);
+    float *weight = (float *)(space + at_weight);
+    space += base;
+    if (a->ids) {
+        int32_t host[1025];
+        if (a->n_experts > 1024) return cuda_check(s->g, cudaErrorInvalidValue, "more than 1024 experts");
+        if (cuda_check(s->g, cuda_sort(s->s, offset, token, weight, a->ids, a->weights, a->n, a->topk, 0, a->n_experts), "sort") ||
+            cuda_check(s->g, cudaMemcpyAsync(host, offset, ((size_t)a->n_experts + 1) * 4, cudaMemcpyDeviceToHost, s->s), "group sizes") ||
+            cuda_check(s->g, cudaStreamSynchronize(s->s), "running"))
+            return ERR_RUNTIME;
+        struct groups g = {a->y, a->x, token, weight, a->experts, host, a->n_experts, a->hidden};
+        if (run_groups(s, &g, space)) return ERR_RUNTIME;
+    }
+    if (!a->shared) return 0;
+    struct ffn f = ffn_plan(s, a->shared, a->n, rows);
+    if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_scatter_add(s->s, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
+}

@@ -1,0 +1,186 @@
+/* Which kernel a product takes, and the workspace it needs. Workspace is sized before anything is enqueued, so that growing it
+ * (in the first layer) is the only wait. */
+#include "gpu/cuda.h"
+
+enum {
+    TILE = 128,      /* rows of W in a tile of ours */
+    BLAS_LEAST = 64, /* fewer do not fill cuBLAS's tiles */
+    TOKENS = 4096,   /* at once, to bound the workspace */
+    EXPAND = 512,    /* tokens from which writing W out as BF16 is paid back by cuBLAS (an estimate: see NOTES) */
+};
+static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones go in pieces */
+static const size_t fp8_space = (size_t)32 << 20;     /* cuBLASLt's own */
+
+enum path { GEMV, FLOAT, SPLIT, TILES, TILES_FP8, BLAS, BLAS_FP8 };
+
+static bool dense(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2; }
+
+/* What cuBLASLt takes: FP8 in 128 x 128 blocks, whole vectors of 16 bytes, outputs in fours. */
+static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
+    return s->g->sm == 90 && cuda_blas_has_fp8(s->blas) && w->scale && w->block_rows == 128 && w->block_cols == 128 && w->row_step == 1 &&
+           w->row0 % 128 == 0 && w->rows % 4 == 0 && w->cols % 16 == 0 && w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
+}
+
+/* Where the operation asks for float32 it gets it: the router's choice must not hang on a rounding. */
+static enum path path_of(const struct cuda_stream *s, const struct cuda_linear *l) {
+    const struct cuda *g = s->g;
+    bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_F32;
+    if (l->n <= CUDA_GEMV_MOST && !l->transposed) return GEMV;
+    if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
+    if (g->math == GPU_FP8 && cuda_tiles_fp8_fit(&l->w))
+        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
+    bool tiles = cuda_tiles_fit(&l->w), blas = s->blas && l->n >= BLAS_LEAST;
+    if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND && !dense(&l->w)) blas = false;
+    return blas ? BLAS : tiles ? TILES : cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
+}
+
+static int piece_rows(const struct mat *w) {
+    size_t rows = blas_weights / ((size_t)w->cols * 2);
+    return rows < 1 ? 1 : rows > (size_t)w->rows ? w->rows : (int)rows;
+}
+static size_t x_bytes(const struct cuda_linear *l, size_t one) {
+    size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
+    return cuda_aligned(n * (size_t)cuda_round(l->w.cols, 16) * one);
+}
+static size_t scale_bytes(const struct cuda_linear *l) {
+    size_t n = (size_t)(l->n < TOKENS ? l->n : TOKENS);
+    return cuda_aligned((size_t)((l->w.cols + 127) / 128) * n * 4);
+}
+static int scale_columns(const struct mat *w) { return cuda_round((w->cols + 127) / 128, 4); }
+
+size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *l) {
+    switch (path_of(s, l)) {
+    case BLAS: return cuda_aligned((size_t)piece_rows(&l->w) * (size_t)l->w.cols * 2) + x_bytes(l, 2);
+    case TILES: return x_bytes(l, 2);
+    case TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
+    case BLAS_FP8:
+        return x_bytes(l, 1) + scale_bytes(l) +
+               cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) + fp8_space;
+    default: return 0;
+    }
+}
+
+static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
+    int rows = piece_rows(&l->w), ld = cuda_round(l->w.cols, 8);
+    char *xs = space + cuda_aligned((size_t)rows * (size_t)l->w.cols * 2);
+    for (int r = 0; r < l->w.rows; r += rows) {
+        struct mat w = mat_rows(l->w, r, r + rows < l->w.rows ? r + rows : l->w.rows);
+        const void *wb = space;
+        if (dense(&w)) wb = w.data;
+        else if (cuda_check(s->g, cuda_mat_to_bf16(s->s, space, w), "dequantise")) return ERR_RUNTIME;
+        for (int t = 0; t < l->n; t += TOKENS) {
+            int n = t + TOKENS < l->n ? TOKENS : l->n - t;
+            float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
+            if (cuda_check(s->g, cuda_gather_bf16(s->s, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations"))
+                return ERR_RUNTIME;
+            if (cuda_blas_gemm(s->blas, y, xs, wb, n, w.rows, w.cols, ld, l->ldy, l->accumulate))
+                return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
+        }
+    }
+    return l->bias ? cuda_check(s->g, cuda_bias(s->s, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
+}
+
+/* Tiles of 128 tokens where they fill the card, smaller ones for fewer tokens. */
+static int tile_tokens(const struct cuda *g, int n, int rows) {
+    if (n <= 64) return n;
+    return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->processors ? 128 : 64;
+}
+static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
+    struct cuda_tiles p = {.n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = l->bias, .ldy = l->ldy, .accumulate = l->accumulate};
+    p.w[0] = l->w;
+    p.part[0].n = n;
+    return p;
+}
+static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
+    int ld = cuda_round(l->w.cols, 8);
+    for (int t = 0; t < l->n; t += TOKENS) {
+        int n = t + TOKENS < l->n ? TOKENS : l->n - t;
+        struct cuda_tiles p = tiles_of(l, t, n);
+        p.x = space;
+        p.ldx = ld;
+        if (cuda_check(s->g, cuda_gather_bf16(s->s, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld), "activations"))
+            return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_tiles_bf16(s->s, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
+    }
+    return 0;
+}
+
+/* Tokens [t, t + n), through cuBLASLt where it has a kernel for the shape. */
+static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *space, int t, int n, bool blas) {
+    struct cuda_tiles p = tiles_of(l, t, n);
+    char *scale = space + x_bytes(l, 1), *w_scale = scale + scale_bytes(l);
+    int ld = cuda_round(l->w.cols, 16), columns = scale_columns(&l->w);
+    p.x = space;
+    p.x_scale = (float *)scale;
+    p.ldx = ld;
+    p.scale_ld = n;
+    if (cuda_check(s->g,
+                   cuda_gather_fp8(s->s, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n),
+                   "activations"))
+        return ERR_RUNTIME;
+    if (blas) {
+        char *own = w_scale + cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4);
+        if (!t && cuda_check(s->g, cuda_scales(s->s, (float *)w_scale, l->w, columns), "scales")) return ERR_RUNTIME;
+        struct cuda_fp8 f = {.y = (float *)p.y,
+                             .x = space,
+                             .x_scale = (float *)scale,
+                             .w = l->w.data,
+                             .w_scale = (float *)w_scale,
+                             .n = n,
+                             .rows = l->w.rows,
+                             .cols = l->w.cols,
+                             .ldx = ld,
+                             .ldw = (int)l->w.stride,
+                             .ldy = l->ldy,
+                             .accumulate = l->accumulate,
+                             .space = own,
+                             .space_size = fp8_space};
+        int r = cuda_blas_fp8(s->blas, &f, s->s);
+        if (r < 0) return cuda_check(s->g, cudaErrorUnknown, "cublasLtMatmul");
+        if (!r) return l->bias ? cuda_check(s->g, cuda_bias(s->s, f.y, l->bias, n, l->w.rows, l->ldy), "bias") : 0;
+    }
+    return cuda_check(s->g, cuda_tiles_fp8(s->s, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_fp8");
+}
+static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *space, bool blas) {
+    for (int t = 0; t < l->n; t += TOKENS) {
+        int n = t + TOKENS < l->n ? TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n; /* cuBLASLt takes tokens in fours, too */
+        int r = fours ? fp8_tokens(s, l, space, t, fours, blas) : 0;
+        if (!r && n > fours) r = fp8_tokens(s, l, space, t + fours, n - fours, false);
+        if (r) return r;
+    }
+    return 0;
+}
+
+int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space) {
+    if (l->n < 1) return 0;
+    if (!cuda_mat_known(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
+    enum path path = path_of(s, l);
+    switch (path) {
+    case GEMV: return cuda_check(s->g, cuda_gemv(s->s, l), "gemv");
+    case SPLIT: return cuda_check(s->g, cuda_gemm_mma(s->s, l), "gemm_mma");
+    case TILES: return linear_tiles(s, l, space);
+    case BLAS: return linear_blas(s, l, space);
+    case TILES_FP8:
+    case BLAS_FP8: return linear_fp8(s, l, space, path == BLAS_FP8);
+    case FLOAT: break;
+    }
+    return cuda_check(s->g, cuda_gemm_f32(s->s, l), "gemm_f32");
+}
+
+int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
+    struct cuda_linear l = {a->y,          a->x,          a->bias,  a->w,          a->n,       a->ldx,     a->ldy,
+                            a->accumulate, a->transposed, a->batch, a->batch_rows, a->batch_x, a->batch_y, a->exact};
+    size_t size = cuda_linear_space(s, &l);
+    char *space = cuda_space(s, size);
+    return space || !size ? cuda_linear_run(s, &l, space) : ERR_RUNTIME;
+}
+
+bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
+    struct cuda_linear gate = {.w = e->gate, .n = n}, down = {.w = e->down, .n = n};
+    enum path a = path_of(s, &gate), b = path_of(s, &down);
+    return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_alike(&e->gate, &e->up);
+}
+bool cuda_linear_alike(const struct mat *a, const struct mat *b) {
+    return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale &&
+           (!a->scale || a->block_cols == b->block_cols);
+}

@@ -1,0 +1,108 @@
+#pragma once
+/* What the tiled products share: how a block finds its tokens and rows of W, how pieces of 16 bytes come into shared memory and
+ * where they lie there. A tile of W has 128 rows; gated, these are 64 of gate and 64 of up, eight and eight in turn, so that a
+ * thread has both sums of an output in its registers. */
+#include "gpu/cuda_device.cuh"
+#include "gpu/cuda_mma.cuh"
+
+enum { TILE_ROWS = 128, TILE_THREADS = 256 };
+
+/* Eight warps over tokens x rows, each MI x NI fragments of 16 x 8. */
+template <int TM> struct tile_shape {
+    static constexpr int M = TM >= 64 ? 2 : 1, N = 8 / M, MI = TM / M / 16, NI = TILE_ROWS / N / 8;
+};
+
+struct tile_at {
+    int w, t0, t1, o0; /* matrix; tokens [t0, t1) as far as they go; first row of W */
+};
+template <int TM> __device__ inline tile_at tile_find(const struct cuda_tiles &p) {
+    int k = 0;
+    while (k + 1 < p.n_parts && (int)blockIdx.x >= p.part[k + 1].tile) k++;
+    int t0 = p.part[k].row + ((int)blockIdx.x - p.part[k].tile) * TM, end = p.part[k].row + p.part[k].n;
+    return {p.part[k].w, t0, t0 + TM < end ? t0 + TM : end, (int)blockIdx.y * (p.gated ? TILE_ROWS / 2 : TILE_ROWS)};
+}
+/* Row r of the tile is row *o of the matrix. */
+__device__ inline const struct mat &tile_row(const struct cuda_tiles &p, const tile_at &at, int r, int *o) {
+    *o = p.gated ? at.o0 + r / 16 * 8 + r % 8 : at.o0 + r;
+    return p.gated && r & 8 ? p.w2[at.w] : p.w[at.w];
+}
+
+/* 16 bytes to shared memory, `bytes` of them read and the rest zeros. Rows of a checkpoint need not begin on 16. */
+__device__ inline void piece_load(uint8_t *dst, const uint8_t *src, int bytes, int align) {
+    if (align >= 16) {
+        cp_async16(dst, src, bytes < 0 ? 0 : bytes > 16 ? 16 : bytes);
+    } else if (align == 8) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 8) cp_async8(dst + i, bytes > i ? src + i : src, bytes <= i ? 0 : bytes - i > 8 ? 8 : bytes - i);
+    } else if (align == 4) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) cp_async4(dst + i, bytes > i ? src + i : src, bytes <= i ? 0 : bytes - i > 4 ? 4 : bytes - i);
+    } else {
+        for (int i = 0; i < 16; i++) dst[i] = i < bytes ? src[i] : 0;
+    }
+}
+
+/* Sums of a block of K are done: scaled, they join the result. */
+template <int MI, int NI> __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], const float xs[MI][2], const float ws[NI][2]) {
+#pragma unroll
+    for (int i = 0; i < MI; i++)
+#pragma unroll
+        for (int j = 0; j < NI; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                acc[i][j][e] += part[i][j][e] * (xs[i][e / 2] * ws[j][e % 2]);
+                part[i][j][e] = 0;
+            }
+}
+
+__device__ inline float silu_mul(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+
+/* t, o of the upper left sum of each fragment are t0 + 16 i + g, row 8 j + 2 q of the tile. */
+template <int MI, int NI, bool BF16> __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at, float acc[MI][NI][4], int wm, int wn) {
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, rows = p.w[at.w].rows;
+#pragma unroll
+    for (int i = 0; i < MI; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int t = at.t0 + wm + i * 16 + half * 8 + g;
+            if (t >= at.t1) continue;
+            if (p.gated) {
+#pragma unroll
+                for (int j = 0; j < NI; j += 2) {
+                    int o = at.o0 + (wn + j * 8) / 2 + 2 * q;
+                    if (o >= rows) continue;
+                    size_t to = (size_t)t * (size_t)p.ldy + (size_t)o; /* ldy is even and at least rows: o + 1 is there to write */
+                    float a = silu_mul(acc[i][j][2 * half], acc[i][j + 1][2 * half]);
+                    float b = silu_mul(acc[i][j][2 * half + 1], acc[i][j + 1][2 * half + 1]);
+                    if (BF16) *(__nv_bfloat162 *)((__nv_bfloat16 *)p.y + to) = __floats2bfloat162_rn(a, b);
+                    else ((float *)p.y)[to] = a, ((float *)p.y)[to + 1] = b;
+                }
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    int o = at.o0 + wn + j * 8 + 2 * q + e;
+                    if (o >= rows) continue;
+                    float *y = (float *)p.y + (size_t)t * (size_t)p.ldy + (size_t)o, v = acc[i][j][2 * half + e];
+                    if (p.bias) v += p.bias[o];
+                    *y = p.accumulate ? *y + v : v;
+                }
+        }
+}
+
+/* Launcher's part: tiles numbered, alignment found. Returns the grid. */
+inline dim3 tile_plan(struct cuda_tiles *p, int tokens) {
+    int tiles = 0;
+    size_t bits = 0;
+    for (int i = 0; i < p->n_parts; i++) {
+        const struct mat *w = &p->w[p->part[i].w], *w2 = &p->w2[p->part[i].w];
+        p->part[i].tile = tiles;
+        tiles += (p->part[i].n + tokens - 1) / tokens;
+        bits |= (size_t)w->data | w->stride;
+        if (p->gated) bits |= (size_t)w2->data | w2->stride;
+    }
+    p->align = bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 1;
+    return dim3((unsigned)tiles, blocks_of((size_t)p->w[p->part[0].w].rows, p->gated ? TILE_ROWS / 2 : TILE_ROWS));
+}
