@@ -50,7 +50,7 @@ template <int TM, int W> struct stage {
 };
 
 template <int TM, int W> static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf16_kernel(const __grid_constant__ struct cuda_tiles p) {
-    extern __shared__ __align__(128) uint8_t space[];
+    extern __shared__ __align__(16) uint8_t space[];
     using shape = tile_shape<TM>;
     using ring = stage<TM, W>;
     constexpr int R = width<W>::value, MI = shape::MI, NI = shape::NI, PIECES = R / 16, PASS = TILE_THREADS / PIECES;

@@ -13,7 +13,7 @@ template <int TM> struct stage {
 __device__ inline int place(int row, int c) { return row * STEP + ((c ^ row % 8) * 16); }
 
 template <int TM> static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_fp8_kernel(const __grid_constant__ struct cuda_tiles p) {
-    extern __shared__ __align__(128) uint8_t space[];
+    extern __shared__ __align__(16) uint8_t space[];
     using shape = tile_shape<TM>;
     using ring = stage<TM>;
     constexpr int MI = shape::MI, NI = shape::NI, PASS = TILE_THREADS / 8;

@@ -14,7 +14,7 @@
 #include "gpu/ops.h"
 
 /* Host buffers of a case, each with a mirror on the device. Pointers in the arguments point into them. */
-enum { MAX_BUFS = 64 };
+enum { MAX_BUFS = 80 };
 struct buffer {
     char *host, *got;
     void *dev;
@@ -26,6 +26,7 @@ static int n_bufs, failures, ran;
 static struct gpu *g;
 static struct gpu_stream *stream;
 static struct exec *cpu;
+static struct gpu_spec spec;
 static double tol;
 static uint64_t seed;
 
@@ -95,6 +96,19 @@ static struct kv_plane plane_new(int rows, int heads, int dim, enum dtype t, cha
         if (t == DT_E4M3) ((uint8_t *)p.data)[i] = f32_to_e4m3(v * 50);
     }
     return p;
+}
+
+/* All codes of a type, each with a scale that makes it 1 or -1, so that none hides behind a larger one: row r has code r in
+ * every column, NaN where that is one. */
+static struct mat codes(int cols, enum dtype t, int bc) {
+    struct mat m = matrix(t == DT_E4M3 ? 256 : 16, cols, t, 1, bc);
+    uint8_t *p = (uint8_t *)m.data;
+    for (int r = 0; r < m.rows; r++) {
+        memset(p + (size_t)r * m.stride, t == DT_E4M3 ? r : r * 17, m.stride);
+        float v = t == DT_E4M3 ? e4m3_to_f32((uint8_t)r) : e2m1_to_f32((uint8_t)r), *s = (float *)m.scale + r * m.scale_stride;
+        for (int c = 0; c < m.scale_stride; c++) s[c] = v != 0 && isfinite(v) ? 1 / fabsf(v) : 1;
+    }
+    return m;
 }
 
 static int to_device(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
@@ -175,23 +189,100 @@ static void check(const char *name, enum op_code code, const union op_args *a, v
     printf("%-44s %s  worst %.2g\n", name, ok ? "ok" : "FAIL", worst);
 }
 
+/* What a device's tiled products make of an activation before they multiply; see enum gpu_math. */
+enum narrow { AS_IS, AS_BF16, AS_FP8 };
+static enum narrow narrow_of(const struct mat *w) {
+    if (spec.emu || spec.math == GPU_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16)) return AS_IS;
+    return spec.math == GPU_FP8 && w->dtype == DT_E4M3 && (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols) ? AS_FP8 : AS_BF16;
+}
+static void narrow(double *out, const float *x, int n, enum narrow how) {
+    for (int b = 0; b < n; b += 128) {
+        int end = b + 128 < n ? b + 128 : n;
+        float top = 1e-4f;
+        for (int i = b; i < end; i++) top = fmaxf(top, fabsf(x[i]));
+        for (int i = b; i < end; i++) {
+            float s = top / 448.0f;
+            out[i] = (double)(how == AS_FP8 ? e4m3_to_f32(f32_to_e4m3(x[i] / s)) : how == AS_BF16 ? bf16_to_f32(f32_to_bf16(x[i])) : x[i]);
+            if (how == AS_FP8) out[i] *= (double)s;
+        }
+    }
+}
+static void multiply(double *y, const struct mat *w, const float *x, enum narrow how) {
+    double *in = malloc((size_t)w->cols * sizeof *in);
+    narrow(in, x, w->cols, how);
+    for (int o = 0; o < w->rows; o++) {
+        y[o] = 0;
+        for (int k = 0; k < w->cols; k++) y[o] += (double)mat_at(w, o, k) * in[k];
+    }
+    free(in);
+}
+static void oracle_linear(const union op_args *u) {
+    const struct op_linear *a = &u->linear;
+    double *y = malloc((size_t)a->w.rows * sizeof *y);
+    for (int t = 0; t < a->n; t++) {
+        multiply(y, &a->w, a->x + (size_t)t * (size_t)a->ldx, narrow_of(&a->w));
+        for (int o = 0; o < a->w.rows; o++) {
+            float *to = a->y + (size_t)t * (size_t)a->ldy + o;
+            *to = (float)(y[o] + (a->bias ? (double)a->bias[o] : 0) + (a->accumulate ? (double)*to : 0));
+        }
+    }
+    free(y);
+}
+static void oracle_expert(double *y, const struct expert *e, const float *x, bool exact) {
+    size_t inter = (size_t)e->gate.rows;
+    double *gate = malloc(2 * inter * sizeof *gate), *up = gate + inter;
+    float *h = malloc(inter * 4);
+    multiply(gate, &e->gate, x, exact ? AS_IS : narrow_of(&e->gate));
+    multiply(up, &e->up, x, exact ? AS_IS : narrow_of(&e->up));
+    for (size_t i = 0; i < inter; i++) h[i] = (float)(gate[i] / (1 + exp(-gate[i])) * up[i]);
+    multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
+    free(gate);
+    free(h);
+}
+static void add_expert(float *y, const struct expert *e, const float *x, double weight, bool exact) {
+    double *out = malloc((size_t)e->down.rows * sizeof *out);
+    oracle_expert(out, e, x, exact);
+    for (int d = 0; d < e->down.rows; d++) y[d] = (float)((double)y[d] + weight * out[d]);
+    free(out);
+}
+
 #define BASE(field, CODE) \
     static void ref_##field(const union op_args *a) { \
         if (cpu->ops->field(cpu, &a->field)) failures++; \
     }
 BASE(embed, OP_EMBED)
 BASE(norm, OP_NORM)
-BASE(linear, OP_LINEAR)
 BASE(rope_table, OP_ROPE_TABLE)
 BASE(rope, OP_ROPE)
 BASE(kv_store, OP_KV_STORE)
 BASE(kv_load, OP_KV_LOAD)
 BASE(attention, OP_ATTENTION)
 BASE(route, OP_ROUTE)
-BASE(experts, OP_EXPERTS)
 BASE(add, OP_ADD)
 BASE(sigmoid, OP_SIGMOID)
 BASE(copy, OP_COPY)
+enum { FEW = 8 }; /* tokens for which activations stay float32 */
+static void ref_linear(const union op_args *u) {
+    const struct op_linear *a = &u->linear;
+    bool plain = a->n > FEW && !a->exact && !a->transposed && a->batch <= 1;
+    if (spec.math == GPU_FP8 && plain && narrow_of(&a->w) == AS_FP8) oracle_linear(u);
+    else if (cpu->ops->linear(cpu, a)) failures++;
+}
+static void ref_experts(const union op_args *u) {
+    const struct op_experts *a = &u->experts;
+    if (spec.math != GPU_FP8) {
+        failures += cpu->ops->experts(cpu, a) != 0;
+        return;
+    }
+    for (int t = 0; t < a->n; t++) {
+        float *y = a->y + t * a->hidden;
+        const float *x = a->x + t * a->hidden;
+        for (int e = 0; e < a->n_experts; e++)
+            for (int k = 0; a->ids && k < a->topk; k++)
+                if (a->ids[t * a->topk + k] == e) add_expert(y, &a->experts[e], x, (double)a->weights[t * a->topk + k], false);
+        if (a->shared) add_expert(y, a->shared, x, a->shared_weight ? (double)a->shared_weight[t] : 1, a->n <= FEW);
+    }
+}
 #define CHECK(name, field, CODE, ...) check(name, CODE, &(union op_args){.field = {__VA_ARGS__}}, ref_##field)
 
 static void ref_sort(const union op_args *u) {
@@ -208,26 +299,16 @@ static void ref_gather(const union op_args *u) {
     const struct op_gather *a = &u->gather;
     for (int i = 0; i < a->n * a->dim; i++) a->out[i] = a->x[a->index[i / a->dim] * a->ldx + i % a->dim];
 }
+static void ref_group(const union op_args *u) {
+    const struct op_group *a = &u->group;
+    for (int k = 0; k < a->n; k++)
+        for (int i = a->begin[k]; i < a->begin[k + 1]; i++)
+            add_expert(a->y + a->token[i] * a->hidden, &a->expert[k], a->x + a->token[i] * a->hidden, (double)a->weight[i], false);
+}
 static void ref_ffn(const union op_args *u) {
     const struct op_ffn *a = &u->ffn;
-    const struct expert *x = &a->expert;
-    double *h = malloc((size_t)x->gate.rows * sizeof *h);
-    for (int t = 0; t < a->n; t++) {
-        for (int i = 0; i < x->gate.rows; i++) {
-            double gate = 0, up = 0;
-            for (int k = 0; k < a->hidden; k++) {
-                gate += (double)mat_at(&x->gate, i, k) * (double)a->x[t * a->hidden + k];
-                up += (double)mat_at(&x->up, i, k) * (double)a->x[t * a->hidden + k];
-            }
-            h[i] = gate / (1 + exp(-gate)) * up;
-        }
-        for (int o = 0; o < a->hidden; o++) {
-            double y = 0;
-            for (int i = 0; i < x->gate.rows; i++) y += (double)mat_at(&x->down, o, i) * h[i];
-            a->y[t * a->hidden + o] = (float)y;
-        }
-    }
-    free(h);
+    memset(a->y, 0, (size_t)a->n * (size_t)a->hidden * 4);
+    for (int t = 0; t < a->n; t++) add_expert(a->y + t * a->hidden, &a->expert, a->x + t * a->hidden, 1, a->n <= FEW);
 }
 static void ref_scatter(const union op_args *u) {
     const struct op_scatter_add *a = &u->scatter_add;
@@ -455,8 +536,119 @@ static void random_attention(char *name, size_t size) {
           .scale = 1 / sqrtf((float)dim));
 }
 
+/* Products in tiles: ragged tokens, rows and columns, rows that begin on any byte, every code of a weight. Where the device
+ * rounds activations so does the reference, so the bound is that of float32 sums (14 bits inside a
+ * block of FP8). cuBLAS gets weights rounded to BF16, which is another matter. */
+static void tiles(void) {
+    static const struct {
+        enum dtype t, scale;
+        int br, bc;
+    } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}};
+    static const int sizes[][3] = {{9, 100, 256},  {16, 130, 200}, {17, 128, 328}, {33, 70, 132},  {65, 300, 130},
+                                   {100, 128, 64}, {129, 130, 33}, {130, 260, 391}};
+    double wide = tol;
+    if (!spec.emu && spec.math != GPU_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_FP8 ? 2e-3 : 1e-4;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            char name[80];
+            int n = sizes[i][0], rows = sizes[i][1], cols = sizes[i][2];
+            snprintf(name, sizeof name, "tiles %s/%d  %d x %d x %d", dtype_name(kinds[k].t), kinds[k].bc, n, rows, cols);
+            struct mat w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc);
+            uint8_t *scale = (uint8_t *)w.scale;
+            w.scale_dtype = (uint8_t)kinds[k].scale;
+            for (int r = 0; r < rows * w.scale_stride && kinds[k].scale == DT_E8M0; r++) scale[r] = (uint8_t)(124 + rnd() % 6);
+            check(name, OP_LINEAR,
+                  &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 1)), 'f'),
+                                              .x = floats((size_t)(n * (cols + 3)), 'c'),
+                                              .bias = i & 1 ? floats((size_t)rows, 'c') : NULL,
+                                              .w = i == 3 ? mat_rows(w, 7, rows) : w,
+                                              .n = n,
+                                              .ldx = cols + 3,
+                                              .ldy = rows + 1,
+                                              .accumulate = i % 3 == 1}},
+                  oracle_linear);
+        }
+    for (int i = 0; i < 2; i++) {
+        enum dtype t = i ? DT_E2M1 : DT_E4M3;
+        struct mat w = codes(256, t, i ? 32 : 128);
+        check(i ? "tiles, all codes of E2M1" : "tiles, all codes of E4M3", OP_LINEAR,
+              &(union op_args){.linear = {.y = floats((size_t)(20 * w.rows), 'f'), .x = floats(20 * 256, 'c'), .w = w, .n = 20, .ldx = 256, .ldy = w.rows}},
+              oracle_linear);
+    }
+    tol = wide;
+}
+
+/* Groups of every size class in one operation; tokens rise in each. */
+static struct op_group group_of(enum dtype t, int hidden, int inter, int br, int bc) {
+    static const int sizes[] = {65, 0, 1, 3, 17, 130, 33, 16};
+    enum { ROWS = 140, N = 8 };
+    struct op_group a = {.y = floats((size_t)(ROWS * hidden), 'f'), .x = floats((size_t)(ROWS * hidden), 'c'), .n = N, .hidden = hidden};
+    int32_t *token = buf_new(300 * 4, 'c');
+    float *weight = floats(300, 'c');
+    a.token = token;
+    a.weight = weight;
+    for (int k = 0, at = 3; k < N; k++) {
+        a.begin[k] = at;
+        for (int i = 0; i < sizes[k]; i++) token[at++] = (int32_t)((i * ROWS + k * 3) / sizes[k]);
+        a.begin[k + 1] = at;
+        if (sizes[k]) a.expert[k] = (struct expert){matrix(inter, hidden, t, br, bc), matrix(inter, hidden, t, br, bc), matrix(hidden, inter, t, br, bc)};
+    }
+    return a;
+}
+static void groups(void) {
+    static const struct {
+        enum dtype t;
+        int hidden, inter, br, bc;
+    } kinds[] = {{DT_E4M3, 256, 128, 128, 128}, {DT_E4M3, 200, 150, 128, 128}, {DT_BF16, 72, 40, 0, 0}, {DT_E2M1, 128, 96, 1, 32}, {DT_F16, 64, 48, 0, 0}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "group %s, %d and %d", dtype_name(kinds[i].t), kinds[i].hidden, kinds[i].inter);
+        struct op_group a = group_of(kinds[i].t, kinds[i].hidden, kinds[i].inter, kinds[i].br, kinds[i].bc);
+        check(name, OP_GROUP, &(union op_args){.group = a}, ref_group);
+    }
+}
+
+/* Which experts go together must not show in a bit of the result. */
+static void groups_apart(void) {
+    union op_args all = {.group = group_of(DT_E4M3, 256, 128, 128, 128)};
+    struct error e = {0};
+    size_t bytes = 140 * 256 * 4;
+    float *one = malloc(bytes), *each = malloc(bytes);
+    for (int i = 0; i < n_bufs; i++) {
+        if (gpu_alloc(g, &bufs[i].dev, bufs[i].size, &e)) die("groups", &e);
+        gpu_copy(stream, bufs[i].dev, bufs[i].host, bufs[i].size, GPU_H2D);
+    }
+    if (op_visit(OP_GROUP, &all, to_device, NULL)) failures++;
+    op_run(gpu_stream_exec(stream), OP_GROUP, &all);
+    gpu_copy(stream, one, all.group.y, bytes, GPU_D2H);
+    gpu_copy(stream, all.group.y, bufs[0].host, bytes, GPU_H2D);
+    for (int k = 0; k < all.group.n; k += 2) {
+        union op_args some = all;
+        some.group.n = 2;
+        memmove(some.group.begin, all.group.begin + k, 3 * sizeof some.group.begin[0]);
+        memmove(some.group.expert, all.group.expert + k, 2 * sizeof some.group.expert[0]);
+        op_run(gpu_stream_exec(stream), OP_GROUP, &some);
+    }
+    gpu_copy(stream, each, all.group.y, bytes, GPU_D2H);
+    if (gpu_stream_sync(stream)) {
+        gpu_error(g, &e);
+        die("groups", &e);
+    }
+    bool same = !memcmp(one, each, bytes) && memcmp(one, bufs[0].host, bytes);
+    ran++;
+    failures += !same;
+    printf("%-44s %s\n", "groups together and apart: the same bits", same ? "ok" : "FAIL");
+    for (int i = 0; i < n_bufs; i++) {
+        gpu_free(g, bufs[i].dev);
+        free(bufs[i].host);
+        free(bufs[i].got);
+    }
+    n_bufs = 0;
+    free(one);
+    free(each);
+}
+
 int main(int argc, char **argv) {
-    struct gpu_spec spec;
     struct error e = {0};
     struct pool *pool = NULL;
     if (argc < 3 || argc > 4 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED]", &e);
@@ -478,6 +670,9 @@ int main(int argc, char **argv) {
         linears();
         attentions();
         mixtures();
+        tiles();
+        groups();
+        groups_apart();
     } else {
         char name[120];
         for (int i = 0; i < 40; i++) i % 2 ? random_linear(name, sizeof name) : random_attention(name, sizeof name);
