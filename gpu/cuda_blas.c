@@ -12,7 +12,7 @@ enum { COMPUTE_F32 = 68, ALGO_DEFAULT = -1 };          /* cublasComputeType_t, c
 /* cublasLtMatmulDescAttributes_t, cublasLtMatmulMatrixScale_t, cublasLtMatmulPreferenceAttributes_t */
 enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_A_SCALE = 17, DESC_B_SCALE = 18, DESC_A_SCALE_MODE = 31, DESC_B_SCALE_MODE = 32 };
 enum { SCALE_VEC128 = 4, SCALE_BLOCK128 = 5 };
-enum { PREF_SPACE = 1 };
+enum { PREF_SPACE = 1, PREF_ALIGN_A = 5 }; /* 5 to 8: A, B, C, D */
 struct heuristic { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
     size_t space;
@@ -117,6 +117,17 @@ int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, 
                     COMPUTE_F32, ALGO_DEFAULT);
 }
 
+/* The library takes all matrices for aligned to 256 unless told; weights lie where the checkpoint has them. */
+static int set_alignment(void *pref, const struct cuda_fp8 *f) {
+    const void *all[] = {f->w, f->x, f->y, f->y};
+    for (int i = 0; i < 4; i++) {
+        size_t bits = (size_t)all[i] | 256;
+        uint32_t align = (uint32_t)(bits & -bits);
+        if (lib.pref_set(pref, PREF_ALIGN_A + i, &align, sizeof align)) return 1;
+    }
+    return 0;
+}
+
 /* A library that does not know a scale mode refuses the attribute; one that has no kernel for the shape finds no algorithm. */
 int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s) {
     const float one = 1, beta = f->accumulate ? 1 : 0;
@@ -132,7 +143,7 @@ int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s)
             lib.layout_create(&w, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->rows, f->ldw) ||
             lib.layout_create(&x, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->n, f->ldx) ||
             lib.layout_create(&y, TYPE_F32, (uint64_t)f->rows, (uint64_t)f->n, f->ldy) || lib.pref_create(&pref) ||
-            lib.pref_set(pref, PREF_SPACE, &f->space_size, sizeof f->space_size) ||
+            lib.pref_set(pref, PREF_SPACE, &f->space_size, sizeof f->space_size) || set_alignment(pref, f) ||
             lib.heuristics(b->handle, desc, w, x, y, y, pref, 1, &found, &n) || n < 1 || found.state;
     if (!r)
         r = lib.matmul(b->handle, desc, &one, f->w, w, f->x, x, &beta, f->y, y, f->y, y, found.algo, f->space, f->space_size, s) ? -1 : 0;

@@ -60,7 +60,8 @@ static int run_tiles(struct cuda_stream *s, const struct products *g, const stru
                 t.part[t.n_parts++].n = part[c];
             }
         }
-        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->s, &t, sizes[c]) : cuda_tiles_bf16(s->s, &t, sizes[c]), fp8 ? "tiles_fp8" : "tiles_bf16"))
+        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->s, &t, sizes[c]) : cuda_tiles_bf16(s->s, &t, sizes[c]),
+                       fp8 ? "tiles_fp8" : "tiles_bf16"))
             return ERR_RUNTIME;
     }
     return 0;

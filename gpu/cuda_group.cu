@@ -13,7 +13,7 @@ cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const in
 
 /* A warp 128 columns of a token. */
 static __global__ void gather_fp8_kernel(uint8_t *out, float *scale, const float *x, const int32_t *index, int dim, int ldx, int ldo,
-    int scale_ld) {
+                                         int scale_ld) {
     const float *src = x + (size_t)(index ? index[blockIdx.x] : (int)blockIdx.x) * (size_t)ldx;
     uint8_t *dst = out + (size_t)blockIdx.x * (size_t)ldo;
     int lane = threadIdx.x % 32;
@@ -34,8 +34,8 @@ static __global__ void gather_fp8_kernel(uint8_t *out, float *scale, const float
         }
     }
 }
-cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx,
-    int ldo, int scale_ld) {
+cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo,
+                            int scale_ld) {
     gather_fp8_kernel<<<(unsigned)n, 256, 0, s>>>((uint8_t *)out, scale, x, index, dim, ldx, ldo, scale_ld);
     return cudaGetLastError();
 }

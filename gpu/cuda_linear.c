@@ -54,8 +54,8 @@ size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *
     case TILES: return x_bytes(l, 2);
     case TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
     case BLAS_FP8:
-        return x_bytes(l, 1) + scale_bytes(l) +
-               cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) + fp8_space;
+        return x_bytes(l, 1) + scale_bytes(l) + cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) +
+               fp8_space;
     default: return 0;
     }
 }
@@ -86,7 +86,8 @@ static int tile_tokens(const struct cuda *g, int n, int rows) {
     return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->processors ? 128 : 64;
 }
 static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
-    struct cuda_tiles p = {.n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = l->bias, .ldy = l->ldy, .accumulate = l->accumulate};
+    struct cuda_tiles p = {
+        .n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = l->bias, .ldy = l->ldy, .accumulate = l->accumulate};
     p.w[0] = l->w;
     p.part[0].n = n;
     return p;
@@ -98,7 +99,8 @@ static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char
         struct cuda_tiles p = tiles_of(l, t, n);
         p.x = space;
         p.ldx = ld;
-        if (cuda_check(s->g, cuda_gather_bf16(s->s, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld), "activations"))
+        if (cuda_check(s->g, cuda_gather_bf16(s->s, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld),
+                       "activations"))
             return ERR_RUNTIME;
         if (cuda_check(s->g, cuda_tiles_bf16(s->s, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
     }
@@ -114,8 +116,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
     p.x_scale = (float *)scale;
     p.ldx = ld;
     p.scale_ld = n;
-    if (cuda_check(s->g,
-                   cuda_gather_fp8(s->s, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n),
+    if (cuda_check(s->g, cuda_gather_fp8(s->s, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n),
                    "activations"))
         return ERR_RUNTIME;
     if (blas) {

@@ -8,9 +8,7 @@
 enum { TILE_ROWS = 128, TILE_THREADS = 256 };
 
 /* Eight warps over tokens x rows, each MI x NI fragments of 16 x 8. */
-template <int TM> struct tile_shape {
-    static constexpr int M = TM >= 64 ? 2 : 1, N = 8 / M, MI = TM / M / 16, NI = TILE_ROWS / N / 8;
-};
+template <int TM> struct tile_shape { static constexpr int M = TM >= 64 ? 2 : 1, N = 8 / M, MI = TM / M / 16, NI = TILE_ROWS / N / 8; };
 
 struct tile_at {
     int w, t0, t1, o0; /* matrix; tokens [t0, t1) as far as they go; first row of W */
@@ -43,7 +41,8 @@ __device__ inline void piece_load(uint8_t *dst, const uint8_t *src, int bytes, i
 }
 
 /* Sums of a block of K are done: scaled, they join the result. */
-template <int MI, int NI> __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], const float xs[MI][2], const float ws[NI][2]) {
+template <int MI, int NI>
+__device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], const float xs[MI][2], const float ws[NI][2]) {
 #pragma unroll
     for (int i = 0; i < MI; i++)
 #pragma unroll
@@ -58,7 +57,8 @@ template <int MI, int NI> __device__ inline void promote(float acc[MI][NI][4], f
 __device__ inline float silu_mul(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 
 /* t, o of the upper left sum of each fragment are t0 + 16 i + g, row 8 j + 2 q of the tile. */
-template <int MI, int NI, bool BF16> __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at, float acc[MI][NI][4], int wm, int wn) {
+template <int MI, int NI, bool BF16>
+__device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at, float acc[MI][NI][4], int wm, int wn) {
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, rows = p.w[at.w].rows;
 #pragma unroll
     for (int i = 0; i < MI; i++)

@@ -10,9 +10,7 @@
 enum { STEP = 64, CHUNK = 32 };
 enum { W_BF16, W_E4M3, W_E2M1 };
 /* Bytes of a row of the tile, 64 columns. */
-template <int W> struct width {
-    static constexpr int value = W == W_BF16 ? 128 : W == W_E4M3 ? 64 : 32;
-};
+template <int W> struct width { static constexpr int value = W == W_BF16 ? 128 : W == W_E4M3 ? 64 : 32; };
 
 /* Where piece c of a row lies: halves are swapped in every other 128 bytes, so that lanes of a load meet different banks. */
 template <int R> __device__ inline int place(int row, int c) { return row * R + ((c ^ (row / (128 / R) & 1) * (R / 32)) * 16); }
@@ -49,7 +47,8 @@ template <int TM, int W> struct stage {
     static constexpr int N = TM >= 64 ? 3 : 4; /* within 99 KB */
 };
 
-template <int TM, int W> static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf16_kernel(const __grid_constant__ struct cuda_tiles p) {
+template <int TM, int W>
+static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf16_kernel(const __grid_constant__ struct cuda_tiles p) {
     extern __shared__ __align__(16) uint8_t space[];
     using shape = tile_shape<TM>;
     using ring = stage<TM, W>;
@@ -142,7 +141,8 @@ template <int TM, int W> static __global__ void __launch_bounds__(TILE_THREADS, 
 #pragma unroll
                 for (int i = 0; i < MI; i++) one[i][0] = one[i][1] = 1;
 #pragma unroll
-                for (int j = 0; j < NI; j++) f[j][0] = sc[c * TILE_ROWS + wn + j * 8 + 2 * q], f[j][1] = sc[c * TILE_ROWS + wn + j * 8 + 2 * q + 1];
+                for (int j = 0; j < NI; j++)
+                    f[j][0] = sc[c * TILE_ROWS + wn + j * 8 + 2 * q], f[j][1] = sc[c * TILE_ROWS + wn + j * 8 + 2 * q + 1];
                 promote<MI, NI>(acc, part, one, f);
                 left = block;
             }
@@ -175,5 +175,8 @@ int cuda_tiles_fit(const struct mat *w) {
 }
 cudaError_t cuda_tiles_bf16(cudaStream_t s, const struct cuda_tiles *t, int tokens) {
     if (t->n_parts < 1) return cudaSuccess;
-    return tokens <= 16 ? launch_any<16>(s, t) : tokens <= 32 ? launch_any<32>(s, t) : tokens <= 64 ? launch_any<64>(s, t) : launch_any<128>(s, t);
+    return tokens <= 16   ? launch_any<16>(s, t)
+           : tokens <= 32 ? launch_any<32>(s, t)
+           : tokens <= 64 ? launch_any<64>(s, t)
+                          : launch_any<128>(s, t);
 }

@@ -6,13 +6,12 @@
 
 enum { STEP = 128, STAGES = 3 };
 
-template <int TM> struct stage {
-    static constexpr int X = TM * STEP, WT = TILE_ROWS * STEP, SIZE = X + WT + (TM + TILE_ROWS) * 4;
-};
+template <int TM> struct stage { static constexpr int X = TM * STEP, WT = TILE_ROWS * STEP, SIZE = X + WT + (TM + TILE_ROWS) * 4; };
 /* Where piece c of a row lies: the eight rows that a matrix of ldmatrix reads meet different banks. */
 __device__ inline int place(int row, int c) { return row * STEP + ((c ^ row % 8) * 16); }
 
-template <int TM> static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_fp8_kernel(const __grid_constant__ struct cuda_tiles p) {
+template <int TM>
+static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_fp8_kernel(const __grid_constant__ struct cuda_tiles p) {
     extern __shared__ __align__(16) uint8_t space[];
     using shape = tile_shape<TM>;
     using ring = stage<TM>;
@@ -39,13 +38,14 @@ template <int TM> static __global__ void __launch_bounds__(TILE_THREADS, TM >= 6
         for (int i = 0; i < (TM + 31) / 32; i++) {
             if (TM < 32 && r >= TM) break;
             bool ok = at.t0 + r + i * 32 < at.t1;
-            piece_load(to + place(r + i * 32, c), x_from + (ok ? (size_t)i * 32 * (size_t)p.ldx : 0) + (size_t)k * STEP, ok ? bytes - k * STEP : 0, 16);
+            piece_load(to + place(r + i * 32, c), x_from + (ok ? (size_t)i * 32 * (size_t)p.ldx : 0) + (size_t)k * STEP,
+                       ok ? bytes - k * STEP : 0, 16);
         }
 #pragma unroll
         for (int i = 0; i < TILE_ROWS / PASS; i++) {
             bool ok = o + i * w_step < rows;
-            piece_load(to + ring::X + place(r + i * PASS, c), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * STEP, ok ? bytes - k * STEP : 0,
-                       p.align);
+            piece_load(to + ring::X + place(r + i * PASS, c), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * STEP,
+                       ok ? bytes - k * STEP : 0, p.align);
         }
     };
     auto scale = [&](int k) {

@@ -545,7 +545,7 @@ static void tiles(void) {
         int br, bc;
     } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}};
     static const int sizes[][3] = {{9, 100, 256},  {16, 130, 200}, {17, 128, 328}, {33, 70, 132},  {65, 300, 130},
-                                   {100, 128, 64}, {129, 130, 33}, {130, 260, 391}};
+                                   {100, 128, 64}, {129, 130, 33}, {130, 260, 391}, {77, 200, 400}};
     double wide = tol;
     if (!spec.emu && spec.math != GPU_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_FP8 ? 2e-3 : 1e-4;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
@@ -558,13 +558,13 @@ static void tiles(void) {
             w.scale_dtype = (uint8_t)kinds[k].scale;
             for (int r = 0; r < rows * w.scale_stride && kinds[k].scale == DT_E8M0; r++) scale[r] = (uint8_t)(124 + rnd() % 6);
             check(name, OP_LINEAR,
-                  &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 1)), 'f'),
+                  &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 4)), 'f'),
                                               .x = floats((size_t)(n * (cols + 3)), 'c'),
                                               .bias = i & 1 ? floats((size_t)rows, 'c') : NULL,
                                               .w = i == 3 ? mat_rows(w, 7, rows) : w,
                                               .n = n,
                                               .ldx = cols + 3,
-                                              .ldy = rows + 1,
+                                              .ldy = rows + 4,
                                               .accumulate = i % 3 == 1}},
                   oracle_linear);
         }
