@@ -6,7 +6,7 @@
  * together and for checking drafts, where a token must get the bits that it gets alone), gemm_few16 rounds them to BF16 (for
  * small groups of a long prompt, whose large groups do the same).
  *
- * Packed: token after token, S planes of k numbers, rounded up to 64 and zero past the last. */
+ * Packed: token after token, S planes of k numbers, zero past the last up to a multiple of 64. */
 #include <immintrin.h>
 #include <pthread.h>
 #include <string.h>
@@ -17,24 +17,26 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for
 
-enum { STEP = 64, AHEAD = 2560 /* bytes that prefetch runs ahead in each row */, MOST = 16 };
+enum { STEP = 64, AHEAD = 2560 /* bytes that prefetch runs ahead in each row */, MOST = 16, PART = 512, FOUR = 4 };
 
 static size_t width(int k) { return (size_t)(k + STEP - 1) / STEP * STEP; }
-static size_t bytes_1(int n, int k) { return (size_t)n * width(k) * 2; }
+/* From plane to plane: a quarter of L1's sets further, or planes whose length is a power of two would fight for the same ones. */
+static size_t plane(int k) { return (width(k) / 32 + 63 - 16) / 64 * 64 * 32 + 16 * 32; }
+static size_t bytes_1(int n, int k) { return (size_t)n * plane(k) * 2; }
 static size_t bytes_2(int n, int k) { return 2 * bytes_1(n, k); }
 
 INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts, const int S) {
-    const size_t w = width(k), steps = w / 16;
+    const size_t w = width(k), ld = plane(k), steps = w / 16;
     for (size_t at = (size_t)n * steps * (size_t)part / (size_t)parts, end = (size_t)n * steps * (size_t)(part + 1) / (size_t)parts; at < end; at++) {
         const size_t i = at / steps, c = at % steps * 16;
         const int left = k - (int)c;
         __m512 v = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0), x + (size_t)(gather ? gather[i] : (int)i) * (size_t)ldx + c);
-        uint16_t *to = dst + i * w * S + c;
+        uint16_t *to = dst + i * ld * S + c;
         __m256i head = (__m256i)_mm512_cvtneps_pbh(v);
         _mm256_storeu_si256((__m256i *)(void *)to, head);
         if (S == 1) continue;
         v = _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
-        _mm256_storeu_si256((__m256i *)(void *)(to + w), (__m256i)_mm512_cvtneps_pbh(v));
+        _mm256_storeu_si256((__m256i *)(void *)(to + ld), (__m256i)_mm512_cvtneps_pbh(v));
     }
 }
 static void pack_1(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) { pack(dst, x, gather, ldx, n, k, part, parts, 1); }
@@ -90,30 +92,36 @@ struct job {
     const uint16_t *x; /* packed, of the first of N tokens */
     float *y;          /* of the first token, indexed by row */
     size_t ldx;        /* numbers from plane to plane */
-    int ldy, seg;      /* seg: columns that share a scale */
+    int ldy;
+    int part, block;   /* columns of a partial sum, and that share a scale: whole numbers of the first */
     bool accumulate;
 };
+/* A piece: rows r, r + gap, ... over columns [k0, k1). jump: where prefetch goes on past k1, from there. */
+struct piece {
+    int r, gap, k0, k1, ahead;
+    int64_t jump;
+};
 
-/* Rows r, r + gap, ...: R of them. jump: how much further than straight on prefetch goes past the row's end. */
-INLINE void rows_of(const struct job *j, const struct table *t, int r, int gap, int64_t jump, const int R, const int N, const int S, const int format) {
+/* total[row * N + token] += the piece's sums, R rows of it. The order of a sum is: lanes, parts; and the same for all N and R. */
+INLINE void piece(const struct job *j, const struct table *t, const struct piece *p, __m512 *total, const int R, const int N, const int S, const int format) {
     const struct mat *w = j->w;
-    const size_t size = format == DT_BF16 ? 2 : 1, past = size * (size_t)w->cols;
+    const size_t size = format == DT_BF16 ? 2 : 1, past = size * (size_t)p->k1;
     const uint8_t *row[4];
     size_t scale_row[4];
-    __m512 total[4][MOST];
     EACH (int i = 0; i < R; i++) {
-        const int at = r + i * gap;
+        const int at = p->r + i * p->gap;
         row[i] = (const uint8_t *)w->data + (size_t)at * w->stride;
         scale_row[i] = w->scale ? (size_t)((w->row0 + at * w->row_step) / w->block_rows) * (size_t)w->scale_stride : 0;
-        EACH (int k = 0; k < N; k++) total[i][k] = _mm512_setzero_ps();
     }
-    for (int c = 0, b = 0; c < w->cols; b++) {
-        const int end = w->cols - c < j->seg ? w->cols : c + j->seg;
+    for (int c = p->k0; c < p->k1;) {
+        const int end = p->k1 - c < j->part ? p->k1 : c + j->part, b = c / j->block;
         __m512 part[4][MOST];
         EACH (int i = 0; i < R; i++)
             EACH (int k = 0; k < N; k++) part[i][k] = _mm512_setzero_ps();
         for (; c < end; c += STEP) {
-            const size_t at = size * (size_t)c, ahead = at + AHEAD >= past ? at + AHEAD + (size_t)jump : at + AHEAD;
+            const size_t at = size * (size_t)c;
+            int64_t ahead = (int64_t)at + p->ahead;
+            if (ahead >= (int64_t)past) ahead += p->jump;
             __m512i v[4][2];
             EACH (int i = 0; i < R; i++) {
                 EACH (size_t line = 0; line < size; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
@@ -129,20 +137,41 @@ INLINE void rows_of(const struct job *j, const struct table *t, int r, int gap, 
         c = end;
         EACH (int i = 0; i < R; i++) {
             const __m512 s = _mm512_set1_ps(w->scale ? scale_value(w, scale_row[i] + (size_t)b) : 1);
-            EACH (int k = 0; k < N; k++) total[i][k] = _mm512_fmadd_ps(part[i][k], s, total[i][k]);
+            EACH (int k = 0; k < N; k++) total[i * p->gap * N + k] = _mm512_fmadd_ps(part[i][k], s, total[i * p->gap * N + k]);
         }
     }
-    EACH (int i = 0; i < R; i++)
-        EACH (int k = 0; k < N; k++) {
-            float *y = j->y + (size_t)k * (size_t)j->ldy + r + i * gap, sum = _mm512_reduce_add_ps(total[i][k]);
-            *y = j->accumulate ? *y + sum : sum;
-        }
 }
+
+/* Chunks of rows, each walked as R streams far apart, in spans of columns whose tokens fit L1. */
 INLINE void all_rows(const struct job *j, const struct table *t, int r0, int r1, const int R, const int N, const int S, const int format) {
-    const int gap = (r1 - r0) / R;
+    enum { L1 = 24 << 10 };
+    const int chunk = 256 / N / R * R, cols = j->w->cols, size = format == DT_BF16 ? 2 : 1;
     const int64_t stride = (int64_t)j->w->stride;
-    for (int r = r0; r < r0 + gap; r++) rows_of(j, t, r, gap, r == r0 + gap - 1 ? (r1 - r0 - gap) * stride : 0, R, N, S, format);
-    for (int r = r0 + gap * R; r < r1; r++) rows_of(j, t, r, 1, 0, 1, N, S, format);
+    int span = L1 / (2 * N * S) / j->part * j->part;
+    if (span < j->part) span = j->part;
+    if (span >= cols || 4 * span > 3 * cols) span = cols;
+    for (int base = r0; base < r1; base += chunk) {
+        const int rows = r1 - base < chunk ? r1 - base : chunk, gap = rows / R;
+        __m512 total[256];
+        for (int i = 0; i < rows * N; i++) total[i] = _mm512_setzero_ps();
+        for (int k0 = 0; k0 < cols; k0 += span) {
+            struct piece p = {.gap = gap, .k0 = k0, .k1 = cols - k0 < span ? cols : k0 + span};
+            const int64_t back = (int64_t)size * (p.k1 - k0);
+            p.ahead = back < AHEAD ? (int)back : AHEAD;
+            for (int i = 0; i < gap; i++) { /* prefetch goes on in the row below, at the end with the next span or chunk */
+                p.r = base + i;
+                p.jump = i < gap - 1 ? stride - back : p.k1 < cols ? -(gap - 1) * stride : (rows - gap + 1) * stride - (int64_t)size * cols;
+                piece(j, t, &p, total + i * N, R, N, S, format);
+            }
+            p.gap = 1, p.jump = stride - back;
+            for (p.r = base + gap * R; p.r < base + rows; p.r++) piece(j, t, &p, total + (p.r - base) * N, 1, N, S, format);
+        }
+        for (int i = 0; i < rows; i++)
+            EACH (int k = 0; k < N; k++) {
+                float *y = j->y + (size_t)k * (size_t)j->ldy + base + i, sum = _mm512_reduce_add_ps(total[i * N + k]);
+                *y = j->accumulate ? *y + sum : sum;
+            }
+    }
 }
 /* Four rows at a time while their sums fit the registers, then two, then one. */
 INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, int n, const int S, const int format) {
@@ -157,9 +186,13 @@ INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, e4m3_fill);
     const struct table t = table_load();
-    struct job j = {.w = w, .ldx = width(w->cols), .ldy = ldy, .seg = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols, .accumulate = accumulate};
+    struct job j = {.w = w, .ldx = plane(w->cols), .ldy = ldy, .accumulate = accumulate};
+    j.block = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols / PART * PART + PART;
+    j.part = j.block % PART ? j.block : PART;
     for (int i = 0, m; i < n; i += m) {
-        m = n - i < MOST ? n - i : MOST;
+        /* Beside the table no more sums fit the registers: of 8 tokens, 18 GB/s of weights in fours, 12 at once. */
+        const int most = w->dtype == DT_E4M3 && S == 2 && n > FOUR ? FOUR : MOST;
+        m = n - i < most ? n - i : most;
         j.x = (const uint16_t *)packed + (size_t)(i * S) * j.ldx;
         j.y = y + (size_t)i * (size_t)ldy;
         if (w->dtype == DT_BF16) tokens(&j, &t, r0, r1, m, S, DT_BF16);
