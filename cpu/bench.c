@@ -134,18 +134,51 @@ static double gemv_pass(struct bench *b, void *arg, int round) {
 }
 
 struct experts_case {
-    int n; /* experts that fit, of which each pass uses 8 and a shared one */
+    int n; /* experts that fit, of which a pass uses `of` and a shared one, or the token's 8 and a shared one */
     struct expert *experts;
+    int tokens, of, hidden, inter;
 };
+enum { TOPK = 8, MANY_TOKENS = 64 };
 static double experts_pass(struct bench *b, void *arg, int round) {
     const struct experts_case *c = arg;
-    int32_t ids[8];
-    float w[8];
-    for (int i = 0; i < 8; i++) ids[i] = (round * 9 + i) % c->n, w[i] = 0.125f;
-    struct op_experts o = {.y = b->out, .x = b->in, .ids = ids, .weights = w, .experts = c->experts, .n = 1, .topk = 8,
-                           .shared = &c->experts[(round * 9 + 8) % c->n], .n_experts = c->n, .hidden = HIDDEN};
+    int32_t ids[MANY_TOKENS * TOPK];
+    float w[MANY_TOKENS * TOPK];
+    bool used[256] = {false};
+    double bytes = 0, one = 3.0 * c->hidden * c->inter;
+    uint32_t seed = (uint32_t)round + 1;
+    for (int i = 0; i < c->tokens * TOPK; i++) { /* one token: the next ones in turn; many: as a router would, no expert twice a token */
+        bool again = true;
+        while (again) {
+            ids[i] = c->tokens == 1 ? (round * 9 + i) % c->n : (int32_t)((seed = seed * 1664525 + 1013904223) >> 8) % c->of;
+            again = false;
+            for (int k = i - i % TOPK; k < i; k++) again |= ids[k] == ids[i];
+        }
+        w[i] = 0.125f;
+        bytes += used[ids[i]] ? 0 : one;
+        used[ids[i]] = true;
+    }
+    struct op_experts o = {.y = b->out, .x = b->in, .ids = ids, .weights = w, .experts = c->experts, .n = c->tokens, .topk = TOPK,
+                           .n_experts = c->n, .hidden = c->hidden};
+    if (c->tokens == 1) o.shared = &c->experts[(round * 9 + 8) % c->n], bytes += one;
     b->x->base.ops->experts(&b->x->base, &o);
-    return 9.0 * 3 * HIDDEN * INTER;
+    return bytes;
+}
+static int experts_rows(struct bench *b, int tokens, int of, int hidden, int inter) {
+    struct experts_case e = {.n = (int)(b->bytes / ((size_t)3 * (size_t)hidden * (size_t)inter)), .tokens = tokens, .of = of, .hidden = hidden, .inter = inter};
+    if (e.n > 256) e.n = 256;
+    if (e.n < of + 1) return 0; /* few bytes were asked for */
+    if (!(e.experts = mem_calloc((size_t)e.n, sizeof *e.experts))) return ERR_MEMORY;
+    size_t part = (size_t)hidden * (size_t)inter;
+    for (int i = 0; i < e.n; i++) {
+        const uint8_t *at = b->weights + (size_t)i * 3 * part;
+        e.experts[i] = (struct expert){matrix(b, at, inter, hidden, DT_E4M3), matrix(b, at + part, inter, hidden, DT_E4M3), matrix(b, at + 2 * part, hidden, inter, DT_E4M3)};
+    }
+    struct bench_row row = {.kernel = "experts", .format = "F8_E4M3", .tokens = tokens};
+    if (tokens == 1) snprintf(row.shape, sizeof row.shape, "8 + 1 of [%d, %d]", inter, hidden);
+    else snprintf(row.shape, sizeof row.shape, "8 of %d of [%d, %d]", of, inter, hidden);
+    int rc = measure(b, row, experts_pass, &e);
+    mem_free(e.experts);
+    return rc;
 }
 
 struct attention_case {
@@ -179,7 +212,7 @@ static double gemm_pass(struct bench *b, void *arg, int round) {
 
 static int run_all(struct bench *b) {
     static const struct gemv_case gemv[] = {{DT_E4M3, HIDDEN, 1}, {DT_E4M3, INTER, 1}, {DT_E4M3, HIDDEN, 2}, {DT_E4M3, HIDDEN, 4},
-                                            {DT_E4M3, HIDDEN, 8}, {DT_BF16, HIDDEN, 1}, {DT_F32, HIDDEN, 1}, {DT_E2M1, HIDDEN, 1}};
+                                            {DT_E4M3, HIDDEN, 8}, {DT_E4M3, HIDDEN, 16}, {DT_BF16, HIDDEN, 1}, {DT_F32, HIDDEN, 1}, {DT_E2M1, HIDDEN, 1}};
     static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_BF16},
                                                       {1, 32, 4, 128, 128, 8192, DT_E4M3}, {512, 32, 4, 128, 128, 512, DT_F32}};
     static const struct gemm_case gemm[] = {{32, HIDDEN, INTER}, {128, HIDDEN, INTER}, {512, HIDDEN, INTER}, {512, INTER, HIDDEN}};
@@ -190,20 +223,8 @@ static int run_all(struct bench *b) {
         snprintf(row.shape, sizeof row.shape, "%d columns, %zu MiB", gemv[i].cols, b->bytes >> 20);
         rc = measure(b, row, gemv_pass, (void *)&gemv[i]);
     }
-    struct experts_case e = {(int)(b->bytes / ((size_t)3 * HIDDEN * INTER)), NULL};
-    if (!rc && e.n >= 9) {
-        if (!(e.experts = mem_calloc((size_t)e.n, sizeof *e.experts))) return ERR_MEMORY;
-        for (int i = 0; i < e.n; i++) {
-            const uint8_t *at = b->weights + (size_t)i * 3 * HIDDEN * INTER;
-            e.experts[i].gate = matrix(b, at, INTER, HIDDEN, DT_E4M3);
-            e.experts[i].up = matrix(b, at + (size_t)HIDDEN * INTER, INTER, HIDDEN, DT_E4M3);
-            e.experts[i].down = matrix(b, at + (size_t)2 * HIDDEN * INTER, HIDDEN, INTER, DT_E4M3);
-        }
-        row = (struct bench_row){.kernel = "experts", .format = "F8_E4M3", .tokens = 1};
-        snprintf(row.shape, sizeof row.shape, "8 + 1 of [%d, %d]", INTER, HIDDEN);
-        rc = measure(b, row, experts_pass, &e);
-        mem_free(e.experts);
-    }
+    if (!rc) rc = experts_rows(b, 1, 8, HIDDEN, INTER);
+    if (!rc) rc = experts_rows(b, MANY_TOKENS, 128, 2048, 768); /* a short prompt: a few tokens an expert */
     for (size_t i = 0; !rc && i < sizeof attention / sizeof *attention; i++) {
         const struct attention_case *a = &attention[i];
         row = (struct bench_row){.kernel = "attention", .format = dtype_name(a->format), .tokens = a->n, .flops = true};
@@ -224,7 +245,7 @@ int bench_kernels(const struct bench_options *o, bench_fn fn, void *ctx, struct 
     if (!o->bytes && free_bytes && free_bytes / 4 < bytes) bytes = free_bytes / 4;
     b.bytes = bytes / ((size_t)1 << 21) << 21;
     if (b.bytes < (size_t)64 << 20) return error_set(e, ERR_MEMORY, "the measurement needs at least 64 MiB of weights, not %zu MiB", bytes >> 20);
-    const size_t n_in = (size_t)512 * HIDDEN, n_out = b.bytes / 256 > n_in ? b.bytes / 256 : n_in; /* rows of 8 tokens, 2048 bytes each */
+    const size_t n_in = (size_t)512 * HIDDEN, n_out = b.bytes / 256 > n_in ? b.bytes / 256 : n_in; /* rows of 8 tokens, 2048 bytes each, or of 16, 7168 bytes */
     const size_t scales = b.bytes / 16 + 4096;
     int rc = pool_open(&b.pool, o->threads, true, e);
     if (rc) return rc;
