@@ -15,7 +15,8 @@ enum { DECODE_TOKENS = 32, MAX_SESSIONS = 4 };
 struct bench {
     struct app *app;
     bool json, first;
-    double bandwidth; /* bytes/s */
+    double bandwidth; /* bytes/s, as last measured */
+    double limit;     /* mean of what was measured before a run and after it */
 };
 
 static void row(struct bench *b, struct buf *line) {
@@ -93,7 +94,7 @@ static int measure(struct bench *b, int sessions, int prompt, int decode, struct
 static void prefill_row(struct bench *b, int n, const struct result *r) {
     struct buf line = {0};
     double rate = n / r->prefill_s, gflops = rate * (double)engine_token_flops(b->app->engine) / 1e9;
-    double limit = n / ((double)engine_token_bytes(b->app->engine) / b->bandwidth);
+    double limit = n / ((double)engine_token_bytes(b->app->engine) / b->limit);
     if (b->json)
         buf_fmt(&line, "{\"what\": \"prefill\", \"prompt\": %d, \"sessions\": 1, \"tokens_per_s\": %.3f, \"ttft_s\": %.6f, \"gflops\": %.3f, \"limit\": %.3f, \"share\": %.4f}",
                 n, rate, r->ttft_s, gflops, limit, rate / limit);
@@ -104,7 +105,7 @@ static void prefill_row(struct bench *b, int n, const struct result *r) {
 static void decode_row(struct bench *b, int prompt, int sessions, const struct result *r) {
     struct buf line = {0};
     int steps = r->tokens - sessions;
-    double rate = r->decode_s > 0 ? steps / r->decode_s : 0, limit = b->bandwidth / (double)engine_token_bytes(b->app->engine);
+    double rate = r->decode_s > 0 ? steps / r->decode_s : 0, limit = b->limit / (double)engine_token_bytes(b->app->engine);
     if (b->json)
         buf_fmt(&line, "{\"what\": \"decode\", \"prompt\": %d, \"sessions\": %d, \"tokens_per_s\": %.3f, \"tpot_s\": %.6f, \"gbps\": %.3f, \"limit\": %.3f, \"share\": %.4f}",
                 prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
@@ -112,6 +113,15 @@ static void decode_row(struct bench *b, int prompt, int sessions, const struct r
         buf_fmt(&line, "decode   %6d tokens before, %d session%s %7.1f tok/s  of %9.1f at one reading a token  %3.0f %%", prompt, sessions, sessions > 1 ? "s" : " ", rate,
                 limit, 100 * rate / limit);
     row(b, &line);
+}
+
+/* A run between two measurements of its limit: others on the machine take of both. */
+static int limited(struct bench *b, int sessions, int prompt, struct result *r, struct error *e) {
+    double before = b->bandwidth;
+    int rc = measure(b, sessions, prompt, DECODE_TOKENS, r, e);
+    b->bandwidth = engine_read_bandwidth(b->app->engine);
+    b->limit = (before + b->bandwidth) / 2;
+    return rc;
 }
 
 static int model(struct bench *b, struct error *e) {
@@ -135,12 +145,12 @@ static int model(struct bench *b, struct error *e) {
     row(b, &line);
     rc = measure(b, 1, context > 600 ? 512 : 8, 4, &r, e); /* touches what is cold: from some hundred tokens on, every expert */
     for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && prompts[k] + DECODE_TOKENS <= context; k++) {
-        if ((rc = measure(b, 1, prompts[k], DECODE_TOKENS, &r, e))) break;
+        if ((rc = limited(b, 1, prompts[k], &r, e))) break;
         if (prompts[k] > 1) prefill_row(b, prompts[k], &r);
         decode_row(b, prompts[k], 1, &r);
     }
     for (int s = 2; s <= MAX_SESSIONS && !rc && 16 + DECODE_TOKENS <= context; s *= 2) {
-        if (!(rc = measure(b, s, 16, DECODE_TOKENS, &r, e))) decode_row(b, 16, s, &r);
+        if (!(rc = limited(b, s, 16, &r, e))) decode_row(b, 16, s, &r);
     }
     return rc;
 }
