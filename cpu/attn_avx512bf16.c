@@ -3,7 +3,9 @@
  * (2^-17 of each, for decode), else rounded (for prefill, whose matrix products round activations in the same way).
  *
  * Packed queries (qk16_pack): row i has S planes of `width` numbers (dim rounded up to 32, zero past dim), times scale. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <math.h>
 #include <string.h>
 

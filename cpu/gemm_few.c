@@ -7,7 +7,9 @@
  * small groups of a long prompt, whose large groups do the same).
  *
  * Packed: token after token, S planes of k numbers, zero past the last up to a multiple of 64. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <pthread.h>
 #include <string.h>
 
