@@ -147,8 +147,8 @@ int main(int argc, char **argv) {
         engine_close(&e);
     }
 
-    /* A bus so slow that the prompt would take seconds. */
-    e = open_engine(cuda ? "0,1,math=f32" : "emu:2,cpu=scalar,h2d=0.0005", PREFILL_DSLP);
+    /* A bus so slow that the prompt would take seconds, and the copy that a cancel waits for a tenth of one. */
+    e = open_engine(cuda ? "0,1,math=f32" : "emu:2,cpu=scalar,h2d=0.001", PREFILL_DSLP);
     if (session_open(e, &s, &err)) return 1;
     for (int i = 0; i < 3; i++) {
         turn(e, s, PROMPT, 0.15 * i, &got);
