@@ -104,10 +104,28 @@ struct piece {
     int64_t jump;
 };
 
+/* n of 64 columns, a constant where they are whole: a branch for each load would cost as much as the products. */
+INLINE void step(const struct job *j, const struct table *t, const struct piece *p, const uint8_t *const *row, __m512 part[4][MOST], int c, int n, const int R,
+                 const int N, const int S, const int format) {
+    const size_t size = format == DT_BF16 ? 2 : 1, at = size * (size_t)c;
+    int64_t ahead = (int64_t)at + p->ahead;
+    if (ahead >= (int64_t)size * p->k1) ahead += p->jump;
+    __m512i v[4][2];
+    EACH (int i = 0; i < R; i++) {
+        EACH (size_t line = 0; line < size; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
+        weights(t, row[i] + at, n, v[i], format);
+    }
+    EACH (int k = 0; k < N; k++)
+        EACH (int s = 0; s < S; s++) {
+            const uint16_t *x = j->x + (size_t)(k * S + s) * j->ldx + c;
+            __m512i lo = _mm512_loadu_si512(x), hi = _mm512_loadu_si512(x + 32);
+            EACH (int i = 0; i < R; i++) part[i][k] = dot(dot(part[i][k], v[i][0], lo), v[i][1], hi);
+        }
+}
+
 /* total[row * N + token] += the piece's sums, R rows of it. The order of a sum is: lanes, parts; and the same for all N and R. */
 INLINE void piece(const struct job *j, const struct table *t, const struct piece *p, __m512 *total, const int R, const int N, const int S, const int format) {
     const struct mat *w = j->w;
-    const size_t size = format == DT_BF16 ? 2 : 1, past = size * (size_t)p->k1;
     const uint8_t *row[4];
     size_t scale_row[4];
     EACH (int i = 0; i < R; i++) {
@@ -120,22 +138,8 @@ INLINE void piece(const struct job *j, const struct table *t, const struct piece
         __m512 part[4][MOST];
         EACH (int i = 0; i < R; i++)
             EACH (int k = 0; k < N; k++) part[i][k] = _mm512_setzero_ps();
-        for (; c < end; c += STEP) {
-            const size_t at = size * (size_t)c;
-            int64_t ahead = (int64_t)at + p->ahead;
-            if (ahead >= (int64_t)past) ahead += p->jump;
-            __m512i v[4][2];
-            EACH (int i = 0; i < R; i++) {
-                EACH (size_t line = 0; line < size; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
-                weights(t, row[i] + at, end - c, v[i], format);
-            }
-            EACH (int k = 0; k < N; k++)
-                EACH (int s = 0; s < S; s++) {
-                    const uint16_t *x = j->x + (size_t)(k * S + s) * j->ldx + c;
-                    __m512i lo = _mm512_loadu_si512(x), hi = _mm512_loadu_si512(x + 32);
-                    EACH (int i = 0; i < R; i++) part[i][k] = dot(dot(part[i][k], v[i][0], lo), v[i][1], hi);
-                }
-        }
+        for (; c + STEP <= end; c += STEP) step(j, t, p, row, part, c, STEP, R, N, S, format);
+        if (c < end) step(j, t, p, row, part, c, end - c, R, N, S, format);
         c = end;
         EACH (int i = 0; i < R; i++) {
             const __m512 s = _mm512_set1_ps(w->scale ? scale_value(w, scale_row[i] + (size_t)b) : 1);
@@ -180,6 +184,9 @@ INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, i
     switch (n) {
 #define CASE(n, R) case n: all_rows(j, t, r0, r1, R, n, S, format); break;
         CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4)
+        /* Beside the table of E4M3 the sums of more do not fit the registers: decoding again for each four is faster. */
+#undef CASE
+#define CASE(n, R) case n: if (format != DT_E4M3) all_rows(j, t, r0, r1, R, n, S, format); break;
         CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
 #undef CASE
     }
@@ -192,9 +199,8 @@ INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     j.block = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols / PART * PART + PART;
     j.part = j.block % PART ? j.block : PART;
     for (int i = 0, m; i < n; i += m) {
-        /* Beside the table no more sums fit the registers: of 8 tokens, 18 GB/s of weights in fours, 12 at once. */
-        const int most = w->dtype == DT_E4M3 && S == 2 && n > FOUR ? FOUR : MOST;
-        m = n - i < most ? n - i : most;
+        const int most = w->dtype == DT_E4M3 ? FOUR : MOST, calls = (n - i + most - 1) / most;
+        m = (n - i + calls - 1) / calls;
         j.x = (const uint16_t *)packed + (size_t)(i * S) * j.ldx;
         j.y = y + (size_t)i * (size_t)ldy;
         if (w->dtype == DT_BF16) tokens(&j, &t, r0, r1, m, S, DT_BF16);
