@@ -1,0 +1,228 @@
+/* Devices that take part in steps: which layers each holds, their weights there, workspaces and the number hand-off. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/pipe/internal.h"
+#include "engine/step/internal.h"
+#include "engine/step/resident.h"
+
+struct step_device *step_device_of(struct step *s, int layer) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (layer >= s->dev[i].first && layer < s->dev[i].last) return &s->dev[i];
+    return NULL;
+}
+
+/* --- Weights ------------------------------------------------------------------------------------------------------------------ */
+
+static int load_ranges(struct step_device *d, char **mem, struct pipe_range *ranges, int n, struct error *e) {
+    struct pipe_run runs[MODULE_RANGES];
+    size_t bytes;
+    int k = pipe_runs(ranges, n, runs, &bytes), rc = gpu_alloc(d->g, (void **)mem, bytes, e);
+    for (int i = 0; i < k && !rc; i++) rc = gpu_copy(d->main, *mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
+    for (int i = 0; i < n && !rc; i++) *ranges[i].field = *mem + ranges[i].at;
+    return rc;
+}
+
+static size_t ranges_bytes(struct pipe_range *ranges, int n) {
+    struct pipe_run runs[MODULE_RANGES];
+    size_t bytes;
+    pipe_runs(ranges, n, runs, &bytes);
+    return (bytes + 511) & ~(size_t)255;
+}
+
+static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) {
+    int n = module_mat(out, 0, &w->head, &view->head);
+    out[n] = (struct pipe_range){.host = (const char *)w->norm, .bytes = (size_t)w->config.hidden * 4, .field = (const void **)&view->norm};
+    return n + 1;
+}
+
+/* Everything that this device is to hold. */
+static int load(struct step_device *d, struct error *e) {
+    const struct weights *w = d->s->m->w;
+    struct pipe_range ranges[MODULE_RANGES];
+    int rc = 0;
+    for (int l = d->first; l < d->last && !rc; l++) {
+        if (!d->s->processor && (rc = scan_dense(&d->s->m->scan, l, e))) break;
+        struct step_module *a = &d->attention[l], *f = &d->ffn[l];
+        rc = load_ranges(d, &a->mem, ranges, module_dense(&w->config, &w->layers[l], MODULE_ATTENTION, &a->view, ranges), e);
+        if (!rc) rc = load_ranges(d, &f->mem, ranges, module_dense(&w->config, &w->layers[l], MODULE_FFN, &f->view, ranges), e);
+    }
+    if (!rc && d->head) rc = load_ranges(d, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
+    for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)(w->config.rope.dim / 2) * 4, GPU_H2D);
+    return rc ? rc : gpu_stream_sync(d->main);
+}
+
+int step_load(struct step *s, struct error *e) {
+    int rc = 0;
+    for (int i = 0; i < s->n_dev && !rc && !s->loaded; i++) rc = load(&s->dev[i], e);
+    if (rc) step_unload(s);
+    s->loaded = !rc;
+    return rc;
+}
+
+void step_unload(struct step *s) {
+    for (int i = 0; i < s->n_dev; i++) {
+        struct step_device *d = &s->dev[i];
+        for (int l = 0; l < s->c->n_layers && d->attention; l++) {
+            gpu_free(d->g, d->attention[l].mem), gpu_free(d->g, d->ffn[l].mem);
+            d->attention[l].mem = d->ffn[l].mem = NULL;
+        }
+        gpu_free(d->g, d->head_mem);
+        d->head_mem = NULL;
+    }
+    s->loaded = false;
+}
+
+/* --- Opening -------------------------------------------------------------------------------------------------------------------- */
+
+static void *device_alloc(void *ctx, size_t size) {
+    struct step_device *d = ctx;
+    void *p;
+    return gpu_alloc(d->g, &p, size, NULL) ? NULL : p;
+}
+static void device_release(void *ctx, void *p) { /* queued operations may still read it */
+    struct step_device *d = ctx;
+    gpu_stream_sync(d->main);
+    gpu_free(d->g, p);
+}
+
+static int open_device(struct step_device *d, struct error *e) {
+    const struct config *c = d->s->c;
+    size_t hidden = (size_t)STEP_ROWS * (size_t)c->hidden * 4;
+    int rc = gpu_stream_open(d->g, &d->main, "step", true, &d->stop, e);
+    d->attention = mem_calloc(2 * (size_t)c->n_layers, sizeof *d->attention);
+    if (!rc && !d->attention) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    if (!rc) d->ffn = d->attention + c->n_layers;
+    if (!rc && d->head) {
+        if (!(d->head_weights = mem_alloc(sizeof *d->head_weights))) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+        *d->head_weights = *d->s->m->w;
+    }
+    for (int i = 0; i < STEP_MICROS && !rc; i++) rc = work_open(&d->work[i], c, STEP_ROWS, device_alloc, device_release, d, e);
+    if (!rc) rc = gpu_alloc(d->g, (void **)&d->rows, step_rows_bytes(d->s, STEP_ROWS), e);
+    if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
+    if (!rc && d->head) rc = gpu_alloc(d->g, (void **)&d->xn, hidden, e);
+    if (!rc && d->head) rc = gpu_alloc(d->g, (void **)&d->logits, (size_t)STEP_ROWS * (size_t)c->vocab * 4, e);
+    return rc;
+}
+
+/* What a device keeps free of resident layers: what open_device takes, caches of the first sessions, and room for a prefill to
+ * stream weights through. */
+static size_t reserve_bytes(struct step *s, const struct gpu_info *g) {
+    const struct config *c = s->c;
+    size_t own = STEP_MICROS * work_bytes(c, STEP_ROWS) + step_rows_bytes(s, STEP_ROWS) + (size_t)STEP_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
+    size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32), rest = g->mem / 8;
+    return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
+}
+
+static int choose(struct step *s, struct error *e) {
+    const struct weights *w = s->m->w;
+    const struct gpu_set *set = s->m->gpus;
+    size_t *layers = mem_alloc((size_t)s->c->n_layers * sizeof *layers);
+    if (!layers) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    struct resident_in in = {.n_layers = s->c->n_layers, .layer = layers, .n_devices = set->n};
+    struct resident_out out;
+    struct pipe_range ranges[MODULE_RANGES];
+    struct layer view;
+    struct weights head;
+    for (int l = 0; l < s->c->n_layers; l++) {
+        layers[l] = ranges_bytes(ranges, module_dense(s->c, &w->layers[l], MODULE_ATTENTION, &view, ranges));
+        layers[l] += ranges_bytes(ranges, module_dense(s->c, &w->layers[l], MODULE_FFN, &view, ranges));
+    }
+    in.head = ranges_bytes(ranges, head_ranges(w, &head, ranges));
+    for (int i = 0; i < set->n; i++) {
+        in.free[i] = gpu_mem_free(set->gpu[i]);
+        in.reserve[i] = reserve_bytes(s, gpu_info(set->gpu[i]));
+    }
+    resident_choose(&in, &out);
+    mem_free(layers);
+    memcpy(s->why, out.why, sizeof s->why);
+    for (int i = 0; i < out.n; i++)
+        s->dev[s->n_dev++] = (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
+    s->n_resident = out.n ? out.until[out.n - 1] : 0;
+    if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->why);
+    return 0;
+}
+
+int step_devices_open(struct step *s, struct error *e) {
+    int rc = choose(s, e);
+    for (int i = 0; i < s->n_dev && !rc; i++) rc = open_device(&s->dev[i], e);
+    return rc || !s->n_dev ? rc : step_numbers_open(s, e);
+}
+
+int step_numbers_open(struct step *s, struct error *e) {
+    int rc = 0;
+    for (int i = 0; i < STEP_MICROS && !rc; i++) {
+        struct step_micro *m = &s->micro[i];
+        gpu_number_close(&m->arrived);
+        gpu_number_close(&m->answered);
+        m->n_arrived = m->n_awaited = m->n_wanted = m->n_answered = 0;
+        rc = gpu_number_open(s->dev[0].g, &m->arrived, e);
+        if (!rc) rc = gpu_number_open(s->dev[0].g, &m->answered, e);
+    }
+    return rc;
+}
+
+bool step_device_error(struct step *s, struct error *e) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (gpu_error(s->dev[i].g, e)) return true;
+    return false;
+}
+
+void step_devices_close(struct step *s) {
+    while (s->mirrors) step_mirror_drop(s, s->mirrors);
+    step_unload(s);
+    for (int i = 0; i < STEP_MICROS; i++) {
+        gpu_number_close(&s->micro[i].arrived);
+        gpu_number_close(&s->micro[i].answered);
+    }
+    for (int i = 0; i < s->n_dev; i++) {
+        struct step_device *d = &s->dev[i];
+        for (int k = 0; k < STEP_MICROS; k++)
+            if (d->work[k].release) work_close(&d->work[k]);
+        void *all[] = {d->rows, d->x, d->xn, d->logits};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
+        mem_free(d->attention);
+        mem_free(d->head_weights);
+        gpu_stream_close(&d->main);
+    }
+    s->n_dev = s->n_resident = 0;
+}
+
+/* --- Host memory ------------------------------------------------------------------------------------------------------------------- */
+
+static void *host_alloc(struct step *s, size_t size, struct error *e) {
+    void *p;
+    if (s->n_dev) return gpu_host_alloc(s->dev[0].g, &p, size, e) ? NULL : p;
+    if (!(p = mem_aligned(64, size))) error_set(e, ERR_MEMORY, "no memory for steps");
+    return p;
+}
+static void host_free(struct step *s, void *p) {
+    if (s->n_dev) gpu_host_free(s->dev[0].g, p);
+    else mem_free(p);
+}
+static void *work_alloc(void *s, size_t size) { return host_alloc(s, size, &(struct error){0}); }
+static void work_free(void *s, void *p) { host_free(s, p); }
+
+int step_processor_open(struct step *s, struct error *e) {
+    int rc = 0;
+    for (int i = 0; i < STEP_MICROS && !rc; i++) rc = work_open(&s->micro[i].host, s->c, STEP_ROWS, work_alloc, work_free, s, e);
+    if (!rc) rc = work_open(&s->head, s->c, STEP_ROWS, work_alloc, work_free, s, e);
+    if (!rc && !(s->logits = host_alloc(s, (size_t)STEP_ROWS * (size_t)s->c->vocab * 4, e))) rc = e->code;
+    if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, step_rows_bytes(s, STEP_ROWS), e))) rc = e->code;
+    if (!rc && s->n_dev && !(s->bad = host_alloc(s, GPU_MAX * STEP_MICROS * sizeof *s->bad, e))) rc = e->code;
+    return rc;
+}
+
+void step_processor_close(struct step *s) {
+    for (int i = 0; i < STEP_MICROS; i++)
+        if (s->micro[i].host.release) work_close(&s->micro[i].host);
+    if (s->head.release) work_close(&s->head);
+    host_free(s, s->logits);
+    host_free(s, s->host_rows);
+    host_free(s, (void *)s->bad);
+    s->logits = NULL;
+    s->host_rows = NULL;
+    s->bad = NULL;
+}

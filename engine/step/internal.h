@@ -1,0 +1,97 @@
+#pragma once
+/* What the files of step/ share: devices that hold layers, micro-batches, and copies of caches on devices. */
+#include "engine/step/step.h"
+#include "gpu/ops.h"
+
+/* A module of a layer on a device: one piece of memory, and the layer as seen from there. */
+struct step_module {
+    char *mem;
+    struct layer view;
+};
+
+/* One device and the layers [first, last) whose attention halves and dense feed-forwards it holds. */
+struct step_device {
+    struct step *s;
+    struct gpu *g;
+    int rank, first, last;
+    struct gpu_stream *main;
+    _Atomic int stop;                    /* main's cancel */
+    struct step_module *attention, *ffn; /* [n_layers] */
+    struct work work[STEP_MICROS];
+    char *rows;                          /* what a step adds to caches, on its way to host memory: mirror.c */
+    bool head;                           /* final norm and output head are here */
+    char *head_mem;
+    struct weights *head_weights;        /* as the head sees them */
+    float *x, *xn, *logits;              /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
+};
+
+/* Rows that go through the layers on their own: first those whose caches are on devices too, as far as layers are there, then
+ * those of the processor. Counts are of the current step. */
+struct step_micro {
+    int n, n_dev, row0;                  /* rows; of them on devices; rows of the micro-batches before this one */
+    int n_spans, n_dev_spans;
+    struct span spans[STEP_ROWS];        /* of all rows: planes in host memory */
+    struct span dev[STEP_ROWS];          /* of the first n_dev rows: planes on devices */
+    struct span rest[STEP_ROWS];         /* of the others, counted from the first of these */
+    int source[STEP_ROWS];               /* the caller's span */
+    struct work host;                    /* pinned where there are devices; rows [0, n_dev) of x: what the experts add to these */
+    /* Hand-off. Devices write `arrived` when rows are in host memory, and wait for `answered`: their experts are added. */
+    struct gpu_number *arrived, *answered;
+    uint32_t n_arrived, n_awaited, n_wanted, n_answered; /* written and waited for so far, as enqueued or done */
+};
+
+struct step_mirror { /* a session's cache on devices */
+    struct step_mirror *next;
+    const struct kv *kv;
+    int rows, capacity;     /* positions that equal the host's; positions there is room for */
+    struct kv_plane *k, *v; /* [n_layers] */
+    char *mem[GPU_MAX];
+    uint64_t used;          /* the step that read it last */
+};
+
+struct step {
+    struct machine *m;
+    const struct config *c;
+    struct gpu_stream *processor; /* virtual time: where the processor's operations are enqueued; NULL: they run at once */
+    struct step_device dev[GPU_MAX];
+    int n_dev, n_resident;        /* devices that hold layers; these are [0, n_resident) */
+    bool loaded;                  /* their weights are there */
+    uint64_t again;               /* the step that tries to load them again */
+    char why[256];                /* resident.h */
+    struct step_micro micro[STEP_MICROS];
+    int n_micros;
+    struct kv_plane kv_like;      /* a plane of any cache, without memory; scale not NULL where it has scales */
+    char *host_rows;              /* pinned: as step_device.rows, of all layers */
+    _Atomic int *bad;             /* pinned [GPU_MAX][STEP_MICROS] */
+    struct work head;             /* x, xn and bad of all rows in host memory */
+    float *logits;                /* [STEP_ROWS, vocab] */
+    int32_t top[STEP_ROWS];
+    struct step_mirror *mirrors;
+    uint64_t clock;               /* steps so far */
+    enum step_cut ran;
+    const _Atomic int *cancel;    /* of this step */
+};
+
+/* device.c */
+int step_devices_open(struct step *s, struct error *e); /* chooses what is resident where; nothing is loaded yet */
+void step_devices_close(struct step *s);
+int step_load(struct step *s, struct error *e);         /* resident weights, before the first step that needs them */
+void step_unload(struct step *s);
+int step_processor_open(struct step *s, struct error *e); /* host memory, pinned where devices take part */
+void step_processor_close(struct step *s);
+int step_numbers_open(struct step *s, struct error *e); /* anew: nothing may wait for them */
+struct step_device *step_device_of(struct step *s, int layer); /* NULL: the processor */
+bool step_device_error(struct step *s, struct error *e); /* whether a device failed, and how */
+
+/* mirror.c */
+int step_planes(const struct step *s); /* of a layer: 1 or 2 */
+/* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), or NULL: no device memory left. */
+struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos, int end);
+void step_mirror_drop(struct step *s, struct step_mirror *m);
+void step_mirror_filled(struct step *s, const struct kv *kv, int rows); /* after a step: these equal the host's */
+/* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside,
+ * at the end sends those of its layers to host memory, where they go to the sessions' caches. */
+size_t step_rows_bytes(const struct step *s, int n);
+int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total);
+int step_rows_send(struct step_device *d, int total);
+void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total);

@@ -1,0 +1,12 @@
+#pragma once
+/* The processor's part of a layer, for every mode that computes on it. The engine's thread alone. */
+#include "engine/sched/mode.h"
+
+/* Embeds w->tokens[0..n) and makes the rope tables of w->pos. */
+int processor_begin(struct machine *m, struct work *w, int n, const _Atomic int *cancel, struct error *e);
+/* Attention half and router of a layer. */
+int processor_half(struct machine *m, struct work *w, const struct span *spans, int n_spans, int layer, int n, const _Atomic int *cancel, struct error *e);
+/* Before the experts that w->ids[0..n) name (-1: not here) are computed: asks for what is not in memory, looks at what was not
+ * looked at, counts what is read. */
+int processor_weights(struct machine *m, struct work *w, int layer, int n, struct error *e);
+void processor_read(struct machine *m, uint64_t bytes); /* counts */

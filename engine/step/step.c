@@ -1,0 +1,391 @@
+/* The walk of a step through the layers. For each layer and each micro-batch in turn: its rows arrive in host memory and the
+ * processor adds their experts; before it begins, the device already has in its queue what comes next, the wait for that sum
+ * and the attention half of the next layer. With one micro-batch the two take turns; with two, one's experts run beside the
+ * other's attention; without devices the processor does both. */
+#include "engine/step/step.h"
+
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/sample.h"
+#include "engine/step/internal.h"
+#include "engine/step/processor.h"
+
+#define TRY(call)            \
+    do {                     \
+        int rc_ = (call);    \
+        if (rc_) return rc_; \
+    } while (0)
+
+static struct exec *exec_of(struct step_device *d) { return gpu_stream_exec(d->main); }
+static struct work *work_of(struct step_device *d, const struct step_micro *m) { return &d->work[m - d->s->micro]; }
+/* Rows of m whose attention half of a layer runs on a device. */
+static int on_device(const struct step *s, const struct step_micro *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
+
+/* --- Devices: attention half, shared expert, hand-off ----------------------------------------------------------------------------- */
+
+static size_t row_bytes(const struct step *s, int n) { return (size_t)n * (size_t)s->c->hidden * 4; }
+
+static int arrive(struct step_device *d, struct step_micro *m) { return gpu_number_write(m->arrived, ++m->n_arrived, d->main); }
+
+/* The attention half of a layer; what the processor needs for the experts goes to host memory, then the shared expert. */
+static int device_attention(struct step *s, struct step_micro *m, int layer, int total) {
+    struct step_device *d = step_device_of(s, layer);
+    struct work *w = work_of(d, m);
+    const struct layer *a = &d->attention[layer].view, *f = &d->ffn[layer].view;
+    TRY(block_attention(exec_of(d), s->c, a, layer, w, m->dev, m->n_dev_spans, m->n_dev));
+    TRY(step_rows_keep(d, layer, m, total));
+    TRY(block_route(exec_of(d), s->c, f, layer, w, m->n_dev));
+    if (f->experts) {
+        size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
+        TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
+        TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
+        TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
+        TRY(arrive(d, m));
+    }
+    return block_shared(exec_of(d), s->c, f, w, m->n_dev);
+}
+
+/* What the processor adds, when it is there. w->xn has served. */
+static int device_join(struct step *s, struct step_micro *m, int layer) {
+    struct step_device *d = step_device_of(s, layer);
+    struct work *w = work_of(d, m);
+    if (!d->ffn[layer].view.experts) return 0;
+    TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));
+    TRY(gpu_copy(d->main, w->xn, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
+    return exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden});
+}
+
+/* The residual stream from where layer - 1 left it to where layer runs; layer n_layers is the head's place. */
+static int device_move(struct step *s, struct step_micro *m, int layer) {
+    struct step_device *from = step_device_of(s, layer - 1), *to = step_device_of(s, layer);
+    if (from == to) return 0;
+    if (layer == s->c->n_layers && from->head)
+        return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
+    TRY(gpu_copy(from->main, m->host.x, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2H));
+    TRY(arrive(from, m));
+    if (!to) return 0; /* the processor awaits it */
+    TRY(gpu_number_wait(m->arrived, ++m->n_awaited, to->main));
+    return gpu_copy(to->main, work_of(to, m)->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D);
+}
+
+/* Everything that follows layer `after` (-1: the embedding) on devices, up to where the processor is asked again. */
+static int device_go(struct step *s, struct step_micro *m, int after, int total) {
+    if (!m->n_dev || after >= s->n_resident) return 0;
+    if (after >= 0) {
+        TRY(device_join(s, m, after));
+        TRY(device_move(s, m, after + 1));
+    }
+    return after + 1 < s->n_resident ? device_attention(s, m, after + 1, total) : 0;
+}
+
+/* Rows, positions and an empty mark of what is not finite. */
+static int device_begin(struct step *s, struct step_micro *m) {
+    for (int i = 0; i < s->n_dev && m->n_dev; i++) {
+        struct step_device *d = &s->dev[i];
+        struct work *w = work_of(d, m);
+        TRY(gpu_fill(d->main, (void *)w->bad, 0xff, 4));
+        TRY(gpu_copy(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev));
+        if (!i) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
+    }
+    return 0;
+}
+
+/* --- The processor: its rows' attention half, everybody's experts -------------------------------------------------------------- */
+
+static int await_rows(struct step *s, struct step_micro *m) {
+    if (s->processor) return gpu_number_wait(m->arrived, ++m->n_awaited, s->processor);
+    return gpu_number_await(m->arrived, ++m->n_awaited, s->cancel);
+}
+static int answer(struct step *s, struct step_micro *m) {
+    if (s->processor) return gpu_number_write(m->answered, ++m->n_answered, s->processor);
+    gpu_number_set(m->answered, ++m->n_answered);
+    return 0;
+}
+
+/* The workspace as rows from `row` on see it; what does not outlive an operation is shared. */
+static struct work from_row(const struct config *c, const struct work *w, int row) {
+    struct work r = *w;
+    size_t at = (size_t)row;
+    r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
+    r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
+    if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
+    if (r.shared_weight) r.shared_weight += at;
+    return r;
+}
+
+static int processor_attention(struct step *s, struct step_micro *m, int layer, struct error *e) {
+    int first = on_device(s, m, layer);
+    if (m->n_dev && layer == s->n_resident) TRY(await_rows(s, m)); /* the residual stream comes from the last device */
+    if (first == m->n) return 0;
+    struct work w = from_row(s->c, &m->host, first);
+    int rc = processor_half(s->m, &w, first ? m->rest : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
+    m->host.latent = w.latent, m->host.latent_floats = w.latent_floats; /* buffers that an operation grew stay */
+    m->host.ek = w.ek, m->host.expanded_floats = w.expanded_floats;
+    return rc;
+}
+
+/* Choices that a device made of numbers that are not finite may be anything; its mark says where they came from. */
+static bool ids_good(const struct step *s, const struct step_micro *m, int n) {
+    for (int i = 0; i < n * s->c->topk; i++)
+        if (m->host.ids[i] < 0 || m->host.ids[i] >= s->c->n_experts) return false;
+    return true;
+}
+
+static int processor_experts(struct step *s, struct step_micro *m, int layer, struct error *e) {
+    int first = on_device(s, m, layer);
+    struct work *w = &m->host, rest = from_row(s->c, w, first);
+    const struct layer *y = place_layer(s->m->place, s->m->w, layer);
+    if (!y->experts) return first == m->n ? 0 : block_shared(s->m->cpu, s->c, y, &rest, m->n - first);
+    if (first) {
+        TRY(await_rows(s, m));
+        if (!s->processor) memset(w->x, 0, row_bytes(s, first));
+        if (!s->processor && !ids_good(s, m, first)) {
+            for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the step tells */
+        }
+    }
+    if (!s->processor) TRY(processor_weights(s->m, w, layer, m->n, e));
+    if (!first) return block_experts(s->m->cpu, s->c, y, layer, w, m->n);
+    TRY(block_routed(s->m->cpu, s->c, y, w, m->n));
+    if (first < m->n) TRY(block_shared(s->m->cpu, s->c, y, &rest, m->n - first));
+    return answer(s, m);
+}
+
+/* --- The head: rows of all micro-batches together, where they are ------------------------------------------------------------------- */
+
+static int head_range(struct step *s, struct step_device *d, int row, int n, int32_t *top) {
+    size_t at = (size_t)row * (size_t)s->c->vocab;
+    if (!d) {
+        struct work w = {.x = s->head.x, .xn = s->head.xn, .bad = s->head.bad};
+        s->m->cpu->cancel = s->cancel;
+        processor_read(s->m, mat_bytes(&s->m->w->head));
+        return block_head(s->m->cpu, place_head(s->m->place, s->m->w), &w, row, n, s->logits + at, top + row);
+    }
+    struct work w = {.x = d->x, .xn = d->xn, .bad = d->work[0].bad};
+    TRY(block_head(exec_of(d), d->head_weights, &w, row, n, d->logits + at, NULL));
+    return gpu_copy(d->main, s->logits + at, d->logits + at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H);
+}
+
+static int head(struct step *s, int n, int32_t *top) {
+    struct step_device *last = s->n_dev && s->n_resident == s->c->n_layers ? &s->dev[s->n_dev - 1] : NULL, *there = last && last->head ? last : NULL;
+    int begin = 0, row = 0;
+    bool device = false; /* of rows [begin, row) */
+    for (int i = 0; i < s->n_micros; i++) {
+        struct step_micro *m = &s->micro[i];
+        int n_dev = there ? m->n_dev : 0;
+        if (last && !there && m->n_dev) TRY(await_rows(s, m));
+        if (n_dev < m->n && !s->processor)
+            memcpy(s->head.x + (size_t)(row + n_dev) * (size_t)s->c->hidden, m->host.x + (size_t)n_dev * (size_t)s->c->hidden, row_bytes(s, m->n - n_dev));
+        for (int part = 0; part < 2; part++) {
+            int k = part ? m->n - n_dev : n_dev;
+            if (k && device != !part && row > begin) {
+                TRY(head_range(s, device ? there : NULL, begin, row - begin, top));
+                begin = row;
+            }
+            if (k) device = !part;
+            row += k;
+        }
+    }
+    return head_range(s, device ? there : NULL, begin, n - begin, top);
+}
+
+/* --- A step ----------------------------------------------------------------------------------------------------------------------- */
+
+static bool any_on_device(const struct step *s) {
+    for (int i = 0; i < s->n_micros; i++)
+        if (s->micro[i].n_dev) return true;
+    return false;
+}
+
+static int walk(struct step *s, int n, int32_t *top, struct error *e) {
+    for (int i = 0; i < s->n_micros; i++) {
+        struct step_micro *m = &s->micro[i];
+        TRY(processor_begin(s->m, &m->host, m->n, s->cancel));
+        TRY(device_begin(s, m));
+        TRY(device_go(s, m, -1, n));
+        TRY(processor_attention(s, m, 0, e));
+    }
+    for (int l = 0; l < s->c->n_layers; l++)
+        for (int i = 0; i < s->n_micros; i++) {
+            struct step_micro *m = &s->micro[i];
+            TRY(device_go(s, m, l, n));
+            TRY(processor_experts(s, m, l, e));
+            if (l + 1 < s->c->n_layers) TRY(processor_attention(s, m, l + 1, e));
+        }
+    TRY(head(s, n, top));
+    for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
+        struct step_device *d = &s->dev[i];
+        TRY(step_rows_send(d, n));
+        for (int k = 0; k < s->n_micros; k++)
+            if (s->micro[k].n_dev) TRY(gpu_copy(d->main, (void *)&s->bad[i * STEP_MICROS + k], (const void *)d->work[k].bad, 4, GPU_D2H));
+    }
+    for (int i = 0; i < s->n_dev && any_on_device(s); i++) TRY(gpu_stream_sync(s->dev[i].main));
+    return 0;
+}
+
+/* The first place where something was not finite, over all workspaces of the step. */
+static int check(struct step *s, int n, int32_t *top, struct error *e) {
+    int at = atomic_load(s->head.bad);
+    for (int i = 0; i < s->n_micros; i++) {
+        int places[GPU_MAX + 1], k = 0;
+        places[k++] = atomic_load(s->micro[i].host.bad);
+        for (int d = 0; d < s->n_dev && s->micro[i].n_dev; d++) places[k++] = atomic_load(&s->bad[d * STEP_MICROS + i]);
+        while (k--)
+            if (places[k] >= 0 && (at < 0 || places[k] < at)) at = places[k];
+    }
+    atomic_store(s->head.bad, at);
+    TRY(check_finite(s->m->w, &s->head, e));
+    for (int row = 0, i = 0; i < s->n_micros; row += s->micro[i++].n) {
+        const struct step_micro *m = &s->micro[i];
+        bool there = m->n_dev && s->n_resident == s->c->n_layers && s->dev[s->n_dev - 1].head;
+        for (int k = 0; there && k < m->n_dev; k++) top[row + k] = sample_top(s->logits + (size_t)(row + k) * (size_t)s->c->vocab, s->c->vocab);
+    }
+    for (int i = 0; i < n; i++)
+        if (top[i] < 0) return error_set(e, ERR_MODEL, "the output head gave a logit that is not a number; the weights may be damaged: --verify reads them all");
+    return 0;
+}
+
+/* Leaves devices idle and numbers fresh, whatever was under way. */
+static int settle(struct step *s, struct error *e) {
+    for (int i = 0; i < s->n_dev; i++) atomic_store(&s->dev[i].stop, 1);
+    for (int i = 0; i < STEP_MICROS; i++) {
+        struct step_micro *m = &s->micro[i];
+        if (m->answered) gpu_number_break(m->answered);
+        if (m->arrived) gpu_number_break(m->arrived);
+    }
+    for (int i = 0; i < s->n_dev; i++) gpu_stream_sync(s->dev[i].main);
+    for (int i = 0; i < s->n_dev; i++) atomic_store(&s->dev[i].stop, 0);
+    for (struct step_mirror *m = s->mirrors; m; m = m->next)
+        if (m->used == s->clock) m->rows = 0; /* what was sent there may not have arrived */
+    return s->n_dev ? step_numbers_open(s, e) : 0;
+}
+
+/* --- Cutting -------------------------------------------------------------------------------------------------------------------- */
+
+static void add_span(struct step *s, struct step_micro *m, const struct step_span *from, int source, const struct step_mirror *copy) {
+    struct span t = {.k = from->kv->k, .v = from->kv->v, .row = m->n, .n = from->n, .pos = from->pos};
+    for (int i = 0; i < from->n; i++) m->host.tokens[m->n + i] = from->tokens[i], m->host.pos[m->n + i] = from->pos + i;
+    m->source[m->n_spans] = source;
+    m->spans[m->n_spans] = t;
+    if (copy) {
+        t.k = copy->k, t.v = copy->v;
+        m->dev[m->n_dev_spans++] = t;
+        m->n_dev += from->n;
+    } else {
+        t.row -= m->n_dev;
+        m->rest[m->n_spans - m->n_dev_spans] = t;
+    }
+    m->n_spans++;
+    m->n += from->n;
+}
+
+/* Rows whose caches are on devices first, in each micro-batch; each next span to the one with the fewest rows so far, longest
+ * cache first, so that both halves attend to much the same. Returns all rows. */
+static int cut(struct step *s, enum step_cut how, const struct step_span *spans, int n_spans) {
+    const struct step_mirror *copies[STEP_ROWS];
+    int order[STEP_ROWS], n = 0, on_devices = 0;
+    s->clock++;
+    for (int i = 0; i < n_spans; i++) {
+        copies[i] = how == STEP_CPU || !s->n_dev ? NULL : step_mirror_get(s, spans[i].kv, spans[i].pos, spans[i].pos + spans[i].n);
+        on_devices += copies[i] != NULL;
+        int k = i;
+        while (k && spans[order[k - 1]].pos < spans[i].pos) order[k] = order[k - 1], k--;
+        order[k] = i;
+    }
+    s->n_micros = how == STEP_DUAL && on_devices > 1 ? 2 : 1;
+    s->ran = !on_devices ? STEP_CPU : s->n_micros > 1 ? STEP_DUAL : STEP_HYBRID;
+    for (int i = 0; i < STEP_MICROS; i++) s->micro[i].n = s->micro[i].n_dev = s->micro[i].n_spans = s->micro[i].n_dev_spans = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < n_spans; i++) {
+            int k = s->n_micros > 1 ? order[i] : i;
+            if ((copies[k] == NULL) != pass) continue;
+            struct step_micro *m = &s->micro[0];
+            if (s->n_micros > 1 && s->micro[1].n < m->n) m = &s->micro[1];
+            add_span(s, m, &spans[k], k, copies[k]);
+        }
+    for (int i = 0; i < s->n_micros; i++) s->micro[i].row0 = n, n += s->micro[i].n;
+    return n;
+}
+
+static int run(struct step *s, enum step_cut how, struct step_span *spans, int n_spans, struct error *e) {
+    if (how != STEP_CPU && s->n_dev && !s->loaded) {
+        int rc = s->clock >= s->again ? step_load(s, e) : ERR_MEMORY;
+        if (rc && rc != ERR_MEMORY) return rc;
+        if (rc && s->clock >= s->again) { /* a prefill has the memory; later it may be there again */
+            log_say(LOG_INFO, "decoding on the processor: %s", e->text);
+            *e = (struct error){0};
+            s->again = s->clock + 64;
+        }
+        if (rc) how = STEP_CPU;
+    }
+    int n = cut(s, how, spans, n_spans), rc;
+    atomic_store(s->head.bad, -1);
+    if ((rc = walk(s, n, s->top, e))) return rc;
+    if (s->processor) return 0;
+    for (int i = 0; i < s->n_micros; i++) {
+        const struct step_micro *m = &s->micro[i];
+        step_rows_store(s, m, spans, n);
+        for (int k = 0; k < m->n_spans; k++) {
+            struct step_span *t = &spans[m->source[k]];
+            int row = m->row0 + m->spans[k].row;
+            t->logits = s->logits + (size_t)row * (size_t)s->c->vocab;
+            t->top = s->top + row;
+        }
+    }
+    if ((rc = check(s, n, s->top, e))) return rc;
+    for (int i = 0; i < n_spans; i++) step_mirror_filled(s, spans[i].kv, spans[i].pos + spans[i].n);
+    return 0;
+}
+
+int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
+    struct error device = {0};
+    s->cancel = cancel;
+    int rc = run(s, how, spans, n_spans, e);
+    if (!rc) return 0;
+    bool failed = s->n_dev && step_device_error(s, &device);
+    if (!failed && !e->code) op_error(rc, e);
+    if (s->n_dev && (failed || settle(s, &device))) {
+        log_say(LOG_WARN, "%s; sessions decode on the processor from here on", device.text);
+        settle(s, &(struct error){0});
+        step_processor_close(s);
+        for (int i = 0; i < s->n_dev; i++) s->m->gpus->lost |= gpu_clear(s->dev[i].g, &(struct error){0}) != 0;
+        step_devices_close(s);
+        *e = (struct error){0};
+        rc = step_processor_open(s, e);
+        if (!rc && (rc = run(s, STEP_CPU, spans, n_spans, e)) && !e->code) op_error(rc, e);
+    }
+    return rc;
+}
+
+enum step_cut step_ran(const struct step *s) { return s->ran; }
+const char *step_resident(const struct step *s) { return s->why; }
+
+int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {
+    struct step *s = mem_calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s) return error_set(e, ERR_MEMORY, "no memory for steps");
+    s->m = m;
+    s->c = &m->w->config;
+    struct kv like;
+    int rc = kv_open(&like, s->c, 1, kv, e);
+    if (!rc) {
+        s->kv_like = like.k[0];
+        kv_close(&like);
+    }
+    if (!rc && m->gpus) rc = step_devices_open(s, e);
+    if (!rc) rc = step_processor_open(s, e);
+    *out = s;
+    if (rc) step_close(out);
+    return rc;
+}
+
+void step_close(struct step **sp) {
+    struct step *s = *sp;
+    if (!s) return;
+    *sp = NULL;
+    step_processor_close(s);
+    step_devices_close(s);
+    mem_free(s);
+}

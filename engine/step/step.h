@@ -1,0 +1,35 @@
+#pragma once
+/* A step: some tokens of some sessions through all layers, each piece of a layer where it is done soonest. The attention half
+ * of a layer (norms, attention, router) and its shared expert run where its weights and the rows' caches lie, a device or the
+ * processor; the routed experts run on the processor, and what they add goes back. Rows are cut into micro-batches: with two,
+ * a device has the attention half of one while the processor has the experts of the other (paper A, section 3.3).
+ *
+ * Order is by data alone: a device writes a number when rows have arrived in host memory, and waits for the number that says
+ * their experts are added. Sums have one order wherever they are made, so a row's text is the same in any company and any cut. */
+#include "engine/sched/mode.h"
+
+enum { STEP_ROWS = 32, STEP_MICROS = 2 }; /* rows of a step; parts it may be cut into */
+enum step_cut { STEP_CPU, STEP_HYBRID, STEP_DUAL };
+
+struct step_span { /* n tokens of one session at positions pos .. pos + n - 1; the cache holds all before them */
+    const struct kv *kv;
+    const int32_t *tokens;
+    int pos, n;
+    const float *logits; /* set: [n, vocab], valid until the next step */
+    const int32_t *top;  /* set: [n] the largest of each */
+};
+
+struct step;
+/* m must outlive it; of its devices those take part that can hold a layer beside caches and a prefill's ring. Weights go there
+ * when a step first needs them. ERR_MEMORY. All but step_forget are for one thread. */
+int step_open(struct step **s, struct machine *m, enum dtype kv, struct error *e);
+void step_close(struct step **s);
+/* At most STEP_ROWS tokens. On success the caches in host memory hold the new positions too. A device that fails is left out
+ * from then on, with a warning, and the step is done again on the processor. ERR_CANCELLED, ERR_MODEL, ERR_MEMORY. */
+int step_run(struct step *s, enum step_cut cut, struct step_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
+enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
+/* Host rows of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
+void step_rewind(struct step *s, const struct kv *kv, int pos);
+void step_forget(struct step *s, const struct kv *kv);
+/* What lies on devices and why, one sentence. */
+const char *step_resident(const struct step *s);
