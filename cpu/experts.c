@@ -284,23 +284,27 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     p->weights = mem_alloc((size_t)total * 4);
     p->groups = mem_calloc(groups, sizeof *p->groups);
     if (!p->start || !p->tokens || !p->weights || !p->groups) return ERR_MEMORY;
+    int routed = 0;
     for (int i = 0; i < slots; i++) {
+        if (o->ids[i] == -1) continue;
         if (o->ids[i] < 0 || o->ids[i] >= e_max || !usable(x, &o->experts[o->ids[i]])) return ERR_RUNTIME;
-        p->start[o->ids[i] + 1]++;
+        p->start[o->ids[i] + 1]++, routed++;
     }
     if (o->shared && !usable(x, o->shared)) return ERR_RUNTIME;
+    total = routed + (o->shared ? o->n : 0);
     for (int e = 0; e < e_max; e++) p->start[e + 1] += p->start[e];
     p->start[e_max + 1] = total;
     for (int i = slots - 1; i >= 0; i--) { /* from behind: start[e + 1] falls to where e begins, tokens stay in order */
+        if (o->ids[i] == -1) continue;
         int at = --p->start[o->ids[i] + 1];
         p->tokens[at] = i / o->topk;
         p->weights[at] = o->weights[i];
     }
     for (int e = 0; e < e_max; e++) p->start[e] = p->start[e + 1]; /* now where e begins */
-    p->start[e_max] = slots;
+    p->start[e_max] = routed;
     for (int i = 0; i < o->n && o->shared; i++) {
-        p->tokens[slots + i] = i;
-        p->weights[slots + i] = o->shared_weight ? o->shared_weight[i] : 1;
+        p->tokens[routed + i] = i;
+        p->weights[routed + i] = o->shared_weight ? o->shared_weight[i] : 1;
     }
     for (int e = 0; e <= e_max; e++)
         for (int at = p->start[e], end = e < e_max ? p->start[e + 1] : total; at < end; at += GROUP)

@@ -248,18 +248,7 @@ void engine_close(struct engine **ep) {
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
 int engine_fd(const struct engine *e) { return e->fd; }
 uint64_t engine_token_bytes(const struct engine *e) { return weights_token_bytes(&e->weights); }
-
-uint64_t engine_token_flops(const struct engine *e) {
-    const struct config *c = &e->weights.config;
-    uint64_t sum = 0;
-    for (int i = 0; i < c->n_layers; i++) {
-        const struct layer *y = &e->weights.layers[i];
-        const struct mat *all[] = {&y->q, &y->k, &y->v, &y->o, &y->q_a, &y->q_b, &y->kv_a, &y->kv_b, &y->router, &y->dense.gate, &y->dense.up, &y->dense.down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++) sum += 2 * (uint64_t)all[k]->rows * (uint64_t)all[k]->cols;
-        if (y->experts) sum += 6 * (uint64_t)c->topk * (uint64_t)c->moe_inter * (uint64_t)c->hidden;
-    }
-    return sum;
-}
+uint64_t engine_token_flops(const struct engine *e) { return weights_token_flops(&e->weights); }
 
 int engine_describe(struct buf *out) {
     char all[300];

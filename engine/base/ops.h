@@ -123,7 +123,7 @@ struct op_merge {
 
 /* Router. score = softmax or sigmoid (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only
  * experts of the topk_group best groups may be chosen (others -inf); a group's score is the sum of its two best choices
- * (group_top2, V3) or its best (V2). ids [n, topk] in falling order of choice, ties to the lower index;
+ * (group_top2, V3) or its best (V2). ids [n, topk] in falling order of choice, ties to the lower index, never -1;
  * weights = score of the chosen, divided by their sum (+ 1e-20) when norm, times scale. */
 enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID };
 struct op_route {
@@ -150,11 +150,13 @@ struct expert_shards {
 };
 /* y += sum over the token's experts of weight * expert(x), plus the shared expert (weight 1, or shared_weight[i]).
  * The sum runs in rising order of expert id, then the shared one, whatever the threads and the batch.
- * Tokens are grouped by expert. A NULL gate.data among the chosen experts is an ERR_RUNTIME. */
+ * An id of -1 is not computed here (another executor has that expert): the rest is summed as if it were not in the list, and a
+ * token with nothing else gets the shared expert alone, or stays as it is. Any other id outside [0, n_experts), or a chosen expert
+ * whose gate.data is NULL, is an ERR_RUNTIME. Tokens are grouped by expert. */
 struct op_experts {
     float *y;       /* [n, hidden] */
     const float *x; /* [n, hidden] */
-    const int32_t *ids;
+    const int32_t *ids;           /* [n, topk], -1: left out */
     const float *weights;         /* [n, topk]; ids NULL: no routed experts (a dense FFN is one shared expert) */
     const struct expert *experts; /* [n_experts] */
     const struct expert *shared;  /* NULL: none */

@@ -208,7 +208,7 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     TRY(norm(x, w->xn, c->hidden, w->x, c->hidden, y->ffn_norm, n, c->hidden, c->norm_eps, 2 * layer + 1, w->bad));
-    if (!y->experts) return 0;
+    if (!c->layer[layer].moe) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = w->router, .x = w->xn, .w = y->router, .n = n, .ldx = c->hidden, .ldy = c->n_experts, .exact = true}));
     TRY(x->ops->route(x, &(struct op_route){.ids = w->ids, .weights = w->weights, .logits = w->router, .bias = y->router_bias, .n = n,
                                             .n_experts = c->n_experts, .topk = c->topk, .n_group = c->n_group, .topk_group = c->topk_group,
@@ -219,7 +219,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
 }
 
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    struct op_experts o = {.y = w->x, .x = w->xn, .shared = y->has_dense ? &y->dense : NULL, .shards = y->shards, .n = n, .hidden = c->hidden};
+    struct op_experts o = {.y = w->x, .x = w->xn, .shared = y->dense.gate.data ? &y->dense : NULL, .shards = y->shards, .n = n, .hidden = c->hidden};
     if (y->experts) {
         o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
         if (c->shared_gate) o.shared_weight = w->shared_weight;

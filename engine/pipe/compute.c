@@ -121,14 +121,14 @@ static int route(struct rank *r, const struct layer *y, int layer) {
 /* A feed-forward that all rows of this rank go through: the shared expert, or the dense one. */
 static int dense_ffn(struct rank *r, const struct layer *y, int layer) {
     const struct config *c = r->p->c;
-    for (int at = 0; at < r->n && y->has_dense; at += r->plan.chunk) {
+    for (int at = 0; at < r->n && y->dense.gate.data; at += r->plan.chunk) {
         int n = r->n - at < r->plan.chunk ? r->n - at : r->plan.chunk;
         struct work w = rows_of(r, at);
         TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = w.xn, .expert = y->dense, .n = n, .hidden = c->hidden}));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
                    &(struct op_scatter_add){.y = w.x,
                                             .x = r->work.xn,
-                                            .weight = y->experts && c->shared_gate ? w.shared_weight : NULL,
+                                            .weight = c->layer[layer].moe && c->shared_gate ? w.shared_weight : NULL,
                                             .n = n,
                                             .dim = c->hidden,
                                             .ldy = c->hidden}));
@@ -245,11 +245,12 @@ static int layer_run(struct rank *r, int layer, uint64_t *dense, uint64_t *modul
     int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, "route", layer, -1);
     TRY(route(r, y, layer));
     trace_end(p->trace, span, r->main);
-    if (y->experts) {
+    bool moe = p->c->layer[layer].moe;
+    if (moe) {
         TRY(experts(r, module, layer));
         if (r->host_offset[r->last - r->first + 1] >= 0) return not_finite(r, r->host_offset[r->last - r->first + 1]);
     }
-    span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, y->experts ? "shared" : "ffn", layer, -1);
+    span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, moe ? "shared" : "ffn", layer, -1);
     TRY(dense_ffn(r, y, layer));
     trace_end(p->trace, span, r->main);
     TRY(ring_used(&r->dense, *dense + 1, r->main));

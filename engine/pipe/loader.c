@@ -6,64 +6,35 @@
 
 static const size_t stage_bytes = (size_t)16 << 20, small = (size_t)64 << 10;
 
-static int add(struct pipe_range *out, int n, const void *field, const void *host, size_t bytes) {
-    if (!host || !bytes) return n;
-    out[n] = (struct pipe_range){.host = host, .bytes = bytes, .field = (const void **)field};
-    return n + 1;
-}
 struct collect {
     struct pipe_range *out;
     int n;
 };
-/* The visitor shows a copy of the pointer it read; the field itself is found by the caller, in the order data, scale. */
 static int collect_one(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
     struct collect *c = ctx;
     c->out[c->n++] = (struct pipe_range){.host = *p, .bytes = bytes};
     return 0;
 }
-static int add_mat(struct pipe_range *out, int n, const struct mat *src, struct mat *view) {
-    struct pipe_range found[2];
-    struct collect c = {found, 0};
-    *view = *src;
-    op_visit_mat(view, collect_one, &c);
-    if (c.n > 0) n = add(out, n, &view->data, found[0].host, found[0].bytes);
-    if (c.n > 1) n = add(out, n, &view->scale, found[1].host, found[1].bytes);
-    return n;
-}
 
-int module_expert(const struct expert *src, struct expert *view, struct pipe_range *out) {
-    int n = add_mat(out, 0, &src->gate, &view->gate);
-    n = add_mat(out, n, &src->up, &view->up);
-    return add_mat(out, n, &src->down, &view->down);
-}
-
-int module_dense(const struct config *c, const struct layer *s, enum pipe_module which, struct layer *v, struct pipe_range *out) {
-    size_t hidden = (size_t)c->hidden * 4, head = (size_t)c->head_dim * 4;
-    int n = 0;
-    *v = *s;
-    if (which == MODULE_FFN) {
-        n = add(out, n, &v->ffn_norm, s->ffn_norm, hidden);
-        n = add_mat(out, n, &s->router, &v->router);
-        n = add(out, n, &v->router_bias, s->router_bias, (size_t)c->n_experts * 4);
-        n = add_mat(out, n, &s->shared_gate, &v->shared_gate);
-        n = add_mat(out, n, &s->dense.gate, &v->dense.gate);
-        n = add_mat(out, n, &s->dense.up, &v->dense.up);
-        return add_mat(out, n, &s->dense.down, &v->dense.down);
+int module_ranges(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct pipe_range *out) {
+    struct param list[PARAMS_MAX];
+    struct collect found = {out, 0};
+    for (int i = 0, n = params_list(c, layer, modules, list); i < n; i++) {
+        const struct param *p = &list[i];
+        if (!p->cols) {
+            float **v = params_vector(view, p);
+            *v = *params_vector(src, p);
+            out[found.n++] = (struct pipe_range){.host = (const char *)*v, .bytes = (size_t)p->rows * sizeof **v, .field = (const void **)v};
+            continue;
+        }
+        struct mat *m = params_mat(view, p);
+        const void **fields[] = {&m->data, &m->scale};
+        int first = found.n;
+        *m = *params_mat(src, p);
+        op_visit_mat(m, collect_one, &found); /* shows copies of the pointers, in this order */
+        for (int k = first; k < found.n; k++) out[k].field = fields[k - first];
     }
-    n = add(out, n, &v->attn_norm, s->attn_norm, hidden);
-    const struct mat *from[] = {&s->q, &s->k, &s->v, &s->o, &s->q_a, &s->q_b, &s->kv_a, &s->kv_b};
-    struct mat *to[] = {&v->q, &v->k, &v->v, &v->o, &v->q_a, &v->q_b, &v->kv_a, &v->kv_b};
-    for (size_t i = 0; i < sizeof from / sizeof *from; i++) n = add_mat(out, n, from[i], to[i]);
-    n = add(out, n, &v->q_bias, s->q_bias, (size_t)s->q.rows * 4);
-    n = add(out, n, &v->k_bias, s->k_bias, (size_t)s->k.rows * 4);
-    n = add(out, n, &v->v_bias, s->v_bias, (size_t)s->v.rows * 4);
-    n = add(out, n, &v->o_bias, s->o_bias, (size_t)s->o.rows * 4);
-    n = add(out, n, &v->q_norm, s->q_norm, head);
-    n = add(out, n, &v->k_norm, s->k_norm, head);
-    n = add(out, n, &v->q_a_norm, s->q_a_norm, (size_t)c->q_lora * 4);
-    n = add(out, n, &v->q_a_bias, s->q_a_bias, (size_t)s->q_a.rows * 4);
-    n = add(out, n, &v->kv_a_norm, s->kv_a_norm, (size_t)c->kv_lora * 4);
-    return add(out, n, &v->kv_a_bias, s->kv_a_bias, (size_t)s->kv_a.rows * 4);
+    return found.n;
 }
 
 /* Pinned memory goes in one copy; small things the driver takes by itself; the rest through two pinned buffers. */
@@ -95,13 +66,14 @@ static int send_module(struct rank *r, struct slot *s, struct pipe_range *ranges
     return rc ? rc : pace_unit(r, &r->pace_load, r->load);
 }
 
-static int load_dense(struct rank *r, uint64_t k, int layer, enum pipe_module which) {
+static int load_dense(struct rank *r, uint64_t k, int layer, enum module which) {
     struct pipe *p = r->p;
     struct pipe_range ranges[MODULE_RANGES];
     struct slot *s;
     int rc = ring_claim(p, &r->dense, k, r->load, &s);
     if (rc) return rc;
-    int n = module_dense(p->c, &p->job->w->layers[layer], which, &s->layer, ranges);
+    s->layer = (struct layer){0}; /* nothing of another module, and nothing of the host's */
+    int n = module_ranges(p->c, layer, which, &p->job->w->layers[layer], &s->layer, ranges);
     int span = trace_begin(p->trace, r->load, r->id, LANE_LOAD, which == MODULE_FFN ? "load ffn" : "load attention", layer, -1);
     if (which == MODULE_ATTENTION) rc = kvring_prefix(r, layer);
     if (!rc) rc = send_module(r, s, ranges, n);
@@ -115,7 +87,7 @@ static int load_expert(struct rank *r, uint64_t k, int layer, int expert) {
     struct slot *s;
     int rc = ring_claim(p, &r->experts, k, r->load, &s);
     if (rc) return rc;
-    int n = module_expert(&p->job->w->layers[layer].experts[expert], &s->expert, ranges);
+    int n = module_ranges(p->c, layer, MODULE_EXPERT, &p->job->w->layers[layer].experts[expert], &s->expert, ranges);
     int span = trace_begin(p->trace, r->load, r->id, LANE_LOAD, "load expert", layer, expert);
     rc = send_module(r, s, ranges, n);
     trace_end(p->trace, span, r->load);

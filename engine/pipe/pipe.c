@@ -67,24 +67,26 @@ static void share_out(struct rank *r) {
     r->last = (int)((int64_t)r->p->c->n_experts * (r->id + 1) / s);
 }
 
-static size_t max_module(const struct rank *r, bool expert) {
-    const struct pipe_job *j = r->p->job;
+static size_t module_bytes(const struct rank *r, int layer, enum module which, const void *src) {
     struct pipe_range ranges[MODULE_RANGES];
     struct pipe_run runs[MODULE_RANGES];
-    struct layer view;
-    struct expert part;
-    size_t most = 0, bytes;
+    struct layer view; /* or an expert, which is smaller */
+    size_t bytes;
+    pipe_runs(ranges, module_ranges(r->p->c, layer, which, src, &view, ranges), runs, &bytes);
+    return (bytes + 255) & ~(size_t)255;
+}
+/* The largest of the modules that pass through each ring. */
+static void max_modules(const struct rank *r, struct pipe_need *need) {
     for (int l = 0; l < r->p->c->n_layers; l++) {
-        const struct layer *y = &j->w->layers[l];
-        int n = expert ? (y->experts ? r->last : 0) : 2;
-        for (int i = expert ? r->first : 0; i < n; i++) {
-            int k = expert ? module_expert(&y->experts[i], &part, ranges)
-                           : module_dense(r->p->c, y, i ? MODULE_FFN : MODULE_ATTENTION, &view, ranges);
-            pipe_runs(ranges, k, runs, &bytes);
-            most = bytes > most ? bytes : most;
+        const struct layer *y = &r->p->job->w->layers[l];
+        size_t attention = module_bytes(r, l, MODULE_ATTENTION, y), ffn = module_bytes(r, l, MODULE_FFN, y);
+        if (attention > need->dense_bytes) need->dense_bytes = attention;
+        if (ffn > need->dense_bytes) need->dense_bytes = ffn;
+        for (int i = r->first; i < r->last && y->experts; i++) {
+            size_t expert = module_bytes(r, l, MODULE_EXPERT, &y->experts[i]);
+            if (expert > need->expert_bytes) need->expert_bytes = expert;
         }
     }
-    return (most + 255) & ~(size_t)255;
 }
 
 static int make_plan(struct rank *r, struct error *e) {
@@ -93,10 +95,10 @@ static int make_plan(struct rank *r, struct error *e) {
     const struct kv_plane *k = &p->job->k[0];
     size_t planes = p->c->attn == ATTN_MLA ? 1 : 2;
     struct pipe_need need = {.n = r->n, .total = p->job->pos + p->job->n, .all = p->job->n, .experts = r->last - r->first,
-        .expert_bytes = max_module(r, true), .dense_bytes = max_module(r, false), .chunk = spec->chunk, .ring = spec->ring,
+        .chunk = spec->chunk, .ring = spec->ring,
         .kv_row_bytes = planes * (dtype_bytes(k->dtype, (size_t)k->heads * (size_t)k->dim) + (k->scale ? 4 * (size_t)k->heads : 0))};
+    max_modules(r, &need);
     if (!spec->emu || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantised matrices, feed-forward pieces, cuBLAS */
-    if (need.experts < 1) need.expert_bytes = 0;
     int rc = pipe_plan(&r->plan, p->c, &need, gpu_mem_free(r->g), e);
     if (rc) return rc;
     if ((rc = ring_open(&r->dense, r->g, r->plan.dense, need.dense_bytes, e))) return rc;

@@ -12,7 +12,7 @@
 #define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels refuse it, and the pages are mapped as they are touched */
 #endif
 
-enum { RANGES = 6 }; /* of an expert: its matrices and their scales */
+enum { RANGES = 2 * PARAMS_MAX }; /* of an expert: its matrices and their scales */
 
 struct list {
     const struct expert **e; /* [n_experts] */
@@ -21,6 +21,8 @@ struct list {
 
 struct fetch {
     const struct weights *w;
+    struct param params[PARAMS_MAX]; /* of a routed expert */
+    int n_params;
     size_t page, window; /* bytes that may be read ahead for a layer */
     uint8_t *late;       /* [n_experts] */
     uint8_t *named;      /* [n_layers, n_experts] by fetch_likely */
@@ -47,12 +49,13 @@ static struct range whole_pages(const struct fetch *f, const void *p, size_t siz
     return (struct range){(uint8_t *)begin, (end - begin + f->page - 1) / f->page * f->page};
 }
 static int ranges(const struct fetch *f, const struct expert *e, struct range *out) {
-    const struct mat *m[3] = {&e->gate, &e->up, &e->down};
     int n = 0;
-    for (int i = 0; i < 3; i++) {
-        size_t weights = (size_t)m[i]->rows * m[i]->stride;
-        out[n++] = whole_pages(f, m[i]->data, weights);
-        if (m[i]->scale) out[n++] = whole_pages(f, m[i]->scale, mat_bytes(m[i]) - weights);
+    for (int i = 0; i < f->n_params; i++) {
+        if (!f->params[i].cols) continue; /* vectors are copies, always there */
+        const struct mat *m = params_mat(e, &f->params[i]);
+        size_t weights = (size_t)m->rows * m->stride;
+        out[n++] = whole_pages(f, m->data, weights);
+        if (m->scale) out[n++] = whole_pages(f, m->scale, mat_bytes(m) - weights);
     }
     return n;
 }
@@ -68,7 +71,6 @@ static bool resident(const struct fetch *f, const struct expert *e) {
         }
     return true;
 }
-static size_t expert_size(const struct expert *e) { return mat_bytes(&e->gate) + mat_bytes(&e->up) + mat_bytes(&e->down); }
 static void ask_for(const struct fetch *f, const struct expert *e) {
     struct range r[RANGES];
     for (int i = 0, n = ranges(f, e, r); i < n; i++) file_map_ahead(r[i].p, r[i].size);
@@ -90,7 +92,7 @@ static void *run(void *arg) {
             continue;
         }
         const struct expert *e = wait ? f->now.e[f->now.done++] : f->next.e[f->next.done++];
-        if (ask) f->ahead += expert_size(e);
+        if (ask) f->ahead += params_bytes(e, f->params, f->n_params);
         pthread_mutex_unlock(&f->lock);
         (wait ? wait_for : ask_for)(f, e);
         pthread_mutex_lock(&f->lock);
@@ -171,6 +173,7 @@ int fetch_open(struct fetch **out, const struct weights *w, struct error *e) {
     *out = NULL;
     if (!f) return error_set(e, ERR_MEMORY, "no memory to read weights ahead");
     *f = (struct fetch){.w = w, .page = (size_t)sysconf(_SC_PAGESIZE), .window = mem_available() / 16, .skill = 1};
+    for (int i = w->config.n_layers; i-- > 0 && !f->n_params;) f->n_params = params_list(&w->config, i, MODULE_EXPERT, f->params);
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
     f->late = mem_alloc(n);

@@ -8,7 +8,7 @@
 #include "engine/base/mem.h"
 #include "engine/store/shard.h"
 
-enum { COPIERS = 4, DENSE = 10 }; /* threads a node; matrices of a layer that are no feed-forward */
+enum { COPIERS = 4, SPREAD = MODULE_ATTENTION | MODULE_ROUTER }; /* threads a node; modules whose matrices are spread by rows */
 
 struct copier {
     struct place *p;
@@ -43,9 +43,12 @@ struct place {
     _Atomic int quit;
 };
 
-static void dense_mats(struct layer *y, struct mat **m) {
-    struct mat *all[DENSE] = {&y->q, &y->k, &y->v, &y->o, &y->q_a, &y->q_b, &y->kv_a, &y->kv_b, &y->router, &y->shared_gate};
-    memcpy(m, all, sizeof all);
+/* The matrices of layer i that are no feed-forward; returns how many. */
+static int spread(const struct place *p, int i, struct param *list) {
+    int n = params_list(&p->w->config, i, SPREAD, list), mats = 0;
+    for (int k = 0; k < n; k++)
+        if (list[k].cols) list[mats++] = list[k];
+    return mats;
 }
 
 /* --- What goes where --- */
@@ -53,7 +56,7 @@ static void dense_mats(struct layer *y, struct mat **m) {
 /* The whole expert number k of a layer, the shared or dense feed-forward as the last; NULL: none. */
 static const struct expert *whole(const struct place *p, const struct layer *y, int k) {
     if (k < p->per_layer - 1) return y->experts ? &y->experts[k] : NULL;
-    return y->has_dense ? &y->dense : NULL;
+    return y->dense.gate.data ? &y->dense : NULL;
 }
 static int slots(const struct place *p, const struct layer *y) { return y->experts ? p->per_layer : 1; }
 
@@ -74,10 +77,10 @@ static void lay_layer(struct place *p, int i, struct expert **part, size_t *at) 
         }
     }
     struct layer *yv = &p->view[i], *yp = &p->placed[i];
-    struct mat *from[DENSE], *to[DENSE];
+    struct param list[PARAMS_MAX];
     *yv = *yp = *y;
-    dense_mats(yv, from), dense_mats(yp, to);
-    for (int k = 0; k < DENSE; k++) *to[k] = shard_lay(from[k], p->pages[p->n_nodes], &at[p->n_nodes]);
+    for (int k = 0, mats = spread(p, i, list); k < mats; k++)
+        *params_mat(yp, &list[k]) = shard_lay(params_mat(y, &list[k]), p->pages[p->n_nodes], &at[p->n_nodes]);
     p->shards[2 * i] = (struct expert_shards){view, p->n_nodes};
     p->shards[2 * i + 1] = (struct expert_shards){placed, p->n_nodes};
     if (p->n_nodes > 1) yv->shards = &p->shards[2 * i];
@@ -96,7 +99,7 @@ static void lay_all(struct place *p) {
 /* Rows of a spread matrix belong to the nodes in order, as the threads take them. */
 static void bind_rows(struct place *p, const struct mat *m, struct error *e) {
     struct numa_part cut[NUMA_NODES];
-    if (!m->data || e->code) return;
+    if (e->code) return;
     numa_split(&p->nodes, m->rows, 1, cut);
     for (int a = 0; a < p->n_nodes && !e->code; a++)
         numa_place(&p->nodes, (uint8_t *)m->data + (size_t)cut[a].first * m->stride, (size_t)cut[a].count * m->stride, a, e);
@@ -105,9 +108,8 @@ static void bind_all(struct place *p) {
     struct error e = {0};
     for (int a = 0; a < p->n_nodes && !e.code; a++) numa_place(&p->nodes, p->pages[a], p->size[a], a, &e);
     for (int i = 0; i < p->w->config.n_layers; i++) {
-        struct mat *m[DENSE];
-        dense_mats(&p->placed[i], m);
-        for (int k = 0; k < DENSE; k++) bind_rows(p, m[k], &e);
+        struct param list[PARAMS_MAX];
+        for (int k = 0, mats = spread(p, i, list); k < mats; k++) bind_rows(p, params_mat(&p->placed[i], &list[k]), &e);
     }
     bind_rows(p, &p->whole.head, &e);
     if (e.code) log_say(LOG_WARN, "%s: weights are not bound to their memory nodes", e.text);
@@ -117,30 +119,24 @@ static void bind_all(struct place *p) {
 
 static bool copy_rows(const struct place *p, const struct mat *to, const struct mat *from, int node) {
     struct numa_part cut[NUMA_NODES];
-    if (!from->data) return true;
     numa_split(&p->nodes, from->rows, 1, cut);
     return shard_copy(to, from, cut[node].first, cut[node].count);
 }
 
-static void drop(const struct mat *m) {
-    if (m->data) file_map_drop(m->data, (size_t)m->rows * m->stride);
-}
-static void drop_layer(const struct place *p, int i) {
-    struct layer y = p->w->layers[i];
-    struct mat *m[DENSE];
-    dense_mats(&y, m);
-    for (int k = 0; k < DENSE; k++) drop(m[k]);
-    for (int k = 0; k < p->per_layer; k++) {
-        const struct expert *e = whole(p, &y, k);
-        if (e) drop(&e->gate), drop(&e->up), drop(&e->down);
-    }
+/* What is read ahead and dropped from the mapping: matrices without their scales, which are small. */
+static void each_mat(const struct place *p, int layer, unsigned modules, const void *base, void (*fn)(const void *, size_t)) {
+    struct param list[PARAMS_MAX];
+    for (int i = 0, n = params_list(&p->w->config, layer, modules, list); i < n; i++)
+        if (list[i].cols) fn(params_mat(base, &list[i])->data, (size_t)list[i].rows * params_mat(base, &list[i])->stride);
 }
 
 static void publish(struct place *p, int layer) {
     atomic_store(&p->now[layer], &p->placed[layer]);
     /* with its dense weights, layer 0 stands for embedding and head: these were not looked at here */
     for (int x = 0; x < p->per_layer - !layer && !atomic_load(&p->bad[layer]); x++) scan_mark(p->scan, layer, x);
-    drop_layer(p, layer);
+    const struct layer *y = &p->w->layers[layer];
+    each_mat(p, layer, MODULE_LAYER, y, file_map_drop);
+    for (int k = 0; y->experts && k < p->per_layer - 1; k++) each_mat(p, layer, MODULE_EXPERT, &y->experts[k], file_map_drop);
 }
 
 static void copy_item(struct place *p, int node, int layer, int k) {
@@ -156,9 +152,9 @@ static void copy_item(struct place *p, int node, int layer, int k) {
             good = shard_copy_expert(&p->shards[2 * layer + 1].part[at], &p->shards[2 * layer].part[at]);
         }
         if (k == p->per_layer - 1) {
-            struct mat *from[DENSE], *to[DENSE];
-            dense_mats(&p->view[layer], from), dense_mats(&p->placed[layer], to);
-            for (int d = 0; d < DENSE; d++) good &= copy_rows(p, to[d], from[d], node);
+            struct param list[PARAMS_MAX];
+            for (int d = spread(p, layer, list); d-- > 0;)
+                good &= copy_rows(p, params_mat(&p->placed[layer], &list[d]), params_mat(y, &list[d]), node);
         }
     }
     /* A damaged layer is left to scan.c, which finds the place in the mapping when it is to be used, and names it. */
@@ -166,7 +162,7 @@ static void copy_item(struct place *p, int node, int layer, int k) {
     if (atomic_fetch_sub(&p->left[layer], 1) != 1) return;
     if (layer == n) {
         atomic_store(&p->head, &p->whole);
-        drop(&p->w->head);
+        file_map_drop(p->w->head.data, (size_t)p->w->head.rows * p->w->head.stride);
     } else publish(p, layer);
     if (atomic_fetch_add(&p->done, 1) == n)
         log_say(LOG_INFO, "weights copied for %d memory node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begun);
@@ -174,10 +170,10 @@ static void copy_item(struct place *p, int node, int layer, int k) {
 
 /* The reads of what this node's copiers come to next; what others have read already costs nothing. */
 static void read_ahead(const struct place *p, int layer, int k) {
-    const struct expert *e = layer < p->w->config.n_layers ? whole(p, &p->w->layers[layer], k) : NULL;
-    if (!e) return;
-    const struct mat *m[] = {&e->gate, &e->up, &e->down};
-    for (int i = 0; i < 3; i++) file_map_ahead(m[i]->data, (size_t)m[i]->rows * m[i]->stride);
+    if (layer == p->w->config.n_layers) return;
+    const struct layer *y = &p->w->layers[layer];
+    if (k == p->per_layer - 1) each_mat(p, layer, MODULE_SHARED, y, file_map_ahead);
+    else if (y->experts) each_mat(p, layer, MODULE_EXPERT, &y->experts[k], file_map_ahead);
 }
 
 static void *copy(void *arg) {

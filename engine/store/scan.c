@@ -55,15 +55,15 @@ static int flush(struct scan *s, struct batch *b, struct error *e) {
     const uint8_t *bad = atomic_load(&b->bad);
     return bad ? name_it(s->w, bad, e) : 0;
 }
-static int add(struct scan *s, struct batch *b, const struct mat *m, struct error *e) {
-    if (!m->data || m->dtype != DT_E4M3) return 0;
-    b->m[b->n++] = m;
-    return b->n == MAX_MATS ? flush(s, b, e) : 0;
-}
-static int add_expert(struct scan *s, struct batch *b, const struct expert *x, struct error *e) {
-    int rc = add(s, b, &x->gate, e);
-    if (!rc) rc = add(s, b, &x->up, e);
-    return rc ? rc : add(s, b, &x->down, e);
+static int add(struct scan *s, struct batch *b, int layer, unsigned modules, const void *base, struct error *e) {
+    struct param list[PARAMS_MAX];
+    int rc = 0;
+    for (int i = 0, n = params_list(&s->w->config, layer, modules, list); i < n && !rc; i++) {
+        if (!list[i].cols || params_mat(base, &list[i])->dtype != DT_E4M3) continue;
+        b->m[b->n++] = params_mat(base, &list[i]);
+        if (b->n == MAX_MATS) rc = flush(s, b, e);
+    }
+    return rc;
 }
 
 static _Atomic uint8_t *seen(const struct scan *s, int layer, int expert) {
@@ -74,12 +74,9 @@ static _Atomic uint8_t *seen(const struct scan *s, int layer, int expert) {
 int scan_dense(struct scan *s, int layer, struct error *e) {
     _Atomic uint8_t *done = seen(s, layer, s->w->config.n_experts);
     if (*done) return 0;
-    const struct layer *y = &s->w->layers[layer];
-    const struct mat *all[] = {&y->q, &y->k, &y->v, &y->o, &y->q_a, &y->q_b, &y->kv_a, &y->kv_b, &y->router, &y->shared_gate};
     struct batch b = {.n = 0};
-    int rc = add_expert(s, &b, &y->dense, e);
-    for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++) rc = add(s, &b, all[i], e);
-    if (!rc && layer == 0 && !(rc = add(s, &b, &s->w->embed, e))) rc = add(s, &b, &s->w->head, e);
+    int rc = add(s, &b, layer, MODULE_LAYER, &s->w->layers[layer], e);
+    if (!rc && layer == 0) rc = add(s, &b, layer, MODULE_MODEL, s->w, e);
     if (!rc) rc = flush(s, &b, e);
     if (!rc) *done = 1;
     return rc;
@@ -92,7 +89,7 @@ int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct er
         _Atomic uint8_t *done = seen(s, layer, ids[i]);
         if (*done) continue;
         *done = 1;
-        rc = add_expert(s, &b, &s->w->layers[layer].experts[ids[i]], e);
+        rc = add(s, &b, layer, MODULE_EXPERT, &s->w->layers[layer].experts[ids[i]], e);
     }
     if (!rc) rc = flush(s, &b, e);
     for (int k = 0; rc && k < s->w->config.n_experts; k++) *seen(s, layer, k) = 0; /* the next turn must find it again */

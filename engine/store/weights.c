@@ -141,77 +141,31 @@ static struct mat load_matrix(struct loader *l, const char *pattern, int layer, 
     return m;
 }
 
-static struct expert load_expert(struct loader *l, const char *gate, const char *up, const char *down, int layer, int expert, int inter) {
-    int hidden = l->w->config.hidden;
-    return (struct expert){
-        .gate = load_matrix(l, gate, layer, expert, inter, hidden, true),
-        .up = load_matrix(l, up, layer, expert, inter, hidden, true),
-        .down = load_matrix(l, down, layer, expert, hidden, inter, true),
-    };
-}
-
-static size_t expert_bytes(const struct expert *x) { return mat_bytes(&x->gate) + mat_bytes(&x->up) + mat_bytes(&x->down); }
-
-/* --- A layer, the whole --------------------------------------------------------------------------------------------- */
-
-static void load_attention(struct loader *l, struct layer *y, int i) {
+/* The tensors of these modules into their fields of base; returns their bytes. */
+static size_t load(struct loader *l, unsigned modules, void *base, int layer, int expert) {
     const struct config *c = &l->w->config;
-    const struct tensor_names *n = &c->arch->names;
-    if (c->attn == ATTN_MLA) {
-        int q_rows = c->n_heads * c->head_dim;
-        if (c->q_lora) {
-            y->q_a = load_matrix(l, n->q_a, i, 0, c->q_lora, c->hidden, true);
-            y->q_a_norm = load_vector(l, n->q_a_norm, i, ".weight", c->q_lora, true);
-            y->q_b = load_matrix(l, n->q_b, i, 0, q_rows, c->q_lora, true);
-            if (c->qkv_bias) y->q_a_bias = load_vector(l, n->q_a, i, ".bias", c->q_lora, true);
-        } else y->q = load_matrix(l, n->q, i, 0, q_rows, c->hidden, true);
-        y->kv_a = load_matrix(l, n->kv_a, i, 0, c->kv_lora + c->qk_rope, c->hidden, true);
-        if (c->qkv_bias) y->kv_a_bias = load_vector(l, n->kv_a, i, ".bias", c->kv_lora + c->qk_rope, true);
-        y->kv_a_norm = load_vector(l, n->kv_a_norm, i, ".weight", c->kv_lora, true);
-        y->kv_b = load_matrix(l, n->kv_b, i, 0, c->n_heads * (c->qk_nope + c->v_dim), c->kv_lora, true);
-    } else {
-        int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-        y->q = load_matrix(l, n->q, i, 0, q, c->hidden, true);
-        y->k = load_matrix(l, n->k, i, 0, kv, c->hidden, true);
-        y->v = load_matrix(l, n->v, i, 0, kv, c->hidden, true);
-        if (c->qkv_bias) {
-            y->q_bias = load_vector(l, n->q, i, ".bias", q, true);
-            y->k_bias = load_vector(l, n->k, i, ".bias", kv, true);
-            y->v_bias = load_vector(l, n->v, i, ".bias", kv, true);
-        }
-        if (c->qk_norm) {
-            y->q_norm = load_vector(l, n->q_norm, i, ".weight", c->head_dim, true);
-            y->k_norm = load_vector(l, n->k_norm, i, ".weight", c->head_dim, true);
-        }
+    struct param list[PARAMS_MAX];
+    int n = params_list(c, layer, modules, list);
+    for (int i = 0; i < n; i++) {
+        const struct param *p = &list[i];
+        const char *pattern = *(const char *const *)((const char *)&c->arch->names + p->name);
+        if (p->cols) *params_mat(base, p) = load_matrix(l, pattern, layer, expert, p->rows, p->cols, !p->optional);
+        else *params_vector(base, p) = load_vector(l, pattern, layer, p->ending, p->rows, !p->optional);
     }
-    y->o = load_matrix(l, n->o, i, 0, c->hidden, c->n_heads * c->v_dim, true);
-    if (c->o_bias) y->o_bias = load_vector(l, n->o, i, ".bias", c->hidden, true);
+    return l->rc ? 0 : params_bytes(base, list, n);
 }
 
-static void load_experts(struct loader *l, struct layer *y, int i) {
+static void load_layer(struct loader *l, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
-    const struct tensor_names *n = &c->arch->names;
-    if (!c->layer[i].moe) {
-        y->dense = load_expert(l, n->dense_gate, n->dense_up, n->dense_down, i, 0, c->dense_inter);
-        y->has_dense = true;
-        return;
-    }
-    y->router = load_matrix(l, n->router, i, 0, c->n_experts, c->hidden, true);
-    if (c->router_bias) y->router_bias = load_vector(l, n->router_bias, i, "", c->n_experts, true);
+    struct layer *y = &w->layers[i];
+    load(l, MODULE_LAYER, y, i, 0);
+    if (l->rc || !c->layer[i].moe) return;
     if (!(y->experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *y->experts))) {
-        if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);
+        l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);
         return;
     }
-    for (int k = 0; k < c->n_experts && !l->rc; k++) {
-        y->experts[k] = load_expert(l, n->expert_gate, n->expert_up, n->expert_down, i, k, c->moe_inter);
-        if (!l->rc) w->bytes_routed += expert_bytes(&y->experts[k]);
-    }
-    if (c->shared_inter) {
-        y->dense = load_expert(l, n->shared_gate_proj, n->shared_up, n->shared_down, i, 0, c->shared_inter);
-        y->has_dense = true;
-    }
-    if (c->shared_gate) y->shared_gate = load_matrix(l, n->shared_gate, i, 0, 1, c->hidden, true);
+    for (int k = 0; k < c->n_experts && !l->rc; k++) w->bytes_routed += load(l, MODULE_EXPERT, &y->experts[k], i, k);
 }
 
 static bool harmless_tensor(const char *name) {
@@ -263,11 +217,8 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     struct loader l = {.w = w, .e = e};
     struct config *c = &w->config;
     if ((l.rc = read_config(w, dir, force, e)) || (l.rc = checkpoint_open(&w->files, dir, e))) goto out;
-    const struct tensor_names *n = &c->arch->names;
-    w->embed = load_matrix(&l, n->embed, 0, 0, c->vocab, c->hidden, true);
-    w->head = load_matrix(&l, n->head, 0, 0, c->vocab, c->hidden, !c->tied);
+    load(&l, MODULE_MODEL, w, 0, 0);
     if (c->tied) w->head = w->embed;
-    w->norm = load_vector(&l, n->norm, 0, ".weight", c->hidden, true);
     w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers);
     int half = c->rope.dim / 2;
     w->inv_freq = arena_alloc(&w->arena, (size_t)half * sizeof(float));
@@ -276,13 +227,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
         goto out;
     }
     w->rope_mscale = rope_frequencies(&c->rope, w->inv_freq);
-    for (int i = 0; i < c->n_layers && !l.rc; i++) {
-        struct layer *y = &w->layers[i];
-        y->attn_norm = load_vector(&l, n->attn_norm, i, ".weight", c->hidden, true);
-        y->ffn_norm = load_vector(&l, n->ffn_norm, i, ".weight", c->hidden, true);
-        load_attention(&l, y, i);
-        load_experts(&l, y, i);
-    }
+    for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, i);
     if (l.rc) goto out;
     check_left_over(&l, force);
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
@@ -302,6 +247,16 @@ size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;
     return routed + w->bytes_dense + mat_bytes(&w->head);
+}
+
+uint64_t weights_token_flops(const struct weights *w) {
+    const struct config *c = &w->config;
+    struct param list[PARAMS_MAX];
+    uint64_t sum = 0;
+    for (int i = 0; i < c->n_layers; i++)
+        for (int k = params_list(c, i, MODULE_LAYER | MODULE_EXPERT, list); k-- > 0;)
+            sum += 2 * (uint64_t)list[k].rows * (uint64_t)list[k].cols * (list[k].module == MODULE_EXPERT ? (uint64_t)c->topk : 1);
+    return sum;
 }
 
 /* --- --verify -------------------------------------------------------------------------------------------------------- */

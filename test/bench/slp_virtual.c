@@ -80,7 +80,6 @@ static void build(int layers, int dense) {
         y->attn_norm = floats(7168), y->ffn_norm = floats(7168);
         y->q_a = fp8(1536, 7168), y->q_a_norm = floats(1536), y->q_b = fp8(128 * 192, 1536);
         y->kv_a = fp8(576, 7168), y->kv_a_norm = floats(512), y->kv_b = fp8(128 * 256, 512), y->o = fp8(7168, 128 * 128);
-        y->has_dense = true;
         y->dense = expert(l < dense ? 18432 : 2048, 7168);
         if (l < dense) continue;
         y->router = bf16(256, 7168), y->router_bias = floats(256);

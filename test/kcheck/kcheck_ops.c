@@ -119,10 +119,58 @@ static void check_experts(int n, int n_experts, int topk, bool shared) {
         e[ids[0]].gate.data = NULL;
         if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) fail("experts without weights", 0, 0, 0, ERR_RUNTIME);
         e[ids[0]] = gone;
-        ids[0] = n_experts;
-        if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) fail("expert out of range", 0, 0, 0, ERR_RUNTIME);
+        for (int i = 0; i < 2; i++) {
+            ids[0] = i ? -2 : n_experts;
+            if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) fail("expert out of range", ids[0], 0, 0, ERR_RUNTIME);
+        }
     }
     free(was);
+    drop();
+}
+
+/* Some of the experts here, the others elsewhere: the two sums together are the whole one, and each has the bits of a call to
+ * which only its own experts were named. */
+static void check_subset(int n, int n_experts, int topk, bool shared) {
+    enum { HIDDEN = 144, INTER = 80, MOST = 9 };
+    struct shape up = {INTER, HIDDEN, 128, 128, DT_E4M3, DT_F32, 0, 1}, down = {HIDDEN, INTER, 128, 128, DT_E4M3, DT_F32, 0, 1};
+    struct expert e[MOST], some[MOST];
+    for (int i = 0; i <= n_experts; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
+    size_t size = (size_t)n * HIDDEN, slots = (size_t)(n * topk);
+    float *x = vec(size), *y = vec(size), *whole = aligned(size * 4), *was = aligned(size * 4), *weights = vec(slots), *left = vec(slots), *sizes = aligned(size * 4);
+    int32_t *ids = guarded(slots * 4), *mine = guarded(slots * 4);
+    for (size_t i = 0; i < size; i++) x[i] *= 0.05f;
+    memcpy(was, y, size * 4);
+    for (int t = 0; t < n; t++)
+        for (int k = 0; k < topk; k++) ids[t * topk + k] = (t * 3 + k * 2 + t / 4) % n_experts;
+    struct op_experts o = {.y = whole, .x = x, .ids = ids, .weights = weights, .experts = e, .n = n, .topk = topk, .n_experts = n_experts, .hidden = HIDDEN};
+    o.shared = shared ? &e[n_experts] : NULL;
+    memcpy(whole, was, size * 4);
+    if (execs[0]->ops->experts(execs[0], &o)) fail("experts", 0, 0, 0, 0);
+    for (size_t i = 0; i < size; i++) sizes[i] = fabsf(was[i]) + fabsf(whole[i]);
+    for (int side = 0; side < 2; side++) { /* even experts here with the shared one, odd ones elsewhere without; these weights are not there */
+        for (int i = 0; i < n_experts; i++) some[i] = i % 2 == side ? e[i] : (struct expert){0};
+        for (size_t i = 0; i < slots; i++) mine[i] = ids[i] % 2 == side ? ids[i] : -1;
+        o.y = y, o.ids = mine, o.experts = some, o.shared = shared && !side ? &e[n_experts] : NULL;
+        EACH_THREADS("a subset", y, size, was, on->ops->experts(on, &o));
+        for (size_t i = 0; i < size; i++) whole[i] -= y[i] - was[i], sizes[i] += fabsf(y[i]);
+        /* The same of one token after the other, whose list has no holes. */
+        for (int t = 0; t < n && n <= 3; t++) {
+            float row[HIDDEN];
+            int32_t list[8];
+            int m = 0;
+            for (int k = 0; k < topk; k++)
+                if (mine[t * topk + k] >= 0) list[m] = mine[t * topk + k], left[m++] = weights[t * topk + k];
+            struct op_experts one = o;
+            one.y = row, one.x = x + t * HIDDEN, one.ids = list, one.weights = left, one.n = 1, one.topk = m;
+            memcpy(row, was + t * HIDDEN, sizeof row);
+            if (execs[2]->ops->experts(execs[2], &one) || memcmp(row, y + t * HIDDEN, sizeof row)) fail("a subset differs from a shorter list", t, side, 0, 0);
+        }
+    }
+    for (size_t i = 0; i < size; i++) near("what two subsets leave of the whole", (int)i, n, whole[i], was[i], 1e-5 * sizes[i]);
+    for (size_t i = 0; i < slots; i++) mine[i] = -1; /* nothing at all is computed here */
+    EACH_THREADS("an empty subset", y, size, was, on->ops->experts(on, &o));
+    if (memcmp(y, was, size * 4)) fail("an empty subset changes something", n, 0, 0, 0);
+    free(was), free(whole), free(sizes);
     drop();
 }
 
@@ -346,6 +394,7 @@ int main(int argc, char **argv) {
             check_linear((int[]){1, 3, 8, 9, 21, 2}[i % 6], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1, (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
         static const int experts[][4] = {{1, 4, 2, 1}, {1, 8, 8, 0}, {3, 5, 2, 1}, {8, 8, 3, 1}, {9, 4, 2, 0}, {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}};
         for (int i = 0; i < 8; i++) check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3]);
+        for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
         static const struct attention_case attention[] = {
             {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},      {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
             {3, 8, 2, 16, 16, 900, 0, 1100, 200, DT_F32, false, true, false}, {1, 40, 1, 48, 40, 1500, 0, 1400, 0, DT_BF16, true, false, false},

@@ -1,0 +1,116 @@
+/* The list of tensors against what the layers are made of: whatever is loaded goes to a device with its module, and nothing
+ * else does. What counts as a pointer is asked of the system, not of the list. */
+#include "test/unit/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/pipe/internal.h"
+
+static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe"};
+static struct {
+    uintptr_t begin, end;
+} maps[4096];
+static int n_maps;
+static char *device; /* addresses that nothing is at */
+enum { DEVICE = 1 << 30 };
+
+static void read_maps(void) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    assert_non_null(f);
+    for (n_maps = 0; n_maps < 4096 && fgets(line, sizeof line, f);) {
+        unsigned long begin, end;
+        if (sscanf(line, "%lx-%lx", &begin, &end) == 2) maps[n_maps].begin = begin, maps[n_maps++].end = end;
+    }
+    fclose(f);
+}
+static bool on_device(uintptr_t word) { return word >= (uintptr_t)device && word < (uintptr_t)device + DEVICE; }
+static bool on_host(uintptr_t word) {
+    for (int i = 0; i < n_maps; i++)
+        if (word >= maps[i].begin && word < maps[i].end) return !on_device(word);
+    return false;
+}
+static uintptr_t word_at(const void *base, size_t i) {
+    uintptr_t word;
+    memcpy(&word, (const char *)base + i * sizeof word, sizeof word);
+    return word;
+}
+
+/* A view as a device gets it. Returns the words of src that point to host memory and of the view that point to the device. */
+static void look(const struct config *c, int layer, unsigned modules, const void *src, void *view, size_t size, int *host, int *there) {
+    struct pipe_range ranges[MODULE_RANGES];
+    int n = module_ranges(c, layer, modules, src, view, ranges), at = 64;
+    assert_true(n > 0 && n <= MODULE_RANGES);
+    for (int i = 0; i < n; i++) {
+        assert_true(*ranges[i].field == (const void *)ranges[i].host && on_host((uintptr_t)ranges[i].host) && ranges[i].bytes);
+        *ranges[i].field = device + at, at += 64;
+    }
+    *host = *there = 0;
+    for (size_t i = 0; i < size / sizeof(uintptr_t); i++) {
+        *host += on_host(word_at(src, i));
+        *there += on_device(word_at(view, i));
+        if (on_host(word_at(view, i))) fail_msg("%s, layer %d, modules %u: byte %zu of the view points to the host", c->model_type, layer, modules, i * sizeof(uintptr_t));
+    }
+    assert_int_equal(*there, n);
+}
+
+static void test_views(void **state) {
+    device = mmap(NULL, DEVICE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(device != MAP_FAILED);
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        struct weights w;
+        struct error e = {0};
+        char dir[1024];
+        snprintf(dir, sizeof dir, SHARED_DIR "/fixtures/%s", families[f]);
+        if (access(dir, R_OK)) skip();
+        if (weights_open(&w, dir, false, &e)) fail_msg("%s", e.text);
+        read_maps();
+        for (int i = 0; i < w.config.n_layers; i++) {
+            const struct layer *y = &w.layers[i];
+            struct layer whole = {0}, attention = {0}, ffn = {0};
+            struct expert expert = {0};
+            int host, there, a, b;
+            look(&w.config, i, MODULE_LAYER, y, &whole, sizeof whole, &host, &there);
+            assert_int_equal(host, there + !!y->experts); /* every tensor but the array of routed ones */
+            look(&w.config, i, MODULE_ATTENTION, y, &attention, sizeof attention, &host, &a);
+            look(&w.config, i, MODULE_FFN, y, &ffn, sizeof ffn, &host, &b);
+            assert_int_equal(a + b, there);
+            for (int k = 0; y->experts && k < w.config.n_experts; k++) {
+                look(&w.config, i, MODULE_EXPERT, &y->experts[k], &expert, sizeof expert, &host, &there);
+                assert_int_equal(host, there);
+            }
+        }
+        weights_close(&w);
+    }
+}
+
+/* A multiplication and an addition a weight and token: the sum over the shapes in the files. */
+static void test_flops(void **state) {
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        struct weights w;
+        struct error e = {0};
+        char dir[1024];
+        snprintf(dir, sizeof dir, SHARED_DIR "/fixtures/%s", families[f]);
+        if (access(dir, R_OK)) skip();
+        if (weights_open(&w, dir, false, &e)) fail_msg("%s", e.text);
+        const struct config *c = &w.config;
+        uint64_t sum = 0; /* of all matrices in the files, by their shapes; routed ones by the share that a token takes */
+        for (size_t i = 0; i < w.files.n_tensors; i++) {
+            const struct tensor *t = &w.files.tensors[i];
+            size_t n = strlen(t->name);
+            if (!t->used || t->ndim != 2 || !strstr(t->name, ".layers.") || n < 7 || strcmp(t->name + n - 7, ".weight")) continue;
+            uint64_t one = 2 * (uint64_t)t->shape[0] * (uint64_t)t->shape[1];
+            sum += strstr(t->name, "experts.") && !strstr(t->name, "shared") ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;
+        }
+        assert_int_equal(weights_token_flops(&w), sum / (uint64_t)c->n_experts);
+        weights_close(&w);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_views), cmocka_unit_test(test_flops)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
