@@ -16,6 +16,7 @@ struct step_device *step_device_of(struct step *s, int layer) {
 
 /* --- Weights ------------------------------------------------------------------------------------------------------------------ */
 
+/* Room for the ranges of a module, and the copies on their way; their fields then point there. */
 static int load_ranges(struct step_device *d, char **mem, struct pipe_range *ranges, int n, struct error *e) {
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
@@ -24,7 +25,6 @@ static int load_ranges(struct step_device *d, char **mem, struct pipe_range *ran
     for (int i = 0; i < n && !rc; i++) *ranges[i].field = *mem + ranges[i].at;
     return rc;
 }
-
 static size_t ranges_bytes(struct pipe_range *ranges, int n) {
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
@@ -32,10 +32,15 @@ static size_t ranges_bytes(struct pipe_range *ranges, int n) {
     return (bytes + 511) & ~(size_t)255;
 }
 
-static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) {
-    int n = module_mat(out, 0, &w->head, &view->head);
-    out[n] = (struct pipe_range){.host = (const char *)w->norm, .bytes = (size_t)w->config.hidden * 4, .field = (const void **)&view->norm};
-    return n + 1;
+static int layer_ranges(const struct weights *w, int layer, struct layer *view, struct pipe_range *out) {
+    *view = w->layers[layer];
+    return module_ranges(&w->config, layer, MODULE_LAYER, &w->layers[layer], view, out);
+}
+static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) { /* the embedding stays where it is */
+    int n = module_ranges(&w->config, 0, MODULE_MODEL, w, view, out), kept = 0;
+    for (int i = 0; i < n; i++)
+        if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
+    return kept;
 }
 
 /* Everything that this device is to hold. */
@@ -45,9 +50,7 @@ static int load(struct step_device *d, struct error *e) {
     int rc = 0;
     for (int l = d->first; l < d->last && !rc; l++) {
         if (!d->s->processor && (rc = scan_dense(&d->s->m->scan, l, e))) break;
-        struct step_module *a = &d->attention[l], *f = &d->ffn[l];
-        rc = load_ranges(d, &a->mem, ranges, module_dense(&w->config, &w->layers[l], MODULE_ATTENTION, &a->view, ranges), e);
-        if (!rc) rc = load_ranges(d, &f->mem, ranges, module_dense(&w->config, &w->layers[l], MODULE_FFN, &f->view, ranges), e);
+        rc = load_ranges(d, &d->layer[l].mem, ranges, layer_ranges(w, l, &d->layer[l].view, ranges), e);
     }
     if (!rc && d->head) rc = load_ranges(d, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
     for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)(w->config.rope.dim / 2) * 4, GPU_H2D);
@@ -65,9 +68,9 @@ int step_load(struct step *s, struct error *e) {
 void step_unload(struct step *s) {
     for (int i = 0; i < s->n_dev; i++) {
         struct step_device *d = &s->dev[i];
-        for (int l = 0; l < s->c->n_layers && d->attention; l++) {
-            gpu_free(d->g, d->attention[l].mem), gpu_free(d->g, d->ffn[l].mem);
-            d->attention[l].mem = d->ffn[l].mem = NULL;
+        for (int l = 0; l < s->c->n_layers && d->layer; l++) {
+            gpu_free(d->g, d->layer[l].mem);
+            d->layer[l].mem = NULL;
         }
         gpu_free(d->g, d->head_mem);
         d->head_mem = NULL;
@@ -92,13 +95,10 @@ static int open_device(struct step_device *d, struct error *e) {
     const struct config *c = d->s->c;
     size_t hidden = (size_t)STEP_ROWS * (size_t)c->hidden * 4;
     int rc = gpu_stream_open(d->g, &d->main, "step", true, &d->stop, e);
-    d->attention = mem_calloc(2 * (size_t)c->n_layers, sizeof *d->attention);
-    if (!rc && !d->attention) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
-    if (!rc) d->ffn = d->attention + c->n_layers;
-    if (!rc && d->head) {
-        if (!(d->head_weights = mem_alloc(sizeof *d->head_weights))) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
-        *d->head_weights = *d->s->m->w;
-    }
+    d->layer = mem_calloc((size_t)c->n_layers, sizeof *d->layer);
+    d->head_weights = mem_alloc(sizeof *d->head_weights);
+    if (!rc && (!d->layer || !d->head_weights)) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    if (!rc) *d->head_weights = *d->s->m->w;
     for (int i = 0; i < STEP_MICROS && !rc; i++) rc = work_open(&d->work[i], c, STEP_ROWS, device_alloc, device_release, d, e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->rows, step_rows_bytes(d->s, STEP_ROWS), e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
@@ -126,10 +126,8 @@ static int choose(struct step *s, struct error *e) {
     struct pipe_range ranges[MODULE_RANGES];
     struct layer view;
     struct weights head;
-    for (int l = 0; l < s->c->n_layers; l++) {
-        layers[l] = ranges_bytes(ranges, module_dense(s->c, &w->layers[l], MODULE_ATTENTION, &view, ranges));
-        layers[l] += ranges_bytes(ranges, module_dense(s->c, &w->layers[l], MODULE_FFN, &view, ranges));
-    }
+    for (int l = 0; l < s->c->n_layers; l++)
+        layers[l] = ranges_bytes(ranges, layer_ranges(w, l, &view, ranges));
     in.head = ranges_bytes(ranges, head_ranges(w, &head, ranges));
     for (int i = 0; i < set->n; i++) {
         in.free[i] = gpu_mem_free(set->gpu[i]);
@@ -183,7 +181,7 @@ void step_devices_close(struct step *s) {
             if (d->work[k].release) work_close(&d->work[k]);
         void *all[] = {d->rows, d->x, d->xn, d->logits};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
-        mem_free(d->attention);
+        mem_free(d->layer);
         mem_free(d->head_weights);
         gpu_stream_close(&d->main);
     }

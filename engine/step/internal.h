@@ -3,8 +3,8 @@
 #include "engine/step/step.h"
 #include "gpu/ops.h"
 
-/* A module of a layer on a device: one piece of memory, and the layer as seen from there. */
-struct step_module {
+/* All of a layer but its routed experts on a device: one piece of memory, and the layer as seen from there. */
+struct step_layer {
     char *mem;
     struct layer view;
 };
@@ -16,7 +16,7 @@ struct step_device {
     int rank, first, last;
     struct gpu_stream *main;
     _Atomic int stop;                    /* main's cancel */
-    struct step_module *attention, *ffn; /* [n_layers] */
+    struct step_layer *layer;            /* [n_layers] */
     struct work work[STEP_MICROS];
     char *rows;                          /* what a step adds to caches, on its way to host memory: mirror.c */
     bool head;                           /* final norm and output head are here */
@@ -60,7 +60,9 @@ struct step {
     char why[256];                /* resident.h */
     struct step_micro micro[STEP_MICROS];
     int n_micros;
-    struct kv_plane kv_like;      /* a plane of any cache, without memory; scale not NULL where it has scales */
+    enum dtype kv;                /* of caches */
+    int planes[CONFIG_MAX_LAYERS]; /* of a layer's cache */
+    size_t *row_at;               /* [n_layers + 1] bytes that a row adds to the caches of the layers before */
     char *host_rows;              /* pinned: as step_device.rows, of all layers */
     _Atomic int *bad;             /* pinned [GPU_MAX][STEP_MICROS] */
     struct work head;             /* x, xn and bad of all rows in host memory */
@@ -84,14 +86,17 @@ struct step_device *step_device_of(struct step *s, int layer); /* NULL: the proc
 bool step_device_error(struct step *s, struct error *e); /* whether a device failed, and how */
 
 /* mirror.c */
-int step_planes(const struct step *s); /* of a layer: 1 or 2 */
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), or NULL: no device memory left. */
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos, int end);
 void step_mirror_drop(struct step *s, struct step_mirror *m);
 void step_mirror_filled(struct step *s, const struct kv *kv, int rows); /* after a step: these equal the host's */
 /* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside,
  * at the end sends those of its layers to host memory, where they go to the sessions' caches. */
+int step_rows_plan(struct step *s, struct error *e);
 size_t step_rows_bytes(const struct step *s, int n);
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total);
 int step_rows_send(struct step_device *d, int total);
 void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total);
+/* The same for many rows of one session: rows [pos, pos + n) of a layer to `host` (step_rows_bytes of n), from there to its cache. */
+int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_stream *stream, int layer, int pos, int n, char *host);
+void step_mirror_store(struct step *s, const struct kv *kv, int pos, int n, char *host);

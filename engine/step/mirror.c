@@ -46,7 +46,7 @@ static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int
             if (pass && gpu_alloc(d->g, (void **)&m->mem[i], bytes, NULL)) return ERR_MEMORY;
             bytes = 0;
             for (int l = d->first; l < d->last; l++)
-                for (int p = 0; p < step_planes(s); p++) {
+                for (int p = 0; p < s->planes[l]; p++) {
                     const struct kv_plane *from = p ? &kv->v[l] : &kv->k[l];
                     struct kv_plane *to = p ? &m->v[l] : &m->k[l];
                     struct rows all = rows_of(from, 0, capacity);
@@ -55,7 +55,7 @@ static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int
                     bytes += up(all.bytes);
                     if (from->scale) to->scale = (float *)(m->mem[i] + bytes);
                     bytes += up(all.scales * 4);
-                    if (step_planes(s) == 1) m->v[l] = *to;
+                    if (s->planes[l] == 1) m->v[l] = *to;
                 }
         }
     }
@@ -111,7 +111,7 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos
     }
     if (m->rows > pos) m->rows = pos;
     for (int l = 0; l < s->n_resident && m->rows < pos; l++)
-        for (int p = 0; p < step_planes(s); p++) {
+        for (int p = 0; p < s->planes[l]; p++) {
             struct gpu_stream *main = step_device_of(s, l)->main;
             const struct kv_plane *from = p ? &kv->v[l] : &kv->k[l], *to = p ? &m->v[l] : &m->k[l];
             struct rows x = rows_of(from, m->rows, pos - m->rows);
@@ -136,54 +136,92 @@ void step_forget(struct step *s, const struct kv *kv) {
     if (m) step_mirror_drop(s, m);
 }
 
-/* --- What a step adds ------------------------------------------------------------------------------------------------------------ */
+/* --- What a step adds: [layer][plane][row], and a plane's scales behind its rows ------------------------------------------------- */
 
-int step_planes(const struct step *s) { return s->c->attn == ATTN_MLA ? 1 : 2; }
-
-size_t step_rows_bytes(const struct step *s, int n) {
-    size_t width = (size_t)s->kv_like.heads * (size_t)s->kv_like.dim;
-    size_t row = up(dtype_bytes(s->kv_like.dtype, width * (size_t)n)) + (s->kv_like.scale ? up((size_t)n * (size_t)s->kv_like.heads * 4) : 0);
-    return row * (size_t)step_planes(s) * (size_t)s->c->n_layers;
+static size_t desc_bytes(const struct step *s, const struct cache_desc *d) { /* of a row's data */
+    return (dtype_bytes(s->kv, (size_t)d->heads * (size_t)d->dim) + 15) & ~(size_t)15;
 }
+static size_t desc_scales(const struct step *s, const struct cache_desc *d) { return s->kv == DT_E4M3 ? (size_t)d->heads * 4 : 0; }
 
-/* The plane of n rows, in memory that begins at `mem`, which takes what plane p of a layer gets. */
-static struct kv_plane gathered(const struct step *s, char *mem, int layer, int p, int n) {
-    struct kv_plane k = s->kv_like;
-    size_t width = (size_t)k.heads * (size_t)k.dim, data = up(dtype_bytes(k.dtype, width * (size_t)n)), scale = k.scale ? up((size_t)n * (size_t)k.heads * 4) : 0;
-    char *at = mem + (data + scale) * (size_t)(layer * step_planes(s) + p);
-    k.data = at;
-    k.scale = scale ? (float *)(at + data) : NULL;
-    return k;
+int step_rows_plan(struct step *s, struct error *e) {
+    if (!(s->row_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->row_at))) return error_set(e, ERR_MEMORY, "no memory for steps");
+    for (int l = 0; l < s->c->n_layers; l++) {
+        struct cache_desc d[CACHE_PLANES];
+        s->row_at[l + 1] = s->row_at[l];
+        s->planes[l] = kv_planes(s->c, l, d);
+        for (int p = s->planes[l]; p-- > 0;) s->row_at[l + 1] += desc_bytes(s, &d[p]) + desc_scales(s, &d[p]);
+    }
+    return 0;
+}
+size_t step_rows_bytes(const struct step *s, int n) { return s->row_at[s->c->n_layers] * (size_t)n; }
+
+/* The planes of a layer for n rows, in memory of which `mem` is where the rows of layer `first` begin. */
+static int gathered(const struct step *s, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
+    struct cache_desc d[CACHE_PLANES];
+    int planes = kv_planes(s->c, layer, d);
+    char *at = mem + (s->row_at[layer] - s->row_at[first]) * (size_t)n;
+    for (int p = 0; p < planes; p++) {
+        size_t data = desc_bytes(s, &d[p]) * (size_t)n, scales = desc_scales(s, &d[p]) * (size_t)n;
+        out[p] = (struct kv_plane){.data = at, .scale = scales ? (float *)(at + data) : NULL, .heads = d[p].heads, .dim = d[p].dim, .dtype = (uint8_t)s->kv};
+        at += data + scales;
+    }
+    return planes;
 }
 
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total) {
     struct step *s = d->s;
     struct exec *x = gpu_stream_exec(d->main);
-    const struct work *w = &d->work[m - s->micro];
-    int width = s->kv_like.heads * s->kv_like.dim, rc = 0;
-    for (int p = 0; p < step_planes(s) && !rc; p++)
-        rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = gathered(s, d->rows, layer - d->first, p, total),
-                                                       .x = w->kv + (size_t)p * (size_t)m->n_dev * (size_t)width, .row0 = m->row0, .n = m->n_dev, .ldx = width});
+    struct kv_plane to[CACHE_PLANES];
+    const float *from = d->work[m - s->micro].kv; /* all rows of a plane, then of the next */
+    int planes = gathered(s, d->rows, d->first, layer, total, to), rc = 0;
+    for (int p = 0; p < planes && !rc; p++) {
+        int width = to[p].heads * to[p].dim;
+        rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = to[p], .x = from, .row0 = m->row0, .n = m->n_dev, .ldx = width});
+        from += (size_t)m->n_dev * (size_t)width;
+    }
     return rc;
 }
 
 int step_rows_send(struct step_device *d, int total) {
-    struct step *s = d->s;
-    size_t layer = step_rows_bytes(s, total) / (size_t)s->c->n_layers;
-    return gpu_copy(d->main, s->host_rows + layer * (size_t)d->first, d->rows, layer * (size_t)(d->last - d->first), GPU_D2H);
+    const size_t *at = d->s->row_at, n = (size_t)total;
+    return gpu_copy(d->main, d->s->host_rows + at[d->first] * n, d->rows, (at[d->last] - at[d->first]) * n, GPU_D2H);
+}
+
+static void store_rows(const struct kv_plane *to, int row, const struct kv_plane *from, int from_row, int n) {
+    struct rows x = rows_of(from, from_row, n), y = rows_of(to, row, n);
+    memcpy((char *)to->data + y.at, (const char *)from->data + x.at, x.bytes);
+    if (x.scales) memcpy(to->scale + y.scale_at, from->scale + x.scale_at, x.scales * 4);
 }
 
 void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total) {
-    for (int l = 0; l < s->n_resident; l++)
-        for (int p = 0; p < step_planes(s); p++) {
-            struct kv_plane from = gathered(s, s->host_rows, l, p, total);
+    for (int l = 0; l < s->n_resident && m->n_dev; l++) {
+        struct kv_plane from[CACHE_PLANES];
+        int planes = gathered(s, s->host_rows, 0, l, total, from);
+        for (int p = 0; p < planes; p++)
             for (int i = 0; i < m->n_dev_spans; i++) {
                 const struct span *t = &m->spans[i];
                 const struct kv *kv = caller[m->source[i]].kv;
-                struct kv_plane to = p ? kv->v[l] : kv->k[l];
-                struct rows x = rows_of(&from, m->row0 + t->row, t->n), y = rows_of(&to, t->pos, t->n);
-                memcpy((char *)to.data + y.at, (const char *)from.data + x.at, x.bytes);
-                if (x.scales) memcpy(to.scale + y.scale_at, from.scale + x.scale_at, x.scales * 4);
+                store_rows(p ? &kv->v[l] : &kv->k[l], t->pos, &from[p], m->row0 + t->row, t->n);
             }
-        }
+    }
+}
+
+int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_stream *stream, int layer, int pos, int n, char *host) {
+    struct kv_plane to[CACHE_PLANES];
+    int planes = gathered(s, host, 0, layer, n, to), rc = 0;
+    for (int p = 0; p < planes && !rc; p++) {
+        const struct kv_plane *from = p ? &m->v[layer] : &m->k[layer];
+        struct rows x = rows_of(from, pos, n);
+        rc = gpu_copy(stream, to[p].data, (const char *)from->data + x.at, x.bytes, GPU_D2H);
+        if (!rc && x.scales) rc = gpu_copy(stream, to[p].scale, from->scale + x.scale_at, x.scales * 4, GPU_D2H);
+    }
+    return rc;
+}
+
+void step_mirror_store(struct step *s, const struct kv *kv, int pos, int n, char *host) {
+    for (int l = 0; l < s->n_resident; l++) {
+        struct kv_plane from[CACHE_PLANES];
+        int planes = gathered(s, host, 0, l, n, from);
+        for (int p = 0; p < planes; p++) store_rows(p ? &kv->v[l] : &kv->k[l], pos, &from[p], 0, n);
+    }
 }

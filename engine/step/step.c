@@ -8,7 +8,6 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/sample.h"
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
 
@@ -33,25 +32,25 @@ static int arrive(struct step_device *d, struct step_micro *m) { return gpu_numb
 static int device_attention(struct step *s, struct step_micro *m, int layer, int total) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
-    const struct layer *a = &d->attention[layer].view, *f = &d->ffn[layer].view;
-    TRY(block_attention(exec_of(d), s->c, a, layer, w, m->dev, m->n_dev_spans, m->n_dev));
+    const struct layer *y = &d->layer[layer].view;
+    TRY(block_attention(exec_of(d), s->c, y, layer, w, m->dev, m->n_dev_spans, m->n_dev));
     TRY(step_rows_keep(d, layer, m, total));
-    TRY(block_route(exec_of(d), s->c, f, layer, w, m->n_dev));
-    if (f->experts) {
+    TRY(block_route(exec_of(d), s->c, y, layer, w, m->n_dev));
+    if (y->experts) {
         size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
         TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
         TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
         TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
         TRY(arrive(d, m));
     }
-    return block_shared(exec_of(d), s->c, f, w, m->n_dev);
+    return block_shared(exec_of(d), s->c, y, w, m->n_dev);
 }
 
 /* What the processor adds, when it is there. w->xn has served. */
 static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
-    if (!d->ffn[layer].view.experts) return 0;
+    if (!d->layer[layer].view.experts) return 0;
     TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));
     TRY(gpu_copy(d->main, w->xn, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
     return exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden});
@@ -225,6 +224,17 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     return 0;
 }
 
+/* As op_linear's top: the first of the largest, -1 where one is no number. */
+static int32_t largest(const float *x, int n) {
+    int32_t best = 0;
+    bool good = true;
+    for (int32_t i = 0; i < n; i++) {
+        good &= x[i] == x[i];
+        if (x[i] > x[best]) best = i;
+    }
+    return good ? best : -1;
+}
+
 /* The first place where something was not finite, over all workspaces of the step. */
 static int check(struct step *s, int n, int32_t *top, struct error *e) {
     int at = atomic_load(s->head.bad);
@@ -240,7 +250,7 @@ static int check(struct step *s, int n, int32_t *top, struct error *e) {
     for (int row = 0, i = 0; i < s->n_micros; row += s->micro[i++].n) {
         const struct step_micro *m = &s->micro[i];
         bool there = m->n_dev && s->n_resident == s->c->n_layers && s->dev[s->n_dev - 1].head;
-        for (int k = 0; there && k < m->n_dev; k++) top[row + k] = sample_top(s->logits + (size_t)(row + k) * (size_t)s->c->vocab, s->c->vocab);
+        for (int k = 0; there && k < m->n_dev; k++) top[row + k] = largest(s->logits + (size_t)(row + k) * (size_t)s->c->vocab, s->c->vocab);
     }
     for (int i = 0; i < n; i++)
         if (top[i] < 0) return error_set(e, ERR_MODEL, "the output head gave a logit that is not a number; the weights may be damaged: --verify reads them all");
@@ -368,12 +378,8 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     if (!s) return error_set(e, ERR_MEMORY, "no memory for steps");
     s->m = m;
     s->c = &m->w->config;
-    struct kv like;
-    int rc = kv_open(&like, s->c, 1, kv, e);
-    if (!rc) {
-        s->kv_like = like.k[0];
-        kv_close(&like);
-    }
+    s->kv = kv;
+    int rc = step_rows_plan(s, e);
     if (!rc && m->gpus) rc = step_devices_open(s, e);
     if (!rc) rc = step_processor_open(s, e);
     *out = s;
@@ -387,5 +393,6 @@ void step_close(struct step **sp) {
     *sp = NULL;
     step_processor_close(s);
     step_devices_close(s);
+    mem_free(s->row_at);
     mem_free(s);
 }
