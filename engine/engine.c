@@ -1,60 +1,11 @@
-#include <math.h>
-#include <stdio.h>
+/* An engine from its parts: weights, processor, devices, thread. */
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
-#include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
-#include "engine/model/arch.h"
-
-/* --- generation_config.json: stop ids and the vendor's sampling ------------------------------------------------------- */
-
-static int add_eos(struct engine *e, int64_t id) {
-    if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids that their vocabulary lacks */
-    for (int i = 0; i < e->info.n_eos; i++)
-        if (e->eos[i] == id) return 0;
-    int32_t *more = mem_realloc(e->eos, ((size_t)e->info.n_eos + 1) * sizeof *more);
-    if (!more) return ERR_MEMORY;
-    e->eos = more;
-    e->eos[e->info.n_eos++] = (int32_t)id;
-    e->info.eos = e->eos;
-    return 0;
-}
-
-static int read_generation(struct engine *e, struct error *err) {
-    const struct config *c = &e->weights.config;
-    struct engine_info *f = &e->info;
-    int rc = 0;
-    for (int i = 0; i < c->n_eos && !rc; i++) rc = add_eos(e, c->eos[i]);
-    f->temperature = f->top_p = f->min_p = f->repeat_penalty = NAN;
-    char path[4096], *text = NULL;
-    size_t n;
-    if (!rc) rc = file_join(path, sizeof path, e->dir, "generation_config.json", err);
-    if (rc || !file_exists(path)) return rc;
-    if ((rc = file_read(path, 1u << 20, &text, &n, err))) return rc;
-    struct arena a = {0};
-    struct json root;
-    rc = json_parse(&a, text, n, 0, path, &root, err);
-    if (!rc) {
-        const struct json *eos = json_get(&root, "eos_token_id");
-        for (uint32_t i = 0; !rc && eos && i < (eos->type == JSON_ARRAY ? eos->n : 1); i++)
-            rc = add_eos(e, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1));
-        f->temperature = json_num(json_get(&root, "temperature"), NAN);
-        f->top_p = json_num(json_get(&root, "top_p"), NAN);
-        f->min_p = json_num(json_get(&root, "min_p"), NAN);
-        f->repeat_penalty = json_num(json_get(&root, "repetition_penalty"), NAN);
-        int64_t k = json_int(json_get(&root, "top_k"), 0);
-        f->top_k = k > 0 && k < f->vocab ? (int)k : 0;
-        f->do_sample = json_bool(json_get(&root, "do_sample"), false);
-    }
-    arena_free(&a);
-    mem_free(text);
-    return rc;
-}
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
 
@@ -73,7 +24,7 @@ static int batch_rows(const struct config *c, int context) {
     return rows < context ? rows : context;
 }
 
-static int check_modes(const struct engine_params *p, struct error *e) {
+int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
     struct gpu_spec spec = {0};
     int rc = none ? 0 : gpu_parse(&spec, p->gpus, e);
@@ -111,7 +62,7 @@ static int open_machine(struct engine *e, struct error *err) {
     if (!(e->machine.cpu = cpu_exec_open(e->pool, level, err))) return ERR_MEMORY;
     if ((rc = work_open(&e->prefill_work, c, batch_rows(c, e->info.context), NULL, NULL, NULL, err))) return rc;
     if ((rc = work_open(&e->decode_work, c, ENGINE_BATCH, NULL, NULL, NULL, err))) return rc;
-    e->logits = mem_alloc((size_t)ENGINE_BATCH * (size_t)c->vocab * sizeof *e->logits);
+    e->logits = mem_alloc((size_t)(ENGINE_BATCH + 1) * (size_t)c->vocab * sizeof *e->logits);
     e->scratch = mem_alloc((size_t)c->vocab * sizeof *e->scratch);
     e->machine.touched = mem_calloc((size_t)c->n_experts + 1, 1);
     if (!e->logits || !e->scratch || !e->machine.touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
@@ -136,6 +87,9 @@ static int open_machine(struct engine *e, struct error *err) {
         e->machine.guess = &e->guess_work;
     }
     e->machine.w = &e->weights;
+    e->machine.run = engine_run;
+    e->machine.wake = engine_wake;
+    e->machine.owner = e;
     e->machine.prefill = &e->prefill_work;
     e->machine.decode = &e->decode_work;
     int moe = 0;
@@ -152,17 +106,11 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     if (!e) return error_set(err, ERR_MEMORY, "no memory for the engine");
     e->params = *p;
     if (!e->params.kv) e->params.kv = DT_BF16;
-    e->fd = -1;
+    e->fd = e->wake = -1;
     pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->work, NULL);
-    pthread_cond_init(&e->room, NULL);
-    pthread_cond_init(&e->event, &attr);
-    pthread_condattr_destroy(&attr);
+    pthread_cond_init(&e->over, NULL);
     mem_prefer_huge(p->hugepages);
-    int rc = check_modes(p, err);
+    int rc = engine_check_modes(p, err);
     e->dir = mem_strdup(p->dir);
     e->name = last_part(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
@@ -183,8 +131,8 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
         rc = error_set(err, ERR_MEMORY, "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; take a smaller one with -c or --kv fp8", p->context, need >> 20, have >> 20);
         goto fail;
     }
-    if ((rc = read_generation(e, err)) || (rc = open_machine(e, err))) goto fail;
-    if ((e->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || pthread_create(&e->thread, NULL, engine_thread, e)) {
+    if ((rc = generation_read(e, err)) || (rc = open_machine(e, err))) goto fail;
+    if ((e->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake = eventfd(0, EFD_CLOEXEC)) < 0 || pthread_create(&e->thread, NULL, engine_thread, e)) {
         rc = error_set(err, ERR_RUNTIME, "cannot start the engine's thread");
         goto fail;
     }
@@ -212,10 +160,7 @@ void engine_close(struct engine **ep) {
     *ep = NULL;
     atomic_store(&e->closing, 1);
     for (struct session *s = e->sessions; s; s = s->next) atomic_store(&s->cancel, 1);
-    pthread_mutex_lock(&e->lock);
-    pthread_cond_broadcast(&e->work);
-    pthread_cond_broadcast(&e->room);
-    pthread_mutex_unlock(&e->lock);
+    if (e->wake >= 0) engine_wake(e);
     if (e->started) pthread_join(e->thread, NULL);
     while (e->sessions) {
         struct session *s = e->sessions;
@@ -232,10 +177,9 @@ void engine_close(struct engine **ep) {
     pool_close(&e->pool);
     weights_close(&e->weights);
     if (e->fd >= 0) close(e->fd);
+    if (e->wake >= 0) close(e->wake);
     pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->work);
-    pthread_cond_destroy(&e->room);
-    pthread_cond_destroy(&e->event);
+    pthread_cond_destroy(&e->over);
     mem_free(e->machine.touched);
     mem_free(e->logits);
     mem_free(e->scratch);
@@ -249,89 +193,4 @@ const struct engine_info *engine_info(const struct engine *e) { return &e->info;
 int engine_fd(const struct engine *e) { return e->fd; }
 uint64_t engine_token_bytes(const struct engine *e) { return weights_token_bytes(&e->weights); }
 uint64_t engine_token_flops(const struct engine *e) { return weights_token_flops(&e->weights); }
-
-int engine_describe(struct buf *out) {
-    char all[300];
-    arch_list(all, sizeof all);
-    char devices[400];
-    gpu_describe(devices, sizeof devices);
-    buf_fmt(out, "cpu: %s\ndevices: %s\nfamilies: %s\n", cpu_describe(), devices, all);
-    return out->failed ? ERR_MEMORY : 0;
-}
-
-/* --- --inspect and --verify ------------------------------------------------------------------------------------------------ */
-
-static void put_mat(struct buf *b, const char *key, const struct mat *m) {
-    if (!m->data || !b->len) return;
-    buf_str(b, b->data[b->len - 1] == '{' ? "" : ",");
-    buf_fmt(b, "\"%s\":{\"dtype\":\"%s\",\"shape\":[%d,%d]", key, dtype_name(m->dtype), m->rows, m->cols);
-    if (m->scale) buf_fmt(b, ",\"block\":[%d,%d],\"scale_dtype\":\"%s\"", m->block_rows, m->block_cols, dtype_name(m->scale_dtype));
-    buf_str(b, "}");
-}
-
-static void put_skipped(struct buf *b, const struct checkpoint *f) {
-    int shown = 0;
-    for (size_t i = 0; i < f->n_tensors && shown < 8; i++)
-        if (!f->tensors[i].used) {
-            buf_str(b, shown++ ? "," : "");
-            json_quote(b, f->tensors[i].name, strlen(f->tensors[i].name));
-        }
-}
-
-int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e) {
-    struct weights w;
-    int rc = check_modes(p, e);
-    if (!rc) rc = weights_open(&w, p->dir, p->force, e);
-    if (rc) return rc;
-    const struct config *c = &w.config;
-    enum dtype kv = p->kv ? p->kv : DT_BF16;
-    enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
-    int moe = 0, first = -1;
-    for (int i = 0; i < c->n_layers; i++) {
-        moe += c->layer[i].moe;
-        if (c->layer[i].moe && first < 0) first = i;
-    }
-    buf_str(b, "{\"path\":");
-    json_quote(b, p->dir, strlen(p->dir));
-    buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
-    json_quote(b, c->model_type, strlen(c->model_type));
-    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", c->n_layers, moe, c->hidden, c->vocab, c->max_context);
-    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", c->attn == ATTN_MLA ? "mla" : "gqa", c->n_heads,
-            c->attn == ATTN_MLA ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
-    if (c->attn == ATTN_MLA) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
-    static const char *const ropes[] = {"default", "linear", "yarn", "llama3"};
-    buf_fmt(b, ",\"window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", c->layer[0].window, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
-    if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
-    buf_fmt(b, "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}", c->n_experts, c->topk,
-            c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, c->score == SCORE_SIGMOID ? "sigmoid" : "softmax");
-    buf_str(b, ",\"formats\":{");
-    put_mat(b, "embedding", &w.embed);
-    put_mat(b, "head", &w.head);
-    put_mat(b, "attention_out", &w.layers[0].o);
-    if (first >= 0) {
-        put_mat(b, "router", &w.layers[first].router);
-        put_mat(b, "expert_gate", &w.layers[first].experts[0].gate);
-        put_mat(b, "expert_down", &w.layers[first].experts[0].down);
-    }
-    buf_fmt(b, "},\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}", w.bytes_routed,
-            w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
-    buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp);
-    put_skipped(b, &w.files);
-    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[]}}", cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
-    weights_close(&w);
-    return b->failed ? error_set(e, ERR_MEMORY, "no memory for the report") : 0;
-}
-
-static int verify_progress(void *ctx, double share) {
-    const struct engine_params *p = ctx;
-    return p->progress ? p->progress(p->progress_ctx, "verify", share) : 0;
-}
-
-int engine_verify(const struct engine_params *p, struct error *e) {
-    struct weights w;
-    int rc = weights_open(&w, p->dir, p->force, e);
-    if (rc) return rc;
-    rc = weights_verify(&w, verify_progress, (void *)p, e);
-    weights_close(&w);
-    return rc;
 }

@@ -94,9 +94,10 @@ struct request {
 };
 /* Queues one turn; returns at once. ERR_CONTEXT with both counts when it cannot fit; ERR_RUNTIME when the session is busy. */
 int session_submit(struct session *s, const struct request *r, struct error *e);
-/* Stops the running turn soon (well under 200 ms); its EVENT_DONE follows with DONE_CANCELLED. Async-signal-safe. */
+/* Stops the running or queued turn soon (well under 200 ms, whatever others do); its EVENT_DONE follows with DONE_CANCELLED.
+ * What was read of the prompt stays in the cache by whole batches. Async-signal-safe; from any thread. */
 void session_cancel(struct session *s);
-bool session_busy(const struct session *s);
+bool session_busy(const struct session *s); /* from submit until the turn's last event was taken */
 int session_tokens(const struct session *s, const int32_t **tokens); /* what the KV cache holds; only while not busy */
 
 enum event_kind { EVENT_NONE, EVENT_PROGRESS, EVENT_TOKEN, EVENT_DONE, EVENT_ERROR };
@@ -104,7 +105,7 @@ enum done_reason { DONE_STOP, DONE_LENGTH, DONE_CONTEXT, DONE_CANCELLED };
 struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft from submit to first token; decode from first to last token */
-    uint64_t bytes_read;                         /* of weights, whole turn, as touched by the operations */
+    uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
     const char *prefill_mode, *decode_mode;      /* "cpu", "slp", "dslp"; "single", "dual" */
     char why[256];                               /* --explain: the reason in one line */
 };
@@ -119,6 +120,8 @@ struct event {
     struct error error;        /* EVENT_ERROR: the turn ended with this; the session lives */
     struct turn_stats stats;   /* EVENT_DONE, EVENT_ERROR */
 };
-/* Takes the next event, waiting up to timeout_ms (-1: for ever, 0: not at all). True when there was one. */
+/* Takes the next event of any session, in order of arrival, waiting up to timeout_ms (-1: for ever, 0: not at all). True when
+ * there was one. Nothing is lost: a session with 1,024 unread tokens waits until one is read, others go on; only an unread
+ * EVENT_PROGRESS gives way to a newer one. */
 bool engine_poll(struct engine *e, struct event *out, int timeout_ms);
-int engine_fd(const struct engine *e); /* readable while events wait: for poll() beside the terminal */
+int engine_fd(const struct engine *e); /* readable while events wait, and until engine_poll found none: for poll() beside the terminal */

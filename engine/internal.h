@@ -1,6 +1,6 @@
 #pragma once
-/* What engine.c and session.c share. One mutex guards the queue, the sessions' states and the event ring; the engine's
- * thread works without it. */
+/* What the engine's own files share. One mutex guards the queue, the sessions' states and their unread events; the engine's
+ * thread computes without it, on sessions that it holds. */
 #include <pthread.h>
 
 #include "cpu/ops.h"
@@ -11,14 +11,16 @@
 #include "engine/sched/mode.h"
 #include "engine/sched/policy.h"
 
-enum { ENGINE_EVENTS = 1024, ENGINE_BATCH = 16 };
+enum { ENGINE_EVENTS = 1024, ENGINE_BATCH = 16 }; /* unread tokens of a session: it waits for its reader then; rows of a step */
 
-enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE };
+/* ENDED: the turn is over, its last event waits to be read. Changed by session_move alone. */
+enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
 struct session {
     struct engine *engine;
     struct session *next; /* in engine->sessions */
     _Atomic int state;
     _Atomic int cancel;
+    bool held;            /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
     struct kv kv;
     int32_t *tokens;      /* what the KV cache holds, then what is to be prefilled */
     size_t cap;
@@ -27,13 +29,21 @@ struct session {
     struct request request;
     int32_t *stop_ids;
     uint64_t order;       /* first come, first served */
-    int32_t pending;      /* sampled, not yet in the cache */
+    uint64_t stepped;     /* the engine's step that it last took part in */
     int answered;
-    double submitted, first, prefill_begin;
-    uint64_t bytes_before;
-    double told, told_share;
+    double submitted, first;
     struct turn_stats stats;
+    /* Events not read yet, each with its number in order of arrival: the latest progress, tokens, the end. */
+    struct {
+        uint64_t order;
+        int32_t token;
+    } unread[ENGINE_EVENTS];
+    int first_unread, n_unread;
+    uint64_t progress_order, end_order; /* 0: none */
+    struct event progress, end;
 };
+
+struct piece; /* loop.c */
 
 struct engine {
     struct engine_params params;
@@ -45,20 +55,40 @@ struct engine {
     struct work prefill_work, decode_work, guess_work;
     char *dir, *name;
     int32_t *eos;
-    float *logits;               /* [ENGINE_BATCH, vocab] */
+    float *logits;               /* [ENGINE_BATCH + 1, vocab]; the last row is the prefill's */
     struct sample_item *scratch; /* [vocab] */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
-    pthread_cond_t work, room, event; /* something to do; space in the ring; an event is there */
+    pthread_cond_t over; /* a turn or a piece of work is */
     _Atomic int closing;
     struct session *sessions;
-    uint64_t orders;
+    struct piece *pieces;        /* work of other threads for this one, in order */
+    uint64_t orders, events, steps; /* turns queued, events sent, steps taken so far */
+    int unread;                  /* events of all sessions */
+    int fd, wake;                /* eventfds: readable while events wait; what the engine's thread sleeps on */
+    /* The one prefill that runs. */
+    struct session *reading;
+    const struct mode *mode;     /* NULL: not begun */
+    struct prefill_job job;
+    double begun, worked, told;  /* when; seconds of the engine's thread in it; when its progress was last told */
     double last_decode, cpu_speed; /* when a session last answered; tokens/s of the last prefill on the processor; 0: never */
-    struct event ring[ENGINE_EVENTS];
-    size_t head, count;
-    int fd;
+    double balance;              /* seconds that decoders had more than the prefill beside them */
 };
 
-void *engine_thread(void *engine);                  /* session.c */
-void engine_emit(struct engine *e, const struct event *ev); /* waits for room */
+/* session.c. All but the last under the lock. */
+void session_move(struct session *s, enum session_state to);
+void session_end(struct session *s, enum done_reason reason, int rc, const struct error *why);
+void session_tell_token(struct session *s, int32_t id);
+void session_tell_progress(struct session *s, const struct event *ev);
+void session_reap(struct engine *e); /* ends cancelled turns that nobody works on */
+void engine_wake(void *engine);      /* async-signal-safe */
+
+/* loop.c */
+void *engine_thread(void *engine);
+/* Has the engine's thread, which owns the processor, call fn(arg) between two pieces of its own work; waits for it and
+ * returns its result. From any other thread. */
+int engine_run(void *engine, int (*fn)(void *arg), void *arg);
+
+int engine_check_modes(const struct engine_params *p, struct error *e);   /* engine.c */
+int generation_read(struct engine *e, struct error *err);                 /* generation.c: stop ids, the vendor's sampling */

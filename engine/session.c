@@ -1,54 +1,131 @@
-/* Turns: a queue of prefills (first come, first served), a batch of decodes, and the events they send. The engine's thread
- * is the only one that computes; while it prefills one session it lets the others decode between layers. */
-#include <stdio.h>
+/* Sessions: what state each is in, and the events that wait to be read. Who computes, and when, is loop.c. */
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
 
-/* --- Events: a bounded ring; the engine waits when nobody reads ------------------------------------------------------- */
+/* --- States ----------------------------------------------------------------------------------------------------------------- */
 
-void engine_emit(struct engine *e, const struct event *ev) {
-    pthread_mutex_lock(&e->lock);
-    while (e->count == ENGINE_EVENTS && !atomic_load(&e->closing)) pthread_cond_wait(&e->room, &e->lock);
-    if (e->count < ENGINE_EVENTS) {
-        e->ring[(e->head + e->count++) % ENGINE_EVENTS] = *ev;
-        uint64_t one = 1;
-        if (write(e->fd, &one, sizeof one) < 0) {} /* full counter: it is readable already */
-        pthread_cond_signal(&e->event);
+void session_move(struct session *s, enum session_state to) {
+    static const int may_follow[] = {
+        [SESSION_IDLE] = 1 << SESSION_QUEUED,
+        [SESSION_QUEUED] = 1 << SESSION_PREFILL | 1 << SESSION_ENDED,
+        [SESSION_PREFILL] = 1 << SESSION_DECODE | 1 << SESSION_ENDED,
+        [SESSION_DECODE] = 1 << SESSION_ENDED,
+        [SESSION_ENDED] = 1 << SESSION_IDLE,
+    };
+    struct engine *e = s->engine;
+    int from = atomic_load(&s->state);
+    assert(may_follow[from] >> to & 1);
+    assert(0 <= s->n_kv && s->n_kv <= s->n && s->n <= e->info.context);
+    assert((e->reading == s) == (from == SESSION_PREFILL));
+    if (from == SESSION_PREFILL) e->reading = NULL;
+    switch (to) {
+    case SESSION_IDLE: assert(!s->n_unread && !s->progress_order && !s->end_order && !s->held); break;
+    case SESSION_QUEUED: assert(s->n_kv < s->n && !s->answered && !s->n_unread && !s->end_order); break;
+    case SESSION_PREFILL:
+        assert(!e->reading);
+        e->reading = s;
+        break;
+    case SESSION_DECODE: assert(s->n_kv == s->n - 1 && s->answered == 1); break;
+    case SESSION_ENDED: assert(s->end_order && !s->held && !s->stop_ids); break;
     }
-    pthread_mutex_unlock(&e->lock);
+    atomic_store(&s->state, (int)to);
+}
+
+static void signal_fd(int fd) {
+    uint64_t one = 1;
+    int saved = errno;
+    if (write(fd, &one, sizeof one) < 0) {} /* full counter: it is readable already */
+    errno = saved;
+}
+void engine_wake(void *engine) { signal_fd(((struct engine *)engine)->wake); }
+
+/* One more event waits; its number. */
+static uint64_t announce(struct engine *e) {
+    if (!e->unread++) signal_fd(e->fd);
+    return ++e->events;
+}
+
+void session_end(struct session *s, enum done_reason reason, int rc, const struct error *why) {
+    struct engine *e = s->engine;
+    s->stats.answer_tokens = s->answered;
+    if (s->answered) s->stats.decode_s = clock_now() - s->first;
+    s->end = (struct event){.kind = rc ? EVENT_ERROR : EVENT_DONE, .session = s, .reason = reason, .stats = s->stats};
+    if (rc) s->end.error = *why;
+    mem_free(s->stop_ids);
+    s->stop_ids = NULL;
+    s->held = false;
+    s->end_order = announce(e);
+    session_move(s, SESSION_ENDED);
+    pthread_cond_broadcast(&e->over);
+}
+
+void session_reap(struct engine *e) {
+    for (struct session *s = e->sessions; s; s = s->next) {
+        int state = atomic_load(&s->state);
+        bool free = state == SESSION_QUEUED || (state == SESSION_DECODE && !s->held);
+        if (free && atomic_load(&s->cancel)) session_end(s, DONE_CANCELLED, 0, NULL);
+    }
+}
+
+/* --- Events: each session keeps its own until they are read --------------------------------------------------------------- */
+
+void session_tell_token(struct session *s, int32_t id) {
+    assert(s->n_unread < ENGINE_EVENTS);
+    int at = (s->first_unread + s->n_unread++) % ENGINE_EVENTS;
+    s->unread[at].order = announce(s->engine);
+    s->unread[at].token = id;
+}
+
+void session_tell_progress(struct session *s, const struct event *ev) {
+    s->progress = *ev; /* in place of one that is not read yet */
+    if (!s->progress_order) s->progress_order = announce(s->engine);
+}
+
+/* The number of the next event of a session: its kinds follow each other. */
+static uint64_t next_order(const struct session *s) { return s->progress_order ? s->progress_order : s->n_unread ? s->unread[s->first_unread].order : s->end_order; }
+
+static void take(struct session *s, struct event *out) {
+    struct engine *e = s->engine;
+    e->unread--;
+    if (s->progress_order) {
+        *out = s->progress;
+        s->progress_order = 0;
+    } else if (s->n_unread) {
+        *out = (struct event){.kind = EVENT_TOKEN, .session = s, .token = s->unread[s->first_unread].token};
+        s->first_unread = (s->first_unread + 1) % ENGINE_EVENTS;
+        if (s->n_unread-- == ENGINE_EVENTS) engine_wake(e); /* it had to wait for room */
+    } else {
+        *out = s->end;
+        s->end_order = 0;
+        session_move(s, SESSION_IDLE);
+    }
 }
 
 bool engine_poll(struct engine *e, struct event *out, int timeout_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    if (timeout_ms > 0) {
-        until.tv_sec += timeout_ms / 1000;
-        until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&e->lock);
-    while (!e->count && timeout_ms) {
-        if (timeout_ms < 0) pthread_cond_wait(&e->event, &e->lock);
-        else if (pthread_cond_timedwait(&e->event, &e->lock, &until)) break;
-    }
-    bool got = e->count > 0;
-    if (got) {
-        *out = e->ring[e->head];
-        e->head = (e->head + 1) % ENGINE_EVENTS;
-        e->count--;
-        pthread_cond_signal(&e->room);
-    }
-    if (!e->count) {
+    double until = clock_now() + timeout_ms * 1e-3;
+    for (;;) {
+        struct session *next = NULL;
         uint64_t drop;
-        if (read(e->fd, &drop, sizeof drop) < 0) {} /* already empty */
+        pthread_mutex_lock(&e->lock);
+        session_reap(e); /* here too, since the engine's thread may be in the middle of something long */
+        for (struct session *s = e->sessions; s; s = s->next)
+            if (next_order(s) && (!next || next_order(s) < next_order(next))) next = s;
+        if (next) take(next, out);
+        bool signalled = !next && read(e->fd, &drop, sizeof drop) > 0; /* by a cancel perhaps: look again */
+        pthread_mutex_unlock(&e->lock);
+        if (next) return true;
+        if (signalled) continue;
+        double left = until - clock_now();
+        if (timeout_ms >= 0 && left <= 0) return false;
+        poll(&(struct pollfd){.fd = e->fd, .events = POLLIN}, 1, timeout_ms < 0 ? -1 : (int)(left * 1e3) + 1);
     }
-    pthread_mutex_unlock(&e->lock);
-    return got;
 }
 
 /* --- Sessions ------------------------------------------------------------------------------------------------------------- */
@@ -71,46 +148,31 @@ int session_open(struct engine *e, struct session **out, struct error *err) {
     return 0;
 }
 
-static void free_request(struct session *s) {
-    mem_free(s->stop_ids);
-    s->stop_ids = NULL;
-}
-
 void session_close(struct session **sp) {
     struct session *s = *sp;
     if (!s) return;
     struct engine *e = s->engine;
     session_cancel(s);
     pthread_mutex_lock(&e->lock);
-    while (atomic_load(&s->state) != SESSION_IDLE && e->started && !atomic_load(&e->closing)) {
-        /* The turn ends with an event; make room for it if nobody reads any more. */
-        while (e->count == ENGINE_EVENTS) e->head = (e->head + 1) % ENGINE_EVENTS, e->count--;
-        pthread_cond_signal(&e->room);
-        pthread_mutex_unlock(&e->lock);
-        usleep(1000);
-        pthread_mutex_lock(&e->lock);
-    }
-    for (struct session **p = &e->sessions; *p; p = &(*p)->next)
-        if (*p == s) {
-            *p = s->next;
-            break;
-        }
-    /* Events of a session that is gone would point nowhere. */
-    size_t kept = 0;
-    for (size_t i = 0; i < e->count; i++) {
-        struct event ev = e->ring[(e->head + i) % ENGINE_EVENTS];
-        if (ev.session != s) e->ring[(e->head + kept++) % ENGINE_EVENTS] = ev;
-    }
-    e->count = kept;
+    session_reap(e);
+    int state;
+    while ((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) pthread_cond_wait(&e->over, &e->lock);
+    while (next_order(s)) take(s, &(struct event){0}); /* events of a session that is gone would point nowhere */
+    struct session **p = &e->sessions;
+    while (*p != s) p = &(*p)->next;
+    *p = s->next;
     pthread_mutex_unlock(&e->lock);
-    free_request(s);
     kv_close(&s->kv);
     mem_free(s->tokens);
     mem_free(s);
     *sp = NULL;
 }
 
-void session_cancel(struct session *s) { atomic_store(&s->cancel, 1); }
+void session_cancel(struct session *s) {
+    atomic_store(&s->cancel, 1);
+    engine_wake(s->engine);
+    signal_fd(s->engine->fd); /* whoever waits for events may be sooner than the engine's thread */
+}
 bool session_busy(const struct session *s) { return atomic_load(&s->state) != SESSION_IDLE; }
 int session_tokens(const struct session *s, const int32_t **tokens) {
     *tokens = s->tokens;
@@ -160,205 +222,8 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     atomic_store(&s->cancel, 0);
     pthread_mutex_lock(&e->lock);
     s->order = ++e->orders;
-    atomic_store(&s->state, SESSION_QUEUED);
-    pthread_cond_signal(&e->work);
+    session_move(s, SESSION_QUEUED);
     pthread_mutex_unlock(&e->lock);
+    engine_wake(e);
     return 0;
-}
-
-/* --- How a turn ends ------------------------------------------------------------------------------------------------------ */
-
-static void finish(struct session *s, enum done_reason reason, int rc, const struct error *why) {
-    struct engine *e = s->engine;
-    double now = clock_now();
-    s->stats.answer_tokens = s->answered;
-    if (s->answered) s->stats.decode_s = now - s->first;
-    s->stats.bytes_read = atomic_load(&e->machine.bytes_read) - s->bytes_before;
-    struct event ev = {.kind = rc ? EVENT_ERROR : EVENT_DONE, .session = s, .reason = reason, .stats = s->stats};
-    if (rc) ev.error = *why;
-    free_request(s);
-    atomic_store(&s->state, SESSION_IDLE); /* before the event: who reads it may submit the next turn at once */
-    engine_emit(e, &ev);
-}
-
-static bool is_stop(const struct session *s, int32_t id) {
-    const struct engine_info *f = &s->engine->info;
-    if (!(s->request.flags & REQUEST_NO_EOS))
-        for (int i = 0; i < f->n_eos; i++)
-            if (f->eos[i] == id) return true;
-    for (int i = 0; i < s->request.n_stop_ids; i++)
-        if (s->stop_ids[i] == id) return true;
-    return false;
-}
-
-/* Draws the next token and tells it. top: the largest logit's, or -1 where that is not known. Returns false when the turn is
- * over (finish was called). */
-static bool draw(struct session *s, float *logits, int32_t top) {
-    struct engine *e = s->engine;
-    int32_t id = top >= 0 && sample_is_top(&s->request.sampling) ? top : sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n, (uint64_t)s->n, e->scratch);
-    double now = clock_now();
-    if (!s->answered) {
-        s->first = now;
-        s->stats.ttft_s = now - s->submitted;
-    }
-    if (is_stop(s, id)) {
-        finish(s, DONE_STOP, 0, NULL);
-        return false;
-    }
-    if (mem_grow(&s->tokens, &s->cap, (size_t)s->n + 1, sizeof *s->tokens)) {
-        struct error err = {0};
-        error_set(&err, ERR_MEMORY, "no memory for %d tokens", s->n + 1);
-        finish(s, DONE_STOP, ERR_MEMORY, &err);
-        return false;
-    }
-    s->tokens[s->n++] = id;
-    s->answered++;
-    engine_emit(e, &(struct event){.kind = EVENT_TOKEN, .session = s, .token = id});
-    if (s->answered >= s->request.max_tokens) {
-        finish(s, s->n >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
-        return false;
-    }
-    return true;
-}
-
-/* --- Decode: one token for every session that answers ---------------------------------------------------------------------- */
-
-static void decode_all(struct engine *e) {
-    struct session *batch[ENGINE_BATCH];
-    struct span spans[ENGINE_BATCH];
-    int32_t tokens[ENGINE_BATCH];
-    int n = 0;
-    pthread_mutex_lock(&e->lock);
-    for (struct session *s = e->sessions; s && n < ENGINE_BATCH; s = s->next)
-        if (atomic_load(&s->state) == SESSION_DECODE) batch[n++] = s;
-    pthread_mutex_unlock(&e->lock);
-    int live = 0;
-    for (int i = 0; i < n; i++) {
-        struct session *s = batch[i];
-        if (atomic_load(&s->cancel)) {
-            finish(s, DONE_CANCELLED, 0, NULL);
-            continue;
-        }
-        batch[live] = s;
-        spans[live] = (struct span){.k = s->kv.k, .v = s->kv.v, .row = live, .n = 1, .pos = s->n - 1};
-        tokens[live++] = s->tokens[s->n - 1];
-    }
-    if (!live) return;
-    struct error err = {0};
-    int32_t top[ENGINE_BATCH];
-    int rc = decode_step(&e->machine, spans, tokens, live, e->logits, top, live == 1 ? &batch[0]->cancel : &e->closing, &err);
-    e->last_decode = clock_now();
-    for (int i = 0; i < live; i++) {
-        struct session *s = batch[i];
-        if (rc == ERR_CANCELLED) finish(s, DONE_CANCELLED, 0, NULL);
-        else if (rc) finish(s, DONE_STOP, rc, &err);
-        else {
-            s->n_kv = s->n;
-            draw(s, e->logits + (size_t)i * (size_t)e->info.vocab, top[i]);
-        }
-    }
-}
-
-/* --- Prefill ---------------------------------------------------------------------------------------------------------------- */
-
-static void on_progress(void *ctx, const char *what, double done, double total) {
-    struct session *s = ctx;
-    struct engine *e = s->engine;
-    double now = clock_now(), spent = now - s->prefill_begin, share = total > 0 ? done / total : 1;
-    if (now - s->told >= 0.1) {
-        s->told = now;
-        int whole = s->n - s->stats.cached_tokens;
-        engine_emit(e, &(struct event){.kind = EVENT_PROGRESS, .session = s, .what = what, .done = (int)(share * whole), .total = whole,
-                                       .left_s = share > 0 ? spent * (1 - share) / share : -1});
-    }
-    decode_all(e); /* the others go on answering */
-}
-
-static const struct mode *choose(struct session *s, int n) {
-    const struct engine *e = s->engine;
-    const struct gpu_set *g = e->machine.gpus;
-    double now = clock_now(), link = g ? gpu_info(g->gpu[0])->h2d : 0;
-    struct policy_in in = {
-        .n_new = n, .n_gpus = g ? g->n : 0, .lost = g && g->lost, .ask = (enum policy_ask)e->params.prefill,
-        .since_decode_s = e->last_decode > 0 ? now - e->last_decode : -1, .cpu_tokens_per_s = e->cpu_speed,
-        .stream_s = link > 0 ? (double)e->weights.bytes_routed / link : 0,
-    };
-    for (struct session *o = e->sessions; o; o = o->next) in.decoding |= atomic_load(&o->state) == SESSION_DECODE;
-    char why[160];
-    static const struct mode *const modes[] = {[POLICY_CPU] = &mode_cpu, [POLICY_SLP] = &mode_slp, [POLICY_DSLP] = &mode_dslp};
-    const struct mode *mode = modes[policy_prefill(&in, why, sizeof why)];
-    if (mode == &mode_cpu) snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens on the processor (%s, %d threads): %s", n, e->info.level, e->info.threads, why);
-    else snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens stream-loaded on %d of %d devices (%.40s): %.110s", n, mode == &mode_dslp ? g->n : 1, g->n,
-                  gpu_info(g->gpu[0])->name, why);
-    s->stats.prefill_mode = mode->name;
-    return mode;
-}
-
-static void prefill(struct session *s) {
-    struct engine *e = s->engine;
-    s->prefill_begin = clock_now();
-    s->told = s->prefill_begin;
-    s->stats.queue_s = s->prefill_begin - s->submitted;
-    s->bytes_before = atomic_load(&e->machine.bytes_read);
-    int n = s->n - s->n_kv;
-    pthread_mutex_lock(&e->lock);
-    const struct mode *mode = choose(s, n);
-    pthread_mutex_unlock(&e->lock);
-    struct prefill_job j = {
-        .kv = &s->kv, .tokens = s->tokens + s->n_kv, .pos = s->n_kv, .n = n, .last = e->logits + (size_t)(ENGINE_BATCH - 1) * (size_t)e->info.vocab,
-        .all = s->request.logits, .all_ctx = s->request.logits_ctx, .cancel = &s->cancel, .progress = on_progress, .progress_ctx = s,
-    };
-    struct error err = {0};
-    float *own = mem_alloc((size_t)e->info.vocab * sizeof *own); /* decodes in between use e->logits */
-    int rc = own ? 0 : error_set(&err, ERR_MEMORY, "no memory for logits");
-    j.last = own;
-    if (!rc) rc = mode->prefill(&e->machine, &j, &err);
-    if (rc && mode != &mode_cpu && (rc == ERR_MEMORY || rc == ERR_RUNTIME)) { /* the device cannot; the processor can */
-        log_say(LOG_WARN, "%s prefill: %s; reading the prompt on the processor instead", mode->name, err.text);
-        snprintf(s->stats.why, sizeof s->stats.why, "%s failed: %.200s", mode->name, err.text);
-        s->stats.prefill_mode = mode_cpu.name;
-        err = (struct error){0};
-        rc = mode_cpu.prefill(&e->machine, &j, &err);
-    }
-    s->stats.prefill_s = clock_now() - s->prefill_begin;
-    if (!rc && mode == &mode_cpu && n >= 64 && !s->request.logits) e->cpu_speed = n / s->stats.prefill_s; /* the policy's crossover */
-    if (rc == ERR_CANCELLED) finish(s, DONE_CANCELLED, 0, NULL);
-    else if (rc) finish(s, DONE_STOP, rc, &err);
-    else {
-        s->n_kv = s->n;
-        if (!s->request.max_tokens) {
-            s->stats.ttft_s = clock_now() - s->submitted;
-            finish(s, s->n >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
-        } else if (draw(s, own, -1)) atomic_store(&s->state, SESSION_DECODE);
-    }
-    mem_free(own);
-}
-
-/* --- The engine's thread ------------------------------------------------------------------------------------------------------ */
-
-void *engine_thread(void *arg) {
-    struct engine *e = arg;
-    pool_enter(e->pool);
-    for (;;) {
-        struct session *first = NULL;
-        bool decoding = false;
-        pthread_mutex_lock(&e->lock);
-        for (;;) {
-            first = NULL;
-            decoding = false;
-            for (struct session *s = e->sessions; s; s = s->next) {
-                int state = atomic_load(&s->state);
-                decoding |= state == SESSION_DECODE;
-                if (state == SESSION_QUEUED && (!first || s->order < first->order)) first = s;
-            }
-            if (first || decoding || atomic_load(&e->closing)) break;
-            pthread_cond_wait(&e->work, &e->lock);
-        }
-        if (first) atomic_store(&first->state, SESSION_PREFILL);
-        pthread_mutex_unlock(&e->lock);
-        if (atomic_load(&e->closing)) return NULL;
-        if (first && atomic_load(&first->cancel)) finish(first, DONE_CANCELLED, 0, NULL);
-        else if (first) prefill(first);
-        else decode_all(e);
-    }
 }

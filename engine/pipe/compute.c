@@ -225,8 +225,11 @@ static int experts(struct rank *r, uint64_t *module, int layer) {
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
 }
 
+/* A rank that died may have sent garbage to this one before anybody noticed: then that is the reason. */
 static int not_finite(struct rank *r, int at) {
     struct error e = {0};
+    for (int i = 0; i < r->p->n_ranks; i++)
+        if (gpu_error(r->p->rank[i].g, &e)) return pipe_fail(r->p, e.code, &e);
     if (at == 0)
         error_set(&e, ERR_RUNTIME,
                   "a number that is not finite came out of the embedding; the weights may be damaged: --verify reads them all");

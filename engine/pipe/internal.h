@@ -26,6 +26,7 @@ struct rank {
     struct ring dense, experts;
     uint8_t *chosen;          /* [n_layers, experts of this rank] by any token; NULL: all are loaded */
     int n_chosen;             /* layers; under the pipe's lock */
+    int32_t *check_ids;       /* [experts of this rank] the loader's, for the job's check; NULL without one */
     struct work work;         /* of a chunk */
     /* device memory of all rows of this rank, and of all tokens for the experts */
     float *x, *xn, *cos, *sin, *shared_weight;

@@ -94,6 +94,18 @@ static int load_expert(struct rank *r, uint64_t k, int layer, int expert) {
     return rc;
 }
 
+/* What is about to be sent of a layer: its experts that are taken, or the rest of it. */
+static int check(struct rank *r, int layer, bool experts) {
+    const struct pipe_job *j = r->p->job;
+    struct error e = {0};
+    int n = 0;
+    if (!j->check) return 0;
+    for (int x = r->first; experts && x < r->last; x++)
+        if (ring_takes(r, layer, x - r->first)) r->check_ids[n++] = x;
+    int rc = experts && !n ? 0 : j->check(j->ctx, layer, experts ? r->check_ids : NULL, n, &e);
+    return rc ? pipe_fail(r->p, rc, &e) : 0;
+}
+
 /* The modules of each layer in the order of their use. Where the router has to say which experts come, the next layer's other
  * modules (one, when no more fit) go before them, so that the bus does not stand idle until it has run. */
 void *loader_thread(void *arg) {
@@ -103,9 +115,13 @@ void *loader_thread(void *arg) {
     int rc = 0, ahead = !r->chosen ? 0 : r->plan.dense < 4 ? 1 : 2, layers = p->c->n_layers;
     for (int l = 0; l < layers && !rc; l++) {
         uint64_t until = (uint64_t)(2 * l + 2 + (l < layers - 1 ? ahead : 0));
-        for (; dense < until && !rc; dense++) rc = load_dense(r, dense, (int)(dense / 2), dense % 2 ? MODULE_FFN : MODULE_ATTENTION);
+        for (; dense < until && !rc; dense++) {
+            if (dense % 2 == 0) rc = check(r, (int)(dense / 2), false);
+            if (!rc) rc = load_dense(r, dense, (int)(dense / 2), dense % 2 ? MODULE_FFN : MODULE_ATTENTION);
+        }
         if (rc || !p->job->w->layers[l].experts) continue;
         rc = ring_await(r, l);
+        if (!rc) rc = check(r, l, true);
         for (int e = r->first; e < r->last && !rc; e++)
             if (ring_takes(r, l, e - r->first)) rc = load_expert(r, expert++, l, e);
     }

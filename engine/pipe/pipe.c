@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/exchange.h"
 #include "engine/pipe/kvring.h"
@@ -166,6 +167,8 @@ int rank_open(struct rank *r, struct error *e) {
     if (!rc && pipe_few(p->c, p->job->n) && !all_to_all && !(r->chosen = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     r->k = mem_calloc(2 * (size_t)p->c->n_layers, sizeof *r->k);
+    if (p->job->check && !(r->check_ids = mem_alloc(((size_t)(r->last - r->first) + 1) * sizeof *r->check_ids)) && !rc)
+        rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     if (!rc && !r->k) rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     if (!rc) r->v = r->k + p->c->n_layers;
     return rc;
@@ -197,6 +200,7 @@ void rank_close(struct rank *r) {
     }
     gpu_host_free(r->g, r->host_offset);
     mem_free(r->chosen);
+    mem_free(r->check_ids);
     mem_free(r->k);
 }
 
@@ -320,7 +324,8 @@ static void take_stats(struct pipe *p, struct pipe_stats *s, double wall) {
 }
 
 int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct error *e) {
-    enum { ROWS = 64 };
+    enum { ROWS = 1024 }; /* embedded at once: others may have to be waited for each time */
+    int rows = j->n < ROWS ? j->n : ROWS;
     struct pipe *p = mem_calloc(1, sizeof *p);
     float *buf = NULL;
     double begin = clock_now();
@@ -331,7 +336,7 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->cond, NULL);
     int rc = 0;
-    if (!(buf = mem_alloc((size_t)ROWS * (size_t)p->c->hidden * 4 + ROWS * 4))) rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
+    if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4)))) rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (!rc && j->trace && !(p->trace = trace_open())) rc = error_set(e, ERR_MEMORY, "no memory for a trace");
     for (int i = 0; i < p->n_ranks; i++) {
         struct rank *r = &p->rank[i];
@@ -342,11 +347,11 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     }
     for (int i = 0; i < p->n_ranks && !rc; i++) rc = rank_open(&p->rank[i], e);
     if (!rc) {
-        run_threads(p, buf, ROWS);
+        run_threads(p, buf, rows);
         if (p->error.code) {
             *e = p->error;
             rc = e->code;
-        } else rc = take_results(p, buf, ROWS, e);
+        } else rc = take_results(p, buf, rows, e);
         if (rc && p->error.code) *e = p->error;
     }
     if (!rc && stats) take_stats(p, stats, clock_now() - begin);
@@ -354,7 +359,8 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     atomic_store(&p->stop, rc != 0);
     for (int i = 0; i < p->n_ranks; i++) rank_drain(&p->rank[i]);
     for (int i = 0; i < p->n_ranks; i++) rank_close(&p->rank[i]);
-    if (!rc && j->trace) rc = trace_write(p->trace, j->trace, e);
+    struct error lost_trace = {0};
+    if (!rc && j->trace && trace_write(p->trace, j->trace, &lost_trace)) log_say(LOG_WARN, "%s", lost_trace.text);
     trace_close(&p->trace);
     for (int i = 0; rc && i < j->ranks; i++) {
         struct error lost = {0};

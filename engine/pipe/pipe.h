@@ -69,6 +69,9 @@ struct pipe_job {
     /* Receives the final residual rows; n rows from row on. NULL: not wanted. Rows below `first` are not sent. */
     int (*result)(void *ctx, const float *x, int row, int n);
     int first;
+    /* NULL, or whether weights may be sent, before they are: the experts ids[0..n) of a layer, or all others of it (ids NULL). 0,
+     * or an error that ends the run. On the ranks' own threads. */
+    int (*check)(void *ctx, int layer, const int32_t *ids, int n, struct error *e);
     void *ctx;
     const _Atomic int *cancel;
     void (*progress)(void *ctx, const char *what, double done, double total); /* on the caller's thread; may take its time */
@@ -82,5 +85,6 @@ struct pipe_stats {
     double load, compute, exchange, both, span;
     uint64_t h2d, d2h, exchanged;            /* bytes enqueued; these three after a failure, too */
 };
-/* On the caller's thread; 0, or the first failure of any rank. Nothing of the run is left on the devices. */
+/* On the caller's thread; 0, or the first failure of any rank. Nothing of the run is left on the devices. A trace that cannot
+ * be written is a warning: the prompt has been read. */
 int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct error *e);

@@ -7,40 +7,55 @@
 
 struct gpu_set; /* the devices of an engine; NULL where there are none */
 
-/* What an engine hands to its modes. The decode workspace is separate, so that a prefill may let decodes run between its
- * chunks (yield). */
+/* What an engine hands to its modes. The engine's thread owns the processor: it alone uses the executor, the workspaces and
+ * the scan. Decodes have a workspace of their own, since their steps run between the layers of a prefill. */
 struct machine {
     const struct weights *w;
     struct exec *cpu;
     struct work *prefill, *decode; /* host memory */
     struct gpu_set *gpus;
     const char *trace;             /* file for the trace of a stream-loaded prefill; NULL: none */
-    _Atomic uint64_t bytes_read;   /* of weights, since opening */
+    _Atomic uint64_t bytes_read;   /* of weights, since opening; written by the owner */
     uint64_t expert_bytes;         /* of one routed expert */
     struct scan scan;              /* damaged weights are found before they are used */
     struct place *place;           /* weights copied by memory node; NULL: as they are mapped */
     struct fetch *fetch;           /* weights do not fit in memory: reads ahead of their use; NULL: they do */
     struct work *guess;            /* with fetch: where the next layer's router is tried */
     uint8_t *touched;              /* [n_experts] scratch for counting */
+    /* For threads beside the owner: run has it call fn(arg), waits, and returns what that returned; wake has it look at its
+     * prefill again. */
+    int (*run)(void *owner, int (*fn)(void *arg), void *arg);
+    void (*wake)(void *owner);
+    void *owner;
 };
 
+/* A prefill: what is asked for, and how far it is. Whoever opened it keeps it until close. */
 struct prefill_job {
     struct kv *kv;
     const int32_t *tokens; /* [n], at positions pos .. pos + n - 1 */
     int pos, n;
-    float *last;           /* [vocab] receives the logits of the last position; NULL: not wanted */
-    int (*all)(void *ctx, int position, const float *logits); /* NULL, or each position's logits in order */
+    float *last;           /* [vocab] receives the logits of the last position */
+    int (*all)(void *ctx, int position, const float *logits); /* NULL, or each position's logits in order; by the owner */
     void *all_ctx;
     const _Atomic int *cancel;
-    /* Called at least once a layer with tokens (or layers) done; may run decode steps of other sessions. */
-    void (*progress)(void *ctx, const char *what, double done, double total);
-    void *progress_ctx;
+    int told;              /* tokens whose logits all has had: another mode that goes on does not send them again */
+    int complete;          /* tokens whose rows in the KV cache are whole, in all layers; true after a failure as well */
+    _Atomic int ready;     /* advance has something to do; else a thread works, which sets it and wakes the owner */
+    _Atomic int done, total; /* of the mode's units; total 0: not known yet */
+    void *state;           /* the mode's own */
 };
 
+enum { PREFILL_MORE = 1 };
 struct mode {
     const char *name;
-    /* Returns 0 or an error code with *e filled; the KV cache then holds garbage from pos on, which nobody reads. */
-    int (*prefill)(struct machine *m, const struct prefill_job *j, struct error *e);
+    const char *unit; /* what done and total count */
+    /* Called by the owner of the processor. open begins; after an error nothing is left. advance, while j->ready, does a piece of
+     * the work, at most a layer or the head of a few rows: PREFILL_MORE, 0 at the end, or an error code with *e filled. Where
+     * the pieces end depends on the prompt alone. close follows the end or an error; what is not complete of the KV cache
+     * then is garbage that nobody reads. To stop one, set *cancel and go on to its end, which is then near. */
+    int (*open)(struct machine *m, struct prefill_job *j, struct error *e);
+    int (*advance)(struct machine *m, struct prefill_job *j, struct error *e);
+    void (*close)(struct machine *m, struct prefill_job *j);
 };
 extern const struct mode mode_cpu, mode_slp, mode_dslp;
 
@@ -48,12 +63,10 @@ extern const struct mode mode_cpu, mode_slp, mode_dslp;
 int decode_step(struct machine *m, const struct span *spans, const int32_t *tokens, int n, float *logits, int32_t *top, const _Atomic int *cancel,
                 struct error *e);
 
-/* Shared by modes: runs all layers over a batch on the CPU; rows of w->tokens and w->pos are filled in. Leaves the
- * residual stream in w->x. */
-int layers_cpu(struct machine *m, struct work *w, const struct span *spans, int n_spans, int n, const _Atomic int *cancel,
-               void (*layer_done)(void *ctx, int layer), void *ctx, struct error *e);
-/* ERR_RUNTIME naming the layer when w->bad was set; 0 else. */
+/* ERR_MODEL naming the layer when w->bad was set; 0 else. */
 int check_finite(const struct weights *m, const struct work *w, struct error *e);
-/* The same, and ERR_RUNTIME when one of the logits [vocab] is not finite. */
+/* The same, and ERR_MODEL when one of the logits [vocab] is not finite. */
 int check_logits(const struct weights *m, const struct work *w, const float *logits, struct error *e);
+/* Hands on the logits [n, vocab] of tokens at .. at + n of a job; w: the workspace of the head that made them. */
+int tell_logits(struct machine *m, struct prefill_job *j, const struct work *w, int at, int n, const float *logits, struct error *e);
 int op_error(int rc, struct error *e); /* text for an operation's code */

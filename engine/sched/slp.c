@@ -1,75 +1,160 @@
-/* Stream-loading prefill as a mode: the layers on one device (slp) or on all (dslp), embedding and head on the processor. */
+/* Stream-loading prefill as a mode: the layers on one device (slp) or on all (dslp), driven by a thread of its own. What it
+ * needs of the processor it has the owner do, in pieces of some milliseconds: the embedding, the first look at weights that
+ * are about to be sent, and the head. */
+#include <pthread.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/pipe.h"
 #include "engine/sched/mode.h"
 
+enum { HEAD_ROWS = 16 };
 struct slp {
     struct machine *m;
-    const struct prefill_job *j;
-    float *logits; /* [HEAD_ROWS, vocab] */
-    struct error error;
+    struct prefill_job *j;
+    pthread_t thread;
+    int ranks, rc;
+    struct pipe_stats stats;
+    float *logits;              /* [HEAD_ROWS, vocab] */
+    struct error error, inside; /* of the run; of the processor's part in it, which says more */
 };
-enum { HEAD_ROWS = 16 };
 
+/* --- The processor's part: each a piece that the owner runs ------------------------------------------------------------- */
+
+struct rows {
+    struct slp *s;
+    float *out;
+    const float *x;
+    int row, n;
+};
+
+static int embed_rows(void *arg) {
+    struct rows *r = arg;
+    struct exec *x = r->s->m->cpu;
+    x->cancel = r->s->j->cancel;
+    return x->ops->embed(x, &(struct op_embed){.out = r->out, .ids = r->s->j->tokens + r->row, .table = r->s->m->w->embed, .n = r->n});
+}
 static int embed(void *ctx, float *out, int row, int n) {
     struct slp *s = ctx;
-    struct exec *x = s->m->cpu;
-    x->cancel = s->j->cancel;
-    return x->ops->embed(x, &(struct op_embed){.out = out, .ids = s->j->tokens + row, .table = s->m->w->embed, .n = n});
+    return s->m->run(s->m->owner, embed_rows, &(struct rows){.s = s, .out = out, .row = row, .n = n});
 }
 
+static int head_rows(void *arg) {
+    struct rows *r = arg;
+    struct machine *m = r->s->m;
+    struct work *w = m->prefill;
+    m->cpu->cancel = r->s->j->cancel;
+    *w->bad = -1;
+    memcpy(w->x, r->x, (size_t)r->n * (size_t)m->w->config.hidden * sizeof *w->x);
+    int rc = block_head(m->cpu, m->w, w, 0, r->n, r->s->logits, NULL);
+    return rc ? op_error(rc, &r->s->inside) : tell_logits(m, r->s->j, w, r->row, r->n, r->s->logits, &r->s->inside);
+}
 static int result(void *ctx, const float *x, int row, int n) {
     struct slp *s = ctx;
-    const struct prefill_job *j = s->j;
-    struct work *w = s->m->prefill;
-    const struct weights *m = s->m->w;
-    size_t vocab = (size_t)m->config.vocab, hidden = (size_t)m->config.hidden;
-    int most = w->rows < HEAD_ROWS ? w->rows : HEAD_ROWS, rc = 0;
-    s->m->cpu->cancel = j->cancel;
-    for (int i = 0; i < n && !rc; i += most) {
-        int k = n - i < most ? n - i : most;
-        *w->bad = -1;
-        memcpy(w->x, x + (size_t)i * hidden, (size_t)k * hidden * sizeof *x);
-        if ((rc = block_head(s->m->cpu, m, w, 0, k, s->logits, NULL))) return op_error(rc, &s->error);
-        for (int t = 0; t < k && !rc; t++) {
-            const float *logits = s->logits + (size_t)t * vocab;
-            rc = check_logits(m, w, logits, &s->error);
-            if (!rc && j->all && j->all(j->all_ctx, j->pos + row + i + t, logits)) rc = error_set(&s->error, ERR_CANCELLED, "stopped");
-            if (!rc && j->last && row + i + t == j->n - 1) memcpy(j->last, logits, vocab * sizeof *logits);
-        }
+    int most = s->m->prefill->rows < HEAD_ROWS ? s->m->prefill->rows : HEAD_ROWS, rc = 0;
+    for (int i = 0; i < n && !rc; i += most)
+        rc = s->m->run(s->m->owner, head_rows, &(struct rows){.s = s, .x = x + (size_t)i * (size_t)s->m->w->config.hidden, .row = row + i, .n = n - i < most ? n - i : most});
+    return rc;
+}
+
+/* Weights that nobody looked at yet, before they go to a device. From memory that is some milliseconds a layer; from a disk
+ * it is cut, so that others have their turn. */
+struct look {
+    struct slp *s;
+    int layer, n, at;
+    const int32_t *ids;
+    struct error *e;
+};
+static int look_at(void *arg) {
+    enum { TOGETHER = 5 };
+    struct look *k = arg;
+    struct scan *scan = &k->s->m->scan;
+    if (!k->ids) return scan_dense(scan, k->layer, k->e);
+    int rc = 0;
+    for (double until = clock_now() + 0.03; k->at < k->n && !rc && clock_now() < until; k->at += TOGETHER)
+        rc = scan_experts(scan, k->layer, k->ids + k->at, k->n - k->at < TOGETHER ? k->n - k->at : TOGETHER, k->e);
+    return rc;
+}
+static int check(void *ctx, int layer, const int32_t *ids, int n, struct error *e) {
+    struct slp *s = ctx;
+    struct look k = {.s = s, .layer = layer, .ids = ids, .n = n, .e = e};
+    int rc = 0;
+    if (scan_seen(&s->m->scan, layer, ids, n)) return 0;
+    do {
+        if (atomic_load(s->j->cancel)) return error_set(e, ERR_CANCELLED, "stopped");
+        rc = s->m->run(s->m->owner, look_at, &k);
+    } while (!rc && k.at < n);
+    return rc;
+}
+
+/* --- The run ---------------------------------------------------------------------------------------------------------------- */
+
+static void progress(void *ctx, const char *what, double done, double total) {
+    struct slp *s = ctx;
+    atomic_store(&s->j->total, (int)total);
+    atomic_store(&s->j->done, (int)done);
+    s->m->wake(s->m->owner);
+}
+
+static void *run(void *arg) {
+    struct slp *s = arg;
+    struct pipe_job job = {.w = s->m->w,
+                           .set = s->m->gpus,
+                           .ranks = s->ranks,
+                           .k = s->j->kv->k,
+                           .v = s->j->kv->v,
+                           .pos = s->j->pos,
+                           .n = s->j->n,
+                           .embed = embed,
+                           .result = result,
+                           .check = check,
+                           .first = s->j->all ? s->j->told : s->j->n - 1,
+                           .ctx = s,
+                           .cancel = s->j->cancel,
+                           .progress = progress,
+                           .progress_ctx = s,
+                           .trace = s->m->trace};
+    s->rc = pipe_prefill(&job, &s->stats, &s->error);
+    if (s->rc && s->inside.code) s->error = s->inside;
+    atomic_store(&s->j->ready, 1);
+    s->m->wake(s->m->owner);
+    return NULL;
+}
+
+static int open_run(struct machine *m, struct prefill_job *j, int ranks, struct error *e) {
+    struct slp *s = mem_calloc(1, sizeof *s);
+    if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
+    int rc = s && s->logits ? 0 : error_set(e, ERR_MEMORY, "no memory for logits");
+    if (!rc) {
+        s->m = m, s->j = j, s->ranks = ranks;
+        j->state = s;
+        if (pthread_create(&s->thread, NULL, run, s)) rc = error_set(e, ERR_RUNTIME, "no thread for a stream-loaded prefill");
+    }
+    if (rc && s) {
+        mem_free(s->logits);
+        mem_free(s);
     }
     return rc;
 }
+static int open_slp(struct machine *m, struct prefill_job *j, struct error *e) { return open_run(m, j, 1, e); }
+static int open_dslp(struct machine *m, struct prefill_job *j, struct error *e) { return open_run(m, j, m->gpus->n, e); }
 
-static int run(struct machine *m, const struct prefill_job *j, int ranks, struct error *e) {
-    struct slp s = {.m = m, .j = j};
-    struct pipe_stats stats = {0};
-    if (!(s.logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s.logits)))
-        return error_set(e, ERR_MEMORY, "no memory for logits");
-    struct pipe_job job = {.w = m->w,
-                           .set = m->gpus,
-                           .ranks = ranks,
-                           .k = j->kv->k,
-                           .v = j->kv->v,
-                           .pos = j->pos,
-                           .n = j->n,
-                           .embed = embed,
-                           .result = result,
-                           .first = j->all ? 0 : j->n - 1,
-                           .ctx = &s,
-                           .cancel = j->cancel,
-                           .progress = j->progress,
-                           .progress_ctx = j->progress_ctx,
-                           .trace = m->trace};
-    int rc = pipe_prefill(&job, &stats, e);
-    if (rc && s.error.code) *e = s.error;
-    atomic_fetch_add(&m->bytes_read, stats.h2d);
-    mem_free(s.logits);
-    return rc;
+/* The thread is at its end. */
+static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
+    struct slp *s = j->state;
+    pthread_join(s->thread, NULL);
+    atomic_fetch_add(&m->bytes_read, s->stats.h2d);
+    if (s->rc) *e = s->error;
+    else j->complete = j->n;
+    return s->rc;
 }
-static int slp(struct machine *m, const struct prefill_job *j, struct error *e) { return run(m, j, 1, e); }
-static int dslp(struct machine *m, const struct prefill_job *j, struct error *e) { return run(m, j, m->gpus->n, e); }
 
-const struct mode mode_slp = {.name = "slp", .prefill = slp}, mode_dslp = {.name = "dslp", .prefill = dslp};
+static void close_run(struct machine *m, struct prefill_job *j) {
+    struct slp *s = j->state;
+    mem_free(s->logits);
+    mem_free(s);
+}
+
+const struct mode mode_slp = {.name = "slp", .unit = "layer", .open = open_slp, .advance = advance, .close = close_run};
+const struct mode mode_dslp = {.name = "dslp", .unit = "layer", .open = open_dslp, .advance = advance, .close = close_run};

@@ -96,6 +96,12 @@ int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct er
     return rc;
 }
 
+bool scan_seen(const struct scan *s, int layer, const int32_t *ids, int n) {
+    if (!ids) return *seen(s, layer, s->w->config.n_experts);
+    for (int i = 0; i < n; i++)
+        if (!*seen(s, layer, ids[i])) return false;
+    return true;
+}
 void scan_mark(struct scan *s, int layer, int expert) { *seen(s, layer, expert) = 1; }
 
 int scan_open(struct scan *s, const struct weights *w, struct pool *pool, struct error *e) {

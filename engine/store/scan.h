@@ -17,5 +17,7 @@ void scan_mark(struct scan *s, int layer, int expert);
  * tensor, row and column. */
 int scan_dense(struct scan *s, int layer, struct error *e);
 int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct error *e);
+/* Whether what the two above would look at was looked at before. Any thread. */
+bool scan_seen(const struct scan *s, int layer, const int32_t *ids, int n);
 /* The first NaN code among n bytes, or NULL. */
 const uint8_t *scan_e4m3(const uint8_t *p, size_t n);

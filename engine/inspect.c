@@ -1,0 +1,93 @@
+/* What is known without running anything: --inspect, --verify, --version. */
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/internal.h"
+#include "engine/model/arch.h"
+
+int engine_describe(struct buf *out) {
+    char all[300];
+    arch_list(all, sizeof all);
+    char devices[400];
+    gpu_describe(devices, sizeof devices);
+    buf_fmt(out, "cpu: %s\ndevices: %s\nfamilies: %s\n", cpu_describe(), devices, all);
+    return out->failed ? ERR_MEMORY : 0;
+}
+
+/* --- --inspect and --verify ------------------------------------------------------------------------------------------------ */
+
+static void put_mat(struct buf *b, const char *key, const struct mat *m) {
+    if (!m->data || !b->len) return;
+    buf_str(b, b->data[b->len - 1] == '{' ? "" : ",");
+    buf_fmt(b, "\"%s\":{\"dtype\":\"%s\",\"shape\":[%d,%d]", key, dtype_name(m->dtype), m->rows, m->cols);
+    if (m->scale) buf_fmt(b, ",\"block\":[%d,%d],\"scale_dtype\":\"%s\"", m->block_rows, m->block_cols, dtype_name(m->scale_dtype));
+    buf_str(b, "}");
+}
+
+static void put_skipped(struct buf *b, const struct checkpoint *f) {
+    int shown = 0;
+    for (size_t i = 0; i < f->n_tensors && shown < 8; i++)
+        if (!f->tensors[i].used) {
+            buf_str(b, shown++ ? "," : "");
+            json_quote(b, f->tensors[i].name, strlen(f->tensors[i].name));
+        }
+}
+
+int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e) {
+    struct weights w;
+    int rc = engine_check_modes(p, e);
+    if (!rc) rc = weights_open(&w, p->dir, p->force, e);
+    if (rc) return rc;
+    const struct config *c = &w.config;
+    enum dtype kv = p->kv ? p->kv : DT_BF16;
+    enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
+    int moe = 0, first = -1;
+    for (int i = 0; i < c->n_layers; i++) {
+        moe += c->layer[i].moe;
+        if (c->layer[i].moe && first < 0) first = i;
+    }
+    buf_str(b, "{\"path\":");
+    json_quote(b, p->dir, strlen(p->dir));
+    buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
+    json_quote(b, c->model_type, strlen(c->model_type));
+    buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", c->n_layers, moe, c->hidden, c->vocab, c->max_context);
+    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", c->attn == ATTN_MLA ? "mla" : "gqa", c->n_heads,
+            c->attn == ATTN_MLA ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
+    if (c->attn == ATTN_MLA) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
+    static const char *const ropes[] = {"default", "linear", "yarn", "llama3"};
+    buf_fmt(b, ",\"window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", c->layer[0].window, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
+    if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
+    buf_fmt(b, "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}", c->n_experts, c->topk,
+            c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, c->score == SCORE_SIGMOID ? "sigmoid" : "softmax");
+    buf_str(b, ",\"formats\":{");
+    put_mat(b, "embedding", &w.embed);
+    put_mat(b, "head", &w.head);
+    put_mat(b, "attention_out", &w.layers[0].o);
+    if (first >= 0) {
+        put_mat(b, "router", &w.layers[first].router);
+        put_mat(b, "expert_gate", &w.layers[first].experts[0].gate);
+        put_mat(b, "expert_down", &w.layers[first].experts[0].down);
+    }
+    buf_fmt(b, "},\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}", w.bytes_routed,
+            w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
+    buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp);
+    put_skipped(b, &w.files);
+    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[]}}", cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
+    weights_close(&w);
+    return b->failed ? error_set(e, ERR_MEMORY, "no memory for the report") : 0;
+}
+
+static int verify_progress(void *ctx, double share) {
+    const struct engine_params *p = ctx;
+    return p->progress ? p->progress(p->progress_ctx, "verify", share) : 0;
+}
+
+int engine_verify(const struct engine_params *p, struct error *e) {
+    struct weights w;
+    int rc = weights_open(&w, p->dir, p->force, e);
+    if (rc) return rc;
+    rc = weights_verify(&w, verify_progress, (void *)p, e);
+    weights_close(&w);
+    return rc;
+}
