@@ -67,7 +67,7 @@ int layers_cpu(struct machine *m, struct work *w, const struct span *spans, int 
         if (!rc) rc = block_route(x, c, y, i, w, n);
         if (!rc && y->experts && m->fetch) read_ahead(m, w, i, n);
         if (!rc && y->experts && scan_experts(&m->scan, i, w->ids, n * c->topk, e)) return e->code;
-        if (!rc) rc = block_experts(x, c, y, i, w, n);
+        if (!rc) rc = block_experts(x, c, y, i, w, PART_BOTH, w->x, n);
         if (!rc) count_bytes(m, w, y, n);
         if (!rc && *w->bad >= 0) return check_finite(m->w, w, e);
         if (!rc && layer_done) layer_done(ctx, i), x->cancel = cancel;
