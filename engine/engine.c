@@ -74,16 +74,17 @@ static int open_machine(struct engine *e, struct error *err) {
     }
     if (rc) return rc;
     e->machine.trace = e->params.trace;
-    if ((rc = scan_open(&e->machine.scan, &e->weights, e->pool, err))) return rc;
+    if ((rc = residency_open(&e->machine.known, c, err))) return rc;
+    e->machine.scan = (struct scan){&e->weights, e->pool, &e->machine.known};
     size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
     /* a device streams whole experts from the mapping: these stay one copy */
     bool copies = !e->machine.gpus && place_fits(&e->nodes, bytes, e->params.hugepages);
-    if (copies && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, e->params.hugepages, &e->machine.scan, err))) return rc;
+    if (copies && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, e->params.hugepages, &e->machine.known, err))) return rc;
     if (!copies && (e->params.hugepages || e->nodes.n_nodes > 1))
         log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "a device reads them there" : "a copy does not fit in memory");
     if (!copies && fetch_needed(&e->weights)) {
         log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: experts are read as they are needed", bytes >> 20, mem_available() >> 20);
-        if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) || (rc = fetch_open(&e->machine.fetch, &e->weights, err))) return rc;
+        if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) || (rc = fetch_open(&e->machine.fetch, &e->weights, &e->machine.known, err))) return rc;
         e->machine.guess = &e->guess_work;
     }
     e->machine.w = &e->weights;
@@ -169,7 +170,7 @@ void engine_close(struct engine **ep) {
     gpu_set_close(&e->machine.gpus);
     close_fetch(e);
     place_close(&e->machine.place);
-    scan_close(&e->machine.scan);
+    residency_close(&e->machine.known);
     work_close(&e->prefill_work);
     work_close(&e->decode_work);
     work_close(&e->guess_work);
@@ -193,4 +194,3 @@ const struct engine_info *engine_info(const struct engine *e) { return &e->info;
 int engine_fd(const struct engine *e) { return e->fd; }
 uint64_t engine_token_bytes(const struct engine *e) { return weights_token_bytes(&e->weights); }
 uint64_t engine_token_flops(const struct engine *e) { return weights_token_flops(&e->weights); }
-}

@@ -4,6 +4,7 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
+#include "engine/layer/attention.h"
 #include "engine/model/arch.h"
 
 int engine_describe(struct buf *out) {
@@ -52,9 +53,9 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
     json_quote(b, c->model_type, strlen(c->model_type));
     buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", c->n_layers, moe, c->hidden, c->vocab, c->max_context);
-    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", c->attn == ATTN_MLA ? "mla" : "gqa", c->n_heads,
-            c->attn == ATTN_MLA ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
-    if (c->attn == ATTN_MLA) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
+    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", attention_of(c, 0)->name, c->n_heads,
+            c->kv_lora ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
+    if (c->kv_lora) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
     static const char *const ropes[] = {"default", "linear", "yarn", "llama3"};
     buf_fmt(b, ",\"window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", c->layer[0].window, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);

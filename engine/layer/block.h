@@ -17,7 +17,7 @@ struct work {
     float *x;             /* [rows, hidden] the residual stream */
     float *xn;            /* [rows, hidden] normed */
     float *q;             /* [rows, n_heads * head_dim] */
-    float *kv;            /* [rows, kv_lora + rope], or k and v [rows, 2 * n_kv_heads * head_dim] */
+    float *kv;            /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
     float *low;           /* [rows, q_lora] */
     float *qc;            /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
     float *oc;            /* [absorb_rows, n_heads * kv_lora] */
@@ -48,6 +48,8 @@ size_t work_bytes(const struct config *c, int rows); /* what work_open takes */
 
 /* From n rows on, attention over MLA is cheaper with keys and values expanded than in absorbed form. Pure. */
 bool block_expands(const struct config *c, int n);
+/* What attention over so many keys takes beside the workspace, at most. */
+size_t block_grown_bytes(const struct config *c, int keys);
 
 /* Each adds its result to w->x. n: rows of the batch, cos/sin filled for them. Return 0 or an operation's error code. */
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n);
@@ -60,12 +62,15 @@ struct block_keys {
     int first, n, piece;
 };
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
-int block_query(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
+int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
-/* Norm and router: fills w->xn, ids, weights, shared_weight. Then the experts over them. */
+/* Norm and router: fills w->xn, ids, weights, shared_weight. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
+/* The feed-forwards over w->xn, added to out [n, hidden] (w->x, or a part that is joined later): the routed experts in w->ids,
+ * the shared one or a dense layer's only one, or both in one operation, which the processor's threads meet once for. */
+enum { PART_ROUTED = 1, PART_SHARED = 2, PART_BOTH = 3 };
+int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n);
 /* Final norm of rows [row, row + n) and logits [n, vocab] of them; top [n] or NULL: the largest of each (op_linear). */
 int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits, int32_t *top);
 /* Embeds w->tokens[0..n) into w->x. */

@@ -11,14 +11,14 @@ struct part {
     size_t bytes;
 };
 static int parts(struct work *w, const struct config *c, int rows, struct part *out) {
-    size_t n = (size_t)rows, f = sizeof(float), latent = (size_t)(c->kv_lora + c->qk_rope);
-    bool mla = c->attn == ATTN_MLA;
+    size_t n = (size_t)rows, f = sizeof(float), cached = 0;
     int k = 0, absorb = rows;
-    while (mla && absorb > 1 && block_expands(c, absorb)) absorb--;
+    for (int i = 0; i < c->n_layers; i++) cached = kv_row_bytes(c, i, DT_F32) > cached ? kv_row_bytes(c, i, DT_F32) : cached;
+    while (c->kv_lora && absorb > 1 && block_expands(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->xn, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->q, n * (size_t)(c->n_heads * c->head_dim) * f};
-    out[k++] = (struct part){(void **)&w->kv, n * (mla ? latent : 2 * (size_t)(c->n_kv_heads * c->head_dim)) * f};
+    out[k++] = (struct part){(void **)&w->kv, n * cached};
     out[k++] = (struct part){(void **)&w->att, n * (size_t)(c->n_heads * c->v_dim) * f};
     out[k++] = (struct part){(void **)&w->cos, n * (size_t)(c->rope.dim / 2) * f};
     out[k++] = (struct part){(void **)&w->sin, n * (size_t)(c->rope.dim / 2) * f};
@@ -27,8 +27,8 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
     out[k++] = (struct part){(void **)&w->tokens, n * sizeof(int32_t)};
     out[k++] = (struct part){(void **)&w->bad, sizeof(int)};
     if (c->q_lora) out[k++] = (struct part){(void **)&w->low, n * (size_t)c->q_lora * f};
-    if (mla) {
-        out[k++] = (struct part){(void **)&w->qc, (size_t)absorb * (size_t)c->n_heads * latent * f};
+    if (c->kv_lora) {
+        out[k++] = (struct part){(void **)&w->qc, (size_t)absorb * (size_t)(c->n_heads * (c->kv_lora + c->qk_rope)) * f};
         out[k++] = (struct part){(void **)&w->oc, (size_t)absorb * (size_t)(c->n_heads * c->kv_lora) * f};
     }
     if (c->n_experts) {

@@ -45,7 +45,7 @@ static int ring_attention(struct rank *r, const struct layer *y, int layer, stru
     struct kvring_piece pieces[KVRING_PIECES];
     int n = kvring_pieces(r, s->pos + s->n - r->p->job->pos, pieces),
         span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
-    TRY(block_query(x, c, y, w, s->n));
+    TRY(block_query(x, c, y, layer, w, s->n));
     if (pieces[n - 1].step <= *steps) { /* they come in rising order of step */
         pieces[0] = (struct kvring_piece){.n = s->pos + s->n};
         n = 1;
@@ -91,11 +91,12 @@ static int attention_rows(struct rank *r, const struct layer *y, int layer, enum
 
 static int attention(struct rank *r, uint64_t module, int layer) {
     struct pipe *p = r->p;
+    struct cache_desc cache[CACHE_PLANES];
     int steps = 0;
     TRY(ring_ready(&r->dense, module, r->main));
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_off[layer % 2], (uint64_t)layer / 2, r->main));
     r->k[layer] = r->plane[layer % 2][0];
-    r->v[layer] = r->plane[layer % 2][p->c->attn == ATTN_MLA ? 0 : 1];
+    r->v[layer] = r->plane[layer % 2][kv_planes(p->c, layer, cache) - 1];
     int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
     TRY(attention_rows(r, y, layer, p->n_ranks == 1 ? PASS_ALL : PASS_KV, NULL));

@@ -25,7 +25,10 @@
         if (rc_) return rc_;                                                                                                               \
     } while (0)
 
-static int planes(const struct rank *r) { return r->p->c->attn == ATTN_MLA ? 1 : 2; }
+static int planes(const struct rank *r, int layer) {
+    struct cache_desc d[CACHE_PLANES];
+    return kv_planes(r->p->c, layer, d);
+}
 static struct rank *rank_at(const struct rank *r, int step) { /* who made the block of that step */
     int s = r->p->n_ranks;
     return &r->p->rank[(r->id - step + s) % s];
@@ -63,7 +66,7 @@ int kvring_open(struct rank *r, struct error *e) {
     for (int i = 0; i < 4 && !rc; i++) {
         struct kv_plane *to = &r->plane[i / 2][i % 2];
         const struct kv_plane *like = i % 2 ? &j->v[0] : &j->k[0];
-        if (i % 2 && planes(r) == 1) continue;
+        if (i % 2 && planes(r, 0) == 1) continue;
         *to = *like;
         to->data = NULL;
         to->scale = NULL;
@@ -72,7 +75,7 @@ int kvring_open(struct rank *r, struct error *e) {
     }
     for (int i = 0; i < 2 && !rc && !j->set->spec.is_virtual; i++) {
         struct rows all = rows_of(&r->plane[0][0], 0, r->n);
-        rc = gpu_host_alloc(r->g, (void **)&r->kv_host[i], (size_t)planes(r) * (((all.bytes + 255) & ~(size_t)255) + all.scales * 4), e);
+        rc = gpu_host_alloc(r->g, (void **)&r->kv_host[i], (size_t)planes(r, 0) * (((all.bytes + 255) & ~(size_t)255) + all.scales * 4), e);
     }
     for (int i = 0; i < 2 && !rc; i++) {
         rc = gpu_pair_open(r->g, &r->kv_on[i], e);
@@ -122,7 +125,7 @@ int kvring_prefix(struct rank *r, int layer) {
     const struct pipe_job *j = r->p->job;
     if (!j->pos) return 0;
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_read[layer % 2], use_of(layer) - 1, r->load)); /* the plane's last layer has been read */
-    for (int i = 0; i < planes(r); i++) {
+    for (int i = 0; i < planes(r, layer); i++) {
         const struct kv_plane *to = &r->plane[layer % 2][i], *from = i ? &j->v[layer] : &j->k[layer];
         struct rows x = rows_of(from, 0, j->pos);
         TRY(loader_send(r, to->data, from->data, x.bytes));
@@ -142,7 +145,7 @@ static int copy_out(struct rank *r, const struct kv_plane *to, const struct kv_p
 int kvring_unload(struct rank *r, int layer) {
     int rc = gpu_pair_wait(r->kv_on[layer % 2], use_of(layer), r->out),
         span = trace_begin(r->p->trace, r->out, r->id, LANE_UNLOAD, "kv", layer, -1);
-    for (int i = 0; i < planes(r) && !rc; i++) {
+    for (int i = 0; i < planes(r, layer) && !rc; i++) {
         struct kv_plane to = host_plane(r, layer, i);
         for (int k = 0; k < r->n_stripes && !rc; k++) rc = copy_out(r, &to, &r->plane[layer % 2][i], &r->stripe[k]);
     }
@@ -153,7 +156,7 @@ int kvring_unload(struct rank *r, int layer) {
 int kvring_save(struct rank *r, int layer) {
     const struct pipe_job *j = r->p->job;
     TRY(gpu_event_sync(gpu_pair_event(r->kv_off[layer % 2])));
-    for (int i = 0; i < planes(r) && r->kv_host[0] && !atomic_load(&r->p->stop); i++) {
+    for (int i = 0; i < planes(r, layer) && r->kv_host[0] && !atomic_load(&r->p->stop); i++) {
         struct kv_plane from = host_plane(r, layer, i), to = i ? j->v[layer] : j->k[layer];
         for (int k = 0; k < r->n_stripes; k++) {
             const struct stripe *s = &r->stripe[k];
@@ -180,7 +183,7 @@ static bool wanted(const struct rank *r, const struct rank *maker, const struct 
 
 static int receive_stripe(struct rank *r, struct rank *maker, const struct rank *before, int layer, const struct stripe *s) {
     struct gpu_stream *recv = r->exchange->recv;
-    for (int i = 0; i < planes(r); i++) {
+    for (int i = 0; i < planes(r, layer); i++) {
         const struct kv_plane *to = &r->plane[layer % 2][i];
         struct rows x = rows_of(to, r->p->job->pos + s->first, s->n);
         char *data = (char *)to->data + x.at;

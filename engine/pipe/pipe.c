@@ -93,11 +93,9 @@ static void max_modules(const struct rank *r, struct pipe_need *need) {
 static int make_plan(struct rank *r, struct error *e) {
     struct pipe *p = r->p;
     const struct gpu_spec *spec = &p->job->set->spec;
-    const struct kv_plane *k = &p->job->k[0];
-    size_t planes = p->c->attn == ATTN_MLA ? 1 : 2;
     struct pipe_need need = {.n = r->n, .total = p->job->pos + p->job->n, .all = p->job->n, .experts = r->last - r->first,
         .chunk = spec->chunk, .ring = spec->ring,
-        .kv_row_bytes = planes * (dtype_bytes(k->dtype, (size_t)k->heads * (size_t)k->dim) + (k->scale ? 4 * (size_t)k->heads : 0))};
+        .kv_row_bytes = kv_row_bytes(p->c, 0, p->job->k[0].dtype)};
     max_modules(r, &need);
     if (!spec->emu || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantised matrices, feed-forward pieces, cuBLAS */
     int rc = pipe_plan(&r->plan, p->c, &need, gpu_mem_free(r->g), e);

@@ -19,13 +19,7 @@ static size_t fixed_bytes(const struct config *c, const struct pipe_need *d, int
         sum += all * hidden + pipe_part_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
     sum += all * (size_t)c->topk * 16 + n * (size_t)c->rope.dim * 4 + n * 12 + all * 4;
     sum += 2 * (size_t)d->total * d->kv_row_bytes + work_bytes(c, chunk) + (size_t)dense * d->dense_bytes + d->reserve;
-    if (c->attn == ATTN_MLA) {
-        size_t per_head = (size_t)d->total * (size_t)(c->head_dim + c->v_dim) * 4, expanded = (size_t)256 << 20;
-        if (per_head * (size_t)c->n_heads < expanded) expanded = per_head * (size_t)c->n_heads;
-        if (expanded < per_head) expanded = per_head;
-        sum += (expanded + (size_t)d->total * (size_t)(c->kv_lora + c->qk_rope) * 4) / 4 * 5; /* it grows by a quarter at a time */
-    }
-    return sum + (2u << 20); /* rounding of some forty blocks */
+    return sum + block_grown_bytes(c, d->total) + (2u << 20); /* rounding of some forty blocks */
 }
 
 int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_need *d, size_t have, struct error *e) {

@@ -72,7 +72,7 @@ static int layer_run(struct machine *m, struct work *w, int i, const struct span
     if (!rc) rc = block_route(x, c, y, i, w, n);
     if (!rc && y->experts && m->fetch) read_ahead(m, w, i, n);
     if (!rc && y->experts && scan_experts(&m->scan, i, w->ids, n * c->topk, e)) return e->code;
-    if (!rc) rc = block_experts(x, c, y, i, w, n);
+    if (!rc) rc = block_experts(x, c, y, i, w, PART_BOTH, w->x, n);
     if (!rc) count_bytes(m, w, y, n);
     if (!rc && *w->bad >= 0) return check_finite(m->w, w, e);
     return rc ? op_error(rc, e) : 0;

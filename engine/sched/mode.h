@@ -4,6 +4,7 @@
 #include "engine/layer/block.h"
 #include "engine/store/fetch.h"
 #include "engine/store/place.h"
+#include "engine/store/scan.h"
 
 struct gpu_set; /* the devices of an engine; NULL where there are none */
 
@@ -17,6 +18,7 @@ struct machine {
     const char *trace;             /* file for the trace of a stream-loaded prefill; NULL: none */
     _Atomic uint64_t bytes_read;   /* of weights, since opening; written by the owner */
     uint64_t expert_bytes;         /* of one routed expert */
+    struct residency known;        /* of the weights */
     struct scan scan;              /* damaged weights are found before they are used */
     struct place *place;           /* weights copied by memory node; NULL: as they are mapped */
     struct fetch *fetch;           /* weights do not fit in memory: reads ahead of their use; NULL: they do */

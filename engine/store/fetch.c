@@ -25,7 +25,7 @@ struct fetch {
     int n_params;
     size_t page, window; /* bytes that may be read ahead for a layer */
     uint8_t *late;       /* [n_experts] */
-    uint8_t *named;      /* [n_layers, n_experts] by fetch_likely */
+    struct residency *known;
     struct list now;     /* asked for, to be waited for and mapped */
     struct list next;    /* to be asked for when now is through */
     size_t ahead;        /* bytes of next that were asked for */
@@ -106,7 +106,6 @@ static void *run(void *arg) {
 const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int n) {
     const struct expert *all = f->w->layers[layer].experts;
     int n_experts = f->w->config.n_experts, missing = 0, right = 0, guesses = 0;
-    uint8_t *named = f->named + (size_t)layer * (size_t)n_experts;
     enum { THERE, GONE, UNSEEN };
     pthread_mutex_lock(&f->lock);
     f->now.n = f->now.done = f->next.n = f->next.done = 0; /* what the last layer did not come to read is not wanted any more */
@@ -118,15 +117,15 @@ const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int 
         if (*late != UNSEEN) continue;
         *late = resident(f, &all[ids[i]]) ? THERE : GONE;
         f->counts.chosen++;
-        right += named[ids[i]];
+        right += residency_is(f->known, layer, ids[i], RESIDENCY_AHEAD);
         if (*late != GONE) continue;
         ask_for(f, &all[ids[i]]);
         f->now.e[missing++] = &all[ids[i]];
     }
     for (int i = 0; i < n_experts; i++) {
         if (f->late[i] == UNSEEN) f->late[i] = THERE;
-        guesses += named[i];
-        named[i] = 0;
+        guesses += residency_is(f->known, layer, i, RESIDENCY_AHEAD);
+        residency_clear(f->known, layer, i, RESIDENCY_AHEAD);
     }
     f->counts.missing += (uint64_t)missing;
     f->counts.guessed += (uint64_t)right;
@@ -143,12 +142,11 @@ bool fetch_wants(struct fetch *f) { return f->skill >= 0.5f || f->held_back++ % 
 
 void fetch_likely(struct fetch *f, int layer, const int32_t *ids, int n) {
     const struct expert *all = f->w->layers[layer].experts;
-    uint8_t *named = f->named + (size_t)layer * (size_t)f->w->config.n_experts;
     int count = 0;
     for (int i = 0; i < n; i++) { /* the thread leaves next.e alone while there is nothing in it */
         int id = ids ? ids[i] : i;
-        if (named[id] || resident(f, &all[id])) continue;
-        named[id] = 1;
+        if (residency_is(f->known, layer, id, RESIDENCY_AHEAD) || resident(f, &all[id])) continue;
+        residency_set(f->known, layer, id, RESIDENCY_AHEAD);
         f->next.e[count++] = &all[id];
     }
     f->counts.likely += (uint64_t)count;
@@ -167,20 +165,19 @@ bool fetch_needed(const struct weights *w) {
     return have && w->files.bytes - w->bytes_skipped > have - have / 16;
 }
 
-int fetch_open(struct fetch **out, const struct weights *w, struct error *e) {
+int fetch_open(struct fetch **out, const struct weights *w, struct residency *known, struct error *e) {
     size_t n = (size_t)w->config.n_experts + 1;
     struct fetch *f = mem_calloc(1, sizeof *f);
     *out = NULL;
     if (!f) return error_set(e, ERR_MEMORY, "no memory to read weights ahead");
-    *f = (struct fetch){.w = w, .page = (size_t)sysconf(_SC_PAGESIZE), .window = mem_available() / 16, .skill = 1};
+    *f = (struct fetch){.w = w, .known = known, .page = (size_t)sysconf(_SC_PAGESIZE), .window = mem_available() / 16, .skill = 1};
     for (int i = w->config.n_layers; i-- > 0 && !f->n_params;) f->n_params = params_list(&w->config, i, MODULE_EXPERT, f->params);
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
     f->late = mem_alloc(n);
-    f->named = mem_calloc((size_t)w->config.n_layers, n);
     f->now.e = mem_alloc(n * sizeof *f->now.e);
     f->next.e = mem_alloc(n * sizeof *f->next.e);
-    int rc = f->late && f->named && f->now.e && f->next.e ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
+    int rc = f->late && f->now.e && f->next.e ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
     if (!rc && pthread_create(&f->thread, NULL, run, f)) rc = error_set(e, ERR_RUNTIME, "no thread to read weights ahead");
     f->started = !rc;
     if (rc) fetch_close(&f);
@@ -199,7 +196,6 @@ void fetch_close(struct fetch **fp) {
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->work);
     mem_free(f->late);
-    mem_free(f->named);
     mem_free((void *)f->now.e);
     mem_free((void *)f->next.e);
     mem_free(f);

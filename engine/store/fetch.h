@@ -3,13 +3,14 @@
  * chose is then asked for all at once, so that the disk sees many reads together instead of one fault after the other, and
  * experts that are there are begun before those that are still being read. While a layer computes, what the next one will
  * probably choose is read ahead. Everything here is advice: without it the text is the same. */
+#include "engine/store/residency.h"
 #include "engine/store/weights.h"
 
 struct fetch;
 /* Whether the weights are more than this process may keep in memory. */
 bool fetch_needed(const struct weights *w);
-/* One thread of its own that asks and waits for reads. w must outlive it. ERR_MEMORY, ERR_RUNTIME. */
-int fetch_open(struct fetch **f, const struct weights *w, struct error *e);
+/* One thread of its own that asks and waits for reads. w and known must outlive it. ERR_MEMORY, ERR_RUNTIME. */
+int fetch_open(struct fetch **f, const struct weights *w, struct residency *known, struct error *e);
 void fetch_close(struct fetch **f);
 /* Layer `layer` is about to compute with the experts ids[0..n). Returns [n_experts] flags of those that are not in memory
  * yet, valid until the next call, or NULL when all are. */

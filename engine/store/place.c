@@ -21,7 +21,7 @@ struct copier {
 struct place {
     const struct weights *w;
     struct numa nodes;
-    struct scan *scan;
+    struct residency *known;
     int n_nodes, per_layer;             /* items of a layer: n_experts + 1 */
     bool works[NUMA_NODES];             /* nodes that get a part; the others hold nothing */
     struct layer *view, *placed;        /* [n_layers] */
@@ -29,7 +29,6 @@ struct place {
     struct expert *parts;               /* all of them, the views of a layer before what is placed */
     size_t n_parts;
     struct weights whole;               /* w with the placed head */
-    _Atomic(const struct layer *) *now; /* [n_layers] */
     _Atomic(const struct weights *) head;
     _Atomic int *left;                  /* [n_layers + 1] items not copied yet */
     _Atomic int *bad;                   /* [n_layers + 1] a weight that is not a number was met */
@@ -131,9 +130,11 @@ static void each_mat(const struct place *p, int layer, unsigned modules, const v
 }
 
 static void publish(struct place *p, int layer) {
-    atomic_store(&p->now[layer], &p->placed[layer]);
-    /* with its dense weights, layer 0 stands for embedding and head: these were not looked at here */
-    for (int x = 0; x < p->per_layer - !layer && !atomic_load(&p->bad[layer]); x++) scan_mark(p->scan, layer, x);
+    for (int x = 0; x < p->per_layer; x++) {
+        /* with its dense weights, layer 0 stands for embedding and head: these were not looked at here */
+        bool good = !atomic_load(&p->bad[layer]) && (layer || x < p->per_layer - 1);
+        residency_set(p->known, layer, x, RESIDENCY_PLACED | (good ? RESIDENCY_GOOD : 0));
+    }
     const struct layer *y = &p->w->layers[layer];
     each_mat(p, layer, MODULE_LAYER, y, file_map_drop);
     for (int k = 0; y->experts && k < p->per_layer - 1; k++) each_mat(p, layer, MODULE_EXPERT, &y->experts[k], file_map_drop);
@@ -206,13 +207,13 @@ static int start(struct place *p, struct error *e) {
     return 0;
 }
 
-int place_open(struct place **out, const struct weights *w, const struct numa *nodes, bool huge, struct scan *scan, struct error *e) {
+int place_open(struct place **out, const struct weights *w, const struct numa *nodes, bool huge, struct residency *known, struct error *e) {
     *out = NULL;
     struct place *p = mem_calloc(1, sizeof *p);
     size_t layers = (size_t)w->config.n_layers;
     int total = 0, working = 0, rc = 0;
     if (!p) goto no_memory;
-    *p = (struct place){.w = w, .nodes = *nodes, .scan = scan, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
+    *p = (struct place){.w = w, .nodes = *nodes, .known = known, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
     for (int a = 0; a < p->n_nodes; a++) total += nodes->cpus[a];
     for (int a = 0; a < p->n_nodes; a++) working += p->works[a] = !total || nodes->cpus[a];
     for (size_t i = 0; i < layers; i++) p->n_parts += 2 * (size_t)slots(p, &w->layers[i]) * (size_t)p->n_nodes;
@@ -220,18 +221,16 @@ int place_open(struct place **out, const struct weights *w, const struct numa *n
     p->placed = mem_calloc(layers, sizeof *p->placed);
     p->shards = mem_calloc(2 * layers, sizeof *p->shards);
     p->parts = mem_calloc(p->n_parts, sizeof *p->parts);
-    p->now = mem_calloc(layers, sizeof *p->now);
     p->left = mem_calloc(layers + 1, sizeof *p->left);
     p->bad = mem_calloc(layers + 1, sizeof *p->bad);
     p->copiers = mem_calloc((size_t)p->n_nodes * COPIERS, sizeof *p->copiers);
-    if (!p->view || !p->placed || !p->shards || !p->parts || !p->now || !p->left || !p->bad || !p->copiers) goto no_memory;
+    if (!p->view || !p->placed || !p->shards || !p->parts || !p->left || !p->bad || !p->copiers) goto no_memory;
     lay_all(p);
     for (int a = 0; a <= p->n_nodes; a++)
         if (p->size[a] && !(p->pages[a] = mem_pages(p->size[a], huge ? MEM_HUGE : 0))) goto no_memory;
     lay_all(p);
     bind_all(p);
     for (size_t i = 0; i <= layers; i++) p->left[i] = working * p->per_layer;
-    for (size_t i = 0; i < layers; i++) p->now[i] = &p->view[i];
     p->head = w;
     p->begun = clock_now();
     if ((rc = start(p, e))) place_close(&p);
@@ -252,7 +251,6 @@ void place_close(struct place **pp) {
     mem_free(p->placed);
     mem_free(p->shards);
     mem_free(p->parts);
-    mem_free((void *)p->now);
     mem_free((void *)p->left);
     mem_free((void *)p->bad);
     mem_free(p->copiers);
@@ -260,7 +258,10 @@ void place_close(struct place **pp) {
     *pp = NULL;
 }
 
-const struct layer *place_layer(const struct place *p, const struct weights *w, int layer) { return p ? atomic_load(&p->now[layer]) : &w->layers[layer]; }
+const struct layer *place_layer(const struct place *p, const struct weights *w, int layer) {
+    if (!p) return &w->layers[layer];
+    return residency_is(p->known, layer, p->known->n_experts, RESIDENCY_PLACED) ? &p->placed[layer] : &p->view[layer];
+}
 const struct weights *place_head(const struct place *p, const struct weights *w) { return p ? atomic_load(&p->head) : w; }
 
 bool place_fits(const struct numa *nodes, size_t bytes, bool huge) {

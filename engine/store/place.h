@@ -4,12 +4,13 @@
  * the background, layer by layer; until a layer's are there, the same cuts are read from the mapping, so that the text does
  * not depend on how far the copying is. What was copied is dropped from the mapping. */
 #include "cpu/numa.h"
-#include "engine/store/scan.h"
+#include "engine/store/residency.h"
+#include "engine/store/weights.h"
 
 struct place;
-/* w and scan must outlive it; scan learns what was looked at on the way. One node without cuts: only the copy. Memory that
+/* w and known must outlive it; known learns what was copied, and looked at on the way. One node without cuts: only the copy. Memory that
  * cannot be bound is used as it comes, with a warning. ERR_MEMORY, ERR_RUNTIME. */
-int place_open(struct place **p, const struct weights *w, const struct numa *nodes, bool huge, struct scan *scan, struct error *e);
+int place_open(struct place **p, const struct weights *w, const struct numa *nodes, bool huge, struct residency *known, struct error *e);
 void place_close(struct place **p); /* stops copying */
 /* A layer as it is to be computed with now; valid until close. p NULL: as it stands in w. */
 const struct layer *place_layer(const struct place *p, const struct weights *w, int layer);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "cpu/pool.h"
-#include "engine/base/mem.h"
 
 const uint8_t *scan_e4m3(const uint8_t *p, size_t n) {
     const __m128i nan = _mm_set1_epi8(0x7f);
@@ -66,19 +65,14 @@ static int add(struct scan *s, struct batch *b, int layer, unsigned modules, con
     return rc;
 }
 
-static _Atomic uint8_t *seen(const struct scan *s, int layer, int expert) {
-    size_t wide = (size_t)s->w->config.n_experts + 1;
-    return &s->done[(size_t)layer * wide + (size_t)expert];
-}
-
 int scan_dense(struct scan *s, int layer, struct error *e) {
-    _Atomic uint8_t *done = seen(s, layer, s->w->config.n_experts);
-    if (*done) return 0;
+    int rest = s->known->n_experts;
+    if (residency_is(s->known, layer, rest, RESIDENCY_GOOD)) return 0;
     struct batch b = {.n = 0};
     int rc = add(s, &b, layer, MODULE_LAYER, &s->w->layers[layer], e);
     if (!rc && layer == 0) rc = add(s, &b, layer, MODULE_MODEL, s->w, e);
     if (!rc) rc = flush(s, &b, e);
-    if (!rc) *done = 1;
+    if (!rc) residency_set(s->known, layer, rest, RESIDENCY_GOOD);
     return rc;
 }
 
@@ -86,30 +80,18 @@ int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct er
     struct batch b = {.n = 0};
     int rc = 0;
     for (int i = 0; i < n && !rc; i++) {
-        _Atomic uint8_t *done = seen(s, layer, ids[i]);
-        if (*done) continue;
-        *done = 1;
+        if (ids[i] < 0 || residency_is(s->known, layer, ids[i], RESIDENCY_GOOD)) continue;
+        residency_set(s->known, layer, ids[i], RESIDENCY_GOOD);
         rc = add(s, &b, layer, MODULE_EXPERT, &s->w->layers[layer].experts[ids[i]], e);
     }
     if (!rc) rc = flush(s, &b, e);
-    for (int k = 0; rc && k < s->w->config.n_experts; k++) *seen(s, layer, k) = 0; /* the next turn must find it again */
+    for (int k = 0; rc && k < s->known->n_experts; k++) residency_clear(s->known, layer, k, RESIDENCY_GOOD); /* the next turn must find it again */
     return rc;
 }
 
 bool scan_seen(const struct scan *s, int layer, const int32_t *ids, int n) {
-    if (!ids) return *seen(s, layer, s->w->config.n_experts);
+    if (!ids) return residency_is(s->known, layer, s->known->n_experts, RESIDENCY_GOOD);
     for (int i = 0; i < n; i++)
-        if (!*seen(s, layer, ids[i])) return false;
+        if (!residency_is(s->known, layer, ids[i], RESIDENCY_GOOD)) return false;
     return true;
-}
-void scan_mark(struct scan *s, int layer, int expert) { *seen(s, layer, expert) = 1; }
-
-int scan_open(struct scan *s, const struct weights *w, struct pool *pool, struct error *e) {
-    *s = (struct scan){.w = w, .pool = pool};
-    s->done = mem_calloc((size_t)w->config.n_layers, (size_t)w->config.n_experts + 1);
-    return s->done ? 0 : error_set(e, ERR_MEMORY, "no memory for %d layers", w->config.n_layers);
-}
-void scan_close(struct scan *s) {
-    mem_free(s->done);
-    *s = (struct scan){0};
 }

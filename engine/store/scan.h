@@ -1,19 +1,16 @@
 #pragma once
 /* FP8 has NaN codes (0x7F, 0xFF) that the fast kernels read as 480: a damaged file must not be computed with. Reading all
  * of it at opening would cost minutes, so each weight is looked at once, when it is first about to be used. */
+#include "engine/store/residency.h"
 #include "engine/store/weights.h"
 
 struct pool;
 struct scan {
     const struct weights *w;
     struct pool *pool;
-    _Atomic uint8_t *done; /* [n_layers, n_experts + 1]: looked at; the last of a layer is everything but its routed experts */
+    struct residency *known; /* what is good needs no second look */
 };
-int scan_open(struct scan *s, const struct weights *w, struct pool *pool, struct error *e);
-void scan_close(struct scan *s);
-/* Expert `expert` of a layer (n_experts: the rest of it) was looked at elsewhere and is good. Any thread. */
-void scan_mark(struct scan *s, int layer, int expert);
-/* Looks at what layer i is about to use: its dense weights (ids NULL), or the experts in ids[0..n). ERR_MODEL names file,
+/* Looks at what layer i is about to use: its dense weights (ids NULL), or the experts in ids[0..n) that are not -1. ERR_MODEL names file,
  * tensor, row and column. */
 int scan_dense(struct scan *s, int layer, struct error *e);
 int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct error *e);

@@ -119,6 +119,7 @@ static void copies(void) {
 
 static void plans(void) {
     struct config c = {.hidden = 7168,
+                       .n_layers = 61,
                        .attn = ATTN_MLA,
                        .n_heads = 128,
                        .n_kv_heads = 1,

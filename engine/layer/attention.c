@@ -1,0 +1,30 @@
+#include "engine/layer/attention.h"
+
+static const struct attention *const kinds[] = {[ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla};
+const struct attention *attention_of(const struct config *c, int layer) { return kinds[c->attn]; }
+
+struct kv_plane attention_plane(struct kv_plane p, int row) {
+    size_t width = (size_t)p.heads * (size_t)p.dim;
+    p.data = (char *)p.data + dtype_bytes(p.dtype, width * (size_t)row);
+    if (p.scale) p.scale += (size_t)row * (size_t)p.heads;
+    return p;
+}
+
+/* The first piece leaves its log-sum-exp in lse [n, n_heads of o], later ones are made in w->part, as many rows at a time as
+ * fit, and merged. */
+int attention_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse) {
+    if (piece != PIECE_ALL) o->lse = lse;
+    if (piece & PIECE_FIRST) return x->ops->attention(x, o);
+    int width = o->n_heads * o->v_dim, most = (int)(w->part_floats / (size_t)width);
+    for (int at = 0; at < o->n; at += most) {
+        struct op_attention a = *o;
+        size_t row = (size_t)at;
+        a.n = o->n - at < most ? o->n - at : most;
+        a.q += row * (size_t)o->ldq, a.q_pos0 += at;
+        a.out = w->part, a.ldo = width, a.lse = w->part_lse;
+        TRY(x->ops->attention(x, &a));
+        TRY(x->ops->merge(x, &(struct op_merge){.out = o->out + row * (size_t)o->ldo, .lse = lse + row * (size_t)o->n_heads, .out2 = w->part, .lse2 = w->part_lse,
+                                                .n = a.n, .heads = o->n_heads, .dim = o->v_dim, .ldo = o->ldo, .ldo2 = width}));
+    }
+    return 0;
+}
