@@ -31,6 +31,12 @@ struct gpu_backend {
     int (*event_sync)(struct gpu_event *ev);
     bool (*event_done)(struct gpu_event *ev);
     double (*event_time)(struct gpu_event *ev);
+    int (*number_open)(struct gpu *g, struct gpu_number **n, struct error *e); /* sets word */
+    void (*number_close)(struct gpu_number *n);
+    int (*number_write)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
+    int (*number_wait)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
+    void (*number_wake)(struct gpu_number *n); /* the host has written it */
+    void (*number_nap)(struct gpu_number *n, uint32_t value); /* the host sleeps for at most a millisecond; breaks what a failure left behind */
 };
 extern const struct gpu_backend gpu_emu;
 #ifdef HEARTH_CUDA
@@ -49,3 +55,14 @@ struct gpu_stream {
 struct gpu_event {
     struct gpu *g;
 };
+struct gpu_number {
+    struct gpu *g;
+    _Atomic uint32_t *word; /* [2] the number; not 0: broken */
+};
+/* A broken number is raised by this after its mark is set, so that who waits for any value in use goes on. Who writes looks for
+ * the mark afterwards and raises it again: whichever of the two came last, it stays up. */
+enum { GPU_NUMBER_FAR = 1 << 30 };
+static inline bool gpu_number_is(const struct gpu_number *n, uint32_t value) {
+    return (int32_t)(atomic_load_explicit(n->word, memory_order_acquire) - value) >= 0;
+}
+static inline bool gpu_number_broken(const struct gpu_number *n) { return atomic_load(&n->word[1]) != 0; }

@@ -210,10 +210,22 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     return 0;
 }
 
+int cuda_stream_state(struct cuda_stream *s) { return cancelled(s) ? ERR_CANCELLED : state(s->g) ? ERR_RUNTIME : 0; }
+
+/* While numbers are open a stream may stand before one: then it is asked, not waited for. */
+cudaError_t cuda_stream_drain(struct cuda_stream *s) {
+    while (cuda_number_sweep()) {
+        cudaError_t r = cudaStreamQuery(s->s);
+        if (r != cudaErrorNotReady) return r;
+        cuda_number_rest();
+    }
+    return cudaStreamSynchronize(s->s);
+}
 static void stream_close(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
-    if (s->s) cudaStreamSynchronize(s->s);
+    if (s->s) cuda_stream_drain(s);
+    cuda_number_forget(s);
     cuda_blas_close(&s->blas);
     if (s->space) release(&s->g->base, s->space);
     if (s->s) cudaStreamDestroy(s->s);
@@ -241,14 +253,14 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
 static int stream_sync(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
-    int r = cuda_check(s->g, cudaStreamSynchronize(s->s), "running");
-    return cancelled(s) ? ERR_CANCELLED : r ? r : state(s->g) ? ERR_RUNTIME : 0;
+    int r = cuda_check(s->g, cuda_stream_drain(s), "running");
+    return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 
 void *cuda_space(struct cuda_stream *s, size_t size) {
     if (size <= s->space_size) return s->space;
     struct error e = {0};
-    cuda_check(s->g, cudaStreamSynchronize(s->s), "running");
+    cuda_check(s->g, cuda_stream_drain(s), "running");
     if (s->space) release(&s->g->base, s->space);
     s->space_size = 0;
     s->space = NULL;
@@ -263,9 +275,8 @@ void *cuda_space(struct cuda_stream *s, size_t size) {
 }
 
 static int enter(struct cuda_stream *s) {
-    if (cancelled(s)) return ERR_CANCELLED;
-    if (state(s->g)) return ERR_RUNTIME;
-    return cuda_check(s->g, cudaSetDevice(s->g->card), "device");
+    int r = cuda_stream_state(s);
+    return r ? r : cuda_check(s->g, cudaSetDevice(s->g->card), "device");
 }
 static int copy(struct gpu_stream *base, void *dst, const void *src, size_t size, enum gpu_dir dir) {
     static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
@@ -307,17 +318,18 @@ static int event_record(struct gpu_event *base, struct gpu_stream *stream) {
     cudaSetDevice(s->g->card);
     int r = cuda_check(s->g, cudaEventRecord(ev->ev, s->s), "event record");
     ev->recorded = ev->recorded || !r;
-    return cancelled(s) ? ERR_CANCELLED : r ? r : state(s->g) ? ERR_RUNTIME : 0;
+    return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 static int event_wait(struct gpu_event *base, struct gpu_stream *stream) {
     struct cuda_event *ev = (struct cuda_event *)base;
     struct cuda_stream *s = (struct cuda_stream *)stream;
     cudaSetDevice(s->g->card);
     int r = ev->recorded ? cuda_check(s->g, cudaStreamWaitEvent(s->s, ev->ev, 0), "event wait") : 0;
-    return cancelled(s) ? ERR_CANCELLED : r ? r : state(s->g) ? ERR_RUNTIME : 0;
+    return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 static int event_sync(struct gpu_event *base) {
     struct cuda_event *ev = (struct cuda_event *)base;
+    while (ev->recorded && cudaEventQuery(ev->ev) == cudaErrorNotReady && cuda_number_sweep()) cuda_number_rest();
     return ev->recorded ? cuda_check((struct cuda *)base->g, cudaEventSynchronize(ev->ev), "running") : 0;
 }
 static bool event_done(struct gpu_event *base) {
@@ -359,4 +371,10 @@ const struct gpu_backend gpu_cuda = {
     .event_sync = event_sync,
     .event_done = event_done,
     .event_time = event_time,
+    .number_open = cuda_number_open,
+    .number_close = cuda_number_close,
+    .number_write = cuda_number_write,
+    .number_wait = cuda_number_wait,
+    .number_wake = cuda_number_wake,
+    .number_nap = cuda_number_nap,
 };

@@ -44,6 +44,9 @@ struct cuda_event {
 
 /* Records the first failure of a device; returns ERR_RUNTIME, or 0 for cudaSuccess. */
 int cuda_check(struct cuda *g, cudaError_t r, const char *what);
+int cuda_stream_state(struct cuda_stream *s); /* 0, ERR_CANCELLED, ERR_RUNTIME */
+/* Waits for it without hanging before a number. Nothing is recorded. */
+cudaError_t cuda_stream_drain(struct cuda_stream *s);
 /* Workspace of a stream; NULL after a failure, which is recorded. Waits for the stream when it has to grow. */
 void *cuda_space(struct cuda_stream *s, size_t size);
 
@@ -80,6 +83,16 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
  * the first product. */
 bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n);
 bool cuda_linear_alike(const struct mat *a, const struct mat *b); /* may be in one launch */
+/* cuda_number.c */
+int cuda_number_open(struct gpu *g, struct gpu_number **n, struct error *e);
+void cuda_number_close(struct gpu_number *n);
+int cuda_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
+int cuda_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
+void cuda_number_wake(struct gpu_number *n);
+void cuda_number_nap(struct gpu_number *n, uint32_t value);
+bool cuda_number_sweep(void); /* breaks those that wait in vain; are there any? */
+void cuda_number_rest(void);  /* between two sweeps */
+void cuda_number_forget(struct cuda_stream *s);
 /* cuda_experts.c */
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a);

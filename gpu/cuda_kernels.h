@@ -36,6 +36,10 @@ struct cuda_route { /* struct op_route */
     float scale;
 };
 
+/* Numbers (gpu.h): word [2] in pinned host memory. Wait polls it. */
+cudaError_t cuda_word_write(cudaStream_t s, uint32_t *word, uint32_t value);
+cudaError_t cuda_word_wait(cudaStream_t s, const uint32_t *word, uint32_t value);
+
 cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n);
 cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx,
     int ldo, float eps, float add, int layer_norm, int tag, int *bad);

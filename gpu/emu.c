@@ -1,5 +1,5 @@
 /* The emulated device: memory with a cap, host memory, faults. Streams and events are in emu_stream.c. */
-#include "gpu/emu.h"
+#include "gpu/emu_number.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -216,4 +216,6 @@ const struct gpu_backend gpu_emu = {
     .stream_close = emu_stream_close, .stream_sync = emu_stream_sync, .copy = emu_copy, .copy_peer = emu_copy_peer,
     .fill = emu_fill, .event_open = emu_event_open, .event_close = emu_event_close, .event_record = emu_event_record,
     .event_wait = emu_event_wait, .event_sync = emu_event_sync, .event_done = emu_event_done, .event_time = emu_event_time,
+    .number_open = emu_number_open, .number_close = emu_number_close, .number_write = emu_number_write,
+    .number_wait = emu_number_wait, .number_wake = emu_number_wake, .number_nap = emu_number_nap,
 };

@@ -43,7 +43,8 @@ struct emu_event {
     double time[EMU_TIMES]; /* of the latest records: who waits for one must not be given a later one's time */
 };
 
-enum emu_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_RECORD, EMU_WAIT, EMU_STOP };
+struct emu_number;
+enum emu_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_RECORD, EMU_WAIT, EMU_WRITE, EMU_AWAIT, EMU_STOP };
 struct emu_cmd {
     enum emu_kind kind;
     enum op_code code;
@@ -61,6 +62,10 @@ struct emu_cmd {
             struct emu_event *ev;
             uint64_t seq;
         } event;
+        struct {
+            struct emu_number *n;
+            uint32_t value;
+        } number;
     };
 };
 
@@ -101,6 +106,9 @@ int emu_event_wait(struct gpu_event *ev, struct gpu_stream *s);
 int emu_event_sync(struct gpu_event *ev);
 bool emu_event_done(struct gpu_event *ev);
 double emu_event_time(struct gpu_event *ev);
+/* emu_stream.c */
+bool emu_drops(const struct emu_stream *s);                             /* cancelled, or its device has failed */
+int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c);         /* 0, or why the stream will drop it */
 
 /* Computes one operation on CPU kernels. Returns 0 or what the kernel returned. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);

@@ -7,9 +7,10 @@
 #include "cpu/ops.h"
 #include "cpu/pool.h"
 #include "engine/base/mem.h"
-#include "gpu/emu.h"
+#include "gpu/emu_number.h"
 
 static bool cancelled(const struct emu_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
+bool emu_drops(const struct emu_stream *s) { return cancelled(s) || emu_state(s->g); }
 
 /* Real time: sleeps until the clock shows t; a cancel cuts it short. */
 static void sleep_until(const struct emu_stream *s, double t) {
@@ -188,8 +189,10 @@ static void *stream_thread(void *arg) {
         while (s->head == s->tail) pthread_cond_wait(&s->more, &s->lock);
         struct emu_cmd *c = &s->queue[s->head % EMU_QUEUE];
         pthread_mutex_unlock(&s->lock);
-        bool work = !cancelled(s) && !emu_state(s->g), stop = c->kind == EMU_STOP;
+        bool work = !emu_drops(s), stop = c->kind == EMU_STOP;
         if (c->kind == EMU_RECORD || c->kind == EMU_WAIT) run_event(s, c);
+        else if (c->kind == EMU_WRITE) emu_number_put(s, c->number.n, c->number.value, work);
+        else if (c->kind == EMU_AWAIT) emu_number_pass(s, c->number.n, c->number.value);
         else if (work && c->kind == EMU_OP) run_op(s, c);
         else if (work && !stop) run_copy(s, c);
         pthread_mutex_lock(&s->lock);
@@ -211,6 +214,10 @@ static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
     s->queue[s->tail++ % EMU_QUEUE] = *c;
     pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
+}
+int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c) {
+    enqueue(s, c);
+    return status(s);
 }
 static int enqueue_work(struct emu_stream *s, const struct emu_cmd *c) {
     int r = status(s);
@@ -308,16 +315,14 @@ int emu_event_record(struct gpu_event *base, struct gpu_stream *s) {
     pthread_mutex_lock(&ev->lock);
     struct emu_cmd c = {.kind = EMU_RECORD, .event = {ev, ++ev->issued}};
     pthread_mutex_unlock(&ev->lock);
-    enqueue((struct emu_stream *)s, &c);
-    return status((struct emu_stream *)s);
+    return emu_enqueue((struct emu_stream *)s, &c);
 }
 int emu_event_wait(struct gpu_event *base, struct gpu_stream *s) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
     struct emu_cmd c = {.kind = EMU_WAIT, .event = {ev, ev->issued}};
     pthread_mutex_unlock(&ev->lock);
-    if (c.event.seq) enqueue((struct emu_stream *)s, &c);
-    return status((struct emu_stream *)s);
+    return c.event.seq ? emu_enqueue((struct emu_stream *)s, &c) : status((struct emu_stream *)s);
 }
 int emu_event_sync(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;

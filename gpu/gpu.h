@@ -14,40 +14,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/ops.h"
+#include "gpu/spec.h"
 
-enum { GPU_MAX = 8 };
-enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
-
-/* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual, flops= attn=
- * (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK]. */
-/* What products of many tokens compute with on cuda; the sums are float32 always. BF16: activations rounded to BF16, weights
- * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 for each token and 128 columns where the
- * weights are E4M3, to about 2^-4 of each, as the models were trained; from sm_89 on; elsewhere and for other weights as BF16. */
-enum gpu_math { GPU_BF16, GPU_F32, GPU_FP8 };
-/* Who computes them: our kernels read weights as they are stored; cuBLAS gets them expanded to BF16 first, which pays off for
- * many tokens (AUTO chooses by their number). */
-enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
-struct gpu_spec {
-    int n; /* ranks; 0: none */
-    bool emu, is_virtual, nopeer;
-    /* Ranks pass each other float32 with GPU_F32, else BF16; an emulated device computes as its processor level does either
-     * way, and has GPU_F32 unless math=bf16. */
-    enum gpu_math math;
-    enum gpu_gemm gemm;
-    int id[GPU_MAX];            /* card of each rank */
-    size_t mem;                 /* 0: what the card has; emu: 8 GiB, 32 GiB in virtual time */
-    double h2d, d2h, peer;      /* bytes/s; 0: unlimited */
-    double flops, attn, bw;     /* FLOP/s of linear operations and attention, bytes/s of memory; 0: as fast as it goes */
-    double launch;              /* seconds an operation costs by itself */
-    int threads, level;         /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
-    int ring, chunk;            /* stream-loading's slots and rows at once, for tests; 0: chosen */
-    bool all_to_all;            /* emu: standard expert parallelism in place of SmallEP, to measure the difference */
-    enum gpu_fault fail;
-    long fail_at;
-    int fail_rank;
-};
-int gpu_parse(struct gpu_spec *s, const char *list, struct error *e); /* ERR_USAGE names the part that is wrong */
 int gpu_describe(char *out, size_t size); /* one line for --version --verbose: backends and cards found */
 
 struct gpu;
@@ -113,3 +81,23 @@ int gpu_pair_wait(struct gpu_pair *p, uint64_t nth, struct gpu_stream *s); /* s 
 struct gpu_event *gpu_pair_event(struct gpu_pair *p);
 /* All waits on this pair, now and later, return ERR_CANCELLED: the way out for the other threads when one has failed. */
 void gpu_pair_break(struct gpu_pair *p);
+
+/* A number in pinned host memory, to hand work between streams of any devices and the host: streams write it and wait for
+ * it, and so does the host. It begins at 0, has one writer, a stream or the host, and only grows: values are compared by
+ * their signed difference, so it may pass 2^32 while those in use lie within 2^30 of each other.
+ * A stream that drops its work (failed, cancelled) breaks each number that it is to write or waits for in vain: nobody hangs.
+ * A stream that a broken number let pass computes from whatever lies there, so the caller drops all that hangs on it, breaks
+ * the numbers in it, and opens others. While a stream waits, gpu_alloc, gpu_free and gpu_host_alloc may wait for it: not for the
+ * thread that is to write the number. Close it when no stream is to come to it, before the devices. In virtual time a stream that
+ * waits gets the time at which the value was written; the host has none. */
+struct gpu_number;
+int gpu_number_open(struct gpu *g, struct gpu_number **n, struct error *e); /* g: any device that will use it; same backend */
+void gpu_number_close(struct gpu_number **n);
+int gpu_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s); /* when the stream is there; what it did before is seen */
+int gpu_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);  /* the stream goes on once it is value or more */
+void gpu_number_set(struct gpu_number *n, uint32_t value);                        /* the host writes; any thread */
+bool gpu_number_reached(const struct gpu_number *n, uint32_t value);              /* also when broken: await tells */
+/* The host waits: polls for some 50 us, then sleeps in between. 0; ERR_CANCELLED (cancel may be NULL); ERR_RUNTIME when it is
+ * broken or the device of g or of its last writer has failed. */
+int gpu_number_await(struct gpu_number *n, uint32_t value, const _Atomic int *cancel);
+void gpu_number_break(struct gpu_number *n); /* all who wait, now and later, go on; for good; any thread */

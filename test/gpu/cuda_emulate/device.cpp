@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -48,7 +49,7 @@ static struct {
     fiber fibers[THREADS];
     warp warps[THREADS / 32];
     std::vector<site> sites;
-    bool failed;
+    bool failed, again;
     char why[400];
     uint64_t seed, random;
 } e;
@@ -162,6 +163,7 @@ void device_touch(const void *p, size_t size, bool write, const void *pc) {
     at = (size_t)((const char *)p - parameters);
     if (at < e.args && size <= e.args - at && !write) return;
     if (!write && (const char *)p >= &__executable_start && (const char *)p < &_end) return; /* constants */
+    if (host_mapped(p, size)) return; /* others write there at any time */
     device_fail("%s of %zu bytes of host memory at %p (pc %p)", kind, size, p, pc);
 }
 
@@ -232,6 +234,16 @@ static void resume(int t, bool fresh) {
     swapcontext(&main_context, &new_context);
 }
 
+/* A kernel that polls would hold the only engine: it goes back to its stream and begins anew. So it may have done nothing yet, and
+ * be one thread. */
+extern "C" void cuda_emulate_nanosleep(void) {
+    if (e.threads != 1 || e.grid.x * e.grid.y * e.grid.z != 1) device_fail("__nanosleep in a launch of many threads");
+    e.again = true;
+    e.fibers[0].st = DONE;
+    inside = false;
+    _longjmp(e.scheduler, 2);
+}
+extern "C" void cuda_emulate_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 extern "C" uint3 cuda_emulate_thread(void) { return thread_at(e.current); }
 extern "C" uint3 cuda_emulate_block(void) { return e.at; }
 extern "C" uint3 cuda_emulate_block_dim(void) { return {e.block.x, e.block.y, e.block.z}; }
@@ -356,7 +368,7 @@ static void run_block() {
     }
     static bool fresh[THREADS];
     for (int t = 0; t < e.threads; t++) e.fibers[t].st = READY, fresh[t] = true;
-    while (e.alive && !e.failed) {
+    while (e.alive && !e.failed && !e.again) {
         bool ran = false;
         int first = e.seed ? (int)rnd((uint32_t)warps) : 0;
         for (int i = 0; i < warps && !e.failed; i++) {
@@ -386,7 +398,8 @@ static void run_block() {
     }
 }
 
-static void run(const char *name, dim3 grid, dim3 block, size_t shared, void (*call)(void *), const void *args, size_t size, int device) {
+static bool run(const char *name, dim3 grid, dim3 block, size_t shared, void (*call)(void *), const void *args, size_t size, int device) {
+    if (host_lost()) return true;
     std::lock_guard<std::mutex> hold(engine_lock);
     begin();
     e.name = name;
@@ -397,10 +410,10 @@ static void run(const char *name, dim3 grid, dim3 block, size_t shared, void (*c
     e.dynamic = shared;
     e.device = device;
     e.threads = (int)(block.x * block.y * block.z);
-    e.failed = false;
+    e.failed = e.again = false;
     e.launched = ++e.now;
     memcpy(parameters, args, size);
-    if (host_fails("launch")) return host_fault("a launch failed (injected)");
+    if (host_fails("launch")) return host_fault("a launch failed (injected)"), true;
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = e.seed ? rnd((uint32_t)std::min(blocks, (uint64_t)1 << 30)) : 0;
     for (uint64_t i = 0; i < blocks && !e.failed; i++) {
         uint64_t b = (first + i) % blocks;
@@ -408,6 +421,7 @@ static void run(const char *name, dim3 grid, dim3 block, size_t shared, void (*c
         run_block();
     }
     if (e.failed) host_fault(e.why);
+    return !e.again;
 }
 
 static std::mutex limits_lock;
@@ -440,5 +454,7 @@ extern "C" void cuda_emulate_run(const char *name, const void *kernel, dim3 grid
         host_error(cudaErrorInvalidResourceHandle); /* a stream of another device than the current one */
         return;
     }
-    host_enqueue(s, [=] { run(name, grid, block, shared, call, copy.get(), size, device); });
+    host_enqueue(s, [=] {
+        while (!run(name, grid, block, shared, call, copy.get(), size, device)) usleep(20);
+    });
 }

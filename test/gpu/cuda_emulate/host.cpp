@@ -41,10 +41,14 @@ struct cuda_emulate_stream {
 };
 
 static std::mutex lock; /* of what follows */
-static cudaError_t sticky;
+static cudaError_t sticky[DEVICES];
 static char fault_text[512];
 static int faults;
-static std::map<const char *, size_t> pinned;
+struct pin_of {
+    size_t size;
+    bool mapped;
+};
+static std::map<const char *, pin_of> pinned;
 static bool peers[DEVICES][DEVICES];
 static cuda_emulate_stream *null_stream[DEVICES];
 static uint64_t streams_made;
@@ -85,14 +89,14 @@ void host_fault(const char *text) {
     std::lock_guard<std::mutex> hold(lock);
     snprintf(fault_text, sizeof fault_text, "%s", text);
     faults++;
-    if (!sticky) sticky = cudaErrorLaunchFailure;
+    if (!sticky[current]) sticky[current] = cudaErrorLaunchFailure;
 }
 extern "C" int cuda_emulate_faults(char *text, size_t size) {
     std::lock_guard<std::mutex> hold(lock);
     int n = faults;
     snprintf(text, size, "%s", fault_text);
     faults = 0;
-    sticky = cudaSuccess;
+    for (cudaError_t &e : sticky) e = cudaSuccess;
     fault_text[0] = 0;
     return n;
 }
@@ -100,10 +104,14 @@ cudaError_t host_error(cudaError_t e) {
     if (e) last = e;
     return e;
 }
-/* What a call gives that did its part: a fault of the device shows in every later call. */
-static cudaError_t done(cudaError_t e = cudaSuccess) {
+/* What a call gives that did its part: a fault of the device (the current one) shows in every later call. */
+static cudaError_t done(cudaError_t e = cudaSuccess, int device = -1) {
     std::lock_guard<std::mutex> hold(lock);
-    return host_error(sticky ? sticky : e);
+    return host_error(sticky[device < 0 ? current : device] ? sticky[device < 0 ? current : device] : e);
+}
+bool host_lost() {
+    std::lock_guard<std::mutex> hold(lock);
+    return sticky[current];
 }
 static cudaError_t wrong(cudaError_t e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static cudaError_t wrong(cudaError_t e, const char *fmt, ...) {
@@ -290,12 +298,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     drain(real(s));
-    return done();
+    return done(cudaSuccess, real(s)->device);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cuda_emulate_stream *s = real(stream);
     std::lock_guard<std::mutex> hold(s->lock);
-    return s->busy || !s->tasks.empty() ? cudaErrorNotReady : done();
+    return s->busy || !s->tasks.empty() ? cudaErrorNotReady : done(cudaSuccess, s->device);
 }
 cudaError_t cudaDeviceSynchronize(void) {
     std::lock_guard<std::mutex> hold(all_lock);
@@ -305,6 +313,22 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, void (*fn)(void *), void *ctx) {
     host_enqueue(s, [=] { fn(ctx); });
+    return done();
+}
+
+/* The driver's wait for a number in host memory; CUDA_EMULATE_WAIT=0: a driver without. */
+static int wait_value(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags) {
+    const std::atomic<uint32_t> *word = (const std::atomic<uint32_t> *)address;
+    if (flags || !host_mapped(word, 4)) return 1;
+    host_enqueue(s, [=] {
+        while ((int32_t)(*word - value) < 0 && !host_lost()) usleep(20);
+    });
+    return 0;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned, unsigned long long, cudaDriverEntryPointQueryResult *result) {
+    bool known = !strcmp(symbol, "cuStreamWaitValue32") && host_setting("WAIT", 1);
+    *fn = known ? (void *)wait_value : NULL;
+    *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return done();
 }
 
@@ -328,11 +352,11 @@ cudaError_t cudaFree(void *p) {
     if (!memory_delete(p)) return wrong(cudaErrorInvalidValue, "free of %p, which is not an allocation", p);
     return done();
 }
-static cudaError_t pin(const char *p, size_t size) {
+static cudaError_t pin(const char *p, size_t size, bool mapped) {
     std::lock_guard<std::mutex> hold(lock);
     auto i = pinned.upper_bound(p + size - 1);
-    if (i != pinned.begin() && (--i)->first + i->second > p) return host_error(cudaErrorHostMemoryAlreadyRegistered);
-    pinned[p] = size;
+    if (i != pinned.begin() && (--i)->first + i->second.size > p) return host_error(cudaErrorHostMemoryAlreadyRegistered);
+    pinned[p] = {size, mapped};
     return cudaSuccess;
 }
 static cudaError_t unpin(const void *p) {
@@ -342,13 +366,18 @@ static cudaError_t unpin(const void *p) {
 static bool is_pinned(const void *p, size_t size) {
     std::lock_guard<std::mutex> hold(lock);
     auto i = pinned.upper_bound((const char *)p);
-    return i != pinned.begin() && (--i)->first + i->second >= (const char *)p + size;
+    return i != pinned.begin() && (--i)->first + i->second.size >= (const char *)p + size;
 }
-cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
+bool host_mapped(const void *p, size_t size) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto i = pinned.upper_bound((const char *)p);
+    return i != pinned.begin() && (--i)->first + i->second.size >= (const char *)p + size && i->second.mapped;
+}
+cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags) {
     *p = host_fails("alloc") ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (*p == MAP_FAILED) return *p = NULL, host_error(cudaErrorMemoryAllocation);
     memset(*p, 0xff, size);
-    return pin((char *)*p, size);
+    return pin((char *)*p, size, flags & cudaHostAllocMapped);
 }
 cudaError_t cudaFreeHost(void *p) {
     if (!p) return cudaSuccess;
@@ -357,7 +386,7 @@ cudaError_t cudaFreeHost(void *p) {
         std::lock_guard<std::mutex> hold(lock);
         auto i = pinned.find((char *)p);
         if (i == pinned.end()) return host_error(cudaErrorInvalidValue);
-        size = i->second;
+        size = i->second.size;
         pinned.erase(i);
     }
     munmap(p, size);
@@ -366,7 +395,7 @@ cudaError_t cudaFreeHost(void *p) {
 cudaError_t cudaHostRegister(void *p, size_t size, unsigned) {
     if (!p || !size) return host_error(cudaErrorInvalidValue);
     if (host_fails("alloc")) return host_error(cudaErrorMemoryAllocation);
-    return pin((char *)p, size);
+    return pin((char *)p, size, false);
 }
 cudaError_t cudaHostUnregister(void *p) { return unpin(p); }
 

@@ -36,7 +36,9 @@ int host_setting(const char *name, int value); /* CUDA_EMULATE_name */
 int host_shared();                            /* bytes of shared memory a block may have */
 bool host_fails(const char *kind);
 void host_enqueue(cudaStream_t s, std::function<void()> task);
-void host_fault(const char *text);            /* the sticky error of all devices; printed */
+bool host_mapped(const void *p, size_t size); /* pinned memory that kernels may touch */
+void host_fault(const char *text);            /* the sticky error of the thread's device; printed */
+bool host_lost();                             /* the thread's device had a fault: it runs nothing more */
 cudaError_t host_error(cudaError_t e);        /* kept for cudaGetLastError */
 int host_stream_device(cudaStream_t s);
 

@@ -73,6 +73,8 @@ __attribute__((const)) uint3 cuda_emulate_grid_dim(void);
 void *cuda_emulate_shared(const void *site, size_t size, size_t align);
 void *cuda_emulate_shared_dynamic(size_t align);
 void cuda_emulate_sync(int line);
+void cuda_emulate_nanosleep(void);
+void cuda_emulate_fence(void);
 void cuda_emulate_syncwarp(unsigned mask, int line);
 /* Lanes of the mask meet and see what each of them brought, size (at most 64) bytes at out + 64 * lane. */
 const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t size, int line);
@@ -108,6 +110,8 @@ static inline void cuda_emulate_launch(const char *name, void (*kernel)(P...), d
 static inline unsigned cuda_emulate_mask(unsigned m = 0xffffffffu) { return m; }
 static inline void __threadfence(void) {}
 static inline void __threadfence_block(void) {}
+static inline void __threadfence_system(void) { cuda_emulate_fence(); }
+static inline void __nanosleep(unsigned) { cuda_emulate_nanosleep(); }
 
 /* Shuffles of 4-byte values within `width` neighbouring lanes; a source outside them gives the lane's own value. */
 template <class T> static inline T cuda_emulate_take(unsigned mask, T v, int from, int width, int line) {

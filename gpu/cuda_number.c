@@ -1,0 +1,142 @@
+/* Numbers on CUDA. A stream writes one by a kernel of one thread, which looks for the mark of a broken number behind itself
+ * (the driver's own stream write cannot, and would lower what a break has raised). It waits by the driver's
+ * cuStreamWaitValue32, which takes no processor; where the driver lacks it, by a kernel that polls.
+ * No call of CUDA's tells that a stream stands before a number that nobody will write, so all open numbers are in one list with
+ * who waits for them: whoever waits for a stream walks it, and breaks those whose waiting stream has been cancelled or has failed. */
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "gpu/cuda.h"
+
+enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER = 12000 }; /* cuStreamWaitValue32 as of this driver needs no setting of the system */
+
+struct cuda_number {
+    struct gpu_number base;
+    struct cuda_number *next;
+    struct cuda_stream *writer; /* the last; NULL: none that is open */
+    struct {
+        struct cuda_stream *s;
+        uint32_t value;
+    } waiter[WAITERS]; /* the last value of each stream; s NULL: free */
+};
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_number *list;
+
+typedef int (*wait_value)(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags);
+static wait_value driver_wait;
+static atomic_bool driver_refuses;
+static void find_driver_wait(void) {
+    void *p = NULL;
+#if CUDART_VERSION >= 12050
+    enum cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &p, DRIVER, cudaEnableDefault, &found)) p = NULL;
+#elif CUDART_VERSION >= 12000
+    enum cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPoint("cuStreamWaitValue32", &p, cudaEnableDefault, &found)) p = NULL;
+#endif
+    cudaGetLastError();
+    driver_wait = (wait_value)p;
+}
+
+int cuda_number_open(struct gpu *base, struct gpu_number **out, struct error *e) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct cuda_number *n = mem_calloc(1, sizeof *n);
+    void *word = NULL;
+    if (!n) return error_set(e, ERR_MEMORY, "no memory for a number");
+    cudaSetDevice(((struct cuda *)base)->card);
+    cudaError_t r = cudaHostAlloc(&word, 2 * sizeof *n->base.word, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (r != cudaSuccess) {
+        cudaGetLastError();
+        mem_free(n);
+        return error_set(e, ERR_MEMORY, "a number in pinned memory: %s", cudaGetErrorString(r));
+    }
+    pthread_once(&once, find_driver_wait);
+    n->base.word = word;
+    atomic_init(&n->base.word[0], 0);
+    atomic_init(&n->base.word[1], 0);
+    pthread_mutex_lock(&list_lock);
+    n->next = list;
+    list = n;
+    pthread_mutex_unlock(&list_lock);
+    *out = &n->base;
+    return 0;
+}
+void cuda_number_close(struct gpu_number *base) {
+    struct cuda_number *n = (struct cuda_number *)base;
+    pthread_mutex_lock(&list_lock);
+    struct cuda_number **p = &list;
+    while (*p != n) p = &(*p)->next;
+    *p = n->next;
+    pthread_mutex_unlock(&list_lock);
+    cudaSetDevice(((struct cuda *)base->g)->card);
+    cudaFreeHost((void *)base->word);
+    mem_free(n);
+}
+
+/* Under the lock: a fault of the stream's work shows where its state is asked for. */
+static bool lost(struct cuda_stream *s) {
+    cudaError_t r = cudaStreamQuery(s->s);
+    if (r != cudaErrorNotReady) cuda_check(s->g, r, "running");
+    return cuda_stream_state(s) != 0;
+}
+static void sweep_one(struct cuda_number *n) {
+    bool broken = n->base.g->b->error(n->base.g, NULL) || (n->writer && lost(n->writer));
+    for (int i = 0; i < WAITERS && !broken; i++)
+        broken = n->waiter[i].s && !gpu_number_is(&n->base, n->waiter[i].value) && lost(n->waiter[i].s);
+    if (broken) gpu_number_break(&n->base);
+}
+bool cuda_number_sweep(void) {
+    pthread_mutex_lock(&list_lock);
+    for (struct cuda_number *n = list; n; n = n->next) sweep_one(n);
+    bool any = list;
+    pthread_mutex_unlock(&list_lock);
+    return any;
+}
+void cuda_number_rest(void) { nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
+void cuda_number_forget(struct cuda_stream *s) {
+    pthread_mutex_lock(&list_lock);
+    for (struct cuda_number *n = list; n; n = n->next) {
+        if (n->writer == s) n->writer = NULL;
+        for (int i = 0; i < WAITERS; i++)
+            if (n->waiter[i].s == s) n->waiter[i].s = NULL;
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+int cuda_number_write(struct gpu_number *base, uint32_t value, struct gpu_stream *stream) {
+    struct cuda_number *n = (struct cuda_number *)base;
+    struct cuda_stream *s = (struct cuda_stream *)stream;
+    pthread_mutex_lock(&list_lock);
+    n->writer = s;
+    pthread_mutex_unlock(&list_lock);
+    int r = cuda_stream_state(s);
+    if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
+    if (!r) r = cuda_check(s->g, cuda_word_write(s->s, (uint32_t *)base->word, value), "number write");
+    if (r) gpu_number_break(base);
+    return r;
+}
+int cuda_number_wait(struct gpu_number *base, uint32_t value, struct gpu_stream *stream) {
+    struct cuda_number *n = (struct cuda_number *)base;
+    struct cuda_stream *s = (struct cuda_stream *)stream;
+    int r = cuda_stream_state(s), at = -1;
+    pthread_mutex_lock(&list_lock);
+    for (int i = 0; i < WAITERS && (at < 0 || n->waiter[at].s != s); i++)
+        if (n->waiter[i].s == s || (!n->waiter[i].s && at < 0)) at = i;
+    if (at >= 0 && !r) n->waiter[at].s = s, n->waiter[at].value = value;
+    pthread_mutex_unlock(&list_lock);
+    if (!r && at < 0) r = cuda_check(s->g, cudaErrorInvalidValue, "a number with too many streams");
+    if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
+    bool done = false;
+    if (!r && driver_wait && !atomic_load(&driver_refuses)) {
+        done = driver_wait(s->s, (unsigned long long)(uintptr_t)base->word, value, WAIT_GEQ) == 0;
+        if (!done) atomic_store(&driver_refuses, true);
+    }
+    if (!r && !done) r = cuda_check(s->g, cuda_word_wait(s->s, (const uint32_t *)base->word, value), "number wait");
+    if (r && !gpu_number_is(base, value)) gpu_number_break(base);
+    return r;
+}
+void cuda_number_wake(struct gpu_number *n) {}
+void cuda_number_nap(struct gpu_number *n, uint32_t value) {
+    cuda_number_sweep();
+    cuda_number_rest();
+}

@@ -1,0 +1,85 @@
+/* Numbers on emulated devices. Streams wait on a condition, the host by polling and then on the same. In virtual time each
+ * value carries the clock of the stream that wrote it. */
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "gpu/emu_number.h"
+
+int emu_number_open(struct gpu *g, struct gpu_number **out, struct error *e) {
+    struct emu_number *n = mem_calloc(1, sizeof *n);
+    if (!n) return error_set(e, ERR_MEMORY, "no memory for a number");
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&n->cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&n->lock, NULL);
+    n->base.word = n->words;
+    *out = &n->base;
+    return 0;
+}
+void emu_number_close(struct gpu_number *base) {
+    struct emu_number *n = (struct emu_number *)base;
+    pthread_mutex_destroy(&n->lock);
+    pthread_cond_destroy(&n->cond);
+    mem_free(n);
+}
+void emu_number_wake(struct gpu_number *base) {
+    struct emu_number *n = (struct emu_number *)base;
+    pthread_mutex_lock(&n->lock);
+    pthread_cond_broadcast(&n->cond);
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* Sleeps until it is written, a millisecond at most. True: nobody will write it any more. */
+static bool doze(struct emu_number *n, uint32_t value) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += 1000000;
+    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+    pthread_mutex_lock(&n->lock);
+    if (!gpu_number_reached(&n->base, value)) pthread_cond_timedwait(&n->cond, &n->lock, &t);
+    struct emu *writer = n->writer;
+    pthread_mutex_unlock(&n->lock);
+    return emu_state((struct emu *)n->base.g) || (writer && emu_state(writer));
+}
+void emu_number_nap(struct gpu_number *base, uint32_t value) {
+    if (doze((struct emu_number *)base, value) && !gpu_number_is(base, value)) gpu_number_break(base);
+}
+
+void emu_number_put(struct emu_stream *s, struct emu_number *n, uint32_t value, bool work) {
+    if (work && (int32_t)(value - atomic_load(n->words)) < 0 && !gpu_number_broken(&n->base))
+        emu_fail(s->g, ERR_RUNTIME, "a number went back to %u", (unsigned)value);
+    if (!work || emu_state(s->g)) {
+        gpu_number_break(&n->base);
+        return;
+    }
+    pthread_mutex_lock(&n->lock);
+    n->past[n->n_past % EMU_PAST].value = value;
+    n->past[n->n_past++ % EMU_PAST].time = s->t;
+    pthread_mutex_unlock(&n->lock);
+    gpu_number_set(&n->base, value);
+}
+void emu_number_pass(struct emu_stream *s, struct emu_number *n, uint32_t value) {
+    bool lost = emu_drops(s);
+    while (!lost && !gpu_number_reached(&n->base, value)) lost = doze(n, value) || emu_drops(s);
+    if (lost && !gpu_number_is(&n->base, value)) gpu_number_break(&n->base);
+    pthread_mutex_lock(&n->lock);
+    for (uint64_t i = n->n_past > EMU_PAST ? n->n_past - EMU_PAST : 0; i < n->n_past; i++) /* the first that was enough */
+        if ((int32_t)(n->past[i % EMU_PAST].value - value) >= 0) {
+            if (n->past[i % EMU_PAST].time > s->t) s->t = n->past[i % EMU_PAST].time;
+            break;
+        }
+    pthread_mutex_unlock(&n->lock);
+}
+
+int emu_number_write(struct gpu_number *base, uint32_t value, struct gpu_stream *s) {
+    struct emu_number *n = (struct emu_number *)base;
+    pthread_mutex_lock(&n->lock);
+    n->writer = ((struct emu_stream *)s)->g;
+    pthread_mutex_unlock(&n->lock);
+    return emu_enqueue((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_WRITE, .number = {n, value}});
+}
+int emu_number_wait(struct gpu_number *base, uint32_t value, struct gpu_stream *s) {
+    return emu_enqueue((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_AWAIT, .number = {(struct emu_number *)base, value}});
+}

@@ -1,0 +1,40 @@
+#pragma once
+/* Which devices to open and what they are like: --gpus LIST as a struct. Plain data, pure. */
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/error.h"
+
+enum { GPU_MAX = 8 };
+enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
+
+/* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual, flops= attn=
+ * (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK]. */
+/* What products of many tokens compute with on cuda; the sums are float32 always. BF16: activations rounded to BF16, weights
+ * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 for each token and 128 columns where the
+ * weights are E4M3, to about 2^-4 of each, as the models were trained; from sm_89 on; elsewhere and for other weights as BF16. */
+enum gpu_math { GPU_BF16, GPU_F32, GPU_FP8 };
+/* Who computes them: our kernels read weights as they are stored; cuBLAS gets them expanded to BF16 first, which pays off for
+ * many tokens (AUTO chooses by their number). */
+enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
+struct gpu_spec {
+    int n; /* ranks; 0: none */
+    bool emu, is_virtual, nopeer;
+    /* Ranks pass each other float32 with GPU_F32, else BF16; an emulated device computes as its processor level does either
+     * way, and has GPU_F32 unless math=bf16. */
+    enum gpu_math math;
+    enum gpu_gemm gemm;
+    int id[GPU_MAX];            /* card of each rank */
+    size_t mem;                 /* 0: what the card has; emu: 8 GiB, 32 GiB in virtual time */
+    double h2d, d2h, peer;      /* bytes/s; 0: unlimited */
+    double flops, attn, bw;     /* FLOP/s of linear operations and attention, bytes/s of memory; 0: as fast as it goes */
+    double launch;              /* seconds an operation costs by itself */
+    int threads, level;         /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
+    int ring, chunk;            /* stream-loading's slots and rows at once, for tests; 0: chosen */
+    bool all_to_all;            /* emu: standard expert parallelism in place of SmallEP, to measure the difference */
+    enum gpu_fault fail;
+    long fail_at;
+    int fail_rank;
+};
+int gpu_parse(struct gpu_spec *s, const char *list, struct error *e); /* ERR_USAGE names the part that is wrong */
