@@ -54,7 +54,10 @@ struct engine {
     _Atomic int closing;
     struct session *sessions;
     uint64_t orders;
-    double last_decode, cpu_speed; /* when a session last answered; tokens/s of the last prefill on the processor; 0: never */
+    double last_decode;            /* when a session last answered; 0: never */
+    struct cost_machine cost;      /* this machine, corrected by what happened; filled by the first prefill */
+    struct cost_model model;
+    double expected;               /* seconds of the running prefill */
     struct event ring[ENGINE_EVENTS];
     size_t head, count;
     int fd;

@@ -274,22 +274,34 @@ static void on_progress(void *ctx, const char *what, double done, double total) 
     decode_all(e); /* the others go on answering */
 }
 
-static const struct mode *choose(struct session *s, int n) {
-    const struct engine *e = s->engine;
+/* Nobody measured this machine: a guess, which use corrects. */
+static void know_machine(struct engine *e) {
     const struct gpu_set *g = e->machine.gpus;
-    double now = clock_now(), link = g ? gpu_info(g->gpu[0])->h2d : 0;
-    struct policy_in in = {
-        .n_new = n, .n_gpus = g ? g->n : 0, .lost = g && g->lost, .ask = (enum policy_ask)e->params.prefill,
-        .since_decode_s = e->last_decode > 0 ? now - e->last_decode : -1, .cpu_tokens_per_s = e->cpu_speed,
-        .stream_s = link > 0 ? (double)e->weights.bytes_routed / link : 0,
-    };
-    for (struct session *o = e->sessions; o; o = o->next) in.decoding |= atomic_load(&o->state) == SESSION_DECODE;
-    char why[160];
+    const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
+    const struct layer *last = &e->weights.layers[e->weights.config.n_layers - 1];
+    enum dtype dense = (enum dtype)last->o.dtype, experts = (enum dtype)(last->experts ? last->experts[0].gate.dtype : last->dense.gate.dtype);
+    cost_guess(&e->cost, e->info.threads, (int)e->params.cpu_level ? (int)e->params.cpu_level - 1 : (int)cpu_level_best(), g ? g->n : 0, info ? info->h2d : 0,
+               info ? info->d2h : 0, 0);
+    cost_model_of(&e->model, &e->weights.config, dense, experts, (enum dtype)(e->params.kv ? e->params.kv : DT_BF16));
+}
+
+static const struct mode *choose(struct session *s, int n) {
+    static const enum policy_mode asks[] = {[PREFILL_AUTO] = POLICY_AUTO, [PREFILL_CPU] = POLICY_CPU, [PREFILL_SLP] = POLICY_SLP, [PREFILL_DSLP] = POLICY_DSLP};
     static const struct mode *const modes[] = {[POLICY_CPU] = &mode_cpu, [POLICY_SLP] = &mode_slp, [POLICY_DSLP] = &mode_dslp};
-    const struct mode *mode = modes[policy_prefill(&in, why, sizeof why)];
-    if (mode == &mode_cpu) snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens on the processor (%s, %d threads): %s", n, e->info.level, e->info.threads, why);
-    else snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens stream-loaded on %d of %d devices (%.40s): %.110s", n, mode == &mode_dslp ? g->n : 1, g->n,
-                  gpu_info(g->gpu[0])->name, why);
+    struct engine *e = s->engine;
+    const struct gpu_set *g = e->machine.gpus;
+    if (!e->cost.n_domains) know_machine(e);
+    struct policy_machine m = {.cost = &e->cost, .model = &e->model, .n_devices = g ? g->n : 0, .lost = g && g->lost, .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP,
+                               .ask = asks[e->params.prefill]};
+    struct policy_in in = {.n_new = n, .n_cached = s->n_kv, .since_decode_s = e->last_decode > 0 ? clock_now() - e->last_decode : -1};
+    for (struct session *o = e->sessions; o; o = o->next) in.decoding += atomic_load(&o->state) == SESSION_DECODE;
+    struct policy_out out;
+    policy_prefill(&m, &in, &out);
+    const struct mode *mode = modes[out.mode];
+    e->expected = out.seconds[out.mode];
+    if (mode == &mode_cpu) snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens on the processor (%s, %d threads): %.160s", n, e->info.level, e->info.threads, out.why);
+    else snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens stream-loaded on %d of %d devices (%.40s): %.130s", n, mode == &mode_dslp ? g->n : 1, g->n,
+                  gpu_info(g->gpu[0])->name, out.why);
     s->stats.prefill_mode = mode->name;
     return mode;
 }
@@ -321,7 +333,10 @@ static void prefill(struct session *s) {
         rc = mode_cpu.prefill(&e->machine, &j, &err);
     }
     s->stats.prefill_s = clock_now() - s->prefill_begin;
-    if (!rc && mode == &mode_cpu && n >= 64 && !s->request.logits) e->cpu_speed = n / s->stats.prefill_s; /* the policy's crossover */
+    if (!rc && !strcmp(s->stats.prefill_mode, mode->name) && !s->request.logits) { /* the next choice knows what this one took */
+        enum cost_whole how = mode == &mode_cpu ? COST_PREFILL_CPU : mode == &mode_slp ? COST_PREFILL_SLP : COST_PREFILL_DSLP;
+        cost_observe(&e->cost, &e->cost.seen[how], n, e->expected, s->stats.prefill_s);
+    }
     if (rc == ERR_CANCELLED) finish(s, DONE_CANCELLED, 0, NULL);
     else if (rc) finish(s, DONE_STOP, rc, &err);
     else {
