@@ -31,11 +31,11 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     if (rc) return rc;
     if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: in virtual time nothing is computed", p->gpus);
     if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
-    if (none && (p->prefill == PREFILL_SLP || p->prefill == PREFILL_DSLP))
-        return error_set(e, ERR_RUNTIME, "--prefill %s streams weights to a device: name one with --gpus", p->prefill == PREFILL_SLP ? "slp" : "dslp");
-    if (p->decode == DECODE_DUAL)
-        return error_set(e, ERR_RUNTIME, "--decode dual: overlapping two batches is not in this version; sessions that answer together share each reading of the weights without it");
-    return 0;
+    if (none && p->prefill > PREFILL_CPU)
+        return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_name((enum policy_mode)p->prefill));
+    if (none && p->decode > DECODE_CPU)
+        return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", policy_decode_name((enum policy_decode)p->decode));
+    return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: there is no such policy", p->split) : 0;
 }
 
 static int read_nodes(struct engine *e, struct error *err) {
@@ -51,6 +51,17 @@ static int read_nodes(struct engine *e, struct error *err) {
     return rc;
 }
 
+/* Nobody measured this machine: a guess, which use corrects. */
+static void know_machine(struct engine *e, enum cpu_level level) {
+    const struct gpu_set *g = e->machine.gpus;
+    const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
+    const struct layer *last = &e->weights.layers[e->weights.config.n_layers - 1];
+    enum dtype experts = (enum dtype)(last->experts ? last->experts[0].gate.dtype : last->dense.gate.dtype);
+    cost_guess(&e->cost, e->info.threads, (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
+    e->cost.deterministic = e->params.deterministic;
+    cost_model_of(&e->model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
+}
+
 static int open_machine(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     enum cpu_level level = e->params.cpu_level ? (enum cpu_level)(e->params.cpu_level - 1) : cpu_level_best();
@@ -61,13 +72,12 @@ static int open_machine(struct engine *e, struct error *err) {
     if ((rc = pool_open_nodes(&e->pool, e->params.threads, true, &e->nodes, err))) return rc;
     if (!(e->machine.cpu = cpu_exec_open(e->pool, level, err))) return ERR_MEMORY;
     if ((rc = work_open(&e->prefill_work, c, batch_rows(c, e->info.context), NULL, NULL, NULL, err))) return rc;
-    if ((rc = work_open(&e->decode_work, c, ENGINE_BATCH, NULL, NULL, NULL, err))) return rc;
-    e->logits = mem_alloc((size_t)(ENGINE_BATCH + 1) * (size_t)c->vocab * sizeof *e->logits);
+    e->logits = mem_alloc((size_t)c->vocab * sizeof *e->logits);
     e->scratch = mem_alloc((size_t)c->vocab * sizeof *e->scratch);
     e->machine.touched = mem_calloc((size_t)c->n_experts + 1, 1);
     if (!e->logits || !e->scratch || !e->machine.touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
     rc = gpu_set_open(&e->machine.gpus, e->params.gpus, &e->weights, err);
-    if (rc == ERR_RUNTIME && e->params.prefill != PREFILL_SLP && e->params.prefill != PREFILL_DSLP) {
+    if (rc == ERR_RUNTIME && e->params.prefill <= PREFILL_CPU && e->params.decode <= DECODE_CPU) {
         log_say(LOG_WARN, "--gpus %s: %s; going on with the processor", e->params.gpus, err->text);
         *err = (struct error){0};
         rc = 0;
@@ -92,12 +102,20 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.wake = engine_wake;
     e->machine.owner = e;
     e->machine.prefill = &e->prefill_work;
-    e->machine.decode = &e->decode_work;
+    e->machine.cost = &e->cost;
+    e->machine.model = &e->model;
+    e->machine.split = e->params.split ? split_find(e->params.split) : &split_policies[0];
     int moe = 0;
     for (int i = 0; i < c->n_layers; i++) moe += c->layer[i].moe;
     e->machine.expert_bytes = moe && c->n_experts ? e->weights.bytes_routed / (uint64_t)moe / (uint64_t)c->n_experts : 0;
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
+    know_machine(e, level);
+    if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
+    if (e->params.prefill == PREFILL_BLEND && step_resident_layers(e->machine.step) < c->n_layers)
+        return error_set(err, ERR_MEMORY, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
+    if (e->params.decode > DECODE_CPU && !step_resident_layers(e->machine.step))
+        return error_set(err, ERR_MEMORY, "--decode %s: %s", policy_decode_name((enum policy_decode)e->params.decode), step_resident(e->machine.step));
     return 0;
 }
 
@@ -167,12 +185,12 @@ void engine_close(struct engine **ep) {
         struct session *s = e->sessions;
         session_close(&s);
     }
+    step_close(&e->machine.step);
     gpu_set_close(&e->machine.gpus);
     close_fetch(e);
     place_close(&e->machine.place);
     residency_close(&e->machine.known);
     work_close(&e->prefill_work);
-    work_close(&e->decode_work);
     work_close(&e->guess_work);
     cpu_exec_close(&e->machine.cpu);
     pool_close(&e->pool);

@@ -12,8 +12,8 @@
 struct engine;
 struct session;
 
-enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_SLP, PREFILL_DSLP };
-enum decode_mode { DECODE_AUTO, DECODE_SINGLE, DECODE_DUAL };
+enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFILL_DSLP };
+enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL };
 
 struct engine_params { /* zero-initialised: everything by itself */
     const char *dir;        /* checkpoint directory or "ember:" */
@@ -25,6 +25,8 @@ struct engine_params { /* zero-initialised: everything by itself */
     const char *trace;      /* file for a Chrome trace of a stream-loaded prefill; NULL: none */
     enum prefill_mode prefill;
     enum decode_mode decode;
+    const char *split;      /* who computes which expert: a policy of sched/split.h; NULL: the best by cost */
+    bool deterministic;     /* decisions by the table alone, never by what was measured in use */
     bool force;             /* go on where memory seems too little */
     bool hugepages;         /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
     const char *topology;   /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
@@ -106,7 +108,7 @@ struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft from submit to first token; decode from first to last token */
     uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
-    const char *prefill_mode, *decode_mode;      /* "cpu", "slp", "dslp"; "single", "dual" */
+    const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
     char why[256];                               /* --explain: the reason in one line */
 };
 struct event {

@@ -10,6 +10,8 @@
 #include "engine/sample.h"
 #include "engine/sched/mode.h"
 #include "engine/sched/policy.h"
+#include "engine/sched/split.h"
+#include "engine/step/step.h"
 
 enum { ENGINE_EVENTS = 1024, ENGINE_BATCH = 16 }; /* unread tokens of a session: it waits for its reader then; rows of a step */
 
@@ -52,10 +54,12 @@ struct engine {
     struct machine machine;
     struct numa nodes;
     struct pool *pool;
-    struct work prefill_work, decode_work, guess_work;
+    struct cost_machine cost;    /* this machine, corrected by what happened */
+    struct cost_model model;
+    struct work prefill_work, guess_work;
     char *dir, *name;
     int32_t *eos;
-    float *logits;               /* [ENGINE_BATCH + 1, vocab]; the last row is the prefill's */
+    float *logits;               /* [vocab] of the prefill's last position */
     struct sample_item *scratch; /* [vocab] */
     pthread_t thread;
     bool started;
@@ -72,7 +76,8 @@ struct engine {
     const struct mode *mode;     /* NULL: not begun */
     struct prefill_job job;
     double begun, worked, told;  /* when; seconds of the engine's thread in it; when its progress was last told */
-    double last_decode, cpu_speed; /* when a session last answered; tokens/s of the last prefill on the processor; 0: never */
+    double expected;             /* seconds, as the cost model has it */
+    double last_decode;          /* when a session last answered; 0: never */
     double balance;              /* seconds that decoders had more than the prefill beside them */
 };
 

@@ -95,6 +95,29 @@ static void draw(struct session *s, float *logits, int32_t top) {
 
 /* --- Decode: one token for every session that answers ---------------------------------------------------------------------- */
 
+static struct policy_machine policy_machine(const struct engine *e) {
+    const struct gpu_set *g = e->machine.gpus;
+    bool resident = step_resident_layers(e->machine.step) > 0, whole = step_resident_layers(e->machine.step) == e->info.n_layers;
+    struct policy_machine m = {.cost = &e->cost, .model = &e->model, .n_devices = g ? g->n : 0, .lost = g && g->lost,
+                               .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP | (whole ? 1u << POLICY_BLEND : 0),
+                               .decodes = resident ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};
+    for (int i = 0; i < m.n_devices; i++) m.free[i] = (double)gpu_info(g->gpu[i])->mem;
+    return m;
+}
+
+static enum step_cut choose_cut(struct engine *e, struct session **batch, int n) {
+    static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO, [DECODE_CPU] = POLICY_DECODE_CPU, [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
+                                              [DECODE_DUAL] = POLICY_DECODE_DUAL};
+    static const enum step_cut cuts[] = {[POLICY_DECODE_CPU] = STEP_CPU, [POLICY_DECODE_HYBRID] = STEP_HYBRID, [POLICY_DECODE_DUAL] = STEP_DUAL};
+    struct policy_machine m = policy_machine(e);
+    struct policy_decode_in in = {.decoding = n, .most = ENGINE_BATCH, .context = e->info.context, .beside = e->mode && e->mode != &mode_cpu};
+    struct policy_decode_out out;
+    m.ask_decode = asks[e->params.decode];
+    for (int i = 0; i < n; i++) in.keys += batch[i]->n / (double)n;
+    policy_step(&m, &in, &out);
+    return cuts[out.mode];
+}
+
 /* Those that waited longest where they are more than a step takes. Who has no room for another event waits for its reader. */
 static int pick(const struct engine *e, struct session **batch) {
     int n = 0;
@@ -109,63 +132,67 @@ static int pick(const struct engine *e, struct session **batch) {
     return n;
 }
 
-static int step(struct engine *e, struct session **batch, int n, int32_t *top, struct error *err) {
-    struct span spans[ENGINE_BATCH];
-    int32_t tokens[ENGINE_BATCH];
+static int step(struct engine *e, struct session **batch, int n, struct step_span *spans, struct error *err) {
     uint64_t before = atomic_load(&e->machine.bytes_read);
     for (int i = 0; i < n; i++) {
         struct session *s = batch[i];
-        spans[i] = (struct span){.k = s->kv.k, .v = s->kv.v, .row = i, .n = 1, .pos = s->n - 1};
-        tokens[i] = s->tokens[s->n - 1];
+        spans[i] = (struct step_span){.kv = &s->kv, .tokens = s->tokens + s->n - 1, .pos = s->n - 1, .n = 1};
     }
-    int rc = decode_step(&e->machine, spans, tokens, n, e->logits, top, n == 1 ? &batch[0]->cancel : &e->closing, err);
-    for (int i = 0; i < n; i++) batch[i]->stats.bytes_read += (atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n;
+    int rc = step_run(e->machine.step, choose_cut(e, batch, n), spans, n, n == 1 ? &batch[0]->cancel : &e->closing, err);
+    static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
+    for (int i = 0; i < n; i++) {
+        batch[i]->stats.bytes_read += (atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n;
+        batch[i]->stats.decode_mode = ran[step_ran(e->machine.step)];
+    }
     e->last_decode = clock_now();
     return rc;
 }
 
-static void settle(struct session *s, int rc, const struct error *why, float *logits, int32_t top) {
+static void settle(struct session *s, int rc, const struct error *why, const struct step_span *t) {
     if (rc) {
         end(s, DONE_STOP, rc, why);
         return;
     }
     s->n_kv = s->n;
-    draw(s, logits, top);
+    draw(s, t->logits, *t->top);
 }
 
 /* An error may be one session's alone: each then goes by itself, and only the guilty turn ends. */
 static void decode(struct engine *e, struct session **batch, int n) {
     struct error err = {0};
-    int32_t top[ENGINE_BATCH];
-    int rc = step(e, batch, n, top, &err);
+    struct step_span spans[ENGINE_BATCH];
+    int rc = step(e, batch, n, spans, &err);
     bool apart = rc && rc != ERR_CANCELLED && n > 1;
     for (int i = 0; i < n; i++) {
         if (apart) {
             err = (struct error){0};
-            settle(batch[i], step(e, &batch[i], 1, top, &err), &err, e->logits, top[0]);
-        } else settle(batch[i], rc, &err, e->logits + (size_t)i * (size_t)e->info.vocab, top[i]);
+            settle(batch[i], step(e, &batch[i], 1, spans, &err), &err, spans);
+        } else settle(batch[i], rc, &err, &spans[i]);
     }
 }
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------------- */
 
 static const struct mode *choose(struct engine *e, struct session *s, int n) {
+    static const enum policy_mode asks[] = {[PREFILL_AUTO] = POLICY_AUTO, [PREFILL_CPU] = POLICY_CPU, [PREFILL_BLEND] = POLICY_BLEND, [PREFILL_SLP] = POLICY_SLP,
+                                            [PREFILL_DSLP] = POLICY_DSLP};
+    static const struct mode *const modes[] = {[POLICY_CPU] = &mode_cpu, [POLICY_BLEND] = &mode_blend, [POLICY_SLP] = &mode_slp, [POLICY_DSLP] = &mode_dslp};
     const struct gpu_set *g = e->machine.gpus;
-    double now = clock_now(), link = g ? gpu_info(g->gpu[0])->h2d : 0;
-    struct policy_in in = {
-        .n_new = n, .n_gpus = g ? g->n : 0, .lost = g && g->lost, .ask = (enum policy_ask)e->params.prefill,
-        .since_decode_s = e->last_decode > 0 ? now - e->last_decode : -1, .cpu_tokens_per_s = e->cpu_speed,
-        .stream_s = link > 0 ? (double)e->weights.bytes_routed / link : 0,
-    };
+    struct policy_machine m = policy_machine(e);
+    struct policy_in in = {.n_new = n, .n_cached = s->n_kv, .since_decode_s = e->last_decode > 0 ? clock_now() - e->last_decode : -1,
+                           .dense_resident = step_resident_layers(e->machine.step) == e->info.n_layers};
+    m.ask = asks[e->params.prefill];
     pthread_mutex_lock(&e->lock);
-    for (struct session *o = e->sessions; o; o = o->next) in.decoding |= atomic_load(&o->state) == SESSION_DECODE;
+    for (struct session *o = e->sessions; o; o = o->next) in.decoding += atomic_load(&o->state) == SESSION_DECODE;
     pthread_mutex_unlock(&e->lock);
-    char why[160];
-    static const struct mode *const modes[] = {[POLICY_CPU] = &mode_cpu, [POLICY_SLP] = &mode_slp, [POLICY_DSLP] = &mode_dslp};
-    const struct mode *mode = modes[policy_prefill(&in, why, sizeof why)];
-    if (mode == &mode_cpu) snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens on the processor (%s, %d threads): %s", n, e->info.level, e->info.threads, why);
-    else snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens stream-loaded on %d of %d devices (%.40s): %.110s", n, mode == &mode_dslp ? g->n : 1, g->n,
-                  gpu_info(g->gpu[0])->name, why);
+    struct policy_out out;
+    policy_prefill(&m, &in, &out);
+    const struct mode *mode = modes[out.mode];
+    e->expected = out.seconds[out.mode];
+    char where[100];
+    if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
+    else snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_dslp ? g->n : 1, g->n, gpu_info(g->gpu[0])->name);
+    snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s", n, where, out.why);
     return mode;
 }
 
@@ -188,7 +215,7 @@ static int begin_turn(struct engine *e, struct error *err) {
     e->worked = 0;
     s->stats.queue_s = e->begun - s->submitted;
     e->job = (struct prefill_job){
-        .kv = &s->kv, .tokens = s->tokens + s->n_kv, .pos = s->n_kv, .n = n, .last = e->logits + (size_t)ENGINE_BATCH * (size_t)e->info.vocab,
+        .kv = &s->kv, .tokens = s->tokens + s->n_kv, .pos = s->n_kv, .n = n, .last = e->logits,
         .all = s->request.logits, .all_ctx = s->request.logits_ctx, .cancel = &s->cancel,
     };
     return begin(e, choose(e, s, n), err);
@@ -207,13 +234,17 @@ static void prefill(struct engine *e) {
         log_say(LOG_WARN, "%s prefill: %s; reading the prompt on the processor instead", e->mode->name, err.text);
         snprintf(s->stats.why, sizeof s->stats.why, "%s failed: %.200s", e->mode->name, err.text);
         err = (struct error){0};
+        e->expected = 0;
         rc = begin(e, &mode_cpu, &err);
     }
     s->stats.bytes_read += atomic_load(&e->machine.bytes_read) - bytes;
     e->worked += clock_now() - t;
     if (rc == PREFILL_MORE) return;
-    int n = e->job.n;
-    if (!rc && e->mode == &mode_cpu && n >= 64 && !s->request.logits) e->cpu_speed = n / e->worked; /* the policy's crossover */
+    if (!rc && !s->request.logits && e->expected > 0) { /* the next choice knows what this one took */
+        static const struct mode *const modes[] = {&mode_cpu, &mode_blend, &mode_slp, &mode_dslp}; /* as enum cost_whole */
+        for (int i = 0; i < 4; i++)
+            if (e->mode == modes[i]) cost_observe(&e->cost, &e->cost.seen[COST_PREFILL_CPU + i], e->job.n, e->expected, e->mode == &mode_cpu ? e->worked : clock_now() - e->begun);
+    }
     e->mode = NULL;
     s->stats.prefill_s = clock_now() - e->begun;
     s->n_kv += e->job.complete;

@@ -162,6 +162,7 @@ void session_close(struct session **sp) {
     while (*p != s) p = &(*p)->next;
     *p = s->next;
     pthread_mutex_unlock(&e->lock);
+    step_forget(e->machine.step, &s->kv);
     kv_close(&s->kv);
     mem_free(s->tokens);
     mem_free(s);
@@ -218,7 +219,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->n = r->n;
     s->answered = 0;
     s->submitted = clock_now();
-    s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "single"};
+    s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "cpu"};
     atomic_store(&s->cancel, 0);
     pthread_mutex_lock(&e->lock);
     s->order = ++e->orders;

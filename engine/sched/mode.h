@@ -7,14 +7,20 @@
 #include "engine/store/scan.h"
 
 struct gpu_set; /* the devices of an engine; NULL where there are none */
+struct step;
+struct split_policy;
 
 /* What an engine hands to its modes. The engine's thread owns the processor: it alone uses the executor, the workspaces and
- * the scan. Decodes have a workspace of their own, since their steps run between the layers of a prefill. */
+ * the scan. Steps have workspaces of their own, since they run between the layers of a prefill. */
 struct machine {
     const struct weights *w;
     struct exec *cpu;
-    struct work *prefill, *decode; /* host memory */
+    struct work *prefill;          /* host memory */
     struct gpu_set *gpus;
+    struct step *step;             /* what runs steps, and what of it lies on devices */
+    struct cost_machine *cost;     /* this machine, corrected by what happened */
+    struct cost_model *model;
+    const struct split_policy *split;
     const char *trace;             /* file for the trace of a stream-loaded prefill; NULL: none */
     _Atomic uint64_t bytes_read;   /* of weights, since opening; written by the owner */
     uint64_t expert_bytes;         /* of one routed expert */
@@ -59,11 +65,7 @@ struct mode {
     int (*advance)(struct machine *m, struct prefill_job *j, struct error *e);
     void (*close)(struct machine *m, struct prefill_job *j);
 };
-extern const struct mode mode_cpu, mode_slp, mode_dslp;
-
-/* One token for each of n sessions (spans of one row, kv positions given): logits [n, vocab], and top [n], the largest of each. */
-int decode_step(struct machine *m, const struct span *spans, const int32_t *tokens, int n, float *logits, int32_t *top, const _Atomic int *cancel,
-                struct error *e);
+extern const struct mode mode_cpu, mode_blend, mode_slp, mode_dslp;
 
 /* ERR_MODEL naming the layer when w->bad was set; 0 else. */
 int check_finite(const struct weights *m, const struct work *w, struct error *e);

@@ -1,24 +1,162 @@
 #include "engine/sched/policy.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
-int policy_crossover(const struct policy_in *in) {
-    if (in->stream_s <= 0 || in->cpu_tokens_per_s <= 0) return POLICY_CROSSOVER;
-    double n = in->stream_s * in->cpu_tokens_per_s;
-    return n < 64 ? 64 : n > 1e6 ? 1000000 : (int)n;
+/* A mode that is this much faster is worth more of the machine: modes are listed from the least of it to the most. */
+static const double worth = 0.97;
+/* A session more in a step must bring at least this share of what each of those before it got. */
+static const double pays = 0.5;
+
+static const char *const prefills[POLICY_MODES] = {"auto", "cpu", "blend", "slp", "dslp"};
+static const char *const decodes[POLICY_DECODES] = {"auto", "cpu", "hybrid", "dual"};
+const char *policy_name(enum policy_mode m) { return prefills[m]; }
+const char *policy_decode_name(enum policy_decode m) { return decodes[m]; }
+static int find(const char *const *names, int n, const char *name) {
+    int i = 0;
+    while (i < n && strcmp(names[i], name)) i++;
+    return i;
+}
+enum policy_mode policy_find(const char *name) { return (enum policy_mode)find(prefills, POLICY_MODES, name); }
+enum policy_decode policy_decode_find(const char *name) { return (enum policy_decode)find(decodes, POLICY_DECODES, name); }
+
+static void __attribute__((format(printf, 3, 4))) say(char *why, size_t cap, const char *fmt, ...) { /* appends */
+    size_t n = strlen(why);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why + n, cap - n, fmt, ap);
+    va_end(ap);
+}
+/* "expected 1.30 s; cpu 4.20 s, slp 11.8 s" */
+static void say_times(char *why, size_t cap, const char *const *names, const double *seconds, int n, int chosen) {
+    const char *sep = "; ";
+    for (int k = -1; k < n; k++) {
+        int i = k < 0 ? chosen : k;
+        double t = seconds[i];
+        if ((k >= 0 && i == chosen) || !(t > 0) || isinf(t)) continue;
+        if (k < 0) say(why, cap, "expected ");
+        else say(why, cap, "%s%s ", sep, names[i]);
+        say(why, cap, t < 1 ? "%.3g ms" : "%.3g s", t < 1 ? t * 1e3 : t);
+        if (k >= 0) sep = ", ";
+    }
 }
 
-enum policy_mode policy_prefill(const struct policy_in *in, char *why, size_t cap) {
-    if (!in->n_gpus) return snprintf(why, cap, "no device"), POLICY_CPU;
-    if (in->lost) return snprintf(why, cap, "a device was lost"), POLICY_CPU;
-    if (in->ask == POLICY_ASK_CPU || in->ask == POLICY_ASK_SLP) return snprintf(why, cap, "asked for"), in->ask == POLICY_ASK_CPU ? POLICY_CPU : POLICY_SLP;
-    if (in->ask == POLICY_ASK_DSLP && in->n_gpus > 1) return snprintf(why, cap, "asked for"), POLICY_DSLP;
-    int least = policy_crossover(in);
-    bool measured = in->stream_s > 0 && in->cpu_tokens_per_s > 0;
-    if (in->n_new < least) return snprintf(why, cap, "shorter than the crossover of %d tokens (%s)", least, measured ? "measured" : "assumed"), POLICY_CPU;
-    if (in->n_gpus < 2) return snprintf(why, cap, "longer than the crossover of %d tokens, one device", least), POLICY_SLP;
-    if (in->decoding) return snprintf(why, cap, "longer than the crossover of %d tokens, another session is answering", least), POLICY_SLP;
-    if (in->since_decode_s >= 0 && in->since_decode_s < POLICY_WINDOW_S)
-        return snprintf(why, cap, "longer than the crossover of %d tokens, a session answered %.0f s ago", least, in->since_decode_s), POLICY_SLP;
-    return snprintf(why, cap, "longer than the crossover of %d tokens, nobody answers: all %d devices", least, in->n_gpus), POLICY_DSLP;
+static bool known(const struct policy_machine *m) { return m->cost && m->model; }
+static int devices(const struct policy_machine *m) { return m->lost ? 0 : m->n_devices < POLICY_DEVICES ? m->n_devices : POLICY_DEVICES; }
+
+/* --- Prefill ---------------------------------------------------------------------------------------------------------- */
+
+/* Why a mode cannot read this prompt, or may not unless it is asked for; NULL: it can. */
+static const char *cannot(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode, bool asked) {
+    int n = devices(m), fit = 0;
+    if (mode == POLICY_CPU) return NULL;
+    if (m->lost) return "a device was lost";
+    if (!n) return "no device";
+    if (!(m->prefills >> mode & 1)) return "not in this version";
+    for (int i = 0; i < n; i++) fit += m->free[i] >= in->need || !(in->need > 0);
+    if (!fit) return "too little memory free on the device";
+    if (mode == POLICY_BLEND && !known(m) && !asked) return "nothing is known of the machine's speed";
+    if (mode != POLICY_DSLP) return NULL;
+    if (n < 2) return "one device";
+    if (fit < n) return "too little memory free on one of the devices";
+    if (asked) return NULL;
+    if (in->decoding) return "a session is answering";
+    if (in->since_decode_s >= 0 && in->since_decode_s < POLICY_WINDOW_S) return "a session answered a short while ago";
+    return NULL;
+}
+
+static double expect(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode) {
+    struct cost_prefill p = {.how = COST_PREFILL_CPU + (mode - POLICY_CPU), .n = in->n_new, .pos = in->n_cached, .ranks = devices(m), .decoding = in->decoding, .keys = in->keys, .resident = in->dense_resident};
+    if (mode == POLICY_SLP || mode == POLICY_DSLP) p.decoding = 0; /* those who answer go on elsewhere */
+    return cost_prefill(m->cost, m->model, &p);
+}
+
+void policy_prefill(const struct policy_machine *m, const struct policy_in *in, struct policy_out *out) {
+    *out = (struct policy_out){.mode = POLICY_CPU};
+    const size_t cap = sizeof out->why;
+    const char *refused[POLICY_MODES] = {0}, *of_asked = NULL;
+    if (in->queued > 0) {
+        out->mode = POLICY_AUTO;
+        out->wait = true;
+        return say(out->why, cap, "first come, first served: %d prompt%s before it", in->queued, in->queued > 1 ? "s" : "");
+    }
+    for (int i = POLICY_CPU; i < POLICY_MODES; i++) {
+        refused[i] = cannot(m, in, (enum policy_mode)i, m->ask == (enum policy_mode)i);
+        if (known(m)) out->seconds[i] = refused[i] ? INFINITY : expect(m, in, (enum policy_mode)i);
+    }
+    if (m->ask > POLICY_AUTO && m->ask < POLICY_MODES) {
+        of_asked = refused[m->ask];
+        if (!of_asked) {
+            out->mode = m->ask;
+            return say(out->why, cap, "asked for");
+        }
+        say(out->why, cap, "%s was asked for, but: %s; ", prefills[m->ask], of_asked);
+    }
+    if (refused[POLICY_SLP] && refused[POLICY_BLEND] && refused[POLICY_DSLP]) return say(out->why, cap, "%s", refused[POLICY_SLP]);
+    if (known(m)) {
+        for (int i = POLICY_BLEND; i < POLICY_MODES; i++)
+            if (out->seconds[i] < out->seconds[out->mode] * worth) out->mode = (enum policy_mode)i;
+        say_times(out->why, cap, prefills, out->seconds, POLICY_MODES, out->mode);
+    } else {
+        if (in->n_new >= POLICY_CROSSOVER && !refused[POLICY_SLP]) out->mode = refused[POLICY_DSLP] ? POLICY_SLP : POLICY_DSLP;
+        say(out->why, cap, "%s than %d tokens, from where streaming is assumed to be faster", in->n_new < POLICY_CROSSOVER ? "shorter" : "not shorter", POLICY_CROSSOVER);
+    }
+    if (out->mode == POLICY_SLP && refused[POLICY_DSLP] && devices(m) > 1) say(out->why, cap, "; not on all devices: %s", refused[POLICY_DSLP]);
+}
+
+/* --- Decode ----------------------------------------------------------------------------------------------------------- */
+
+static double step_time(const struct policy_machine *m, const struct policy_decode_in *in, enum policy_decode mode, int rows, int layers, int *cut) {
+    struct cost_step s = {.how = COST_STEP_CPU + (mode - POLICY_DECODE_CPU), .rows = rows, .keys = in->keys, .on_device = layers, .beside = in->beside};
+    if (mode == POLICY_DECODE_DUAL) *cut = s.cut = cost_cut(m->cost, m->model, &s);
+    return cost_step(m->cost, m->model, &s);
+}
+
+/* The best of the modes that are not refused for so many sessions: its time, and the times of all. */
+static double best_step(const struct policy_machine *m, const struct policy_decode_in *in, const char *const *refused, int rows, struct policy_decode_out *out) {
+    enum policy_decode asked = m->ask_decode > POLICY_DECODE_AUTO && m->ask_decode < POLICY_DECODES && !refused[m->ask_decode] ? m->ask_decode : POLICY_DECODE_AUTO;
+    out->mode = asked ? asked : POLICY_DECODE_CPU;
+    for (int i = POLICY_DECODE_CPU; i < POLICY_DECODES; i++) {
+        bool one = i == POLICY_DECODE_DUAL && rows < 2;
+        out->seconds[i] = refused[i] || one ? INFINITY : step_time(m, in, (enum policy_decode)i, rows, out->layers, &out->cut);
+        if (!asked && out->seconds[i] < out->seconds[out->mode] * worth) out->mode = (enum policy_decode)i;
+    }
+    if (out->mode == POLICY_DECODE_DUAL && rows < 2) out->mode = POLICY_DECODE_HYBRID; /* asked for, and nothing to cut */
+    if (out->mode != POLICY_DECODE_DUAL) out->cut = 0;
+    return out->seconds[out->mode];
+}
+
+void policy_step(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out) {
+    *out = (struct policy_decode_out){.mode = POLICY_DECODE_CPU};
+    const size_t cap = sizeof out->why;
+    int n = in->decoding < in->most ? in->decoding : in->most, b = n < POLICY_BATCH ? n : POLICY_BATCH;
+    out->batch = b;
+    if (!known(m)) {
+        out->batch = n;
+        return say(out->why, cap, m->n_devices ? "nothing is known of the machine's speed" : "no device");
+    }
+    for (int i = 0; i < devices(m); i++) out->layers += cost_layers_fit(m->model, m->free[i], in->context * b);
+    if (out->layers > m->model->layers) out->layers = m->model->layers;
+    const char *refused[POLICY_DECODES] = {0};
+    for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODES; i++)
+        refused[i] = m->lost ? "a device was lost" : !devices(m) ? "no device" : !(m->decodes >> i & 1) ? "not in this version" : !out->layers ? "no layer's attention half fits the device" : NULL;
+    if (refused[POLICY_DECODE_HYBRID]) refused[POLICY_DECODE_DUAL] = refused[POLICY_DECODE_HYBRID];
+    double now = best_step(m, in, refused, b, out);
+    while (b < n) {
+        struct policy_decode_out more = *out;
+        double then = best_step(m, in, refused, b + 1, &more);
+        if ((b + 1) / then - b / now < pays / now) break;
+        *out = more, now = then, out->batch = ++b;
+    }
+    enum policy_decode asked = m->ask_decode;
+    if (asked > POLICY_DECODE_AUTO && asked < POLICY_DECODES) {
+        if (asked == out->mode) say(out->why, cap, "asked for");
+        else say(out->why, cap, "%s was asked for, but: %s", decodes[asked], refused[asked] ? refused[asked] : "one session");
+        say(out->why, cap, "; ");
+    } else if (refused[POLICY_DECODE_HYBRID]) say(out->why, cap, "%s; ", refused[POLICY_DECODE_HYBRID]);
+    say_times(out->why, cap, decodes, out->seconds, POLICY_DECODES, out->mode);
+    if (out->mode != POLICY_DECODE_CPU && out->layers < m->model->layers) say(out->why, cap, "; %d of %d layers fit the devices", out->layers, m->model->layers);
+    if (in->decoding > out->batch) say(out->why, cap, "; %d of %d sessions at once", out->batch, in->decoding);
 }

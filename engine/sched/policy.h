@@ -1,23 +1,71 @@
 #pragma once
-/* Which mode reads a prompt. Pure: numbers in, a decision and its reason out (paper A, section 3.3 and architecture.md). */
+/* Which mode reads a prompt, and which one decodes. Pure: numbers in, a decision and its reason out. The table it follows is
+ * paper A's 3.3 with the machine model in place of its fixed lengths:
+ *
+ *     cpu     no device, or so short a prompt that the link cannot help
+ *     blend   between the two ends: each layer's experts split between device and processor
+ *     slp     long, and somebody decodes or did within the window, or one device
+ *     dslp    long, nobody decoded within the window, two devices or more
+ *
+ *     cpu     no device that holds the attention half of a layer
+ *     hybrid  attention halves on the device, experts where they are done soonest
+ *     dual    two or more sessions, where the model says that overlapping two halves of them pays
+ *
+ * Prefills are served first come, first served. Zero-initialised input is a machine without devices and without figures. */
 #include <stdbool.h>
-#include <stddef.h>
 
-enum policy_mode { POLICY_CPU, POLICY_SLP, POLICY_DSLP };
-enum policy_ask { POLICY_ASK_AUTO, POLICY_ASK_CPU, POLICY_ASK_SLP, POLICY_ASK_DSLP };
+#include "engine/sched/cost.h"
+
+enum policy_mode { POLICY_AUTO, POLICY_CPU, POLICY_BLEND, POLICY_SLP, POLICY_DSLP, POLICY_MODES };
+enum policy_decode { POLICY_DECODE_AUTO, POLICY_DECODE_CPU, POLICY_DECODE_HYBRID, POLICY_DECODE_DUAL, POLICY_DECODES };
+enum { POLICY_CROSSOVER = 2048, POLICY_WINDOW_S = 300, POLICY_BATCH = 6, POLICY_DEVICES = 8 };
+
+const char *policy_name(enum policy_mode m); /* "auto", "cpu", ...: --prefill */
+const char *policy_decode_name(enum policy_decode m);
+enum policy_mode policy_find(const char *name); /* POLICY_MODES: none of that name */
+enum policy_decode policy_decode_find(const char *name);
+
+/* The machine and what was forced; the same for both questions. */
+struct policy_machine {
+    const struct cost_machine *cost; /* NULL with model: nothing is known, lengths are assumed */
+    const struct cost_model *model;
+    int n_devices;
+    double free[POLICY_DEVICES];     /* bytes of each device that may be taken */
+    bool lost;                       /* a device failed for good */
+    unsigned prefills, decodes;      /* bit m: the engine can run mode m; the processor's always can */
+    enum policy_mode ask;            /* --prefill */
+    enum policy_decode ask_decode;   /* --decode */
+};
 
 struct policy_in {
-    int n_new;               /* prompt tokens that no cache holds */
-    int n_gpus;
-    bool lost;               /* a device failed for good */
-    enum policy_ask ask;     /* --prefill */
-    bool decoding;           /* another session is answering now */
-    double since_decode_s;   /* since any session last answered; < 0: never */
-    double stream_s;         /* seconds to stream all routed weights once over one link; 0 unknown */
-    double cpu_tokens_per_s; /* prefill speed of the processor, as measured; 0 unknown */
+    int n_new, n_cached;   /* prompt tokens that no cache holds; that one holds */
+    int decoding, queued;  /* sessions that answer now; prefills submitted before this one that have not begun */
+    double keys;           /* positions of those that answer, mean */
+    double since_decode_s; /* since any session last answered; < 0: never */
+    double need;           /* bytes that stream-loading this prompt takes on a device at least (pipe_plan); 0: not asked */
+    bool dense_resident;   /* attention halves lie on the device already */
 };
-enum { POLICY_CROSSOVER = 2048, POLICY_WINDOW_S = 300 }; /* where nothing was measured; how long a decode keeps a device */
+struct policy_out {
+    enum policy_mode mode;
+    bool wait;                     /* others were first: ask again when they have begun */
+    double seconds[POLICY_MODES];  /* what the model expects of each; 0: not asked, INFINITY: it cannot */
+    char why[200];
+};
+void policy_prefill(const struct policy_machine *m, const struct policy_in *in, struct policy_out *out);
 
-/* Tokens from which streaming the weights beats the processor: the stream costs the same for any prompt. */
-int policy_crossover(const struct policy_in *in);
-enum policy_mode policy_prefill(const struct policy_in *in, char *why, size_t cap);
+struct policy_decode_in {
+    int decoding;          /* sessions that want a token, >= 1 */
+    int most;              /* rows that the engine can take in a step */
+    double keys;           /* positions of each, mean */
+    double context;        /* positions that each may come to: what its cache on the device must hold */
+    bool beside;           /* a prefill streams weights meanwhile */
+};
+struct policy_decode_out {
+    enum policy_decode mode;
+    int batch;                       /* sessions in a step; the others wait for the next, in turn */
+    int cut;                         /* dual: sessions of the first micro-batch */
+    int layers;                      /* hybrid and dual: layers whose attention half lies on a device */
+    double seconds[POLICY_DECODES];  /* a step of `batch`; 0: not asked, INFINITY: it cannot */
+    char why[200];
+};
+void policy_step(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);

@@ -157,8 +157,8 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
         blend_close(m, j);
         return e->code;
     }
-    cost_table_fill(&b->table[0], m->cost, 0, &m->model);
-    cost_table_fill(&b->table[1], m->cost, 1 + b->d->rank, &m->model);
+    cost_table_fill(&b->table[0], m->cost, 0, m->model);
+    cost_table_fill(&b->table[1], m->cost, 1 + b->d->rank, m->model);
     atomic_store(&j->total, j->n * s->c->n_layers);
     atomic_store(&j->ready, 1);
     return 0;
@@ -200,7 +200,7 @@ static int fetch_expert(struct blend *b, struct blend_slot *t, int layer, int ex
 /* While the attention half runs: as many as the link brings meanwhile, half of the room at most. *busy: how long it takes. */
 static int fetch_ahead(struct blend *b, int layer, double seconds, double *busy, struct error *e) {
     struct machine *m = b->s->m;
-    double move = cost_move(m->cost, 1 + b->d->rank, COST_H2D, m->model.expert_bytes);
+    double move = cost_move(m->cost, 1 + b->d->rank, COST_H2D, m->model->expert_bytes);
     *busy = 0;
     for (int32_t x = 0; x < b->s->c->n_experts && x < b->n_slots / 2 && *busy + move <= seconds; x++) {
         struct blend_slot *t = free_slot(b, layer);
@@ -229,18 +229,18 @@ static int attention(struct blend *b, const struct prefill_job *j, const struct 
         TRY(gpu_copy(b->d->main, (void *)b->bad, (const void *)b->work.bad, 4, GPU_D2H));
         TRY(gpu_number_write(b->arrived, ++b->n_arrived, b->d->main));
     }
-    return block_shared(x, c, y, &b->work, b->n);
+    return block_experts(x, c, y, b->layer, &b->work, PART_SHARED, b->work.x, b->n);
 }
 
 /* Counts what was chosen, and asks who computes it. */
 static void ask(struct blend *b, double link_busy) {
     const struct config *c = b->s->c;
     struct machine *m = b->s->m;
-    double sum = cost_move(m->cost, 1 + b->d->rank, COST_H2D, (double)b->n * m->model.row_bytes);
+    double sum = cost_move(m->cost, 1 + b->d->rank, COST_H2D, (double)b->n * m->model->row_bytes);
     struct split_domain d[2] = {
         {.class = COST_CPU, .expert = &b->table[0], .first = 2 * sum},
-        {.class = COST_GPU, .expert = &b->table[1], .busy = cost_shared(m->cost, 1 + b->d->rank, &m->model, b->n), .link_busy = link_busy,
-         .move = cost_move(m->cost, 1 + b->d->rank, COST_H2D, m->model.expert_bytes), .room = c->n_experts},
+        {.class = COST_GPU, .expert = &b->table[1], .busy = cost_shared(m->cost, 1 + b->d->rank, m->model, b->n), .link_busy = link_busy,
+         .move = cost_move(m->cost, 1 + b->d->rank, COST_H2D, m->model->expert_bytes), .room = c->n_experts},
     };
     struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 2};
     memset(b->rows_of, 0, (size_t)c->n_experts * sizeof *b->rows_of);
@@ -322,7 +322,7 @@ static int processor_share(struct blend *b, struct error *e) {
         TRY(processor_weights(s->m, &w, b->layer, b->n, e));
     }
     s->m->cpu->cancel = s->cancel;
-    TRY(block_routed(s->m->cpu, s->c, place_layer(s->m->place, s->m->w, b->layer), &w, b->n));
+    TRY(block_experts(s->m->cpu, s->c, place_layer(s->m->place, s->m->w, b->layer), b->layer, &w, PART_ROUTED, b->x, b->n));
     if (s->processor) {
         TRY(gpu_number_write(b->answered, ++b->n_answered, s->processor));
         TRY(gpu_number_wait(b->answered, b->n_answered, b->d->main));
@@ -342,7 +342,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     bool moe = m->w->layers[b->layer].experts;
     struct step_mirror *copy = step_mirror_get(s, j->kv, j->pos + b->at, j->pos + j->n);
     if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);
-    double half = cost_half(m->cost, 1 + b->d->rank, &m->model, cost_prefill_rows(b->n, j->pos + b->at)), ahead = 0;
+    double half = cost_half(m->cost, 1 + b->d->rank, m->model, cost_prefill_rows(b->n, j->pos + b->at)), ahead = 0;
     if (moe) TRY(fetch_ahead(b, b->layer, half, &ahead, e));
     TRY(attention(b, j, copy));
     if (!moe) return 0;

@@ -43,7 +43,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
         TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
         TRY(arrive(d, m));
     }
-    return block_shared(exec_of(d), s->c, y, w, m->n_dev);
+    return block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev);
 }
 
 /* What the processor adds, when it is there. w->xn has served. */
@@ -137,7 +137,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
     int first = on_device(s, m, layer);
     struct work *w = &m->host, rest = from_row(s->c, w, first);
     const struct layer *y = place_layer(s->m->place, s->m->w, layer);
-    if (!y->experts) return first == m->n ? 0 : block_shared(s->m->cpu, s->c, y, &rest, m->n - first);
+    if (!y->experts) return first == m->n ? 0 : block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first);
     if (first) {
         TRY(await_rows(s, m));
         if (!s->processor) memset(w->x, 0, row_bytes(s, first));
@@ -146,9 +146,9 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
         }
     }
     if (!s->processor) TRY(processor_weights(s->m, w, layer, m->n, e));
-    if (!first) return block_experts(s->m->cpu, s->c, y, layer, w, m->n);
-    TRY(block_routed(s->m->cpu, s->c, y, w, m->n));
-    if (first < m->n) TRY(block_shared(s->m->cpu, s->c, y, &rest, m->n - first));
+    if (!first) return block_experts(s->m->cpu, s->c, y, layer, w, PART_BOTH, w->x, m->n);
+    TRY(block_experts(s->m->cpu, s->c, y, layer, w, PART_ROUTED, w->x, m->n));
+    if (first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
     return answer(s, m);
 }
 
@@ -370,6 +370,7 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
 }
 
 enum step_cut step_ran(const struct step *s) { return s->ran; }
+int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
 
 int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {

@@ -15,8 +15,8 @@ struct step_span { /* n tokens of one session at positions pos .. pos + n - 1; t
     const struct kv *kv;
     const int32_t *tokens;
     int pos, n;
-    const float *logits; /* set: [n, vocab], valid until the next step */
-    const int32_t *top;  /* set: [n] the largest of each */
+    float *logits;      /* set: [n, vocab], the caller's to change, valid until the next step */
+    const int32_t *top; /* set: [n] the largest of each */
 };
 
 struct step;
@@ -31,5 +31,6 @@ enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_
 /* Host rows of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
 void step_rewind(struct step *s, const struct kv *kv, int pos);
 void step_forget(struct step *s, const struct kv *kv);
-/* What lies on devices and why, one sentence. */
+/* Layers [0, n) whose attention halves run on devices, and why so many, in one sentence. */
+int step_resident_layers(const struct step *s);
 const char *step_resident(const struct step *s);

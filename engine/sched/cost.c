@@ -1,0 +1,335 @@
+#include "engine/sched/cost.h"
+
+#include <math.h>
+#include <string.h>
+
+static double larger(double a, double b) { return a > b ? a : b; }
+static double smaller(double a, double b) { return a < b ? a : b; }
+
+/* --- The model's numbers ---------------------------------------------------------------------------------------------- */
+
+static enum cost_format format_of(enum dtype t) {
+    double bytes = (double)dtype_bytes(t, 256) / 256;
+    return bytes > 2.5 ? COST_F32 : bytes > 1.5 ? COST_16BIT : bytes > 0.75 ? COST_8BIT : COST_4BIT;
+}
+/* Bytes of n numbers; FP8 weights have a float32 for each block, formats with blocks have theirs inside. */
+static double weight_bytes(const struct config *c, enum dtype t, double n) {
+    double b = n * (double)dtype_bytes(t, 256) / 256;
+    return t == DT_E4M3 && c->block_rows > 0 && c->block_cols > 0 ? b + 4 * n / ((double)c->block_rows * c->block_cols) : b;
+}
+
+void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
+    double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
+    bool mla = c->attn == ATTN_MLA;
+    double expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half, router = hidden * c->n_experts;
+    *q = (struct cost_model){.layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
+    for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe;
+    if (mla) {
+        double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (c->qk_nope + v);
+        half = query + (latent + rope) * hidden + expand + hidden * heads * v;
+        q->pair_flops = 2 * heads * (2 * latent + rope);
+        q->wide_flops = 2 * heads * (dim + v);
+        q->widen_flops = 2 * expand;
+    } else {
+        half = hidden * (heads + c->n_kv_heads) * (dim + v);
+        q->pair_flops = 2 * heads * (dim + v);
+    }
+    double row = mla ? latent + rope : c->n_kv_heads * (dim + v);
+    q->kv_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * c->n_kv_heads * (mla ? 1 : 2) : 0);
+    q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
+    q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
+    q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;
+    q->half_bytes = weight_bytes(c, dense, half) + 2 * router, q->half_flops = 2 * (half + router); /* routers are published in 16 bits */
+    q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab;               /* and so are heads */
+    q->row_bytes = 4 * hidden;
+    q->linears = mla ? (c->q_lora ? 7 : 6) : 5;
+    q->elems = mla ? 9 : 7;
+    q->elem_bytes = 4 * (3.0 * q->elems * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
+}
+
+/* --- Pieces ----------------------------------------------------------------------------------------------------------- */
+
+double cost_at(const struct cost_curve *c, double rows) {
+    if (c->n < 1) return INFINITY;
+    if (rows <= (double)c->rows[0]) return (double)c->value[0];
+    for (int i = 1; i < c->n; i++)
+        if (rows < (double)c->rows[i]) {
+            double x0 = log((double)c->rows[i - 1]), x1 = log((double)c->rows[i]), y0 = log((double)c->value[i - 1]), y1 = log((double)c->value[i]);
+            return exp(y0 + (y1 - y0) * (log(rows) - x0) / (x1 - x0));
+        }
+    return (double)c->value[c->n - 1];
+}
+
+static const struct cost_curve *rate_of(const struct cost_domain *d, enum cost_kind kind, enum cost_format f) {
+    for (int i = (int)f; i >= 0; i--)
+        if (d->rate[kind][i].n) return &d->rate[kind][i];
+    for (int i = (int)f + 1; i < COST_FORMATS; i++)
+        if (d->rate[kind][i].n) return &d->rate[kind][i];
+    return &d->rate[kind][f];
+}
+
+/* `taken`: bytes/s of host memory that somebody else has; they are missing where they are the processor's. */
+static double piece_time(const struct cost_machine *m, int domain, const struct cost_piece *p, double taken) {
+    const struct cost_domain *d = &m->domain[domain];
+    double bw = cost_at(&d->bw[p->kind], p->rows);
+    if (d->class == COST_CPU && taken > 0 && m->dram > 0) bw = smaller(bw, larger(m->dram - taken, m->dram / 8));
+    double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate_of(d, p->kind, p->format), p->rows) : 0;
+    return (p->calls * d->latency[p->kind] + larger(read, work)) * cost_factor(m, &d->seen[p->kind], p->rows);
+}
+double cost_time(const struct cost_machine *m, int domain, const struct cost_piece *p) { return piece_time(m, domain, p, 0); }
+
+double cost_move(const struct cost_machine *m, int domain, enum cost_way way, double bytes) {
+    const struct cost_domain *d = &m->domain[domain];
+    if (!(d->link[way].rate > 0)) return INFINITY;
+    return (d->link[way].latency + bytes / d->link[way].rate) * cost_factor(m, &d->moved[way], 1);
+}
+
+struct cost_rows cost_decode_rows(int rows, double keys) { return (struct cost_rows){rows, rows * (keys + 1), rows * (keys + 1)}; }
+struct cost_rows cost_prefill_rows(double n, double pos) { return (struct cost_rows){n, n * pos + n * (n + 1) / 2, pos + n}; }
+
+static double half_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r, double taken) {
+    double flops = r.pairs * q->pair_flops, wide = r.pairs * q->wide_flops + r.keys * q->widen_flops;
+    if (q->wide_flops > 0) flops = smaller(flops, wide);
+    return piece_time(m, d, &(struct cost_piece){COST_LINEAR, q->dense, r.rows, q->half_bytes, r.rows * q->half_flops, q->linears}, taken) +
+           piece_time(m, d, &(struct cost_piece){COST_ATTENTION, q->kv, r.rows, r.keys * q->kv_bytes, flops, 1}, taken) +
+           piece_time(m, d, &(struct cost_piece){COST_ELEM, COST_F32, r.rows, r.rows * q->elem_bytes, 0, q->elems}, taken);
+}
+double cost_half(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r) { return half_time(m, d, q, r, 0); }
+
+static double ffn_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double bytes, double flops, double calls, double taken) {
+    return bytes > 0 ? piece_time(m, d, &(struct cost_piece){COST_FFN, q->dense, rows, bytes, rows * flops, calls}, taken) : 0;
+}
+double cost_shared(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return ffn_time(m, d, q, rows, q->shared_bytes, q->shared_flops, 1, 0);
+}
+double cost_head(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return cost_time(m, d, &(struct cost_piece){COST_LINEAR, COST_16BIT, rows, q->head_bytes, rows * q->head_flops, 1});
+}
+
+static double expert_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double taken) {
+    return piece_time(m, d, &(struct cost_piece){COST_FFN, q->experts, rows, q->expert_bytes, rows * q->expert_flops, 0}, taken);
+}
+double cost_expert(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return expert_time(m, d, q, rows, 0); }
+
+double cost_miss(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    double work = cost_expert(m, d, q, rows), read = m->dram > 0 ? q->expert_bytes / m->dram : 0;
+    if (m->domain[d].class == COST_CPU) return larger(work, read);
+    return larger(larger(work, read), cost_move(m, d, COST_H2D, q->expert_bytes));
+}
+
+/* Expert i of E is chosen by a row with probability p_i, the p_i falling as 1 / rank^skew and summing to topk, none above 1. */
+double cost_distinct(const struct cost_model *q, double rows) {
+    double n = q->n_experts, k = q->topk, sum = 0, left = k;
+    if (n < 1 || rows <= 0) return 0;
+    if (q->skew <= 0) return n * (1 - pow(1 - k / n, rows));
+    int sure = 0; /* experts whose share would pass 1: everybody chooses them */
+    for (int i = 0; i < q->n_experts; i++) sum += pow(i + 1, -q->skew);
+    while (sure < q->topk && left * pow(sure + 1, -q->skew) > sum) sum -= pow(sure + 1, -q->skew), left--, sure++;
+    double found = sure;
+    for (int i = sure; i < q->n_experts && sum > 0; i++) found += 1 - pow(1 - smaller(1, left * pow(i + 1, -q->skew) / sum), rows);
+    return found;
+}
+
+static double routed_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double share, double taken) {
+    double n = cost_distinct(q, rows);
+    if (!(n * share > 0)) return 0;
+    return m->domain[d].latency[COST_FFN] + n * share * expert_time(m, d, q, rows * q->topk / n, taken);
+}
+double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
+
+/* The first number of rows in 1 .. 2^20 for which a holds; what it asks grows with rows one way. */
+static double first_rows(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double), const struct cost_machine *m, int d, const struct cost_model *q) {
+    int lo = 1, hi = 1 << 20;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (holds(m, d, q, mid)) hi = mid;
+        else lo = mid + 1;
+    }
+    return lo;
+}
+static bool pays(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return cost_miss(m, d, q, rows) < cost_miss(m, 0, q, rows); }
+static bool computes_longer(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    return cost_expert(m, d, q, rows) >= cost_move(m, d, COST_H2D, q->expert_bytes);
+}
+double cost_turning(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows(pays, m, d, q); }
+double cost_balance(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows(computes_longer, m, d, q); }
+
+/* --- Learning --------------------------------------------------------------------------------------------------------- */
+
+static int octave(double rows) {
+    int b = rows > 1 ? (int)floor(log2(rows) + 0.5) : 0;
+    return b < COST_ROWS ? b : COST_ROWS - 1;
+}
+/* What was seen at other lengths counts a quarter for each octave between, and the table itself a quarter of one observation. */
+static double learned(const struct cost_seen *s, double rows) {
+    double sum = 0, weight = 0.25;
+    int at = octave(rows);
+    for (int i = 0; i < COST_ROWS; i++)
+        if (s->weight[i] > 0) {
+            double w = (double)s->weight[i] * exp2(-2 * fabs((double)(i - at)));
+            sum += w * (double)s->mean[i], weight += w;
+        }
+    return sum / weight;
+}
+static double bounded(double x) { return x < -log(8) ? -log(8) : x > log(8) ? log(8) : x; }
+
+double cost_factor(const struct cost_machine *m, const struct cost_seen *s, double rows) { return m->deterministic ? 1 : exp(bounded(learned(s, rows))); }
+
+void cost_observe(const struct cost_machine *m, struct cost_seen *s, double rows, double expected, double real) {
+    if (!(expected > 0) || !(real > 0) || !isfinite(expected) || !isfinite(real)) return;
+    double off = log(real / expected), of_table = bounded(off + log(cost_factor(m, s, rows)));
+    int at = octave(rows);
+    float rest = s->weight[at] < 7 ? s->weight[at] : 7; /* the newest counts for an eighth at least */
+    s->mean[at] = (s->mean[at] * rest + (float)of_table) / (rest + 1);
+    s->weight[at] = rest + 1;
+    s->error = s->error > 0 ? s->error * 0.875f + (float)fabs(off) * 0.125f : (float)fabs(off) + 1e-9f;
+}
+double cost_error(const struct cost_seen *s) { return s->error > 0 ? exp((double)s->error) - 1 : 0; }
+
+/* --- Steps ------------------------------------------------------------------------------------------------------------ */
+
+/* Rows to the processor and their sum back. */
+static double hand_off(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
+    const struct cost_domain *g = &m->domain[d];
+    return 2 * m->join + rows * q->row_bytes * (1 / g->link[COST_D2H].rate + 1 / g->link[COST_H2D].rate);
+}
+
+/* One layer for the rows of a micro-batch: how long it holds the processor and the device, and from its begin to its end. */
+struct layer_time {
+    double cpu, gpu, chain;
+};
+static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s, int rows, bool on_device, bool experts, double taken) {
+    struct cost_rows r = cost_decode_rows(rows, s->keys);
+    int d = on_device ? 1 + s->device : 0;
+    double half = half_time(m, d, q, r, taken);
+    if (!experts) {
+        half += ffn_time(m, d, q, rows, q->ffn_bytes, q->ffn_flops, 1, taken);
+        return (struct layer_time){on_device ? 0 : half, on_device ? half : 0, half};
+    }
+    double shared = ffn_time(m, d, q, rows, q->shared_bytes, q->shared_flops, 1, taken);
+    if (!on_device) {
+        half += shared + routed_time(m, 0, q, rows, 1, taken);
+        return (struct layer_time){half, 0, half};
+    }
+    double cpu = routed_time(m, 0, q, rows, 1 - s->cached, taken), gpu = shared + routed_time(m, d, q, rows, s->cached, 0);
+    return (struct layer_time){cpu, half + gpu, half + larger(cpu > 0 ? cpu + hand_off(m, d, q, rows) : 0, gpu)};
+}
+
+double cost_step(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s) {
+    bool dual = s->how == COST_STEP_DUAL && s->cut > 0 && s->cut < s->rows, devices = s->how != COST_STEP_CPU && s->device < m->n_devices;
+    int on = devices ? s->on_device : 0, part[2] = {dual ? s->cut : s->rows, dual ? s->rows - s->cut : 0};
+    double taken = s->beside && m->n_devices ? m->domain[1].link[COST_H2D].rate : 0, sum = 0;
+    if (s->rows < 1) return 0;
+    for (int kind = 0; kind < 4; kind++) { /* with experts or without, on the device or not */
+        bool experts = kind & 1, there = kind & 2;
+        int dense_there = on < q->dense_layers ? on : q->dense_layers, all = experts ? q->layers - q->dense_layers : q->dense_layers;
+        int count = experts ? on - dense_there : dense_there;
+        if (!there) count = all - count;
+        if (count < 1) continue;
+        struct layer_time a = layer_time(m, q, s, part[0], there, experts, taken), b = {0};
+        if (dual) b = layer_time(m, q, s, part[1], there, experts, taken);
+        sum += count * larger(larger(a.chain, b.chain), larger(a.cpu + b.cpu, a.gpu + b.gpu));
+    }
+    int head = on == q->layers ? 1 + s->device : 0;
+    for (int i = 0; i < 1 + dual; i++) sum += cost_head(m, head, q, part[i]); /* nothing runs beside it */
+    return sum * cost_factor(m, &m->seen[s->how], s->rows);
+}
+
+int cost_cut(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s) {
+    struct cost_step try = *s;
+    int best = 0;
+    double least = INFINITY;
+    for (try.cut = s->rows / 2; try.cut >= 1; try.cut--) { /* halves first: they win ties */
+        double t = cost_step(m, q, &try);
+        if (t < least) least = t, best = try.cut;
+    }
+    return best;
+}
+
+int cost_layers_fit(const struct cost_model *q, double bytes, double positions) {
+    int n = 0;
+    for (; n < q->layers; n++) {
+        bytes -= q->half_bytes + (n < q->dense_layers ? q->ffn_bytes : q->shared_bytes) + positions * q->kv_bytes;
+        if (bytes < 0) break;
+    }
+    return n;
+}
+
+/* --- Prefills --------------------------------------------------------------------------------------------------------- */
+
+/* The attention halves of a layer for n rows, a chunk at a time. */
+static double halves(const struct cost_machine *m, int d, const struct cost_model *q, double n, double pos, int chunk) {
+    double sum = 0;
+    for (double at = 0; at < n; at += chunk) sum += cost_half(m, d, q, cost_prefill_rows(smaller(chunk, n - at), pos + at));
+    return sum;
+}
+
+/* All layers for a chunk, then the next: weights are read once a chunk. Rows of a step ride along. */
+static double prefill_cpu(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+    int chunk = m->cpu_chunk > 0 ? m->cpu_chunk : p->n, moe = q->layers - q->dense_layers;
+    double sum = cost_head(m, 0, q, 1), with = p->decoding;
+    for (double at = 0; at < p->n; at += chunk) {
+        double n = smaller(chunk, p->n - at), half = cost_half(m, 0, q, cost_prefill_rows(n, p->pos + at));
+        if (with > 0) half += cost_half(m, 0, q, cost_decode_rows(p->decoding, p->keys));
+        sum += q->layers * half + moe * (cost_shared(m, 0, q, n + with) + cost_routed(m, 0, q, n + with));
+        sum += q->dense_layers * ffn_time(m, 0, q, n + with, q->ffn_bytes, q->ffn_flops, 1, 0);
+    }
+    return sum;
+}
+
+/* A layer for all rows, then the next: weights come once, computed beside their transfer. Each of S ranks takes a part of the
+ * rows in attention and a part of the experts, and passes rows out and sums back (SmallEP, BF16). */
+static double prefill_stream(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, int ranks) {
+    double n = p->n, s = ranks, moe = q->layers - q->dense_layers, chosen = cost_distinct(q, n);
+    double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0; /* 2 * n * hidden * 2 bytes */
+    double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                /* pipe_few: wait for the router or not */
+    double dense = p->resident ? 0 : q->layers * q->half_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes;
+    double bytes = dense + moe * loaded * q->expert_bytes / s + moe * exchange, first = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes);
+    /* A rank of a striped prefill sees all keys: its rows lie between them. */
+    double half = ranks > 1 ? cost_half(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n}) : halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n);
+    double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) / s) + q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
+    if (ranks > 1) compute += moe * cost_move(m, 1, COST_D2H, exchange);
+    return first + larger(cost_move(m, 1, COST_H2D, bytes), compute) + cost_head(m, 0, q, 1);
+}
+
+/* As the stream, but each layer's experts are parted: as many over the link as make the longest of link, device and processor short. */
+static double prefill_blend(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+    double n = p->n, chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
+    double half = halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n), hand = hand_off(m, 1, q, n), shared = cost_shared(m, 1, q, n);
+    double here = cost_expert(m, 0, q, rows), there = cost_expert(m, 1, q, rows), move = cost_move(m, 1, COST_H2D, q->expert_bytes);
+    double dense = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes + q->shared_bytes), layer = INFINITY;
+    if (p->decoding) half += cost_half(m, 1, q, cost_decode_rows(p->decoding, p->keys));
+    for (double x = 0; x < chosen + 1; x++) {
+        double moved = smaller(x, chosen), left = chosen - moved;
+        double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * here + hand : 0;
+        double gpu = half + larger(shared + (moved > 0 ? m->domain[1].latency[COST_FFN] + moved * there : 0), cpu);
+        layer = smaller(layer, larger(dense + moved * move, gpu));
+    }
+    double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0), first = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes);
+    if (!p->resident) plain = larger(plain, cost_move(m, 1, COST_H2D, q->half_bytes + q->ffn_bytes));
+    return first + moe * layer + q->dense_layers * plain + cost_head(m, 0, q, 1);
+}
+
+double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+    int ranks = p->how == COST_PREFILL_DSLP ? p->ranks : 1;
+    if (p->how != COST_PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
+    double t = p->how == COST_PREFILL_CPU ? prefill_cpu(m, q, p) : p->how == COST_PREFILL_BLEND ? prefill_blend(m, q, p) : prefill_stream(m, q, p, ranks);
+    return t * cost_factor(m, &m->seen[p->how], p->n);
+}
+
+/* --- Tables ----------------------------------------------------------------------------------------------------------- */
+
+/* Entry i stands for i rows below 8, then for eight steps in each octave. */
+static double entry_rows(int i) { return i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8); }
+
+void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q) {
+    t->t[0] = 0;
+    for (int i = 1; i <= COST_TABLE; i++) t->t[i] = (float)cost_expert(m, domain, q, entry_rows(i));
+}
+double cost_table_at(const struct cost_table *t, int rows) {
+    if (rows < 8) return (double)t->t[rows > 0 ? rows : 0];
+    int shift = 28 - __builtin_clz((unsigned)rows), at = 8 + 8 * shift + ((rows >> shift) & 7); /* rows >> shift is 8 .. 15 */
+    if (at >= COST_TABLE) return (double)t->t[COST_TABLE] * rows / entry_rows(COST_TABLE);
+    double part = (double)(rows & ((1 << shift) - 1)) / (1 << shift);
+    return (double)t->t[at] + ((double)t->t[at + 1] - (double)t->t[at]) * part;
+}
