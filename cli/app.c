@@ -120,17 +120,19 @@ static int on_progress(void *ctx, const char *what, double share) {
 
 void app_engine_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
-    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const prefills[] = {"auto", "cpu", "slp", "dslp"},
-                      *const decodes[] = {"auto", "single", "dual"};
+    static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const prefills[] = {"auto", "cpu", "blend", "slp", "dslp"},
+                      *const decodes[] = {"auto", "cpu", "hybrid", "dual"};
     *p = (struct engine_params){.dir = a->dir, .gpus = v[OPT_GPUS].text, .trace = v[OPT_TRACE].text, .force = v[OPT_FORCE].on,
                                 .hugepages = v[OPT_HUGEPAGES].on, .topology = v[OPT_TOPOLOGY].text, .progress = on_progress};
     if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;
     if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
-    for (int i = 0; i < 4; i++) {
-        if (v[OPT_CPU].text && !strcmp(v[OPT_CPU].text, levels[i])) p->cpu_level = i + 1;
+    for (int i = 0; i < 5; i++) {
+        if (i < 4 && v[OPT_CPU].text && !strcmp(v[OPT_CPU].text, levels[i])) p->cpu_level = i + 1;
         if (!strcmp(v[OPT_PREFILL].text, prefills[i])) p->prefill = (enum prefill_mode)i;
-        if (i < 3 && !strcmp(v[OPT_DECODE].text, decodes[i])) p->decode = (enum decode_mode)i;
+        if (i < 4 && !strcmp(v[OPT_DECODE].text, decodes[i])) p->decode = (enum decode_mode)i;
     }
+    p->split = v[OPT_SPLIT].text;
+    p->deterministic = v[OPT_DETERMINISTIC].on;
     p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
 }
 

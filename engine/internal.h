@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "engine/pipe/pipe.h"
 #include "engine/sample.h"
-#include "engine/sched/mode.h"
+#include "engine/step/mode.h"
 #include "engine/sched/policy.h"
 #include "engine/sched/split.h"
 #include "engine/step/step.h"
@@ -78,6 +78,9 @@ struct engine {
     double begun, worked, told;  /* when; seconds of the engine's thread in it; when its progress was last told */
     double expected;             /* seconds, as the cost model has it */
     double last_decode;          /* when a session last answered; 0: never */
+    enum step_cut cut;           /* of the next step, as the policy has it */
+    double step_expected;        /* seconds of it */
+    char decode_why[200];
     double balance;              /* seconds that decoders had more than the prefill beside them */
 };
 

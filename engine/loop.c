@@ -105,19 +105,6 @@ static struct policy_machine policy_machine(const struct engine *e) {
     return m;
 }
 
-static enum step_cut choose_cut(struct engine *e, struct session **batch, int n) {
-    static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO, [DECODE_CPU] = POLICY_DECODE_CPU, [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
-                                              [DECODE_DUAL] = POLICY_DECODE_DUAL};
-    static const enum step_cut cuts[] = {[POLICY_DECODE_CPU] = STEP_CPU, [POLICY_DECODE_HYBRID] = STEP_HYBRID, [POLICY_DECODE_DUAL] = STEP_DUAL};
-    struct policy_machine m = policy_machine(e);
-    struct policy_decode_in in = {.decoding = n, .most = ENGINE_BATCH, .context = e->info.context, .beside = e->mode && e->mode != &mode_cpu};
-    struct policy_decode_out out;
-    m.ask_decode = asks[e->params.decode];
-    for (int i = 0; i < n; i++) in.keys += batch[i]->n / (double)n;
-    policy_step(&m, &in, &out);
-    return cuts[out.mode];
-}
-
 /* Those that waited longest where they are more than a step takes. Who has no room for another event waits for its reader. */
 static int pick(const struct engine *e, struct session **batch) {
     int n = 0;
@@ -132,19 +119,41 @@ static int pick(const struct engine *e, struct session **batch) {
     return n;
 }
 
+/* How the next step of these runs, and how many of them it takes: the others wait for the one after it. */
+static int plan_step(struct engine *e, struct session **batch, int n) {
+    static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO, [DECODE_CPU] = POLICY_DECODE_CPU, [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
+                                              [DECODE_DUAL] = POLICY_DECODE_DUAL};
+    static const enum step_cut cuts[] = {[POLICY_DECODE_CPU] = STEP_CPU, [POLICY_DECODE_HYBRID] = STEP_HYBRID, [POLICY_DECODE_DUAL] = STEP_DUAL};
+    struct policy_machine m = policy_machine(e);
+    struct policy_decode_in in = {.decoding = n, .most = ENGINE_BATCH, .beside = e->mode && e->mode != &mode_cpu};
+    struct policy_decode_out out;
+    m.ask_decode = asks[e->params.decode];
+    for (int i = 0; i < n; i++) in.keys += batch[i]->n / (double)n;
+    in.context = in.keys + 1024;
+    policy_step(&m, &in, &out);
+    e->cut = cuts[out.mode];
+    e->step_expected = out.seconds[out.mode];
+    if (strcmp(e->decode_why, out.why)) snprintf(e->decode_why, sizeof e->decode_why, "%s", out.why);
+    return out.batch < n ? out.batch : n;
+}
+
 static int step(struct engine *e, struct session **batch, int n, struct step_span *spans, struct error *err) {
     uint64_t before = atomic_load(&e->machine.bytes_read);
+    double begin = clock_now();
     for (int i = 0; i < n; i++) {
         struct session *s = batch[i];
         spans[i] = (struct step_span){.kv = &s->kv, .tokens = s->tokens + s->n - 1, .pos = s->n - 1, .n = 1};
     }
-    int rc = step_run(e->machine.step, choose_cut(e, batch, n), spans, n, n == 1 ? &batch[0]->cancel : &e->closing, err);
+    int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? &batch[0]->cancel : &e->closing, err);
     static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
     for (int i = 0; i < n; i++) {
         batch[i]->stats.bytes_read += (atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n;
         batch[i]->stats.decode_mode = ran[step_ran(e->machine.step)];
     }
-    e->last_decode = clock_now();
+    double now = clock_now();
+    if (!rc && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
+        cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
+    e->last_decode = now;
     return rc;
 }
 
@@ -218,6 +227,7 @@ static int begin_turn(struct engine *e, struct error *err) {
         .kv = &s->kv, .tokens = s->tokens + s->n_kv, .pos = s->n_kv, .n = n, .last = e->logits,
         .all = s->request.logits, .all_ctx = s->request.logits_ctx, .cancel = &s->cancel,
     };
+    step_rewind(e->machine.step, &s->kv, s->n_kv);
     return begin(e, choose(e, s, n), err);
 }
 
@@ -287,6 +297,7 @@ static bool go_round(struct engine *e) {
     struct piece *piece = e->pieces;
     bool other = piece || prefill_ready(e), steps = n && !(other && e->balance > 0);
     if (steps) {
+        n = plan_step(e, batch, n);
         e->steps++;
         for (int i = 0; i < n; i++) batch[i]->held = true, batch[i]->stepped = e->steps;
     } else if (piece) e->pieces = piece->next;

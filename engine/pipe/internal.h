@@ -70,11 +70,6 @@ int pipe_fail(struct pipe *p, int code, const struct error *e);
 int pipe_check(struct rank *r, int rc); /* 0 stays 0; else pipe_fail with the rank's device error */
 void pipe_layer_done(struct rank *r, int layer);
 
-/* Copies the fields of these modules from src to view, both struct layer (MODULE_EXPERT: struct expert), and lists the host
- * memory behind them with the addresses of their pointers in view, where the caller puts the device's. Returns how many. */
-enum { MODULE_RANGES = 2 * PARAMS_MAX };
-int module_ranges(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct pipe_range *out);
-
 void *loader_thread(void *rank);
 /* To the device on the loader's stream, through pinned memory where src is not. */
 int loader_send(struct rank *r, char *dst, const char *src, size_t size);

@@ -56,6 +56,10 @@ struct pipe_run {
     size_t bytes, at;
 };
 int pipe_runs(struct pipe_range *r, int n, struct pipe_run *runs, size_t *bytes);
+/* Copies the fields of these modules from src to view, both struct layer (MODULE_EXPERT: struct expert), and lists the host
+ * memory behind them with the addresses of their pointers in view, where the caller puts the device's. Returns how many. */
+enum { MODULE_RANGES = 2 * PARAMS_MAX };
+int module_ranges(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct pipe_range *out);
 
 struct trace;
 struct pipe_job {

@@ -4,7 +4,6 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/pipe/internal.h"
 #include "engine/step/internal.h"
 #include "engine/step/resident.h"
 

@@ -1,5 +1,8 @@
 #pragma once
 /* What the files of step/ share: devices that hold layers, micro-batches, and copies of caches on devices. */
+#include <pthread.h>
+
+#include "engine/pipe/pipe.h"
 #include "engine/step/step.h"
 #include "gpu/ops.h"
 
@@ -42,7 +45,7 @@ struct step_micro {
 
 struct step_mirror { /* a session's cache on devices */
     struct step_mirror *next;
-    const struct kv *kv;
+    const struct kv *kv;    /* NULL: closed */
     int rows, capacity;     /* positions that equal the host's; positions there is room for */
     struct kv_plane *k, *v; /* [n_layers] */
     char *mem[GPU_MAX];
@@ -68,6 +71,7 @@ struct step {
     struct work head;             /* x, xn and bad of all rows in host memory */
     float *logits;                /* [STEP_ROWS, vocab] */
     int32_t top[STEP_ROWS];
+    pthread_mutex_t lock;         /* the list, and whose each is */
     struct step_mirror *mirrors;
     uint64_t clock;               /* steps so far */
     enum step_cut ran;
@@ -88,6 +92,7 @@ bool step_device_error(struct step *s, struct error *e); /* whether a device fai
 /* mirror.c */
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), or NULL: no device memory left. */
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos, int end);
+void step_mirrors_reap(struct step *s); /* of sessions that are closed */
 void step_mirror_drop(struct step *s, struct step_mirror *m);
 void step_mirror_filled(struct step *s, const struct kv *kv, int rows); /* after a step: these equal the host's */
 /* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside,

@@ -27,11 +27,11 @@ static void release(struct step *s, struct step_mirror *m) {
 }
 
 void step_mirror_drop(struct step *s, struct step_mirror *m) {
-    for (struct step_mirror **p = &s->mirrors; *p; p = &(*p)->next)
-        if (*p == m) {
-            *p = m->next;
-            break;
-        }
+    pthread_mutex_lock(&s->lock);
+    struct step_mirror **p = &s->mirrors;
+    while (*p != m) p = &(*p)->next;
+    *p = m->next;
+    pthread_mutex_unlock(&s->lock);
     release(s, m);
     mem_free(m->k);
     mem_free(m);
@@ -64,12 +64,14 @@ static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int
 }
 
 static struct step_mirror *find(struct step *s, const struct kv *kv) {
-    for (struct step_mirror *m = s->mirrors; m; m = m->next)
-        if (m->kv == kv) return m;
-    return NULL;
+    pthread_mutex_lock(&s->lock);
+    struct step_mirror *m = s->mirrors;
+    while (m && m->kv != kv) m = m->next;
+    pthread_mutex_unlock(&s->lock);
+    return m;
 }
 
-/* The copy used least recently that this step does not read; first those whose session is closed. */
+/* The copy used least recently that this step does not read. */
 static struct step_mirror *idle(struct step *s) {
     struct step_mirror *best = NULL;
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
@@ -101,8 +103,10 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos
         }
         m->v = m->k + s->c->n_layers;
         m->kv = kv;
+        pthread_mutex_lock(&s->lock);
         m->next = s->mirrors;
         s->mirrors = m;
+        pthread_mutex_unlock(&s->lock);
     }
     m->used = s->clock;
     if (m->capacity < end && grow(s, m, kv, end)) {
@@ -128,12 +132,17 @@ void step_mirror_filled(struct step *s, const struct kv *kv, int rows) {
 }
 
 void step_rewind(struct step *s, const struct kv *kv, int pos) {
-    struct step_mirror *m = s ? find(s, kv) : NULL;
+    struct step_mirror *m = find(s, kv);
     if (m && m->rows > pos) m->rows = pos;
 }
 void step_forget(struct step *s, const struct kv *kv) {
-    struct step_mirror *m = s ? find(s, kv) : NULL;
-    if (m) step_mirror_drop(s, m);
+    pthread_mutex_lock(&s->lock);
+    for (struct step_mirror *m = s->mirrors; m; m = m->next)
+        if (m->kv == kv) m->kv = NULL; /* its memory goes when the engine's thread comes by */
+    pthread_mutex_unlock(&s->lock);
+}
+void step_mirrors_reap(struct step *s) {
+    for (struct step_mirror *m; (m = find(s, NULL));) step_mirror_drop(s, m);
 }
 
 /* --- What a step adds: [layer][plane][row], and a plane's scales behind its rows ------------------------------------------------- */

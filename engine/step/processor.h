@@ -1,6 +1,6 @@
 #pragma once
 /* The processor's part of a layer, for every mode that computes on it. The engine's thread alone. */
-#include "engine/sched/mode.h"
+#include "engine/step/mode.h"
 
 /* Embeds w->tokens[0..n) and makes the rope tables of w->pos. */
 int processor_begin(struct machine *m, struct work *w, int n, const _Atomic int *cancel, struct error *e);

@@ -201,7 +201,7 @@ static bool any_on_device(const struct step *s) {
 static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_micros; i++) {
         struct step_micro *m = &s->micro[i];
-        TRY(processor_begin(s->m, &m->host, m->n, s->cancel));
+        TRY(processor_begin(s->m, &m->host, m->n, s->cancel, e));
         TRY(device_begin(s, m));
         TRY(device_go(s, m, -1, n));
         TRY(processor_attention(s, m, 0, e));
@@ -352,6 +352,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
 int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_spans, const _Atomic int *cancel, struct error *e) {
     struct error device = {0};
     s->cancel = cancel;
+    step_mirrors_reap(s);
     int rc = run(s, how, spans, n_spans, e);
     if (!rc) return 0;
     bool failed = s->n_dev && step_device_error(s, &device);
@@ -379,9 +380,10 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     if (!s) return error_set(e, ERR_MEMORY, "no memory for steps");
     s->m = m;
     s->c = &m->w->config;
+    pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
     int rc = step_rows_plan(s, e);
-    if (!rc && m->gpus) rc = step_devices_open(s, e);
+    if (!rc && m->gpus && !m->gpus->lost) rc = step_devices_open(s, e);
     if (!rc) rc = step_processor_open(s, e);
     *out = s;
     if (rc) step_close(out);
@@ -395,5 +397,6 @@ void step_close(struct step **sp) {
     step_processor_close(s);
     step_devices_close(s);
     mem_free(s->row_at);
+    pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }

@@ -6,7 +6,7 @@
  *
  * Order is by data alone: a device writes a number when rows have arrived in host memory, and waits for the number that says
  * their experts are added. Sums have one order wherever they are made, so a row's text is the same in any company and any cut. */
-#include "engine/sched/mode.h"
+#include "engine/step/mode.h"
 
 enum { STEP_ROWS = 32, STEP_MICROS = 2 }; /* rows of a step; parts it may be cut into */
 enum step_cut { STEP_CPU, STEP_HYBRID, STEP_DUAL };

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/sched/mode.h"
+#include "engine/step/mode.h"
 #include "engine/step/processor.h"
 
 int op_error(int rc, struct error *e) {

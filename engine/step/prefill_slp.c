@@ -7,7 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/pipe.h"
-#include "engine/sched/mode.h"
+#include "engine/step/mode.h"
 
 enum { HEAD_ROWS = 16 };
 struct slp {

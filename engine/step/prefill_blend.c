@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/pipe/pipe.h"
 #include "engine/sched/split.h"
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
