@@ -99,14 +99,16 @@ static void begin(const struct app *a) {
     progress_begin(what);
 }
 
+int app_open_tokenizer(struct app *a, struct error *e) {
+    int rc = tokenizer_open(&a->tokenizer, a->dir, e);
+    return rc == ERR_RUNTIME ? (e->code = ERR_MODEL) : rc; /* a checkpoint without its tokenizer is a bad one */
+}
+
 int app_open_text(struct app *a, struct error *e) {
     int rc = app_find_model(a, e);
     if (rc) return rc;
     begin(a);
-    if ((rc = tokenizer_open(&a->tokenizer, a->dir, e))) {
-        if (rc == ERR_RUNTIME) rc = e->code = ERR_MODEL; /* a checkpoint without its tokenizer is a bad one */
-        return rc;
-    }
+    if ((rc = app_open_tokenizer(a, e))) return rc;
     if (a->opts.v[OPT_RAW].on) return 0;
     rc = chat_open(&a->chat, a->dir, a->opts.v[OPT_TEMPLATE].text, e);
     if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text) error_prefix(e, "chat template (use --template FILE, or --raw for none)");

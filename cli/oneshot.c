@@ -30,10 +30,12 @@ static int line_piece(void *ctx, enum part part, const char *data, size_t n) {
     return write_line(&b);
 }
 
+static bool printed; /* --json: its one object is out */
+
 void oneshot_json_error(const struct app *a, const struct error *e) {
     struct buf b = {0};
     bool lines = a->opts.v[OPT_JSON_LINES].on;
-    if (opt_mode(&a->opts) != OPT_COUNT || (!lines && !a->opts.v[OPT_JSON].on)) return;
+    if (printed || opt_mode(&a->opts) != OPT_COUNT || (!lines && !a->opts.v[OPT_JSON].on)) return;
     buf_str(&b, lines ? "{\"type\": \"error\", \"error\": {" : "{\"error\": {");
     buf_fmt(&b, "\"code\": %d, \"message\": ", error_exit_code(e->code));
     out_json_string(&b, e->text, strlen(e->text));
@@ -95,6 +97,7 @@ static int print_json(struct app *a, const struct turn *t, uint64_t seed, struct
     buf_fmt(&b, ", \"seed\": %llu, \"timing\": ", (unsigned long long)seed);
     turn_json_timing(t, &b);
     buf_char(&b, '}');
+    printed = !b.failed;
     return write_line(&b) == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
@@ -135,6 +138,13 @@ static int print_end(struct app *a, struct turn *t, struct printer *p, uint64_t 
     return rc;
 }
 
+static int save_answer(struct app *a, struct conv *conv, struct store *store, const struct turn *t, struct error *e) {
+    int rc = conv_add(conv, ROLE_ASSISTANT, t->text.data, t->text.len, t->thinking.data, t->thinking.len);
+    if (rc) return error_set(e, rc, "not saved: no memory");
+    conv->m[conv->n - 1].partial = t->failed || t->reason == DONE_CANCELLED;
+    return store_save(store, a, conv, e) ? error_prefix(e, "not saved") : 0;
+}
+
 static int answer(struct app *a, struct conv *conv, const struct prompt *prompt, struct store *store, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct session *s;
@@ -160,13 +170,10 @@ static int answer(struct app *a, struct conv *conv, const struct prompt *prompt,
         if (v[OPT_EXPLAIN].on && *t.stats.why) app_note(a, "%s", t.stats.why);
     }
     if (store && (!t.failed || t.text.len)) {
-        bool partial = t.failed || t.reason == DONE_CANCELLED;
         struct error se;
-        if (conv_add(conv, ROLE_ASSISTANT, t.text.data, t.text.len, t.thinking.data, t.thinking.len)) app_note(a, "not saved: no memory");
-        else {
-            conv->m[conv->n - 1].partial = partial;
-            if (store_save(store, a, conv, &se)) app_note(a, "not saved: %s", se.text);
-        }
+        int saved = save_answer(a, conv, store, &t, &se);
+        if (saved && rc) app_note(a, "%s", se.text);
+        else if (saved) *e = se, rc = saved;
     }
     turn_free(&t);
 out:
@@ -184,6 +191,7 @@ int oneshot_run(struct app *a, struct error *e) {
     const char *name = v[OPT_CONTINUE].text ? v[OPT_CONTINUE].text : v[OPT_SAVE].text;
     int rc = input_prompt(a, &text, e);
     if (!rc && name) rc = store_check_name(name, e);
+    if (!rc && name) store_sweep();
     if (!rc) rc = app_open_text(a, e);
     if (rc) goto out;
     if (v[OPT_RAW].on) rc = conv_prompt_raw(a, text.data, text.len, &prompt, e);

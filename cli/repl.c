@@ -19,7 +19,7 @@
 /* --- the screen ------------------------------------------------------------------------------------------------------ */
 
 static void flush(struct repl *r) {
-    if (r->line.out.len) out_write(r->line.out.data, r->line.out.len);
+    if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
     r->line.out.len = 0;
     r->line.out.failed = false;
 }
@@ -35,13 +35,13 @@ static void show(struct repl *r) {
     flush(r);
 }
 
-void repl_print(struct repl *r, const char *text, size_t n) {
-    struct filter f = {0};
-    struct buf b = {0};
-    filter_add(&f, text, n, &b);
-    filter_flush(&f, &b);
-    if (b.len) out_write(b.data, b.len);
-    buf_free(&b);
+/* Text in a style, and the end of its line. */
+static void say_in(struct repl *r, const char *style, const char *head, const char *text, size_t n) {
+    if (r->app->color_out) out_draw(1, style, strlen(style));
+    out_write(head, strlen(head));
+    out_write(text, n);
+    if (r->app->color_out) out_draw(1, "\033[0m", 4);
+    out_write("\n", 1);
 }
 
 void repl_say(struct repl *r, const char *fmt, ...) {
@@ -50,9 +50,7 @@ void repl_say(struct repl *r, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (r->app->color_out) out_write("\033[2m", 4);
-    repl_print(r, text, strlen(text));
-    out_write(r->app->color_out ? "\033[0m\n" : "\n", r->app->color_out ? 5 : 1);
+    say_in(r, "\033[2m", "", text, strlen(text));
 }
 
 static void say_waiting(struct repl *r) {
@@ -114,13 +112,9 @@ bool repl_busy(struct repl *r, struct talk *t) {
 }
 
 static void print_message(struct repl *r, const struct message *m) {
-    if (m->role == ROLE_USER) {
-        if (r->app->color_out) out_write("\033[1m", 4);
-        out_write("> ", 2);
-        repl_print(r, m->text.data, m->text.len);
-        out_write(r->app->color_out ? "\033[0m\n" : "\n", r->app->color_out ? 5 : 1);
-    } else if (m->role == ROLE_ASSISTANT) {
-        repl_print(r, m->text.data, m->text.len);
+    if (m->role == ROLE_USER) say_in(r, "\033[1m", "> ", m->text.data, m->text.len);
+    else if (m->role == ROLE_ASSISTANT) {
+        out_write(m->text.data, m->text.len);
         out_write("\n", 1);
     }
 }
@@ -212,7 +206,7 @@ static void finish(struct repl *r, struct talk *t) {
     if (summary) return;
     if (t->shown) { /* it is what this screen is about: print it whole, above the edited line */
         hide(r);
-        repl_print(r, u->text.data, u->text.len);
+        out_write(u->text.data, u->text.len);
         out_write("\n\n", 2);
         return;
     }
@@ -520,6 +514,7 @@ int repl_run(struct app *a, struct error *e) {
     r->app = a;
     r->dumb = term_dumb();
     if (!r->dumb) term_raw(); /* before the model opens: what is typed meanwhile is not echoed over the progress */
+    store_sweep();
     int rc = app_open_text(a, e);
     if (!rc) rc = open_first(r, e);
     if (!rc) rc = app_open_engine(a, e);

@@ -45,7 +45,6 @@ int repl_run(struct app *a, struct error *e);
 
 /* repl.c, for the commands */
 void repl_say(struct repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* a line on the terminal */
-void repl_print(struct repl *r, const char *text, size_t n); /* made harmless, as it is */
 struct talk *repl_new(struct repl *r, const char *name);     /* NULL: no memory */
 struct talk *repl_find(struct repl *r, const char *name);    /* by name or number */
 void repl_switch(struct repl *r, struct talk *t);

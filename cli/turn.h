@@ -14,7 +14,8 @@ struct turn {
     struct parts *parts; /* NULL: raw, all is text */
     struct buf text, thinking, tool;
     size_t shown;     /* of text: the rest may be the beginning of a stop string */
-    bool begun, stop_hit, running, failed, memory;
+    bool begun, stop_hit, running, failed;
+    int lost; /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without a text), or 0; nothing is shown behind it */
     turn_fn fn; /* may be NULL, and may be changed between events */
     void *ctx;
     enum done_reason reason;

@@ -228,12 +228,15 @@ void engine_close(struct engine **out) {
 }
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e) {
-    return buf_str(json, "{\"family\": \"fake\", \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": {\"F8_E4M3\": 3}, \"skipped\": [\"a\", \"b\"]}");
+    return buf_str(json, "{\"family\": \"fake\", \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": {\"F8_E4M3\": 3}, \"skipped\": [\"a\", \"b\\u001b]0;title\\u0007\\u009b31m\"]}");
 }
 int engine_verify(const struct engine_params *p, struct error *e) { return 0; }
 int engine_describe(struct buf *out) { return buf_str(out, "fake\n"); }
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), void *ctx, struct error *e) {
-    return fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, \"limit\": 2.0, \"share\": 0.5}");
+    for (int i = 0; i < 2000; i++)
+        if (fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, \"limit\": 2.0, \"share\": 0.5}"))
+            return error_set(e, ERR_CANCELLED, "cancelled");
+    return 0;
 }
 double engine_read_bandwidth(struct engine *e) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
@@ -305,6 +308,11 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     pthread_mutex_lock(&s->e->lock);
     buf_free(&s->plan);
     make_plan(s, user, stop ? (size_t)(stop - user) : strlen(user));
+    if (s->plan.failed) {
+        pthread_mutex_unlock(&s->e->lock);
+        mem_free(text);
+        return error_set(e, ERR_MEMORY, "no memory");
+    }
     s->at = 0;
     s->n_answer = 0;
     s->max = r->max_tokens;

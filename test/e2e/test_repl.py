@@ -256,6 +256,24 @@ class Repl(driver.Case):
         self.ask(t, "fail", "layer 3: non-finite logits")
         self.ask(t, "still there")
 
+    def test_file_size_limit(self):
+        """Past `ulimit -f` the kernel sends a signal that would end the chat with the terminal raw."""
+        t = driver.Terminal(["sh", "-c", 'ulimit -f 1; exec "$0"', driver.BIN], self.env)
+        self.addCleanup(t.close)
+        t.prompt()
+        self.ask(t, "x" * 700, "not saved")
+        self.ask(t, "still there")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        self.assertTrue(t.restored())
+
+    def test_ended_by_any_signal(self):
+        for sig in (signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU, signal.SIGQUIT):
+            t = self.chat()
+            t.p.send_signal(sig)
+            self.assertEqual(t.wait(), -sig)
+            self.assertTrue(t.restored())
+
     def test_overflow(self):
         t = self.chat("-c", "100")
         at = len(t.out)
