@@ -43,8 +43,9 @@ void app_stats_text(const struct turn_stats *s, struct buf *out) {
     char bytes[32];
     buf_fmt(out, "prompt %d tokens", s->prompt_tokens);
     if (s->cached_tokens) buf_fmt(out, " (%d cached)", s->cached_tokens);
-    buf_fmt(out, ", first token %.2f s", s->ttft_s);
-    if (s->prefill_s > 0 && s->prompt_tokens > s->cached_tokens) buf_fmt(out, " (%.0f tok/s)", (s->prompt_tokens - s->cached_tokens) / s->prefill_s);
+    if (s->ttft_s > 0) buf_fmt(out, ", first token %.2f s", s->ttft_s);
+    else buf_str(out, ", stopped while it was read");
+    if (s->ttft_s > 0 && s->prefill_s > 0 && s->prompt_tokens > s->cached_tokens) buf_fmt(out, " (%.0f tok/s)", (s->prompt_tokens - s->cached_tokens) / s->prefill_s);
     buf_fmt(out, ", answer %d tokens", s->answer_tokens);
     if (s->answer_tokens > 1 && s->decode_s > 0) {
         double tpot = s->decode_s / (s->answer_tokens - 1);

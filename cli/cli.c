@@ -134,7 +134,7 @@ int cli_main(int argc, char **argv) {
     int code = 0;
     if (rc) {
         oneshot_json_error(&a, &e);
-        code = app_fail(&a, &e);
+        code = *e.text ? app_fail(&a, &e) : error_exit_code(rc);
     }
     log_set(NULL, NULL, LOG_WARN);
     opt_free(&a.opts);

@@ -209,7 +209,6 @@ static void cmd_undo(struct repl *r, const char *arg) {
     repl_say(r, "took back: %.*s", (int)render_fit(m->text.data, strcspn(m->text.data, "\n"), 60), m->text.data);
     cut_before(&t->conv, ROLE_USER);
     prompt_free(&t->prompt);
-    t->prompt = (struct prompt){0};
     repl_save(r, t);
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/input.h"
 #include "cli/out.h"
+#include "cli/progress.h"
 #include "engine/base/file.h"
 
 static int write_buf(struct buf *b, struct error *e) {
@@ -108,7 +109,9 @@ int inspect_verify(struct app *a, struct error *e) {
     struct engine_params p;
     int rc = app_find_model(a, e);
     app_engine_params(a, &p);
+    progress_begin("verifying");
     if (!rc) rc = engine_verify(&p, e);
+    progress_clear();
     if (!rc) {
         const char *ok = a->opts.v[OPT_JSON].on ? "{\"ok\": true}\n" : "ok\n";
         out_write(ok, strlen(ok));
@@ -238,6 +241,8 @@ static int run_tokens(struct app *a, struct request *r, struct ids *out, struct 
         } else if (ev.kind == EVENT_DONE) {
             if (a->opts.v[OPT_STATS].on) app_stats(a, &ev.stats);
             if (a->opts.v[OPT_EXPLAIN].on && *ev.stats.why) app_note(a, "%s", ev.stats.why);
+            if (ev.reason == DONE_CONTEXT && (int)out->n < r->max_tokens)
+                rc = error_set(e, ERR_CONTEXT, "the context of %d tokens is full after %zu of %d ids", engine_info(a->engine)->context, out->n, r->max_tokens);
             break;
         }
     }
@@ -277,7 +282,9 @@ int inspect_tokens(struct app *a, struct error *e) {
     else if (file.to_stdout && out_failed()) rc = out_check(e);
     int closed = file_out_close(&file.out, !rc, e);
     if (!rc) rc = closed;
-    if (!rc && v[OPT_IDS].on) rc = write_ids(out.data, out.n, e);
+    struct error we;
+    int wrote = v[OPT_IDS].on && (!rc || rc == ERR_CONTEXT) ? write_ids(out.data, out.n, rc ? &we : e) : 0;
+    if (!rc) rc = wrote;
 out:
     ids_free(&ids);
     ids_free(&out);

@@ -63,7 +63,9 @@ static void time_text(char *out, size_t cap, double s) {
 void progress_update(const char *what, double share, double left_s) {
     if (!p.terminal || p.quiet || p.held) return;
     pthread_mutex_lock(&lock);
-    double now = clock_now(), since = now - p.begun;
+    double now = clock_now();
+    if (!p.begun) p.begun = now;
+    double since = now - p.begun;
     if (since >= 1 && (!p.shown || now - p.drawn >= 0.1)) {
         char text[256], left[32] = "", bar[64] = "";
         share = share < 0 ? 0 : share > 1 ? 1 : share;

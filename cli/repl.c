@@ -107,7 +107,7 @@ void repl_save(struct repl *r, struct talk *t) {
 }
 
 bool repl_busy(struct repl *r, struct talk *t) {
-    if (t->turn.running) repl_say(r, "its answer is still running; Ctrl-C or /close ends it");
+    if (t->turn.running) repl_say(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
     return t->turn.running;
 }
 
@@ -163,19 +163,25 @@ static void keep_answer(struct repl *r, struct talk *t) {
         else t->conv.m[t->conv.n - 1].partial = partial;
     }
     /* what the model wrote, token by token: /continue goes on from exactly there */
-    for (size_t i = 0; i < u->ids.n; i++) {
-        size_t n = 0;
-        bool special;
-        const char *piece = tokenizer_piece(r->app->tokenizer, u->ids.data[i], &n, &special);
-        if (piece) buf_add(&t->prompt.tail, piece, n);
-        if (!mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + 1, sizeof *u->ids.data))
-            t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
+    if (mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
+        prompt_free(&t->prompt);
+        return;
     }
+    for (size_t i = 0; i < u->ids.n; i++) t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
+}
+
+/* Why an answer is not whole, and the way on. */
+static const char *how_cut(const struct repl *r, const struct turn *u, char *out, size_t cap) {
+    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens; /continue goes on", u->stats.answer_tokens);
+    else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", engine_info(r->app->engine)->context);
+    else snprintf(out, cap, "stopped; /continue goes on");
+    return out;
 }
 
 static void finish(struct repl *r, struct talk *t) {
     const struct opt_value *v = r->app->opts.v;
     struct turn *u = &t->turn;
+    char cut[128];
     bool front = r->answering == t;
     t->stats = u->stats;
     t->has_stats = true;
@@ -194,26 +200,27 @@ static void finish(struct repl *r, struct talk *t) {
     if (front) {
         if (u->failed) app_fail(r->app, &u->error);
         else if (summary) {}
-        else if (u->reason == DONE_CANCELLED) repl_say(r, "(stopped; /continue goes on)");
-        else if (u->reason == DONE_LENGTH) repl_say(r, "(ended at the limit of %lld tokens; /continue goes on)", (long long)v[OPT_MAX_TOKENS].integer);
-        else if (u->reason == DONE_CONTEXT) repl_say(r, "(the context of %d tokens is full; /compact makes room)", engine_info(r->app->engine)->context);
+        else if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
         if (v[OPT_STATS].on) app_stats(r->app, &u->stats);
         if (v[OPT_EXPLAIN].on && *u->stats.why) app_note(r->app, "%s", u->stats.why);
         out_write("\n", 1);
         return;
     }
     t->shown = t == r->now && !u->failed;
-    if (summary) return;
+    if (summary || t->closing) return;
     if (t->shown) { /* it is what this screen is about: print it whole, above the edited line */
         hide(r);
         out_write(u->text.data, u->text.len);
-        out_write("\n\n", 2);
+        out_write("\n", 1);
+        if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
+        out_write("\n", 1);
         return;
     }
     char label[140];
     if (t->named) snprintf(label, sizeof label, "%s", t->name);
     else snprintf(label, sizeof label, "%d", t->number);
     if (u->failed) app_note(r->app, "session %s: %s", label, u->error.text);
+    else if (u->reason != DONE_STOP) app_note(r->app, "session %s: %s; /switch %s shows it", label, how_cut(r, u, cut, sizeof cut), label);
     else app_note(r->app, "session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
 }
 
@@ -255,7 +262,6 @@ int repl_start(struct repl *r, struct talk *t, bool background, struct error *e)
 int repl_answer(struct repl *r, struct talk *t, bool background) {
     struct error e;
     prompt_free(&t->prompt);
-    t->prompt = (struct prompt){0};
     t->went_on = false;
     int rc = conv_prompt(r->app, &t->conv, conv_think(&r->app->opts), &t->prompt, &e);
     if (!rc) rc = repl_start(r, t, background, &e);
@@ -284,11 +290,13 @@ int repl_continue(struct repl *r, struct talk *t) {
         if (conv_copy(&before, &cut)) rc = error_set(&e, ERR_MEMORY, "no memory");
         if (!rc) rc = conv_prompt(r->app, &before, conv_think(&r->app->opts), &t->prompt, &e);
         if (!rc) rc = tokenizer_encode(r->app->tokenizer, last->text.data, last->text.len, TEXT_VALUE, &t->prompt.ids, &e);
-        if (!rc) buf_add(&t->prompt.tail, last->text.data, last->text.len);
+        t->prompt.said = t->prompt.ids.n; /* as text: there is no knowing by which tokens it came */
+        if (!rc && buf_add(&t->prompt.tail, last->text.data, last->text.len)) rc = error_set(&e, ERR_MEMORY, "no memory");
         conv_free(&before);
     }
     t->went_on = true;
-    if (!rc && !(rc = repl_start(r, t, false, &e))) t->turn.begun = true;
+    if (!rc) rc = repl_start(r, t, false, &e);
+    if (!rc && t->prompt.said == t->prompt.ids.n) t->turn.begun = true;
     if (rc) app_fail(r->app, &e);
     return rc;
 }
@@ -313,6 +321,7 @@ int repl_send(struct repl *r, const char *text, size_t n, bool background) {
 }
 
 void repl_drop(struct repl *r, struct talk *t) {
+    t->closing = true;
     if (t->turn.running) {
         session_cancel(t->session);
         for (double until = clock_now() + 5; t->turn.running && clock_now() < until;) {

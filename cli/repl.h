@@ -14,6 +14,7 @@ struct talk { /* one session of the chat */
     bool shown;       /* the last answer has been seen whole */
     bool went_on;     /* the running turn continues the last answer */
     bool compacting;  /* the running turn writes a summary */
+    bool closing;     /* it is being ended for good: nothing more is said of it */
     size_t summarised; /* of so many messages; the rest did not fit beside them */
     struct conv conv;
     struct session *session; /* opened with the first turn */

@@ -18,18 +18,6 @@ void turn_free(struct turn *t) {
     *t = (struct turn){0};
 }
 
-int turn_start(struct turn *t, struct app *a, struct session *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e) {
-    *t = (struct turn){.app = a, .session = s, .fn = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .left_s = -1};
-    struct request q = *r;
-    q.tokens = p->ids.data;
-    q.n = (int)p->ids.n;
-    if (a->chat && !(t->parts = parts_open(a->chat, p->tail.data ? p->tail.data : "", p->tail.len))) return error_set(e, ERR_MEMORY, "no memory");
-    int rc = session_submit(s, &q, e);
-    if (rc) turn_free(t);
-    else t->running = true;
-    return rc;
-}
-
 /* --- pieces ---------------------------------------------------------------------------------------------------------- */
 
 static int emit(struct turn *t, enum part part, const char *data, size_t n) {
@@ -69,6 +57,7 @@ static int on_part(void *ctx, enum part part, const char *data, size_t n) {
         if (!n) return 0;
         t->begun = true;
     }
+    if (t->resuming) return 0;
     struct buf *b = part == PART_TEXT ? &t->text : part == PART_THINKING ? &t->thinking : &t->tool;
     if (buf_add(b, data, n)) return ERR_MEMORY;
     return part == PART_TEXT ? show_text(t, false) : emit(t, part, data, n);
@@ -102,6 +91,33 @@ static bool is_eos(const struct turn *t, int32_t id) {
     for (int k = 0; k < i->n_eos; k++)
         if (i->eos[k] == id) return true;
     return false;
+}
+
+/* What an earlier turn wrote behind this prompt goes the way it went then, unseen: that tells whether the model was thinking. */
+static int resume(struct turn *t, const struct prompt *p) {
+    struct buf rest = {0};
+    t->resuming = true;
+    for (size_t i = p->said; i < p->ids.n && !t->lost; i++) add_token(t, p->ids.data[i]);
+    int rc = t->lost ? t->lost : decoder_flush(&t->decoder, &rest); /* as the end of that turn did */
+    if (!rc && rest.len) rc = feed(t, rest.data, rest.len, false);
+    if (!rc && t->parts) rc = parts_flush(t->parts, on_part, t);
+    buf_free(&rest);
+    t->resuming = false;
+    return rc;
+}
+
+int turn_start(struct turn *t, struct app *a, struct session *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e) {
+    *t = (struct turn){.app = a, .session = s, .fn = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .left_s = -1};
+    struct request q = *r;
+    q.tokens = p->ids.data;
+    q.n = (int)p->ids.n;
+    if (a->chat && !(t->parts = parts_open(a->chat, p->tail.data ? p->tail.data : "", p->tail.len))) return error_set(e, ERR_MEMORY, "no memory");
+    int rc = p->said < p->ids.n ? resume(t, p) : 0;
+    if (rc) error_set(e, rc, "the answer cannot go on: no memory, or an id without a text");
+    else rc = session_submit(s, &q, e);
+    if (rc) turn_free(t);
+    else t->running = true;
+    return rc;
 }
 
 static void finish(struct turn *t) {

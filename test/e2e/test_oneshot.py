@@ -1,6 +1,7 @@
 """One question, one answer, in a script: streams, forms, exit codes, broken pipes. Runs on the fake engine."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -119,7 +120,17 @@ class OneShot(driver.Case):
         self.assertEqual((rc, out), (1, b""))
 
     def test_limits(self):
-        self.assertEqual(self.run_bin("-p", "hello", "-n", "3")[1], b"You\n")
+        cut = "hearth: the answer was cut at the -n limit of 3 tokens; a larger -n gives more\n"
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "3"), (0, b"You\n", cut))
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "3", "-q"), (0, b"You\n", ""))
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "15"), (0, b"You said: hello\n", cut.replace(" 3 ", " 15 ")))
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "16"), (0, b"You said: hello\n", ""))
+        cut = "hearth: the answer was cut: the context of 30 tokens is full; a larger -c gives more\n"
+        self.assertEqual(self.run_bin("-p", "hello", "-c", "30"), (4, b"You said\n", cut))
+        self.assertEqual(self.run_bin("-p", "hello", "-c", "30", "-q"), (4, b"You said\n", ""))
+        for form in ("--json", "--json-lines"):
+            rc, out, err = self.run_bin("-p", "hello", "-c", "30", form)
+            self.assertEqual((rc, json.loads(out.splitlines()[-1])["reason"], err), (4, "context", cut))
         self.assertEqual(self.run_bin("-p", "hello", "--stop", "id:", "--stop", "zz")[1], b"You sa\n")
         rc, out, err = self.run_bin("-p", "hello", "-c", "5")
         self.assertEqual((rc, out), (4, b""))
@@ -213,6 +224,14 @@ class OneShot(driver.Case):
         self.assertNotIn(b"\xc2\x9b", t.out)
         self.assertNotIn(b"\b", t.out)
         self.assertIn("A\u241b[31mred\u241b]0;title\u2407B\u2408\u2408C\u240dD\ufffd31mE\u2421.", t.out.decode())
+
+    def test_verify_tells_the_time(self):
+        """What is left is counted from its beginning, not from the machine's."""
+        t = self.terminal("--verify", env={"FAKE_LOAD": "2.5"})
+        self.assertEqual(t.wait(), 0)
+        left = re.findall(rb"\d+ %  (\d[^\x1b]*) left", t.out)
+        self.assertTrue(left and all(x in (b"1 s", b"2 s") for x in left), left)
+        self.assertTrue(t.out.endswith(b"ok\r\n"))
 
     def test_untrusted_names(self):
         """Names out of a checkpoint, and paths: harmless on a terminal, faithful in a pipe."""

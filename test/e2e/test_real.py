@@ -70,6 +70,9 @@ class Real(driver.Case):
     def test_tokens(self):
         rc, out, err = self.run_bin("--tokens", "1,2,3", "-n", "4", "--temp", "0", "--ids")
         self.assertEqual((rc, len(json.loads(out))), (0, 4))
+        rc, out, err = self.run_bin("--tokens", "1,2,3", "-n", "9", "-c", "8", "--ids")
+        self.assertEqual((rc, len(json.loads(out))), (4, 5))
+        self.assertIn("context of 8 tokens", err)
         path = os.path.join(self.home, "logits")
         vocab = len(self.logits(path, "1,2,3")) // 3
         with open(os.path.join(self.home, "ids"), "w") as f:
