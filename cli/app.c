@@ -43,8 +43,9 @@ void app_stats_text(const struct turn_stats *s, struct buf *out) {
     char bytes[32];
     buf_fmt(out, "prompt %d tokens", s->prompt_tokens);
     if (s->cached_tokens) buf_fmt(out, " (%d cached)", s->cached_tokens);
-    buf_fmt(out, ", first token %.2f s", s->ttft_s);
-    if (s->prefill_s > 0 && s->prompt_tokens > s->cached_tokens) buf_fmt(out, " (%.0f tok/s)", (s->prompt_tokens - s->cached_tokens) / s->prefill_s);
+    if (s->ttft_s > 0) buf_fmt(out, ", first token %.2f s", s->ttft_s);
+    else buf_str(out, ", stopped while it was read");
+    if (s->ttft_s > 0 && s->prefill_s > 0 && s->prompt_tokens > s->cached_tokens) buf_fmt(out, " (%.0f tok/s)", (s->prompt_tokens - s->cached_tokens) / s->prefill_s);
     buf_fmt(out, ", answer %d tokens", s->answer_tokens);
     if (s->answer_tokens > 1 && s->decode_s > 0) {
         double tpot = s->decode_s / (s->answer_tokens - 1);
@@ -99,14 +100,16 @@ static void begin(const struct app *a) {
     progress_begin(what);
 }
 
+int app_open_tokenizer(struct app *a, struct error *e) {
+    int rc = tokenizer_open(&a->tokenizer, a->dir, e);
+    return rc == ERR_RUNTIME ? (e->code = ERR_MODEL) : rc; /* a checkpoint without its tokenizer is a bad one */
+}
+
 int app_open_text(struct app *a, struct error *e) {
     int rc = app_find_model(a, e);
     if (rc) return rc;
     begin(a);
-    if ((rc = tokenizer_open(&a->tokenizer, a->dir, e))) {
-        if (rc == ERR_RUNTIME) rc = e->code = ERR_MODEL; /* a checkpoint without its tokenizer is a bad one */
-        return rc;
-    }
+    if ((rc = app_open_tokenizer(a, e))) return rc;
     if (a->opts.v[OPT_RAW].on) return 0;
     rc = chat_open(&a->chat, a->dir, a->opts.v[OPT_TEMPLATE].text, e);
     if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text) error_prefix(e, "chat template (use --template FILE, or --raw for none)");

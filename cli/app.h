@@ -21,6 +21,8 @@ struct app {
 
 /* Finds the directory that -m means. ERR_MODEL when there is none. */
 int app_find_model(struct app *a, struct error *e);
+/* The tokenizer of a->dir alone. ERR_MODEL when there is none. */
+int app_open_tokenizer(struct app *a, struct error *e);
 /* Tokenizer and template only; then the engine with progress on a terminal. app_close undoes both. */
 int app_open_text(struct app *a, struct error *e);
 int app_open_engine(struct app *a, struct error *e);

@@ -144,12 +144,12 @@ static int model(struct bench *b, struct error *e) {
     progress_clear();
     row(b, &line);
     rc = measure(b, 1, context > 600 ? 512 : 8, 4, &r, e); /* touches what is cold: from some hundred tokens on, every expert */
-    for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && prompts[k] + DECODE_TOKENS <= context; k++) {
+    for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && !out_failed() && prompts[k] + DECODE_TOKENS <= context; k++) {
         if ((rc = limited(b, 1, prompts[k], &r, e))) break;
         if (prompts[k] > 1) prefill_row(b, prompts[k], &r);
         decode_row(b, prompts[k], 1, &r);
     }
-    for (int s = 2; s <= MAX_SESSIONS && !rc && 16 + DECODE_TOKENS <= context; s *= 2) {
+    for (int s = 2; s <= MAX_SESSIONS && !rc && !out_failed() && 16 + DECODE_TOKENS <= context; s *= 2) {
         if (!(rc = limited(b, s, 16, &r, e))) decode_row(b, 16, s, &r);
     }
     return rc;

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/app.h"
 #include "cli/batch.h"
@@ -115,9 +114,9 @@ int cli_main(int argc, char **argv) {
     struct error e = {0};
     out_init();
     sig_init();
-    a.tty_in = isatty(0) && !out_stdin_closed();
-    a.tty_out = isatty(1);
-    a.tty_err = isatty(2);
+    a.tty_in = out_terminal(0);
+    a.tty_out = out_terminal(1);
+    a.tty_err = out_terminal(2);
     opt_init(&a.opts);
     progress_init(false, false, false);
     int rc = opt_parse(&a.opts, argc, argv, &e);
@@ -128,14 +127,14 @@ int cli_main(int argc, char **argv) {
     if (!rc) rc = run(&a, &e);
     app_close(&a);
     progress_clear();
-    if (!rc) rc = out_check(&e);
+    if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* nobody reads on: that is why it was cancelled */
     if (sig_terminated()) sig_die(sig_terminated());
     if (sig_interrupted()) sig_die(SIGINT);
     if (rc == ERR_CANCELLED) sig_die(SIGINT);
     int code = 0;
     if (rc) {
         oneshot_json_error(&a, &e);
-        code = app_fail(&a, &e);
+        code = *e.text ? app_fail(&a, &e) : error_exit_code(rc);
     }
     log_set(NULL, NULL, LOG_WARN);
     opt_free(&a.opts);

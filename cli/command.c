@@ -6,6 +6,7 @@
 
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "cli/render.h"
 #include "cli/repl.h"
 
 struct command {
@@ -167,7 +168,7 @@ static void cmd_system(struct repl *r, const char *arg) {
     struct conv *c = &r->now->conv;
     bool there = c->n && c->m[0].role == ROLE_SYSTEM;
     if (!*arg) {
-        if (there) repl_print(r, c->m[0].text.data, c->m[0].text.len);
+        if (there) out_write(c->m[0].text.data, c->m[0].text.len);
         repl_say(r, there ? "\n/system - removes it" : "no system prompt; /system TEXT sets one");
         return;
     }
@@ -208,7 +209,6 @@ static void cmd_undo(struct repl *r, const char *arg) {
     repl_say(r, "took back: %.*s", (int)render_fit(m->text.data, strcspn(m->text.data, "\n"), 60), m->text.data);
     cut_before(&t->conv, ROLE_USER);
     prompt_free(&t->prompt);
-    t->prompt = (struct prompt){0};
     repl_save(r, t);
 }
 
@@ -240,12 +240,12 @@ static void cmd_copy(struct repl *r, const char *arg) {
         buf_add(&b, q, 4);
     }
     buf_char(&b, '\a');
-    if (!b.failed) out_write(b.data, b.len);
+    if (!b.failed) out_draw(1, b.data, b.len);
     repl_say(r, b.failed ? "no memory" : "%zu bytes handed to the terminal's clipboard (where it allows that)", m->text.len);
     buf_free(&b);
 }
 
-static void cmd_clear(struct repl *r, const char *arg) { out_write("\033[H\033[2J\033[3J", r->dumb ? 0 : 11); }
+static void cmd_clear(struct repl *r, const char *arg) { out_draw(1, "\033[H\033[2J\033[3J", r->dumb ? 0 : 11); }
 
 /* --- settings and numbers -------------------------------------------------------------------------------------------- */
 

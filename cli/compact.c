@@ -13,7 +13,6 @@ int repl_compact(struct repl *r, struct talk *t) {
         if (conv_copy(&ask_for, &head) || conv_add(&ask_for, ROLE_USER, ask, sizeof ask - 1, NULL, 0)) rc = error_set(&e, ERR_MEMORY, "no memory");
         else {
             prompt_free(&t->prompt);
-            t->prompt = (struct prompt){0};
             rc = conv_prompt(r->app, &ask_for, 0, &t->prompt, &e);
             if (!rc) rc = repl_start(r, t, false, &e);
         }
@@ -59,5 +58,4 @@ void repl_keep_summary(struct repl *r, struct talk *t) {
     if (put_summary(t, &u->text)) repl_say(r, "no memory; the conversation is as it was");
     else repl_say(r, "the summary above now stands for what was said; /tokens shows the room");
     prompt_free(&t->prompt);
-    t->prompt = (struct prompt){0};
 }

@@ -72,6 +72,7 @@ const struct message *conv_last(const struct conv *c, enum role role) {
 void prompt_free(struct prompt *p) {
     ids_free(&p->ids);
     buf_free(&p->tail);
+    *p = (struct prompt){0};
 }
 
 int conv_think(const struct opts *o) { return o->v[OPT_THINK].text ? o->v[OPT_THINK].on : -1; }
@@ -83,6 +84,7 @@ int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out,
     rc = tokenizer_encode_text(a->tokenizer, &text, &out->ids, e);
     size_t keep = text.n < tail_size ? text.n : tail_size;
     if (!rc && keep && buf_add(&out->tail, text.data + text.n - keep, keep)) rc = error_set(e, ERR_MEMORY, "no memory");
+    out->said = out->ids.n;
     text_free(&text);
     return rc;
 }
@@ -120,5 +122,6 @@ int conv_prompt_raw(struct app *a, const char *text, size_t n, struct prompt *ou
     }
     int rc = tokenizer_encode(a->tokenizer, text, n, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &out->ids, e);
     if (!rc && !out->ids.n) rc = error_set(e, ERR_USAGE, "no prompt: the text is empty and the model has no BOS");
+    out->said = out->ids.n;
     return rc;
 }

@@ -25,6 +25,7 @@ const struct message *conv_last(const struct conv *c, enum role role); /* NULL: 
 struct prompt {
     struct ids ids;
     struct buf tail; /* the end of the rendered text: it may open a thinking block */
+    size_t said;     /* so many ids were said to the model; those behind them it wrote itself */
 };
 void prompt_free(struct prompt *p);
 /* Renders and encodes, with the opening of the answer. think: 1, 0, or -1 for what the template does by itself. */

@@ -26,6 +26,7 @@ static int run_editor(const char *path) {
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGINT);
     sigaddset(&defaults, SIGPIPE);
+    sigaddset(&defaults, SIGXFSZ);
     sigaddset(&defaults, SIGTSTP);
     posix_spawnattr_init(&attr);
     posix_spawnattr_setsigdefault(&attr, &defaults);
@@ -53,7 +54,7 @@ void repl_editor(struct repl *r) {
     int rc = file_write_all(fd, r->line.text.data ? r->line.text.data : "", r->line.text.len);
     close(fd);
     line_hide(&r->line);
-    if (r->line.out.len) out_write(r->line.out.data, r->line.out.len);
+    if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
     r->line.out.len = 0;
     term_restore();
     if (!rc) rc = run_editor(path);

@@ -29,7 +29,7 @@ static int read_fd(int fd, const char *what, struct buf *out, struct error *e) {
 
 int input_stdin(struct buf *out, struct error *e) {
     int rc = out_stdin_closed() ? 0 : read_fd(0, "stdin", out, e);
-    return rc ? rc : buf_add(out, "", 0);
+    return rc || !buf_add(out, "", 0) ? rc : error_set(e, ERR_MEMORY, "no memory");
 }
 
 /* Not file_read: what is given may be a pipe, as in -f <(command). */

@@ -1,14 +1,13 @@
 #include "cli/inspect.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/input.h"
 #include "cli/out.h"
+#include "cli/progress.h"
 #include "engine/base/file.h"
 
 static int write_buf(struct buf *b, struct error *e) {
@@ -110,7 +109,9 @@ int inspect_verify(struct app *a, struct error *e) {
     struct engine_params p;
     int rc = app_find_model(a, e);
     app_engine_params(a, &p);
+    progress_begin("verifying");
     if (!rc) rc = engine_verify(&p, e);
+    progress_clear();
     if (!rc) {
         const char *ok = a->opts.v[OPT_JSON].on ? "{\"ok\": true}\n" : "ok\n";
         out_write(ok, strlen(ok));
@@ -124,7 +125,7 @@ int inspect_tokenize(struct app *a, struct error *e) {
     struct buf text = {0};
     struct ids ids = {0};
     int rc = app_find_model(a, e);
-    if (rc || (rc = tokenizer_open(&a->tokenizer, a->dir, e))) return rc;
+    if (rc || (rc = app_open_tokenizer(a, e))) return rc;
     if (!(rc = input_stdin(&text, e)))
         rc = tokenizer_encode(a->tokenizer, text.data ? text.data : "", text.len, a->opts.v[OPT_SPECIAL].on ? TEXT_TEMPLATE : TEXT_VALUE, &ids, e);
     if (!rc) rc = write_ids(ids.data, ids.n, e);
@@ -138,7 +139,7 @@ int inspect_detokenize(struct app *a, struct error *e) {
     struct arena arena = {0};
     struct json list;
     int rc = app_find_model(a, e);
-    if (rc || (rc = tokenizer_open(&a->tokenizer, a->dir, e))) return rc;
+    if (rc || (rc = app_open_tokenizer(a, e))) return rc;
     if ((rc = input_stdin(&text, e)) || (rc = json_parse(&arena, text.data ? text.data : "", text.len, 0, "stdin", &list, e))) {
         if (rc == ERR_MODEL) rc = e->code = ERR_RUNTIME; /* the input is bad, not the model */
         goto out;
@@ -209,11 +210,15 @@ static int parse_ids(const char *arg, struct ids *out, struct error *e) {
 }
 
 struct logits_file {
-    int fd, vocab, error; /* error: errno of the first failed write */
+    struct file_out out;
+    bool to_stdout;
+    int vocab, error; /* error: errno of the first failed write */
 };
 static int write_logits(void *ctx, int position, const float *logits) {
     struct logits_file *f = ctx;
-    int rc = file_write_all(f->fd, logits, (size_t)f->vocab * sizeof *logits);
+    size_t n = (size_t)f->vocab * sizeof *logits;
+    if (f->to_stdout) return out_write(logits, n);
+    int rc = file_write_all(f->out.fd, logits, n);
     if (rc) f->error = -rc;
     return rc != 0;
 }
@@ -236,6 +241,8 @@ static int run_tokens(struct app *a, struct request *r, struct ids *out, struct 
         } else if (ev.kind == EVENT_DONE) {
             if (a->opts.v[OPT_STATS].on) app_stats(a, &ev.stats);
             if (a->opts.v[OPT_EXPLAIN].on && *ev.stats.why) app_note(a, "%s", ev.stats.why);
+            if (ev.reason == DONE_CONTEXT && (int)out->n < r->max_tokens)
+                rc = error_set(e, ERR_CONTEXT, "the context of %d tokens is full after %zu of %d ids", engine_info(a->engine)->context, out->n, r->max_tokens);
             break;
         }
     }
@@ -246,9 +253,10 @@ static int run_tokens(struct app *a, struct request *r, struct ids *out, struct 
 int inspect_tokens(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct ids ids = {0}, out = {0};
-    struct logits_file file = {.fd = -1};
+    struct logits_file file = {.out = {.fd = -1}};
     const char *path = v[OPT_LOGITS_OUT].text;
     int rc = parse_ids(v[OPT_TOKENS].text, &ids, e);
+    if (!rc && path && !strcmp(path, "-") && a->tty_out) rc = error_set(e, ERR_USAGE, "--logits-out -: stdout is a terminal, and logits are no text");
     if (!rc && v[OPT_IDS].on && !v[OPT_MAX_TOKENS].text) rc = error_set(e, ERR_USAGE, "--ids needs -n: how many to generate");
     if (!rc) rc = app_find_model(a, e);
     if (!rc) rc = app_open_engine(a, e);
@@ -260,11 +268,8 @@ int inspect_tokens(struct app *a, struct error *e) {
     if (rc) goto out;
     if (path) {
         file.vocab = info->vocab;
-        file.fd = strcmp(path, "-") ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : dup(1);
-        if (file.fd < 0) {
-            rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
-            goto out;
-        }
+        file.to_stdout = !strcmp(path, "-");
+        if (!file.to_stdout && (rc = file_out_open(&file.out, path, 0666, e))) goto out;
         r.logits = write_logits;
         r.logits_ctx = &file;
     } else {
@@ -273,9 +278,13 @@ int inspect_tokens(struct app *a, struct error *e) {
         app_sampling(a, &a->opts, &r.sampling);
     }
     rc = run_tokens(a, &r, &out, e);
-    if (file.fd >= 0 && close(file.fd) && !file.error) file.error = errno;
     if (file.error) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(file.error));
-    if (!rc && v[OPT_IDS].on) rc = write_ids(out.data, out.n, e);
+    else if (file.to_stdout && out_failed()) rc = out_check(e);
+    int closed = file_out_close(&file.out, !rc, e);
+    if (!rc) rc = closed;
+    struct error we;
+    int wrote = v[OPT_IDS].on && (!rc || rc == ERR_CONTEXT) ? write_ids(out.data, out.n, rc ? &we : e) : 0;
+    if (!rc) rc = wrote;
 out:
     ids_free(&ids);
     ids_free(&out);

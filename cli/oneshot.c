@@ -14,6 +14,8 @@
 
 /* --- JSON forms ------------------------------------------------------------------------------------------------------ */
 
+static bool printed; /* the one object of --json, or the last line of --json-lines, is out */
+
 static int write_line(struct buf *b) {
     buf_char(b, '\n');
     int rc = b->failed ? ERR_MEMORY : out_write(b->data, b->len);
@@ -33,7 +35,7 @@ static int line_piece(void *ctx, enum part part, const char *data, size_t n) {
 void oneshot_json_error(const struct app *a, const struct error *e) {
     struct buf b = {0};
     bool lines = a->opts.v[OPT_JSON_LINES].on;
-    if (opt_mode(&a->opts) != OPT_COUNT || (!lines && !a->opts.v[OPT_JSON].on)) return;
+    if (printed || opt_mode(&a->opts) != OPT_COUNT || (!lines && !a->opts.v[OPT_JSON].on)) return;
     buf_str(&b, lines ? "{\"type\": \"error\", \"error\": {" : "{\"error\": {");
     buf_fmt(&b, "\"code\": %d, \"message\": ", error_exit_code(e->code));
     out_json_string(&b, e->text, strlen(e->text));
@@ -51,6 +53,18 @@ static void line_end(const struct turn *t) {
     write_line(&b);
     buf_fmt(&b, "{\"type\": \"done\", \"reason\": \"%s\"}", turn_reason(t->reason));
     write_line(&b);
+    printed = true;
+}
+
+/* An answer that was cut does not pass for a whole one. */
+static int say_cut(struct app *a, const struct turn *t, struct error *e) {
+    const struct engine_info *i = engine_info(a->engine);
+    if (t->reason == DONE_LENGTH)
+        app_note(a, "the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
+    if (t->reason != DONE_CONTEXT) return 0;
+    app_note(a, "the answer was cut: the context of %d tokens is full; %s", i->context, i->context < i->max_context ? "a larger -c gives more" : "the model has no larger one");
+    if (e) *e = (struct error){.code = ERR_CONTEXT}; /* said already, but for -q */
+    return ERR_CONTEXT;
 }
 
 /* The first fenced block of a text, without its fence; an unfinished one runs to the end. */
@@ -95,6 +109,7 @@ static int print_json(struct app *a, const struct turn *t, uint64_t seed, struct
     buf_fmt(&b, ", \"seed\": %llu, \"timing\": ", (unsigned long long)seed);
     turn_json_timing(t, &b);
     buf_char(&b, '}');
+    printed = !b.failed;
     return write_line(&b) == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
@@ -135,6 +150,13 @@ static int print_end(struct app *a, struct turn *t, struct printer *p, uint64_t 
     return rc;
 }
 
+static int save_answer(struct app *a, struct conv *conv, struct store *store, const struct turn *t, struct error *e) {
+    int rc = conv_add(conv, ROLE_ASSISTANT, t->text.data, t->text.len, t->thinking.data, t->thinking.len);
+    if (rc) return error_set(e, rc, "not saved: no memory");
+    conv->m[conv->n - 1].partial = t->failed || t->reason != DONE_STOP;
+    return store_save(store, a, conv, e) ? error_prefix(e, "not saved") : 0;
+}
+
 static int answer(struct app *a, struct conv *conv, const struct prompt *prompt, struct store *store, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct session *s;
@@ -156,17 +178,16 @@ static int answer(struct app *a, struct conv *conv, const struct prompt *prompt,
         if (live && !v[OPT_JSON_LINES].on && (t.text.len || t.thinking.len)) printer_end(&p);
     } else {
         rc = print_end(a, &t, &p, r.sampling.seed, e);
+        int cut = say_cut(a, &t, rc ? NULL : e);
+        if (!rc) rc = cut;
         if (v[OPT_STATS].on) app_stats(a, &t.stats);
         if (v[OPT_EXPLAIN].on && *t.stats.why) app_note(a, "%s", t.stats.why);
     }
     if (store && (!t.failed || t.text.len)) {
-        bool partial = t.failed || t.reason == DONE_CANCELLED;
         struct error se;
-        if (conv_add(conv, ROLE_ASSISTANT, t.text.data, t.text.len, t.thinking.data, t.thinking.len)) app_note(a, "not saved: no memory");
-        else {
-            conv->m[conv->n - 1].partial = partial;
-            if (store_save(store, a, conv, &se)) app_note(a, "not saved: %s", se.text);
-        }
+        int saved = save_answer(a, conv, store, &t, &se);
+        if (saved && rc) app_note(a, "%s", se.text);
+        else if (saved) *e = se, rc = saved;
     }
     turn_free(&t);
 out:
@@ -184,6 +205,7 @@ int oneshot_run(struct app *a, struct error *e) {
     const char *name = v[OPT_CONTINUE].text ? v[OPT_CONTINUE].text : v[OPT_SAVE].text;
     int rc = input_prompt(a, &text, e);
     if (!rc && name) rc = store_check_name(name, e);
+    if (!rc && name) store_sweep();
     if (!rc) rc = app_open_text(a, e);
     if (rc) goto out;
     if (v[OPT_RAW].on) rc = conv_prompt_raw(a, text.data, text.len, &prompt, e);

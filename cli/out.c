@@ -2,19 +2,30 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/render.h"
 #include "cli/sig.h"
+#include "cli/utf8.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 
 static bool stdin_closed;
 static int stdout_errno; /* of the first failure */
 
+/* One filter a stream: a character may come in pieces. Messages come from other threads too. */
+static struct stream {
+    bool terminal;
+    struct filter filter;
+} streams[3];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 void out_init(void) {
     for (int fd = 0; fd < 3; fd++) {
+        streams[fd].terminal = isatty(fd);
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
         if (fd == 0) stdin_closed = true;
         if (fd == 1) stdout_errno = EBADF;
@@ -27,36 +38,69 @@ void out_init(void) {
 }
 
 bool out_stdin_closed(void) { return stdin_closed; }
+bool out_terminal(int fd) { return streams[fd].terminal; }
 bool out_failed(void) { return stdout_errno != 0; }
 
-int out_write(const void *data, size_t n) {
-    if (stdout_errno || !n) return stdout_errno ? ERR_RUNTIME : 0;
-    stdout_errno = -file_write_all(1, data, n);
-    return stdout_errno ? ERR_RUNTIME : 0;
+static int put(int fd, const void *data, size_t n) {
+    int rc = n ? file_write_all(fd, data, n) : 0;
+    if (rc && fd == 1) stdout_errno = -rc;
+    return rc ? ERR_RUNTIME : 0;
+}
+
+/* In pieces that fit on the stack: a message about lack of memory must come through without any. */
+enum { PIECE = 1024 };
+static int put_filtered(int fd, struct filter *f, const char *data, size_t n) {
+    char room[3 * PIECE + 16];
+    int rc = 0;
+    for (size_t k; n && !rc; data += k, n -= k) {
+        struct buf b = {.data = room, .cap = sizeof room};
+        k = n < PIECE ? n : PIECE;
+        filter_add(f, data, k, &b);
+        rc = put(fd, b.data, b.len);
+    }
+    return rc;
+}
+
+static int say(int fd, const void *data, size_t n) {
+    pthread_mutex_lock(&lock);
+    int rc = fd == 1 && stdout_errno ? ERR_RUNTIME : streams[fd].terminal ? put_filtered(fd, &streams[fd].filter, data, n) : put(fd, data, n);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+int out_write(const void *data, size_t n) { return say(1, data, n); }
+void out_err(const void *data, size_t n) { say(2, data, n); }
+
+int out_draw(int fd, const char *own, size_t n) {
+    char room[16];
+    struct buf held = {.data = room, .cap = sizeof room};
+    pthread_mutex_lock(&lock);
+    filter_flush(&streams[fd].filter, &held);
+    int rc = fd == 1 && stdout_errno ? ERR_RUNTIME : put(fd, held.data, held.len);
+    if (!rc) rc = put(fd, own, n);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+void out_signal(const char *text) {
+    struct filter f = {0};
+    if (streams[2].terminal) put_filtered(2, &f, text, strlen(text));
+    else put(2, text, strlen(text));
 }
 
 int out_check(struct error *e) {
+    out_draw(1, "", 0); /* half a character that was held back */
     if (!stdout_errno) return 0;
     if (stdout_errno == EPIPE) sig_die(SIGPIPE); /* the reader has what it wanted: quietly, as cat would */
     return error_set(e, ERR_RUNTIME, "stdout: %s", stdout_errno == EBADF ? "it is closed" : strerror(stdout_errno));
 }
 
-void out_err(const void *data, size_t n) { file_write_all(2, data, n); }
-
 /* Length of the valid sequence at s, or minus the length of the broken stretch that one U+FFFD stands for. */
 static int sequence(const unsigned char *s, size_t n) {
-    if (s[0] < 0x80) return 1;
-    int want = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
-    if (s[0] < 0xC2 || s[0] > 0xF4) return -1;
-    for (int i = 1; i < want; i++) {
-        unsigned lo = 0x80, hi = 0xBF;
-        if (i == 1 && s[0] == 0xE0) lo = 0xA0;
-        if (i == 1 && s[0] == 0xED) hi = 0x9F;
-        if (i == 1 && s[0] == 0xF0) lo = 0x90;
-        if (i == 1 && s[0] == 0xF4) hi = 0x8F;
-        if ((size_t)i >= n || s[i] < lo || s[i] > hi) return -i;
-    }
-    return want;
+    int want = utf8_length(s[0]);
+    for (int i = 1; i < want; i++)
+        if ((size_t)i >= n || !utf8_continues(s[0], i, s[i])) return -i;
+    return want ? want : -1;
 }
 
 size_t out_utf8(struct buf *b, const char *s, size_t n) {

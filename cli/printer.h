@@ -1,12 +1,10 @@
 #pragma once
-/* Prints an answer as it grows: text on stdout, thinking on stderr, dimmed and filtered where that is a terminal. Line
+/* Prints an answer as it grows: text on stdout, thinking on stderr, dimmed where that is a terminal. Line
  * ends at the end of the text are held back, so that exactly one closes the answer. */
 #include "cli/app.h"
-#include "cli/render.h"
 
 struct printer {
     struct app *app;
-    struct filter text, thinking;
     size_t line_ends, think_ends; /* held back */
     bool any, dim, open; /* open: the thinking on stderr has not ended its line */
 };

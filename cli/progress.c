@@ -25,24 +25,21 @@ void progress_init(bool terminal, bool color, bool quiet) {
 }
 
 static void draw(const char *text) {
-    struct buf b = {0};
     struct filter f = {0};
+    struct buf clean = {0};
     int rows, cols;
     term_size(&rows, &cols);
-    struct buf clean = {0};
-    filter_add(&f, text, strlen(text), &clean);
-    buf_str(&b, p.color ? "\r\033[2m" : "\r");
-    if (clean.data) buf_add(&b, clean.data, render_fit(clean.data, clean.len, cols - 1));
-    buf_str(&b, p.color ? "\033[0m\033[K" : "\033[K");
-    if (b.data) out_err(b.data, b.len);
-    buf_free(&b);
+    filter_add(&f, text, strlen(text), &clean); /* its width is that of what is shown */
+    out_draw(2, "\r\033[2m", p.color ? 5 : 1);
+    if (clean.data) out_err(clean.data, render_fit(clean.data, clean.len, cols - 1));
+    out_draw(2, "\033[0m\033[K" + (p.color ? 0 : 4), p.color ? 7 : 3);
     buf_free(&clean);
     p.shown = true;
     p.drawn = clock_now();
 }
 
 static void clear_locked(void) {
-    if (p.shown) out_err("\r\033[K", 4);
+    if (p.shown) out_draw(2, "\r\033[K", 4);
     p.shown = false;
 }
 
@@ -66,7 +63,9 @@ static void time_text(char *out, size_t cap, double s) {
 void progress_update(const char *what, double share, double left_s) {
     if (!p.terminal || p.quiet || p.held) return;
     pthread_mutex_lock(&lock);
-    double now = clock_now(), since = now - p.begun;
+    double now = clock_now();
+    if (!p.begun) p.begun = now;
+    double since = now - p.begun;
     if (since >= 1 && (!p.shown || now - p.drawn >= 0.1)) {
         char text[256], left[32] = "", bar[64] = "";
         share = share < 0 ? 0 : share > 1 ? 1 : share;
@@ -89,17 +88,14 @@ bool progress_shown(void) { return p.shown; }
 
 void progress_say(const char *text) {
     pthread_mutex_lock(&lock);
-    struct buf b = {0};
-    struct filter f = {0};
-    if (p.terminal) filter_add(&f, text, strlen(text), &b);
-    else buf_str(&b, text);
-    if (b.len && b.data[b.len - 1] != '\n') buf_char(&b, '\n');
-    if (p.held && b.data) buf_add(&p.queue, b.data, b.len);
-    else {
+    size_t n = strlen(text), had = p.queue.len;
+    while (n && text[n - 1] == '\n') n--;
+    if (p.held && (buf_add(&p.queue, text, n) || buf_char(&p.queue, '\n'))) p.queue.len = had;
+    if (!p.held || p.queue.len == had) { /* no memory to keep it: better among the edited line than lost */
         clear_locked();
-        if (b.data) out_err(b.data, b.len);
+        out_err(text, n);
+        out_err("\n", 1);
     }
-    buf_free(&b);
     pthread_mutex_unlock(&lock);
 }
 

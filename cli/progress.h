@@ -11,7 +11,7 @@ void progress_update(const char *what, double share, double left_s); /* left_s <
 void progress_clear(void);
 bool progress_shown(void);
 
-/* Prints text on lines of its own, made harmless for a terminal. While messages are held (the line editor owns the
+/* Prints text on lines of its own, or as they are off a terminal. While messages are held (the line editor owns the
  * screen) they wait until progress_flush; that, and messages from other threads, is why this takes a lock. */
 void progress_say(const char *text);
 /* true: messages wait; false: they are printed again, first those that waited. */

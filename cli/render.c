@@ -2,6 +2,8 @@
 
 #include <utf8proc.h>
 
+#include "cli/utf8.h"
+
 static const char replacement[] = "\xEF\xBF\xBD";
 
 static void put_symbol(struct buf *out, unsigned c) { /* U+2400 + c */
@@ -14,26 +16,18 @@ static void put_broken(struct filter *f, struct buf *out) {
     f->n_held = 0;
 }
 
-/* A whole sequence is in held: C1 controls (U+0080..U+009F) are what 8-bit terminals take for ESC [ and the like; the
- * bidirectional overrides would let text be read as what it is not. */
-static void put_sequence(struct filter *f, struct buf *out) {
-    const unsigned char *h = f->held;
-    bool c1 = f->want == 2 && h[0] == 0xC2 && h[1] < 0xA0;
-    bool bidi = f->want == 3 && h[0] == 0xE2 && ((h[1] == 0x80 && h[2] >= 0xAA && h[2] <= 0xAE) || (h[1] == 0x81 && h[2] >= 0xA6 && h[2] <= 0xA9));
-    if (c1 || bidi) buf_str(out, replacement);
-    else buf_add(out, h, (size_t)f->want);
-    f->n_held = 0;
+bool render_harmful(const unsigned char *h, size_t n) {
+    bool c1 = n == 2 && h[0] == 0xC2 && h[1] < 0xA0;
+    bool bidi = n == 3 && h[0] == 0xE2 && ((h[1] == 0x80 && h[2] >= 0xAA && h[2] <= 0xAE) || (h[1] == 0x81 && h[2] >= 0xA6 && h[2] <= 0xA9));
+    return c1 || bidi;
 }
 
-static bool continues(const struct filter *f, unsigned char c) {
-    unsigned lo = 0x80, hi = 0xBF;
-    if (f->n_held == 1) {
-        if (f->held[0] == 0xE0) lo = 0xA0;
-        if (f->held[0] == 0xED) hi = 0x9F;
-        if (f->held[0] == 0xF0) lo = 0x90;
-        if (f->held[0] == 0xF4) hi = 0x8F;
-    }
-    return c >= lo && c <= hi;
+/* A whole sequence is in held. */
+static void put_sequence(struct filter *f, struct buf *out) {
+    const unsigned char *h = f->held;
+    if (render_harmful(h, (size_t)f->want)) buf_str(out, replacement);
+    else buf_add(out, h, (size_t)f->want);
+    f->n_held = 0;
 }
 
 static void put_control(struct filter *f, unsigned char c, struct buf *out) {
@@ -50,7 +44,7 @@ void filter_add(struct filter *f, const char *data, size_t n, struct buf *out) {
             if (c != '\n') put_symbol(out, '\r');
         }
         if (f->n_held) {
-            if (continues(f, c)) {
+            if (utf8_continues(f->held[0], f->n_held, c)) {
                 f->held[f->n_held++] = c;
                 if (f->n_held == f->want) put_sequence(f, out);
                 continue;
@@ -63,11 +57,10 @@ void filter_add(struct filter *f, const char *data, size_t n, struct buf *out) {
             while (run < n && (unsigned char)data[run] >= 0x20 && (unsigned char)data[run] < 0x7F) run++;
             buf_add(out, data + i, run - i);
             i = run - 1;
-        } else if (c < 0xC2 || c > 0xF4) buf_str(out, replacement);
+        } else if (!(f->want = utf8_length(c))) buf_str(out, replacement);
         else {
             f->held[0] = c;
             f->n_held = 1;
-            f->want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
         }
     }
 }

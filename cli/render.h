@@ -1,5 +1,5 @@
 #pragma once
-/* What a model wrote, made harmless for a terminal. Control bytes that could move the cursor, change colours, set the
+/* What others wrote (a model, a file, a path), made harmless for a terminal. Control bytes that could move the cursor, change colours, set the
  * clipboard or rewrite what stands there become visible symbols (ESC shows as U+241B), whatever way they are split over
  * tokens; broken UTF-8 becomes U+FFFD. Line feed and tab pass; CR before LF is dropped. */
 #include <stdbool.h>
@@ -12,8 +12,13 @@ struct filter { /* zero-initialised is ready */
     int n_held, want;
     bool cr;
 };
+/* Appends at most three bytes for each of data, and three for what was held back. */
 void filter_add(struct filter *f, const char *data, size_t n, struct buf *out);
 void filter_flush(struct filter *f, struct buf *out); /* what was held back, at the end */
+
+/* A whole character that is shown as one U+FFFD: C1 controls (U+0080..U+009F) are what 8-bit terminals take for ESC [ and
+ * the like; the bidirectional overrides would let text be read as what it is not. */
+bool render_harmful(const unsigned char *s, size_t n);
 
 /* Columns that text takes on a terminal (no control bytes in it); and the bytes of it that fit in `cols` columns. */
 int render_width(const char *s, size_t n);

@@ -19,7 +19,7 @@
 /* --- the screen ------------------------------------------------------------------------------------------------------ */
 
 static void flush(struct repl *r) {
-    if (r->line.out.len) out_write(r->line.out.data, r->line.out.len);
+    if (r->line.out.len) out_draw(1, r->line.out.data, r->line.out.len);
     r->line.out.len = 0;
     r->line.out.failed = false;
 }
@@ -35,13 +35,13 @@ static void show(struct repl *r) {
     flush(r);
 }
 
-void repl_print(struct repl *r, const char *text, size_t n) {
-    struct filter f = {0};
-    struct buf b = {0};
-    filter_add(&f, text, n, &b);
-    filter_flush(&f, &b);
-    if (b.len) out_write(b.data, b.len);
-    buf_free(&b);
+/* Text in a style, and the end of its line. */
+static void say_in(struct repl *r, const char *style, const char *head, const char *text, size_t n) {
+    if (r->app->color_out) out_draw(1, style, strlen(style));
+    out_write(head, strlen(head));
+    out_write(text, n);
+    if (r->app->color_out) out_draw(1, "\033[0m", 4);
+    out_write("\n", 1);
 }
 
 void repl_say(struct repl *r, const char *fmt, ...) {
@@ -50,9 +50,7 @@ void repl_say(struct repl *r, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (r->app->color_out) out_write("\033[2m", 4);
-    repl_print(r, text, strlen(text));
-    out_write(r->app->color_out ? "\033[0m\n" : "\n", r->app->color_out ? 5 : 1);
+    say_in(r, "\033[2m", "", text, strlen(text));
 }
 
 static void say_waiting(struct repl *r) {
@@ -109,18 +107,14 @@ void repl_save(struct repl *r, struct talk *t) {
 }
 
 bool repl_busy(struct repl *r, struct talk *t) {
-    if (t->turn.running) repl_say(r, "its answer is still running; Ctrl-C or /close ends it");
+    if (t->turn.running) repl_say(r, "its answer is still running in the background; /switch %d shows it, and Ctrl-C then stops it", t->number);
     return t->turn.running;
 }
 
 static void print_message(struct repl *r, const struct message *m) {
-    if (m->role == ROLE_USER) {
-        if (r->app->color_out) out_write("\033[1m", 4);
-        out_write("> ", 2);
-        repl_print(r, m->text.data, m->text.len);
-        out_write(r->app->color_out ? "\033[0m\n" : "\n", r->app->color_out ? 5 : 1);
-    } else if (m->role == ROLE_ASSISTANT) {
-        repl_print(r, m->text.data, m->text.len);
+    if (m->role == ROLE_USER) say_in(r, "\033[1m", "> ", m->text.data, m->text.len);
+    else if (m->role == ROLE_ASSISTANT) {
+        out_write(m->text.data, m->text.len);
         out_write("\n", 1);
     }
 }
@@ -169,19 +163,25 @@ static void keep_answer(struct repl *r, struct talk *t) {
         else t->conv.m[t->conv.n - 1].partial = partial;
     }
     /* what the model wrote, token by token: /continue goes on from exactly there */
-    for (size_t i = 0; i < u->ids.n; i++) {
-        size_t n = 0;
-        bool special;
-        const char *piece = tokenizer_piece(r->app->tokenizer, u->ids.data[i], &n, &special);
-        if (piece) buf_add(&t->prompt.tail, piece, n);
-        if (!mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + 1, sizeof *u->ids.data))
-            t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
+    if (mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
+        prompt_free(&t->prompt);
+        return;
     }
+    for (size_t i = 0; i < u->ids.n; i++) t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
+}
+
+/* Why an answer is not whole, and the way on. */
+static const char *how_cut(const struct repl *r, const struct turn *u, char *out, size_t cap) {
+    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens; /continue goes on", u->stats.answer_tokens);
+    else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", engine_info(r->app->engine)->context);
+    else snprintf(out, cap, "stopped; /continue goes on");
+    return out;
 }
 
 static void finish(struct repl *r, struct talk *t) {
     const struct opt_value *v = r->app->opts.v;
     struct turn *u = &t->turn;
+    char cut[128];
     bool front = r->answering == t;
     t->stats = u->stats;
     t->has_stats = true;
@@ -200,26 +200,27 @@ static void finish(struct repl *r, struct talk *t) {
     if (front) {
         if (u->failed) app_fail(r->app, &u->error);
         else if (summary) {}
-        else if (u->reason == DONE_CANCELLED) repl_say(r, "(stopped; /continue goes on)");
-        else if (u->reason == DONE_LENGTH) repl_say(r, "(ended at the limit of %lld tokens; /continue goes on)", (long long)v[OPT_MAX_TOKENS].integer);
-        else if (u->reason == DONE_CONTEXT) repl_say(r, "(the context of %d tokens is full; /compact makes room)", engine_info(r->app->engine)->context);
+        else if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
         if (v[OPT_STATS].on) app_stats(r->app, &u->stats);
         if (v[OPT_EXPLAIN].on && *u->stats.why) app_note(r->app, "%s", u->stats.why);
         out_write("\n", 1);
         return;
     }
     t->shown = t == r->now && !u->failed;
-    if (summary) return;
+    if (summary || t->closing) return;
     if (t->shown) { /* it is what this screen is about: print it whole, above the edited line */
         hide(r);
-        repl_print(r, u->text.data, u->text.len);
-        out_write("\n\n", 2);
+        out_write(u->text.data, u->text.len);
+        out_write("\n", 1);
+        if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
+        out_write("\n", 1);
         return;
     }
     char label[140];
     if (t->named) snprintf(label, sizeof label, "%s", t->name);
     else snprintf(label, sizeof label, "%d", t->number);
     if (u->failed) app_note(r->app, "session %s: %s", label, u->error.text);
+    else if (u->reason != DONE_STOP) app_note(r->app, "session %s: %s; /switch %s shows it", label, how_cut(r, u, cut, sizeof cut), label);
     else app_note(r->app, "session %s has answered (%d tokens); /switch %s shows it", label, u->stats.answer_tokens, label);
 }
 
@@ -261,7 +262,6 @@ int repl_start(struct repl *r, struct talk *t, bool background, struct error *e)
 int repl_answer(struct repl *r, struct talk *t, bool background) {
     struct error e;
     prompt_free(&t->prompt);
-    t->prompt = (struct prompt){0};
     t->went_on = false;
     int rc = conv_prompt(r->app, &t->conv, conv_think(&r->app->opts), &t->prompt, &e);
     if (!rc) rc = repl_start(r, t, background, &e);
@@ -290,11 +290,13 @@ int repl_continue(struct repl *r, struct talk *t) {
         if (conv_copy(&before, &cut)) rc = error_set(&e, ERR_MEMORY, "no memory");
         if (!rc) rc = conv_prompt(r->app, &before, conv_think(&r->app->opts), &t->prompt, &e);
         if (!rc) rc = tokenizer_encode(r->app->tokenizer, last->text.data, last->text.len, TEXT_VALUE, &t->prompt.ids, &e);
-        if (!rc) buf_add(&t->prompt.tail, last->text.data, last->text.len);
+        t->prompt.said = t->prompt.ids.n; /* as text: there is no knowing by which tokens it came */
+        if (!rc && buf_add(&t->prompt.tail, last->text.data, last->text.len)) rc = error_set(&e, ERR_MEMORY, "no memory");
         conv_free(&before);
     }
     t->went_on = true;
-    if (!rc && !(rc = repl_start(r, t, false, &e))) t->turn.begun = true;
+    if (!rc) rc = repl_start(r, t, false, &e);
+    if (!rc && t->prompt.said == t->prompt.ids.n) t->turn.begun = true;
     if (rc) app_fail(r->app, &e);
     return rc;
 }
@@ -319,6 +321,7 @@ int repl_send(struct repl *r, const char *text, size_t n, bool background) {
 }
 
 void repl_drop(struct repl *r, struct talk *t) {
+    t->closing = true;
     if (t->turn.running) {
         session_cancel(t->session);
         for (double until = clock_now() + 5; t->turn.running && clock_now() < until;) {
@@ -520,6 +523,7 @@ int repl_run(struct app *a, struct error *e) {
     r->app = a;
     r->dumb = term_dumb();
     if (!r->dumb) term_raw(); /* before the model opens: what is typed meanwhile is not echoed over the progress */
+    store_sweep();
     int rc = app_open_text(a, e);
     if (!rc) rc = open_first(r, e);
     if (!rc) rc = app_open_engine(a, e);

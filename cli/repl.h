@@ -14,6 +14,7 @@ struct talk { /* one session of the chat */
     bool shown;       /* the last answer has been seen whole */
     bool went_on;     /* the running turn continues the last answer */
     bool compacting;  /* the running turn writes a summary */
+    bool closing;     /* it is being ended for good: nothing more is said of it */
     size_t summarised; /* of so many messages; the rest did not fit beside them */
     struct conv conv;
     struct session *session; /* opened with the first turn */
@@ -45,7 +46,6 @@ int repl_run(struct app *a, struct error *e);
 
 /* repl.c, for the commands */
 void repl_say(struct repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* a line on the terminal */
-void repl_print(struct repl *r, const char *text, size_t n); /* made harmless, as it is */
 struct talk *repl_new(struct repl *r, const char *name);     /* NULL: no memory */
 struct talk *repl_find(struct repl *r, const char *name);    /* by name or number */
 void repl_switch(struct repl *r, struct talk *t);

@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdint.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/out.h"
 #include "cli/term.h"
+#include "engine/base/file.h"
 #include "engine/engine.h"
 
 static volatile sig_atomic_t holding, interrupted, terminated, resized;
@@ -23,6 +25,7 @@ static void note(void) {
 _Noreturn void sig_die(int sig) {
     sigset_t set;
     term_restore();
+    file_out_abandon();
     signal(sig, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, sig);
@@ -64,52 +67,23 @@ static void on_stop(int sig) {
 
 static void on_crash(int sig) {
     term_restore();
+    file_out_abandon();
     signal(sig, SIG_DFL);
     raise(sig);
 }
 
 /* --- a weight file that shrank under its mapping ---------------------------------------------------------------------- */
 
-static void say(const char *s) {
-    if (write(2, s, strlen(s)) < 0) return;
-}
-
-static uintptr_t hex(const char **s) {
-    uintptr_t v = 0;
-    for (; (**s >= '0' && **s <= '9') || (**s >= 'a' && **s <= 'f'); (*s)++) v = v << 4 | (uintptr_t)(**s <= '9' ? **s - '0' : **s - 'a' + 10);
-    return v;
-}
-
-/* Finds the mapping of an address in /proc/self/maps and prints its file: only async-signal-safe calls. */
-static void say_file_at(uintptr_t address) {
-    static char line[4096];
-    size_t n = 0;
-    char c;
-    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    while (read(fd, &c, 1) == 1) {
-        if (c != '\n') {
-            if (n < sizeof line - 1) line[n++] = c;
-            continue;
-        }
-        line[n] = 0;
-        n = 0;
-        const char *s = line, *slash;
-        uintptr_t from = hex(&s);
-        if (*s == '-') s++;
-        if (address < from || address >= hex(&s) || !(slash = strchr(s, '/'))) continue;
-        say(slash);
-        say(": ");
-        break;
-    }
-    close(fd);
-}
-
+/* Several threads meet the end of the file at once: the first one speaks and ends the process, the others wait for that. */
 static void on_bus(int sig, siginfo_t *info, void *context) {
+    static atomic_flag speaking = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&speaking)) pause();
+    const char *path = file_map_owner(info->si_addr);
     term_restore();
-    say("\nhearth: ");
-    say_file_at((uintptr_t)info->si_addr);
-    say("the file became shorter, or could not be read, while it was in use\n");
+    file_out_abandon();
+    out_signal("\nhearth: ");
+    if (path) out_signal(path);
+    out_signal(path ? ": the file became shorter, or could not be read, while it was in use\n" : "a file in use became shorter, or could not be read\n");
     _exit(3);
 }
 
@@ -118,8 +92,11 @@ void sig_init(void) {
     sigemptyset(&sa.sa_mask);
     if (!pipe2(wake, O_CLOEXEC | O_NONBLOCK)) {} /* without it a noted signal waits for the next event */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, and that is said */
     static const struct { int sig; void (*fn)(int); } rows[] = {{SIGINT, on_end}, {SIGTERM, on_end}, {SIGHUP, on_end},
-        {SIGWINCH, on_resize}, {SIGTSTP, on_stop}, {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash}, {SIGFPE, on_crash}, {SIGILL, on_crash}};
+        {SIGWINCH, on_resize}, {SIGTSTP, on_stop}, {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash}, {SIGFPE, on_crash}, {SIGILL, on_crash},
+        {SIGSYS, on_crash}, {SIGTRAP, on_crash}, {SIGXCPU, on_crash}, {SIGALRM, on_crash}, {SIGVTALRM, on_crash}, {SIGPROF, on_crash}, {SIGUSR1, on_crash},
+        {SIGUSR2, on_crash}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sigaction old;
         /* nohup, and jobs of a shell without job control, have some ignored: that stays; so do a sanitizer's handlers */

@@ -113,7 +113,7 @@ static int take_lock(const char *name, int *out, struct error *e) {
         struct stat ours, there;
         int fd = -1;
         if (fault_hit(FAULT_OPEN)) errno = EIO;
-        else fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        else fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
         if (flock(fd, LOCK_EX | LOCK_NB)) {
             bool busy = errno == EWOULDBLOCK;
@@ -122,7 +122,7 @@ static int take_lock(const char *name, int *out, struct error *e) {
             close(fd);
             return rc;
         }
-        if (!fstat(fd, &ours) && !stat(path, &there) && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) {
+        if (!fstat(fd, &ours) && !lstat(path, &there) && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev) {
             *out = fd + 1;
             return 0;
         }
@@ -141,6 +141,27 @@ static void drop_lock(struct store *s) {
 void store_close(struct store *s) {
     drop_lock(s);
     *s = (struct store){0};
+}
+
+/* A killed hearth leaves NAME.json.XXXXXX, half of what was said, and NAME.lock. */
+static int sweep_one(void *ctx, const char *file) {
+    static const char temporary[] = ".json.", lock_end[] = ".lock";
+    char path[PATHS_MAX];
+    size_t n = strlen(file), whole = n;
+    struct store s = {0};
+    bool half = n > 12 && !memcmp(file + n - 12, temporary, 6) && !strchr(file + n - 6, '.');
+    if (half) n -= 12;
+    else if (n > 5 && !strcmp(file + n - 5, lock_end)) n -= 5;
+    if (n == whole || n >= sizeof s.name) return 0;
+    snprintf(s.name, sizeof s.name, "%.*s", (int)n, file);
+    if (store_check_name(s.name, NULL) || take_lock(s.name, &s.lock, NULL)) return 0; /* in use, or none of ours */
+    if (half && !path_of(file, "", false, path, NULL)) unlink(path);
+    drop_lock(&s); /* and its file */
+    return 0;
+}
+void store_sweep(void) {
+    char dir[PATHS_MAX];
+    if (!paths_get(PATHS_DATA, "sessions", dir, sizeof dir) && file_is_dir(dir)) file_list(dir, sweep_one, NULL, NULL);
 }
 
 static bool exists(const char *name) {

@@ -19,6 +19,8 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
 int store_save(struct store *s, struct app *a, const struct conv *conv, struct error *e); /* 0 when off */
 int store_rename(struct store *s, const char *name, struct error *e); /* the next save goes to name, which must be free */
 void store_close(struct store *s);
+/* Takes away what a killed hearth left of a save that it never finished. Once, before anything is opened. */
+void store_sweep(void);
 /* Names on disk, sorted, newline-separated. */
 int store_list(struct buf *out, struct error *e);
 

@@ -18,18 +18,6 @@ void turn_free(struct turn *t) {
     *t = (struct turn){0};
 }
 
-int turn_start(struct turn *t, struct app *a, struct session *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e) {
-    *t = (struct turn){.app = a, .session = s, .fn = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .left_s = -1};
-    struct request q = *r;
-    q.tokens = p->ids.data;
-    q.n = (int)p->ids.n;
-    if (a->chat && !(t->parts = parts_open(a->chat, p->tail.data ? p->tail.data : "", p->tail.len))) return error_set(e, ERR_MEMORY, "no memory");
-    int rc = session_submit(s, &q, e);
-    if (rc) turn_free(t);
-    else t->running = true;
-    return rc;
-}
-
 /* --- pieces ---------------------------------------------------------------------------------------------------------- */
 
 static int emit(struct turn *t, enum part part, const char *data, size_t n) {
@@ -69,11 +57,9 @@ static int on_part(void *ctx, enum part part, const char *data, size_t n) {
         if (!n) return 0;
         t->begun = true;
     }
+    if (t->resuming) return 0;
     struct buf *b = part == PART_TEXT ? &t->text : part == PART_THINKING ? &t->thinking : &t->tool;
-    if (buf_add(b, data, n)) {
-        t->memory = true;
-        return ERR_MEMORY;
-    }
+    if (buf_add(b, data, n)) return ERR_MEMORY;
     return part == PART_TEXT ? show_text(t, false) : emit(t, part, data, n);
 }
 
@@ -93,7 +79,9 @@ static int add_token(struct turn *t, int32_t id) {
     if (piece && special) {
         if (!(rc = decoder_flush(&t->decoder, &b)) && b.len) rc = feed(t, b.data, b.len, false);
         if (!rc) rc = feed(t, piece, n, true);
-    } else if (!(rc = decoder_add(&t->decoder, id, &b)) && b.len) rc = feed(t, b.data, b.len, false);
+    } else if ((rc = decoder_add(&t->decoder, id, &b))) t->lost = rc == ERR_MEMORY ? rc : ERR_MODEL;
+    else if (b.len) rc = feed(t, b.data, b.len, false);
+    if (rc == ERR_MEMORY) t->lost = rc;
     buf_free(&b);
     return rc;
 }
@@ -105,11 +93,40 @@ static bool is_eos(const struct turn *t, int32_t id) {
     return false;
 }
 
+/* What an earlier turn wrote behind this prompt goes the way it went then, unseen: that tells whether the model was thinking. */
+static int resume(struct turn *t, const struct prompt *p) {
+    struct buf rest = {0};
+    t->resuming = true;
+    for (size_t i = p->said; i < p->ids.n && !t->lost; i++) add_token(t, p->ids.data[i]);
+    int rc = t->lost ? t->lost : decoder_flush(&t->decoder, &rest); /* as the end of that turn did */
+    if (!rc && rest.len) rc = feed(t, rest.data, rest.len, false);
+    if (!rc && t->parts) rc = parts_flush(t->parts, on_part, t);
+    buf_free(&rest);
+    t->resuming = false;
+    return rc;
+}
+
+int turn_start(struct turn *t, struct app *a, struct session *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e) {
+    *t = (struct turn){.app = a, .session = s, .fn = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .left_s = -1};
+    struct request q = *r;
+    q.tokens = p->ids.data;
+    q.n = (int)p->ids.n;
+    if (a->chat && !(t->parts = parts_open(a->chat, p->tail.data ? p->tail.data : "", p->tail.len))) return error_set(e, ERR_MEMORY, "no memory");
+    int rc = p->said < p->ids.n ? resume(t, p) : 0;
+    if (rc) error_set(e, rc, "the answer cannot go on: no memory, or an id without a text");
+    else rc = session_submit(s, &q, e);
+    if (rc) turn_free(t);
+    else t->running = true;
+    return rc;
+}
+
 static void finish(struct turn *t) {
     struct buf b = {0};
-    if (!decoder_flush(&t->decoder, &b) && b.len) feed(t, b.data, b.len, false);
-    if (t->parts) parts_flush(t->parts, on_part, t);
-    if (t->text.data && !t->stop_hit) show_text(t, true);
+    int rc = t->lost ? t->lost : decoder_flush(&t->decoder, &b); /* behind a hole nothing may follow */
+    if (!rc && b.len) rc = feed(t, b.data, b.len, false);
+    if (!rc && t->parts) rc = parts_flush(t->parts, on_part, t);
+    if (!rc && t->text.data && !t->stop_hit) rc = show_text(t, true);
+    if (rc == ERR_MEMORY) t->lost = rc;
     buf_free(&b);
     t->running = false;
 }
@@ -119,10 +136,10 @@ void turn_event(struct turn *t, const struct event *ev) {
     case EVENT_TOKEN:
         t->last_token = clock_now();
         if (!t->n_tokens++) t->first_token = t->last_token;
-        if (t->stop_hit || is_eos(t, ev->token)) break;
-        if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->memory = true;
+        if (t->stop_hit || t->lost || is_eos(t, ev->token)) break;
+        if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->lost = ERR_MEMORY;
         else t->ids.data[t->ids.n++] = ev->token;
-        if (t->memory || add_token(t, ev->token)) session_cancel(t->session);
+        if (t->lost || add_token(t, ev->token)) session_cancel(t->session);
         break;
     case EVENT_PROGRESS:
         t->done = ev->done;
@@ -136,9 +153,10 @@ void turn_event(struct turn *t, const struct event *ev) {
         t->failed = ev->kind == EVENT_ERROR;
         if (t->failed) t->error = ev->error;
         finish(t);
-        if (t->memory) {
+        if (t->lost && !t->failed) {
             t->failed = true;
-            error_set(&t->error, ERR_MEMORY, "no memory for the answer's text");
+            if (t->lost == ERR_MEMORY) error_set(&t->error, ERR_MEMORY, "no memory for the answer's text");
+            else error_set(&t->error, ERR_MODEL, "the model chose an id that its tokenizer has no text for; the answer ends there");
         }
         break;
     case EVENT_NONE: break;

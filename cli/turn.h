@@ -14,7 +14,8 @@ struct turn {
     struct parts *parts; /* NULL: raw, all is text */
     struct buf text, thinking, tool;
     size_t shown;     /* of text: the rest may be the beginning of a stop string */
-    bool begun, stop_hit, running, failed, memory;
+    bool begun, stop_hit, running, failed, resuming; /* resuming: what comes has been shown */
+    int lost; /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without a text), or 0; nothing is shown behind it */
     turn_fn fn; /* may be NULL, and may be changed between events */
     void *ctx;
     enum done_reason reason;
@@ -26,7 +27,8 @@ struct turn {
     int done, total;                /* prefill, as last heard */
     double left_s;
 };
-/* Starts; on error nothing is left. The prompt is not needed afterwards. */
+/* Starts; on error nothing is left. The prompt is not needed afterwards. Behind what an earlier turn wrote (prompt.said)
+ * it goes on as that one stood, thinking or answering, and holds the new text alone. */
 int turn_start(struct turn *t, struct app *a, struct session *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);
 /* One event of this turn's session; t->running becomes false with its last one. */
 void turn_event(struct turn *t, const struct event *ev);

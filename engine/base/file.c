@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/fault.h"
@@ -212,54 +213,117 @@ static int sync_fd(int fd) {
     return fsync(fd);
 }
 
-int file_write(const char *path, const void *data, size_t size, struct error *e) {
-    size_t cap = strlen(path) + 16;
-    char *tmp = mem_alloc(cap);
-    if (!tmp) return error_set(e, ERR_MEMORY, "%s: no memory", path);
-    snprintf(tmp, cap, "%s.XXXXXX", path);
-    int fd = -1, rc = 0;
-    const char *what = "create";
+/* --- outputs --------------------------------------------------------------------------------------------------------- */
+
+/* The temporaries of this process, for a signal that ends it. */
+enum { max_outs = 16 };
+static _Atomic(char *) pending[max_outs];
+
+static void note_pending(char *was, char *is) {
+    for (int i = 0; i < max_outs; i++) {
+        char *expected = was;
+        if (atomic_compare_exchange_strong(&pending[i], &expected, is)) return;
+    }
+}
+void file_out_abandon(void) {
+    for (int i = 0; i < max_outs; i++) {
+        const char *tmp = atomic_exchange(&pending[i], NULL);
+        if (tmp) unlink(tmp);
+    }
+}
+
+static void random_name(char *to, size_t n) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    static _Atomic unsigned count;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t x = (uint64_t)t.tv_sec * 1000000007u + (uint64_t)t.tv_nsec * 998244353u + (uint64_t)getpid() * 2654435761u + atomic_fetch_add(&count, 1) * 40503u;
+    for (size_t i = 0; i < n; i++, x = x * 6364136223846793005u + 1442695040888963407u) to[i] = letters[(x >> 33) % (sizeof letters - 1)];
+}
+
+/* Not mkostemp: that gives 0600, whatever the umask says. */
+static int open_beside(struct file_out *o, unsigned mode) {
+    size_t n = strlen(o->path);
+    for (int tries = 0; tries < 100; tries++) {
+        random_name(o->tmp + n + 1, 6);
+        int fd = open(o->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (fd >= 0 || errno != EEXIST) return fd;
+    }
+    return -1;
+}
+
+static void out_free(struct file_out *o) {
+    if (o->tmp) note_pending(o->tmp, NULL);
+    mem_free(o->path);
+    mem_free(o->tmp);
+    *o = (struct file_out){.fd = -1};
+}
+
+int file_out_open(struct file_out *o, const char *path, unsigned mode, struct error *e) {
+    struct stat st;
+    bool there = !lstat(path, &st), beside = there ? S_ISREG(st.st_mode) : errno == ENOENT;
+    size_t n = strlen(path) + 8;
+    *o = (struct file_out){.fd = -1, .path = mem_strdup(path), .tmp = beside ? mem_alloc(n) : NULL};
+    if (!o->path || (beside && !o->tmp)) {
+        out_free(o);
+        return error_set(e, ERR_MEMORY, "%s: no memory", path);
+    }
+    if (beside) snprintf(o->tmp, n, "%s.XXXXXX", path);
     if (fault_hit(FAULT_OPEN)) errno = EIO;
-    else fd = mkostemp(tmp, O_CLOEXEC);
-    if (fd < 0) goto fail_early;
-    what = "write";
-    int w = file_write_all(fd, data, size);
-    if (w) {
-        errno = -w;
-        goto fail;
+    else if (!beside) o->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, mode);
+    else if (!there || !access(path, W_OK)) o->fd = open_beside(o, mode);
+    if (o->fd < 0) {
+        int rc = error_set(e, ERR_RUNTIME, "%s: cannot create: %s", path, strerror(errno));
+        out_free(o);
+        return rc;
     }
-    what = "sync";
-    if (sync_fd(fd)) goto fail;
-    if (close(fd)) {
-        fd = -1;
-        goto fail;
-    }
-    fd = -1;
-    what = "rename";
-    if (fault_hit(FAULT_RENAME)) {
-        errno = EIO;
-        goto fail;
-    }
-    if (rename(tmp, path)) goto fail;
-    char *slash = strrchr(tmp, '/');
-    if (slash == tmp) slash++;
-    if (slash) *slash = 0;
-    int dir = open(slash ? tmp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir >= 0) {
-        sync_fd(dir); /* the new file is already in place: an error here cannot lose the old one */
-        close(dir);
-    }
-    mem_free(tmp);
+    if (beside) note_pending(NULL, o->tmp);
+    if (beside && there && fchmod(o->fd, st.st_mode & mode)) {} /* a file system without modes */
     return 0;
-fail:
-    rc = errno;
-    if (fd >= 0) close(fd);
-    unlink(tmp);
-    errno = rc;
-fail_early:
-    rc = error_set(e, ERR_RUNTIME, "%s: cannot %s: %s", path, what, strerror(errno));
-    mem_free(tmp);
+}
+
+/* The new name counts only once the directory is on the disk too. */
+static void sync_directory(char *path) {
+    char *slash = strrchr(path, '/');
+    if (slash == path) slash++;
+    if (slash) *slash = 0;
+    int dir = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) return;
+    sync_fd(dir); /* the new file is already in place: an error here cannot lose the old one */
+    close(dir);
+}
+
+int file_out_close(struct file_out *o, bool keep, struct error *e) {
+    struct stat st;
+    const char *what = "sync";
+    int err = 0;
+    if (o->fd < 0) return 0;
+    bool on_disk = o->tmp || (!fstat(o->fd, &st) && S_ISREG(st.st_mode));
+    if (keep && on_disk && sync_fd(o->fd)) err = errno;
+    if (close(o->fd) && !err) err = errno, what = "write";
+    if (o->tmp && keep && !err) {
+        what = "rename";
+        if (fault_hit(FAULT_RENAME)) err = EIO;
+        else if (rename(o->tmp, o->path)) err = errno;
+    }
+    if (o->tmp && (!keep || err)) unlink(o->tmp);
+    else if (o->tmp) {
+        note_pending(o->tmp, NULL);
+        sync_directory(o->tmp);
+    }
+    int rc = keep && err ? error_set(e, ERR_RUNTIME, "%s: cannot %s: %s", o->path, what, strerror(err)) : 0;
+    out_free(o);
     return rc;
+}
+
+int file_write(const char *path, const void *data, size_t size, struct error *e) {
+    struct file_out o;
+    int rc = file_out_open(&o, path, 0600, e);
+    if (rc) return rc;
+    int w = file_write_all(o.fd, data, size);
+    if (w) rc = error_set(e, ERR_RUNTIME, "%s: cannot write: %s", path, strerror(-w));
+    int closed = file_out_close(&o, !w, e);
+    return rc ? rc : closed;
 }
 
 bool file_exists(const char *path) {

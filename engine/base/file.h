@@ -1,5 +1,5 @@
 #pragma once
-/* Files: mapped for reading, read whole, or replaced atomically. All I/O passes the fault hooks (fault.h).
+/* Files: mapped for reading, read whole, or replaced at once. All I/O passes the fault hooks (fault.h).
  * A path that begins with "ember:" names a file embedded in the binary; everything that reads can read those. */
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,8 +26,20 @@ void file_map_drop(const void *begin, size_t size);
 
 /* Reads a file of at most max bytes; *data is NUL-terminated (not counted in *size) and freed with mem_free. */
 int file_read(const char *path, size_t max, char **data, size_t *size, struct error *e);
-/* Old or new, nothing between: temporary beside it, fsync, rename, fsync of the directory. Mode 0600.
- * On error the old file stands and the temporary is gone. */
+/* An output, by one rule for all that hearth writes. A regular file, or nothing there yet, is replaced when the new one is
+ * whole: temporary beside it, fsync, rename, fsync of the directory; on error the old file stands and the temporary is
+ * gone. Anything else (a FIFO, a device, a symbolic link) is written to where it is. */
+struct file_out {
+    int fd;          /* to be written with file_write_all; -1: closed */
+    char *path, *tmp; /* owned; tmp NULL: written where it is */
+};
+/* mode: of a new file, before the umask; one that is replaced keeps of its own what mode allows. ERR_RUNTIME, ERR_MEMORY. */
+int file_out_open(struct file_out *o, const char *path, unsigned mode, struct error *e);
+/* keep false: as if nothing had been written. Fine on a closed one. *o is closed afterwards. */
+int file_out_close(struct file_out *o, bool keep, struct error *e);
+/* Removes the temporaries of open outputs. Async-signal-safe: for a signal that ends the process. */
+void file_out_abandon(void);
+/* A whole output at once, mode 0600. */
 int file_write(const char *path, const void *data, size_t size, struct error *e);
 /* Writes to a descriptor until all is out; handles EINTR and short writes. Returns 0 or -errno. */
 int file_write_all(int fd, const void *data, size_t size);

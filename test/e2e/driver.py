@@ -36,6 +36,33 @@ class Case(unittest.TestCase):
                            env={**self.env, **(env or {})}, timeout=PATIENCE, **more)
         return p.returncode, p.stdout, p.stderr.decode("utf-8", "replace")
 
+    def allocations(self, *args, data=b""):
+        """How many a run makes: HEARTH_FAULT=alloc:N! kills it at the Nth."""
+        low, high = 0, 1
+        killed = lambda n: self.run_bin(*args, data=data, env={"HEARTH_FAULT": f"alloc:{n}!"})[0] == -signal.SIGKILL
+        while killed(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if killed(middle) else (low, middle)
+        return low
+
+    def all_or_said(self, numbers, *args, forever=False, data=b""):
+        """Whichever allocation fails: the whole right text with exit 0, or a beginning of it, another exit code and a message."""
+        right = self.run_bin(*args, data=data)
+        self.assertEqual(right[0], 0, right)
+        failed = 0
+        for n in numbers:
+            rc, out, err = self.run_bin(*args, data=data, env={"HEARTH_FAULT": f"alloc:{n}" + "+" * forever})
+            failed += rc != 0
+            if rc == 0:
+                self.assertEqual(out, right[1], (n, err))
+            else:
+                self.assertGreater(rc, 0, (n, err))
+                self.assertTrue(right[1].startswith(out.rstrip(b"\n")), (n, out))
+                self.assertRegex(err, r"hearth: \S", n)
+        self.assertGreater(failed, 0)
+
     def session_file(self, name):
         return os.path.join(self.home, ".local/share/hearth/sessions", name + ".json")
 

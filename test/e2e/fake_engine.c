@@ -150,7 +150,7 @@ static void post(struct engine *e, struct event ev) {
 
 static void end(struct session *s, enum event_kind kind, enum done_reason reason) {
     struct event ev = {.kind = kind, .session = s, .reason = reason};
-    ev.stats = (struct turn_stats){.prompt_tokens = s->prompt, .answer_tokens = s->n_answer, .ttft_s = s->first - s->start,
+    ev.stats = (struct turn_stats){.prompt_tokens = s->prompt, .answer_tokens = s->n_answer, .ttft_s = s->n_answer ? s->first - s->start : 0,
         .prefill_s = s->prefill_s, .decode_s = clock_now() - s->first, .bytes_read = 12345678, .prefill_mode = "cpu", .decode_mode = "single", .why = "fake: only one mode"};
     if (kind == EVENT_ERROR) error_set(&ev.error, ERR_RUNTIME, "layer 3: non-finite logits");
     atomic_store(&s->busy, false);
@@ -180,7 +180,8 @@ static void step(struct session *s) {
     unsigned char c = (unsigned char)s->plan.data[s->at++];
     s->n_answer++;
     post(s->e, (struct event){.kind = EVENT_TOKEN, .session = s, .token = c == 0x0E ? THINK : c == 0x0F ? END_THINK : c});
-    if (s->n_answer == s->max) end(s, EVENT_DONE, DONE_LENGTH);
+    if (s->prompt + s->n_answer >= s->e->info.context) end(s, EVENT_DONE, DONE_CONTEXT);
+    else if (s->n_answer == s->max) end(s, EVENT_DONE, DONE_LENGTH);
 }
 
 static void *work(void *arg) {
@@ -195,15 +196,20 @@ static void *work(void *arg) {
     return NULL;
 }
 
+static void load(const struct engine_params *p, const char *what) {
+    const char *slow = getenv("FAKE_LOAD");
+    double t0 = clock_now(), total = slow ? atof(slow) : 0;
+    for (double t; (t = clock_now() - t0) < total; usleep(50000)) p->progress(p->progress_ctx, what, t / total);
+}
+
 int engine_open(struct engine **out, const struct engine_params *p, struct error *err) {
     struct engine *e = mem_calloc(1, sizeof *e);
-    const char *slow = getenv("FAKE_LOAD");
     if (!e) return error_set(err, ERR_MEMORY, "no memory");
     if (p->gpus && strcmp(p->gpus, "none")) {
         mem_free(e);
         return error_set(err, ERR_RUNTIME, "--gpus %s: no such device here", p->gpus);
     }
-    for (double t0 = clock_now(), total = slow ? atof(slow) : 0, t; slow && (t = clock_now() - t0) < total; usleep(50000)) p->progress(p->progress_ctx, "opening", t / total);
+    load(p, "opening");
     static const int32_t eos[] = {EOS};
     e->info = (struct engine_info){.model_type = "fake", .name = "fake", .vocab = VOCAB, .n_layers = 1, .hidden = 1, .n_experts = 1, .topk = 1,
         .context = p->context ? p->context : context, .max_context = context, .threads = 1, .level = "scalar", .eos = eos, .n_eos = 1, .temperature = 0.5,
@@ -228,12 +234,18 @@ void engine_close(struct engine **out) {
 }
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e) {
-    return buf_str(json, "{\"family\": \"fake\", \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": {\"F8_E4M3\": 3}, \"skipped\": [\"a\", \"b\"]}");
+    return buf_str(json, "{\"family\": \"fake\", \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": {\"F8_E4M3\": 3}, \"skipped\": [\"a\", \"b\\u001b]0;title\\u0007\\u009b31m\"]}");
 }
-int engine_verify(const struct engine_params *p, struct error *e) { return 0; }
+int engine_verify(const struct engine_params *p, struct error *e) {
+    load(p, "verify");
+    return 0;
+}
 int engine_describe(struct buf *out) { return buf_str(out, "fake\n"); }
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), void *ctx, struct error *e) {
-    return fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, \"limit\": 2.0, \"share\": 0.5}");
+    for (int i = 0; i < 2000; i++)
+        if (fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, \"limit\": 2.0, \"share\": 0.5}"))
+            return error_set(e, ERR_CANCELLED, "cancelled");
+    return 0;
 }
 double engine_read_bandwidth(struct engine *e) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
@@ -305,7 +317,14 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     pthread_mutex_lock(&s->e->lock);
     buf_free(&s->plan);
     make_plan(s, user, stop ? (size_t)(stop - user) : strlen(user));
-    s->at = 0;
+    if (s->plan.failed) {
+        pthread_mutex_unlock(&s->e->lock);
+        mem_free(text);
+        return error_set(e, ERR_MEMORY, "no memory");
+    }
+    int said = 0; /* goes on behind what it wrote before */
+    while (said < r->n && r->tokens[r->n - 1 - said] != 2) said++;
+    s->at = (size_t)said < s->plan.len ? (size_t)said : s->plan.len;
     s->n_answer = 0;
     s->max = r->max_tokens;
     s->prompt = r->n;

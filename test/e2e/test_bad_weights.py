@@ -3,6 +3,7 @@
 test_bad_weights.py HEARTH"""
 import json
 import os
+import pty
 import shutil
 import struct
 import subprocess
@@ -222,6 +223,37 @@ CASES[-1:] = [
 ]
 
 
+def shrinks(tmp):
+    """A file that becomes shorter while several threads read it: each time its whole name, made harmless on a terminal."""
+    d = os.path.join(tmp, "sh\x1b[31mrunk")
+    wanted = os.path.join(tmp, "sh\u241b[31mrunk", TWO) + ": the file became shorter"
+    met = 0
+    for i in range(12):
+        shutil.rmtree(d, ignore_errors=True)
+        tiny.make(d)
+        master, slave = pty.openpty()
+        p = subprocess.Popen([HEARTH, "-m", d, "--bench", "-t", "8"], stdout=subprocess.PIPE, stderr=slave)
+        p.stdout.readline()
+        os.truncate(os.path.join(d, TWO), 4096)
+        p.stdout.read()
+        os.close(slave)
+        err = b""
+        try:
+            while chunk := os.read(master, 65536):
+                err += chunk
+        except OSError:
+            pass
+        os.close(master)
+        p.stdout.close()
+        p.wait()
+        if p.returncode == 0:  # done before it
+            continue
+        met += 1
+        text = err.decode("utf-8", "replace")
+        check(p.returncode == 3 and wanted in text and text.count("hearth:") == 1, "a file that shrinks", f"exit {p.returncode} {err!r}")
+    check(met, "a file that shrinks is met")
+
+
 def main():
     with tempfile.TemporaryDirectory() as tmp:
         good = os.path.join(tmp, "good")
@@ -264,6 +296,7 @@ def main():
         check(rc == 3 and "feed-forward of layer 0" in err, "NaN in a forward pass names the layer", f"exit {rc} {err!r}")
         rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids", "--prefill", "slp", "--gpus", "emu:1")
         check(rc == 3 and "feed-forward of layer 0" in err, "NaN in a device's forward pass names the layer", f"exit {rc} {err!r}")
+        shrinks(tmp)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -1,6 +1,7 @@
 """One question, one answer, in a script: streams, forms, exit codes, broken pipes. Runs on the fake engine."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -64,6 +65,15 @@ class OneShot(driver.Case):
         p = subprocess.run(["sh", "-c", '"$0" -p long | head -c 20', driver.BIN], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=driver.PATIENCE)
         self.assertEqual((len(p.stdout), p.stderr), (20, b""))
 
+    def test_bench_into_nothing(self):
+        run = lambda command: subprocess.run(["bash", "-c", command + "; echo ${PIPESTATUS[0]}", driver.BIN], env=self.env, capture_output=True, timeout=driver.PATIENCE)
+        for args in ("--bench kernels", "--bench kernels --json"):
+            p = run(f'"$0" {args} | head -1')
+            self.assertEqual((p.stdout.splitlines()[-1], p.stdout.count(b"\n"), p.stderr), (b"141", 2, b""))  # as any command: by SIGPIPE
+            p = run(f'"$0" {args} > /dev/full')
+            self.assertEqual(p.stdout, b"1\n")
+            self.assertIn(b"No space left", p.stderr)
+
     def test_line_ends(self):
         self.assertEqual(self.run_bin("-p", "lines")[1], b"one\n\ntwo\n")
 
@@ -110,7 +120,17 @@ class OneShot(driver.Case):
         self.assertEqual((rc, out), (1, b""))
 
     def test_limits(self):
-        self.assertEqual(self.run_bin("-p", "hello", "-n", "3")[1], b"You\n")
+        cut = "hearth: the answer was cut at the -n limit of 3 tokens; a larger -n gives more\n"
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "3"), (0, b"You\n", cut))
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "3", "-q"), (0, b"You\n", ""))
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "15"), (0, b"You said: hello\n", cut.replace(" 3 ", " 15 ")))
+        self.assertEqual(self.run_bin("-p", "hello", "-n", "16"), (0, b"You said: hello\n", ""))
+        cut = "hearth: the answer was cut: the context of 30 tokens is full; a larger -c gives more\n"
+        self.assertEqual(self.run_bin("-p", "hello", "-c", "30"), (4, b"You said\n", cut))
+        self.assertEqual(self.run_bin("-p", "hello", "-c", "30", "-q"), (4, b"You said\n", ""))
+        for form in ("--json", "--json-lines"):
+            rc, out, err = self.run_bin("-p", "hello", "-c", "30", form)
+            self.assertEqual((rc, json.loads(out.splitlines()[-1])["reason"], err), (4, "context", cut))
         self.assertEqual(self.run_bin("-p", "hello", "--stop", "id:", "--stop", "zz")[1], b"You sa\n")
         rc, out, err = self.run_bin("-p", "hello", "-c", "5")
         self.assertEqual((rc, out), (4, b""))
@@ -118,6 +138,13 @@ class OneShot(driver.Case):
         rc, out, err = self.run_bin("-p", "fail")
         self.assertEqual((rc, out), (1, b"begun\n"))
         self.assertIn("layer 3", err)
+
+    def test_failing_allocations(self):
+        for args in (["-p", "hello"], ["-p", "think", "-q"], ["-p", "code", "--extract"], ["-p", "lines", "--no-stream"]):
+            total = self.allocations(*args)
+            self.assertGreater(total, 20)
+            self.all_or_said(range(1, total + 1), *args)
+            self.all_or_said(range(1, total + 1), *args, forever=True)
 
     def test_usage_errors(self):
         for args, words in (
@@ -197,6 +224,25 @@ class OneShot(driver.Case):
         self.assertNotIn(b"\xc2\x9b", t.out)
         self.assertNotIn(b"\b", t.out)
         self.assertIn("A\u241b[31mred\u241b]0;title\u2407B\u2408\u2408C\u240dD\ufffd31mE\u2421.", t.out.decode())
+
+    def test_verify_tells_the_time(self):
+        """What is left is counted from its beginning, not from the machine's."""
+        t = self.terminal("--verify", env={"FAKE_LOAD": "2.5"})
+        self.assertEqual(t.wait(), 0)
+        left = re.findall(rb"\d+ %  (\d[^\x1b]*) left", t.out)
+        self.assertTrue(left and all(x in (b"1 s", b"2 s") for x in left), left)
+        self.assertTrue(t.out.endswith(b"ok\r\n"))
+
+    def test_untrusted_names(self):
+        """Names out of a checkpoint, and paths: harmless on a terminal, faithful in a pipe."""
+        t = self.terminal("--inspect")
+        self.assertEqual(t.wait(), 0)
+        self.assertIn("b\u241b]0;title\u2407\ufffd31m", t.out.decode())
+        self.assertIn("b\x1b]0;title\x07\u009b31m", self.run_bin("--inspect")[1].decode())
+        for term in ("xterm", "dumb"):
+            t = self.terminal("-m", "/nowhere/\u009b31m\u202e", "-p", "x", env={"TERM": term})
+            self.assertEqual(t.wait(), 3)
+            self.assertIn("/nowhere/\ufffd31m\ufffd", t.out.decode())
 
     def test_first_sign_and_progress(self):
         t = self.terminal("-p", "prefill", env={"FAKE_LOAD": "2"})

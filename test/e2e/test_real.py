@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import stat
+import subprocess
 import time
 
 import driver
@@ -23,6 +25,13 @@ class Real(driver.Case):
     def test_same_text_for_any_threads(self):
         outs = {self.run_bin("-p", "what is hearth?", "--temp", "0.8", "--seed", "7", "-t", t)[1] for t in ("1", "2", "3")}
         self.assertEqual(len(outs), 1)
+
+    def test_failing_allocations(self):
+        args = ["-p", "hello there", "-n", "12", "--temp", "0"]
+        total = self.allocations(*args)
+        self.assertGreater(total, 400)
+        self.all_or_said(range(2, total + 1, 5), *args)
+        self.all_or_said(range(3, total + 1, 20), *args, forever=True)
 
     def test_json(self):
         rc, out, err = self.run_bin("-p", "what is hearth?", "--json", "-n", "5")
@@ -61,6 +70,9 @@ class Real(driver.Case):
     def test_tokens(self):
         rc, out, err = self.run_bin("--tokens", "1,2,3", "-n", "4", "--temp", "0", "--ids")
         self.assertEqual((rc, len(json.loads(out))), (0, 4))
+        rc, out, err = self.run_bin("--tokens", "1,2,3", "-n", "9", "-c", "8", "--ids")
+        self.assertEqual((rc, len(json.loads(out))), (4, 5))
+        self.assertIn("context of 8 tokens", err)
         path = os.path.join(self.home, "logits")
         vocab = len(self.logits(path, "1,2,3")) // 3
         with open(os.path.join(self.home, "ids"), "w") as f:
@@ -70,6 +82,66 @@ class Real(driver.Case):
         for bad in ("", "x", "-1", "1,99999999999"):
             self.assertEqual(self.run_bin("--tokens", bad, "--logits-out", path)[0], 2, bad)
         self.assertEqual(self.run_bin("--tokens", "1", "--logits-out", "/dev/full")[0], 1)
+
+    def test_outputs(self):
+        """A regular file is replaced when the new one is whole; anything else is written to."""
+        path, link, target = (os.path.join(self.home, n) for n in ("fifo", "link", "target"))
+        self.logits(target, "1,2")
+        with open(target, "rb") as f:
+            right = f.read()
+        self.assertEqual(stat.S_IMODE(os.stat(target).st_mode), 0o666 & ~self.umask())
+        with open(target, "wb") as f:
+            f.write(b"old")
+        os.chmod(target, 0o640)
+        held = open(target, "rb")
+        self.logits(target, "1,2")
+        self.assertEqual((held.read(), stat.S_IMODE(os.stat(target).st_mode)), (b"old", 0o640))
+        held.close()
+        os.symlink(target, link)
+        self.assertEqual(self.run_bin("--tokens", "1", "--logits-out", link)[0], 0)
+        self.assertTrue(os.path.islink(link))
+        self.assertEqual(os.path.getsize(target), len(right) // 2)
+        os.mkfifo(path)
+        for args in (["--logits-out", path], ["--trace", path, "--ids", "-n", "1", "--gpus", "emu:1", "--prefill", "slp"]):
+            with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as cat:
+                rc, out, err = self.run_bin("--tokens", "1,2", *args)
+                if rc == 0:
+                    got = cat.stdout.read()
+                cat.kill()
+            self.assertEqual(rc, 0, err)
+            self.assertTrue(stat.S_ISFIFO(os.stat(path).st_mode))
+            self.assertTrue(got == right if args[0] == "--logits-out" else json.loads(got)["traceEvents"])
+        self.assertEqual(self.run_bin("--tokens", "1,2", "--logits-out", "-"), (0, right, ""))
+        self.assertEqual(self.terminal("--tokens", "1", "--logits-out", "-").wait(), 2)
+        for fault in ("write:1", "sync:1", "rename:1"):
+            self.assertEqual(self.run_bin("--tokens", "1,2", "--logits-out", target, env={"HEARTH_FAULT": fault})[0], 1)
+            self.assertEqual(os.path.getsize(target), len(right) // 2)
+        self.assertEqual(set(os.listdir(self.home)) - {".local", ".cache"}, {"fifo", "link", "target"})
+
+    def test_interrupted_output(self):
+        """Ctrl-C in the middle of an output leaves the old one and nothing beside it."""
+        path = os.path.join(self.home, "logits")
+        p = subprocess.Popen([driver.BIN, "--tokens", ",".join(str(i % 500) for i in range(4000)), "--logits-out", path, "--cpu", "scalar", "-t", "1"], env=self.env)
+        end = time.monotonic() + driver.PATIENCE
+        while not os.listdir(self.home) and time.monotonic() < end:
+            time.sleep(0.01)
+        p.send_signal(signal.SIGINT)
+        self.assertEqual(p.wait(driver.PATIENCE), -signal.SIGINT)
+        self.assertEqual(os.listdir(self.home), [])
+
+    @staticmethod
+    def umask():
+        now = os.umask(0)
+        os.umask(now)
+        return now
+
+    def test_no_tokenizer(self):
+        empty = os.path.join(self.home, "empty")
+        os.mkdir(empty)
+        for mode in (["--tokenize"], ["--detokenize"], ["-p", "x"]):
+            rc, out, err = self.run_bin("-m", empty, *mode, data="[1]")
+            self.assertEqual((rc, out), (3, b""), mode)
+            self.assertIn("tokenizer.json", err)
 
     def logits(self, path, ids, *more):
         rc, out, err = self.run_bin(*more, "--tokens", ids, "--logits-out", path)

@@ -1,4 +1,5 @@
 """The chat in a pseudo-terminal, on the fake engine."""
+import json
 import os
 import signal
 import stat
@@ -9,8 +10,9 @@ import driver
 
 class Repl(driver.Case):
     def chat(self, *args, **more):
+        text = more.pop("text", "> ")
         t = self.terminal(*args, **more)
-        t.prompt()
+        t.prompt(text=text)
         return t
 
     def ask(self, t, text, answer=None):
@@ -230,6 +232,60 @@ class Repl(driver.Case):
         self.ask(t, "hello", "limit of 6 tokens")
         self.ask(t, "/continue", "")
 
+    def test_continue_while_thinking(self):
+        """Cut in the middle of its reasoning: what follows is reasoning still, on the screen and on the disk."""
+        t = self.chat("-n", "5", "--save", "kept", "--color=always", text="kept> ")
+        end = lambda at: t.prompt(t.until("limit of 5 tokens", at), "kept> ")
+        at = len(t.out)
+        t.send("think\r")
+        at = end(t.until("\x1b[2mreas\x1b[0m", at))
+        for text in ("\x1b[2moning\x1b[0m", "\x1b[2m here\x1b[0m", "th", "e ans", "wer"):
+            t.send("/continue\r")
+            at = t.until(text, at)
+            at = t.prompt(at, "kept> ") if text == "wer" else end(at)
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        with open(self.session_file("kept")) as f:
+            message = json.load(f)["body"]["messages"][1]
+        self.assertEqual((message["content"], message["thinking"], "partial" in message), ("the answer", "reasoning here", False))
+
+    def test_cut_in_the_background(self):
+        t = self.chat("-n", "5")
+        t.send("hello &\r")
+        at = t.until("(ended at the limit of 5 tokens; /continue goes on)", t.until("You s"))
+        t.send("/bg hello\r/new other\r")
+        t.until("session 1: ended at the limit of 5 tokens; /continue goes on; /switch 1 shows it", at)
+
+    def test_busy_and_closed(self):
+        t = self.chat()
+        at = len(t.out)
+        t.send("long &\r")
+        at = t.prompt(at)
+        t.send("more\r")
+        at = t.until("/switch 1 shows it, and Ctrl-C then stops it", at)
+        t.send("/switch 1\r")
+        t.until("word5 ", at)
+        t.send("\x03")
+        at = t.prompt(t.until("stopped", at))
+        t.send("/new other\r")
+        at = t.prompt(at, "other> ")
+        t.send("long &\r")
+        at = t.prompt(at, "other> ")
+        t.send("/close\r")
+        at = t.prompt(t.until("closed", at))
+        t.quiet()
+        self.assertNotIn(b"has answered", t.out)
+
+    def test_stopped_prefill_has_no_speed(self):
+        t = self.chat("--stats")
+        t.send("prefill\r")
+        at = t.until("reading the prompt")
+        t.send("\x03")
+        at = t.until("stopped while it was read", at)
+        t.prompt(at)
+        self.assertNotIn(b"first token", t.out)
+        self.assertNotIn(b"tok/s", t.out)
+
     def test_untrusted(self):
         t = self.chat()
         at = len(t.out)
@@ -255,6 +311,24 @@ class Repl(driver.Case):
         t = self.chat()
         self.ask(t, "fail", "layer 3: non-finite logits")
         self.ask(t, "still there")
+
+    def test_file_size_limit(self):
+        """Past `ulimit -f` the kernel sends a signal that would end the chat with the terminal raw."""
+        t = driver.Terminal(["sh", "-c", 'ulimit -f 1; exec "$0"', driver.BIN], self.env)
+        self.addCleanup(t.close)
+        t.prompt()
+        self.ask(t, "x" * 700, "not saved")
+        self.ask(t, "still there")
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        self.assertTrue(t.restored())
+
+    def test_ended_by_any_signal(self):
+        for sig in (signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU, signal.SIGQUIT):
+            t = self.chat()
+            t.p.send_signal(sig)
+            self.assertEqual(t.wait(), -sig)
+            self.assertTrue(t.restored())
 
     def test_overflow(self):
         t = self.chat("-c", "100")

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -161,6 +162,50 @@ static void write_is_old_or_new(void **st) {
     assert_non_null(strstr(e.text, path));
 }
 
+/* A regular file or nothing is replaced; what is no regular file is written to. */
+static void outputs_by_one_rule(void **st) {
+    char dir[] = "/tmp/hearth-base-XXXXXX", file[64], link[64], fifo[64], *data;
+    struct error e = {0};
+    struct stat was, is;
+    size_t n;
+    assert_non_null(mkdtemp(dir));
+    snprintf(file, sizeof file, "%s/file", dir);
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(fifo, sizeof fifo, "%s/fifo", dir);
+    assert_int_equal(file_write(file, "one", 3, &e), 0);
+    assert_int_equal(stat(file, &was), 0);
+    assert_int_equal(symlink(file, link), 0);
+    assert_int_equal(file_write(link, "two", 3, &e), 0);
+    assert_int_equal(lstat(link, &is), 0);
+    assert_true(S_ISLNK(is.st_mode));
+    assert_int_equal(stat(file, &is), 0);
+    assert_int_equal(is.st_ino, was.st_ino);
+    assert_int_equal(file_read(file, 100, &data, &n, &e), 0);
+    assert_string_equal(data, "two");
+    mem_free(data);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    int fd = open(fifo, O_RDWR);
+    char got[4] = "";
+    assert_true(fd >= 0);
+    assert_int_equal(file_write(fifo, "abc", 3, &e), 0);
+    assert_int_equal(read(fd, got, 3), 3);
+    assert_string_equal(got, "abc");
+    close(fd);
+    assert_int_equal(file_write("/dev/full", "x", 1, &e), ERR_RUNTIME);
+    assert_int_equal(file_write(dir, "x", 1, &e), ERR_RUNTIME);
+    struct file_out a, b;
+    assert_int_equal(file_out_open(&a, file, 0666, &e), 0);
+    assert_int_equal(file_out_open(&b, link, 0666, &e), 0);
+    assert_int_equal(file_write_all(a.fd, "new", 3), 0);
+    file_out_abandon();
+    assert_int_equal(file_out_close(&a, true, &e), ERR_RUNTIME); /* it was taken away */
+    assert_int_equal(file_out_close(&b, true, &e), 0);
+    assert_int_equal(file_out_open(&a, file, 0666, &e), 0);
+    assert_int_equal(file_out_close(&a, false, &e), 0);
+    assert_int_equal(unlink(file) | unlink(link) | unlink(fifo), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static void maps_know_their_owner(void **st) {
     char path[] = "/tmp/hearth-map-XXXXXX";
     int fd = mkstemp(path);
@@ -226,7 +271,7 @@ static void maps_can_be_dropped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(e4m3_is_exact), cmocka_unit_test(halves_round_trip), cmocka_unit_test(views_keep_their_scale_blocks), cmocka_unit_test(json_reads),
-        cmocka_unit_test(json_refuses), cmocka_unit_test(json_survives_no_memory), cmocka_unit_test(write_is_old_or_new),
+        cmocka_unit_test(json_refuses), cmocka_unit_test(json_survives_no_memory), cmocka_unit_test(write_is_old_or_new), cmocka_unit_test(outputs_by_one_rule),
         cmocka_unit_test(maps_know_their_owner), cmocka_unit_test(maps_can_be_dropped), cmocka_unit_test(errors_hold_no_escapes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Who may include whom: the rules of the house, held against every #include line. Prints each breach; exit 1 on any."""
+"""Who may include whom, and who may print: the rules of the house, held against every #include line and every call that
+writes to a descriptor of the terminal. Prints each breach; exit 1 on any."""
 import os
 import re
 import sys
@@ -28,6 +29,9 @@ EXTRA = {r"^gpu/emu": ["cpu/ops.h", "cpu/pool.h"]}
 PURE = re.compile(r"^engine/sched/(cost|preset|split|policy)\.[ch]$")
 PURE_MAY = re.compile(r"^(engine/sched/(cost|split|policy)\.h|engine/model/[^/]*\.h|engine/base/mat\.h|(float|limits|math|stdarg|stdbool|stddef|stdint|stdio|string)\.h)$")
 CUDA = re.compile(r"^gpu/(cuda[^/]*\.(c|h|cuh)|[^/]*\.cu)$")
+# cli/out.c is where everything passes the filter of a terminal; term.c sets its modes; main.c speaks before there is either.
+PRINTS = re.compile(r"\b(v?f?printf|vdprintf|dprintf|f?puts|f?putc|putchar|fwrite|perror)\s*\(|\b(write|file_write_all)\s*\(\s*[12]\b|/dev/tty")
+MAY_PRINT = ["cli/out.c", "cli/term.c", "main.c"]
 
 
 def area(path):
@@ -58,6 +62,9 @@ def main():
                 continue
             files += 1
             for i, line in enumerate(open(os.path.join(root, path), encoding="utf-8"), 1):
+                if PRINTS.search(line) and path not in MAY_PRINT and "format(" not in line:
+                    print(f"{path}:{i}: prints by itself")
+                    bad += 1
                 m = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
                 if not m:
                     continue
