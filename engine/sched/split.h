@@ -43,9 +43,10 @@ struct split_plan {
     bool proved;                               /* exact: no better one exists */
     struct { /* the policies' own */
         float cost[SPLIT_DOMAINS][SPLIT_EXPERTS];
+        float tail[SPLIT_EXPERTS + 1];
         uint16_t heavy[SPLIT_EXPERTS], swap[SPLIT_EXPERTS]; /* experts by falling rows, ties by index */
-        uint8_t best[SPLIT_EXPERTS];
-        uint8_t at[SPLIT_EXPERTS];
+        uint8_t best[SPLIT_EXPERTS], kept[SPLIT_EXPERTS], at[SPLIT_EXPERTS];
+        uint32_t gpus; /* bit d: domain d is a device */
     } work;
 };
 

@@ -1,0 +1,372 @@
+#include "engine/sched/split_inner.h"
+
+static void load_of(const struct split_in *in, const struct split_plan *p, struct load *load) {
+    memset(load, 0, (size_t)in->n_domains * sizeof *load);
+    for (int i = 0; i < in->n; i++) {
+        int d = p->domain[i];
+        load[d] = load_with(in, p, d, load[d], i);
+    }
+}
+/* The cheapest of those that come to a domain, but for one of them: what `least` becomes without it. */
+static double second(const struct split_in *in, const struct split_plan *p, int d) {
+    double a = INFINITY, b = INFINITY;
+    for (int k = 0; k < in->n; k++) {
+        double c = (double)p->work.cost[d][k];
+        if (p->domain[k] != d || has(in, d, k) || c >= b) continue;
+        if (c < a) b = a, a = c;
+        else b = c;
+    }
+    return b;
+}
+static struct load load_less(const struct split_in *in, const struct split_plan *p, int d, struct load l, int i, double after) {
+    double c = (double)p->work.cost[d][i];
+    l.work -= c;
+    l.n--;
+    if (has(in, d, i)) return l;
+    l.moved -= c;
+    l.n_moved--;
+    if (c <= l.least) l.least = after;
+    return l;
+}
+static double load_longest(const struct split_in *in, const struct load *load, int *at) {
+    double end = 0;
+    *at = 0;
+    for (int d = 0; d < in->n_domains; d++) {
+        double e = load_end(&in->domain[d], &load[d]);
+        if (e > end) end = e, *at = d;
+    }
+    return end;
+}
+
+/* The domain among `among` that would end soonest with one expert more; -1: none takes it. */
+static int soonest(const struct split_in *in, const struct split_plan *p, const struct load *load, int i, uint32_t among) {
+    int best = -1;
+    double end = INFINITY;
+    for (uint32_t left = among; left; left &= left - 1) {
+        int d = __builtin_ctz(left);
+        if (!load_takes(in, d, &load[d], i)) continue;
+        if (left == among && !(left & (left - 1))) return d;
+        struct load with = load_with(in, p, d, load[d], i);
+        double e = load_end(&in->domain[d], &with);
+        if (e < end) end = e, best = d;
+    }
+    return best;
+}
+static void put(const struct split_in *in, struct split_plan *p, struct load *load, int i, int d) {
+    load[d] = load_with(in, p, d, load[d], i);
+    p->domain[i] = (uint8_t)d;
+}
+
+/* --- Policies: each fills p->domain -------------------------------------------------------------------------------------- */
+
+/* Everything where it lies: what a device holds there, the rest on the processor. */
+static void host(const struct split_in *in, struct split_plan *p) {
+    struct load load[SPLIT_DOMAINS] = {0};
+    uint32_t far = 0;
+    for (int d = 0; d < in->n_domains; d++) far |= (uint32_t)(in->domain[d].class != COST_CPU) << d;
+    for (int k = 0; k < in->n; k++) {
+        int i = p->work.heavy[k];
+        uint32_t where = in->expert[i].resident;
+        put(in, p, load, i, soonest(in, p, load, i, where & far ? where & far : where));
+    }
+}
+
+/* Everything on devices, missing weights over their links, as far as there is room. */
+static void stream(const struct split_in *in, struct split_plan *p) {
+    struct load load[SPLIT_DOMAINS] = {0};
+    uint32_t far = p->work.gpus;
+    for (int k = 0; k < in->n; k++) {
+        int i = p->work.heavy[k];
+        uint32_t there = in->expert[i].resident & far;
+        int d = soonest(in, p, load, i, there ? there : far);
+        put(in, p, load, i, d >= 0 ? d : soonest(in, p, load, i, in->expert[i].resident));
+    }
+}
+
+/* Paper C, from where the plain policies or each expert's best domain lead: the dearest expert of the domain that ends last goes
+ * where the whole then ends soonest, as long as that helps. Ties: what costs its new domain least. */
+static double as_planned(const struct split_in *in, const struct split_plan *p) {
+    struct load load[SPLIT_DOMAINS];
+    int at;
+    load_of(in, p, load);
+    return load_longest(in, load, &at);
+}
+/* Who is dearest on a domain: by falling rows the first of those that are there and of those that come; of those that come and take
+ * longer over the link than on the device all cost the same, and the lightest is the easiest to place elsewhere. at[3]: where in work.heavy
+ * to look for the three. Returns a place in work.heavy or -1. */
+static int dearest(const struct split_in *in, const struct split_plan *p, int d, int *at) {
+    int found[3];
+    for (int kind = 0; kind < 3; kind++) {
+        int k = at[kind], step = kind < 2 ? 1 : -1;
+        while (k >= 0 && k < in->n && !(p->domain[p->work.heavy[k]] == d && has(in, d, p->work.heavy[k]) == !kind)) k += step;
+        at[kind] = k;
+        found[kind] = k < in->n ? k : -1;
+    }
+    double there = found[0] < 0 ? -1 : (double)p->work.cost[d][p->work.heavy[found[0]]], comes = found[1] < 0 ? -1 : (double)p->work.cost[d][p->work.heavy[found[1]]];
+    bool link = found[1] >= 0 && in->domain[d].move >= comes;
+    if (link) comes = in->domain[d].move;
+    return there > comes ? found[0] : link ? found[2] : found[1];
+}
+/* When the longest of the others ends, and the longest but for it, which is `slowest`. */
+static void longest_others(const struct split_in *in, const struct load *load, int but, double *end, int *slowest) {
+    end[0] = end[1] = 0;
+    *slowest = -1;
+    for (int d = 0; d < in->n_domains; d++) {
+        double e = d == but ? 0 : load_end(&in->domain[d], &load[d]);
+        if (e > end[0]) end[1] = end[0], end[0] = e, *slowest = d;
+        else if (e > end[1]) end[1] = e;
+    }
+}
+static void refine(const struct split_in *in, struct split_plan *p) {
+    struct load load[SPLIT_DOMAINS];
+    int at[SPLIT_DOMAINS][3];
+    for (int d = 0; d < in->n_domains; d++) at[d][0] = at[d][1] = 0, at[d][2] = in->n - 1;
+    load_of(in, p, load);
+    for (int round = 0; round < in->n; round++) {
+        int from, to = -1;
+        double end = load_longest(in, load, &from), best = end, rise = INFINITY, other[2];
+        int k = dearest(in, p, from, at[from]), i = k < 0 ? -1 : p->work.heavy[k], slowest;
+        if (i < 0) break;
+        bool cheapest = !has(in, from, i) && (double)p->work.cost[from][i] <= load[from].least;
+        struct load less = load_less(in, p, from, load[from], i, cheapest ? second(in, p, from) : 0);
+        longest_others(in, load, from, other, &slowest);
+        for (int d = 0; d < in->n_domains; d++) {
+            if (d == from || !load_takes(in, d, &load[d], i)) continue;
+            struct load with = load_with(in, p, d, load[d], i);
+            double there = load_end(&in->domain[d], &with), all = load_end(&in->domain[from], &less), up = there - load_end(&in->domain[d], &load[d]);
+            if (there > all) all = there;
+            if (other[d == slowest] > all) all = other[d == slowest];
+            if (all < best || (all == best && to >= 0 && up < rise)) best = all, to = d, rise = up;
+        }
+        if (to < 0) break;
+        load[from] = less;
+        put(in, p, load, i, to);
+        for (int kind = 0; kind < 3; kind++)
+            if (kind < 2 ? at[to][kind] > k : at[to][kind] < k) at[to][kind] = k;
+    }
+}
+static void best_each(const struct split_in *in, struct split_plan *p) {
+    int came[SPLIT_DOMAINS] = {0};
+    for (int k = 0; k < in->n; k++) {
+        int i = p->work.heavy[k], at = 0;
+        double least = INFINITY;
+        for (int d = 0; d < in->n_domains; d++) {
+            double c = (double)p->work.cost[d][i];
+            if (!has(in, d, i) && (!(in->domain[d].move > 0) || came[d] >= in->domain[d].room)) continue;
+            if (!has(in, d, i) && in->domain[d].move > c) c = in->domain[d].move;
+            if (c < least) least = c, at = d;
+        }
+        came[at] += !has(in, at, i);
+        p->domain[i] = (uint8_t)at;
+    }
+}
+/* Runs policies and keeps what ends soonest; the first of equals. */
+static int best_of(const struct split_in *in, struct split_plan *p, void (*const *run)(const struct split_in *, struct split_plan *), int n) {
+    double end = INFINITY;
+    int which = 0;
+    for (int k = 0; k < n; k++) {
+        run[k](in, p);
+        double e = as_planned(in, p);
+        if (e >= end) continue;
+        end = e, which = k;
+        memcpy(p->work.best, p->domain, (size_t)in->n);
+    }
+    memcpy(p->domain, p->work.best, (size_t)in->n);
+    return which;
+}
+static void trimoe(const struct split_in *in, struct split_plan *p) {
+    static void (*const starts[])(const struct split_in *, struct split_plan *) = {best_each, host, stream};
+    best_of(in, p, starts, 3);
+    refine(in, p);
+}
+
+/* Ours. A transfer takes the same for any expert and the processor's time grows with rows, so among the missing ones the heaviest
+ * go to devices and the rest stay: every length of that list is tried. Then single moves off the domain that ends last,
+ * whichever expert helps most. */
+enum { CUT_MOVES = 6 };
+static void cut(const struct split_in *in, struct split_plan *p) {
+    struct load near[SPLIT_DOMAINS] = {0}, load[SPLIT_DOMAINS] = {0};
+    uint32_t far = p->work.gpus, here = ((uint32_t)1 << in->n_domains) - 1;
+    int at, missing = 0, best = 0;
+    for (int k = 0; k < in->n; k++) {
+        int i = p->work.heavy[k];
+        if (in->expert[i].resident & far) put(in, p, load, i, soonest(in, p, load, i, in->expert[i].resident & far));
+        else p->work.swap[missing++] = (uint16_t)i;
+    }
+    for (int k = missing; k-- > 0;) { /* what the processors take for all but the first k */
+        int i = p->work.swap[k];
+        put(in, p, near, i, soonest(in, p, near, i, in->expert[i].resident & here & ~far));
+        p->work.tail[k] = (float)load_longest(in, near, &at);
+    }
+    p->work.tail[missing] = 0;
+    double least = INFINITY;
+    struct load kept[SPLIT_DOMAINS];
+    memcpy(kept, load, sizeof kept);
+    for (int k = 0; k <= missing; k++) {
+        double end = load_longest(in, load, &at);
+        if ((double)p->work.tail[k] > end) end = (double)p->work.tail[k];
+        if (end < least) least = end, best = k;
+        int d = k < missing ? soonest(in, p, load, p->work.swap[k], far) : -1;
+        if (d < 0) break;
+        load[d] = load_with(in, p, d, load[d], p->work.swap[k]);
+    }
+    memcpy(load, kept, sizeof load);
+    for (int k = 0; k < best; k++) put(in, p, load, p->work.swap[k], soonest(in, p, load, p->work.swap[k], far));
+    load_of(in, p, load);
+    for (int round = 0; round < CUT_MOVES; round++) {
+        int from, to = -1, what = -1, slowest;
+        double end = load_longest(in, load, &from), next = end, other[2], after = second(in, p, from);
+        longest_others(in, load, from, other, &slowest);
+        for (int i = 0; i < in->n; i++) {
+            if (p->domain[i] != from) continue;
+            struct load less = load_less(in, p, from, load[from], i, after);
+            double rest = load_end(&in->domain[from], &less);
+            for (int d = 0; d < in->n_domains && rest < next; d++) {
+                if (d == from || other[d == slowest] >= next || !load_takes(in, d, &load[d], i)) continue;
+                struct load with = load_with(in, p, d, load[d], i);
+                double all = load_end(&in->domain[d], &with);
+                if (rest > all) all = rest;
+                if (other[d == slowest] > all) all = other[d == slowest];
+                if (all < next) next = all, to = d, what = i;
+            }
+        }
+        if (to < 0) break;
+        load[from] = load_less(in, p, from, load[from], what, after);
+        put(in, p, load, what, to);
+    }
+}
+
+/* host and stream are where trimoe begins. */
+static void (*const table[])(const struct split_in *, struct split_plan *) = {split_hybrimoe, trimoe, cut};
+static const char *const table_names[] = {"hybrimoe", "trimoe", "cut"};
+static void automatic(const struct split_in *in, struct split_plan *p) {
+    /* trimoe keeps its own best in work.best, so each result is compared as it comes. */
+    double end = INFINITY;
+    for (int k = 0; k < (int)(sizeof table / sizeof *table); k++) {
+        table[k](in, p);
+        double e = as_planned(in, p);
+        if (e >= end) continue;
+        end = e, p->policy = table_names[k];
+        memcpy(p->work.kept, p->domain, (size_t)in->n);
+    }
+    memcpy(p->domain, p->work.kept, (size_t)in->n);
+}
+
+/* Every placement that could be better than the best so far, heaviest experts first. */
+struct search {
+    const struct split_in *in;
+    struct split_plan *p;
+    struct load load[SPLIT_DOMAINS];
+    double end, rest[SPLIT_EXACT + 1]; /* the least that the experts from k on take together */
+    long left;                         /* placements that may still be looked at */
+};
+static void search(struct search *s, int k, double longest, double area) {
+    const struct split_in *in = s->in;
+    if (k == in->n) {
+        s->end = longest;
+        memcpy(s->p->work.best, s->p->domain, (size_t)in->n);
+        return;
+    }
+    int i = s->p->work.heavy[k];
+    for (int d = 0; d < in->n_domains && s->left > 0; d++) {
+        if (!load_takes(in, d, &s->load[d], i)) continue;
+        struct load before = s->load[d];
+        put(in, s->p, s->load, i, d);
+        double end = load_end(&in->domain[d], &s->load[d]), all = end > longest ? end : longest, sum = area + (double)s->p->work.cost[d][i];
+        s->left--;
+        if (all < s->end && (sum + s->rest[k + 1]) / in->n_domains < s->end) search(s, k + 1, all, sum);
+        s->load[d] = before;
+    }
+}
+static void exact(const struct split_in *in, struct split_plan *p) {
+    automatic(in, p);
+    p->policy = "exact";
+    if (in->n > SPLIT_EXACT) return;
+    struct search s = {.in = in, .p = p, .end = as_planned(in, p), .left = 1L << 22};
+    memcpy(p->work.best, p->domain, (size_t)in->n);
+    for (int k = in->n; k-- > 0;) {
+        double least = INFINITY;
+        for (int d = 0; d < in->n_domains; d++)
+            if ((double)p->work.cost[d][p->work.heavy[k]] < least) least = (double)p->work.cost[d][p->work.heavy[k]];
+        s.rest[k] = s.rest[k + 1] + least;
+    }
+    search(&s, 0, 0, 0);
+    p->proved = s.left > 0;
+    memcpy(p->domain, p->work.best, (size_t)in->n);
+}
+
+const struct split_policy split_policies[] = {
+    {"auto", "the best of those below, by expected end", automatic},
+    {"host", "where the weights lie: what a device holds there, the rest on the processor", host},
+    {"stream", "everything on devices, missing weights over the link", stream},
+    {"hybrimoe", "three timelines: device heaviest first, processor lightest first, link the heavy missing ones", split_hybrimoe},
+    {"trimoe", "the best domain each, then the dearest off the one that ends last", trimoe},
+    {"cut", "the heaviest missing ones to devices, as many as pay; then the moves that help most", cut},
+    {"exact", "the best there is, for few experts", exact},
+    {0},
+};
+const struct split_policy *split_find(const char *name) {
+    for (const struct split_policy *p = split_policies; p->name; p++)
+        if (!strcmp(p->name, name)) return p;
+    return NULL;
+}
+
+/* --- The question and the answer ------------------------------------------------------------------------------------------ */
+
+/* work.heavy: a stable counting sort by rows, a byte at a time from the lowest. */
+static void sort(const struct split_in *in, struct split_plan *p) {
+    uint16_t *a = p->work.heavy, *b = p->work.swap;
+    int32_t most = 0;
+    for (int i = 0; i < in->n; i++) {
+        a[i] = (uint16_t)i;
+        if (in->expert[i].rows > most) most = in->expert[i].rows;
+    }
+    for (int shift = 0; most >> shift; shift += 8) {
+        int count[257] = {0};
+        for (int i = 0; i < in->n; i++) count[256 - (in->expert[i].rows >> shift & 255)]++; /* falling */
+        for (int k = 1; k < 257; k++) count[k] += count[k - 1];
+        for (int k = 0; k < in->n; k++) b[count[255 - (in->expert[a[k]].rows >> shift & 255)]++] = a[k];
+        uint16_t *t = a;
+        a = b, b = t;
+        if (shift == 24) break;
+    }
+    if (a != p->work.heavy) memcpy(p->work.heavy, a, (size_t)in->n * sizeof *a);
+}
+
+void split_run(const struct split_policy *policy, const struct split_in *in, struct split_plan *p) {
+    p->policy = policy->name;
+    p->proved = false;
+    p->work.gpus = 0;
+    for (int d = 0; d < in->n_domains; d++) p->work.gpus |= (uint32_t)is_gpu(in, d) << d;
+    sort(in, p);
+    for (int d = 0; d < in->n_domains; d++) {
+        const struct split_domain *s = &in->domain[d];
+        double scale = s->scale > 0 ? s->scale : 1, last = 0;
+        int32_t rows = 0;
+        for (int k = 0; k < in->n; k++) { /* neighbours often have as many rows */
+            int i = p->work.heavy[k];
+            if (in->expert[i].rows != rows) rows = in->expert[i].rows, last = cost_table_at(s->expert, rows) * scale;
+            p->work.cost[d][i] = has(in, d, i) || s->move > 0 ? (float)last : INFINITY;
+        }
+    }
+    policy->run(in, p);
+    /* The order that load_end counts on. */
+    struct load load[SPLIT_DOMAINS];
+    int n = 0, moves = 0;
+    load_of(in, p, load);
+    for (int d = 0; d < in->n_domains; d++) {
+        p->begin[d] = (uint16_t)n, p->moves[d] = (uint16_t)moves;
+        p->end_of[d] = load_end(&in->domain[d], &load[d]);
+        n += load[d].n, moves += load[d].n_moved;
+    }
+    p->begin[in->n_domains] = (uint16_t)n, p->moves[in->n_domains] = (uint16_t)moves;
+    int at;
+    p->end = load_longest(in, load, &at);
+    uint16_t there[SPLIT_DOMAINS], come[SPLIT_DOMAINS], move[SPLIT_DOMAINS];
+    for (int d = 0; d < in->n_domains; d++) there[d] = p->begin[d], come[d] = (uint16_t)(p->begin[d + 1] - load[d].n_moved), move[d] = p->moves[d];
+    for (int k = 0; k < in->n; k++) {
+        int i = p->work.heavy[k], d = p->domain[i];
+        if (has(in, d, i)) p->queue[there[d]++] = (uint16_t)i;
+        else p->queue[come[d]++] = p->move[move[d]++] = (uint16_t)i;
+    }
+}
