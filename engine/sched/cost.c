@@ -160,13 +160,13 @@ static int octave(double rows) {
     int b = rows > 1 ? (int)floor(log2(rows) + 0.5) : 0;
     return b < COST_ROWS ? b : COST_ROWS - 1;
 }
-/* What was seen at other lengths counts a quarter for each octave between, and the table itself a quarter of one observation. */
+/* What was seen at other lengths counts half for each octave between, and the table itself a quarter of one observation. */
 static double learned(const struct cost_seen *s, double rows) {
     double sum = 0, weight = 0.25;
     int at = octave(rows);
     for (int i = 0; i < COST_ROWS; i++)
         if (s->weight[i] > 0) {
-            double w = (double)s->weight[i] * exp2(-2 * fabs((double)(i - at)));
+            double w = (double)s->weight[i] * exp2(-fabs((double)(i - at)));
             sum += w * (double)s->mean[i], weight += w;
         }
     return sum / weight;
@@ -324,7 +324,10 @@ static double entry_rows(int i) { return i < 8 ? i : (8 + (i - 8) % 8) * exp2((i
 
 void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q) {
     t->t[0] = 0;
-    for (int i = 1; i <= COST_TABLE; i++) t->t[i] = (float)cost_expert(m, domain, q, entry_rows(i));
+    for (int i = 1; i <= COST_TABLE; i++) { /* more rows never take less: who orders by rows orders by time */
+        float c = (float)cost_expert(m, domain, q, entry_rows(i));
+        t->t[i] = c > t->t[i - 1] ? c : t->t[i - 1];
+    }
 }
 double cost_table_at(const struct cost_table *t, int rows) {
     if (rows < 8) return (double)t->t[rows > 0 ? rows : 0];

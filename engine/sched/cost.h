@@ -138,7 +138,7 @@ void cost_observe(const struct cost_machine *m, struct cost_seen *s, double rows
 double cost_factor(const struct cost_machine *m, const struct cost_seen *s, double rows); /* within 1/8 .. 8 */
 double cost_error(const struct cost_seen *s); /* how far off it was of late: 0.1 is ten percent; 0: never used */
 
-/* --- A table for many questions: an expert by rows, within 2% of cost_expert --- */
+/* --- A table for many questions: an expert by rows, within 3% of cost_expert, never falling --- */
 enum { COST_TABLE = 8 + 8 * 16 };
 struct cost_table {
     float t[COST_TABLE + 1]; /* 0 .. 7 rows, then eight steps an octave */

@@ -1,43 +1,5 @@
-#include "engine/sched/split.h"
+#include "engine/sched/split_inner.h"
 
-#include <math.h>
-#include <string.h>
-
-/* What a domain was given so far. Its best order is known (Johnson's rule, transfers all alike): what is there first, then what
- * comes, the dearest of it first both over the link and in the queue. Then only three sums decide when it ends. */
-struct load {
-    double work, moved; /* of all experts; of those that come */
-    double least;       /* the cheapest of those that come */
-    int n, n_moved;
-};
-
-static bool has(const struct split_in *in, int d, int i) { return in->expert[i].resident >> d & 1; }
-static bool is_gpu(const struct split_in *in, int d) { return in->domain[d].class == COST_GPU; }
-static bool on_gpu(const struct split_in *in, const struct split_plan *p, int i) { return in->expert[i].resident & p->work.gpus; }
-
-static double load_end(const struct split_domain *d, const struct load *l) {
-    if (!l->n) return 0;
-    double end = d->busy + d->first + l->work;
-    if (l->n_moved) {
-        double steady = d->link_busy + d->move + l->moved, starved = d->link_busy + l->n_moved * d->move + l->least;
-        if (steady > end) end = steady;
-        if (starved > end) end = starved;
-    }
-    return end;
-}
-static bool load_takes(const struct split_in *in, int d, const struct load *l, int i) {
-    return has(in, d, i) || (in->domain[d].move > 0 && l->n_moved < in->domain[d].room);
-}
-static struct load load_with(const struct split_in *in, const struct split_plan *p, int d, struct load l, int i) {
-    double c = (double)p->work.cost[d][i];
-    l.work += c;
-    l.n++;
-    if (!has(in, d, i)) {
-        l.moved += c;
-        if (!l.n_moved++ || c < l.least) l.least = c;
-    }
-    return l;
-}
 static void load_of(const struct split_in *in, const struct split_plan *p, struct load *load) {
     memset(load, 0, (size_t)in->n_domains * sizeof *load);
     for (int i = 0; i < in->n; i++) {
@@ -118,118 +80,6 @@ static void stream(const struct split_in *in, struct split_plan *p) {
         uint32_t there = in->expert[i].resident & far;
         int d = soonest(in, p, load, i, there ? there : far);
         put(in, p, load, i, d >= 0 ? d : soonest(in, p, load, i, in->expert[i].resident));
-    }
-}
-
-/* Paper D. Timelines of processors, devices and links; whichever is free first takes its next: a device the heaviest that it has,
- * a processor the lightest that no device has and, when there is none, the lightest that one has; a link the heaviest that no device has.
- * Two things are left out that the paper's rules would do at a loss: a processor takes nothing that a device would end sooner,
- * and a link brings nothing that the processors would have done by then. */
-enum { FREE, TAKEN, COMING };
-struct timeline {
-    double t, link, left; /* when it is free; when its link is; what lies or comes here and is not begun */
-    int own, own_end;     /* next of the device's own, in heavy order; the same from the light end, for processors */
-    int first, last, n;   /* what comes, in order: a list through work.swap */
-    double arrives;       /* the first of it */
-    bool done, closed;
-};
-static int light(const struct split_in *in, const struct split_plan *p, int from, int d, bool resident) {
-    for (int k = from; k >= 0; k--) {
-        int i = p->work.heavy[k];
-        if (p->work.at[i] == FREE && has(in, d, i) && on_gpu(in, p, i) == resident) return k;
-    }
-    return -1;
-}
-static double nearest(const struct split_in *in, const struct split_plan *p, int i) { /* its time on the best processor that has it */
-    double c = INFINITY;
-    for (int d = 0; d < in->n_domains; d++)
-        if (!is_gpu(in, d) && has(in, d, i) && (double)p->work.cost[d][i] < c) c = (double)p->work.cost[d][i];
-    return c;
-}
-/* Whether a device that may still bring an expert would have it done before t. */
-static bool sooner(const struct split_in *in, const struct split_plan *p, const struct timeline *line, const int *brought, int i, double t) {
-    for (uint32_t left = p->work.gpus; left; left &= left - 1) {
-        int d = __builtin_ctz(left);
-        const struct timeline *l = &line[d];
-        double there = l->link + in->domain[d].move, free = l->t + l->left;
-        if (!l->closed && brought[d] < in->domain[d].room && (there > free ? there : free) + (double)p->work.cost[d][i] < t) return true;
-    }
-    return false;
-}
-static void hybrimoe(const struct split_in *in, struct split_plan *p) {
-    struct timeline line[SPLIT_DOMAINS] = {0};
-    double waiting = 0; /* on the processor, of what no device has */
-    int left = in->n, missing = 0, brought[SPLIT_DOMAINS] = {0};
-    memset(p->work.at, FREE, (size_t)in->n);
-    for (int d = 0; d < in->n_domains; d++) {
-        line[d] = (struct timeline){.t = in->domain[d].busy + in->domain[d].first, .link = in->domain[d].link_busy, .own_end = in->n - 1, .first = -1, .last = -1,
-                                    .closed = !is_gpu(in, d) || !(in->domain[d].move > 0)};
-        for (int i = 0; i < in->n && is_gpu(in, d); i++) line[d].left += has(in, d, i) ? (double)p->work.cost[d][i] : 0;
-    }
-    for (int i = 0; i < in->n; i++)
-        if (!on_gpu(in, p, i)) waiting += nearest(in, p, i);
-    while (left) {
-        int who = -1, what = -1;
-        bool link = false;
-        double when = INFINITY, soon = INFINITY; /* soon: when the first processor is free */
-        for (int d = 0; d < in->n_domains; d++) {
-            struct timeline *l = &line[d];
-            if (!is_gpu(in, d) && l->t < soon) soon = l->t;
-            if (is_gpu(in, d)) {
-                while (l->own < in->n && !(p->work.at[p->work.heavy[l->own]] == FREE && has(in, d, p->work.heavy[l->own]))) l->own++;
-                bool mine = l->own < in->n, come = l->first >= 0;
-                double t = mine || !come || l->arrives < l->t ? l->t : l->arrives;
-                if ((mine || come) && t < when) {
-                    bool take = come && l->arrives <= t && (!mine || in->expert[l->first].rows > in->expert[p->work.heavy[l->own]].rows);
-                    when = t, who = d, what = take ? l->first : mine ? p->work.heavy[l->own] : l->first, link = false;
-                }
-            } else if (!l->done && l->t < when) {
-                int k = light(in, p, l->own_end, d, false);
-                if (k >= 0) {
-                    l->own_end = k;
-                    if (!sooner(in, p, line, brought, p->work.heavy[k], l->t + (double)p->work.cost[d][p->work.heavy[k]])) when = l->t, who = d, what = p->work.heavy[k], link = false;
-                } else {
-                    k = light(in, p, in->n - 1, d, true);
-                    int i = k < 0 ? -1 : p->work.heavy[k], g = i < 0 ? -1 : __builtin_ctz(in->expert[i].resident & p->work.gpus);
-                    if (i >= 0 && l->t + (double)p->work.cost[d][i] < line[g].t + line[g].left) when = l->t, who = d, what = i, link = false;
-                    else l->done = true;
-                }
-            }
-        }
-        for (int d = 0; d < in->n_domains; d++) {
-            struct timeline *l = &line[d];
-            if (l->closed || l->link >= when) continue;
-            while (missing < in->n && (p->work.at[p->work.heavy[missing]] != FREE || on_gpu(in, p, p->work.heavy[missing]))) missing++;
-            int i = missing < in->n ? p->work.heavy[missing] : -1;
-            double there = l->link + in->domain[d].move, free = l->t + l->left;
-            if (i < 0 || brought[d] >= in->domain[d].room || (there > free ? there : free) + (double)p->work.cost[d][i] >= soon + waiting) l->closed = true;
-            else when = l->link, who = d, what = i, link = true;
-        }
-        if (who < 0) continue; /* a link was closed just now: the processors look again */
-        struct timeline *l = &line[who];
-        if (!on_gpu(in, p, what) && p->work.at[what] == FREE) waiting -= nearest(in, p, what);
-        if (link) {
-            l->link += in->domain[who].move;
-            if (l->first < 0) l->first = what, l->arrives = l->link;
-            else p->work.swap[l->last] = (uint16_t)what;
-            l->last = what, l->n++, brought[who]++;
-            l->left += (double)p->work.cost[who][what];
-            p->work.at[what] = COMING;
-            continue;
-        }
-        if (p->work.at[what] == COMING) {
-            bool more = --l->n > 0;
-            l->first = more ? p->work.swap[what] : -1;
-            l->arrives += in->domain[who].move;
-        }
-        uint32_t there = in->expert[what].resident & p->work.gpus;
-        if (is_gpu(in, who)) l->left -= (double)p->work.cost[who][what];
-        for (int d = 0; d < in->n_domains; d++)
-            if (d != who && there >> d & 1) line[d].left -= (double)p->work.cost[d][what];
-        l->t = (when > l->t ? when : l->t) + (double)p->work.cost[who][what];
-        p->work.at[what] = TAKEN;
-        p->domain[what] = (uint8_t)who;
-        left--;
     }
 }
 
@@ -387,7 +237,7 @@ static void cut(const struct split_in *in, struct split_plan *p) {
 }
 
 /* host and stream are where trimoe begins. */
-static void (*const table[])(const struct split_in *, struct split_plan *) = {hybrimoe, trimoe, cut};
+static void (*const table[])(const struct split_in *, struct split_plan *) = {split_hybrimoe, trimoe, cut};
 static const char *const table_names[] = {"hybrimoe", "trimoe", "cut"};
 static void automatic(const struct split_in *in, struct split_plan *p) {
     /* trimoe keeps its own best in work.best, so each result is compared as it comes. */
@@ -449,7 +299,7 @@ const struct split_policy split_policies[] = {
     {"auto", "the best of those below, by expected end", automatic},
     {"host", "where the weights lie: what a device holds there, the rest on the processor", host},
     {"stream", "everything on devices, missing weights over the link", stream},
-    {"hybrimoe", "three timelines: device heaviest first, processor lightest first, link the heavy missing ones", hybrimoe},
+    {"hybrimoe", "three timelines: device heaviest first, processor lightest first, link the heavy missing ones", split_hybrimoe},
     {"trimoe", "the best domain each, then the dearest off the one that ends last", trimoe},
     {"cut", "the heaviest missing ones to devices, as many as pay; then the moves that help most", cut},
     {"exact", "the best there is, for few experts", exact},

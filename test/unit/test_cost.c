@@ -1,0 +1,321 @@
+/* The machine model against cases computed by hand. Each comment is the calculation; tolerances are for its rounding. */
+#include "test/unit/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/sched/cost.h"
+
+static struct cost_machine m;
+static struct cost_model v3, mixtral;
+static struct config config;
+
+static void near(double got, double want, double share) {
+    if (!(fabs(got - want) <= share * fabs(want))) fail_msg("%.9g, by hand %.9g", got, want);
+}
+
+static int setup(void **st) {
+    config = (struct config){.vocab = 129280, .hidden = 7168, .n_layers = 61, .attn = ATTN_MLA, .n_heads = 128, .n_kv_heads = 1, .head_dim = 192, .v_dim = 128, .q_lora = 1536, .kv_lora = 512,
+                             .qk_nope = 128, .qk_rope = 64, .dense_inter = 18432, .n_experts = 256, .topk = 8, .moe_inter = 2048, .shared_inter = 2048, .block_rows = 128, .block_cols = 128};
+    for (int i = 3; i < 61; i++) config.layer[i].moe = true;
+    cost_model_of(&v3, &config, DT_E4M3, DT_E4M3, DT_BF16);
+    struct config c = {.vocab = 32000, .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .v_dim = 128, .n_experts = 8, .topk = 2, .moe_inter = 14336};
+    for (int i = 0; i < 32; i++) c.layer[i].moe = true;
+    cost_model_of(&mixtral, &c, DT_BF16, DT_BF16, DT_BF16);
+    return 0;
+}
+
+/* An expert of DeepSeek-V3: 3 * 2048 * 7168 = 44,040,192 bytes and a float32 for each 128 x 128 of them, 10,752 bytes. An attention
+ * half: q_a 11,010,048, q_b 37,748,736, kv_a 4,128,768, kv_b 16,777,216, o 117,440,512: 187,105,280, 45,680 of scales, the router
+ * in 16 bits 3,670,016. A cached position: 576 numbers of two bytes. Mixtral: 3 * 4096 * 14336 * 2, q and o 4096 * 4096, k and v
+ * 4096 * 1024, router 4096 * 8. */
+static void checkpoints(void **st) {
+    near(v3.expert_bytes, 44050944, 1e-12);
+    near(v3.expert_flops, 88080384, 1e-12);
+    near(v3.half_bytes, 187105280 + 45680 + 3670016, 1e-12);
+    near(v3.kv_bytes, 1152, 1e-12);
+    near(v3.pair_flops, 2.0 * 128 * (576 + 512), 1e-12);
+    near(v3.wide_flops, 2.0 * 128 * (192 + 128), 1e-12);
+    assert_int_equal(v3.dense_layers, 3);
+    near(58.0 * 256 * v3.expert_bytes, 654.1e9, 1e-3); /* what a prompt streams */
+    near(mixtral.expert_bytes, 352321536, 1e-12);
+    near(mixtral.half_bytes, 2.0 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 8), 1e-12);
+    near(mixtral.kv_bytes, 2 * 8 * 128 * 2, 1e-12);
+    assert_int_equal(mixtral.experts, COST_16BIT);
+    struct cost_model f32;
+    cost_model_of(&f32, &config, DT_F32, DT_Q4_G128, DT_E4M3);
+    assert_int_equal(f32.dense, COST_F32);
+    assert_int_equal(f32.experts, COST_4BIT);
+    near(f32.kv_bytes, 576 + 4, 1e-12); /* a float32 a position beside E4M3 */
+}
+
+/* A curve is straight where both scales are logarithmic: 10 at 1 row and 1000 at 100 give 100 at 10; flat outside. A piece: two calls
+ * of 1 ms and the longer of 1e9 bytes at 100 GB/s (10 ms) and 3e9 FLOP at 1 TFLOP/s (3 ms); with 30e9 FLOP 30 ms. */
+static void roofline(void **st) {
+    memset(&m, 0, sizeof m);
+    struct cost_curve c = {2, {1, 100}, {10, 1000}};
+    near(cost_at(&c, 10), 100, 1e-6);
+    near(cost_at(&c, 0.5), 10, 1e-6);
+    near(cost_at(&c, 1e6), 1000, 1e-6);
+    assert_true(isinf(cost_at(&(struct cost_curve){0}, 5)));
+    struct cost_domain *d = &m.domain[0];
+    m.n_domains = 1;
+    d->bw[COST_LINEAR] = (struct cost_curve){1, {1}, {100e9f}};
+    d->rate[COST_LINEAR][COST_8BIT] = (struct cost_curve){1, {1}, {1e12f}};
+    d->latency[COST_LINEAR] = 1e-3;
+    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, 4, 1e9, 3e9, 2}), 12e-3, 1e-6);
+    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, 4, 1e9, 30e9, 2}), 32e-3, 1e-6);
+    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_4BIT, 4, 1e9, 30e9, 0}), 30e-3, 1e-6); /* as the next wider */
+    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_F32, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);  /* or as any */
+    near(cost_time(&m, 0, &(struct cost_piece){COST_FFN, COST_8BIT, 4, 1e9, 30e9, 0}) + 1, 1, 1e-12);   /* nothing known: nothing limits */
+    assert_true(isinf(cost_move(&m, 0, COST_H2D, 1)));
+    d->link[COST_H2D].rate = 50e9, d->link[COST_H2D].latency = 1e-5;
+    near(cost_move(&m, 0, COST_H2D, 5e6), 1.1e-4, 1e-9);
+}
+
+/* 8 of 256 experts a row: 1 row 8; 2 rows 256 * (1 - (31/32)^2) = 15.75; 6 rows 256 * (1 - 0.826530) = 44.41; many all.
+ * Skewed, with 4 experts, 1 of them a row, as 1/1, 1/2, 1/3, 1/4 of 25/12: p = 0.48, 0.24, 0.16, 0.12. Two rows: the sum of
+ * 1 - (1-p)^2 = 0.7296 + 0.4224 + 0.2944 + 0.2256 = 1.672, against 1.75 without. Two of three a row as 1, 1/4, 1/9: the first is sure
+ * to come, the others share one choice as 9 : 4. One row still finds two. */
+static void distinct(void **st) {
+    near(cost_distinct(&v3, 1), 8, 1e-9);
+    near(cost_distinct(&v3, 2), 15.75, 1e-9);
+    near(cost_distinct(&v3, 6), 44.41, 1e-3);
+    near(cost_distinct(&v3, 1e5), 256, 1e-9);
+    assert_true(cost_distinct(&v3, 0) == 0);
+    struct cost_model q = {.n_experts = 4, .topk = 1};
+    near(cost_distinct(&q, 2), 1.75, 1e-9);
+    q.skew = 1;
+    near(cost_distinct(&q, 2), 1.672, 1e-6);
+    q = (struct cost_model){.n_experts = 3, .topk = 2, .skew = 2};
+    near(cost_distinct(&q, 1), 2, 1e-9);
+    near(cost_distinct(&q, 2), 1 + (1 - 16.0 / 169) + (1 - 81.0 / 169), 1e-9); /* p = 1, 9/13, 4/13 */
+    q = (struct cost_model){.n_experts = 4, .topk = 4, .skew = 3};
+    near(cost_distinct(&q, 1), 4, 1e-9);
+}
+
+/* Paper A. Experts of a token: 58 * 8 * 44.05 MB = 20.44 GB, at the GEMV's 947 GB/s 21.58 ms, at the memory's 1228 GB/s 16.64 ms.
+ * Attention halves of the 5090 at 1.52 TB/s: 61 * 190.82 MB = 7.66 ms, dense FFNs 3 * 396.5 MB 0.78 ms, head 1.853 GB 1.22 ms. The
+ * shared experts run beside the routed ones. 31.2 ms and 26.3 ms: the floor of 26 to 31. With latencies and hand-off: less than the
+ * 38 that are asked for, and than the paper's 46.5. */
+static void decode_floor(void **st) {
+    assert_true(cost_preset(&m, "paper-a-1"));
+    struct cost_step one = {.how = COST_STEP_HYBRID, .rows = 1, .on_device = 61};
+    double real = cost_step(&m, &v3, &one);
+    for (int d = 0; d < 2; d++) memset(m.domain[d].latency, 0, sizeof m.domain[d].latency);
+    m.join = 0;
+    double floor947 = cost_step(&m, &v3, &one);
+    near(floor947, 31.24e-3, 5e-3);
+    m.domain[0].bw[COST_FFN].value[0] = 1228e9f;
+    near(cost_step(&m, &v3, &one), 26.30e-3, 5e-3);
+    printf("decode of DeepSeek-V3 on paper A's machine: floor %.1f ms, with latencies %.1f ms\n", floor947 * 1e3, real * 1e3);
+    assert_true(real > floor947 && real < 38e-3);
+    /* Two sessions in one step of 15.75 experts a layer; dual: the longest of both halves on the device, both experts on the processor
+     * (2 * 8 experts, as each half reads its own), or one half after the other. At 947 GB/s: experts 2 * 372.1 us = 744 us a layer,
+     * halves (125.5 + 29 of the shared) * 2 = 309 us, chain 125.5 + 372.1 = 498 us. So 58 * 744.2 us, 3 layers of 2 * 386.4 us, 2 heads. */
+    m.domain[0].bw[COST_FFN].value[0] = 947e9f;
+    struct cost_step two = {.how = COST_STEP_DUAL, .rows = 2, .on_device = 61, .cut = 1};
+    near(cost_step(&m, &v3, &two), 58 * 744.2e-6 + 3 * 2 * 386.4e-6 + 2 * 1.219e-3, 5e-3);
+    two.how = COST_STEP_HYBRID;
+    near(cost_step(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 1.219e-3, 5e-3);
+    assert_int_equal(cost_cut(&m, &v3, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 2, .on_device = 61}), 1);
+    /* Where a half takes as long as the experts an even cut is best: 4 rows, 2 + 2. */
+    struct cost_model even = {.layers = 10, .n_experts = 1000000, .topk = 1, .experts = COST_8BIT, .dense = COST_8BIT, .expert_bytes = 947e6, .half_bytes = 1.52e6, .half_flops = 335e9};
+    assert_int_equal(cost_cut(&m, &even, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 4, .on_device = 10}), 2);
+    /* Layers that do not fit stay on the processor; none there is the processor's own step. */
+    one.on_device = 0;
+    struct cost_step cpu = {.how = COST_STEP_CPU, .rows = 1, .on_device = 61};
+    near(cost_step(&m, &v3, &one), cost_step(&m, &v3, &cpu), 1e-9);
+    one.on_device = 30;
+    double half = cost_step(&m, &v3, &one);
+    assert_true(half < cost_step(&m, &v3, &cpu) && half > floor947);
+    assert_int_equal(cost_layers_fit(&v3, 3 * (v3.half_bytes + v3.ffn_bytes + 100 * 1152) + 2.5 * (v3.half_bytes + v3.shared_bytes + 100 * 1152), 100), 5);
+    assert_int_equal(cost_layers_fit(&v3, 1e12, 100), 61);
+    assert_int_equal(cost_layers_fit(&v3, 1e6, 100), 0);
+}
+
+/* Beside a prefill that streams 57 GB/s, host memory has 1228 - 57 = 1171 GB/s left: more than the GEMV's 947, no loss. With 960 in all:
+ * 903, so the 21.58 ms of experts become 22.63. */
+static void beside_a_stream(void **st) {
+    assert_true(cost_preset(&m, "paper-a-2"));
+    struct cost_step s = {.how = COST_STEP_HYBRID, .rows = 1, .on_device = 61};
+    double alone = cost_step(&m, &v3, &s);
+    s.beside = true;
+    near(cost_step(&m, &v3, &s), alone, 1e-9);
+    m.dram = 960e9;
+    near(cost_step(&m, &v3, &s) - alone, 20.44e9 / 903e9 - 20.44e9 / 947e9, 1e-2);
+}
+
+/* The stream: 654.1 GB of experts at 57 GB/s, 11.48 s. With the other weights, 61 * 190.8 MB + 58 * 44.05 MB + 3 * 396.5 MB = 15.4 GB more, 11.75 s;
+ * to two devices half of the experts each. A prompt that computes longer than that: 32K. The processor's crossing is between the
+ * paper's 2K and 4K; what both do together is sooner than either, at most twice. */
+static void prefills(void **st) {
+    assert_true(cost_preset(&m, "paper-a-2"));
+    struct cost_prefill p = {.how = COST_PREFILL_SLP, .n = 4096, .ranks = 2, .resident = true};
+    near(cost_prefill(&m, &v3, &p), 11.476, 2e-3);
+    p.resident = false;
+    near(cost_prefill(&m, &v3, &p), 11.746, 2e-3);
+    p.how = COST_PREFILL_DSLP;
+    near(cost_prefill(&m, &v3, &p), 5.738 + 0.270 + 58 * 4096.0 * 7168 * 4 / 2 / 57e9, 5e-3);
+    p.n = 32768, p.how = COST_PREFILL_SLP; /* as in virtual time: 29.5 s and 15.7 s (test/bench/NOTES.md) */
+    near(cost_prefill(&m, &v3, &p), 29.5, 0.08);
+    p.how = COST_PREFILL_DSLP;
+    near(cost_prefill(&m, &v3, &p), 15.7, 0.10);
+    p.how = COST_PREFILL_SLP, p.n = 1, p.resident = true; /* one row loads what it chose: 8 experts a layer */
+    near(cost_prefill(&m, &v3, &p), 58 * 8 * 44.05e6 / 57e9, 0.02);
+    int cross = 0;
+    for (int n = 256; n <= 8192; n += 256) {
+        double t[3];
+        p = (struct cost_prefill){.n = n};
+        for (int how = 0; how < 3; how++) p.how = (enum cost_whole)how, t[how] = cost_prefill(&m, &v3, &p);
+        if (!cross && t[COST_PREFILL_CPU] > t[COST_PREFILL_SLP]) cross = n;
+        double least = t[COST_PREFILL_CPU] < t[COST_PREFILL_SLP] ? t[COST_PREFILL_CPU] : t[COST_PREFILL_SLP];
+        assert_true(t[COST_PREFILL_BLEND] < least * 1.03);
+        if (n <= 2048) assert_true(t[COST_PREFILL_BLEND] > least / 4); /* its attention is the device's as well */
+    }
+    printf("the processor's prefill meets the stream at %d tokens\n", cross);
+    assert_true(cross >= 2048 && cross <= 4096);
+    p = (struct cost_prefill){.how = COST_PREFILL_DSLP, .n = 4096, .ranks = 3};
+    assert_true(isinf(cost_prefill(&m, &v3, &p)));
+    m.n_devices = 0;
+    p.how = COST_PREFILL_BLEND;
+    assert_true(isinf(cost_prefill(&m, &v3, &p)));
+}
+
+/* The blend by hand: 1 layer, 10 experts that all are chosen, 1 ms over the link, 1 ms on the processor, nothing on the device. Half: 1 ms there.
+ * x experts come in x ms; the processor does 10 - x after the half: 1 + 10 - x. x = 5.5 would balance; x = 5: 6 ms, x = 6: 6 ms. */
+static void blend(void **st) {
+    memset(&m, 0, sizeof m);
+    m.n_domains = 2, m.n_devices = 1;
+    m.domain[1].class = COST_GPU;
+    m.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {1e9f}};
+    m.domain[1].bw[COST_LINEAR] = (struct cost_curve){1, {1}, {1e9f}};
+    m.domain[1].link[COST_H2D].rate = 1e9, m.domain[1].link[COST_D2H].rate = 1e9;
+    struct cost_model q = {.layers = 1, .n_experts = 10, .topk = 1, .expert_bytes = 1e6, .expert_flops = 0, .half_bytes = 1e6};
+    struct cost_prefill p = {.how = COST_PREFILL_BLEND, .n = 1000, .resident = true};
+    near(cost_prefill(&m, &q, &p), 6e-3, 1e-6);
+    p.how = COST_PREFILL_SLP;
+    near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
+}
+
+/* Paper B's points for an expert of Mixtral in 16 bits, 1 byte of weights to 1 FLOP a row (so intensity I is the rows).
+ * L4 box: host 100 GB/s and 1.6 TFLOP/s, link 32 GB/s, device 300 GB/s and 121 TFLOP/s. Eq. 9: P1 where the link's roof reaches the
+ * processor's best, min(1.6e12, 100e9 I) = 32e9 I: at I = 1.6e12 / 32e9 = 50: there, or with one row more, fetching begins to pay. Eq. 10: P2 where it
+ * reaches the device's, min(121e12, 300e9 I') = 32e9 I; all rows in one pass: I = 121e12 / 32e9 = 3781.25. With a micro-batch of
+ * 128 rows the device gives 300e9 * 128 = 38.4 TFLOP/s, balance (eq. 11) at I = 300 * 128 / 32 = 1200: the same from the other side.
+ * T4: link 16 GB/s, 65 TFLOP/s: 100 and 4062.5. */
+static void paper_b(void **st) {
+    assert_true(cost_preset(&m, "paper-b-l4"));
+    near(mixtral.expert_flops / mixtral.expert_bytes, 1, 1e-12);
+    near(cost_turning(&m, 1, &mixtral), 50.5, 0.01);
+    assert_int_equal((int)cost_balance(&m, 1, &mixtral), 3782);
+    double each = cost_expert(&m, 1, &mixtral, 128), move = cost_move(&m, 1, COST_H2D, mixtral.expert_bytes);
+    near(move / each * 128, 300.0 * 128 / 32, 1e-6);
+    assert_true(cost_preset(&m, "paper-b-t4"));
+    near(cost_turning(&m, 1, &mixtral), 100.5, 0.005);
+    assert_int_equal((int)cost_balance(&m, 1, &mixtral), 4063);
+    /* Attention of decode: 4 queries share a key and value: 4 * 4 * 128 FLOP over 512 bytes, I = 4 < P1: stay with the cache. */
+    struct cost_rows r = cost_decode_rows(1, 511);
+    near(r.pairs * mixtral.pair_flops / (r.keys * mixtral.kv_bytes), 4, 1e-9);
+    m.domain[1].link[COST_H2D].rate = 0;
+    assert_int_equal((int)cost_turning(&m, 1, &mixtral), 1 << 20);
+}
+
+/* Paper C, equations 1 to 4 with its table 1. An expert of 3 * 5120 * 1536 in 16 bits (DeepSeek-V2) is 47.19 MB: 0.737 ms over 64 GB/s,
+ * 0.154 ms of 307.2 GB/s. Missing, 1 row: the link. The processor at 16 rows: 755 MFLOP at 6 TFLOP/s 0.126 ms, less than its read;
+ * at 128: 6.04 GFLOP at 30 TFLOP/s 0.201 ms. Near memory, 1 row: the read at 153.6 GB/s, 0.307 ms. At 4: 0.1887 GFLOP at 256 GFLOP/s = 0.737 ms. */
+static void paper_c(void **st) {
+    struct config c = {.hidden = 5120, .n_layers = 1, .n_heads = 128, .n_kv_heads = 1, .head_dim = 128, .v_dim = 128, .n_experts = 160, .topk = 6, .moe_inter = 1536};
+    struct cost_model q;
+    cost_model_of(&q, &c, DT_BF16, DT_BF16, DT_BF16);
+    assert_true(cost_preset(&m, "paper-c"));
+    assert_int_equal(m.n_domains, 18);
+    near(cost_miss(&m, 1, &q, 1), 0.7373e-3 + 8e-6, 1e-3);
+    near(cost_miss(&m, 0, &q, 16), 0.1536e-3, 1e-3);
+    near(cost_miss(&m, 0, &q, 128), 0.2013e-3, 1e-3);
+    near(cost_expert(&m, 2, &q, 1), 0.3072e-3, 1e-3);
+    near(cost_expert(&m, 2, &q, 4), 0.7373e-3, 1e-3);
+    assert_true(isinf(cost_miss(&m, 2, &q, 1)));
+    m.dram = 10e9; /* a layout that hands out only so much is the limit of both */
+    near(cost_miss(&m, 0, &q, 16), 4.719e-3, 1e-3);
+    near(cost_miss(&m, 1, &q, 16), 4.719e-3, 1e-3);
+}
+
+/* A machine that reads at 57 tok/s with 64 tokens (the weights' reading) and 332 with 1,024 (the arithmetic), and a model of it that is
+ * a third too fast everywhere. One prefill's speed taken for all lengths is wrong by 5.8; the model that saw the same prefill is not. */
+static void one_length_does_not_mislead(void **st) {
+    memset(&m, 0, sizeof m);
+    struct cost_model q = {.layers = 10, .n_experts = 16, .topk = 2, .experts = COST_8BIT, .expert_bytes = 1e9 * 1.1, .expert_flops = 1e9};
+    m.n_domains = 1;
+    m.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {210e9f}};
+    m.domain[0].rate[COST_FFN][COST_8BIT] = (struct cost_curve){2, {1, 1024}, {8.9e12f, 8.9e12f}};
+    struct cost_prefill few = {.how = COST_PREFILL_CPU, .n = 64}, many = few;
+    many.n = 1024;
+    struct cost_seen *seen = &m.seen[COST_PREFILL_CPU];
+    const double real_few = 64 / 57.0, real_many = 1024 / 332.0;
+    double before = cost_prefill(&m, &q, &many);
+    assert_true(real_few / 64 * 1024 / real_many > 5.8); /* what was done: 18 s for 3.1 */
+    for (int i = 0; i < 3; i++) {
+        double expected = cost_prefill(&m, &q, &few);
+        cost_observe(&m, seen, 64, expected, real_few);
+    }
+    near(cost_prefill(&m, &q, &few), real_few, 0.05);
+    double off = cost_prefill(&m, &q, &many) / real_many;
+    printf("1,024 tokens after seeing 64: %.2f of what they take (table alone %.2f, the speed of 64: 5.82)\n", off, before / real_many);
+    assert_true(off > 1 / 1.3 && off < 1.3);
+    for (int i = 0; i < 3; i++) cost_observe(&m, seen, 1024, cost_prefill(&m, &q, &many), real_many);
+    near(cost_prefill(&m, &q, &many), real_many, 0.05);
+    near(cost_prefill(&m, &q, &few), real_few, 0.08);
+}
+
+/* Bounded, slow, and ignored on request. */
+static void learning(void **st) {
+    memset(&m, 0, sizeof m);
+    struct cost_seen *s = &m.seen[0];
+    assert_true(cost_factor(&m, s, 10) == 1 && cost_error(s) == 0);
+    cost_observe(&m, s, 16, 1, 2); /* the table counts a quarter of an observation: exp(ln 2 / 1.25) */
+    near(cost_factor(&m, s, 16), pow(2, 0.8), 1e-5);
+    near(cost_error(s), 1, 1e-5);
+    for (int i = 0; i < 50; i++) cost_observe(&m, s, 16, cost_factor(&m, s, 16), 2);
+    near(cost_factor(&m, s, 16), 2, 0.03);
+    assert_true(cost_error(s) < 0.04);
+    cost_observe(&m, s, 16, cost_factor(&m, s, 16), 200); /* once, and at most eight times counts */
+    assert_true(cost_factor(&m, s, 16) < 2.5);
+    for (int i = 0; i < 200; i++) cost_observe(&m, s, 16, cost_factor(&m, s, 16), 1e9);
+    near(cost_factor(&m, s, 16), pow(8, 8 / 8.25), 0.01);
+    assert_true(cost_factor(&m, s, 16) <= 8);
+    double was = cost_factor(&m, s, 16);
+    cost_observe(&m, s, 16, 0, 1), cost_observe(&m, s, 16, 1, 0), cost_observe(&m, s, 16, NAN, 1), cost_observe(&m, s, 16, 1, INFINITY);
+    assert_true(cost_factor(&m, s, 16) == was);
+    m.deterministic = true;
+    assert_true(cost_factor(&m, s, 16) == 1);
+}
+
+/* The table that the split reads: exact below 16 rows, within 3% above (a corner between two entries), never falling, and on past its end. */
+static void tables(void **st) {
+    static struct cost_table t;
+    for (int i = 0; cost_preset_name(i); i++) {
+        assert_true(cost_preset(&m, cost_preset_name(i)));
+        for (int d = 0; d < m.n_domains; d++) {
+            cost_table_fill(&t, &m, d, &v3);
+            double last = 0;
+            for (int rows = 0; rows < 10000; rows += rows < 600 ? 1 : 37) {
+                double got = cost_table_at(&t, rows), want = rows ? cost_expert(&m, d, &v3, rows) : 0;
+                near(got, want, rows < 16 ? 1e-6 : 0.03);
+                assert_true(got >= last * (1 - 1e-6));
+                last = got;
+            }
+            near(cost_table_at(&t, 1 << 22), 8 * cost_expert(&m, d, &v3, 1 << 19), 0.02);
+        }
+    }
+    assert_false(cost_preset(&m, "paper-z"));
+    cost_guess(&m, 2, 2, 1, 0, 0, 0);
+    assert_true(m.n_domains == 2 && cost_prefill(&m, &v3, &(struct cost_prefill){.how = COST_PREFILL_CPU, .n = 100}) > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(checkpoints), cmocka_unit_test(roofline), cmocka_unit_test(distinct), cmocka_unit_test(decode_floor), cmocka_unit_test(beside_a_stream),
+                                       cmocka_unit_test(prefills), cmocka_unit_test(blend), cmocka_unit_test(paper_b), cmocka_unit_test(paper_c),
+                                       cmocka_unit_test(one_length_does_not_mislead), cmocka_unit_test(learning), cmocka_unit_test(tables)};
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
