@@ -1,4 +1,5 @@
 """The chat in a pseudo-terminal, on the fake engine."""
+import json
 import os
 import signal
 import stat
@@ -209,8 +210,8 @@ class Repl(driver.Case):
         self.ask(t, "/regen", "You said: two")
         self.ask(t, "/tokens", "of 65536 tokens")
         self.ask(t, "/set temp 9999", "0 to 100")
-        self.ask(t, "/set temp 0.25", "")
-        self.ask(t, "/show", "temp             0.25")
+        self.ask(t, "/set temp 0.25", "/set temp 0.25")
+        self.ask(t, "/show", b" temp +0\\.25 +/set")
         self.ask(t, "/stats", "first token")
         self.ask(t, "/explain", "only one mode")
         self.ask(t, "/copy", "\x1b]52;c;WW91IHNhaWQ6IHR3bw==")
@@ -228,7 +229,12 @@ class Repl(driver.Case):
     def test_continue_command(self):
         t = self.chat("-n", "6")
         self.ask(t, "hello", "limit of 6 tokens")
-        self.ask(t, "/continue", "")
+        self.ask(t, "/continue", b"(?s)You sa.*limit of 6 tokens")
+        t.send("/save kept\r")
+        t.prompt(t.until("saved as kept"), "kept> ")
+        with open(self.session_file("kept")) as f:
+            messages = json.load(f)["body"]["messages"]
+        self.assertEqual([(m["role"], m["content"]) for m in messages], [("user", "hello"), ("assistant", "You saYou sa")])
 
     def test_untrusted(self):
         t = self.chat()
