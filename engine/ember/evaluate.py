@@ -3,6 +3,7 @@
 
     evaluate.py [DIR]                   in torch, float32, from the published FP8 files of DIR (default: model/)
     evaluate.py --binary PATH           asks the program: PATH -p QUESTION --temp 0, and scores what it prints
+    evaluate.py --binary PATH --least N fails when fewer than N answers are right
     evaluate.py --check                 only proves that no held-out question occurs in the training text
     evaluate.py --questions dev.txt     another file of corpus/
 
@@ -87,6 +88,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", nargs="?", default=DEFAULT, help="checkpoint directory")
     parser.add_argument("--binary", help="hearth to ask instead of torch; the score is not written")
+    parser.add_argument("--least", type=int, default=0, help="exit 1 when fewer answers are right")
     parser.add_argument("--questions", default="test.txt")
     parser.add_argument("--check", action="store_true", help="only check that the questions are held out")
     parser.add_argument("--threads", type=int, default=2)
@@ -117,6 +119,8 @@ def main():
             whole = {"right": right, "of": len(items), "share": round(right / len(items), 4), "items": items}
             json.dump(whole, f, indent=1)
             f.write("\n")
+    if right < args.least:
+        sys.exit(f"{args.least} were to be right")
 
 
 if __name__ == "__main__":

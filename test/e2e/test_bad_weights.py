@@ -180,7 +180,6 @@ CASES = [
     ("HTML page", lambda d: write(d, ONE, "<!DOCTYPE html>\n<html><body>Sign in</body></html>"), [ONE, "web page"]),
     ("truncated file", lambda d: write(d, TWO, read(d, TWO)[:-1000]), [TWO, "truncated"]),
     ("truncated in the header", lambda d: write(d, TWO, read(d, TWO)[:100]), [TWO, "incomplete"]),
-    ("tensor missing", index_edit(lambda m: None), None),
 ]
 VERIFY = [
     ("NaN code in FP8", flip(GATE, b"\x7f", at=163), [GATE, "row 1", "column 3"]),
@@ -190,15 +189,18 @@ VERIFY = [
 ]
 
 
-def scale_missing(d):
-    for f in (ONE, TWO):
-        header, data = split(d, f)
-        if GATE + "_scale_inv" in header:
-            a, b = header.pop(GATE + "_scale_inv")["data_offsets"]
-            for t in header.values():
-                t["data_offsets"] = [x - (b - a) if x >= b else x for x in t["data_offsets"]]
-            write(d, f, tiny.pack(header, data[:a] + data[b:]))
-    index_edit(lambda m: m.pop(GATE + "_scale_inv"))(d)
+def gone(name):
+    """A damage: no trace of a tensor in shards and index, which are whole otherwise."""
+    def damage(d):
+        for f in (ONE, TWO):
+            header, data = split(d, f)
+            if name in header:
+                a, b = header.pop(name)["data_offsets"]
+                for t in header.values():
+                    t["data_offsets"] = [x - (b - a) if x >= b else x for x in t["data_offsets"]]
+                write(d, f, tiny.pack(header, data[:a] + data[b:]))
+        index_edit(lambda m: m.pop(name))(d)
+    return damage
 
 
 def scale_shape(d):
@@ -216,8 +218,10 @@ def extra_tensor(d):
     index_edit(lambda m: m.__setitem__("model.layers.1.self_attn.q_b_proj.bias", ONE))(d)
 
 
-CASES[-1:] = [
-    ("scale missing", scale_missing, [GATE, "scale"]),
+CASES += [
+    ("tensor missing", gone(GATE), [GATE]),
+    ("norm missing", gone("model.layers.0.self_attn.q_a_layernorm.weight"), ["q_a_layernorm", "layers.0"]),
+    ("scale missing", gone(GATE + "_scale_inv"), [GATE, "scale"]),
     ("scale of a wrong shape", scale_shape, [GATE + "_scale_inv", "[1, 2]"]),
     ("a tensor nobody knows", extra_tensor, ["q_b_proj.bias"]),
 ]

@@ -211,8 +211,8 @@ class Repl(driver.Case):
         self.ask(t, "/regen", "You said: two")
         self.ask(t, "/tokens", "of 65536 tokens")
         self.ask(t, "/set temp 9999", "0 to 100")
-        self.ask(t, "/set temp 0.25", "")
-        self.ask(t, "/show", "temp             0.25")
+        self.ask(t, "/set temp 0.25", "/set temp 0.25")
+        self.ask(t, "/show", b" temp +0\\.25 +/set")
         self.ask(t, "/stats", "first token")
         self.ask(t, "/explain", "only one mode")
         self.ask(t, "/copy", "\x1b]52;c;WW91IHNhaWQ6IHR3bw==")
@@ -230,7 +230,12 @@ class Repl(driver.Case):
     def test_continue_command(self):
         t = self.chat("-n", "6")
         self.ask(t, "hello", "limit of 6 tokens")
-        self.ask(t, "/continue", "")
+        self.ask(t, "/continue", b"(?s)You sa.*limit of 6 tokens")
+        t.send("/save kept\r")
+        t.prompt(t.until("saved as kept"), "kept> ")
+        with open(self.session_file("kept")) as f:
+            messages = json.load(f)["body"]["messages"]
+        self.assertEqual([(m["role"], m["content"]) for m in messages], [("user", "hello"), ("assistant", "You saYou sa")])
 
     def test_continue_while_thinking(self):
         """Cut in the middle of its reasoning: what follows is reasoning still, on the screen and on the disk."""

@@ -83,19 +83,35 @@ class Store(driver.Case):
         self.assertEqual(seen, {2, 4})
 
     def test_failing_io(self):
-        """Each write, sync, rename and open fails in turn: an answer still comes, and the old file stays or the new one is whole."""
+        """Each write (to the terminal too), sync, rename, open and read fails in turn, alone and with all after it: the whole answer,
+        or a part of it, a message and another exit code; the old file stays or the new one is whole; what is not saved is said."""
         path = self.begin()
         with open(path, "rb") as f:
             old = f.read()
-        for kind in ("sync", "rename"):
-            with open(path, "wb") as f:
-                f.write(old)
-            rc, out, err = self.run_bin("--continue", "talk", "-p", "two", env={"HEARTH_FAULT": kind + ":1+"})
-            self.assertEqual((rc, out), (1, b"You said: two\n"))
-            self.assertIn("not saved", err)
-            with open(path, "rb") as f:
-                self.assertEqual(f.read(), old)
-            self.assertEqual(os.listdir(os.path.dirname(path)), ["talk.json"])
+        for kind in ("write", "sync", "rename", "open", "read"):
+            lost = 0
+            for nth in range(1, 30):
+                for forever in ("+", ""):
+                    with open(path, "wb") as f:
+                        f.write(old)
+                    what, mute = kind + ":" + str(nth) + forever, (kind, forever) == ("write", "+")
+                    rc, out, err = self.run_bin("--continue", "talk", "-p", "two", env={"HEARTH_FAULT": what})
+                    saved = len(self.messages(path)) == 4
+                    with open(path, "rb") as f:
+                        self.assertTrue(saved or f.read() == old, what)
+                    if out == b"You said: two\n":
+                        self.assertTrue(saved or mute or (rc == 1 and "not saved" in err), (what, rc, err))
+                    else:
+                        self.assertIn(rc, (1, 3), what)
+                        self.assertTrue(b"You said: two\n".startswith(out), what)
+                        self.assertTrue(mute or err.startswith("hearth: "), (what, err))
+                    self.assertEqual([n for n in os.listdir(os.path.dirname(path)) if not n.startswith("talk.")], [], what)
+                    lost += not saved
+                if saved and rc == 0 and not err:
+                    break
+            else:
+                self.fail(f"{kind}: never got through")
+            self.assertGreater(lost, 0, kind)
 
     def test_full_disk(self):
         """What was to be kept and was not: said, and no success; the answer still comes."""

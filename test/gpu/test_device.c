@@ -30,8 +30,7 @@ static void parsing(void) {
                                        "emu:1,cpu=scalar,threads=2,ring=2,chunk=7,nopeer",
                                        "emu:2,math=bf16",
                                        "0,mem=1.5G"};
-    static const char *const bad[] = {"",
-                                      "x",
+    static const char *const bad[] = {"x",
                                       "emu:0",
                                       "emu:9",
                                       "emu:",
@@ -63,13 +62,14 @@ static void parsing(void) {
         e = (struct error){0};
         if (gpu_parse(&s, good[i], &e)) printf("FAIL '%s': %s\n", good[i], e.text), failures++;
     }
-    for (size_t i = 1; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         e = (struct error){0};
         if (gpu_parse(&s, bad[i], &e) != ERR_USAGE || !e.text[0]) printf("FAIL '%s' was taken\n", bad[i]), failures++;
     }
     CHECK(!gpu_parse(&s, "emu:2,mem=32G,h2d=57,fail=die:9@1", &e) && s.n == 2 && s.mem == (size_t)32 << 30 && s.h2d == 57e9 &&
           s.fail == GPU_FAULT_DIE && s.fail_at == 9 && s.fail_rank == 1);
     CHECK(!gpu_parse(&s, NULL, &e) && s.n == 0);
+    CHECK(!gpu_parse(&s, "", &e) && s.n == 0);
 }
 
 static void costs(void) {

@@ -1,0 +1,133 @@
+/* A sequence's logits against a reference, however the sequence is cut: whole, as prefills that each go on behind the rows of
+ * the one before, and token by token; on the processor at every level it has, and on emulated devices.
+ * usage: pieces DIR TOKENS REFERENCE    TOKENS: ids between commas. REFERENCE: a file of float32 [tokens, columns]; the columns
+ * are spread evenly over the vocabulary, beginning with 0. Exit 1 when one is further off than its level may be. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/gemm.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/ember/ember.h"
+#include "engine/internal.h"
+
+/* Of the largest logit of the reference. Levels with float32 activations differ by the order of their sums alone (up to
+ * 3.4e-6 is what happens); those that round activations to BF16 may also turn a choice of experts that was close, so there it
+ * is the median of the positions that counts (up to 7.1e-3 happens). */
+static const double float_bound = 1e-5, bf16_bound = 2e-2;
+
+enum { MAX_TOKENS = 512 };
+static int32_t tokens[MAX_TOKENS];
+static int n_tokens, n_columns, failures, ran;
+static float *reference; /* [n_tokens, n_columns] */
+static double largest;
+
+static const struct {
+    const char *gpus; /* of `emu`; NULL: the processor */
+    const struct mode *mode;
+} places[] = {
+    {NULL, &mode_cpu},
+    {"emu:1,cpu=scalar,chunk=7", &mode_slp},
+    {"emu:1,cpu=avx2,ring=2", &mode_slp},
+    {"emu:2,cpu=scalar", &mode_dslp},
+    {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp},
+    {"emu:4,cpu=avx2,alltoall", &mode_dslp},
+};
+/* Where a prefill ends, in 24ths of the sequence; what is left is decoded. */
+static const int cuts[][4] = {{24}, {8, 24}, {1, 11, 12, 24}, {13}};
+
+struct rows {
+    double off[MAX_TOKENS]; /* of each position */
+    int next, vocab;
+};
+static int take(void *ctx, int position, const float *logits) {
+    struct rows *r = ctx;
+    if (position != r->next++) return 1;
+    double worst = 0;
+    for (int c = 0; c < n_columns; c++) {
+        double d = fabs((double)logits[c * (r->vocab / n_columns)] - (double)reference[position * n_columns + c]);
+        if (!(d <= worst)) worst = d; /* a NaN stays */
+    }
+    r->off[position] = worst / largest;
+    return 0;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return isnan(y) ? -1 : isnan(x) ? 1 : (x > y) - (x < y);
+}
+
+static int run(struct engine *e, const struct mode *mode, const int *cut, struct rows *r, struct error *err) {
+    struct session *s;
+    float *logits = mem_alloc((size_t)r->vocab * sizeof *logits);
+    _Atomic int never = 0;
+    int at = 0, rc = logits ? session_open(e, &s, err) : ERR_MEMORY;
+    if (rc) return rc;
+    for (int i = 0; i < 4 && cut[i] && !rc; i++) {
+        int end = n_tokens * cut[i] / 24;
+        rc = mode->prefill(&e->machine, &(struct prefill_job){.kv = &s->kv, .tokens = tokens + at, .pos = at, .n = end - at, .all = take, .all_ctx = r, .cancel = &never}, err);
+        at = end;
+    }
+    for (int32_t top; at < n_tokens && !rc; at++) {
+        struct span span = {.k = s->kv.k, .v = s->kv.v, .n = 1, .pos = at};
+        if (!(rc = decode_step(&e->machine, &span, &tokens[at], 1, logits, &top, &never, err))) rc = take(r, at, logits);
+    }
+    session_close(&s);
+    mem_free(logits);
+    return rc;
+}
+
+static void quiet(void *ctx, enum log_level level, const char *text) {}
+
+static void check(const char *dir, int place, int level) {
+    struct error err = {0};
+    struct engine *e;
+    struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .context = MAX_TOKENS};
+    const char *where = places[place].gpus ? places[place].gpus : "processor";
+    const struct gemm *products = gemm_for((enum cpu_level)level);
+    if (engine_open(&e, &p, &err)) {
+        printf("FAIL %s: %s\n", where, err.text);
+        failures++;
+        return;
+    }
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        static struct rows r;
+        r = (struct rows){.vocab = engine_info(e)->vocab};
+        int rc = run(e, places[place].mode, cuts[i], &r, &err);
+        qsort(r.off, (size_t)n_tokens, sizeof *r.off, by_size);
+        double off = products->bf16 ? r.off[n_tokens / 2] : r.off[n_tokens - 1];
+        bool ok = !rc && r.next == n_tokens && off <= (products->bf16 ? bf16_bound : float_bound);
+        printf("%-4s %s, %s (%s), cut %zu: %.2g of %g%s%s\n", ok ? "ok" : "FAIL", where, cpu_level_name((enum cpu_level)level), products->name, i, off, largest, rc ? ": " : "",
+               rc ? err.text : "");
+        failures += !ok, ran++;
+    }
+    engine_close(&e);
+}
+
+int main(int argc, char **argv) {
+    FILE *f = argc == 4 ? fopen(argv[3], "rb") : NULL;
+    if (!f) {
+        fprintf(stderr, "usage: pieces DIR TOKENS REFERENCE\n");
+        return 2;
+    }
+    for (const char *s = argv[2]; *s && n_tokens < MAX_TOKENS; s += *s == ',') tokens[n_tokens++] = (int32_t)strtol(s, (char **)&s, 10);
+    fseek(f, 0, SEEK_END);
+    size_t floats = (size_t)ftell(f) / sizeof *reference;
+    rewind(f);
+    n_columns = (int)(floats / (size_t)n_tokens);
+    reference = malloc(floats * sizeof *reference);
+    if (!reference || fread(reference, sizeof *reference, floats, f) != floats || floats != (size_t)n_tokens * (size_t)n_columns) return 2;
+    fclose(f);
+    for (size_t i = 0; i < floats; i++) largest = fmax(largest, fabs((double)reference[i]));
+    log_set(quiet, NULL, LOG_WARN);
+    file_embed(ember_files);
+    for (int level = CPU_SCALAR; level < CPU_LEVELS; level++)
+        if (cpu_level_has((enum cpu_level)level)) check(argv[1], 0, level);
+        else printf("SKIPPED: this processor has no %s\n", cpu_level_name((enum cpu_level)level));
+    for (size_t i = 1; i < sizeof places / sizeof *places; i++)
+        if (!strstr(places[i].gpus, "avx2") || cpu_level_has(CPU_AVX2)) check(argv[1], (int)i, CPU_SCALAR);
+    printf("%d runs, %d failed\n", ran, failures);
+    return failures || !ran;
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""The binary against a reference beside this file, and with PIECES the engine's ways to cut a sequence (pieces.c).
+reference.py HEARTH NAME [PIECES]    NAME: of models.py, or ember_0 and so on. Nothing but the standard library."""
+import array
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import models
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+hearth, name, pieces = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3:]
+BOUND = 1e-5  # of the largest logit, float32 activations; see pieces.c
+MODES = ([], ["--gpus", "emu:1,cpu=scalar", "--prefill", "slp"], ["--gpus", "emu:2,cpu=scalar", "--prefill", "dslp"])
+
+with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as f:
+    wanted = json.load(f)
+tokens = ",".join(map(str, wanted["tokens"]))
+want = array.array("f")
+with open(os.path.join(HERE, name + ".f32"), "rb") as f:
+    want.frombytes(f.read())
+assert len(want) == len(wanted["tokens"]) * wanted["columns"]
+failed = 0
+with tempfile.TemporaryDirectory() as tmp:
+    if name.startswith("ember"):
+        model = "ember:"
+        with open(os.path.join(HERE, "..", "..", "engine", "ember", "model", "model.safetensors"), "rb") as f:
+            digest = hashlib.sha256(f.read()).hexdigest()
+    else:
+        model = os.path.join(tmp, "model")
+        digest = models.make(model, name)
+    if digest != wanted["checkpoint"]:
+        print(f"FAIL {name}: the checkpoint is not the one that {name}.f32 belongs to; see references.py")
+        sys.exit(1)
+    for mode in MODES:
+        out = os.path.join(tmp, "logits")
+        p = subprocess.run([hearth, "-m", model, "--tokens", tokens, "--logits-out", out, "--cpu", "scalar", "--kv", "f32", "--stats", *mode], stdin=subprocess.DEVNULL,
+                           capture_output=True, timeout=120)
+        err = p.stderr.decode("utf-8", "replace")
+        got = array.array("f")
+        if p.returncode == 0:
+            with open(out, "rb") as f:
+                got.frombytes(f.read())
+        step = len(got) // len(want) or 1
+        off = max((abs(a - b) if a == a else float("inf") for a, b in zip(got[::step], want)), default=float("inf")) / max(map(abs, want))
+        ok = p.returncode == 0 and len(got) == len(want) * step and off <= BOUND and "instead" not in err
+        print(f"{'ok' if ok else 'FAIL'} {name} {' '.join(mode)}: {off:.1e} {'' if ok else err[:300]}")
+        failed += not ok
+    for program in pieces:
+        failed += subprocess.run([program, model, tokens, os.path.join(HERE, name + ".f32")], timeout=300).returncode != 0
+sys.exit(failed != 0)
