@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "engine/base/limit.h"
+
 int block_embed(struct exec *x, const struct weights *m, struct work *w, int n) {
     return x->ops->embed(x, &(struct op_embed){.out = w->x, .ids = w->tokens, .table = m->embed, .n = n});
 }
@@ -131,7 +133,7 @@ static float *grown(struct work *w, float **p, size_t *have, size_t need) {
  * they fit 256 MB, and attended to as usual. Groups follow from all positions, so that they are the same for each piece. */
 static int mla_expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
     int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, rows = c->qk_nope + c->v_dim, heads = c->n_heads, most = s->pos + s->n;
-    const size_t budget = 64u << 20; /* floats */
+    size_t budget = limit_get(LIMIT_EXPAND, 64u << 20); /* floats */
     size_t per_head = (size_t)most * (size_t)(dim + c->v_dim);
     int group = per_head * (size_t)heads <= budget ? heads : (int)(budget / per_head);
     if (group < 1) group = 1;
