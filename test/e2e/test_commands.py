@@ -75,6 +75,18 @@ class Commands(driver.Case):
         self.assertEqual([r for r, _ in self.messages("kept")], ["system", "user", "assistant", "user", "assistant"])
         self.assertNotIn("You said: one", str(self.messages("kept")))
 
+    def test_compact_in_a_full_context(self):
+        """What does not fit beside the request for a summary stays as it was said."""
+        t = self.chat("-c", "400")
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "x" * 100, "You said: " + "x" * 100)
+        self.ask(t, "/compact", "now stands for what was said")
+        self.ask(t, "/save kept", "saved as kept", "kept> ")
+        said = [text for _, text in self.messages("kept")]
+        self.assertEqual(len(said), 4)
+        self.assertIn("the gist", said[0])
+        self.assertEqual(said[2:], ["x" * 100, "You said: " + "x" * 100])
+
     def test_compact_that_is_stopped(self):
         """A summary that reaches a limit is none: the conversation stays."""
         t = self.chat("-n", "20")

@@ -3,6 +3,7 @@ checkpoints, so that a wrong answer would come if none were refused."""
 import json
 import os
 import re
+import struct
 
 import driver
 import tiny
@@ -63,6 +64,24 @@ class Refuse(driver.Case):
         self.assertEqual(json.loads(self.run_bin("-m", d, "-p", "x", "-c", str(1 << 24), "--kv", "f32", "--json")[1])["error"]["code"], 5)
         self.assertEqual(self.ids(d, "-c", "512", "--kv", "f32")[0], 0)
         self.assertEqual(self.ids(d, "-c", str(1 << 24), "--kv", "f32", "--force")[:2], self.ids(d, "-c", "512", "--kv", "f32")[:2])
+
+    def test_damage_is_found_by_every_turn(self):
+        """A NaN code in each expert: all answers of a batch fail, not the first one alone."""
+        d = self.model()
+        for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+            path = os.path.join(d, name)
+            with open(path, "rb") as f:
+                data = bytearray(f.read())
+            n = struct.unpack("<Q", data[:8])[0]
+            for tensor, t in json.loads(data[8:8 + n]).items():
+                if re.search(r"layers\.1\.mlp\.experts\..*down_proj\.weight$", tensor):
+                    data[8 + n + t["data_offsets"][0]] = 0xFF
+            with open(path, "wb") as f:
+                f.write(data)
+        rc, out, err = self.run_bin("-m", d, "--batch", "-", "-n", "2", data="\n".join(['"a"', '"b"'] + ['"c"'] * 8))
+        self.assertEqual((rc, len(out.splitlines())), (1, 10))
+        for row in map(json.loads, out.splitlines()):
+            self.assertRegex(row["error"]["message"], r"mlp\.experts\.\d\.down_proj\.weight: F8_E4M3 that is not a number at row 0, column 0")
 
     def test_bench_of_a_model(self):
         d = self.model()
