@@ -86,7 +86,9 @@ def check(ok, what):
     ran += 1
     if not ok:
         failed += 1
-        print("FAILED", what)
+        print("FAILED", what, flush=True)
+        if failed == 4:
+            sys.exit("and more")
 
 
 def close(what, got, want, most, said=""):

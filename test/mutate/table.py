@@ -96,4 +96,4 @@ change("store-lock", "two programs write one chat", "e2e_store", ("cli/store.c",
 change("stop-split", "a stop string over two tokens is shown", "e2e_oneshot", ("cli/turn.c", "k)) hold = k;", "k)) hold = 0;"))
 change("line-kill", "Ctrl-U erases from the start of the text", "line", ("cli/line.c", "erase(l, row_begin(l), l->cursor, true)", "erase(l, 0, l->cursor, true)"))
 change("line-yank", "Ctrl-Y brings back one byte too few", "line", ("cli/line.c", "l->killed.data : \"\", l->killed.len)", "l->killed.data : \"\", l->killed.len ? l->killed.len - 1 : 0)"))
-change("bench-sessions", "--bench counts one session's tokens for all", "e2e_refuse", ("cli/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
+change("bench-sessions", "--bench counts one session's tokens for all", "e2e_bench", ("cli/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
