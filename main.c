@@ -3,12 +3,17 @@
 #include "cli/cli.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
+#include "engine/base/limit.h"
 #include "engine/ember/ember.h"
 
 int main(int argc, char **argv) {
     file_embed(ember_files);
     if (fault_from_env()) {
         fprintf(stderr, "hearth: HEARTH_FAULT is not understood\n");
+        return 2;
+    }
+    if (limit_from_env()) {
+        fprintf(stderr, "hearth: HEARTH_LIMITS is not understood\n");
         return 2;
     }
     return cli_main(argc, argv);

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
@@ -19,7 +20,7 @@ static char *last_part(const char *dir) {
 
 /* Rows of a prefill batch: enough that each expert sees many tokens, few enough that the workspace stays small. */
 static int batch_rows(const struct config *c, int context) {
-    int rows = 1024;
+    int rows = (int)limit_get(LIMIT_ROWS, 1024);
     while (rows > 64 && work_bytes(c, rows) > (size_t)1 << 30) rows /= 2;
     return rows < context ? rows : context;
 }

@@ -1,4 +1,5 @@
 /* Multi-head latent attention: the cache holds one latent and one rope key a token, from which each head's are made. */
+#include "engine/base/limit.h"
 #include "engine/layer/attention.h"
 
 static int cache(const struct config *c, struct cache_desc *out) {
@@ -43,7 +44,7 @@ static float *grown(struct work *w, float **p, size_t *have, size_t need) {
 
 /* Heads whose keys and values of so many positions fit 256 MB, at least one. */
 static int heads_at_once(const struct config *c, int keys) {
-    size_t budget = (256u << 20) / sizeof(float), per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim);
+    size_t budget = limit_get(LIMIT_EXPAND, (256u << 20) / sizeof(float)), per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim);
     return per_head * (size_t)c->n_heads <= budget ? c->n_heads : per_head < budget ? (int)(budget / per_head) : 1;
 }
 static size_t grown_bytes(const struct config *c, int keys) {

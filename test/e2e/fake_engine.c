@@ -128,7 +128,7 @@ struct session {
     int32_t *held;     /* what the KV cache would hold */
     int n_held, n_answer, max, prompt;
     double start, prefill_until, prefill_s, last_progress, token_s, first;
-    bool fail;
+    bool fail, stubborn; /* stubborn: deaf to session_cancel, as an engine that hangs would be */
     _Atomic bool busy, cancel;
 };
 struct engine {
@@ -160,7 +160,7 @@ static void end(struct session *s, enum event_kind kind, enum done_reason reason
 static void step(struct session *s) {
     double now = clock_now();
     if (!atomic_load(&s->busy)) return;
-    if (atomic_load(&s->cancel)) {
+    if (atomic_load(&s->cancel) && !s->stubborn) {
         end(s, EVENT_DONE, DONE_CANCELLED);
         return;
     }
@@ -276,8 +276,8 @@ void session_close(struct session **out) {
     *out = NULL;
 }
 
-/* What to say to the last user message: "COMMAND rest". */
-static void make_plan(struct session *s, const char *user, size_t n) {
+/* What to say to the last user message: "COMMAND rest". Some show what came with the request: its numbers, or the whole prompt. */
+static void make_plan(struct session *s, const struct request *r, const char *prompt, const char *user, size_t n) {
     char word[32] = "";
     struct buf *b = &s->plan;
     size_t w = strcspn(user, " \n\1");
@@ -285,7 +285,7 @@ static void make_plan(struct session *s, const char *user, size_t n) {
     snprintf(word, sizeof word, "%.*s", (int)w, user);
     s->prefill_s = 0.01;
     s->token_s = 0.001;
-    s->fail = false;
+    s->fail = s->stubborn = false;
     b->len = 0;
     if (!strcmp(word, "escape")) buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B" "31mE\x7F.");
     else if (!strcmp(word, "think")) buf_str(b, "\x0Ereasoning here\x0F\n\nthe answer");
@@ -293,7 +293,17 @@ static void make_plan(struct session *s, const char *user, size_t n) {
     else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");
     else if (!strcmp(word, "fail")) s->fail = !buf_str(b, "begun");
     else if (!strcmp(word, "broken")) buf_str(b, "x\xFF\xE2\x82y");
-    else if (!strcmp(word, "long") || !strcmp(word, "prefill")) {
+    else if (!strcmp(word, "Summarise")) buf_str(b, "the gist");
+    else if (!strcmp(word, "sampling")) {
+        const struct sampling *a = &r->sampling;
+        buf_fmt(b, "temp %g top-p %g top-k %d min-p %g repeat-penalty %g seed %llu max %d", a->temperature, a->top_p, a->top_k, a->min_p, a->repeat_penalty,
+                (unsigned long long)a->seed, r->max_tokens);
+    } else if (!strcmp(word, "prompt")) {
+        for (int i = 0; i < r->n; i++) buf_char(b, prompt[i] == 1 ? '[' : prompt[i] == 2 ? ']' : prompt[i]);
+    } else if (!strcmp(word, "stubborn")) {
+        for (int i = 0; i < 4000; i++) buf_fmt(b, "deaf%d ", i);
+        s->stubborn = true;
+    } else if (!strcmp(word, "long") || !strcmp(word, "prefill")) {
         if (word[0] == 'p') s->prefill_s = 3;
         for (int i = 0; i < 200; i++) buf_fmt(b, "word%d ", i);
         s->token_s = 0.002;
@@ -316,7 +326,7 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     const char *stop = memchr(user, 1, (size_t)(text + r->n - user));
     pthread_mutex_lock(&s->e->lock);
     buf_free(&s->plan);
-    make_plan(s, user, stop ? (size_t)(stop - user) : strlen(user));
+    make_plan(s, r, text, user, stop ? (size_t)(stop - user) : strlen(user));
     if (s->plan.failed) {
         pthread_mutex_unlock(&s->e->lock);
         mem_free(text);

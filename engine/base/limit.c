@@ -1,0 +1,30 @@
+#include "engine/base/limit.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic size_t lowered[LIMITS];
+
+void limit_set(enum limit which, size_t size) { atomic_store(&lowered[which], size); }
+
+size_t limit_get(enum limit which, size_t ordinary) {
+    size_t size = atomic_load_explicit(&lowered[which], memory_order_relaxed);
+    return size ? size : ordinary;
+}
+
+int limit_from_env(void) {
+    static const char *const names[LIMITS] = {"expand", "rows"};
+    for (const char *s = getenv("HEARTH_LIMITS"); s && *s;) {
+        int which = 0;
+        size_t n = strcspn(s, "=");
+        while (which < LIMITS && (strlen(names[which]) != n || strncmp(s, names[which], n))) which++;
+        if (which == LIMITS || s[n] != '=') return -1;
+        char *end;
+        long size = strtol(s + n + 1, &end, 10);
+        if (size < 1 || size > 1 << 30 || (*end && (*end != ',' || !end[1]))) return -1;
+        limit_set((enum limit)which, (size_t)size);
+        s = end + (*end == ',');
+    }
+    return 0;
+}

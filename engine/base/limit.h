@@ -1,0 +1,17 @@
+#pragma once
+/* Sizes from which on work is cut into pieces. The ordinary ones are so large that only long prompts on large models are cut
+ * at all; a test lowers them, so that small models go the same way. Set before the engine opens, read by any thread. */
+#include <stddef.h>
+
+enum limit {
+    LIMIT_EXPAND, /* float32 numbers of the keys and values that MLA expands at once: heads are done in groups that fit */
+    LIMIT_ROWS,   /* rows of a prefill batch on the processor */
+    LIMITS
+};
+
+/* 0 gives a limit its ordinary size back. */
+void limit_set(enum limit which, size_t size);
+/* The size in force where `ordinary` is the one without a test. */
+size_t limit_get(enum limit which, size_t ordinary);
+/* Reads HEARTH_LIMITS, e.g. "expand=4096,rows=48"; for tests on the whole binary. Returns 0, or -1 on text it does not understand. */
+int limit_from_env(void);

@@ -1,0 +1,39 @@
+"""What --bench prints of a model: rows that agree with each other, in both forms. (Of kernels: test_reach.py.)"""
+import json
+import os
+
+import driver
+import tiny
+
+
+class Bench(driver.Case):
+    def test_bench_of_a_model(self):
+        d = os.path.join(self.home, "model")
+        tiny.make(d)
+        rc, out, err = self.run_bin("-m", d, "--bench", "--json", "-t", "1")
+        self.assertEqual((rc, err), (0, ""))
+        rows = json.loads(out)
+        self.assertEqual(rows[0]["what"], "machine")
+        self.assertEqual(rows[0]["threads"], 1)
+        self.assertIn(rows[0]["level"], ("scalar", "avx2", "avx512", "amx"))
+        # 512 positions: prompts of up to 128 tokens with 32 of an answer, then several sessions
+        self.assertEqual([(r["what"], r["prompt"], r["sessions"]) for r in rows[1:]],
+                         [("decode", 1, 1), ("prefill", 16, 1), ("decode", 16, 1), ("prefill", 128, 1), ("decode", 128, 1), ("decode", 16, 2), ("decode", 16, 4)])
+        for r in rows[1:]:
+            self.assertGreater(r["tokens_per_s"], 0)
+            self.assertAlmostEqual(r["share"], r["tokens_per_s"] / r["limit"], delta=1e-3 * max(1, r["share"]))
+            if r["what"] == "prefill":
+                self.assertAlmostEqual(r["gflops"] / (r["tokens_per_s"] * rows[0]["token_flops"] / 1e9), 1, delta=0.05)
+            else:
+                self.assertAlmostEqual(r["tpot_s"] * r["tokens_per_s"] / r["sessions"], 1, delta=0.01)
+        rc, out, err = self.run_bin("-m", d, "--bench", "-t", "1", "-c", "64")
+        lines = out.decode().splitlines()
+        self.assertEqual((rc, len(lines), lines[0].split(",")[0]), (0, 6, "model"))
+        self.assertRegex(lines[1], r"^decode +1 tokens before, 1 session +[\d.]+ tok/s +of +[\d.]+ at one reading a token +\d+ %$")
+        self.assertRegex(lines[2], r"^prefill +16 tokens +[\d.]+ tok/s +[\d.]+ GFLOP/s +first token [\d.]+ s +[\d.]+ % of reading alone$")
+        self.assertEqual(self.run_bin("-m", "/nowhere", "--bench")[:2], (3, b""))
+        self.assertEqual(self.run_bin("--bench", "nonsense")[0], 2)
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

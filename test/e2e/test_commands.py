@@ -1,0 +1,163 @@
+"""Slash commands that change what the engine is asked, and the second Ctrl-C, in a pseudo-terminal on the fake engine."""
+import json
+import os
+import re
+import signal
+import time
+
+import driver
+
+
+class Commands(driver.Case):
+    def chat(self, *args, prompt="> ", **more):
+        t = self.terminal(*args, cols=200, **more)
+        self.last = t.prompt(text=prompt)
+        return t
+
+    def ask(self, t, text, answer, prompt="> "):
+        """Types a line; the answer must come after it and before the next prompt, which is waited for. Returns what was written between."""
+        begin = self.last
+        t.send(text + "\r")
+        self.last = t.prompt(t.until(answer, begin), prompt)
+        return t.out[begin:self.last].decode()
+
+    def messages(self, name):
+        with open(self.session_file(name)) as f:
+            return [(m["role"], m["content"]) for m in json.load(f)["body"]["messages"]]
+
+    def test_system(self):
+        t = self.chat()
+        self.ask(t, "/system", "no system prompt")
+        self.ask(t, "prompt a", "[user]prompt a[assistant]")
+        self.ask(t, "/system Be very brief.", "")
+        self.ask(t, "/system", "Be very brief.")
+        self.ask(t, "prompt b", "[system]Be very brief.[user]prompt a[assistant][user]prompt a[assistant][user]prompt b[assistant]")
+        self.ask(t, "/system Or not.", "")
+        self.assertNotIn("Be very", self.ask(t, "/system", "Or not."))
+        self.ask(t, "/system -", "")
+        self.ask(t, "/system", "no system prompt")
+        self.assertNotIn("Or not.", self.ask(t, "prompt c", "[user]prompt c[assistant]"))
+
+    def test_system_option_in_new_sessions(self):
+        t = self.chat("-s", "Given.")
+        self.ask(t, "prompt a", "[system]Given.[user]prompt a[assistant]")
+        self.ask(t, "/new other", "", "other> ")
+        self.ask(t, "prompt b", "[system]Given.[user]prompt b[assistant]", "other> ")
+
+    def test_load(self):
+        self.assertEqual(self.run_bin("--save", "talk", "-s", "Sys.", "-p", "one")[0], 0)
+        self.assertEqual(self.run_bin("--save", "held", "-p", "mine")[0], 0)
+        t = self.chat()
+        self.ask(t, "/load none", "no saved conversation 'none'")
+        self.ask(t, "/load ../talk", "no session name")
+        self.ask(t, "/load", "saved: held talk")
+        shown = self.ask(t, "/load talk", "You said: one", "talk> ")
+        self.assertIn("> one", shown)
+        self.ask(t, "prompt two", "[system]Sys.[user]one[assistant]You said: one[user]prompt two[assistant]", "talk> ")
+        self.assertEqual([r for r, _ in self.messages("talk")], ["system", "user", "assistant", "user", "assistant"])
+        self.ask(t, "/new other", "", "other> ")
+        self.ask(t, "/load talk", "prompt two", "talk> ")  # open already: goes there, no second copy
+        self.assertEqual(len(re.findall(r"\d  talk ", self.ask(t, "/sessions", "talk", "talk> "))), 1)
+        holder = self.terminal("--continue", "held")
+        holder.prompt(text="held> ")
+        self.ask(t, "/load held", "open in another hearth", "talk> ")
+
+    def test_compact(self):
+        t = self.chat("-s", "Sys.")
+        self.ask(t, "/compact", "nothing to make shorter")
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "two", "You said: two")
+        self.ask(t, "/compact", re.escape("the gist").encode() + rb"(?s:.*)now stands for what was said")
+        gist = r"[system]Sys.[user]Summary of our conversation so far:\s+the gist[assistant]Thank you, I will go on from there.[user]prompt three[assistant]"
+        shown = self.ask(t, "prompt three", "prompt three[assistant]")
+        self.assertRegex(shown, gist.replace("[", r"\["))
+        self.ask(t, "/save kept", "saved as kept", "kept> ")
+        self.assertEqual([r for r, _ in self.messages("kept")], ["system", "user", "assistant", "user", "assistant"])
+        self.assertNotIn("You said: one", str(self.messages("kept")))
+
+    def test_compact_in_a_full_context(self):
+        """What does not fit beside the request for a summary stays as it was said."""
+        t = self.chat("-c", "400")
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "x" * 100, "You said: " + "x" * 100)
+        self.ask(t, "/compact", "now stands for what was said")
+        self.ask(t, "/save kept", "saved as kept", "kept> ")
+        said = [text for _, text in self.messages("kept")]
+        self.assertEqual(len(said), 4)
+        self.assertIn("the gist", said[0])
+        self.assertEqual(said[2:], ["x" * 100, "You said: " + "x" * 100])
+
+    def test_compact_that_is_stopped(self):
+        """A summary that reaches a limit is none: the conversation stays."""
+        t = self.chat("-n", "20")
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "two", "You said: two")
+        self.ask(t, "/set max-tokens 3", "")
+        self.ask(t, "/compact", "the conversation is as it was")
+        self.ask(t, "/set max-tokens default", "")
+        self.ask(t, "prompt x", "[user]one[assistant]You said: one[user]two[assistant]You said: two[user]prompt x")
+
+    def test_background(self):
+        t = self.chat()
+        self.ask(t, "/bg", "/bg TEXT")
+        begin = self.last
+        t.send("/bg long story\r")
+        self.last = t.prompt(begin)
+        self.assertNotIn(b"word199", t.out)  # the prompt is back before the answer is
+        self.ask(t, "early", "still running")
+        self.ask(t, "/sessions", rb"(prefilling|decoding).*long story")
+        self.last = t.until("word199", begin)
+        t.quiet()
+        t.send("/regen\r")
+        t.prompt(t.until("word199", self.last))
+        self.last = len(t.out)
+        # To another session meanwhile: its answer stays out of this one, and is there on going back.
+        t.send("/bg prefill\r")
+        self.last = t.prompt(self.last)
+        self.ask(t, "/new other", "", "other> ")
+        self.ask(t, "here", "You said: here", "other> ")
+        self.last = t.until("session 1 has answered", self.last)
+        self.assertNotIn(b"word0", t.out[begin:].split(b"/new other")[1])
+        t.quiet()
+        self.ask(t, "/switch 1", "word0", "1> ")
+
+    def test_second_interrupt_leaves_at_once(self):
+        """The answer goes on whatever it is told; only the second Ctrl-C can end it."""
+        t = self.chat()
+        t.send("stubborn\r")
+        t.until("deaf3 ")
+        t.send("\x03")
+        at = len(t.out)
+        t.until(rb"deaf\d+ .*deaf\d+ ", at)
+        time.sleep(0.5)
+        self.assertIsNone(t.p.poll())
+        begin = time.monotonic()
+        t.send("\x03")
+        self.assertEqual(t.wait(), -signal.SIGINT)
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertTrue(t.restored())
+        self.assertNotIn(b"deaf3999", t.out)
+
+
+class Durable(driver.Case):
+    def test_directory_is_synced(self):
+        """After the rename comes one more sync: without it a power loss may take the new name back. The hook kills there."""
+        self.assertEqual(self.run_bin("--save", "talk", "-p", "one")[0], 0)
+        with open(self.session_file("talk"), "rb") as f:
+            old = f.read()
+        killed = []
+        for nth in range(1, 9):
+            with open(self.session_file("talk"), "wb") as f:
+                f.write(old)
+            rc = self.run_bin("--continue", "talk", "-p", "two", env={"HEARTH_FAULT": f"sync:{nth}!"})[0]
+            if rc == 0:
+                break
+            self.assertEqual(rc, -9)
+            with open(self.session_file("talk"), "rb") as f:
+                killed.append(f.read() != old)
+        self.assertEqual(rc, 0)
+        self.assertEqual(killed, [False, True])
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

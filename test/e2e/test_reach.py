@@ -1,0 +1,101 @@
+"""What is asked for on the command line reaches the engine: it says what it was given. Runs on the fake engine."""
+import json
+import signal
+import subprocess
+import time
+
+import driver
+
+
+class Reach(driver.Case):
+    def sampling(self, *args, **more):
+        """What the engine was told, as a dict of words."""
+        rc, out, err = self.run_bin("-p", "sampling", *args, **more)
+        self.assertEqual((rc, err), (0, ""))
+        words = out.decode().split()
+        return dict(zip(words[::2], words[1::2]))
+
+    def test_sampling_options(self):
+        plain = self.sampling()
+        self.assertEqual({k: v for k, v in plain.items() if k != "seed"}, {"temp": "0.5", "top-p": "1", "top-k": "0", "min-p": "0", "repeat-penalty": "1", "max": "-1"})
+        for option, value, name in (("--temp", "0.25", "temp"), ("--temp", "0", "temp"), ("--top-p", "0.75", "top-p"), ("--top-k", "17", "top-k"), ("--min-p", "0.125", "min-p"),
+                                    ("--repeat-penalty", "1.5", "repeat-penalty"), ("--seed", "12345", "seed"), ("-n", "400", "max")):
+            got = self.sampling(option, value)
+            self.assertEqual(got[name], value)
+            self.assertEqual({k: v for k, v in got.items() if k not in (name, "seed")}, {k: v for k, v in plain.items() if k not in (name, "seed")})
+            if option.startswith("--"):
+                self.assertEqual(self.sampling(env={"HEARTH_" + option[2:].upper().replace("-", "_"): value})[name], value)
+        self.assertNotEqual(self.sampling()["seed"], plain["seed"])  # drawn anew for each answer
+
+    def test_sampling_out_of_range(self):
+        for args in (("--top-p", "1.5"), ("--top-k", "-1"), ("--min-p", "2"), ("--repeat-penalty", "-1"), ("--seed", "-1"), ("--temp", "nan")):
+            rc, out, err = self.run_bin("-p", "sampling", *args)
+            self.assertEqual((rc, out), (2, b""), args)
+            self.assertIn(args[0], err)
+
+    def test_system_prompt(self):
+        self.assertEqual(self.run_bin("-p", "prompt x")[1], b"[user]prompt x[assistant]\n")
+        for args in (("-s", "Be brief."), ("--system", "Be brief."), ("--system=Be brief.",)):
+            self.assertEqual(self.run_bin(*args, "-p", "prompt x")[1], b"[system]Be brief.[user]prompt x[assistant]\n")
+        self.assertEqual(self.run_bin("-s", "Be brief.", "--save", "talk", "-p", "hi")[0], 0)
+        want = b"[system]%s[user]hi[assistant]You said: hi[user]prompt x[assistant]\n"
+        self.assertEqual(self.run_bin("--continue", "talk", "-p", "prompt x")[1], want % b"Be brief.")
+        self.assertIn(b"[system]Another.[user]hi[assistant]", self.run_bin("--continue", "talk", "-s", "Another.", "-p", "prompt y")[1])
+
+    def test_raw(self):
+        self.assertEqual(self.run_bin("--raw", "-p", "prompt x")[:2], (0, b"prompt x\n"))
+        self.assertEqual(self.run_bin("--raw", "-p", "think", "--special")[1], b"<think>reasoning here</think>\n\nthe answer\n")
+        self.assertEqual(self.run_bin("--raw", "-p", "think")[1], b"reasoning here\n\nthe answer\n")
+
+    def test_batch(self):
+        lines = [{"prompt": "sampling"}, {"prompt": "sampling", "seed": 7}, {"prompt": "sampling", "temperature": 0.125}, {"prompt": "sampling", "seed": 0, "temperature": 0, "max_tokens": 300},
+                 {"prompt": "sampling", "temperature": -1}, {"prompt": "sampling", "temperature": 101}, {"prompt": "prompt x"}, {"prompt": "prompt x", "system": "Its own."},
+                 {"messages": [{"role": "user", "content": "prompt y"}], "seed": 3}]
+        rc, out, err = self.run_bin("--batch", "-", "--seed", "99", "--temp", "0.75", "--top-k", "5", "-s", "Common.", data="\n".join(map(json.dumps, lines)))
+        rows = [json.loads(r) for r in out.splitlines()]
+        self.assertEqual((rc, len(rows)), (1, len(lines)))
+        said = "temp {} top-p 1 top-k 5 min-p 0 repeat-penalty 1 seed {} max {}"
+        for row, want in zip(rows, (("0.75", 99, -1), ("0.75", 7, -1), ("0.125", 99, -1), ("0", 0, 300))):
+            self.assertEqual(row["text"], said.format(*want))
+        for row in rows[4:6]:
+            self.assertIn("temperature", row["error"]["message"])
+        self.assertEqual([r["text"] for r in rows[6:]], ["[system]Common.[user]prompt x[assistant]", "[system]Its own.[user]prompt x[assistant]", "[user]prompt y[assistant]"])
+
+    def test_colour_off_a_terminal(self):
+        """NO_COLOR, then CLICOLOR_FORCE, then whether it is a terminal; --color before all."""
+        for env, args, want in (({}, [], False), ({"CLICOLOR_FORCE": "1"}, [], True), ({"CLICOLOR_FORCE": "0"}, [], False), ({"CLICOLOR_FORCE": ""}, [], False),
+                                ({"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, [], False), ({"CLICOLOR_FORCE": "1"}, ["--color=never"], False), ({}, ["--color=always"], True)):
+            rc, out, err = self.run_bin("-p", "think", *args, env=env)
+            self.assertEqual((rc, out, "\x1b[2m" in err), (0, b"the answer\n", want), (env, args))
+
+    def test_hooks_of_tests(self):
+        for name, good, bad in (("HEARTH_LIMITS", ("", "rows=5", "expand=100,rows=7"), ("rows", "rows=", "rows=0", "rows=-1", "rows=5,", "rows=5 ", "expand=x", "columns=3")),
+                                ("HEARTH_FAULT", ("", "alloc:999999", "sync:9+"), ("alloc", "alloc:0", "alloc:x", "what:1", "alloc:1?"))):
+            for text in good:
+                self.assertEqual(self.run_bin("-p", "hi", env={name: text})[0], 0, text)
+            for text in bad:
+                rc, out, err = self.run_bin("-p", "hi", env={name: text})
+                self.assertEqual((rc, out), (2, b""), text)
+                self.assertIn(name, err)
+
+    def test_bench_of_kernels(self):
+        rc, out, err = self.run_bin("--bench", "kernels", "--json")
+        self.assertEqual((rc, err, json.loads(out)), (0, "", [{"kernel": "fake", "level": "scalar", "shape": "1x1", "threads": 1, "gbps": 1.0, "limit": 2.0, "share": 0.5}]))
+        self.assertRegex(self.run_bin("--bench", "kernels")[1].decode(), r"^fake +scalar +1x1 +1 threads +1\.0 GB/s +of +2\.0 +50 %\n$")
+
+    def test_second_interrupt(self):
+        """An answer that does not stop: the second Ctrl-C ends the program at once."""
+        p = subprocess.Popen([driver.BIN, "-p", "stubborn"], env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(p.stdout.read(6), b"deaf0 ")
+        p.send_signal(signal.SIGINT)
+        time.sleep(1)
+        self.assertIsNone(p.poll())
+        begin = time.monotonic()
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=driver.PATIENCE)
+        self.assertEqual(p.returncode, -signal.SIGINT)
+        self.assertLess(time.monotonic() - begin, 5)
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

@@ -1,0 +1,99 @@
+"""The changes of test/mutate: name, what it breaks, the suites of which each must see it, and edits (file, old, new). `old` must
+stand in its file exactly once: as short as that allows, so that it survives other work there. engine/ comes first, in one place."""
+
+CHANGES = []
+
+
+def change(name, breaks, suites, *edits):
+    CHANGES.append({"name": name, "breaks": breaks, "suites": suites.split(), "edits": edits})
+
+
+# --- engine/ ------------------------------------------------------------------------------------------------------------------
+
+BLOCK, PREFILL, WEIGHTS = "engine/layer/block.c", "engine/sched/cpu_prefill.c", "engine/store/weights.c"
+change("mla-head-groups", "every group of heads gets the keys of the first", "positions", (BLOCK, "h * rows, h * rows + c->qk_nope", "0, c->qk_nope"))
+change("mla-group-values", "every group of heads gets the values of the first", "positions", (BLOCK, "h * rows + c->qk_nope, (h + 1) * rows", "c->qk_nope, rows"))
+change("mla-causal-prefix", "behind a prefix a query sees one key too many", "positions", (BLOCK, ".ldo = heads * c->v_dim, .q_pos0 = s->pos", ".ldo = heads * c->v_dim, .q_pos0 = s->pos + (s->pos > 0)"))
+change("mla-rope-key", "the rotary part of an absorbed query is not copied for the last head", "positions", (BLOCK, ".y = w->qc + c->kv_lora, .x = q + c->qk_nope, .n = s->n, .heads = heads", ".y = w->qc + c->kv_lora, .x = q + c->qk_nope, .n = s->n, .heads = heads - 1"))
+change("rope-second-batch", "positions begin anew in each batch of a prompt", "positions", (PREFILL, "w->pos[i] = s.pos + i", "w->pos[i] = i"))
+change("rope-decode", "a decoded token turns as the one before it", "positions", (PREFILL, "w->pos[i] = spans[i].pos", "w->pos[i] = spans[i].pos - 1"))
+change("rope-halves", "DeepSeek's rope pairs halves instead of neighbours", "positions", ("engine/model/deepseek_v3.c", '"rope_interleave", true', '"rope_interleave", false'))
+change("yarn-ramp", "YaRN scales the fast dimensions instead of the slow ones", "positions config", ("engine/model/rope.c", "* ramp + inv_freq[j] * (1 - ramp)", "* (1 - ramp) + inv_freq[j] * ramp"))
+change("yarn-scale", "YaRN's mscale enters the softmax once instead of twice", "positions config", ("engine/model/deepseek_v3.c", "scale *= m * m", "scale *= m"))
+change("scale-stride", "a ragged edge's scale is left out of the stride", "positions", (WEIGHTS, "m->block_cols >= m->cols ? 1 : cols", "m->block_cols >= m->cols ? 1 : m->cols / m->block_cols"))
+change("slot-early", "a slot of the ring is given free before it was used", "positions",
+       ("engine/pipe/ring.c", "int rc = gpu_pair_wait(ring_at(r, k)->off, use_of(r, k), NULL);", "int rc = 0;"),
+       ("engine/pipe/ring.c", "return gpu_pair_wait((*out)->off, use_of(r, k) - 1, s);", "return 0;"))
+change("slot-unready", "experts are used before they have arrived", "positions", ("engine/pipe/ring.c", "return gpu_pair_wait(ring_at(r, k)->on, use_of(r, k), s);", "return 0;"))
+change("stripe-rows", "a rank's two stripes take each other's rows", "positions", ("engine/pipe/pipe.c", "int which[2] = {r->id, 2 * s - 1 - r->id}", "int which[2] = {2 * s - 1 - r->id, r->id}"))
+change("kvring-step", "blocks of keys are not waited for", "positions", ("engine/pipe/kvring.c", "return step ? gpu_pair_wait(", "return 0 ? gpu_pair_wait("))
+change("kvring-host-row", "through the host, keys of another row are fetched", "positions", ("engine/pipe/kvring.c", "(const char *)from.data + y.at : NULL, x.bytes, GPU_H2D", "(const char *)from.data : NULL, x.bytes, GPU_H2D"))
+change("exchange-sums", "a rank adds its own partial sum in place of another's", "positions", ("engine/pipe/exchange.c", "part = x->part;", "part = rows_of(r, r->sum, r);"))
+change("exchange-part", "the parts of an exchange leave a row out", "positions", ("engine/pipe/exchange.c", "(size_t)(k + 1) / EXCHANGE_PARTS - *begin", "(size_t)(k + 1) / EXCHANGE_PARTS - *begin - (*begin > 0)"))
+change("pieces-lse", "merging pieces of attention forgets what they weigh", "positions kcheck_ops", ("cpu/elem.c", "*l = top + logf(sum)", "*l = top"))
+change("scan-negative-nan", "NaN codes with a sign pass", "e2e_bad_weights", ("engine/store/scan.c", "(p[i] & 0x7f) == 0x7f", "p[i] == 0x7f"))
+change("scan-once", "a damaged expert is found by the first turn only", "e2e_refuse", ("engine/store/scan.c", "for (int k = 0; rc && k <", "for (int k = 0; !rc && 0 && k <"))
+change("scan-experts", "routed experts are not looked at", "e2e_bad_weights", ("engine/store/scan.c", "rc = add_expert(s, &b, &s->w->layers[layer].experts[ids[i]], e);", ";"))
+change("tensor-hole", "holes between tensors are accepted", "e2e_bad_weights", ("engine/store/safetensors.c", "if (spans[i].begin != at)", "if (spans[i].begin < at)"))
+change("tensor-end", "a tensor may end behind its file", "e2e_bad_weights", ("engine/store/safetensors.c", "if ((uint64_t)end > room)", "if (0)"))
+change("tensor-size", "a tensor's bytes need not be those of its shape", "e2e_bad_weights", ("engine/store/safetensors.c", "if (t.size != dtype_bytes(t.dtype, count))", "if (0)"))
+change("index-dotdot", "a shard may lie outside its directory", "e2e_bad_weights", ("engine/store/safetensors.c", "memchr(v->string, '/', v->n) ||", ""), ("engine/store/safetensors.c", " || v->string[0] == '.'", ""))
+change("config-unknown-key", "keys that change the computation are ignored", "e2e_refuse config", ("engine/model/config.c", "if (!r.rc) refuse_unknown(&r, c, force);", ""))
+change("family-unknown", "an unknown family is taken for another", "e2e_refuse config", ("engine/model/arch.c", "return NULL;", "return table[0];"))
+change("force-context", "--force does not reach the context's limit", "e2e_refuse", ("engine/engine.c", "p->context > c->max_context && !p->force", "p->context > c->max_context"))
+change("force-memory", "--force does not reach the memory check", "e2e_refuse", ("engine/engine.c", "need > have && !p->force", "need > have"))
+change("memory-unchecked", "a KV cache larger than memory is not refused", "e2e_refuse", ("engine/engine.c", "if (have && need > have &&", "if (0 &&"))
+change("exit-5", "too little memory exits 1", "e2e_refuse", ("engine/base/error.c", "case ERR_MEMORY: return 5;", "case ERR_MEMORY: return 1;"))
+change("sync-directory", "the directory is not synced after a rename", "e2e_commands", ("engine/base/file.c", "sync_fd(dir);", ""))
+change("sync-file", "a file is renamed without having been synced", "e2e_commands e2e_store", ("engine/base/file.c", "if (sync_fd(fd)) goto fail;", ""))
+change("sample-top-p", "top-p is without effect", "sample", ("engine/sample.c", "s->top_p > 0 && s->top_p < 1", "0"))
+change("sample-min-p", "min-p is without effect", "sample", ("engine/sample.c", "if (s->min_p > 0)", "if (0)"))
+change("sample-penalty", "the repeat penalty raises negative logits", "sample", ("engine/sample.c", "logits[id] * penalty", "logits[id] / penalty"))
+change("sample-position", "each position draws the same number", "sample", ("engine/sample.c", "uniform(s->seed, position)", "uniform(s->seed, 0)"))
+change("prefix-too-long", "of a changed prompt one token too many is kept", "engine", ("engine/session.c", "s->n_kv = keep;", "s->n_kv = keep + (keep < r->n - 1);"))
+
+# --- cpu/ ---------------------------------------------------------------------------------------------------------------------
+
+change("experts-one-level", "experts weigh 1 % more at one level", "positions kcheck_ops", ("cpu/experts.c", "g->weights[t], tile", "g->weights[t] * (w->x->level == CPU_AVX2 ? 1.01f : 1), tile"))
+change("attention-causal", "a query sees the key after it", "positions kcheck_ops", ("cpu/attention.c", "end = p - o->k_pos0 + 1,", "end = p - o->k_pos0 + 2,"))
+change("attention-window", "a window is one key too wide", "kcheck_ops", ("cpu/attention.c", "? end - o->window : 0", "? end - o->window - 1 : 0"))
+change("router-group", "groups are ranked by their best expert alone", "positions kcheck_ops", ("cpu/route.c", "size > 1 ? first + second : first", "size > 1 ? first : first"))
+change("router-bias", "the correction bias enters the weights", "positions kcheck_ops", ("cpu/route.c", "sum += weights[k] = score[i];", "sum += weights[k] = score[i] + (o->bias ? o->bias[i] : 0);"))
+change("router-scale", "the routed scaling factor is lost", "positions kcheck_ops", ("cpu/route.c", ": weights[k]) * o->scale", ": weights[k])"))
+change("kv-fp8-scale", "an FP8 cache reads the scale of the head before", "kcheck_ops", ("cpu/elem.c", "*= p->scale[row * (size_t)p->heads + (size_t)h]", "*= p->scale[row * (size_t)p->heads + (size_t)(h ? h - 1 : 0)]"))
+change("gemv-tail", "the last columns of a row are weighed by the block before", "kcheck_kernels positions", ("cpu/gemv_inner.h", "int end = c + PART < edge ? c + PART : edge;", "int end = c + PART;"))
+change("scalar-softmax", "the running sum of a softmax is not corrected", "kcheck_kernels positions", ("cpu/scalar.c", "*sum = *sum * corr + total", "*sum = *sum + total"))
+
+# --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
+
+change("special-injection", "control tokens in a user's text count", "tokenizer", ("tokenizer/added.c", "if (!trie->n || (!text.origin && origin != TEXT_TEMPLATE)) return 0;", "if (!trie->n) return 0;"))
+change("merge-order", "a short word is merged from the right", "tokenizer", ("tokenizer/bpe.c", "if (rank[i] < rank[best]) best = i;", "if (rank[i] <= rank[best]) best = i;"))
+change("merge-long", "a long word forgets pairs made by merging", "tokenizer", ("tokenizer/bpe.c", "for (int side = 0; side < 2; side++) {", "for (int side = 0; side < 1; side++) {"))
+change("template-tools", "the template for tools is not taken", "chat", ("tokenizer/chat.c", "c->tools ? c->tools : c->usual", "c->tools ? c->usual : c->usual"))
+change("thinking-open", "thinking that the prompt has opened is shown as the answer", "parts", ("tokenizer/parts.c", "p->inside = i;\n        p->part = PART_THINKING;", "p->inside = i;"))
+
+# --- cli/ ---------------------------------------------------------------------------------------------------------------------
+
+APP, BATCH, COMMAND, SIG = "cli/app.c", "cli/batch.c", "cli/command.c", "cli/sig.c"
+for option in ("TEMP", "TOP_P", "TOP_K", "MIN_P", "REPEAT_PENALTY", "SEED"):
+    change("option-" + option.lower().replace("_", "-"), "the option does not reach the engine", "e2e_reach", (APP, f"if (v[OPT_{option}].text)", "if (0)"))
+change("option-system", "-s is without effect in one-shot", "e2e_reach", ("cli/oneshot.c", "v[OPT_SYSTEM].text && conv_system", "0 && conv_system"))
+change("option-raw", "--raw goes through the template", "e2e_reach", (APP, "if (a->opts.v[OPT_RAW].on) return 0;", ""), ("cli/oneshot.c", "if (v[OPT_RAW].on) rc", "if (0) rc"))
+change("option-force", "--force does not leave the command line", "e2e_refuse", (APP, ".force = v[OPT_FORCE].on", ".force = false"))
+change("batch-seed", "a line's seed is ignored", "e2e_reach", (BATCH, "if (seed >= 0) q.sampling.seed", "if (0) q.sampling.seed"))
+change("batch-temperature", "a line's temperature is ignored", "e2e_reach", (BATCH, "q.sampling.temperature = (float)temp;", ""))
+change("clicolor-force", "CLICOLOR_FORCE is without effect", "e2e_reach", ("cli/cli.c", "if (force && *force &&", "if (0 &&"))
+change("second-interrupt", "a second Ctrl-C waits like the first", "e2e_reach e2e_commands", (SIG, "(sig == SIGINT ? interrupted : terminated)", "0"))
+change("terminal-restore", "a signal leaves the terminal raw", "e2e_repl e2e_commands", (SIG, "sigset_t set;\n    term_restore();\n    signal(sig, SIG_DFL);\n    sigemptyset", "sigset_t set;\n    signal(sig, SIG_DFL);\n    sigemptyset"))
+change("command-load", "/load opens a chat without its messages", "e2e_commands", (COMMAND, "arg, STORE_LOAD, &t->conv", "arg, STORE_REPLACE, &t->conv"))
+change("command-system", "/system forgets its text", "e2e_commands", (COMMAND, 'strcmp(arg, "-") ? arg : ""', '""'))
+change("command-compact", "/compact drops the summary", "e2e_commands", ("cli/compact.c", "buf_add(&text, summary->data, summary->len);", ""))
+change("compact-rest", "/compact drops what did not fit into the summary", "e2e_commands", ("cli/compact.c", ".n = t->conv.n - t->summarised", ".n = 0"))
+change("command-bg", "/bg answers in the foreground", "e2e_commands", (COMMAND, "repl_send(r, arg, strlen(arg), true)", "repl_send(r, arg, strlen(arg), false)"))
+change("filter-c1", "8-bit control sequences reach the terminal", "filter e2e_oneshot", ("cli/render.c", "if (c1 || bidi)", "if (bidi)"))
+change("store-checksum", "a damaged chat is opened", "e2e_store", ("cli/store.c", "if (memcmp(want, data, head_size))", "if (0)"))
+change("store-lock", "two programs write one chat", "e2e_store", ("cli/store.c", "if (flock(fd, LOCK_EX | LOCK_NB))", "if (0)"))
+change("stop-split", "a stop string over two tokens is shown", "e2e_oneshot", ("cli/turn.c", "k)) hold = k;", "k)) hold = 0;"))
+change("line-kill", "Ctrl-U erases from the start of the text", "line", ("cli/line.c", "erase(l, row_begin(l), l->cursor, true)", "erase(l, 0, l->cursor, true)"))
+change("line-yank", "Ctrl-Y brings back one byte too few", "line", ("cli/line.c", "l->killed.data : \"\", l->killed.len)", "l->killed.data : \"\", l->killed.len ? l->killed.len - 1 : 0)"))
+change("bench-sessions", "--bench counts one session's tokens for all", "e2e_bench", ("cli/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
