@@ -199,6 +199,7 @@ static bool any_on_device(const struct step *s) {
 }
 
 static int walk(struct step *s, int n, int32_t *top, struct error *e) {
+    if (!any_on_device(s)) processor_read(s->m, s->m->w->bytes_dense);
     for (int i = 0; i < s->n_micros; i++) {
         struct step_micro *m = &s->micro[i];
         TRY(processor_begin(s->m, &m->host, m->n, s->cancel, e));

@@ -97,9 +97,8 @@ int main(int argc, char **argv) {
     struct machine *m = &engine->machine;
     struct config *c = &engine->weights.config;
     struct kv kv[SESSIONS];
-    struct span spans[SESSIONS];
-    int32_t tokens[SESSIONS], top[SESSIONS];
-    float *logits = mem_alloc((size_t)n * (size_t)c->vocab * sizeof *logits);
+    struct step_span spans[SESSIONS];
+    int32_t tokens[SESSIONS];
     vocab = c->vocab;
     for (int s = 0; s < n; s++) {
         if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e)) return fail(&e);
@@ -107,7 +106,7 @@ int main(int argc, char **argv) {
             memset(kv[s].k[l].data, 0x3c, (size_t)arg[1] * (size_t)kv[s].k[l].heads * (size_t)kv[s].k[l].dim * 2);
             memset(kv[s].v[l].data, 0x3c, (size_t)arg[1] * (size_t)kv[s].v[l].heads * (size_t)kv[s].v[l].dim * 2);
         }
-        spans[s] = (struct span){.k = kv[s].k, .v = kv[s].v, .row = s, .n = 1, .pos = arg[1]};
+        spans[s] = (struct step_span){.kv = &kv[s], .tokens = &tokens[s], .n = 1};
     }
     kernels_fill(&k, cpu_level_best());
     part = ((size_t)256 << 20) / (size_t)pool_threads(engine->pool) / 32768 * 32768;
@@ -121,7 +120,7 @@ int main(int argc, char **argv) {
         for (int s = 0; s < n; s++) tokens[s] = (i % steps * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
         if (i == warm) memset(kinds, 0, sizeof kinds), m->cpu->ops = &outer;
         double before = i >= warm ? read_once(engine->pool) : 0, bytes = (double)atomic_load(&m->bytes_read), t = clock_now();
-        if (decode_step(m, spans, tokens, n, logits, top, NULL, &e)) return fail(&e);
+        if (step_run(m->step, STEP_CPU, spans, n, NULL, &e)) return fail(&e);
         t = clock_now() - t;
         if (i < warm) continue;
         bytes = (double)atomic_load(&m->bytes_read) - bytes;

@@ -1,11 +1,12 @@
 /* A sequence's logits against a reference, however the sequence is cut: whole, as prefills that each go on behind the rows of
- * the one before, and token by token; on the processor at every level it has, and on emulated devices.
+ * the one before, and token by token; on the processor at every level it has, on emulated devices, and on both at once.
  * usage: pieces DIR TOKENS REFERENCE    TOKENS: ids between commas. REFERENCE: a file of float32 [tokens, columns]; the columns
  * are spread evenly over the vocabulary, beginning with 0. Exit 1 when one is further off than its level may be. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cpu/gemm.h"
 #include "engine/base/log.h"
@@ -26,14 +27,20 @@ static double largest;
 
 static const struct {
     const char *gpus; /* of `emu`; NULL: the processor */
-    const struct mode *mode;
+    const struct mode *mode; /* of the prefills */
+    enum step_cut cut;       /* of the rest */
+    const char *split;
 } places[] = {
-    {NULL, &mode_cpu},
-    {"emu:1,cpu=scalar,chunk=7", &mode_slp},
-    {"emu:1,cpu=avx2,ring=2", &mode_slp},
-    {"emu:2,cpu=scalar", &mode_dslp},
-    {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp},
-    {"emu:4,cpu=avx2,alltoall", &mode_dslp},
+    {NULL, &mode_cpu, STEP_CPU},
+    {"emu:1,cpu=scalar,chunk=7", &mode_slp, STEP_CPU},
+    {"emu:1,cpu=avx2,ring=2", &mode_slp, STEP_HYBRID},
+    {"emu:2,cpu=scalar", &mode_dslp, STEP_HYBRID},
+    {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp, STEP_CPU},
+    {"emu:4,cpu=avx2,alltoall", &mode_dslp, STEP_DUAL},
+    {"emu:1,cpu=scalar", &mode_blend, STEP_HYBRID, "host"},
+    {"emu:1,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"},
+    {"emu:1,cpu=avx2", &mode_blend, STEP_CPU, "trimoe"},
+    {"emu:1,cpu=scalar,bw=1", &mode_blend, STEP_DUAL, "hybrimoe"},
 };
 /* Where a prefill ends, in 24ths of the sequence; what is left is decoded. */
 static const int cuts[][4] = {{24}, {8, 24}, {1, 11, 12, 24}, {13}};
@@ -59,22 +66,48 @@ static int by_size(const void *a, const void *b) {
     return isnan(y) ? -1 : isnan(x) ? 1 : (x > y) - (x < y);
 }
 
-static int run(struct engine *e, const struct mode *mode, const int *cut, struct rows *r, struct error *err) {
-    struct session *s;
+static int prefill(struct machine *m, const struct mode *mode, struct prefill_job *j, struct error *err) {
+    int rc = mode->open(m, j, err);
+    if (rc) return rc;
+    do {
+        while (!atomic_load(&j->ready)) usleep(100);
+    } while ((rc = mode->advance(m, j, err)) == PREFILL_MORE);
+    mode->close(m, j);
+    return rc;
+}
+
+/* The rest a token at a time, and beside it another session that is as long, so that there are two rows to cut. */
+static int decode(struct engine *e, enum step_cut cut, struct session *s, struct session *other, int at, struct rows *r, struct error *err) {
+    int rc = 0;
+    for (_Atomic int never = 0; at < n_tokens && !rc; at++) {
+        struct step_span spans[2] = {{.kv = &s->kv, .tokens = &tokens[at], .pos = at, .n = 1}, {.kv = &other->kv, .tokens = &tokens[at], .pos = at, .n = 1}};
+        rc = step_run(e->machine.step, cut, spans, cut == STEP_DUAL ? 2 : 1, &never, err);
+        if (!rc && step_ran(e->machine.step) != cut) rc = error_set(err, ERR_RUNTIME, "the step ran otherwise");
+        if (!rc) rc = take(r, at, spans[0].logits);
+    }
+    return rc;
+}
+
+static int run(struct engine *e, int place, const int *cut, struct rows *r, struct error *err) {
+    struct session *s[2];
     float *logits = mem_alloc((size_t)r->vocab * sizeof *logits);
     _Atomic int never = 0;
-    int at = 0, rc = logits ? session_open(e, &s, err) : ERR_MEMORY;
+    int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == STEP_DUAL ? 2 : 1;
+    if (!rc && (rc = session_open(e, &s[1], err))) session_close(&s[0]);
     if (rc) return rc;
-    for (int i = 0; i < 4 && cut[i] && !rc; i++) {
-        int end = n_tokens * cut[i] / 24;
-        rc = mode->prefill(&e->machine, &(struct prefill_job){.kv = &s->kv, .tokens = tokens + at, .pos = at, .n = end - at, .all = take, .all_ctx = r, .cancel = &never}, err);
-        at = end;
+    for (int k = both; k-- > 0 && !rc;) { /* the first is the one that is looked at */
+        r->next = at = 0;
+        for (int i = 0; i < 4 && cut[i] && !rc; i++) {
+            int end = n_tokens * cut[i] / 24;
+            step_rewind(e->machine.step, &s[k]->kv, at);
+            rc = prefill(&e->machine, places[place].mode, &(struct prefill_job){.kv = &s[k]->kv, .tokens = tokens + at, .pos = at, .n = end - at, .last = logits, .all = take,
+                                                                                .all_ctx = r, .cancel = &never}, err);
+            at = end;
+        }
     }
-    for (int32_t top; at < n_tokens && !rc; at++) {
-        struct span span = {.k = s->kv.k, .v = s->kv.v, .n = 1, .pos = at};
-        if (!(rc = decode_step(&e->machine, &span, &tokens[at], 1, logits, &top, &never, err))) rc = take(r, at, logits);
-    }
-    session_close(&s);
+    if (!rc) rc = decode(e, places[place].cut, s[0], s[1], at, r, err);
+    session_close(&s[0]);
+    session_close(&s[1]);
     mem_free(logits);
     return rc;
 }
@@ -84,7 +117,7 @@ static void quiet(void *ctx, enum log_level level, const char *text) {}
 static void check(const char *dir, int place, int level) {
     struct error err = {0};
     struct engine *e;
-    struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .context = MAX_TOKENS};
+    struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
     const char *where = places[place].gpus ? places[place].gpus : "processor";
     const struct gemm *products = gemm_for((enum cpu_level)level);
     if (engine_open(&e, &p, &err)) {
@@ -95,7 +128,7 @@ static void check(const char *dir, int place, int level) {
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         static struct rows r;
         r = (struct rows){.vocab = engine_info(e)->vocab};
-        int rc = run(e, places[place].mode, cuts[i], &r, &err);
+        int rc = run(e, place, cuts[i], &r, &err);
         qsort(r.off, (size_t)n_tokens, sizeof *r.off, by_size);
         double off = products->bf16 ? r.off[n_tokens / 2] : r.off[n_tokens - 1];
         bool ok = !rc && r.next == n_tokens && off <= (products->bf16 ? bf16_bound : float_bound);
