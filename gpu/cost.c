@@ -1,7 +1,22 @@
 #include "gpu/cost.h"
 
+#include <math.h>
+
 static double mat_work(const struct mat *m) { return m->data ? 2.0 * m->rows * m->cols : 0; }
 static double size_of(const struct mat *m) { return m->data ? (double)mat_bytes(m) : 0; }
+
+static void add_expert(const struct expert *x, double *flops, double *bytes) {
+    *flops += mat_work(&x->gate) + mat_work(&x->up) + mat_work(&x->down);
+    *bytes += size_of(&x->gate) + size_of(&x->up) + size_of(&x->down);
+}
+static void expert_work(const struct op_experts *a, int id, double *flops, double *bytes) { /* all its shards */
+    const struct expert_shards *s = a->shards;
+    for (int node = 0; s && node < s->n_nodes; node++) add_expert(&s->part[id * s->n_nodes + node], flops, bytes);
+    if (!s) add_expert(&a->experts[id], flops, bytes);
+}
+
+/* Experts that n tokens choose, expected, when all are alike. */
+static double distinct(double n, int topk, int n_experts) { return n_experts * (1 - pow(1 - (double)topk / n_experts, n)); }
 
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window) {
     /* Query i sees the keys k_pos0 .. min(q_pos0 + i, k_pos0 + n_keys - 1), the last `window` of them where set. */
@@ -26,6 +41,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
         double heads = a->batch > 1 ? a->batch : 1;
         w.flops = heads * a->n * mat_work(&a->w);
         w.bytes = heads * (size_of(&a->w) + 4.0 * a->n * ((double)a->w.rows + a->w.cols));
+        w.rows = a->n;
         break;
     }
     case OP_ROPE_TABLE: w.bytes = 8.0 * u->rope_table.n * u->rope_table.half; break;
@@ -46,16 +62,23 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
     case OP_ROUTE: w.bytes = 4.0 * u->route.n * u->route.n_experts; break;
     case OP_EXPERTS: {
         const struct op_experts *a = &u->experts;
-        double row = 8.0 * a->n * a->hidden;
-        if (a->ids && a->n_experts > 0) {
-            const struct expert *e = &a->experts[0];
-            double picks = (double)a->n * a->topk, touched = picks < a->n_experts ? picks : a->n_experts;
-            w.flops += picks * (mat_work(&e->gate) + mat_work(&e->up) + mat_work(&e->down));
-            w.bytes += touched * (size_of(&e->gate) + size_of(&e->up) + size_of(&e->down)) + row * a->topk;
+        double row = 8.0 * a->n * a->hidden, share = a->share > 0 ? (double)a->share : 1, flops = 0, bytes = 0;
+        if (a->ids && a->n > 0 && a->n_experts > 0) {
+            double picks = share * a->n * a->topk, read = share * distinct(a->n, a->topk, a->n_experts);
+            int some = 0;
+            while (!a->shards && some < a->n_experts - 1 && !a->experts[some].gate.data) some++; /* one that is there */
+            expert_work(a, some, &flops, &bytes);
+            w.flops = picks * flops;
+            w.bytes = read * bytes + picks * 8.0 * a->hidden;
+            w.rows = picks / read;
         }
         if (a->shared) {
-            w.flops += a->n * (mat_work(&a->shared->gate) + mat_work(&a->shared->up) + mat_work(&a->shared->down));
-            w.bytes += size_of(&a->shared->gate) + size_of(&a->shared->up) + size_of(&a->shared->down) + row;
+            flops = bytes = 0;
+            if (a->shards) expert_work(a, a->n_experts, &flops, &bytes);
+            else add_expert(a->shared, &flops, &bytes);
+            w.shared.flops = a->n * flops;
+            w.shared.bytes = bytes + row;
+            w.shared.rows = a->n;
         }
         break;
     }
@@ -66,17 +89,20 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
     case OP_GATHER: w.bytes = 8.0 * u->gather.n * u->gather.dim; break;
     case OP_FFN: {
         const struct op_ffn *a = &u->ffn;
-        w.flops = a->n * (mat_work(&a->expert.gate) + mat_work(&a->expert.up) + mat_work(&a->expert.down));
-        w.bytes = size_of(&a->expert.gate) + size_of(&a->expert.up) + size_of(&a->expert.down) + 8.0 * a->n * a->hidden;
+        add_expert(&a->expert, &w.flops, &w.bytes);
+        w.flops *= a->n;
+        w.bytes += 8.0 * a->n * a->hidden;
+        w.rows = a->n;
         break;
     }
     case OP_GROUP: { /* activations narrowed once and read twice, results written apart, then added */
         const struct op_group *a = &u->group;
         for (int k = 0; k < a->n; k++) {
-            const struct expert *e = &a->expert[k];
-            double n = a->begin[k + 1] - a->begin[k];
-            w.flops += n * (mat_work(&e->gate) + mat_work(&e->up) + mat_work(&e->down));
-            if (n > 0) w.bytes += size_of(&e->gate) + size_of(&e->up) + size_of(&e->down) + 24.0 * n * a->hidden;
+            double n = a->begin[k + 1] - a->begin[k], flops = 0, bytes = 0;
+            add_expert(&a->expert[k], &flops, &bytes);
+            w.flops += n * flops;
+            if (n > 0) w.bytes += bytes + 24.0 * n * a->hidden;
+            if (n > w.rows) w.rows = n;
         }
         break;
     }
@@ -87,11 +113,22 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
     return w;
 }
 
+static double at(const struct gpu_curve *c, double rows) {
+    if (rows <= (double)c->rows[0]) return (double)c->value[0];
+    for (int i = 1; i < c->n; i++)
+        if (rows <= (double)c->rows[i]) {
+            double t = log(rows / (double)c->rows[i - 1]) / log((double)c->rows[i] / (double)c->rows[i - 1]);
+            return (double)c->value[i - 1] * pow((double)c->value[i] / (double)c->value[i - 1], t);
+        }
+    return (double)c->value[c->n - 1];
+}
+double cost_bw(const struct cost_machine *m, double rows) { return m->bw_rows.n && rows > 0 ? at(&m->bw_rows, rows) : m->bw; }
+static double cost_flops(const struct cost_machine *m, double rows) { return m->flops_rows.n && rows > 0 ? at(&m->flops_rows, rows) : m->flops; }
+static double over(double work, double rate) { return rate > 0 ? work / rate : 0; }
+
 double cost_seconds(const struct cost_machine *m, enum op_code code, const union op_args *a) {
     struct cost_work w = cost_work(code, a);
-    double t = 0;
-    if (m->flops > 0) t += w.flops / m->flops;
-    if (m->attn > 0) t += w.attn / m->attn;
-    double mem = m->bw > 0 ? w.bytes / m->bw : 0;
+    double t = over(w.flops, cost_flops(m, w.rows)) + over(w.shared.flops, cost_flops(m, w.shared.rows)) + over(w.attn, m->attn);
+    double mem = over(w.bytes, cost_bw(m, w.rows)) + over(w.shared.bytes, cost_bw(m, w.shared.rows));
     return m->launch + (t > mem ? t : mem);
 }

@@ -4,19 +4,27 @@
 #include <stddef.h>
 
 #include "gpu/ops.h"
+#include "gpu/spec.h"
 
 struct cost_machine { /* rates as reached, not as advertised; 0: takes no time */
     double flops;      /* FLOP/s of linear operations and expert feed-forwards */
     double attn;       /* FLOP/s of attention */
     double bw;         /* bytes/s of device memory */
     double launch;     /* seconds an operation takes by itself */
+    struct gpu_curve bw_rows, flops_rows; /* with points: in place of bw and flops where weights are multiplied */
 };
 struct cost_work { /* what an operation asks for */
     double flops, attn; /* of the two kinds */
     double bytes;       /* moved to and from device memory */
+    double rows;        /* that each weight meets; 0: there are none */
+    struct {
+        double flops, bytes, rows; /* the shared expert beside the routed ones; not in the above */
+    } shared;
 };
+/* Routed experts: as many as n tokens are expected to choose, each read once; op_experts.ids is not looked at. */
 struct cost_work cost_work(enum op_code code, const union op_args *a);
-/* launch + the longest of arithmetic and memory */
+double cost_bw(const struct cost_machine *m, double rows);
+/* launch + the longer of arithmetic and memory */
 double cost_seconds(const struct cost_machine *m, enum op_code code, const union op_args *a);
 /* Pairs (query, key) that causal attention computes for n queries from q_pos0 on over n_keys keys from k_pos0 on. */
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window);

@@ -80,6 +80,7 @@ static size_t block_after(const struct emu *g, const char *p) { /* index of the 
 }
 
 bool emu_owns(struct emu *g, const void *p, size_t size) {
+    if (g->host) return true;
     pthread_mutex_lock(&g->lock);
     size_t i = block_after(g, p);
     bool ok = i > 0 && (size_t)((const char *)p - g->blocks[i - 1].p) + size <= g->blocks[i - 1].size;
@@ -196,13 +197,16 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     struct emu *g = mem_calloc(1, sizeof *g);
     if (!g) return error_set(e, ERR_MEMORY, "no memory for an emulated device");
     g->spec = *spec;
-    if (spec->is_virtual) virtual_defaults(&g->spec);
+    g->host = rank == GPU_HOST;
+    if (g->host) g->spec.mem = g->spec.mem ? g->spec.mem : SIZE_MAX;
+    else if (spec->is_virtual) virtual_defaults(&g->spec);
     else if (!g->spec.mem) g->spec.mem = (size_t)8 << 30;
-    g->machine = (struct cost_machine){g->spec.flops, g->spec.attn, g->spec.bw, g->spec.launch};
+    g->machine = (struct cost_machine){g->spec.flops, g->spec.attn, g->spec.bw, g->spec.launch, {0}, {0}};
+    if (g->host) g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows;
     g->slowed = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
-    g->base.info = (struct gpu_info){.rank = rank, .id = spec->id[rank], .mem = g->spec.mem, .is_virtual = spec->is_virtual,
+    g->base.info = (struct gpu_info){.rank = rank, .id = g->host ? GPU_HOST : spec->id[rank], .mem = g->spec.mem, .is_virtual = spec->is_virtual,
         .peer = !spec->nopeer, .h2d = g->spec.h2d, .d2h = g->spec.d2h, .link = g->spec.peer};
-    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s", spec->is_virtual ? ", virtual time" : "");
+    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->host ? " processor" : "", spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
     emu_clock();
     *out = &g->base;

@@ -23,6 +23,7 @@ struct emu {
     struct gpu base;
     struct gpu_spec spec;
     struct cost_machine machine;
+    bool host;   /* the processor, in virtual time */
     bool slowed; /* real time, but operations last as long as the machine says */
     pthread_mutex_t lock; /* all below */
     struct emu_block *blocks; /* by address */

@@ -81,10 +81,10 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     }
     struct emu_link *l = peer ? &g->peer : c->copy.dir == GPU_H2D ? &g->h2d : &g->d2h;
     double rate = peer ? g->spec.peer : c->copy.dir == GPU_H2D ? g->spec.h2d : g->spec.d2h;
-    bool inside = fill || (!peer && c->copy.dir == GPU_D2D);
+    bool inside = fill || g->host || (!peer && c->copy.dir == GPU_D2D);
     double end;
     if (inside) {
-        double d = g->machine.launch + (g->machine.bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / g->machine.bw : 0);
+        double bw = cost_bw(&g->machine, 1), d = g->machine.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
         end = (g->spec.is_virtual ? s->t : emu_clock()) + d;
     } else {
         end = link_take(s, l, rate, size);

@@ -33,7 +33,8 @@ int gpu_describe(char *out, size_t size) {
 
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e) {
     *g = NULL;
-    if (rank < 0 || rank >= spec->n) return error_set(e, ERR_USAGE, "device %d of %d asked for", rank, spec->n);
+    bool host = rank == GPU_HOST && spec->host && spec->emu && spec->is_virtual;
+    if (!host && (rank < 0 || rank >= spec->n)) return error_set(e, ERR_USAGE, "device %d of %d asked for", rank, spec->n);
     const struct gpu_backend *b = find(spec->emu ? "emu" : "cuda");
     if (!b) return error_set(e, ERR_USAGE, "this build has no CUDA backend (nvcc was not found); use --gpus none or emu:N");
     int r = b->open(g, spec, rank, e);

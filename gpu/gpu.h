@@ -32,7 +32,7 @@ struct gpu_info {
     double h2d, d2h, link;  /* bytes/s as given or from the bus; 0 unknown */
 };
 
-int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e);
+int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e); /* rank GPU_HOST: see gpu_spec.host */
 void gpu_close(struct gpu **g);
 const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);

@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 
-enum { GPU_MAX = 8 };
+enum { GPU_MAX = 8, GPU_HOST = -1 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
 /* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
@@ -18,6 +18,13 @@ enum gpu_math { GPU_BF16, GPU_F32, GPU_FP8 };
 /* Who computes them: our kernels read weights as they are stored; cuBLAS gets them expanded to BF16 first, which pays off for
  * many tokens (AUTO chooses by their number). */
 enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
+/* A rate over the rows that each weight of a product meets: straight lines between points on paper with both scales
+ * logarithmic, flat outside. n 0: the plain rate beside it, whatever the rows. */
+enum { GPU_POINTS = 12 };
+struct gpu_curve {
+    int n;
+    float rows[GPU_POINTS], value[GPU_POINTS]; /* rows rising; bytes/s or FLOP/s */
+};
 struct gpu_spec {
     int n; /* ranks; 0: none */
     bool emu, is_virtual, nopeer;
@@ -30,6 +37,10 @@ struct gpu_spec {
     double h2d, d2h, peer;      /* bytes/s; 0: unlimited */
     double flops, attn, bw;     /* FLOP/s of linear operations and attention, bytes/s of memory; 0: as fast as it goes */
     double launch;              /* seconds an operation costs by itself */
+    /* emu, virtual: the processor of the machine, opened as rank GPU_HOST and no device of --gpus. Its memory is the host's: any
+     * pointer will do and nothing is read, no ids either; copies cost bandwidth alone. Nothing is assumed: a rate of 0 takes no time. */
+    bool host;
+    struct gpu_curve bw_rows, flops_rows; /* of products and experts, in place of bw and flops */
     int threads, level;         /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
     int ring, chunk;            /* stream-loading's slots and rows at once, for tests; 0: chosen */
     bool all_to_all;            /* emu: standard expert parallelism in place of SmallEP, to measure the difference */

@@ -164,6 +164,7 @@ struct op_experts {
     const struct expert_shards *shards; /* NULL: whole. Else it is what is computed; the CPU alone takes it */
     const uint8_t *late;          /* NULL, or [n_experts]: not 0 where the weights are still being read: begun last */
     int n, topk, n_experts, hidden;
+    float share; /* of the choices, those computed here, as far as is known beforehand; 0: all. What a cost model goes by */
 };
 
 /* Element-wise, m numbers in a row, n rows */

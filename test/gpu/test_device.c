@@ -95,6 +95,89 @@ static void costs(void) {
     CHECK(fabs(cost_seconds(&m, OP_ADD, &a) - (1e-6 + 12e6 / 1e9)) < 1e-12);
 }
 
+/* The processor in virtual time: hand-computed. Experts of 128 x 256 in 3 matrices of one byte a weight: 98,304 bytes and 196,608
+ * FLOP a row; 8 of them, 2 a token. */
+static struct mat bytes_of(int rows, int cols) {
+    return (struct mat){.data = "", .stride = (size_t)cols, .rows = rows, .cols = cols, .row_step = 1, .dtype = DT_E4M3};
+}
+static double run_for(struct gpu_stream *s, enum op_code code, const union op_args *a) {
+    static double before;
+    struct gpu_event *ev;
+    struct error e = {0};
+    if ((a && op_run(gpu_stream_exec(s), code, a)) || gpu_event_open(gpu_stream_gpu(s), &ev, &e) || gpu_event_record(ev, s) || gpu_event_sync(ev)) return -1;
+    double t = gpu_event_time(ev), took = t - before;
+    before = t;
+    gpu_event_close(&ev);
+    return took;
+}
+static void processor(void) {
+    struct gpu_spec s = {.emu = true, .is_virtual = true, .host = true, .launch = 1e-6, .bw = 40e9, .attn = 1e12,
+        .bw_rows = {3, {1, 4, 16}, {1e9f, 5e8f, 2e8f}}, .flops_rows = {1, {1}, {1e12f}}};
+    struct gpu *g, *card;
+    struct gpu_stream *a, *b;
+    struct gpu_number *n, *back;
+    struct error e = {0};
+    struct expert table[8], dense = {bytes_of(64, 256), bytes_of(64, 256), bytes_of(256, 64)};
+    for (int i = 0; i < 8; i++) table[i] = (struct expert){bytes_of(128, 256), bytes_of(128, 256), bytes_of(256, 128)};
+    CHECK(gpu_open(&g, &s, 0, &e) == ERR_USAGE && !gpu_open(&g, &s, GPU_HOST, &e) && !gpu_stream_open(g, &a, "host", false, NULL, &e));
+    float *nowhere = (float *)64; /* nothing is read, no choice either */
+    union op_args x = {.experts = {.y = nowhere, .x = nowhere, .ids = (const int32_t *)nowhere, .weights = nowhere, .experts = table, .n = 1, .topk = 2,
+                           .n_experts = 8, .hidden = 256}};
+    run_for(a, OP_EXPERTS, NULL);
+    double one = 98304, row = 8 * 256; /* bytes of an expert; of a choice's activations */
+    CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + 2 * (one + row) / 1e9)) < 1e-11);
+    x.experts.n = 2; /* 8 (1 - (6 / 8)^2) = 3.5 experts, 4 / 3.5 rows each */
+    double rate = 1e9 * pow(0.5, log(4 / 3.5) / log(4));
+    CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (3.5 * one + 4 * row) / rate)) < 1e-10);
+    x.experts.share = 0.25f; /* a quarter of them is computed here */
+    CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (0.875 * one + row) / rate)) < 1e-10);
+    x.experts.shared = &dense; /* half of an expert, for both tokens: 2 rows */
+    CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (0.875 * one + row) / rate + (one / 2 + 2 * row) / (1e9 / sqrt(2)))) < 1e-10);
+    x.experts.ids = NULL;
+    x.experts.n = 16;
+    CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (one / 2 + 16 * row) / 2e8)) < 1e-10);
+    /* whole experts are in their shards when cut by node */
+    struct expert half[18];
+    for (int i = 0; i < 18; i++) half[i] = (struct expert){bytes_of(64, 256), bytes_of(64, 256), bytes_of(256, 64)};
+    struct expert_shards cut = {half, 2};
+    x.experts = (struct op_experts){.y = nowhere, .x = nowhere, .ids = (const int32_t *)nowhere, .weights = nowhere, .experts = table, .shards = &cut, .n = 1,
+        .topk = 2, .n_experts = 8, .hidden = 256};
+    CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + 2 * (one + row) / 1e9)) < 1e-11);
+    union op_args l = {.linear = {.y = nowhere, .x = nowhere, .w = bytes_of(1000, 1000), .n = 64, .ldx = 1000, .ldy = 1000}}; /* 16 and more: 0.2 GB/s */
+    CHECK(fabs(run_for(a, OP_LINEAR, &l) - (1e-6 + (1e6 + 64 * 8000) / 2e8)) < 1e-9);
+    union op_args t = {.attention = {.out = nowhere, .q = nowhere, .k = {nowhere, NULL, 1, 64, DT_BF16}, .v = {nowhere, NULL, 1, 64, DT_BF16}, .n = 1,
+                           .n_heads = 4, .v_dim = 64, .ldq = 256, .ldo = 256, .q_pos0 = 999, .n_keys = 1000, .scale = 1}}; /* 256 kB at 40 GB/s */
+    CHECK(fabs(run_for(a, OP_ATTENTION, &t) - (1e-6 + (256e3 + 2048) / 40e9)) < 1e-10);
+    CHECK(!gpu_copy(a, nowhere, nowhere, 1000, GPU_H2D) && fabs(run_for(a, OP_ADD, NULL) - (1e-6 + 2000 / 1e9)) < 1e-11);
+    /* beside a device with a clock of its own: rows over, experts here, sums back */
+    struct gpu_spec d;
+    void *p;
+    CHECK(!gpu_parse(&d, "emu:1,virtual,d2h=1,h2d=1,bw=1,launch=1", &e) && !gpu_open(&card, &d, 0, &e) && !gpu_stream_open(card, &b, "card", false, NULL, &e));
+    CHECK(!gpu_number_open(g, &n, &e) && !gpu_number_open(card, &back, &e) && !gpu_alloc(card, &p, 1 << 20, &e));
+    struct gpu_event *ev;
+    CHECK(!gpu_event_open(card, &ev, &e) && !gpu_event_record(ev, a) && !gpu_event_sync(ev));
+    double begin = gpu_event_time(ev);
+    gpu_number_write(n, 1, a); /* the card begins when the processor is done with the last */
+    gpu_number_wait(n, 1, b);
+    gpu_copy(b, nowhere, p, 1000000, GPU_D2H);
+    gpu_number_write(back, 1, b);
+    gpu_number_wait(back, 1, a);
+    x.experts.shards = NULL;
+    op_run(gpu_stream_exec(a), OP_EXPERTS, &x);
+    gpu_number_write(n, 2, a);
+    gpu_number_wait(n, 2, b);
+    gpu_copy(b, p, nowhere, 500000, GPU_H2D);
+    CHECK(!gpu_event_record(ev, b) && !gpu_event_sync(ev) && fabs(gpu_event_time(ev) - begin - (1e-3 + 1e-6 + 2 * (one + row) / 1e9 + 0.5e-3)) < 1e-9);
+    gpu_event_close(&ev);
+    gpu_stream_close(&a);
+    gpu_stream_close(&b);
+    gpu_number_close(&n);
+    gpu_number_close(&back);
+    gpu_free(card, p);
+    gpu_close(&card);
+    gpu_close(&g);
+}
+
 static void copies(void) {
     static char memory[4096];
     struct pipe_run runs[8];
@@ -261,6 +344,7 @@ static void pairs(void) {
 int main(void) {
     parsing();
     costs();
+    processor();
     copies();
     plans();
     memory();
