@@ -68,35 +68,31 @@ static void share_out(struct rank *r) {
     r->last = (int)((int64_t)r->p->c->n_experts * (r->id + 1) / s);
 }
 
-static size_t module_bytes(const struct rank *r, int layer, enum module which, const void *src) {
+/* The most that one such module takes in a slot. */
+static size_t max_module(const struct rank *r, enum module which) {
     struct pipe_range ranges[MODULE_RANGES];
     struct pipe_run runs[MODULE_RANGES];
     struct layer view; /* or an expert, which is smaller */
-    size_t bytes;
-    pipe_runs(ranges, module_ranges(r->p->c, layer, which, src, &view, ranges), runs, &bytes);
-    return (bytes + 255) & ~(size_t)255;
-}
-/* The largest of the modules that pass through each ring. */
-static void max_modules(const struct rank *r, struct pipe_need *need) {
+    size_t most = 0, bytes;
     for (int l = 0; l < r->p->c->n_layers; l++) {
         const struct layer *y = &r->p->job->w->layers[l];
-        size_t attention = module_bytes(r, l, MODULE_ATTENTION, y), ffn = module_bytes(r, l, MODULE_FFN, y);
-        if (attention > need->dense_bytes) need->dense_bytes = attention;
-        if (ffn > need->dense_bytes) need->dense_bytes = ffn;
-        for (int i = r->first; i < r->last && y->experts; i++) {
-            size_t expert = module_bytes(r, l, MODULE_EXPERT, &y->experts[i]);
-            if (expert > need->expert_bytes) need->expert_bytes = expert;
+        int last = which != MODULE_EXPERT ? r->first + 1 : y->experts ? r->last : 0;
+        for (int i = r->first; i < last; i++) {
+            const void *src = which == MODULE_EXPERT ? (const void *)&y->experts[i] : y;
+            pipe_runs(ranges, module_ranges(r->p->c, l, which, src, &view, ranges), runs, &bytes);
+            most = bytes > most ? bytes : most;
         }
     }
+    return (most + 255) & ~(size_t)255;
 }
 
 static int make_plan(struct rank *r, struct error *e) {
     struct pipe *p = r->p;
     const struct gpu_spec *spec = &p->job->set->spec;
+    size_t attention = max_module(r, MODULE_ATTENTION), ffn = max_module(r, MODULE_FFN);
     struct pipe_need need = {.n = r->n, .total = p->job->pos + p->job->n, .all = p->job->n, .experts = r->last - r->first,
-        .chunk = spec->chunk, .ring = spec->ring,
+        .expert_bytes = max_module(r, MODULE_EXPERT), .dense_bytes = attention > ffn ? attention : ffn, .chunk = spec->chunk, .ring = spec->ring,
         .kv_row_bytes = kv_row_bytes(p->c, 0, p->job->k[0].dtype)};
-    max_modules(r, &need);
     if (!spec->emu || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantised matrices, feed-forward pieces, cuBLAS */
     int rc = pipe_plan(&r->plan, p->c, &need, gpu_mem_free(r->g), e);
     if (rc) return rc;

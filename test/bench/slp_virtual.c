@@ -77,12 +77,11 @@ static void build(int layers, int dense) {
     for (int l = 0; l < layers; l++) {
         struct layer *y = &model.layers[l];
         c->layer[l].moe = l >= dense;
-        y->attn_norm = floats(7168), y->ffn_norm = floats(7168);
-        y->q_a = fp8(1536, 7168), y->q_a_norm = floats(1536), y->q_b = fp8(128 * 192, 1536);
-        y->kv_a = fp8(576, 7168), y->kv_a_norm = floats(512), y->kv_b = fp8(128 * 256, 512), y->o = fp8(7168, 128 * 128);
-        y->dense = expert(l < dense ? 18432 : 2048, 7168);
+        struct param list[PARAMS_MAX];
+        for (int i = 0, n = params_list(c, l, MODULE_LAYER, list); i < n; i++)
+            if (!list[i].cols) *params_vector(y, &list[i]) = floats(list[i].rows);
+            else *params_mat(y, &list[i]) = (list[i].at == offsetof(struct layer, router) ? bf16 : fp8)(list[i].rows, list[i].cols);
         if (l < dense) continue;
-        y->router = bf16(256, 7168), y->router_bias = floats(256);
         y->experts = arena_calloc(&model.arena, 256, sizeof *y->experts);
         for (int e = 0; e < 256; e++) y->experts[e] = expert(2048, 7168);
     }
