@@ -313,7 +313,7 @@ static double prefill_blend(const struct cost_machine *m, const struct cost_mode
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
     int ranks = p->how == COST_PREFILL_DSLP ? p->ranks : 1;
     if (p->how != COST_PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
-    double t = p->how == COST_PREFILL_CPU ? prefill_cpu(m, q, p) : p->how == COST_PREFILL_BLEND ? prefill_blend(m, q, p) : prefill_stream(m, q, p, ranks);
+    double t = p->how == COST_PREFILL_CPU ? prefill_cpu(m, q, p) : m->start + (p->how == COST_PREFILL_BLEND ? prefill_blend(m, q, p) : prefill_stream(m, q, p, ranks));
     return t * cost_factor(m, &m->seen[p->how], p->n);
 }
 

@@ -51,6 +51,7 @@ struct cost_machine {
     int n_devices;
     double dram, disk;                        /* host memory and disk, all readers together; 0: no limit */
     double join;                              /* telling the processor that a device's rows are there, or the other way round */
+    double start;                             /* what a stream-loaded or blended prefill takes to begin: buffers, threads */
     int cpu_chunk, gpu_chunk;                 /* rows that a prefill takes through a layer at once */
     bool deterministic;                       /* decide by the table alone: cost_factor is 1 */
     struct cost_seen seen[COST_WHOLES];

@@ -106,7 +106,7 @@ void cost_guess(struct cost_machine *m, int threads, int level, int n_devices, d
     memset(m, 0, sizeof *m);
     strncpy(m->name, "this machine, not measured", sizeof m->name - 1);
     m->n_devices = n_devices < COST_DOMAINS - 1 ? n_devices : COST_DOMAINS - 1, m->n_domains = 1 + m->n_devices;
-    m->dram = bw, m->join = 10e-6;
+    m->dram = bw, m->join = 10e-6, m->start = 50e-3;
     m->cpu_chunk = 1024, m->gpu_chunk = 8192;
     for (int d = 0; d < m->n_domains; d++) {
         fill(&m->domain[d], d ? &gpu : &cpu);

@@ -63,7 +63,253 @@ static void lengths_are_assumed(void **st) {
     assert_int_equal(pick(m, prompt(9000)), POLICY_CPU);
 }
 
+/* Each row of the table, on paper A's machine with two devices: 0.3 s or less for a few words on the processor, 5.3 s by blend for 4,096
+ * tokens (11.7 s alone over one link, 6.1 s over both), both links from some 6,000 on. */
+static void rows_of_the_table(void **st) {
+    struct policy_machine two = machine(2), one = machine(1), none = machine(0);
+    struct policy_in in = prompt(9000);
+    assert_int_equal(pick(none, in), POLICY_CPU);
+    assert_non_null(strstr(ask(none, in).why, "no device"));
+    assert_int_equal(pick(two, prompt(1)), POLICY_CPU);
+    assert_int_equal(pick(two, prompt(8)), POLICY_CPU);
+    for (int n = 128; n <= 4096; n *= 2) assert_int_equal(pick(two, prompt(n)), POLICY_BLEND);
+    assert_int_equal(pick(two, prompt(8192)), POLICY_DSLP);
+    assert_int_equal(pick(two, prompt(50000)), POLICY_DSLP);
+    assert_int_equal(pick(one, prompt(50000)), POLICY_SLP); /* one device */
+    in = prompt(50000), in.decoding = 1, in.keys = 1000;
+    struct policy_out out = ask(two, in);
+    assert_int_equal(out.mode, POLICY_SLP);
+    assert_non_null(strstr(out.why, "a session is answering"));
+    assert_true(isinf(out.seconds[POLICY_DSLP]));
+    in.decoding = 0, in.since_decode_s = 299.9;
+    assert_int_equal(pick(two, in), POLICY_SLP);
+    in.since_decode_s = 300;
+    assert_int_equal(pick(two, in), POLICY_DSLP);
+    in.since_decode_s = 0;
+    assert_int_equal(pick(two, in), POLICY_SLP);
+    /* What the engine cannot run is never chosen: as it is today, slp and dslp. */
+    two.prefills = 1 << POLICY_SLP | 1 << POLICY_DSLP;
+    assert_int_equal(pick(two, prompt(1000)), POLICY_CPU);
+    assert_int_equal(pick(two, prompt(4096)), POLICY_DSLP);
+    two.prefills = 1 << POLICY_SLP;
+    assert_int_equal(pick(two, prompt(2000)), POLICY_CPU);
+    assert_int_equal(pick(two, prompt(2600)), POLICY_SLP); /* they meet at 2,304 */
+    /* A cached prefix makes attention longer, not the stream. */
+    in = prompt(2200), in.n_cached = 60000;
+    assert_int_equal(pick(two, in), POLICY_SLP);
+}
+
+/* A prompt on the processor costs those who answer half their speed: the more they are, the sooner the stream. */
+static void those_who_answer_count(void **st) {
+    struct policy_machine m = machine(2);
+    struct policy_in in = prompt(8192);
+    in.decoding = 1, in.keys = 500;
+    assert_int_equal(pick(m, in), POLICY_BLEND); /* 7.9 s * 1.5 against 11.7 s * 1.15 */
+    in.decoding = 4;
+    assert_int_equal(pick(m, in), POLICY_SLP);   /* 7.9 s * 3 against 11.7 s * 1.6 */
+    in = prompt(256), in.decoding = 4;
+    assert_int_equal(pick(m, in), POLICY_BLEND); /* 0.9 s against 11.7 s */
+}
+
+static void first_come_first_served(void **st) {
+    struct policy_in in = prompt(100);
+    assert_false(ask(machine(2), in).wait);
+    in.queued = 1;
+    struct policy_out out = ask(machine(2), in);
+    assert_true(out.wait && out.mode == POLICY_AUTO);
+    assert_string_equal(out.why, "first come, first served: 1 prompt before it");
+    struct policy_machine m = machine(2);
+    m.ask = POLICY_SLP, in.queued = 3; /* forcing a mode does not jump the queue */
+    assert_true(ask(m, in).wait);
+}
+
+static void memory_of_the_devices(void **st) {
+    struct policy_machine m = machine(2);
+    struct policy_in in = prompt(50000);
+    in.need = 17e9;
+    assert_int_equal(pick(m, in), POLICY_DSLP);
+    m.free[1] = 16e9;
+    struct policy_out out = ask(m, in);
+    assert_int_equal(out.mode, POLICY_SLP);
+    assert_non_null(strstr(out.why, "too little memory free on one of the devices"));
+    m.free[0] = 16e9;
+    out = ask(m, in);
+    assert_int_equal(out.mode, POLICY_CPU);
+    assert_non_null(strstr(out.why, "too little memory free on the device"));
+    m.ask = POLICY_SLP; /* asked for and impossible: said, and the processor */
+    out = ask(m, in);
+    assert_int_equal(out.mode, POLICY_CPU);
+    assert_non_null(strstr(out.why, "slp was asked for, but: too little memory"));
+    m.free[0] = m.free[1] = 17e9; /* exactly enough */
+    m.ask = POLICY_AUTO;
+    assert_int_equal(pick(m, in), POLICY_DSLP);
+}
+
+static void forced(void **st) {
+    for (int mode = POLICY_CPU; mode < POLICY_MODES; mode++)
+        for (int n = 1; n < 100000; n *= 30) {
+            struct policy_machine m = machine(2);
+            struct policy_in in = prompt(n);
+            m.ask = (enum policy_mode)mode;
+            in.decoding = 2, in.since_decode_s = 0; /* not even the window */
+            struct policy_out out = ask(m, in);
+            assert_int_equal(out.mode, mode);
+            assert_string_equal(out.why, "asked for");
+            assert_int_equal(policy_find(policy_name((enum policy_mode)mode)), mode);
+        }
+    struct policy_machine m = machine(1);
+    m.ask = POLICY_DSLP;
+    struct policy_out out = ask(m, prompt(50000));
+    assert_int_equal(out.mode, POLICY_SLP);
+    assert_non_null(strstr(out.why, "dslp was asked for, but: one device; "));
+    m = machine(2), m.ask = POLICY_BLEND, m.prefills = 1 << POLICY_SLP;
+    out = ask(m, prompt(50000));
+    assert_int_equal(out.mode, POLICY_SLP);
+    assert_non_null(strstr(out.why, "blend was asked for, but: not in this version; "));
+    m = machine(2), m.ask = POLICY_SLP, m.lost = true;
+    out = ask(m, prompt(50000));
+    assert_int_equal(out.mode, POLICY_CPU);
+    assert_non_null(strstr(out.why, "a device was lost"));
+    assert_int_equal(policy_find("single"), POLICY_MODES);
+    assert_int_equal(policy_find("auto"), POLICY_AUTO);
+}
+
+/* The case of a policy that took one prefill's speed for all lengths: 57 tok/s at 64 tokens, 332 at 1,024, a stream of 9 s. By 57 tok/s
+ * 1,024 tokens would take 18 s and be streamed; they take 3.1 s. */
+static void a_short_prompt_does_not_mislead(void **st) {
+    struct cost_machine c = {.n_domains = 2, .n_devices = 1};
+    struct cost_model q = {.layers = 10, .n_experts = 16, .topk = 2, .experts = COST_8BIT, .expert_bytes = 1.1e9, .expert_flops = 1e9};
+    c.domain[0].bw[COST_FFN] = (struct cost_curve){1, {1}, {210e9f}};
+    c.domain[0].rate[COST_FFN][COST_8BIT] = (struct cost_curve){1, {1}, {8.9e12f}};
+    c.domain[1].class = COST_GPU;
+    c.domain[1].link[COST_H2D].rate = c.domain[1].link[COST_D2H].rate = 160 * 1.1e9 / 9;
+    struct policy_machine m = {.cost = &c, .model = &q, .n_devices = 1, .free = {1e12}, .prefills = 1 << POLICY_SLP};
+    for (int i = 0; i < 8; i++) {
+        double expected = ask(m, prompt(64)).seconds[POLICY_CPU];
+        cost_observe(&c, &c.seen[COST_PREFILL_CPU], 64, expected, 64 / 57.0);
+    }
+    struct policy_out out = ask(m, prompt(1024));
+    assert_int_equal(out.mode, POLICY_CPU);
+    assert_true(out.seconds[POLICY_CPU] < 1.3 * 1024 / 332 && out.seconds[POLICY_CPU] > 1024 / 332.0 / 1.3);
+    assert_int_equal(pick(m, prompt(6000)), POLICY_SLP);
+}
+
+/* --- Decode --- */
+
+static struct policy_decode_out step(struct policy_machine m, struct policy_decode_in in) {
+    struct policy_decode_out out;
+    policy_step(&m, &in, &out);
+    assert_true(out.why[0]);
+    assert_true(strlen(out.why) < sizeof out.why - 1);
+    assert_true(out.batch >= 1 && out.batch <= in.most && out.batch <= in.decoding);
+    if (out.mode == POLICY_DECODE_DUAL) assert_true(out.cut >= 1 && out.cut < out.batch);
+    else assert_int_equal(out.cut, 0);
+    return out;
+}
+static struct policy_decode_in sessions(int n) { return (struct policy_decode_in){.decoding = n, .most = 16, .keys = 1000, .context = 4096}; }
+
+static void steps_of_the_table(void **st) {
+    struct policy_decode_out out = step(machine(0), sessions(1));
+    assert_int_equal(out.mode, POLICY_DECODE_CPU);
+    assert_non_null(strstr(out.why, "no device"));
+    out = step(machine(1), sessions(1));
+    assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
+    assert_int_equal(out.layers, 61);
+    assert_true(out.seconds[POLICY_DECODE_HYBRID] < 38e-3 && out.seconds[POLICY_DECODE_CPU] > 45e-3);
+    assert_true(isinf(out.seconds[POLICY_DECODE_DUAL]));
+    out = step(machine(1), sessions(2));
+    assert_int_equal(out.mode, POLICY_DECODE_DUAL);
+    assert_int_equal(out.cut, 1);
+    /* Dual must pay: where the experts take nearly all the time a second reading of them costs more than the overlap brings. */
+    struct cost_machine slow = paper;
+    slow.domain[0].bw[COST_FFN].value[0] = 95e9f;
+    struct policy_machine m = machine(1);
+    m.cost = &slow;
+    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_HYBRID);
+    m = machine(1), m.lost = true;
+    out = step(m, sessions(2));
+    assert_int_equal(out.mode, POLICY_DECODE_CPU);
+    assert_non_null(strstr(out.why, "a device was lost"));
+    m = machine(1), m.decodes = 0; /* the engine of today */
+    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
+    m.decodes = 1 << POLICY_DECODE_HYBRID;
+    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_HYBRID);
+    m.decodes = 1 << POLICY_DECODE_DUAL; /* dual is hybrid twice */
+    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
+    m = machine(1), m.cost = NULL;
+    out = step(m, sessions(9));
+    assert_true(out.mode == POLICY_DECODE_CPU && out.batch == 9);
+}
+
+static void small_devices(void **st) {
+    struct policy_machine m = machine(1);
+    m.free[0] = 5e9; /* 3 dense layers of 0.59 GB each, then 0.24 GB */
+    struct policy_decode_out out = step(m, sessions(1));
+    assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
+    assert_true(out.layers > 10 && out.layers < 20);
+    assert_non_null(strstr(out.why, "of 61 layers fit the devices"));
+    int with_one = out.layers;
+    m.n_devices = 2, m.free[1] = 5e9; /* two share the layers */
+    assert_true(step(m, sessions(1)).layers > with_one);
+    m.n_devices = 1, m.free[0] = 1e8;
+    out = step(m, sessions(1));
+    assert_true(out.mode == POLICY_DECODE_CPU && out.layers == 0);
+    assert_non_null(strstr(out.why, "no layer's attention half fits"));
+    m = machine(1);
+    struct policy_decode_in in = sessions(6);
+    in.context = 131072; /* 61 * 131072 * 1152 bytes * 6 = 55 GB of cache */
+    assert_true(step(m, in).layers < 61);
+}
+
+/* Six at once; more where it pays, which on DeepSeek-V3 it does not (a seventh session brings 5.9 more experts to read), and with
+ * eight experts that six rows have all chosen anyway it does. */
+static void batches(void **st) {
+    for (int n = 1; n <= 6; n++) assert_int_equal(step(machine(1), sessions(n)).batch, n);
+    struct policy_decode_out out = step(machine(1), sessions(10));
+    assert_int_equal(out.batch, POLICY_BATCH);
+    assert_non_null(strstr(out.why, "6 of 10 sessions at once"));
+    struct config c = {.vocab = 32000, .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .v_dim = 128, .n_experts = 8, .topk = 2, .moe_inter = 14336};
+    for (int i = 0; i < 32; i++) c.layer[i].moe = true;
+    struct cost_model mixtral;
+    cost_model_of(&mixtral, &c, DT_E4M3, DT_E4M3, DT_BF16);
+    struct policy_machine m = machine(1);
+    m.model = &mixtral;
+    assert_int_equal(step(m, sessions(10)).batch, 10);
+    int most = step(m, sessions(40)).batch; /* until arithmetic, not reading, takes the time */
+    assert_true(most >= 10 && most < 16);
+    struct policy_decode_in in = sessions(40);
+    in.most = 8; /* what a step can take */
+    assert_int_equal(step(m, in).batch, 8);
+    in = sessions(4), in.most = 3;
+    assert_int_equal(step(machine(1), in).batch, 3);
+}
+
+static void forced_steps(void **st) {
+    for (int mode = POLICY_DECODE_CPU; mode < POLICY_DECODES; mode++) {
+        struct policy_machine m = machine(1);
+        m.ask_decode = (enum policy_decode)mode;
+        for (int n = 2; n < 6; n++) {
+            struct policy_decode_out out = step(m, sessions(n));
+            assert_int_equal(out.mode, mode);
+            assert_non_null(strstr(out.why, "asked for"));
+        }
+        assert_int_equal(policy_decode_find(policy_decode_name((enum policy_decode)mode)), mode);
+    }
+    struct policy_machine m = machine(1);
+    m.ask_decode = POLICY_DECODE_DUAL;
+    struct policy_decode_out out = step(m, sessions(1));
+    assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
+    assert_non_null(strstr(out.why, "dual was asked for, but: one session"));
+    m = machine(0), m.ask_decode = POLICY_DECODE_HYBRID;
+    out = step(m, sessions(2));
+    assert_int_equal(out.mode, POLICY_DECODE_CPU);
+    assert_non_null(strstr(out.why, "hybrid was asked for, but: no device"));
+    assert_int_equal(policy_decode_find("single"), POLICY_DECODES);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_are_assumed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_are_assumed), cmocka_unit_test(rows_of_the_table), cmocka_unit_test(those_who_answer_count), cmocka_unit_test(first_come_first_served),
+                                       cmocka_unit_test(memory_of_the_devices), cmocka_unit_test(forced), cmocka_unit_test(a_short_prompt_does_not_mislead), cmocka_unit_test(steps_of_the_table),
+                                       cmocka_unit_test(small_devices), cmocka_unit_test(batches), cmocka_unit_test(forced_steps)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
