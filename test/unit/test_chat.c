@@ -182,7 +182,8 @@ static int control_ids(const struct tokenizer *t, const struct ids *ids) {
     for (size_t i = 0; i < ids->n; i++) count += is_control(t, ids->data[i], &text, &n);
     return count;
 }
-static int rendered_controls(const struct chat *c, const struct tokenizer *t, const char *typed, size_t n) {
+/* -1: the template refuses the conversation. *length: ids in all. */
+static int rendered_controls(const struct chat *c, const struct tokenizer *t, const char *typed, size_t n, size_t *length) {
     struct buf b = {0};
     struct text text;
     struct ids ids = {0};
@@ -198,6 +199,7 @@ static int rendered_controls(const struct chat *c, const struct tokenizer *t, co
     if (!render(c, b.data, &text, &e)) {
         assert_int_equal(tokenizer_encode_text(t, &text, &ids, &e), 0);
         count = control_ids(t, &ids);
+        *length = ids.n;
         text_free(&text);
     }
     ids_free(&ids);
@@ -206,7 +208,8 @@ static int rendered_controls(const struct chat *c, const struct tokenizer *t, co
 }
 static int inject(const struct tokenizer *t) {
     struct buf all = {0};
-    int pairs = 0, controls = 0;
+    int pairs = 0, templates = 0;
+    size_t controls = 0;
     for (int32_t id = 0; id < tokenizer_vocab(t); id++) {
         size_t n;
         const char *s;
@@ -222,13 +225,16 @@ static int inject(const struct tokenizer *t) {
         if (n < 7 || strcmp(f->d_name + n - 6, ".jinja")) continue;
         snprintf(path, sizeof path, SHARED_DIR "/templates/%s", f->d_name);
         assert_int_equal(chat_open(&c, NULL, path, &e), 0);
-        int usual = rendered_controls(c, t, "harmless", 8), now = rendered_controls(c, t, all.data, all.len);
+        size_t short_ids = 0, ids = 0;
+        int usual = rendered_controls(c, t, "harmless", 8, &short_ids), now = rendered_controls(c, t, all.data, all.len, &ids);
         if (usual != now) fail_msg("%s: %d control ids, with typed ones %d", f->d_name, usual, now);
-        pairs += usual >= 0;
+        if (usual >= 0 && ids < short_ids + controls) fail_msg("%s: what was typed is not in the prompt", f->d_name);
+        templates++, pairs += usual >= 0;
         chat_close(&c);
     }
     if (d) closedir(d);
     buf_free(&all);
+    assert_true(templates > 0 && pairs >= templates - 1); /* one of them takes no system prompt */
     return pairs;
 }
 static void link_as(const char *from, const char *name) {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cpu/ops.h"
+#include "cpu/gemm.h"
 #include "engine/base/clock.h"
 #include "engine/base/fault.h"
 #include "engine/base/mem.h"
@@ -63,7 +63,7 @@ static double difference(const float *a, const float *b, int n) {
     double top = 0, worst = 0;
     for (int i = 0; i < n; i++) {
         top = fmax(top, fabs(a[i]));
-        if (!(fabs(a[i] - b[i]) <= worst)) worst = fabs(a[i] - b[i]);
+        if (isnan(a[i] - b[i]) || fabs(a[i] - b[i]) > worst) worst = fabs(a[i] - b[i]); /* a NaN stays */
     }
     return worst / top;
 }
@@ -81,7 +81,7 @@ static void one_by_one_equals_all_at_once(void **st) {
         struct request r = {.tokens = prompt, .n = n, .logits = collect, .logits_ctx = &one};
         assert_int_equal(session_submit(s, &r, &err), 0);
         assert_int_equal(wait_end(e).kind, EVENT_DONE);
-        assert_true(difference(whole, one.out, n * vocab) < 1e-4);
+        assert_true(difference(whole, one.out, n * vocab) < 3e-6);
         free(one.out);
     }
     /* Now decode: force the known tokens by submitting one more each time, which prefills exactly one row. */
@@ -98,7 +98,7 @@ static void one_by_one_equals_all_at_once(void **st) {
         const float *row = whole + (size_t)(n - 1) * (size_t)vocab;
         int best = 0;
         for (int i = 1; i < vocab; i++) best = row[i] > row[best] ? i : best;
-        assert_true(tok.token == best || row[best] - row[tok.token] < 1e-4f * fabsf(row[best]));
+        assert_true(tok.token == best || row[best] - row[tok.token] < 1e-5f * fabsf(row[best]));
     }
     session_close(&s);
     free(whole);
@@ -122,20 +122,28 @@ static void threads_give_identical_bytes(void **st) {
     }
 }
 
-/* The share of positions whose logits are within bound of the reference's. Tokens drawn at random lead the router into
- * near-ties that any other rounding may flip, so a few positions may differ. */
-static double agreeing(const float *a, const float *b, int vocab, double bound) {
-    double top = 0;
-    int good = 0;
-    for (int i = 0; i < N * vocab; i++) top = fmax(top, fabs(a[i]));
-    for (int p = 0; p < N; p++) {
-        double worst = 0;
-        for (int i = 0; i < vocab; i++) worst = fmax(worst, fabs(a[p * vocab + i] - b[p * vocab + i]));
-        good += worst / top <= bound;
-    }
-    return (double)good / N;
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return isnan(y) ? -isnan(x) : isnan(x) ? 1 : (x > y) - (x < y);
 }
 
+/* How far each position's logits are from the reference's, as a share of the largest logit, in rising order. */
+static void distances(const float *a, const float *b, int vocab, double off[N]) {
+    double top = 0;
+    for (int i = 0; i < N * vocab; i++) top = fmax(top, fabs((double)a[i]));
+    for (int p = 0; p < N; p++) {
+        double worst = 0;
+        for (int i = 0; i < vocab; i++) {
+            double d = fabs((double)a[p * vocab + i] - (double)b[p * vocab + i]);
+            if (isnan(d) || d > worst) worst = d; /* a NaN stays */
+        }
+        off[p] = worst / top;
+    }
+    qsort(off, N, sizeof *off, by_size);
+}
+
+/* Float32 all through differs by the order of sums alone. Where activations, keys or values are rounded, tokens drawn at random
+ * lead the router into near-ties that fall the other way, so that some positions may be anywhere. */
 static void levels_and_caches_agree(void **st) {
     struct engine *e = open_engine(0, DT_F32, CPU_SCALAR);
     int vocab = engine_info(e)->vocab;
@@ -143,15 +151,19 @@ static void levels_and_caches_agree(void **st) {
     engine_close(&e);
     static const struct {
         uint8_t kv;
-        double bound, least; /* of the largest logit; share of positions */
-    } kinds[] = {{DT_F32, 2e-2, 0.9}, {DT_BF16, 2e-2, 0.9}, {DT_E4M3, 0.1, 0.9}};
+        double most; /* of half of the positions, three times what happens, where something is rounded; else float_bound holds for all */
+    } kinds[] = {{DT_F32, 4.5e-3}, {DT_BF16, 5.5e-3}, {DT_E4M3, 8.5e-2}};
+    const double float_bound = 2.5e-6;
     for (int level = CPU_SCALAR; level <= (int)cpu_level_best(); level++)
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            double off[N];
+            bool exact = kinds[i].kv == DT_F32 && !gemm_for((enum cpu_level)level)->bf16;
             e = open_engine(0, kinds[i].kv, (enum cpu_level)level);
             float *l = logits_of(e, N);
-            double share = agreeing(ref, l, vocab, kinds[i].bound);
-            print_message("%s, kv %s: %.0f %% of positions within %g\n", cpu_level_name((enum cpu_level)level), dtype_name(kinds[i].kv), 100 * share, kinds[i].bound);
-            assert_true(share >= kinds[i].least);
+            distances(ref, l, vocab, off);
+            print_message("%s, kv %s: half of the positions within %.1e, nine in ten %.1e, all %.1e\n", cpu_level_name((enum cpu_level)level), dtype_name(kinds[i].kv),
+                          off[N / 2], off[N * 9 / 10 - 1], off[N - 1]);
+            assert_true(exact ? off[N - 1] <= float_bound : off[N / 2] <= kinds[i].most);
             free(l);
             engine_close(&e);
         }
