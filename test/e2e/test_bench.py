@@ -5,20 +5,22 @@ import os
 import driver
 import tiny
 
+driver.PATIENCE *= 5  # memory is measured beside each row, for seconds on a busy machine
+
 
 class Bench(driver.Case):
     def test_bench_of_a_model(self):
         d = os.path.join(self.home, "model")
         tiny.make(d)
-        rc, out, err = self.run_bin("-m", d, "--bench", "--json", "-t", "1")
+        rc, out, err = self.run_bin("-m", d, "--bench", "--json", "-t", "1", "-c", "64")
         self.assertEqual((rc, err), (0, ""))
         rows = json.loads(out)
         self.assertEqual(rows[0]["what"], "machine")
         self.assertEqual(rows[0]["threads"], 1)
         self.assertIn(rows[0]["level"], ("scalar", "avx2", "avx512", "amx"))
-        # 512 positions: prompts of up to 128 tokens with 32 of an answer, then several sessions
+        # 64 positions: prompts of up to 16 tokens with 32 of an answer, then several sessions
         self.assertEqual([(r["what"], r["prompt"], r["sessions"]) for r in rows[1:]],
-                         [("decode", 1, 1), ("prefill", 16, 1), ("decode", 16, 1), ("prefill", 128, 1), ("decode", 128, 1), ("decode", 16, 2), ("decode", 16, 4)])
+                         [("decode", 1, 1), ("prefill", 16, 1), ("decode", 16, 1), ("decode", 16, 2), ("decode", 16, 4)])
         for r in rows[1:]:
             self.assertGreater(r["tokens_per_s"], 0)
             self.assertAlmostEqual(r["share"], r["tokens_per_s"] / r["limit"], delta=1e-3 * max(1, r["share"]))
