@@ -63,6 +63,29 @@ void app_stats(const struct app *a, const struct turn_stats *s) {
     buf_free(&b);
 }
 
+static const char *seconds_text(double s, char *out, size_t size) {
+    snprintf(out, size, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1e3 : s);
+    return out;
+}
+
+void app_explain_text(const struct turn_stats *s, struct buf *out) {
+    char expected[32], took[32];
+    buf_str(out, *s->why ? s->why : "the engine gave no reason");
+    if (s->prefill_expected_s > 0 && s->prefill_s > 0)
+        buf_fmt(out, " (expected %s, took %s)", seconds_text(s->prefill_expected_s, expected, sizeof expected), seconds_text(s->prefill_s, took, sizeof took));
+    if (!s->decode_mode || !*s->decode_why) return;
+    buf_fmt(out, "; answered by %s: %s", s->decode_mode, s->decode_why);
+    if (s->step_expected_s > 0)
+        buf_fmt(out, " (a step expected %s, took %s)", seconds_text(s->step_expected_s, expected, sizeof expected), seconds_text(s->step_s, took, sizeof took));
+}
+
+void app_explain(const struct app *a, const struct turn_stats *s) {
+    struct buf b = {0};
+    app_explain_text(s, &b);
+    if (b.data && *s->why) app_note(a, "%s", b.data);
+    buf_free(&b);
+}
+
 /* --- the model ------------------------------------------------------------------------------------------------------- */
 
 bool app_model_dir(const struct opts *o, int i, char *out, size_t cap) {

@@ -38,6 +38,9 @@ int app_fail(const struct app *a, const struct error *e); /* returns the exit co
 void app_note(const struct app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* silent with -q */
 void app_stats(const struct app *a, const struct turn_stats *s);                                 /* the --stats line */
 void app_stats_text(const struct turn_stats *s, struct buf *out);
+/* --explain: why the modes of a turn, and what was expected of them; one line. */
+void app_explain(const struct app *a, const struct turn_stats *s);
+void app_explain_text(const struct turn_stats *s, struct buf *out);
 
 /* Where -m NAME is looked up, one directory a call; false at the end. */
 bool app_model_dir(const struct opts *o, int i, char *out, size_t cap);

@@ -327,8 +327,11 @@ static void cmd_stats(struct repl *r, const char *arg) {
     buf_free(&b);
 }
 static void cmd_explain(struct repl *r, const char *arg) {
-    const struct turn_stats *s = &r->now->stats;
-    repl_say(r, "%s", !r->now->has_stats ? "no answer yet" : *s->why ? s->why : "the engine gave no reason");
+    struct buf b = {0};
+    app_explain_text(&r->now->stats, &b);
+    if (!r->now->has_stats) repl_say(r, "no answer yet");
+    else if (b.data) repl_say(r, "%s", b.data);
+    buf_free(&b);
 }
 
 static void cmd_bye(struct repl *r, const char *arg) { r->leave = true; }

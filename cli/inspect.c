@@ -240,7 +240,7 @@ static int run_tokens(struct app *a, struct request *r, struct ids *out, struct 
             rc = e->code;
         } else if (ev.kind == EVENT_DONE) {
             if (a->opts.v[OPT_STATS].on) app_stats(a, &ev.stats);
-            if (a->opts.v[OPT_EXPLAIN].on && *ev.stats.why) app_note(a, "%s", ev.stats.why);
+            if (a->opts.v[OPT_EXPLAIN].on) app_explain(a, &ev.stats);
             if (ev.reason == DONE_CONTEXT && (int)out->n < r->max_tokens)
                 rc = error_set(e, ERR_CONTEXT, "the context of %d tokens is full after %zu of %d ids", engine_info(a->engine)->context, out->n, r->max_tokens);
             break;

@@ -181,7 +181,7 @@ static int answer(struct app *a, struct conv *conv, const struct prompt *prompt,
         int cut = say_cut(a, &t, rc ? NULL : e);
         if (!rc) rc = cut;
         if (v[OPT_STATS].on) app_stats(a, &t.stats);
-        if (v[OPT_EXPLAIN].on && *t.stats.why) app_note(a, "%s", t.stats.why);
+        if (v[OPT_EXPLAIN].on) app_explain(a, &t.stats);
     }
     if (store && (!t.failed || t.text.len)) {
         struct error se;

@@ -55,7 +55,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_KV] = {"kv", 0, OPT_CHOICE, SETTING, MACHINE, "TYPE", "f32 bf16 fp8", .def = "bf16", .help = "number format of the KV cache"},
     [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu blend slp dslp", .def = "auto", .help = "how prompts are read"},
     [OPT_DECODE] = {"decode", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu hybrid dual", .def = "auto", .help = "how answers are generated"},
-    [OPT_SPLIT] = {"split", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto host stream hybrimoe trimoe exact", .def = "auto", .help = "which experts of a blended prefill a device computes"},
+    [OPT_SPLIT] = {"split", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto host stream hybrimoe trimoe cut exact", .def = "auto", .help = "which experts of a blended prefill a device computes"},
     [OPT_DETERMINISTIC] = {"deterministic", 0, OPT_FLAG, SETTING, MACHINE, .help = "decide by the machine's table alone, not by what was measured since"},
     [OPT_TRACE] = {"trace", 0, OPT_TEXT, OPT_PATH, MACHINE, "FILE", .help = "write a Chrome trace of a stream-loaded prefill"},
     [OPT_HUGEPAGES] = {"hugepages", 0, OPT_FLAG, SETTING, MACHINE, .help = "2 MB pages; weights are read into memory where they fit"},

@@ -202,7 +202,7 @@ static void finish(struct repl *r, struct talk *t) {
         else if (summary) {}
         else if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
         if (v[OPT_STATS].on) app_stats(r->app, &u->stats);
-        if (v[OPT_EXPLAIN].on && *u->stats.why) app_note(r->app, "%s", u->stats.why);
+        if (v[OPT_EXPLAIN].on) app_explain(r->app, &u->stats);
         out_write("\n", 1);
         return;
     }

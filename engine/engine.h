@@ -109,7 +109,9 @@ struct turn_stats {
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft from submit to first token; decode from first to last token */
     uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
     const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
-    char why[256];                               /* --explain: the reason in one line */
+    /* --explain: why these modes, a line each, and what was expected of them; 0 where nothing was */
+    char why[256], decode_why[200];
+    double prefill_expected_s, step_expected_s, step_s; /* a step: of the last one that it took part in */
 };
 struct event {
     enum event_kind kind;

@@ -149,6 +149,9 @@ static int step(struct engine *e, struct session **batch, int n, struct step_spa
     for (int i = 0; i < n; i++) {
         batch[i]->stats.bytes_read += (atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n;
         batch[i]->stats.decode_mode = ran[step_ran(e->machine.step)];
+        batch[i]->stats.step_expected_s = e->step_expected;
+        batch[i]->stats.step_s = clock_now() - begin;
+        memcpy(batch[i]->stats.decode_why, e->decode_why, sizeof e->decode_why);
     }
     double now = clock_now();
     if (!rc && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
@@ -197,7 +200,7 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     struct policy_out out;
     policy_prefill(&m, &in, &out);
     const struct mode *mode = modes[out.mode];
-    e->expected = out.seconds[out.mode];
+    e->expected = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100];
     if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
     else snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_dslp ? g->n : 1, g->n, gpu_info(g->gpu[0])->name);
@@ -244,7 +247,7 @@ static void prefill(struct engine *e) {
         log_say(LOG_WARN, "%s prefill: %s; reading the prompt on the processor instead", e->mode->name, err.text);
         snprintf(s->stats.why, sizeof s->stats.why, "%s failed: %.200s", e->mode->name, err.text);
         err = (struct error){0};
-        e->expected = 0;
+        e->expected = s->stats.prefill_expected_s = 0;
         rc = begin(e, &mode_cpu, &err);
     }
     s->stats.bytes_read += atomic_load(&e->machine.bytes_read) - bytes;

@@ -32,7 +32,7 @@ static size_t ranges_bytes(struct pipe_range *ranges, int n) {
 }
 
 static int layer_ranges(const struct weights *w, int layer, struct layer *view, struct pipe_range *out) {
-    *view = w->layers[layer];
+    *view = (struct layer){0};
     return module_ranges(&w->config, layer, MODULE_LAYER, &w->layers[layer], view, out);
 }
 static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) { /* the embedding stays where it is */

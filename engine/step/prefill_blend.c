@@ -221,7 +221,7 @@ static int attention(struct blend *b, const struct prefill_job *j, const struct 
     TRY(block_attention(x, c, y, b->layer, &b->work, &t, 1, b->n));
     TRY(step_mirror_save(b->s, copy, b->d->main, b->layer, t.pos, b->n, b->kv));
     TRY(block_route(x, c, y, b->layer, &b->work, b->n));
-    if (y->experts) {
+    if (c->layer[b->layer].moe) {
         TRY(gpu_copy(b->d->main, b->xn, b->work.xn, hidden, GPU_D2H));
         TRY(gpu_copy(b->d->main, b->ids, b->work.ids, pairs, GPU_D2H));
         TRY(gpu_copy(b->d->main, b->weights, b->work.weights, pairs, GPU_D2H));
@@ -338,7 +338,7 @@ static int not_finite(struct blend *b, int at, struct error *e) {
 static int run_layer(struct blend *b, const struct prefill_job *j, struct error *e) {
     struct step *s = b->s;
     struct machine *m = s->m;
-    bool moe = m->w->layers[b->layer].experts;
+    bool moe = s->c->layer[b->layer].moe;
     struct step_mirror *copy = step_mirror_get(s, j->kv, j->pos + b->at, j->pos + j->n);
     if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);
     double half = cost_half(m->cost, 1 + b->d->rank, m->model, cost_prefill_rows(b->n, j->pos + b->at)), ahead = 0;

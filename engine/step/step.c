@@ -36,7 +36,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
     TRY(block_attention(exec_of(d), s->c, y, layer, w, m->dev, m->n_dev_spans, m->n_dev));
     TRY(step_rows_keep(d, layer, m, total));
     TRY(block_route(exec_of(d), s->c, y, layer, w, m->n_dev));
-    if (y->experts) {
+    if (s->c->layer[layer].moe) {
         size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
         TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
         TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
@@ -50,7 +50,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
 static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
-    if (!d->layer[layer].view.experts) return 0;
+    if (!s->c->layer[layer].moe) return 0;
     TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));
     TRY(gpu_copy(d->main, w->xn, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
     return exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden});
