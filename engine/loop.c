@@ -142,7 +142,8 @@ static void decode(struct engine *e, struct session **batch, int n) {
     for (int i = 0; i < n; i++) {
         if (apart) {
             err = (struct error){0};
-            settle(batch[i], step(e, &batch[i], 1, top, &err), &err, e->logits, top[0]);
+            rc = step(e, &batch[i], 1, top, &err);
+            settle(batch[i], rc, &err, e->logits, top[0]);
         } else settle(batch[i], rc, &err, e->logits + (size_t)i * (size_t)e->info.vocab, top[i]);
     }
 }
