@@ -5,12 +5,12 @@
 #include "engine/base/mem.h"
 #include "engine/internal.h"
 
-static int add_eos(struct engine *e, int64_t id) {
+static int add_eos(struct engine *e, int64_t id, struct error *err) {
     if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids that their vocabulary lacks */
     for (int i = 0; i < e->info.n_eos; i++)
         if (e->eos[i] == id) return 0;
     int32_t *more = mem_realloc(e->eos, ((size_t)e->info.n_eos + 1) * sizeof *more);
-    if (!more) return ERR_MEMORY;
+    if (!more) return error_set(err, ERR_MEMORY, "no memory for %d stop ids", e->info.n_eos + 1);
     e->eos = more;
     e->eos[e->info.n_eos++] = (int32_t)id;
     e->info.eos = e->eos;
@@ -21,7 +21,7 @@ int generation_read(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     struct engine_info *f = &e->info;
     int rc = 0;
-    for (int i = 0; i < c->n_eos && !rc; i++) rc = add_eos(e, c->eos[i]);
+    for (int i = 0; i < c->n_eos && !rc; i++) rc = add_eos(e, c->eos[i], err);
     f->temperature = f->top_p = f->min_p = f->repeat_penalty = NAN;
     char path[4096], *text = NULL;
     size_t n;
@@ -34,7 +34,7 @@ int generation_read(struct engine *e, struct error *err) {
     if (!rc) {
         const struct json *eos = json_get(&root, "eos_token_id");
         for (uint32_t i = 0; !rc && eos && i < (eos->type == JSON_ARRAY ? eos->n : 1); i++)
-            rc = add_eos(e, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1));
+            rc = add_eos(e, json_int(eos->type == JSON_ARRAY ? json_at(eos, i) : eos, -1), err);
         f->temperature = json_num(json_get(&root, "temperature"), NAN);
         f->top_p = json_num(json_get(&root, "top_p"), NAN);
         f->min_p = json_num(json_get(&root, "min_p"), NAN);

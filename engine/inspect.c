@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
 #include "engine/layer/attention.h"
@@ -33,6 +34,25 @@ static void put_skipped(struct buf *b, const struct checkpoint *f) {
             buf_str(b, shown++ ? "," : "");
             json_quote(b, f->tensors[i].name, strlen(f->tensors[i].name));
         }
+}
+
+/* The devices that would be used; as when opening, those that cannot be opened are left out with a warning. */
+static int put_devices(struct buf *b, const struct engine_params *p, struct error *e) {
+    struct gpu_set *set = NULL;
+    int rc = gpu_set_open(&set, p->gpus, NULL, e);
+    if (rc == ERR_RUNTIME && p->prefill != PREFILL_SLP && p->prefill != PREFILL_DSLP) {
+        log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);
+        *e = (struct error){0};
+        rc = 0;
+    }
+    for (int i = 0; set && i < set->n; i++) {
+        const struct gpu_info *g = gpu_info(set->gpu[i]);
+        buf_fmt(b, "%s{\"name\":", i ? "," : "");
+        json_quote(b, g->name, strlen(g->name));
+        buf_fmt(b, ",\"backend\":\"%s\",\"bytes\":%zu,\"free\":%zu}", g->backend, g->mem, gpu_mem_free(set->gpu[i]));
+    }
+    gpu_set_close(&set);
+    return rc;
 }
 
 int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e) {
@@ -74,8 +94,11 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
             w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
     buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp);
     put_skipped(b, &w.files);
-    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[]}}", cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
+    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[", cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
+    rc = put_devices(b, p, e);
+    buf_str(b, "]}}");
     weights_close(&w);
+    if (rc) return rc;
     return b->failed ? error_set(e, ERR_MEMORY, "no memory for the report") : 0;
 }
 

@@ -178,7 +178,8 @@ static void decode(struct engine *e, struct session **batch, int n) {
     for (int i = 0; i < n; i++) {
         if (apart) {
             err = (struct error){0};
-            settle(batch[i], step(e, &batch[i], 1, spans, &err), &err, spans);
+            rc = step(e, &batch[i], 1, spans, &err);
+            settle(batch[i], rc, &err, spans);
         } else settle(batch[i], rc, &err, &spans[i]);
     }
 }

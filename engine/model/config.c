@@ -89,6 +89,10 @@ void config_rope(struct config_reader *r, struct config *c, int dim, double thet
             return;
         }
         struct config_reader in = {.root = s, .what = r->what, .e = r->e, .rc = r->rc};
+        if (s->n > 64 * sizeof in.seen / sizeof *in.seen) {
+            config_fail(r, "'rope_scaling' has %u members, more than any kind of it", s->n);
+            return;
+        }
         static const char *const kinds[] = {"default", "linear", "yarn", "llama3", NULL};
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
         config_has(&in, "type"); /* both spellings may stand there */

@@ -162,6 +162,7 @@ CASES = [
     ("config groups that do not divide", config_edit(n_group=3), [CONFIG, "3"]),
     ("config unknown activation", config_edit(hidden_act="gelu"), [CONFIG, "gelu"]),
     ("config unknown rope", config_edit(rope_scaling={"type": "spiral", "factor": 2}), [CONFIG, "spiral"]),
+    ("config with 2,000 rope keys", config_edit(rope_scaling={"type": "linear", "factor": 2, **{f"k{i}": None for i in range(2000)}}), [CONFIG, "2002"]),
     ("config unknown rope key", config_edit(rope_scaling={"type": "yarn", "factor": 2, "twist": 3}), [CONFIG, "twist"]),
     ("config unknown router", config_edit(topk_method="dice"), [CONFIG, "dice"]),
     ("config unknown key", config_edit(attn_logit_softcapping=30.0), [CONFIG, "attn_logit_softcapping"]),

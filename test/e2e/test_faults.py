@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""What fails in the middle of a turn: memory, devices, one prompt of several, the trace. The text and the logits are then those of
+an undisturbed run, once and whole, or the turn ends with an error that says why; nothing crashes or hangs.
+test_faults.py HEARTH"""
+import array
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tiny  # noqa: E402
+
+HEARTH = os.path.abspath(sys.argv[1])
+PROMPT = [(i * 37 + 11) % 250 + 3 for i in range(40)]
+passed = failed = 0
+
+
+def run(directory, *args, fault=None):
+    env = dict(os.environ, **({"HEARTH_FAULT": fault} if fault else {}))
+    p = subprocess.run([HEARTH, "-m", directory, "--threads", "1", *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=120, env=env)
+    return p.returncode, p.stdout, p.stderr.decode("utf-8", "replace")
+
+
+def check(ok, what, detail=""):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    if not ok:
+        print(f"FAILED {what}: {detail}")
+
+
+def ids(tokens):
+    return ",".join(map(str, tokens))
+
+
+def memory(good):
+    """Every allocation of a prefill on devices: the processor goes on with it, or it is said."""
+    args = ["--tokens", ids(PROMPT), "-n", "4", "--temp", "0", "--ids"]
+    want = run(good, *args)[1]
+    for gpus, mode in (("emu:1", "slp"), ("emu:2", "dslp")):
+        last = ok = fell = 0
+        for n in list(range(60, 400, 3)) + list(range(126, 130)):
+            rc, out, err = run(good, *args, "--gpus", gpus, "--prefill", mode, fault=f"alloc:{n}")
+            last = rc
+            ok += rc == 0
+            fell += "instead" in err
+            check(rc == 0 and out == want or rc == 5 and err.startswith("hearth: "), f"{mode}, allocation {n}", f"exit {rc} {out!r} {err!r}")
+        check(ok and fell > 3, f"{mode}: some allocation is of the device alone", f"{ok} fine, {fell} fell back, last exit {last}")
+
+
+def logits_once(good, tmp):
+    """A device that fails after it gave some logits: the rest follows, none comes twice."""
+    out = os.path.join(tmp, "logits")
+    plain = os.path.join(tmp, "plain")
+    prompt = (PROMPT * 5)[:200]
+    args = ["--tokens", ids(prompt), "--cpu", "scalar", "--kv", "f32", "--logits-out"]
+    run(good, *args, plain)
+    want = array.array("f", open(plain, "rb").read())
+    fell, calm, n = 0, 0, 20
+    while calm < 3 and n < 200:
+        n += 1
+        rc, _, err = run(good, *args, out, "--prefill", "slp", "--gpus", f"emu:1,cpu=scalar,chunk=64,fail=copy:{n}")
+        got = array.array("f", open(out, "rb").read())
+        fell, calm = fell + ("instead" in err), 0 if "instead" in err else calm + 1
+        near = len(got) == len(want) and max(abs(a - b) for a, b in zip(got, want)) < 1e-3 * max(map(abs, want))
+        check(rc == 0 and near, f"copy {n} fails", f"exit {rc}, {len(got)} logits of {len(want)}, {err!r}")
+    check(fell > 10, "copies fail", f"{fell} times only")
+
+
+def only_the_guilty(good, tmp):
+    """A token that only one of three answers draws has a damaged embedding: the other two are answered as ever."""
+    prompts = ["one", "other words", "and a third"]
+    lines = os.path.join(tmp, "prompts.jsonl")
+    with open(lines, "w") as f:
+        for p in prompts:
+            f.write(json.dumps(p) + "\n")
+    args = ["--batch", lines, "-n", "12", "--temp", "0", "--cpu", "scalar"]
+
+    def answers(directory):
+        rc, out, err = run(directory, *args)
+        return rc, [json.loads(x) for x in out.decode().splitlines()], err
+
+    rc, want, err = answers(good)
+    check(rc == 0 and len(want) == 3, "three prompts are answered", err)
+    texts = [w.get("text", "") for w in want]
+    check(len(set(texts)) == 3 and all(texts), "they differ", texts)
+    drawn = []
+    for p in prompts:
+        drawn.append(json.loads(run(good, "--tokens", ids((p + "\n").encode()), "-n", "12", "--temp", "0", "--cpu", "scalar", "--ids")[1]))
+    for guilty in range(3):
+        others = {t for i in range(3) if i != guilty for t in drawn[i]}
+        typed = {b for p in prompts for b in (p + "\n").encode()}
+        alone = [t for t in drawn[guilty][:-1] if t not in others and t not in typed]
+        check(alone, f"answer {guilty} draws a token of its own", drawn)
+        if not alone:
+            continue
+        d = os.path.join(tmp, f"guilty{guilty}")
+        tiny.make(d)
+        for f in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+            raw = open(os.path.join(d, f), "rb").read()
+            n = struct.unpack("<Q", raw[:8])[0]
+            header, data = json.loads(raw[8 : 8 + n]), bytearray(raw[8 + n :])
+            if "model.embed_tokens.weight" in header:
+                at = header["model.embed_tokens.weight"]["data_offsets"][0] + alone[0] * tiny.CONFIG["hidden_size"] * 2
+                data[at : at + 2] = b"\xc0\x7f"
+                open(os.path.join(d, f), "wb").write(tiny.pack(header, bytes(data)))
+        rc, got, err = answers(d)
+        for i in range(3):
+            if i == guilty:
+                check("error" in got[i] and got[i]["error"]["code"] == 3 and "embedding" in got[i]["error"]["message"], f"answer {i} is told", got[i])
+            else:
+                check(got[i].get("text") == texts[i], f"answer {i} beside a damaged {guilty}", got[i])
+
+
+def damaged_for_devices(tmp):
+    """NaN codes are found before they are sent, named as on the processor."""
+    name = "model.layers.1.mlp.experts.2.gate_proj.weight"
+    for tensor, prompt in ((name, PROMPT), ("model.layers.1.self_attn.o_proj.weight", PROMPT[:2]), (name, PROMPT[:12])):
+        d = os.path.join(tmp, "codes")
+        tiny.make(d)
+        for f in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+            raw = open(os.path.join(d, f), "rb").read()
+            n = struct.unpack("<Q", raw[:8])[0]
+            header, data = json.loads(raw[8 : 8 + n]), bytearray(raw[8 + n :])
+            if tensor in header:
+                data[header[tensor]["data_offsets"][0] + header[tensor]["shape"][1] + 3] = 0x7F
+                open(os.path.join(d, f), "wb").write(tiny.pack(header, bytes(data)))
+        args = ["--tokens", ids(prompt), "-n", "1", "--ids"]
+        for gpus in (["--prefill", "cpu"], ["--gpus", "emu:1", "--prefill", "slp"], ["--gpus", "emu:2", "--prefill", "dslp"]):
+            rc, out, err = run(d, *args, *gpus)
+            check(rc == 3 and tensor in err and "row 1, column 3" in err, f"{tensor} on {gpus}", f"exit {rc} {out!r} {err!r}")
+
+
+def trace(good, tmp):
+    args = ["--tokens", ids(PROMPT), "-n", "2", "--temp", "0", "--ids", "--gpus", "emu:1", "--prefill", "slp"]
+    rc, out, err = run(good, *args, "--stats", "--trace", os.path.join(tmp, "no", "such", "directory"))
+    check(rc == 0 and out == run(good, *args)[1] and "directory" in err, "a trace that cannot be written", f"exit {rc} {err!r}")
+    check("instead" not in err and "slp" in err, "the prefill is not thrown away", err)
+
+
+def inspect(good):
+    rc, out, err = run(good, "--inspect", "--json", "--gpus", "emu:2,mem=3G")
+    gpus = json.loads(out)["runs"]["gpus"] if rc == 0 else None
+    check(gpus and len(gpus) == 2 and all(g["bytes"] == 3 << 30 and g["name"] for g in gpus), "--inspect lists the devices", f"{gpus} {err!r}")
+    rc, out, err = run(good, "--inspect", "--json")
+    check(rc == 0 and json.loads(out)["runs"]["gpus"] == [], "no devices without --gpus", err)
+
+
+with tempfile.TemporaryDirectory() as tmp:
+    good = os.path.join(tmp, "good")
+    tiny.make(good)
+    memory(good)
+    logits_once(good, tmp)
+    only_the_guilty(good, tmp)
+    damaged_for_devices(tmp)
+    trace(good, tmp)
+    inspect(good)
+print(f"{passed} passed, {failed} failed")
+sys.exit(1 if failed or not passed else 0)

@@ -1,0 +1,285 @@
+/* Turns in company: what one session does, wants or suffers must not reach another's text, wait for it, or be lost. On the
+ * built-in checkpoint. */
+#include "test/unit/unit.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cpu/ops.h"
+#include "engine/base/clock.h"
+#include "engine/ember/ember.h"
+#include "engine/engine.h"
+#include "engine/internal.h"
+
+enum { LONG = 6000 };
+static int32_t prompt[LONG];
+
+static struct engine *open_with(struct engine_params p) {
+    struct engine *e;
+    struct error err = {0};
+    p.dir = "ember:";
+    if (!p.threads) p.threads = 2;
+    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
+    for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % (engine_info(e)->vocab - 20);
+    return e;
+}
+static struct session *new_session(struct engine *e) {
+    struct session *s;
+    struct error err = {0};
+    if (session_open(e, &s, &err)) fail_msg("%s", err.text);
+    return s;
+}
+static void submit(struct session *s, int from, int n, int max_tokens) {
+    struct error err = {0};
+    struct request r = {.tokens = prompt + from, .n = n, .max_tokens = max_tokens, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+}
+static struct event next(struct engine *e) {
+    struct event ev;
+    if (!engine_poll(e, &ev, 120000)) fail_msg("no event for two minutes");
+    if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
+    return ev;
+}
+static struct event wait_for(struct engine *e, const struct session *s, enum event_kind kind) {
+    struct event ev;
+    do ev = next(e);
+    while (ev.session != s || ev.kind != kind);
+    return ev;
+}
+
+struct later {
+    struct session *s;
+    double after, at;
+};
+static void *cancel_later(void *arg) {
+    struct later *l = arg;
+    usleep((useconds_t)(l->after * 1e6));
+    l->at = clock_now();
+    session_cancel(l->s);
+    return NULL;
+}
+
+static void a_queued_turn_is_cancelled_at_once(void **st) {
+    struct engine *e = open_with((struct engine_params){.threads = 1});
+    struct session *a = new_session(e), *b = new_session(e), *c = new_session(e);
+    submit(a, 0, LONG, 1);
+    submit(b, 1, LONG - 1, 1);
+    submit(c, 2, LONG - 2, 1);
+    pthread_t t;
+    struct later l = {.s = b, .after = 0.1};
+    assert_int_equal(pthread_create(&t, NULL, cancel_later, &l), 0); /* while this one waits for events */
+    struct event ev;
+    do ev = next(e);
+    while (ev.kind != EVENT_DONE);
+    double took = clock_now() - l.at;
+    pthread_join(t, NULL);
+    assert_ptr_equal(ev.session, b);
+    assert_int_equal(ev.reason, DONE_CANCELLED);
+    print_message("a queued turn ended %.1f ms after its cancel\n", took * 1e3);
+    assert_true(took < 0.2);
+    assert_false(session_busy(b));
+    double begin = clock_now(); /* closing one that is queued waits for nobody either */
+    session_close(&c);
+    assert_true(clock_now() - begin < 0.2);
+    assert_true(session_busy(a));
+    submit(b, 0, 5, 1); /* and it may be submitted again at once */
+    session_cancel(a);
+    assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
+    assert_int_equal(wait_for(e, b, EVENT_DONE).reason, DONE_LENGTH);
+    session_close(&a);
+    session_close(&b);
+    engine_close(&e);
+}
+
+/* Nobody reads the events of a: it waits when it has 1,024 tokens unread, and b goes on. Closing a loses nothing of b. */
+static void unread_events_hold_nobody_else(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e), *b = new_session(e);
+    submit(a, 0, 3, 1100);
+    for (int unread = 0; unread < ENGINE_EVENTS;) {
+        usleep(20000);
+        pthread_mutex_lock(&e->lock);
+        unread = a->n_unread;
+        pthread_mutex_unlock(&e->lock);
+    }
+    submit(b, 0, 5, 8);
+    for (bool over = false; !over;) {
+        usleep(20000);
+        pthread_mutex_lock(&e->lock);
+        over = b->end_order != 0;
+        pthread_mutex_unlock(&e->lock);
+    }
+    struct pollfd p = {.fd = engine_fd(e), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 0), 1);
+    struct session *c = new_session(e); /* a's are older than b's: in order of arrival */
+    assert_ptr_equal(next(e).session, a);
+    session_close(&a);
+    for (int i = 0; i < 8; i++) {
+        struct event ev = next(e);
+        if (ev.kind == EVENT_PROGRESS) ev = next(e);
+        assert_true(ev.session == b && ev.kind == EVENT_TOKEN);
+    }
+    session_close(&c);
+    struct event ev = next(e);
+    assert_true(ev.session == b && ev.kind == EVENT_DONE && ev.stats.answer_tokens == 8);
+    assert_false(engine_poll(e, &ev, 0));
+    assert_int_equal(poll(&p, 1, 0), 0);
+    a = new_session(e); /* read late, but whole */
+    submit(a, 0, 3, 1100);
+    sleep(1);
+    int tokens = 0;
+    while ((ev = next(e)).kind != EVENT_DONE) tokens += ev.kind == EVENT_TOKEN;
+    assert_int_equal(tokens, 1100);
+    session_close(&a);
+    session_close(&b);
+    engine_close(&e);
+}
+
+static void more_sessions_than_a_step_takes(void **st) {
+    enum { S = ENGINE_BATCH + 5, LEN = 60 };
+    struct engine *e = open_with((struct engine_params){.context = 128});
+    struct session *s[S];
+    int got[S] = {0}, least = LEN;
+    for (int i = 0; i < S; i++) s[i] = new_session(e);
+    for (int i = 0; i < S; i++) submit(s[i], i, 4, LEN);
+    for (struct event ev; (ev = next(e)).kind != EVENT_DONE;)
+        for (int i = 0; i < S; i++) got[i] += ev.session == s[i] && ev.kind == EVENT_TOKEN;
+    for (int i = 0; i < S; i++) least = got[i] < least ? got[i] : least;
+    print_message("when the first of %d sessions had its %d tokens, the last had %d\n", S, LEN, least);
+    assert_true(least >= LEN / 4);
+    for (int i = 0; i < S; i++) session_close(&s[i]);
+    engine_close(&e);
+}
+
+static void bandwidth_beside_a_turn(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e);
+    submit(a, 0, 3, 5000);
+    wait_for(e, a, EVENT_TOKEN);
+    assert_true(engine_read_bandwidth(e) > 1e8);
+    session_cancel(a);
+    assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
+    session_close(&a);
+    engine_close(&e);
+}
+
+/* Bytes are counted once: each session has its share of a step that two made together. */
+static void bytes_are_the_turns_own(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e), *b = new_session(e);
+    submit(a, 0, 40, 100);
+    uint64_t alone = wait_for(e, a, EVENT_DONE).stats.bytes_read;
+    session_close(&a);
+    a = new_session(e);
+    submit(a, 0, 40, 100);
+    submit(b, 0, 40, 100);
+    uint64_t sum = 0;
+    for (int done = 0; done < 2;) {
+        struct event ev = next(e);
+        if (ev.kind != EVENT_DONE) continue;
+        done++;
+        sum += ev.stats.bytes_read;
+    }
+    print_message("bytes read: %.1f MB alone, %.1f MB two together\n", (double)alone * 1e-6, (double)sum * 1e-6);
+    assert_true(alone > 1000000 && sum > alone && sum < 2 * alone);
+    session_close(&a);
+    session_close(&b);
+    engine_close(&e);
+}
+
+static void a_cancelled_prefill_keeps_whole_batches(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e);
+    submit(a, 0, LONG, 4);
+    struct event ev;
+    do ev = next(e);
+    while (ev.kind != EVENT_PROGRESS || ev.done < 1100);
+    session_cancel(a);
+    assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
+    const int32_t *tokens;
+    int kept = session_tokens(a, &tokens);
+    assert_true(kept >= 1024 && kept < LONG && kept % 1024 == 0);
+    assert_memory_equal(tokens, prompt, (size_t)kept * sizeof *tokens);
+    int32_t resumed[4], whole[4];
+    for (int i = 0; i < 2; i++) {
+        submit(a, 0, LONG, 4);
+        for (int k = 0; k < 4; k++) (i ? whole : resumed)[k] = wait_for(e, a, EVENT_TOKEN).token;
+        ev = wait_for(e, a, EVENT_DONE);
+        assert_int_equal(ev.stats.cached_tokens, i ? 0 : kept);
+        session_close(&a);
+        a = new_session(e);
+    }
+    assert_memory_equal(resumed, whole, sizeof whole);
+    session_close(&a);
+    engine_close(&e);
+}
+
+/* Tokens a second of everybody for two seconds. */
+static double rate(struct engine *e) {
+    double begin = clock_now(), t;
+    int n = 0;
+    while ((t = clock_now() - begin) < 2) n += next(e).kind == EVENT_TOKEN;
+    return n / t;
+}
+
+/* Three that answer and one prompt on one processor: half of the time each. */
+static void a_long_prompt_beside_answers(void **st) {
+    enum { S = 3 };
+    struct engine *e = open_with((struct engine_params){.threads = 1});
+    struct session *s[S], *a = new_session(e);
+    submit(a, 0, LONG, 1);
+    double alone = wait_for(e, a, EVENT_DONE).stats.ttft_s;
+    for (int i = 0; i < S; i++) submit(s[i] = new_session(e), 5 * i, 20, -1);
+    for (int i = 0; i < S; i++) wait_for(e, s[i], EVENT_TOKEN);
+    double usual = rate(e) / 2;
+    submit(a, 7, LONG - 7, 1);
+    struct event ev;
+    int beside = 0;
+    double begin = clock_now();
+    while ((ev = next(e)).session != a || ev.kind != EVENT_DONE) beside += ev.kind == EVENT_TOKEN && ev.session != a;
+    double took = clock_now() - begin;
+    usual += rate(e) / 2;
+    print_message("beside a long prompt %.2f of the answers' speed is left; its first token takes %.2f times as long\n", beside / took / usual, took / alone);
+    assert_true(beside / took / usual > 0.3 && took / alone < 3.3); /* half and twice, on a quiet machine */
+    for (int i = 0; i < S; i++) session_close(&s[i]);
+    session_close(&a);
+    engine_close(&e);
+}
+
+/* A prompt that a slow link reads to a device: who answers on the processor does not wait for its layers. */
+static void answers_beside_a_device(void **st) {
+    struct engine *e = open_with((struct engine_params){.gpus = "emu:1,h2d=0.004,cpu=scalar", .prefill = PREFILL_SLP});
+    struct session *a = new_session(e), *b = new_session(e);
+    submit(a, 0, 3, -1);
+    wait_for(e, a, EVENT_TOKEN);
+    submit(b, 0, 30, 2);
+    struct event ev;
+    int tokens = 0;
+    while ((ev = next(e)).session != b || ev.kind != EVENT_TOKEN) tokens += ev.kind == EVENT_TOKEN;
+    ev = wait_for(e, b, EVENT_DONE);
+    assert_string_equal(ev.stats.prefill_mode, "slp");
+    print_message("%d tokens beside a prefill of %d layers on a device, %.2f s\n", tokens, engine_info(e)->n_layers, ev.stats.prefill_s);
+    assert_true(tokens > 4 * engine_info(e)->n_layers);
+    submit(b, 9, 30, 2); /* closing does not wait for the link */
+    usleep(300000);
+    double begin = clock_now();
+    session_close(&b);
+    assert_true(clock_now() - begin < 2);
+    submit(b = new_session(e), 9, 30, 2);
+    usleep(100000);
+    engine_close(&e); /* in the middle of everything */
+}
+
+int main(int argc, char **argv) {
+    file_embed(ember_files);
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_queued_turn_is_cancelled_at_once), cmocka_unit_test(unread_events_hold_nobody_else),
+                                       cmocka_unit_test(more_sessions_than_a_step_takes), cmocka_unit_test(bandwidth_beside_a_turn),
+                                       cmocka_unit_test(bytes_are_the_turns_own), cmocka_unit_test(a_cancelled_prefill_keeps_whole_batches),
+                                       cmocka_unit_test(a_long_prompt_beside_answers), cmocka_unit_test(answers_beside_a_device)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
