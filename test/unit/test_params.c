@@ -23,7 +23,9 @@ static void read_maps(void) {
     assert_non_null(f);
     for (n_maps = 0; n_maps < 4096 && fgets(line, sizeof line, f);) {
         unsigned long begin, end;
-        if (sscanf(line, "%lx-%lx", &begin, &end) == 2) maps[n_maps].begin = begin, maps[n_maps++].end = end;
+        char read;
+        /* what a sanitizer keeps beside the memory is terabytes, and sizes in a struct can look like an address there */
+        if (sscanf(line, "%lx-%lx %c", &begin, &end, &read) == 3 && read == 'r' && end - begin < 1ul << 40) maps[n_maps].begin = begin, maps[n_maps++].end = end;
     }
     fclose(f);
 }
