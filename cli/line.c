@@ -216,13 +216,12 @@ static void complete(struct line *l) {
 
 static bool starts_block(const struct line *l) { return l->text.len >= 3 && !strncmp(l->text.data, "\"\"\"", 3); }
 
-/* Whether Enter sends: not within an open block of triple quotes, nor behind a backslash. */
-static bool wants_more(struct line *l) {
+bool line_wants_more(struct line *l) {
     const char *s = l->text.data;
     size_t n = l->text.len;
     if (!s) return false;
     if (starts_block(l)) {
-        while (n > 3 && isspace((unsigned char)s[n - 1])) n--;
+        while (n > 3 && (isspace((unsigned char)s[n - 1]) || s[n - 1] == '&')) n--; /* a block may be sent to the background */
         return n < 6 || strncmp(s + n - 3, "\"\"\"", 3);
     }
     size_t slashes = 0;
@@ -234,7 +233,7 @@ static bool wants_more(struct line *l) {
 }
 
 static enum line_result enter(struct line *l) {
-    if (wants_more(l)) {
+    if (line_wants_more(l)) {
         l->cursor = l->text.len;
         insert(l, "\n", 1);
         return LINE_MORE;
