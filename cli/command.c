@@ -368,13 +368,13 @@ static const char *next_command(void *ctx) {
 }
 
 void command_run(struct repl *r, const char *text) {
-    size_t n = strcspn(++text, " \t"), i = 0;
+    size_t n = strcspn(++text, " \t\n"), i = 0;
     char word[40], near[40];
     snprintf(word, sizeof word, "%.*s", (int)(n > 39 ? 39 : n), text);
-    const char *arg = text + n + strspn(text + n, " \t");
+    const char *arg = text + n + strspn(text + n, " \t\n");
     char *copy = mem_strdup(arg);
     if (!copy) return;
-    for (size_t k = strlen(copy); k && strchr(" \t", copy[k - 1]);) copy[--k] = 0;
+    for (size_t k = strlen(copy); k && strchr(" \t\n", copy[k - 1]);) copy[--k] = 0;
     for (; i < n_commands; i++)
         if (!strcmp(commands[i].name, word)) break;
     size_t at = 0;

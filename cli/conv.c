@@ -89,19 +89,22 @@ int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out,
     return rc;
 }
 
+void conv_message_json(const struct message *m, const char *thinking, struct buf *b) {
+    buf_fmt(b, "{\"role\": \"%s\", \"content\": ", role_name(m->role));
+    out_json_string(b, m->text.data, m->text.len);
+    if (!m->thinking.len) return;
+    buf_fmt(b, ", \"%s\": ", thinking);
+    out_json_string(b, m->thinking.data, m->thinking.len);
+}
+
 int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e) {
     struct buf b = {0};
     struct arena arena = {0};
     struct json root;
     buf_str(&b, "{\"messages\": [");
     for (size_t i = 0; i < c->n; i++) {
-        const struct message *m = &c->m[i];
-        buf_fmt(&b, "%s{\"role\": \"%s\", \"content\": ", i ? ", " : "", role_name(m->role));
-        out_json_string(&b, m->text.data, m->text.len);
-        if (m->thinking.len) {
-            buf_str(&b, ", \"reasoning_content\": ");
-            out_json_string(&b, m->thinking.data, m->thinking.len);
-        }
+        buf_str(&b, i ? ", " : "");
+        conv_message_json(&c->m[i], "reasoning_content", &b);
         buf_char(&b, '}');
     }
     buf_str(&b, "], \"add_generation_prompt\": true");

@@ -22,6 +22,9 @@ void conv_cut(struct conv *c, size_t n); /* keeps the first n messages */
 void conv_free(struct conv *c);
 const struct message *conv_last(const struct conv *c, enum role role); /* NULL: none */
 
+/* A message as JSON, its last brace left open for more: role, content, and what was thought, under that name. */
+void conv_message_json(const struct message *m, const char *thinking, struct buf *b);
+
 struct prompt {
     struct ids ids;
     struct buf tail; /* the end of the rendered text: it may open a thinking block */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/paths.h"
+#include "cli/utf8.h"
 #include "engine/base/buf.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
@@ -37,6 +38,17 @@ static void push(struct history *h, const char *text, size_t n) {
     if (copy) h->v[h->n++] = copy;
 }
 
+static bool valid(const char *text) {
+    const unsigned char *s = (const unsigned char *)text;
+    for (int n; *s; s += n) {
+        n = utf8_length(*s);
+        for (int i = 1; i < n; i++)
+            if (!utf8_continues(*s, i, s[i])) return false;
+        if (!n) return false;
+    }
+    return true;
+}
+
 static void read_file(struct history *h) {
     char *data;
     size_t size, lines = 0;
@@ -45,7 +57,7 @@ static void read_file(struct history *h) {
         if (!(end = strchr(line, '\n'))) break; /* a torn last line is dropped */
         *end = 0;
         unescape(line);
-        push(h, line, strlen(line));
+        if (valid(line)) push(h, line, strlen(line)); /* the editor holds nothing else */
     }
     mem_free(data);
     if (lines <= 2 * HISTORY_MAX) return;

@@ -4,7 +4,11 @@
 #include <string.h>
 
 #include "cli/render.h"
+#include "cli/utf8.h"
 #include "engine/base/mem.h"
+
+#define CTRL(letter) ((letter) & 0x1F)
+enum { ESC = 0x1B, DEL = 0x7F };
 
 void line_init(struct line *l, struct history *h) { *l = (struct line){.history = h, .prompt = "> ", .rows = 24, .cols = 80}; }
 
@@ -95,6 +99,20 @@ static void swap_chars(struct line *l) { /* Ctrl-T */
     l->cursor = end;
 }
 
+/* Bytes of a character come one by one; what is no UTF-8 is dropped. Returns the length of the one that is whole in
+ * l->utf now, or 0. */
+static int character(struct line *l, unsigned char c) {
+    if (!l->n_utf || !utf8_continues(l->utf[0], l->n_utf, c)) {
+        l->n_utf = 0;
+        l->want = utf8_length(c);
+    }
+    if (!l->want) return 0;
+    l->utf[l->n_utf++] = c;
+    if (l->n_utf < l->want) return 0;
+    l->n_utf = 0;
+    return l->want;
+}
+
 /* --- history --------------------------------------------------------------------------------------------------------- */
 
 static void go_history(struct line *l, int by) {
@@ -109,8 +127,8 @@ static void go_history(struct line *l, int by) {
     set_text(l, s ? s : "", l->at == n ? l->draft.len : strlen(s));
 }
 
-/* Finds the query in an entry older than index `before`. */
-static void search(struct line *l, size_t before) {
+/* Finds the query in an entry older than index `before`. False when there is none: the text is as it was. */
+static bool search(struct line *l, size_t before) {
     const char *q = l->query.data ? l->query.data : "";
     for (size_t i = before; i-- > 0;) {
         const char *hit = strstr(l->history->v[i], q);
@@ -118,12 +136,19 @@ static void search(struct line *l, size_t before) {
         l->found = i + 1;
         set_text(l, l->history->v[i], strlen(l->history->v[i]));
         l->cursor = (size_t)(hit - l->history->v[i]);
-        return;
+        return true;
     }
+    return false;
+}
+/* What does not stand in any entry leaves none behind that Enter would send. */
+static void search_anew(struct line *l, size_t before) {
+    if (search(l, before)) return;
+    l->found = 0;
+    set_text(l, l->draft.data ? l->draft.data : "", l->draft.len);
 }
 static void search_hint(struct line *l) {
     struct buf b = {0};
-    buf_str(&b, "search: ");
+    buf_str(&b, l->query.len && !l->found ? "search, nothing found: " : "search: ");
     buf_add(&b, l->query.data, l->query.len);
     line_hint(l, b.data ? b.data : "");
     buf_free(&b);
@@ -131,6 +156,7 @@ static void search_hint(struct line *l) {
 static void search_begin(struct line *l) {
     l->searching = true;
     l->found = 0;
+    l->n_utf = 0;
     empty(&l->query);
     empty(&l->draft);
     buf_add(&l->draft, l->text.data, l->text.len);
@@ -138,17 +164,17 @@ static void search_begin(struct line *l) {
 }
 /* True when the key belonged to the search. */
 static bool search_key(struct line *l, unsigned char c) {
-    if (c == 0x12) { /* Ctrl-R: an older one */
+    if (c == CTRL('R')) { /* an older one */
         search(l, l->found ? l->found - 1 : l->history->n);
-    } else if (c == 0x7F || c == 0x08) {
+    } else if (c == DEL || c == CTRL('H')) {
         while (l->query.len && ((unsigned char)l->query.data[l->query.len - 1] & 0xC0) == 0x80) l->query.len--;
         if (l->query.len) l->query.len--;
         if (l->query.data) l->query.data[l->query.len] = 0;
-        search(l, l->history->n);
+        search_anew(l, l->history->n);
     } else if (c >= 0x20) {
-        buf_char(&l->query, (char)c);
-        if ((c & 0xC0) != 0xC0) search(l, l->found ? l->found : l->history->n);
-    } else if (c == 0x07) { /* Ctrl-G: as it was */
+        int n = character(l, c);
+        if (n && !buf_add(&l->query, l->utf, (size_t)n)) search_anew(l, l->found ? l->found : l->history->n);
+    } else if (c == CTRL('G')) { /* as it was */
         l->searching = false;
         set_text(l, l->draft.data ? l->draft.data : "", l->draft.len);
     } else {
@@ -190,13 +216,12 @@ static void complete(struct line *l) {
 
 static bool starts_block(const struct line *l) { return l->text.len >= 3 && !strncmp(l->text.data, "\"\"\"", 3); }
 
-/* Whether Enter sends: not within an open block of triple quotes, nor behind a backslash. */
-static bool wants_more(struct line *l) {
+bool line_wants_more(struct line *l) {
     const char *s = l->text.data;
     size_t n = l->text.len;
     if (!s) return false;
     if (starts_block(l)) {
-        while (n > 3 && isspace((unsigned char)s[n - 1])) n--;
+        while (n > 3 && (isspace((unsigned char)s[n - 1]) || s[n - 1] == '&')) n--; /* a block may be sent to the background */
         return n < 6 || strncmp(s + n - 3, "\"\"\"", 3);
     }
     size_t slashes = 0;
@@ -208,7 +233,7 @@ static bool wants_more(struct line *l) {
 }
 
 static enum line_result enter(struct line *l) {
-    if (wants_more(l)) {
+    if (line_wants_more(l)) {
         l->cursor = l->text.len;
         insert(l, "\n", 1);
         return LINE_MORE;
@@ -216,85 +241,66 @@ static enum line_result enter(struct line *l) {
     return LINE_DONE;
 }
 
+static void go_row_begin(struct line *l) { l->cursor = row_begin(l); }
+static void go_row_end(struct line *l) { l->cursor = row_end(l); }
+static void go_begin(struct line *l) { l->cursor = 0; }
+static void go_end(struct line *l) { l->cursor = l->text.len; }
+static void go_left(struct line *l) { l->cursor = line_prev(l, l->cursor); }
+static void go_right(struct line *l) { l->cursor = line_next(l, l->cursor); }
+static void go_word_left(struct line *l) { l->cursor = word_left(l); }
+static void go_word_right(struct line *l) { l->cursor = word_right(l); }
+static void go_up(struct line *l) {
+    if (!line_vertical(l, -1)) go_history(l, -1);
+}
+static void go_down(struct line *l) {
+    if (!line_vertical(l, 1)) go_history(l, 1);
+}
+static void cut_right(struct line *l) { erase(l, l->cursor, line_next(l, l->cursor), false); }
+static void cut_left(struct line *l) { erase(l, line_prev(l, l->cursor), l->cursor, false); }
+static void kill_word_left(struct line *l) { erase(l, word_left(l), l->cursor, true); }
+static void kill_word_right(struct line *l) { erase(l, l->cursor, word_right(l), true); }
+static void kill_blank_left(struct line *l) { erase(l, blank_left(l), l->cursor, true); }
+static void kill_row_begin(struct line *l) { erase(l, row_begin(l), l->cursor, true); }
+static void kill_row_end(struct line *l) { /* at the end of a row: its line end */
+    size_t end = row_end(l);
+    erase(l, l->cursor, end == l->cursor && end < l->text.len ? end + 1 : end, true);
+}
+static void put_back(struct line *l) { insert(l, l->killed.data ? l->killed.data : "", l->killed.len); }
+static void new_row(struct line *l) { insert(l, "\n", 1); }
+static void begin_paste(struct line *l) { l->pasting = true; }
+static void wipe(struct line *l) {
+    buf_str(&l->out, "\033[H\033[2J");
+    l->shown = false;
+}
+
 static enum line_result control(struct line *l, unsigned char c) {
-    switch (c) {
-    case 0x01: l->cursor = row_begin(l); break;
-    case 0x02: l->cursor = line_prev(l, l->cursor); break;
-    case 0x04:
-        if (!l->text.len) return LINE_EOF;
-        erase(l, l->cursor, line_next(l, l->cursor), false);
-        break;
-    case 0x05: l->cursor = row_end(l); break;
-    case 0x06: l->cursor = line_next(l, l->cursor); break;
-    case 0x07: return LINE_EDITOR;
-    case 0x08:
-    case 0x7F: erase(l, line_prev(l, l->cursor), l->cursor, false); break;
-    case 0x09: complete(l); break;
-    case 0x0A: insert(l, "\n", 1); break;
-    case 0x0B: erase(l, l->cursor, row_end(l) == l->cursor && l->cursor < l->text.len ? l->cursor + 1 : row_end(l), true); break;
-    case 0x0C:
-        buf_str(&l->out, "\033[H\033[2J");
-        l->shown = false;
-        break;
-    case 0x0D: return enter(l);
-    case 0x0E:
-        if (!line_vertical(l, 1)) go_history(l, 1);
-        break;
-    case 0x10:
-        if (!line_vertical(l, -1)) go_history(l, -1);
-        break;
-    case 0x12: search_begin(l); break;
-    case 0x14: swap_chars(l); break;
-    case 0x15: erase(l, row_begin(l), l->cursor, true); break;
-    case 0x17: erase(l, blank_left(l), l->cursor, true); break;
-    case 0x19: insert(l, l->killed.data ? l->killed.data : "", l->killed.len); break;
-    default: break;
-    }
+    static void (*const keys[128])(struct line *l) = {
+        [CTRL('A')] = go_row_begin, [CTRL('B')] = go_left, [CTRL('D')] = cut_right, [CTRL('E')] = go_row_end, [CTRL('F')] = go_right,
+        [CTRL('H')] = cut_left, [CTRL('I')] = complete, [CTRL('J')] = new_row, [CTRL('K')] = kill_row_end, [CTRL('L')] = wipe,
+        [CTRL('N')] = go_down, [CTRL('P')] = go_up, [CTRL('R')] = search_begin, [CTRL('T')] = swap_chars, [CTRL('U')] = kill_row_begin,
+        [CTRL('W')] = kill_blank_left, [CTRL('Y')] = put_back, [DEL] = cut_left};
+    if (c == CTRL('D') && !l->text.len) return LINE_EOF;
+    if (c == CTRL('G')) return LINE_EDITOR;
+    if (c == CTRL('M')) return enter(l);
+    if (keys[c & 127]) keys[c & 127](l);
     return LINE_MORE;
 }
 
 /* A whole escape sequence without its ESC: "[A", "OH", "[1;5C", "b". */
-static enum line_result escape(struct line *l, const char *s, int n) {
-    static const struct { const char *seq; unsigned char as; } keys[] = {
-        {"[A", 0x10}, {"OA", 0x10}, {"[B", 0x0E}, {"OB", 0x0E}, {"[C", 0x06}, {"OC", 0x06}, {"[D", 0x02}, {"OD", 0x02},
-        {"[H", 0x01}, {"OH", 0x01}, {"[1~", 0x01}, {"[7~", 0x01}, {"[F", 0x05}, {"OF", 0x05}, {"[4~", 0x05}, {"[8~", 0x05}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (!strcmp(keys[i].seq, s)) return control(l, keys[i].as);
-    if (!strcmp(s, "[3~")) erase(l, l->cursor, line_next(l, l->cursor), false);
-    else if (!strcmp(s, "[200~")) l->pasting = true;
-    else if (!strcmp(s, "b") || !strcmp(s, "[1;5D") || !strcmp(s, "[1;3D")) l->cursor = word_left(l);
-    else if (!strcmp(s, "f") || !strcmp(s, "[1;5C") || !strcmp(s, "[1;3C")) l->cursor = word_right(l);
-    else if (!strcmp(s, "d")) erase(l, l->cursor, word_right(l), true);
-    else if (!strcmp(s, "\x7F") || !strcmp(s, "\x08")) erase(l, word_left(l), l->cursor, true);
-    else if (!strcmp(s, "\r") || !strcmp(s, "\n")) insert(l, "\n", 1);
-    else if (!strcmp(s, "<")) l->cursor = 0;
-    else if (!strcmp(s, ">")) l->cursor = l->text.len;
-    return LINE_MORE;
+static void escape(struct line *l, const char *s) {
+    static const struct { const char *seq; void (*fn)(struct line *l); } rows[] = {
+        {"[A", go_up}, {"OA", go_up}, {"[B", go_down}, {"OB", go_down}, {"[C", go_right}, {"OC", go_right}, {"[D", go_left}, {"OD", go_left},
+        {"[H", go_row_begin}, {"OH", go_row_begin}, {"[1~", go_row_begin}, {"[7~", go_row_begin}, {"[F", go_row_end}, {"OF", go_row_end},
+        {"[4~", go_row_end}, {"[8~", go_row_end}, {"[3~", cut_right}, {"[200~", begin_paste}, {"b", go_word_left}, {"[1;5D", go_word_left},
+        {"[1;3D", go_word_left}, {"f", go_word_right}, {"[1;5C", go_word_right}, {"[1;3C", go_word_right}, {"d", kill_word_right},
+        {"\x7F", kill_word_left}, {"\x08", kill_word_left}, {"\r", new_row}, {"\n", new_row}, {"<", go_begin}, {">", go_end}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i].seq, s)) rows[i].fn(l);
 }
 
-/* Bytes of a character come one by one; what is no UTF-8 is dropped. */
 static void typed(struct line *l, unsigned char c) {
-    if (c < 0x80) {
-        l->n_utf = 0;
-        insert(l, (char *)&c, 1);
-        return;
-    }
-    if (c >= 0xC2 && c <= 0xF4) {
-        l->want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
-        l->utf[0] = c;
-        l->n_utf = 1;
-        return;
-    }
-    if (!l->n_utf || c >= 0xC0) {
-        l->n_utf = 0;
-        return;
-    }
-    l->utf[l->n_utf++] = c;
-    if (l->n_utf < l->want) return;
-    l->n_utf = 0;
-    unsigned a = l->utf[0], b = l->utf[1];
-    bool bad = (a == 0xE0 && b < 0xA0) || (a == 0xED && b > 0x9F) || (a == 0xF0 && b < 0x90) || (a == 0xF4 && b > 0x8F);
-    if (!bad) insert(l, (char *)l->utf, (size_t)l->want);
+    int n = character(l, c);
+    if (n) insert(l, (char *)l->utf, (size_t)n);
 }
 
 static void pasted(struct line *l, unsigned char c) {
@@ -313,9 +319,9 @@ static void pasted(struct line *l, unsigned char c) {
     l->n_esc = 0;
     for (int i = 0; i < n; i++) {
         if (held[i] == '\r') typed(l, '\n');
-        else if (held[i] == 0x1B && i == n - 1) l->esc[l->n_esc++] = 0x1B; /* it may begin the end mark */
+        else if (held[i] == ESC && i == n - 1) l->esc[l->n_esc++] = ESC; /* it may begin the end mark */
         else if (held[i] >= 0x20 || held[i] == '\n' || held[i] == '\t') {
-            if (held[i] != 0x7F) typed(l, held[i]);
+            if (held[i] != DEL) typed(l, held[i]);
         }
     }
 }
@@ -324,17 +330,17 @@ static enum line_result escape_byte(struct line *l, unsigned char c) {
     bool csi = l->n_esc && l->esc[0] == '[', ss3 = l->n_esc && l->esc[0] == 'O';
     if (l->n_esc < (int)sizeof l->esc - 1) l->esc[l->n_esc++] = c;
     if (l->n_esc == 1 && (c == '[' || c == 'O')) return LINE_MORE;
-    if (l->n_esc == 1 && c == 0x1B) { /* ESC ESC [ A: the first one was a key of its own */
+    if (l->n_esc == 1 && c == ESC) { /* ESC ESC [ A: the first one was a key of its own */
         l->n_esc = 0;
         return LINE_MORE;
     }
     if (csi && l->n_esc > 1 && (c < 0x40 || c > 0x7E)) return LINE_MORE;
     if (!csi && !ss3 && l->n_esc > 1) return LINE_MORE;
     l->esc[l->n_esc] = 0;
-    int n = l->n_esc;
     l->escaping = false;
     l->n_esc = 0;
-    return escape(l, (const char *)l->esc, n);
+    escape(l, (const char *)l->esc);
+    return LINE_MORE;
 }
 
 static enum line_result key(struct line *l, unsigned char c) {
@@ -345,18 +351,18 @@ static enum line_result key(struct line *l, unsigned char c) {
     if (l->escaping) return escape_byte(l, c);
     empty(&l->hint);
     if (l->searching) {
-        if (c != 0x1B && search_key(l, c)) {
+        if (c != ESC && search_key(l, c)) {
             if (l->searching) search_hint(l);
             return LINE_MORE;
         }
         l->searching = false;
     }
-    if (c == 0x1B) {
+    if (c == ESC) {
         l->escaping = true;
         l->n_esc = 0;
         return LINE_MORE;
     }
-    if (c >= 0x20 && c != 0x7F) {
+    if (c >= 0x20 && c != DEL) {
         typed(l, c);
         return LINE_MORE;
     }

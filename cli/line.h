@@ -51,6 +51,8 @@ void line_free(struct line *l);
 void line_begin(struct line *l, const char *prompt); /* an empty line; draws */
 /* Eats bytes until a result other than LINE_MORE; *used says how many. */
 enum line_result line_feed(struct line *l, const char *data, size_t n, size_t *used);
+/* Whether Enter begins another row: within an open block of triple quotes, and behind a backslash, which is taken off. */
+bool line_wants_more(struct line *l);
 void line_replace(struct line *l, const char *text, size_t n); /* cursor at the end; draws */
 void line_clear(struct line *l);                               /* Ctrl-C: leaves what was typed on the screen, begins anew */
 void line_status(struct line *l, const char *text);            /* a row below; redrawn when it changed */

@@ -15,7 +15,7 @@ size_t line_char(const struct line *l, size_t at, int *width) {
     utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)l->text.data + at, (utf8proc_ssize_t)(l->text.len - at), &c);
     *width = 1;
     if (k <= 0) return 1;
-    if (c >= 0x80 && c < 0xA0) return (size_t)k; /* C1: drawn as one U+FFFD */
+    if (render_harmful((const unsigned char *)l->text.data + at, (size_t)k)) return (size_t)k; /* drawn as one U+FFFD */
     *width = utf8proc_charwidth(c);
     return (size_t)k;
 }
@@ -121,7 +121,7 @@ static void put_row(struct line *l, const struct line_row *row, bool first) {
         size_t k = line_char(l, i, &w);
         if (c == '\t') buf_str(o, "    ");
         else if (c < 0x20 || c == 0x7F) buf_fmt(o, "^%c", c ^ 0x40);
-        else if ((k == 1 && c >= 0x80) || (k == 2 && c == 0xC2 && (unsigned char)l->text.data[i + 1] < 0xA0)) buf_str(o, "\xEF\xBF\xBD");
+        else if ((k == 1 && c >= 0x80) || render_harmful((const unsigned char *)l->text.data + i, k)) buf_str(o, "\xEF\xBF\xBD");
         else buf_add(o, l->text.data + i, k);
         i += k;
     }

@@ -369,9 +369,11 @@ static void set_status(struct repl *r) {
     buf_free(&b);
 }
 
+static void trim(const char *s, size_t *n) {
+    while (*n && strchr(" \t\n", s[*n - 1])) --*n;
+}
 /* Takes the wrapping of """ off. */
 static void unwrap(const char **s, size_t *n) {
-    while (*n && strchr(" \t\n", (*s)[*n - 1])) --*n;
     if (*n < 6 || memcmp(*s, "\"\"\"", 3) || memcmp(*s + *n - 3, "\"\"\"", 3)) return;
     *s += 3;
     *n -= 6;
@@ -381,16 +383,16 @@ static void unwrap(const char **s, size_t *n) {
 
 static void entered(struct repl *r, const char *text, size_t n) {
     history_add(&r->history, text, n);
+    trim(text, &n);
+    bool background = n > 1 && text[n - 1] == '&' && strchr(" \t\n\"", text[n - 2]);
+    if (background) {
+        n--;
+        trim(text, &n);
+    }
     unwrap(&text, &n);
     char *copy = mem_strndup(text, n);
-    if (!copy) {
-        repl_say(r, "no memory");
-        return;
-    }
-    bool background = n > 1 && copy[n - 1] == '&' && strchr(" \t\n", copy[n - 2]);
-    if (background)
-        for (copy[--n] = 0; n && strchr(" \t\n", copy[n - 1]);) copy[--n] = 0;
-    if (*copy == '/' && !memchr(copy, '\n', n) && !background) command_run(r, copy);
+    if (!copy) repl_say(r, "no memory");
+    else if (*copy == '/') command_run(r, copy); /* a command is one on several lines too, and never in the background */
     else if (n) repl_send(r, copy, n, background);
     mem_free(copy);
 }
@@ -398,6 +400,7 @@ static void entered(struct repl *r, const char *text, size_t n) {
 static void begin_line(struct repl *r) {
     make_prompt(r);
     if (r->dumb) {
+        buf_free(&r->line.text);
         out_write(r->prompt, strlen(r->prompt));
         return;
     }
@@ -416,8 +419,8 @@ static void serve_input(struct repl *r) {
             const char *nl = memchr(r->input.data, '\n', r->input.len);
             if (!nl) return;
             used = (size_t)(nl - r->input.data) + 1;
-            buf_free(&r->line.text);
-            buf_add(&r->line.text, r->input.data, used - 1);
+            if (buf_add(&r->line.text, r->input.data, used - 1)) repl_say(r, "no memory");
+            if (line_wants_more(&r->line)) res = buf_char(&r->line.text, '\n') ? LINE_DONE : LINE_MORE;
         } else res = line_feed(&r->line, r->input.data, r->input.len, &used);
         memmove(r->input.data, r->input.data + used, r->input.len - used + 1);
         r->input.len -= used;

@@ -214,12 +214,8 @@ int store_save(struct store *s, struct app *a, const struct conv *conv, struct e
             a->engine ? (unsigned long long)engine_info(a->engine)->fingerprint : 0ull, (long long)time(NULL));
     for (size_t i = 0; i < conv->n; i++) {
         const struct message *m = &conv->m[i];
-        buf_fmt(&body, "%s\n  {\"role\": \"%s\", \"content\": ", i ? "," : "", role_name(m->role));
-        out_json_string(&body, m->text.data, m->text.len);
-        if (m->thinking.len) {
-            buf_str(&body, ", \"thinking\": ");
-            out_json_string(&body, m->thinking.data, m->thinking.len);
-        }
+        buf_str(&body, i ? ",\n  " : "\n  ");
+        conv_message_json(m, "thinking", &body);
         if (m->partial) buf_str(&body, ", \"partial\": true");
         buf_char(&body, '}');
     }

@@ -193,6 +193,7 @@ struct tokenizer {
     struct trie names, raw, normal; /* added tokens: all, and those looked for before and after normalising */
     struct decoding decoding;
     int32_t bos;
+    size_t max_chars, max_run; /* longer texts, and longer runs with or without white space, are cut first (0: never) */
     pthread_mutex_t *lock; /* guards idle */
     struct encoder **idle;
 };

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tokenizer/jinja_eval.h"
+#include "tokenizer/unicode.h"
 
 /* The door: parsing and rendering each get an arena and one place that errors come back to. */
 
@@ -18,18 +19,6 @@ static size_t normalise(char *to, const char *s, size_t n) {
         } else to[o++] = s[i];
     }
     return o && to[o - 1] == '\n' ? o - 1 : o;
-}
-static bool utf8_ok(const char *s, size_t n) {
-    for (size_t i = 0; i < n;) {
-        unsigned char c = (unsigned char)s[i];
-        size_t want = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0, k = 1;
-        if (!want || n - i < want) return false;
-        while (k < want && ((unsigned char)s[i + k] & 0xC0) == 0x80) k++;
-        unsigned char d = want > 1 ? (unsigned char)s[i + 1] : 0;
-        if (k < want || (c == 0xE0 && d < 0xA0) || (c == 0xED && d > 0x9F) || (c == 0xF0 && d < 0x90) || (c == 0xF4 && d > 0x8F)) return false;
-        i += want;
-    }
-    return true;
 }
 
 static int parse(struct jinja *j, struct error *e) {
@@ -48,7 +37,7 @@ int jinja_parse(struct jinja **out, const char *source, size_t n, const char *wh
     j->arena.limit = parse_memory;
     if (!(j->what = arena_strndup(&j->arena, what, strlen(what))) || n > UINT32_MAX / 2 || !(j->source = arena_alloc(&j->arena, n + 1)))
         error_set(e, rc, "%s: no memory for it", what);
-    else if (!utf8_ok(source, n)) rc = error_set(e, ERR_MODEL, "%s: not UTF-8", what);
+    else if (utf8_valid(source, n) != n) rc = error_set(e, ERR_MODEL, "%s: not UTF-8", what);
     else {
         j->n = normalise(j->source, source, n);
         rc = parse(j, e);

@@ -48,6 +48,8 @@ struct jscope {
     struct jscope *up;
     struct jvar *vars;
     uint16_t n, cap;
+    uint16_t *index; /* hashed: number of a variable + 1; NULL while there are few */
+    uint32_t n_index;
     int loop, caller, varargs, kwargs; /* slots of the special names, or -1 */
 };
 

@@ -122,7 +122,7 @@ static struct jval split_space(struct jrun *r, struct jstr *s, int64_t max) {
         while (i < s->n && junicode_space(junicode_get(s->s + i, s->n - i, &k))) i += k;
         if (i >= s->n) break;
         if (max-- == 0) {
-            add_piece(r, &p, jtext_strip(r, jstr_sub(r, s, i, s->n - i).s, jval_missing(), false, true));
+            add_piece(r, &p, jstr_sub(r, s, i, s->n - i)); /* the white space at its other end stays, as in Python */
             break;
         }
         size_t from = i;
@@ -138,7 +138,7 @@ static struct jval rsplit_space(struct jrun *r, struct jstr *s, int64_t max) {
         while (i > 0 && junicode_space(junicode_get(s->s + char_before(s, i), i - char_before(s, i), &k))) i = char_before(s, i);
         if (!i) break;
         if (max-- == 0) {
-            add_piece(r, &p, jtext_strip(r, jstr_sub(r, s, 0, i).s, jval_missing(), true, false));
+            add_piece(r, &p, jstr_sub(r, s, 0, i));
             break;
         }
         size_t to = i;
@@ -315,17 +315,8 @@ static struct jval s_isprintable(struct jrun *r, struct jval self, struct jval *
 static struct jval s_isidentifier(struct jrun *r, struct jval self, struct jval *a) {
     return jval_bool(self.s->n && !(self.s->s[0] >= '0' && self.s->s[0] <= '9') && all(self, junicode_word, false).b);
 }
-static bool one_case(const struct jstr *s, bool upper) {
-    bool any = false;
-    for (size_t i = 0, k; i < s->n; i += k) {
-        uint32_t c = junicode_get(s->s + i, s->n - i, &k);
-        if (upper ? junicode_lower(c) || junicode_title(c) : junicode_upper(c) || junicode_title(c)) return false;
-        any |= upper ? junicode_upper(c) : junicode_lower(c);
-    }
-    return any;
-}
-static struct jval s_isupper(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(one_case(self.s, true)); }
-static struct jval s_islower(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(one_case(self.s, false)); }
+static struct jval s_isupper(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(junicode_cased(self.s, true)); }
+static struct jval s_islower(struct jrun *r, struct jval self, struct jval *a) { return jval_bool(junicode_cased(self.s, false)); }
 static struct jval s_istitle(struct jrun *r, struct jval self, struct jval *a) {
     bool inside = false, any = false;
     for (size_t i = 0, k; i < self.s->n; i += k) {

@@ -1,13 +1,35 @@
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "tokenizer/jinja_eval.h"
 
 /* Where each name lives. Jinja2 turns names into Python variables when it compiles a template, frame by frame, and the
  * result is visible: a name that is set somewhere in a frame never reads the context before, unless it is read first or
  * set in a branch. This file does what jinja2/idtracking.py does, so that those corners come out the same. */
 
+enum { few_vars = 16 };
+
+static uint32_t bucket(const struct jscope *s, const struct jval *name) { return (uint32_t)hash64(name->s->s, name->s->n, 1) & (s->n_index - 1); }
+static void index_add(struct jscope *s, int var) {
+    uint32_t i = bucket(s, &s->vars[var].name);
+    while (s->index[i]) i = (i + 1) & (s->n_index - 1);
+    s->index[i] = (uint16_t)(var + 1);
+}
+static void index_all(struct jrun *r, struct jscope *s) { /* for as many as s->cap */
+    s->index = NULL;
+    if (s->cap <= few_vars) return;
+    for (s->n_index = 4 * few_vars; s->n_index < 2u * s->cap;) s->n_index *= 2;
+    s->index = jalloc(r, s->n_index * sizeof *s->index);
+    memset(s->index, 0, s->n_index * sizeof *s->index);
+    for (int i = 0; i < s->n; i++) index_add(s, i);
+}
 
 static int find_here(const struct jscope *s, const struct jval *name) {
+    if (s->index) {
+        for (uint32_t i = bucket(s, name); s->index[i]; i = (i + 1) & (s->n_index - 1))
+            if (!jstr_cmp(s->vars[s->index[i] - 1].name.s, name->s)) return s->index[i] - 1;
+        return -1;
+    }
     for (int i = 0; i < s->n; i++)
         if (!jstr_cmp(s->vars[i].name.s, name->s)) return i;
     return -1;
@@ -32,9 +54,11 @@ static struct jvar *define(struct jrun *r, struct jscope *s, struct jval name, u
             if (s->n) memcpy(v, s->vars, s->n * sizeof *v);
             s->vars = v;
             s->cap = cap;
+            index_all(r, s);
         }
         i = s->n++;
         s->vars[i] = (struct jvar){.name = name};
+        if (s->index) index_add(s, i);
     }
     s->vars[i].load = load;
     return &s->vars[i];
@@ -103,6 +127,7 @@ static struct jscope copy(struct jrun *r, const struct jscope *s) {
     c.cap = (uint16_t)(s->n + 8);
     c.vars = jalloc(r, c.cap * sizeof *c.vars);
     if (s->n) memcpy(c.vars, s->vars, s->n * sizeof *c.vars);
+    index_all(r, &c);
     return c;
 }
 static void scan_if(struct jrun *r, struct jscope *s, const struct jnode *branches);

@@ -42,6 +42,7 @@ bool junicode_digit(uint32_t c);
 bool junicode_upper(uint32_t c);
 bool junicode_lower(uint32_t c);
 bool junicode_title(uint32_t c);
+bool junicode_cased(const struct jstr *s, bool upper); /* str.isupper, str.islower */
 enum jcase { CASE_UPPER, CASE_LOWER, CASE_TITLE };
 /* What c becomes, in out[3]; returns how many code points. */
 int junicode_case(uint32_t c, enum jcase to, uint32_t out[3]);

@@ -21,18 +21,8 @@ static bool t_callable(struct jrun *r, struct jval v, struct jval *a) {
     return v.type == J_GLOBAL || v.type == J_METHOD || v.type == J_MACRO || v.type == J_LOOP || v.type == J_JOINER || v.type == J_UNDEF;
 }
 static bool t_escaped(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_STR && v.s->markup; }
-static bool cased(struct jrun *r, struct jval v, bool upper) {
-    struct jstr *s = jrepr_of(r, v);
-    bool any = false;
-    for (size_t i = 0, k; i < s->n; i += k) {
-        uint32_t c = junicode_get(s->s + i, s->n - i, &k);
-        if (upper ? junicode_lower(c) || junicode_title(c) : junicode_upper(c) || junicode_title(c)) return false;
-        any |= upper ? junicode_upper(c) : junicode_lower(c);
-    }
-    return any;
-}
-static bool t_upper(struct jrun *r, struct jval v, struct jval *a) { return cased(r, v, true); }
-static bool t_lower(struct jrun *r, struct jval v, struct jval *a) { return cased(r, v, false); }
+static bool t_upper(struct jrun *r, struct jval v, struct jval *a) { return junicode_cased(jrepr_of(r, v), true); }
+static bool t_lower(struct jrun *r, struct jval v, struct jval *a) { return junicode_cased(jrepr_of(r, v), false); }
 
 static bool rest_is(struct jrun *r, struct jval v, struct jval by, int64_t want) {
     if (v.type == J_STR) jfail(r, "not all arguments converted during string formatting");

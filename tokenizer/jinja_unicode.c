@@ -137,6 +137,16 @@ static bool final_sigma(const struct jstr *s, size_t at, size_t len) {
     return before;
 }
 
+bool junicode_cased(const struct jstr *s, bool upper) {
+    bool any = false;
+    for (size_t i = 0, k; i < s->n; i += k) {
+        uint32_t c = junicode_get(s->s + i, s->n - i, &k);
+        if (upper ? junicode_lower(c) || junicode_title(c) : junicode_upper(c) || junicode_title(c)) return false;
+        any |= upper ? junicode_upper(c) : junicode_lower(c);
+    }
+    return any;
+}
+
 void junicode_add(struct jrun *r, struct jbuf *b, const struct jstr *s, size_t i, uint32_t c, size_t k, enum jcase to) {
     uint32_t out[3];
     int n = junicode_case(c, to, out);

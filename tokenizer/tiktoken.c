@@ -29,6 +29,7 @@ static const struct {
                     {254, "[UNK]"},
                     {255, "[PAD]"}};
 enum { n_control = 256, max_line = 4096 };
+enum { kimi_chars = 400000, kimi_run = 25000 }; /* where the vendor cuts a text before anything looks at it, control tokens included */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
@@ -123,6 +124,8 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
     if (rc) return rc;
     t->bpe.by_bytes = t->bpe.raw = t->bpe.ignore_merges = true;
     t->bpe.unk = -1;
+    t->max_chars = kimi_chars;
+    t->max_run = kimi_run;
     size_t lines = 1;
     for (size_t i = 0; i < map.size; i++) lines += map.data[i] == '\n';
     if (vocab_init(&t->vocab, lines, map.size + 1)) rc = no_memory(e);

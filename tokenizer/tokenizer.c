@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tokenizer/internal.h"
+#include "tokenizer/jinja_str.h"
 
 void text_free(struct text *t) {
     mem_free(t->data);
@@ -195,6 +196,30 @@ static int encode_flow(struct encoder *x, struct flow f, uint8_t origin, struct 
     return rc;
 }
 
+/* The flow in pieces that the vendor's limits allow, each as if it were a text of its own. White space is Python's here. */
+static int encode_cut(struct encoder *x, struct flow f, uint8_t origin, struct ids *out, struct error *e) {
+    const struct tokenizer *t = x->t;
+    const char *from = f.s, *end = f.s + f.n;
+    size_t chars = 0, run = 0;
+    bool space = false;
+    int rc = 0;
+    if (!t->max_chars || f.n <= t->max_run) return encode_flow(x, f, origin, out, e);
+    for (const char *at = f.s, *next; at <= end && !rc; at = next, chars++) {
+        bool last = at == end, full = chars && chars % t->max_chars == 0;
+        size_t k = 1;
+        bool now = !last && junicode_space(junicode_get(at, (size_t)(end - at), &k));
+        run = now == space && !full ? run + 1 : 1;
+        space = now;
+        next = at + k;
+        if (!last && !full && run <= t->max_run) continue;
+        struct flow piece = {from, (size_t)(at - from), f.origin ? f.origin + (from - f.s) : NULL, false};
+        rc = encode_flow(x, piece, origin, out, e);
+        from = at;
+        run = 1;
+    }
+    return rc;
+}
+
 /* Broken UTF-8 becomes U+FFFD, as it would on its way into the reference. */
 static int clean(struct encoder *x, struct flow *f, struct error *e) {
     if (utf8_valid(f->s, f->n) == f->n) return 0;
@@ -229,7 +254,7 @@ static int clean(struct encoder *x, struct flow *f, struct error *e) {
 static int encode(struct encoder *x, struct flow f, uint8_t origin, struct ids *out, struct error *e) {
     size_t before = out->n;
     int rc = clean(x, &f, e);
-    if (!rc) rc = encode_flow(x, f, origin, out, e);
+    if (!rc) rc = encode_cut(x, f, origin, out, e);
     if (rc) out->n = before; /* never half a text */
     encoder_give(x);
     return rc;

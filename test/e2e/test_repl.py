@@ -354,6 +354,35 @@ class Repl(driver.Case):
             self.ask(t, "three")
             os.chmod(self.home, 0o700)
 
+    def test_commands_are_no_questions(self):
+        """On several lines, quoted, or with a trailing &: what begins with / does not go to the model."""
+        t = self.chat()
+        at = len(t.out)
+        for text, answer in (("/sessions &", "0 messages"), ("/system be\nbrief", ""), ("/system", rb"be\r?\nbrief"), ('"""/sessions\n"""', "messages"),
+                             ("/nosuch\nthing", "no command /nosuch")):
+            t.send(text + "\r")
+            at = t.prompt(t.until(answer, at))
+        self.assertNotIn(b"You said", t.out)
+
+    def test_block_in_the_background(self):
+        t = self.chat()
+        for end in ("&", " &", "\n& "):
+            at = len(t.out)
+            t.send('"""\rone\rtwo"""' + end + "\r")
+            at = t.prompt(at)  # at once
+            at = t.until(rb"You said: one\r?\ntwo\r?\n\r?\n", at)
+        self.ask(t, "a&")  # no blank before it: text
+        at = len(t.out)
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+
+    def test_several_lines_on_a_dumb_terminal(self):
+        t = self.terminal(env={"TERM": "dumb"})
+        at = t.until("> ")
+        for text, answer in (('"""\none\ntwo\n"""\n', rb"You said: one\r\ntwo\r\n"), ("three\\\nfour\n", rb"You said: three\r\nfour\r\n"), ("five\n", rb"You said: five\r\n")):
+            t.send(text)
+            at = t.until("> ", t.until(answer, at))
+
     def test_dumb_terminal(self):
         t = self.terminal(env={"TERM": "dumb"})
         t.until("> ")

@@ -184,6 +184,18 @@ def reference(run, f, *a):
         return None
 
 
+def kimi_pieces(s):
+    """Where Kimi's vendor cuts a text before encoding it."""
+    for i in range(0, len(s), 400_000):
+        part, begin, run = s[i:i + 400_000], 0, 0
+        for k, c in enumerate(part):
+            run = run + 1 if k and c.isspace() == part[k - 1].isspace() else 1
+            if run > 25_000:
+                yield part[begin:k]
+                begin, run = k, 1
+        yield part[begin:]
+
+
 class Run:
     def __init__(self, binary):
         self.binary, self.equal, self.differ, self.refused = binary, 0, 0, {}
@@ -264,7 +276,8 @@ def vendors(run, folder, texts, seed):
                                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
                 known = tiktoken.Encoding("kimi", pat_str=kimi, mergeable_ranks=ranks, special_tokens={"<|im_end|>": len(ranks) + 2, "[BOS]": len(ranks)})
                 marks = ["<|im_end|>", "[BOS]"]
-                encode = lambda s, special: known.encode(s, allowed_special="all") if special else known.encode_ordinary(s)
+                one = lambda s, special: known.encode(s, allowed_special="all") if special else known.encode_ordinary(s)
+                encode = lambda s, special: [i for piece in kimi_pieces(s) for i in one(piece, special)]
             else:
                 continue
             r = random.Random(f"{seed}.{f}")

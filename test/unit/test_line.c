@@ -206,6 +206,45 @@ static void test_history(void **state) {
     end(e);
 }
 
+/* A search takes whole characters, and what it does not find is not left to be sent. */
+static void test_search(void **state) {
+    struct editor *e = begin();
+    history_add(&e->history, "caf\xC3\xA9 au lait", 13);
+    line_begin(&e->line, "> ");
+    type(e, "dr\x12\xA9");
+    assert_string_equal(e->line.text.data, "dr");
+    type(e, "\xC3\xA9");
+    assert_string_equal(e->line.text.data, "caf\xC3\xA9 au lait");
+    assert_int_equal(e->line.cursor, 3);
+    type(e, "q");
+    assert_string_equal(e->line.text.data, "dr");
+    assert_row(e, 1, "search, nothing fou");
+    type(e, "\x7F");
+    assert_string_equal(e->line.text.data, "caf\xC3\xA9 au lait");
+    type(e, "\x12");
+    assert_string_equal(e->line.text.data, "caf\xC3\xA9 au lait");
+    type(e, "zz");
+    assert_int_equal(type(e, "\r"), LINE_DONE);
+    assert_string_equal(e->line.text.data, "dr");
+    end(e);
+}
+
+/* What would turn the direction of the text, or is a control to some terminals, shows as one replacement character. */
+static void test_harmful(void **state) {
+    static const char *const all[] = {"\xE2\x80\xAE", "\xE2\x80\xAA", "\xE2\x81\xA6", "\xE2\x81\xA9", "\xC2\x9B"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct editor *e = begin();
+        size_t used;
+        line_feed(&e->line, all[i], strlen(all[i]), &used);
+        line_feed(&e->line, "x", 1, &used);
+        assert_null(memmem(e->line.out.data, e->line.out.len, all[i], strlen(all[i])));
+        assert_non_null(memmem(e->line.out.data, e->line.out.len, "\xEF\xBF\xBDx", 4));
+        assert_int_equal(e->line.cur_col, 4);
+        assert_memory_equal(e->line.text.data, all[i], strlen(all[i]));
+        end(e);
+    }
+}
+
 static void offer(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/save\n/sessions\n/set\n"); }
 static void one(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/help\n"); }
 static void test_completion(void **state) {
@@ -232,7 +271,7 @@ static void test_resize(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys), cmocka_unit_test(test_results), cmocka_unit_test(test_screen), cmocka_unit_test(test_edge),
-        cmocka_unit_test(test_taller_than_the_screen), cmocka_unit_test(test_output_above), cmocka_unit_test(test_history), cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_taller_than_the_screen), cmocka_unit_test(test_output_above), cmocka_unit_test(test_history), cmocka_unit_test(test_search), cmocka_unit_test(test_harmful), cmocka_unit_test(test_completion),
         cmocka_unit_test(test_resize)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -355,6 +355,59 @@ static void open_vendor(int k, struct tokenizer **t) {
     if (rc) fail_msg("%s", e.text);
 }
 
+/* Kimi's vendor cuts before encoding: after 400,000 characters, and within runs of 25,000 with or without white space. The
+ * vocabulary is made so that each cut shows: pairs and fours that lie across it come apart. */
+static void add_rank(struct buf *b, const char *piece, size_t n, int rank) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned v = 0;
+        for (size_t k = 0; k < 3; k++) v = v << 8 | (i + k < n ? (unsigned char)piece[i + k] : 0);
+        for (size_t k = 0; k < 4; k++) buf_char(b, i + k > n ? '=' : digits[v >> (18 - 6 * k) & 63]);
+    }
+    buf_fmt(b, " %d\n", rank);
+}
+static void repeat(struct buf *b, const char *s, int times) {
+    while (times-- > 0) buf_str(b, s);
+}
+static void test_kimi_cuts(void **state) {
+    static const char config[] = "{\"tokenizer_class\": \"TikTokenTokenizer\"}";
+    static const char *const pieces[] = {"aa", "aaaa", "  ", "é", "éé"};
+    static const struct { const char *head; int heads; const char *middle, *unit; int units; size_t ids; } rows[] = {
+        {"", 0, "x", "a", 24999, 6252},                /* 25,000 characters: whole */
+        {"", 0, "x", "a", 25002, 6252 + 2},            /* x and 24,999; three */
+        {"", 0, "x", "a", 50002, 6252 + 6250 + 2},     /* cut twice */
+        {"", 0, "\t", " ", 25002, 12501 + 2},
+        {"", 0, "x", "é", 25002, 12501 + 2},           /* characters, not bytes */
+        {"a", 20001, "\x1C", "a", 20000, 5001 + 1 + 5000}, /* white space to Python */
+        {"", 0, "bbb", "aaaa ", 80001, 160005 + 1},    /* cut within a word at 400,000 */
+        {"b ", 187501, "", "a", 25002, 375002 + 6251}, /* there a run begins anew */
+    };
+    struct buf ranks = {0};
+    struct tokenizer *t;
+    struct error e = {0};
+    for (int i = 0; i < 256; i++) add_rank(&ranks, &(char){(char)i}, 1, i);
+    for (int i = 0; i < 5; i++) add_rank(&ranks, pieces[i], strlen(pieces[i]), 256 + i);
+    const struct file_embedded table[] = {{"tiktoken.model", (uint8_t *)ranks.data, (uint8_t *)ranks.data + ranks.len},
+                                          {"tokenizer_config.json", (const uint8_t *)config, (const uint8_t *)config + sizeof config - 1}, {NULL, NULL, NULL}};
+    file_embed(table);
+    int rc = tokenizer_open(&t, "ember:", &e);
+    file_embed(NULL);
+    if (rc) fail_msg("%s", e.text);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct buf s = {0};
+        struct ids ids = {0};
+        repeat(&s, rows[i].head, rows[i].heads);
+        buf_str(&s, rows[i].middle);
+        repeat(&s, rows[i].unit, rows[i].units);
+        assert_int_equal(tokenizer_encode(t, s.data, s.len, TEXT_VALUE, &ids, &e), 0);
+        if (ids.n != rows[i].ids) fail_msg("row %zu: %zu ids, not %zu", i, ids.n, rows[i].ids);
+        ids_free(&ids);
+        buf_free(&s);
+    }
+    tokenizer_close(&t);
+    buf_free(&ranks);
+}
+
 static size_t unescape(char *s, size_t n) { /* of a line of *_input.txt */
     static const char from[] = "nrts\\", to[] = "\n\r\t \\";
     size_t o = 0;
@@ -462,7 +515,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),         cmocka_unit_test(test_origin),   cmocka_unit_test(test_decoder),
         cmocka_unit_test(test_wrong),         cmocka_unit_test(test_memory),   cmocka_unit_test(test_every_character),
-        cmocka_unit_test(test_growth),        cmocka_unit_test(test_fixtures), cmocka_unit_test(test_vendors),
+        cmocka_unit_test(test_growth),        cmocka_unit_test(test_fixtures), cmocka_unit_test(test_vendors), cmocka_unit_test(test_kimi_cuts),
         cmocka_unit_test(test_typed_control),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
