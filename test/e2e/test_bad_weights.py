@@ -6,30 +6,18 @@ import os
 import pty
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import tiny  # noqa: E402
+import tiny
+from checks import check, end, run as run_binary
 
-HEARTH = os.path.abspath(sys.argv[1])
 ONE, TWO, INDEX, CONFIG = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json", "config.json"
-passed = failed = 0
 
 
 def run(directory, *args):
-    p = subprocess.run([HEARTH, "-m", directory, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
-    return p.returncode, p.stdout, p.stderr.decode("utf-8", "replace")
+    return run_binary("-m", directory, *args)
 
-
-def check(ok, what, detail=""):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAILED {what}: {detail}")
 
 
 def read(d, f):
@@ -302,8 +290,7 @@ def main():
         rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids", "--prefill", "slp", "--gpus", "emu:1")
         check(rc == 3 and "feed-forward of layer 0" in err, "NaN in a device's forward pass names the layer", f"exit {rc} {err!r}")
         shrinks(tmp)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    return end()
 
 
 sys.exit(main())

@@ -8,25 +8,15 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import limit  # noqa: E402
+import limit
+from checks import HEARTH, check, end
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-HEARTH = os.path.abspath(sys.argv[1])
-MKMODEL = os.path.join(HERE, "..", "bench", "mkmodel.py")
+MKMODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench", "mkmodel.py")
 PROMPTS = {"decode": ("17,901,44,3001,7", "24"), "prefill": (",".join(str(i * 37 % 4000 + 5) for i in range(150)), "4")}
 ASKED = "experts are read as they are needed"
 
 
 def main():
-    passed = failed = 0
-
-    def check(ok, what, detail=""):
-        nonlocal passed, failed
-        passed, failed = passed + bool(ok), failed + (not ok)
-        if not ok:
-            print(f"FAILED {what}: {detail}")
-
     # Not in /tmp where that is memory itself: then nothing could be dropped.
     disk = os.environ.get("HEARTH_TEST_DISK", "/var/tmp")
     if shutil.disk_usage(disk).free < 2 << 30:
@@ -60,8 +50,7 @@ def main():
                     print(f"{name}, {threads} threads: {tight.seconds:.1f} s, {tight.faults} faults, {tight.read >> 20} MB read of {size >> 20} MB; {err.splitlines()[-1]}")
         finally:
             group.close()
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    return end()
 
 
 sys.exit(main())

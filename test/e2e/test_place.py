@@ -6,14 +6,12 @@ import array
 import json
 import os
 import struct
-import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import tiny  # noqa: E402
+import tiny
+from checks import check, end, run
 
-HEARTH = os.path.abspath(sys.argv[1])
 TOPOLOGIES = {
     "one": "node 4096 0-3\n",
     "two": "node 4096 0-1\nnode 4096 2-3\n",
@@ -22,19 +20,6 @@ TOPOLOGIES = {
     "small": "node 1 0-1\nnode 1 2-3\n",  # a copy does not fit
 }
 PROMPT = "5,6,7,200,31,9,44,45,101,3,77,12"
-passed = failed = 0
-
-
-def check(ok, what, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f"FAILED {what}: {detail}")
-
-
-def run(*args):
-    p = subprocess.run([HEARTH, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
-    return p.returncode, p.stdout.decode(), p.stderr.decode("utf-8", "replace")
 
 
 def main():
@@ -77,7 +62,7 @@ def main():
         for name in ("one", "two", "eight", "uneven"):
             rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--topology", files[name], "-v")
             ids[name] = text
-            check(rc == 0 and text.count(",") > 100, f"{name}: a long answer", err)
+            check(rc == 0 and text.count(b",") > 100, f"{name}: a long answer", err)
             check((name != "one") == ("weights copied for" in err), f"{name}: the copies were made", err)
         check(ids["two"][:60] == ids["one"][:60], "two nodes answer as one", ids["two"])
         rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--hugepages", "-v")
@@ -108,8 +93,7 @@ def main():
             for _ in range(3):
                 rc, _, err = run("-m", d, "--tokens", PROMPT, "-n", "20", "--ids", "--topology", files[name])
                 check(rc == 3 and "down_proj.weight" in err and "column 511" in err, f"{name}: damage is named", f"{rc} {err}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    return end()
 
 
 sys.exit(main())

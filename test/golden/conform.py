@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Runs the independent references' own checker against the binary, where they lie beside the checkout; with `pieces` our
 pieces.c, on their sequences of 200 tokens: every level of the processor, prefills behind a prefix, decoding, emulated devices.
-conform.py HEARTH SHARED WHAT [ARG...] | conform.py PIECES SHARED pieces; exit 77 (skipped) where they are not there."""
+conform.py HEARTH SHARED WHAT [ARG...] | conform.py PIECES SHARED pieces; exit 77 (skipped) where they are not there.
+tokenizer EACH: one text in EACH of the long list, for each is a process; test_tokenizer.c gives all of them to the same code."""
 import json
 import os
 import subprocess
 import sys
+import tempfile
 
 FAMILIES = ["deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe"]
 
@@ -23,12 +25,23 @@ if what == "pieces":
         print(d, flush=True)
         failed += subprocess.run([os.path.abspath(hearth), d, ",".join(map(str, s["tokens"])), os.path.join(d, s["logits"])]).returncode != 0
     sys.exit(failed != 0 or not fixtures)
+def thinned(source, to, each):
+    """The vocabularies' directory with one line in `each` of the long list of texts, and of the ids they give."""
+    for name in os.listdir(source):
+        if not name.startswith("mixed_"):
+            os.symlink(os.path.abspath(os.path.join(source, name)), os.path.join(to, name))
+            continue
+        with open(os.path.join(source, name), newline="", encoding="utf-8") as f:
+            lines = f.read().rstrip("\n").split("\n")
+        with open(os.path.join(to, name), "w", newline="", encoding="utf-8") as f:
+            f.write("\n".join(lines[::each]) + "\n")
+
+
 dirs = fixtures if what == "logits" else [os.path.join(shared, what + "s" if what == "tokenizer" else what)]
-p = subprocess.run([sys.executable, checker, what, hearth, *dirs, *more], capture_output=True, text=True)
-lines = p.stdout.strip().split("\n")
-# Qwen's normaliser makes NFC of its input: three lines of the reference are not NFC, and ids cannot give them back.
-not_nfc = [x for x in lines if x.startswith("DIFFERS qwen3 ") and "detokenize gives other bytes (exit 0)" in x]
+with tempfile.TemporaryDirectory() as tmp:
+    if what == "tokenizer":
+        thinned(dirs[0], tmp, int(more.pop()))
+        dirs = [tmp]
+    p = subprocess.run([sys.executable, checker, what, hearth, *dirs, *more], capture_output=True, text=True)
 print(p.stdout, p.stderr)
-real = [x for x in lines if x.startswith("DIFFERS") and x not in not_nfc]
-ok = not real and (p.returncode == 0 or (what == "tokenizer" and len(not_nfc) == 3))
-sys.exit(0 if ok else 1)
+sys.exit(p.returncode != 0)

@@ -7,12 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cpu/ops.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/engine.h"
 
 enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* of FEW only the experts that they choose are loaded */
-static const char *dir;
+static const char *dir, *cpu; /* of processor and emulated devices: float32, and the fastest that is */
 static int failures;
 static double patience = 60;
 static int32_t prompt[4 * PROMPT];
@@ -26,7 +27,7 @@ static int32_t prompt[4 * PROMPT];
     } while (0)
 
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
-    struct engine_params p = {.dir = dir, .threads = 1, .cpu_level = 1, .kv = DT_F32, .gpus = gpus, .prefill = mode, .context = 128};
+    struct engine_params p = {.dir = dir, .threads = 1, .cpu_level = strcmp(cpu, "avx2") ? CPU_SCALAR + 1 : CPU_AVX2 + 1, .kv = DT_F32, .gpus = gpus, .prefill = mode, .context = 128};
     struct engine *e = NULL;
     struct error err = {0};
     if (engine_open(&e, &p, &err)) {
@@ -78,12 +79,12 @@ struct setup {
 /* N = 1, 2, ... until the turn is not disturbed any more. */
 static void faults(const char *kind, const struct setup *p, bool every, const struct turn *want) {
     int n = 1, fell_back = 0;
-    for (;; n += every ? 1 : 1 + n / 8) {
+    for (;; n += every ? 1 : 1 + n / 16) {
         char gpus[160];
         struct turn t;
         struct session *s;
         struct error err = {0};
-        snprintf(gpus, sizeof gpus, "%s,cpu=scalar,fail=%s:%d%s", p->gpus, kind, n, p->rank);
+        snprintf(gpus, sizeof gpus, "%s,cpu=%s,fail=%s:%d%s", p->gpus, cpu, kind, n, p->rank);
         struct engine *e = open_engine(gpus, p->gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP);
         if (session_open(e, &s, &err)) CHECK(false, "session: %s", err.text);
         turn(e, s, p->prompt, -1, &t);
@@ -110,6 +111,7 @@ int main(int argc, char **argv) {
         return 77;
     }
     dir = argv[1];
+    cpu = cpu_level_has(CPU_AVX2) ? "avx2" : "scalar";
     bool every = argc > 2 && !strcmp(argv[2], "every"), cuda = argc > 2 && !strcmp(argv[2], "cuda");
     if (cuda) patience = 240; /* emulated kernels take their time */
     log_set(quiet, NULL, LOG_WARN);
@@ -132,7 +134,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < (cuda ? 4 : 8); i += cuda ? 3 : 1) { /* the second turn finds the first one's rows in the cache */
         int ranks = i / 2 + 1;
         char gpus[64];
-        snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,chunk=7%s", ranks, i % 2 ? ",nopeer" : "");
+        snprintf(gpus, sizeof gpus, "emu:%d,cpu=%s,chunk=7%s", ranks, cpu, i % 2 ? ",nopeer" : "");
         if (cuda) snprintf(gpus, sizeof gpus, "%s,math=f32,chunk=7", ranks > 1 ? "0,1,nopeer" : "0");
         e = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
         if (session_open(e, &s, &err)) return 1;
@@ -148,7 +150,7 @@ int main(int argc, char **argv) {
     }
 
     /* A bus so slow that the prompt would take seconds, and the copy that a cancel waits for a tenth of one. */
-    e = open_engine(cuda ? "0,1,math=f32" : "emu:2,cpu=scalar,h2d=0.001", PREFILL_DSLP);
+    e = open_engine(cuda ? "0,1,math=f32" : strcmp(cpu, "avx2") ? "emu:2,cpu=scalar,h2d=0.001" : "emu:2,cpu=avx2,h2d=0.001", PREFILL_DSLP);
     if (session_open(e, &s, &err)) return 1;
     for (int i = 0; i < 3; i++) {
         turn(e, s, PROMPT, 0.15 * i, &got);
