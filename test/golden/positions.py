@@ -25,8 +25,9 @@ failed = ran = 0
 # Three heads, so that groups of two leave one over; YaRN, so that far positions turn otherwise than near ones.
 MLA = {"num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 1024,
        "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.8}}
+# So many heads that queries alone make enough blocks: one softmax goes over all tiles of keys. (MLA's keys are cut into chunks.)
 GQA = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 288, "hidden_size": 96, "intermediate_size": 128,
-       "moe_intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "num_experts": 6,
+       "moe_intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 12, "num_experts": 6,
        "num_experts_per_tok": 2, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 1024,
        "rms_norm_eps": 1e-6, "rope_theta": 10000, "hidden_act": "silu", "tie_word_embeddings": False, "eos_token_id": 1}
 

@@ -67,8 +67,8 @@ change("scalar-softmax", "the running sum of a softmax is not corrected", "kchec
 # --- tokenizer/ ---------------------------------------------------------------------------------------------------------------
 
 change("special-injection", "control tokens in a user's text count", "tokenizer", ("tokenizer/added.c", "if (!trie->n || (!text.origin && origin != TEXT_TEMPLATE)) return 0;", "if (!trie->n) return 0;"))
-change("merge-order", "a short word is merged from the right", "tokenizer", ("tokenizer/bpe.c", "if (rank[i] < rank[best]) best = i;", "if (rank[i] <= rank[best]) best = i;"))
-change("merge-long", "a long word forgets pairs made by merging", "tokenizer", ("tokenizer/bpe.c", "for (int side = 0; side < 2; side++) {", "for (int side = 0; side < 1; side++) {"))
+change("merge-order", "a short word is merged from the right", "merges", ("tokenizer/bpe.c", "if (rank[i] < rank[best]) best = i;", "if (rank[i] <= rank[best]) best = i;"))
+change("merge-long", "a long word forgets pairs made by merging", "merges", ("tokenizer/bpe.c", "for (int side = 0; side < 2; side++) {", "for (int side = 0; side < 1; side++) {"))
 change("template-tools", "the template for tools is not taken", "chat", ("tokenizer/chat.c", "c->tools ? c->tools : c->usual", "c->tools ? c->usual : c->usual"))
 change("thinking-open", "thinking that the prompt has opened is shown as the answer", "parts", ("tokenizer/parts.c", "p->inside = i;\n        p->part = PART_THINKING;", "p->inside = i;"))
 
