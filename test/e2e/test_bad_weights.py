@@ -6,6 +6,7 @@ import os
 import pty
 import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 
