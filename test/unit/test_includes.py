@@ -17,9 +17,10 @@ RULES = {
     "engine/layer": ["engine/base", "engine/model", "engine/store", "cpu", "gpu/gpu.h", "gpu/ops.h"],
     "engine/cache": ["engine/base", "engine/model", "engine/store", "gpu/gpu.h"],
     "engine/pipe": ["engine/base", "engine/model", "engine/store", "engine/layer", "engine/cache", "cpu", "gpu/gpu.h", "gpu/ops.h"],
-    "engine/sched": ["engine/base", "engine/model", "engine/store", "engine/layer", "engine/cache", "engine/pipe", "cpu", "gpu/gpu.h", "gpu/ops.h"],
+    "engine/sched": ["engine/base", "engine/model", "cpu", "gpu/gpu.h", "gpu/ops.h"],
+    "engine/step": ["engine/base", "engine/model", "engine/store", "engine/layer", "engine/cache", "engine/pipe", "engine/sched", "cpu", "gpu/gpu.h", "gpu/ops.h"],
     "engine/ember": ["engine/base"],
-    "engine": ["engine/base", "engine/model", "engine/store", "engine/layer", "engine/cache", "engine/pipe", "engine/sched", "cpu", "gpu/gpu.h", "gpu/ops.h"],
+    "engine": ["engine/base", "engine/model", "engine/store", "engine/layer", "engine/cache", "engine/pipe", "engine/sched", "engine/step", "cpu", "gpu/gpu.h", "gpu/ops.h"],
     "cli": ["engine/engine.h", "tokenizer", "engine/base"],
     "main.c": ["cli", "engine/base", "engine/ember/ember.h"],
 }
