@@ -3,14 +3,15 @@
  * widened to float32, or copied together, once for all rows of the block.
  * Few rows (decode) make one block over all KV heads, which reads its keys and values straight through; their keys are cut
  * into chunks, each gives (out, max, sum), and these are merged in rising order of chunk. Both cuts follow from the shape
- * alone, never from the number of threads. */
+ * alone, never from the number of threads. Up to OP_FEW tokens (decode, the verification of drafts) keep what BF16 would round
+ * away, and a token's chunks follow from the keys that it sees: keys that it does not see add exact zeros at most. */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/exec.h"
 
 enum { TILE = 64, BLOCK = 32, ENOUGH = 64 /* blocks that need no cut along the keys */, WIDE = 128 /* rows of a block over all KV heads */,
-       FEW = 4 /* tokens: decode, and the verification of drafts, keep what BF16 would round away */ };
+       WIDE_TOKENS = 4, PART_BYTES = 64 << 20 /* of partial results; one token may need more */ };
 
 struct job {
     struct cpu_exec *x;
@@ -219,25 +220,26 @@ static void merge_task(void *arg, int task, int thread) {
 
 /* Keys of a chunk: short enough that threads find work, long enough that joining them costs little. */
 static int chunk_of(int n_keys) {
-    int keys = n_keys / 16 < 256 ? n_keys / 16 : 256;
-    if (n_keys / 64 > keys) keys = n_keys / 64;
-    return keys < TILE ? TILE : (keys + TILE - 1) / TILE * TILE;
+    int chunk = TILE;
+    while (n_keys / chunk >= (chunk < 256 ? 32 : 128)) chunk *= 2;
+    return chunk;
 }
 
-int attention_run(struct exec *base, const struct op_attention *o) {
+/* Tokens whose chunks are `chunk` long. */
+static int run(struct exec *base, const struct op_attention *o, int chunk, bool few) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
-    j.wide = o->n <= FEW && o->n * o->n_heads <= WIDE;
+    j.wide = o->n <= WIDE_TOKENS && o->n * o->n_heads <= WIDE;
     j.heads_per = j.group < BLOCK || j.wide ? j.group : BLOCK;
     j.tokens_per = j.wide ? o->n : BLOCK / j.heads_per;
     j.rows = j.wide ? o->n * o->n_heads : BLOCK;
     j.head_blocks = (j.group + j.heads_per - 1) / j.heads_per;
     j.token_blocks = (o->n + j.tokens_per - 1) / j.tokens_per;
     int blocks = j.token_blocks * (j.wide ? 1 : j.head_blocks * o->k.heads);
-    j.chunk = chunk_of(o->n_keys);
-    j.n_chunks = blocks >= ENOUGH || o->n_keys <= j.chunk ? 1 : (o->n_keys + j.chunk - 1) / j.chunk;
+    j.chunk = chunk;
+    j.n_chunks = (blocks >= ENOUGH && !few) || o->n_keys <= j.chunk ? 1 : (o->n_keys + j.chunk - 1) / j.chunk;
     j.bf16 = j.x->k.qk16 && o->k.dtype == DT_BF16 && o->v.dtype == DT_BF16;
-    j.split = o->n <= FEW;
+    j.split = few;
     j.scratch_part = scratch_bytes(&j);
     size_t scratch = j.scratch_part * (size_t)pool_threads(j.x->pool), rows = (size_t)o->n * (size_t)o->n_heads;
     size_t part = j.n_chunks > 1 ? rows * (size_t)j.n_chunks * 4 : 0;
@@ -247,5 +249,28 @@ int attention_run(struct exec *base, const struct op_attention *o) {
     j.part_ms = (float *)(j.scratch + scratch + part * (size_t)o->v_dim);
     int rc = exec_each(j.x, blocks * j.n_chunks, block_task, &j);
     if (!rc && j.n_chunks > 1) rc = exec_each(j.x, (int)rows, merge_task, &j);
+    return rc;
+}
+
+int attention_run(struct exec *base, const struct op_attention *o) {
+    int rc = 0, lo, hi;
+    if (o->n > OP_FEW) return run(base, o, chunk_of(o->n_keys), false);
+    for (int i = 0, n; !rc && i < o->n; i += n) { /* tokens side by side whose chunks are of one length: mostly all */
+        struct op_attention part = *o;
+        visible(o, i, &lo, &hi);
+        part.n_keys = hi;
+        const int chunk = chunk_of(hi);
+        const size_t each = (size_t)(hi / chunk + 1) * (size_t)o->n_heads * (size_t)(o->v_dim + 2) * sizeof(float);
+        for (n = 1; i + n < o->n && (size_t)n * each < PART_BYTES; n++) {
+            visible(o, i + n, &lo, &hi);
+            if (chunk_of(hi) != chunk) break;
+            part.n_keys = hi > part.n_keys ? hi : part.n_keys;
+        }
+        part.n = n, part.q_pos0 += i;
+        part.out += (ptrdiff_t)i * o->ldo, part.q += (ptrdiff_t)i * o->ldq;
+        if (o->q_pos) part.q_pos += i;
+        if (o->lse) part.lse += (ptrdiff_t)i * o->n_heads;
+        rc = run(base, &part, chunk, true);
+    }
     return rc;
 }

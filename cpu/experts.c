@@ -23,7 +23,7 @@
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
 
-enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64, FEW = 16 /* tokens, of gemm_few_for */ };
+enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64 };
 
 struct group {
     const struct expert *expert;
@@ -61,13 +61,17 @@ static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static void gate_up_few(const struct wave *w, const struct group *g, int r0, int r1) {
     float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
-    float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h);
+    float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + r0;
     const float *xs[KERNEL_TOKENS];
     struct mat mg = mat_rows(g->expert->gate, r0, r1), mu = mat_rows(g->expert->up, r0, r1);
-    for (int i = 0; i < g->n; i++) gates[i] = gate[i], ups[i] = up[i], xs[i] = w->o->x + (size_t)g->tokens[i] * (size_t)w->o->hidden;
-    w->x->k.gemv[mg.dtype](gates, xs, g->n, &mg);
-    w->x->k.gemv[mu.dtype](ups, xs, g->n, &mu);
-    for (int i = 0; i < g->n; i++) w->x->k.silu(h + (size_t)i * (size_t)g->inter + (size_t)r0, gate[i], up[i], r1 - r0);
+    for (int i = 0; i < KERNEL_TOKENS; i++) gates[i] = gate[i], ups[i] = up[i];
+    for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
+        int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
+        for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
+        w->x->k.gemv[mg.dtype](gates, xs, n, &mg);
+        w->x->k.gemv[mu.dtype](ups, xs, n, &mu);
+        for (int i = 0; i < n; i++) w->x->k.silu(h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r1 - r0);
+    }
 }
 
 static void gate_up_many(const struct wave *w, const struct group *g, int r0, int r1, uint8_t *scratch) {
@@ -123,6 +127,17 @@ static void reduce(const struct wave *w, int part, int r0, int rows) {
         }
 }
 
+static void down_few(const struct wave *w, const struct group *g, int r0, int r1, float *tile) {
+    struct mat down = mat_rows(g->expert->down, r0, r1);
+    for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
+        float *ys[KERNEL_TOKENS];
+        const float *hs[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + (size_t)t * (size_t)g->inter;
+        int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
+        for (int i = 0; i < n; i++) ys[i] = tile + (t + i) * (r1 - r0), hs[i] = h + (size_t)i * (size_t)g->inter;
+        w->x->k.gemv[down.dtype](ys, hs, n, &down);
+    }
+}
+
 static void stage2(const struct wave *w, int task, uint8_t *scratch) {
     const struct op_experts *o = w->o;
     int node = task / w->parts, part = task % w->parts;
@@ -137,13 +152,7 @@ static void stage2(const struct wave *w, int task, uint8_t *scratch) {
         if (!g->inter) continue; /* its expert has nothing on this node */
         if (!wait_for(w, i)) return;
         if (g->gemm) g->gemm->rows(&g->expert->down, r0, r1, w->space + g->packed_h, g->n, tile - r0, rows, false, scratch + w->tile_bytes);
-        else {
-            float *ys[KERNEL_TOKENS];
-            const float *hs[KERNEL_TOKENS];
-            struct mat down = mat_rows(g->expert->down, r0, r1);
-            for (int t = 0; t < g->n; t++) ys[t] = tile + t * rows, hs[t] = (float *)(w->space + g->h) + (size_t)t * (size_t)g->inter;
-            w->x->k.gemv[down.dtype](ys, hs, g->n, &down);
-        }
+        else down_few(w, g, r0, r1, tile);
         for (int t = 0; t < g->n; t++)
             w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden + (size_t)r0, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
     }
@@ -202,7 +211,7 @@ static const struct gemm *product_for(const struct cpu_exec *x, const struct gro
     const struct gemm *few = gemm_few_for(x->level, g->n, batch);
     if (!g->inter) return NULL;
     if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
-    return g->n > KERNEL_TOKENS ? gemm_for(x->level) : NULL;
+    return batch > OP_FEW && g->n > KERNEL_TOKENS ? gemm_for(x->level) : NULL;
 }
 
 static int wave_run(struct wave *w) {
@@ -224,7 +233,7 @@ static int wave_run(struct wave *w) {
         per = per < share ? per : share;
         g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per;
         if (g->gemm) {
-            if (g->n > FEW) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
+            if (g->n > GEMM_FEW16) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
             g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
             g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));
             size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);

@@ -26,8 +26,8 @@ const struct gemm *gemm_for(enum cpu_level level) {
 }
 
 const struct gemm *gemm_few_for(enum cpu_level level, int n, int batch) {
-    if (n > 16 || level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
-    return batch <= 16 ? &gemm_few : &gemm_few16;
+    if (level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
+    return batch <= OP_FEW ? &gemm_few : n <= GEMM_FEW16 ? &gemm_few16 : NULL;
 }
 
 /* ---- Shared ---- */

@@ -1,6 +1,6 @@
 #pragma once
-/* W X: what experts and linear layers run from nine tokens on, or always where gemm_few_for has something (else: the GEMV
- * kernels).
+/* W X: what experts and linear layers run for more than OP_FEW tokens, and for fewer where gemm_few_for has something (else: the
+ * GEMV kernels).
  *
  * The activations are packed once and then only read, so every thread of a pool shares them; a thread takes a range of W's
  * rows, decodes a tile of them once and runs it over all tokens. Weights stay as published and are read from memory once.
@@ -41,8 +41,9 @@ extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, g
 /* The fastest that a level allows on this processor. A fixed rule and no timing, so that a machine always gives the same text:
  * avx512 means BF16 products where the processor does them at twice the float32 rate (AMD), float32 else. */
 const struct gemm *gemm_for(enum cpu_level level);
-/* For up to 16 tokens of a batch, weights permitting (takes); NULL: the GEMV kernels and gemm_for. A token of a batch of up to
- * 16 gets the same bits in whatever company. */
+/* For n tokens of a batch, weights permitting (takes). NULL: the GEMV kernels in batches of up to OP_FEW, else these and gemm_for. A
+ * token of a batch of up to OP_FEW is always multiplied in one way, which gives it the same bits in whatever company. */
+enum { GEMM_FEW16 = 16 }; /* tokens of a larger batch that gemm_few16 takes */
 const struct gemm *gemm_few_for(enum cpu_level level, int n, int batch);
 /* Whether this processor (and for AMX the kernel, asked by cpu_level_best) can run g. */
 bool gemm_has(const struct gemm *g);

@@ -1,4 +1,4 @@
-/* Up to 16 tokens: too few to make up for gemm_vnni.c's transposed panels. Weights are decoded to BF16 in registers as they
+/* Up to OP_FEW tokens, or GEMM_FEW16 of a larger batch: too few to make up for gemm_vnni.c's transposed panels. Weights are decoded to BF16 in registers as they
  * lie, 64 columns of a row at once, and multiplied with every token's columns by vdpbf16ps; lanes run along K and are summed
  * at the end of the row.
  *

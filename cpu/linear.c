@@ -1,6 +1,6 @@
-/* y = W x. Up to KERNEL_TOKENS tokens the time goes into reading W, and the GEMV kernels read it once for all of them;
- * from there on it goes into arithmetic, and gemm.h decodes a tile of W once and runs it over all tokens.
- * `exact` stays with the first, which gives a token the same bits alone and in a batch. */
+/* y = W x. For few tokens the time goes into reading W, and the GEMV kernels (or gemm_few) read it once for KERNEL_TOKENS of
+ * them; with more it goes into arithmetic, and gemm.h decodes a tile of W once and runs it over all tokens.
+ * Up to OP_FEW tokens, and with `exact`, it is always the first, which gives a token the same bits alone and in a batch. */
 #include <math.h>
 #include <string.h>
 
@@ -99,7 +99,7 @@ static void cols_task(void *arg, int task, int thread) {
 
 /* Many tokens: every thread packs its part of the activations, they meet once, and then take ranges of rows. A batch (the
  * heads of an up-projection) goes in groups whose packed activations fit PACKED_BYTES; one x for all of it is packed once. */
-enum { PACKED_BYTES = 64 << 20, FEW = 16 /* tokens, of gemm_few_for */ };
+enum { PACKED_BYTES = 64 << 20 };
 struct many {
     struct cpu_exec *x;
     const struct op_linear *o;
@@ -139,7 +139,7 @@ static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, co
     group = group < 1 ? 1 : group > batch ? batch : group;
     size_t packed = m.packed_part * (size_t)(one ? 1 : group), scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
-    if (o->n <= FEW) { /* reading is what takes the time */
+    if (o->n <= OP_FEW) { /* reading is what takes the time */
         int most = (int)(TASK_BYTES / dtype_bytes(o->w.dtype, (size_t)o->w.cols));
         share = share < most ? share : most, tile = 8;
     }
@@ -173,7 +173,7 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     }
     const struct gemm *few = gemm_few_for(j.x->level, o->n, o->n);
     if (!o->exact && few && few->takes(&o->w)) return many_run(j.x, o, batch, few);
-    if (!o->exact && o->n > KERNEL_TOKENS) return many_run(j.x, o, batch, gemm_for(j.x->level));
+    if (!o->exact && o->n > OP_FEW) return many_run(j.x, o, batch, gemm_for(j.x->level));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* and enough of them to share evenly */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;

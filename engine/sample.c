@@ -4,10 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SPAN = 16 }; /* logits looked at side by side */
+
+/* A span with nothing in these bounds is passed over. */
+static inline bool any(const float *l, float low, float high) {
+    int n = 0;
+    for (int k = 0; k < SPAN; k++) n |= (l[k] >= low) & (l[k] <= high);
+    return n;
+}
+
 static int32_t best(const float *logits, int vocab) {
     int32_t top = 0;
-    for (int i = 1; i < vocab; i++)
-        if (logits[i] > logits[top]) top = i;
+    for (int i = 0; i < vocab; i += SPAN) {
+        if (vocab - i >= SPAN && i && !any(logits + i, logits[top], INFINITY)) continue;
+        for (int k = i; k < vocab && k < i + SPAN; k++)
+            if (logits[k] > logits[top]) top = k;
+    }
     return top;
 }
 
@@ -22,12 +34,6 @@ static void penalise(float *logits, int vocab, float penalty, const int32_t *see
     }
 }
 
-static int falling(const void *a, const void *b) {
-    const struct sample_item *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
 /* splitmix64 of (seed, position): no state to carry, so a resumed session draws what an unbroken one would. */
 static double uniform(uint64_t seed, uint64_t position) {
     uint64_t z = seed * 0x9E3779B97F4A7C15u + position * 0xD1B54A32D192ED03u + 0x9E3779B97F4A7C15u;
@@ -40,33 +46,196 @@ static double uniform(uint64_t seed, uint64_t position) {
 static bool penalises(const struct sampling *s) { return s->repeat_penalty > 0 && s->repeat_penalty != 1; }
 bool sample_is_top(const struct sampling *s) { return !penalises(s) && (s->temperature <= 0 || s->top_k == 1); }
 
+/* --- Where a sum of weights is reached, without sorting the vocabulary ---
+ *
+ * A token's weight is its probability over the best one's, in whole units of 2^-ONE: such sums do not depend on the order in which
+ * they are taken. So the place of a sum among the tokens in falling order is found by a histogram of weights over logits, and
+ * then within one of its columns. */
+
+enum {
+    ONE = 44,                       /* octaves: what is further below the best weighs nothing, and the weights of a vocabulary fit 64 bits */
+    STEPS = 256, WIDTH = 8,         /* of an octave; of a column */
+    COLUMNS = ONE * STEPS / WIDTH + 1,
+    FEW = 16,                       /* tokens that are sorted */
+};
+#define PER_NAT (STEPS * 1.4426950408889634) /* steps */
+
+struct pick {
+    const float *logits;
+    int vocab;
+    double top, steps;         /* the best logit; steps for a difference of 1 */
+    bool counting;             /* every token weighs 1 */
+    bool cut;                  /* `last` and what comes before it in falling order; else all */
+    struct sample_item last;
+    double power[STEPS];       /* 2^(ONE - i / STEPS) */
+    uint64_t sums[COLUMNS];
+    struct sample_item *items; /* those of `column` */
+    int column, n_items;
+};
+
+static bool before(struct sample_item a, struct sample_item b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+
+/* Steps below the best: the whole number of them nearest, and e^-(what is over). `below` is not below ONE * STEPS for a token that
+ * weighs nothing, NaN for one that is no number; then the others mean nothing. The sum with 2^52 has the number as its low bits. */
+static inline void place(const struct pick *p, float logit, double *below, double *rest, uint64_t *n) {
+    const double whole = 0x1.8p52;
+    double y = (p->top - (double)logit) * p->steps, z = y + whole, r = (z - whole - y) * (1 / PER_NAT);
+    *below = y;
+    *rest = 1 + r * (1 + r * (1.0 / 2 + r * (1.0 / 6))); /* |r| < 0.0014 */
+    memcpy(n, &z, sizeof z);
+}
+static inline uint64_t weight(const struct pick *p, bool counting, double rest, uint64_t n) {
+    return counting ? 1 : (uint64_t)((int64_t)(p->power[n % STEPS] * rest) >> (uint32_t)n / STEPS);
+}
+static uint64_t weight_of(const struct pick *p, float logit) {
+    double below, rest;
+    uint64_t n;
+    place(p, logit, &below, &rest, &n);
+    return weight(p, p->counting, rest, n);
+}
+
+/* Logits [i, i + SPAN), -infinity past the last. */
+static inline const float *span(const struct pick *p, int i, float *edge) {
+    if (p->vocab - i >= SPAN) return p->logits + i;
+    for (int k = 0; k < SPAN; k++) edge[k] = k < p->vocab - i ? p->logits[i + k] : -INFINITY;
+    return edge;
+}
+static inline bool taken(const struct pick *p, bool cut, double below, float logit, int32_t id) {
+    return below < ONE * STEPS && (!cut || !before(p->last, (struct sample_item){logit, id}));
+}
+
+/* A logit below all of a column and of those before it. */
+static float floor_of(const struct pick *p, int column) {
+    const double down = (column + 1) * WIDTH / p->steps;
+    return (float)(p->top - down - 1e-6 * (fabs(p->top) + down));
+}
+
+/* Fills the histogram and returns the sum of it; of what comes behind the first `enough` it may leave some out. */
+static uint64_t weigh(struct pick *p, uint64_t enough) {
+    enum { OFTEN = 256 * SPAN };
+    uint64_t sum = 0;
+    float edge[SPAN], low = p->cut ? p->last.logit : -INFINITY;
+    const bool cut = p->cut, counting = p->counting; /* read again for each token otherwise, for all that the compiler knows */
+    memset(p->sums, 0, sizeof p->sums);
+    p->column = -1;
+    for (int i = 0; i < p->vocab; i += SPAN) {
+        const float *l = span(p, i, edge);
+        double below[SPAN], rest[SPAN];
+        uint64_t n[SPAN];
+        if (i % OFTEN == 0 && sum >= enough) {
+            uint64_t first = 0;
+            int column = 0;
+            while ((first += p->sums[column]) < enough) column++;
+            low = floor_of(p, column);
+        }
+        if (low > -INFINITY && !any(l, low, INFINITY)) continue;
+        for (int k = 0; k < SPAN; k++) place(p, l[k], &below[k], &rest[k], &n[k]);
+        for (int k = 0; k < SPAN; k++) {
+            if (!taken(p, cut, below[k], l[k], i + k)) continue;
+            uint64_t w = weight(p, counting, rest[k], n[k]);
+            p->sums[(uint32_t)n[k] / WIDTH] += w;
+            sum += w;
+        }
+    }
+    return sum;
+}
+
+/* The tokens of a column. */
+static void gather(struct pick *p, int column) {
+    const double down = (column - 1) * WIDTH / p->steps;
+    const float high = (float)(p->top - down + 1e-6 * (fabs(p->top) + fabs(down))), low = floor_of(p, column);
+    float edge[SPAN];
+    if (p->column == column) return;
+    p->column = column, p->n_items = 0;
+    for (int i = 0; i < p->vocab; i += SPAN) {
+        const float *l = span(p, i, edge);
+        if (!any(l, low, high)) continue;
+        for (int k = 0; k < SPAN; k++) {
+            double below, rest;
+            uint64_t n;
+            place(p, l[k], &below, &rest, &n);
+            if (taken(p, p->cut, below, l[k], i + k) && (uint32_t)n / WIDTH == (uint32_t)column) p->items[p->n_items++] = (struct sample_item){l[k], i + k};
+        }
+    }
+}
+
+/* The first token in falling order with which the sum comes to target, 0 < target <= sum of all; *sum: what it comes to. */
+static struct sample_item reach(struct pick *p, uint64_t target, uint64_t *sum) {
+    int column = 0, n;
+    for (*sum = 0; *sum + p->sums[column] < target; column++) *sum += p->sums[column];
+    gather(p, column);
+    struct sample_item *at = p->items;
+    uint32_t seed = 1;
+    for (n = p->n_items; n > FEW;) { /* what comes before one of them, and what behind */
+        seed = seed * 1664525 + 1013904223;
+        struct sample_item *drawn = at + ((uint64_t)seed * (uint64_t)n >> 32), pivot = *drawn;
+        uint64_t w = 0;
+        int m = 0;
+        *drawn = at[n - 1], at[n - 1] = pivot;
+        for (int i = 0; i < n - 1; i++) {
+            struct sample_item x = at[i];
+            if (!before(x, pivot)) continue;
+            at[i] = at[m], at[m++] = x;
+            w += weight_of(p, x.logit);
+        }
+        at[n - 1] = at[m], at[m] = pivot;
+        if (*sum + w >= target) {
+            n = m;
+            continue;
+        }
+        *sum += w + weight_of(p, pivot.logit);
+        if (*sum >= target) return pivot;
+        at += m + 1, n -= m + 1;
+    }
+    for (int i = 0;; i++) {
+        int first = i;
+        for (int k = i + 1; k < n; k++)
+            if (before(at[k], at[first])) first = k;
+        struct sample_item x = at[first];
+        at[first] = at[i], at[i] = x;
+        *sum += weight_of(p, x.logit);
+        if (*sum >= target) return x;
+    }
+}
+
+/* The sum of those at least min_p (up to 1) times as probable as the best. */
+static uint64_t at_least(struct pick *p, double min_p) {
+    uint64_t sum = 0;
+    float edge[SPAN];
+    const double most = -log(min_p) * PER_NAT; /* steps */
+    const float low = floor_of(p, (int)fmin(most / WIDTH, COLUMNS) + 1);
+    for (int i = 0; i < p->vocab; i += SPAN) {
+        const float *l = span(p, i, edge);
+        if (!any(l, low, INFINITY)) continue;
+        for (int k = 0; k < SPAN; k++) {
+            double below, rest;
+            uint64_t n;
+            place(p, l[k], &below, &rest, &n);
+            if (below <= most && taken(p, p->cut, below, l[k], i + k)) sum += weight(p, false, rest, n);
+        }
+    }
+    return sum;
+}
+
 int32_t sample_token(float *logits, int vocab, const struct sampling *s, const int32_t *seen, int n_seen, uint64_t position, struct sample_item *scratch) {
     if (penalises(s)) penalise(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
     int32_t top = best(logits, vocab);
-    if (s->temperature <= 0 || s->top_k == 1) return top;
-    /* Tokens more than 40 nats below the best weigh nothing in double precision sums of this size: leave them out early. */
-    double inv = 1.0 / s->temperature;
-    int n = 0;
-    for (int i = 0; i < vocab; i++)
-        if (((double)logits[i] - logits[top]) * inv > -40) scratch[n++] = (struct sample_item){logits[i], i};
-    qsort(scratch, (size_t)n, sizeof *scratch, falling);
-    if (s->top_k > 0 && n > s->top_k) n = s->top_k;
-    double sum = 0, part = 0;
-    for (int i = 0; i < n; i++) sum += exp(((double)scratch[i].logit - logits[top]) * inv);
+    if (s->temperature <= 0 || s->top_k == 1 || s->min_p > 1) return top;
+    struct pick p = {.logits = logits, .vocab = vocab, .top = logits[top], .steps = PER_NAT / s->temperature, .items = scratch};
+    uint64_t sum, reached;
+    if (s->top_k > 0 && s->top_k < vocab) {
+        p.counting = true;
+        if (weigh(&p, (uint64_t)s->top_k + 1) > (uint64_t)s->top_k) p.last = reach(&p, (uint64_t)s->top_k, &sum), p.cut = true;
+        p.counting = false;
+    }
+    for (int i = 0; i < STEPS; i++) p.power[i] = exp2(ONE - (double)i / STEPS);
+    if (!(sum = weigh(&p, UINT64_MAX))) return top; /* no numbers */
+    const uint64_t least = s->min_p > 0 ? at_least(&p, s->min_p) : sum;
     if (s->top_p > 0 && s->top_p < 1) {
-        int keep = 0;
-        while (keep < n && part < s->top_p * sum) part += exp(((double)scratch[keep++].logit - logits[top]) * inv);
-        n = keep > 0 ? keep : 1;
+        double target = ceil(s->top_p * (double)sum);
+        reach(&p, target < 1 ? 1 : target < (double)sum ? (uint64_t)target : sum, &sum);
     }
-    if (s->min_p > 0) {
-        int keep = 1;
-        while (keep < n && exp(((double)scratch[keep].logit - logits[top]) * inv) >= s->min_p) keep++;
-        n = keep;
-    }
-    sum = 0;
-    for (int i = 0; i < n; i++) sum += exp(((double)scratch[i].logit - logits[top]) * inv);
-    double at = uniform(s->seed, position) * sum;
-    for (int i = 0; i < n - 1; i++)
-        if ((at -= exp(((double)scratch[i].logit - logits[top]) * inv)) < 0) return scratch[i].id;
-    return scratch[n - 1].id;
+    if (least < sum) sum = least;
+    const uint64_t at = (uint64_t)(uniform(s->seed, position) * (double)sum);
+    return reach(&p, at < sum ? at + 1 : sum, &reached).id;
 }

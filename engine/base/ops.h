@@ -7,12 +7,17 @@
  * The CPU has finished when a call returns. A device enqueues on the executor's stream and copies the argument struct,
  * arrays that it points to stay valid until the stream has passed.
  * Results do not depend on the number of threads: each output element is summed in one fixed order.
+ * On the processor, at every level, a row of a call of at most OP_FEW rows has the bits that it has alone, and activations keep 16
+ * bits or more (float32, or the sum of two BF16): so decoding sessions and drafts being verified give the same text in any
+ * company. Larger calls may round activations to BF16, and a row may have other bits there.
  * Calls return 0, or ERR_MEMORY (no workspace), ERR_RUNTIME (device fault), ERR_CANCELLED (exec->cancel was set). */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/base/mat.h"
+
+enum { OP_FEW = 24 };
 
 struct ops;
 struct exec { /* where operations run; each backend's own struct begins with this */
@@ -52,7 +57,7 @@ struct op_linear {
     struct mat w;
     int n, ldx, ldy;
     bool accumulate, transposed;
-    bool exact; /* keep float32 activations however many tokens (routers: a rounding must not flip a choice) */
+    bool exact; /* as with at most OP_FEW tokens, in float32, however many there are (routers: a rounding must not flip a choice) */
     int batch, batch_rows, batch_x, batch_y;
     int32_t *top; /* NULL, or [n]: receives the row of W that gave a token's largest y, the first of equals; -1: one was no
                    * number. The processor only, without transposed and batch: an output head whose answer is its largest. */
@@ -99,7 +104,8 @@ struct op_kv_load {
  * A key is seen when its position <= the query's, and > query's - window when window > 0. Query head h uses KV head
  * h / (n_heads / k.heads). The value is the first v_dim elements of v's row (absorbed MLA: v is k's own plane).
  * sinks [n_heads]: a logit that takes part in the softmax with no value. lse, when set, receives log(sum exp) [n, n_heads]
- * of the scaled scores, for merging partial results (zig-zag stripes, split KV); a query that sees no key gives 0 and -inf. */
+ * of the scaled scores, for merging partial results (zig-zag stripes, split KV); a query that sees no key gives 0 and -inf.
+ * Keys that a row does not see, and n_keys, are without influence on its bits in a call of at most OP_FEW rows. */
 struct op_attention {
     float *out;     /* [n, n_heads, v_dim], rows ldo apart */
     const float *q; /* [n, n_heads, k.dim], rows ldq apart */

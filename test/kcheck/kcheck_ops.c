@@ -1,15 +1,16 @@
 /* The operations of engine/base/ops.h on the CPU, every level, against double precision written from the comments there:
  * views and batches, tie rules, groups, windows and sinks, what tokens see, and the same bits for 1, 2 and 5 threads. */
-#include "cpu/ops.h"
+#include "cpu/gemm_inner.h"
 #include "cpu/pool.h"
 #include "engine/base/half.h"
+#include "test/kcheck/processors.h"
 #include "test/kcheck/random_mat.h"
 
 enum { THREADS = 3 };
 static struct pool *pools[THREADS];
 static struct exec *execs[THREADS];
 static const char *level;
-static bool products_bf16; /* many tokens: this level may round activations to BF16 */
+static bool products_bf16, tiles_bf16; /* of more than OP_FEW tokens activations are BF16, in products; in attention over BF16 planes */
 
 static void fail(const char *what, int a, int b, double got, double want) {
     if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
@@ -59,7 +60,7 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
                     sum += v, abs_sum += fabs(v);
                 }
                 if (o.bias) sum += bias[r], abs_sum += fabs(bias[r]);
-                near("linear", t, r, y[t * ldy + b * out + r], sum, abs_sum * (products_bf16 && n > 16 && !exact && !transposed ? 0x1p-8 : 4e-6));
+                near("linear", t, r, y[t * ldy + b * out + r], sum, abs_sum * (products_bf16 && n > OP_FEW && !exact && !transposed ? 0x1p-8 : 4e-6));
             }
     for (int t = 0; t < n; t++)
         for (int g = 0; g < GAP; g++)
@@ -112,7 +113,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared) {
                 scale = fmax(scale, fabs(weight * d));
             }
         }
-        for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * (products_bf16 && n > 16 ? 2e-2 : 3e-5));
+        for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * (products_bf16 && n > OP_FEW ? 2e-2 : 3e-5));
     }
     if (topk) { /* a chosen expert that is not there */
         struct expert gone = e[ids[0]];
@@ -204,7 +205,7 @@ static void check_attention(const struct attention_case *c) {
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
     /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16, of few tokens to twice its bits. */
-    const double loose = !products_bf16 || c->dtype != DT_BF16 ? 1 : c->n > 4 ? 1000 : 4;
+    const double loose = !tiles_bf16 || c->dtype != DT_BF16 ? 1 : c->n > OP_FEW ? 1000 : 4;
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->heads; h++) {
             int g = h / (c->heads / c->kv_heads), at = c->positions ? pos[t] : c->q_pos0 + t;
@@ -374,6 +375,7 @@ static void check_cancel(void) {
 }
 
 int main(int argc, char **argv) {
+    if (!processor_chosen(&argc, &argv)) return SKIPPED;
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 20260729;
     static const int counts[THREADS] = {1, 2, 5};
     struct error e = {0};
@@ -389,11 +391,11 @@ int main(int argc, char **argv) {
         for (int t = 0; t < THREADS; t++)
             if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
         int before = failures;
-        state = seed, products_bf16 = l >= CPU_AVX512;
-        for (int i = 0; i < 24; i++)
-            check_linear((int[]){1, 3, 8, 9, 21, 2}[i % 6], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1, (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
-        static const int experts[][4] = {{1, 4, 2, 1}, {1, 8, 8, 0}, {3, 5, 2, 1}, {8, 8, 3, 1}, {9, 4, 2, 0}, {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}};
-        for (int i = 0; i < 8; i++) check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3]);
+        state = seed, products_bf16 = gemm_for((enum cpu_level)l)->bf16, tiles_bf16 = gemm_kernels((enum cpu_level)l)->qk16;
+        for (int i = 0; i < 40; i++)
+            check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1, (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
+        static const int experts[][4] = {{1, 4, 2, 1}, {1, 8, 8, 0}, {3, 5, 2, 1}, {8, 8, 3, 1}, {9, 4, 2, 0}, {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}, {16, 3, 2, 1}, {24, 2, 1, 0}};
+        for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3]);
         for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
         static const struct attention_case attention[] = {
             {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},      {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},

@@ -37,7 +37,7 @@ static void *guarded(size_t size) {
 static void drop(void) {
     while (n_maps) n_maps--, munmap(maps[n_maps].map, maps[n_maps].size);
 }
-static void *aligned(size_t size) {
+static __attribute__((unused)) void *aligned(size_t size) {
     void *p = aligned_alloc(64, (size + 127) / 64 * 64);
     if (!p) exit(2);
     memset(p, 0xff, (size + 127) / 64 * 64); /* NaN, should anything be read before it is written */

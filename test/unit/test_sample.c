@@ -2,6 +2,8 @@
 #include "test/unit/unit.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <time.h>
 
 #include "engine/sample.h"
 
@@ -66,9 +68,135 @@ static void same_seed_same_token(void **st) {
     assert_true(differ > 10);
 }
 
+/* --- Against a full sort --- */
+
+static int falling(const void *a, const void *b) {
+    const struct sample_item *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+static double uniform(uint64_t seed, uint64_t position) {
+    uint64_t z = seed * 0x9E3779B97F4A7C15u + position * 0xD1B54A32D192ED03u + 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+static int32_t by_sorting(const float *logits, int vocab, const struct sampling *s, uint64_t position) {
+    struct sample_item *all = malloc((size_t)vocab * sizeof *all);
+    int n = 0, top = 0, keep = 0;
+    for (int i = 1; i < vocab; i++)
+        if (logits[i] > logits[top]) top = i;
+    for (int i = 0; i < vocab; i++)
+        if (((double)logits[i] - logits[top]) / s->temperature > -40) all[n++] = (struct sample_item){logits[i], i};
+    qsort(all, (size_t)n, sizeof *all, falling);
+    if (s->top_k > 0 && n > s->top_k) n = s->top_k;
+    double sum = 0, part = 0;
+#define P(i) exp(((double)all[i].logit - logits[top]) / s->temperature)
+    for (int i = 0; i < n; i++) sum += P(i);
+    if (s->top_p > 0 && s->top_p < 1) {
+        while (keep < n && part < s->top_p * sum) part += P(keep++);
+        n = keep;
+    }
+    for (keep = n ? 1 : 0; keep < n && (s->min_p <= 0 || P(keep) >= s->min_p);) keep++;
+    n = keep, sum = 0;
+    for (int i = 0; i < n; i++) sum += P(i);
+    double at = uniform(s->seed, position) * sum;
+    int i = 0;
+    while (i < n - 1 && (at -= P(i)) >= 0) i++;
+    int32_t id = n ? all[i].id : top;
+    free(all);
+    return id;
+}
+
+/* What logits may look like; each gives the same draws as before there was a selection. */
+static float logit_of(int kind, int i, float normal) {
+    switch (kind) {
+    case 0: return normal;                                   /* a model's */
+    case 1: return normal + (i % 997 == 5 ? 14 : 0);         /* few stand out */
+    case 2: return 1;                                        /* all equal */
+    case 3: return (float)(i % 3);                           /* few distinct */
+    case 4: return i % 2 ? -INFINITY : normal;               /* half is forbidden */
+    case 5: return i % 5 == 3 ? NAN : normal;                /* not the first, which would be the best */
+    case 6: return (float)i * 1e-3f;                         /* rising */
+    case 7: return (float)-i * 1e-6f;                        /* falling, hardly apart */
+    case 8: return i == 77 ? 1e30f : -1e30f;                 /* one */
+    case 9: return i ? -INFINITY : 2;
+    default: return 1e6f + (float)(i % 40) * 0.0625f;        /* large numbers, ties of many */
+    }
+}
+static void selection_is_what_sorting_gives(void **st) {
+    static const int sizes[] = {1, 2, 15, 16, 17, 33, 1000, 20011};
+    static const struct sampling knobs[] = {
+        {.temperature = 0.8f, .top_k = 20, .top_p = 1}, {.temperature = 1, .top_p = 0.95f}, {.temperature = 1, .top_p = 1}, {.temperature = 0.6f, .top_k = 40, .top_p = 0.9f},
+        {.temperature = 1, .min_p = 0.05f}, {.temperature = 30, .top_p = 0.5f}, {.temperature = 0.01f, .top_p = 0.99f}, {.temperature = 1.5f, .top_k = 5000, .top_p = 0.97f, .min_p = 0.001f},
+        {.temperature = 1, .top_p = 1e-6f}, {.temperature = 1, .top_k = 3, .min_p = 2},
+    };
+    uint64_t z = 1;
+    for (int kind = 0; kind <= 10; kind++)
+        for (size_t v = 0; v < sizeof sizes / sizeof *sizes; v++) {
+            const int vocab = sizes[v];
+            float *logits = malloc((size_t)vocab * sizeof *logits), *copy = malloc((size_t)vocab * sizeof *copy); /* ends where ASan looks */
+            struct sample_item *scratch = malloc((size_t)vocab * sizeof *scratch);
+            for (int i = 0; i < vocab; i++) {
+                double sum = 0;
+                for (int k = 0; k < 12; k++) z = z * 6364136223846793005u + 1442695040888963407u, sum += (double)(z >> 40) * 0x1p-24;
+                logits[i] = logit_of(kind, i, (float)(sum - 6) * 2.5f);
+            }
+            for (size_t k = 0; k < sizeof knobs / sizeof *knobs; k++)
+                for (uint64_t pos = 0; pos < (vocab > 1000 ? 4 : 30); pos++) {
+                    struct sampling s = knobs[k];
+                    s.seed = 11 + k, s.repeat_penalty = 1;
+                    memcpy(copy, logits, (size_t)vocab * sizeof *copy);
+                    int32_t got = sample_token(copy, vocab, &s, NULL, 0, pos, scratch), want = by_sorting(logits, vocab, &s, pos);
+                    if (got != want) fail_msg("kind %d, %d tokens, knobs %zu, position %llu: %d, by sorting %d", kind, vocab, k, (unsigned long long)pos, got, want);
+                }
+            free(logits), free(copy), free(scratch);
+        }
+}
+
+/* In processor time of this thread, so that others' work on the machine does not count. */
+static double cpu_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static void selection_is_faster_than_sorting(void **st) {
+    enum { MANY = 60000 };
+    float *logits = malloc(MANY * sizeof *logits);
+    struct sample_item *scratch = malloc(MANY * sizeof *scratch);
+    for (int i = 0; i < MANY; i++) logits[i] = (float)((uint32_t)i * 2654435761u >> 8) * 0x1p-20f;
+    for (int k = 0; k < 2; k++) {
+        struct sampling s = {.temperature = 1, .top_k = k ? 20 : 0, .top_p = 0.95f, .repeat_penalty = 1};
+        double select = 1e9, sort = 1e9;
+        for (uint64_t i = 0; i < 5; i++) {
+            double a = cpu_time();
+            int32_t want = by_sorting(logits, MANY, &s, i);
+            double b = cpu_time();
+            assert_int_equal(sample_token(logits, MANY, &s, NULL, 0, i, scratch), want);
+            double c = cpu_time();
+            sort = b - a < sort ? b - a : sort, select = c - b < select ? c - b : select;
+        }
+        if (select * 2 >= sort) fail_msg("selected in %.3f ms, sorted in %.3f ms", select * 1e3, sort * 1e3); /* 30 times as fast, in fact */
+    }
+    free(logits), free(scratch);
+}
+
+static void without_numbers_the_first_is_taken(void **st) {
+    float logits[40];
+    struct sample_item scratch[40];
+    for (int kind = 0; kind < 3; kind++) {
+        for (int i = 0; i < 40; i++) logits[i] = kind == 0 ? NAN : kind == 1 ? -INFINITY : i == 9 ? INFINITY : 0;
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(sample_token(logits, 40, &(struct sampling){.temperature = 1, .top_k = k * 5, .top_p = 0.9f, .repeat_penalty = 1}, NULL, 0, 1, scratch),
+                             kind == 2 ? 9 : 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie), cmocka_unit_test(penalty_moves_the_choice),
                                        cmocka_unit_test(frequencies_follow_softmax), cmocka_unit_test(each_knob_cuts),
-                                       cmocka_unit_test(same_seed_same_token)};
+                                       cmocka_unit_test(same_seed_same_token), cmocka_unit_test(selection_is_what_sorting_gives),
+                                       cmocka_unit_test(selection_is_faster_than_sorting),
+                                       cmocka_unit_test(without_numbers_the_first_is_taken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

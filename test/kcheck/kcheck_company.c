@@ -1,0 +1,188 @@
+/* The same bits in any company: a row of a call of 1 to OP_FEW rows against the same row alone, at every level, for products of all
+ * formats, experts with groups of every size, attention and the router. So a session's text is the same whatever other sessions
+ * decode beside it, and drafts are verified by what would have been drawn without them. */
+#include "cpu/ops.h"
+#include "cpu/pool.h"
+#include "test/kcheck/processors.h"
+#include "test/kcheck/random_mat.h"
+
+static struct exec *one, *several; /* a thread, three */
+static const char *level;
+
+static void fail(const char *what, int a, int b, int n, int row) {
+    if (failures++ < 30) printf("FAIL %s %s (%d, %d): row %d of %d has other bits than alone\n", level, what, a, b, row, n);
+}
+static float *vec(size_t n) {
+    float *v = guarded(n * 4);
+    for (size_t i = 0; i < n; i++) v[i] = normal();
+    return v;
+}
+static void must(int rc) {
+    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
+}
+
+/* --- Products --- */
+
+static void check_linear(const struct shape *s, bool transposed, bool accumulate, int batch, bool exact) {
+    struct shape all = *s;
+    all.rows = batch * s->rows;
+    struct mat w = mat_rows(make(&all), 0, s->rows);
+    int in = transposed ? s->rows : s->cols, out = transposed ? s->cols : s->rows, ldx = batch * in + 3, ldy = batch * out + 1;
+    size_t size = (size_t)OP_FEW * (size_t)ldy;
+    float *x = vec((size_t)(OP_FEW * ldx)), *was = vec(size), *alone = vec(size), *y = vec(size), *bias = vec((size_t)out);
+    struct op_linear o = {.x = x, .w = w, .n = 1, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .transposed = transposed, .exact = exact,
+                          .batch = batch, .batch_rows = s->rows, .batch_x = in, .batch_y = out, .bias = accumulate ? bias : NULL};
+    memcpy(alone, was, size * 4);
+    for (int i = 0; i < OP_FEW; i++) {
+        o.x = x + i * ldx, o.y = alone + i * ldy;
+        must(one->ops->linear(one, &o));
+    }
+    for (int n = 2; n <= OP_FEW; n++) {
+        int first = n % 3 * (OP_FEW - n) / 2;
+        memcpy(y, was, size * 4);
+        o.n = n, o.x = x + first * ldx, o.y = y + first * ldy;
+        must(several->ops->linear(several, &o));
+        for (int i = first; i < first + n; i++)
+            if (memcmp(y + i * ldy, alone + i * ldy, (size_t)(batch * out) * 4)) fail(transposed ? "transposed product" : "product", s->dtype, s->cols, n, i - first);
+    }
+    drop();
+}
+
+static void check_products(void) {
+    static const struct shape shapes[] = {
+        {70, 1200, 128, 128, DT_E4M3, DT_F32, 0, 1}, {33, 700, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1}, {20, 333, 16, 100, DT_E4M3, DT_F16, 5, 1},
+        {37, 515, 1, 0, DT_E4M3, DT_F32, 0, 1},      {45, 2050, 1, 0, DT_BF16, 0, 0, 1},            {31, 513, 1, 0, DT_F16, 0, 0, 1},
+        {29, 777, 1, 0, DT_F32, 0, 0, 1},            {34, 1088, 1, 32, DT_E2M1, DT_E8M0, 0, 1},     {36, 1408, 1, 128, DT_Q8_G128, DT_F32, 0, 1},
+        {36, 1664, 1, 128, DT_Q4_G128, DT_F32, 0, 1}, {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},           {34, 768, 1, 0, DT_Q4_K, 0, 0, 1},
+        {35, 1280, 1, 0, DT_Q6_K, 0, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        check_linear(&shapes[i], false, i % 2, 1, false);
+        check_linear(&shapes[i], false, false, 1, true);
+        if (shapes[i].dtype != DT_E4M3 && shapes[i].dtype != DT_BF16 && shapes[i].dtype != DT_F32) continue;
+        check_linear(&shapes[i], false, true, 3, false);
+        check_linear(&shapes[i], true, false, 2, false);
+    }
+}
+
+/* --- Experts: of n tokens all choose the first, all but one the second, and so on, so that groups of every size occur --- */
+
+static void check_experts(uint8_t dtype, int block, bool shared) {
+    enum { HIDDEN = 192, INTER = 128, EXPERTS = 8, TOPK = 3 };
+    struct shape up = {INTER, HIDDEN, 64, block, dtype, DT_F32, 0, 1}, down = {HIDDEN, INTER, 64, block, dtype, DT_F32, 0, 1};
+    struct expert e[EXPERTS + 1];
+    for (int i = 0; i <= EXPERTS; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
+    size_t size = (size_t)OP_FEW * HIDDEN;
+    float *x = vec(size), *was = vec(size), *alone = vec(size), *y = vec(size), *weights = vec(OP_FEW * TOPK);
+    int32_t *ids = guarded(OP_FEW * TOPK * 4);
+    for (size_t i = 0; i < size; i++) x[i] *= 0.05f;
+    for (int i = 0; i < OP_FEW; i++) ids[i * TOPK] = 0, ids[i * TOPK + 1] = 1 + i % 2, ids[i * TOPK + 2] = i % 7 == 6 ? -1 : 3 + i * i % 5;
+    struct op_experts o = {.experts = e, .n_experts = EXPERTS, .topk = TOPK, .hidden = HIDDEN, .shared = shared ? &e[EXPERTS] : NULL};
+    memcpy(alone, was, size * 4);
+    for (int i = 0; i < OP_FEW; i++) {
+        o.n = 1, o.x = x + i * HIDDEN, o.y = alone + i * HIDDEN, o.ids = ids + i * TOPK, o.weights = weights + i * TOPK;
+        must(one->ops->experts(one, &o));
+    }
+    for (int n = 2; n <= OP_FEW; n++) {
+        int first = n % 3 * (OP_FEW - n) / 2;
+        memcpy(y, was, size * 4);
+        o.n = n, o.x = x + first * HIDDEN, o.y = y + first * HIDDEN, o.ids = ids + first * TOPK, o.weights = weights + first * TOPK;
+        must(several->ops->experts(several, &o));
+        for (int i = first; i < first + n; i++)
+            if (memcmp(y + i * HIDDEN, alone + i * HIDDEN, HIDDEN * 4)) fail("experts", dtype, block, n, i - first);
+    }
+    drop();
+}
+
+/* --- Attention: rows of one session, each alone as it would have been decoded, with no key behind it --- */
+
+struct attention_case {
+    int heads, kv_heads, dim, v_dim, pos, window;
+    uint8_t dtype;
+    bool same, sinks;
+};
+static void check_attention(const struct attention_case *c) {
+    const int keys = c->pos + OP_FEW, krow = c->kv_heads * c->dim, vrow = c->kv_heads * c->v_dim, ldq = c->heads * c->dim + 2, ldo = c->heads * c->v_dim + 1;
+    const size_t esize = dtype_bytes(c->dtype, 1), size = (size_t)(OP_FEW * ldo), rows = (size_t)(OP_FEW * c->heads);
+    struct kv_plane k = {guarded((size_t)keys * (size_t)krow * esize), vec((size_t)(keys * c->kv_heads)), c->kv_heads, c->dim, c->dtype}, v = k;
+    if (!c->same) v = (struct kv_plane){guarded((size_t)keys * (size_t)vrow * esize), vec((size_t)(keys * c->kv_heads)), c->kv_heads, c->v_dim, c->dtype};
+    struct op_kv_store store = {k, vec((size_t)(keys * krow)), 0, keys, krow}, store_v = {v, vec((size_t)(keys * vrow)), 0, keys, vrow};
+    must(one->ops->kv_store(one, &store));
+    if (!c->same) must(one->ops->kv_store(one, &store_v));
+    float *q = vec((size_t)(OP_FEW * ldq)), *alone = vec(size), *y = vec(size), *lse_alone = vec(rows), *lse = vec(rows), *sinks = vec((size_t)c->heads);
+    struct op_attention o = {.k = k, .v = v, .sinks = c->sinks ? sinks : NULL, .n_heads = c->heads, .v_dim = c->v_dim, .ldq = ldq, .ldo = ldo,
+                             .window = c->window, .scale = 0.3f};
+    for (int i = 0; i < OP_FEW; i++) {
+        o.n = 1, o.q = q + i * ldq, o.out = alone + i * ldo, o.lse = lse_alone + i * c->heads, o.q_pos0 = c->pos + i, o.n_keys = c->pos + i + 1;
+        must(one->ops->attention(one, &o));
+    }
+    for (int n = 2; n <= OP_FEW; n += n < 6 ? 1 : 5) {
+        int first = n % 3 * (OP_FEW - n) / 2;
+        o.n = n, o.q = q + first * ldq, o.out = y + first * ldo, o.lse = lse + first * c->heads, o.q_pos0 = c->pos + first, o.n_keys = c->pos + first + n;
+        must(several->ops->attention(several, &o));
+        for (int i = first; i < first + n; i++)
+            if (memcmp(y + i * ldo, alone + i * ldo, (size_t)(c->heads * c->v_dim) * 4) || memcmp(lse + i * c->heads, lse_alone + i * c->heads, (size_t)c->heads * 4))
+                fail("attention", c->pos, c->heads, n, i - first);
+    }
+    drop();
+}
+
+static void check_attentions(bool slow) {
+    static const struct attention_case cases[] = {
+        {8, 2, 32, 32, 0, 0, DT_BF16, false, false},       {8, 2, 24, 40, 50, 0, DT_F32, false, true},    {16, 4, 33, 17, 120, 30, DT_BF16, false, true},
+        {40, 1, 48, 40, 1000, 0, DT_BF16, true, false},    {128, 1, 40, 32, 200, 0, DT_BF16, true, false}, {4, 4, 16, 16, 600, 0, DT_E4M3, false, false},
+        {6, 2, 16, 16, 2030, 0, DT_BF16, false, false},    {4, 2, 16, 16, 2030, 70, DT_F32, false, true},  {4, 1, 16, 16, 4080, 0, DT_F32, false, false},
+        {48, 1, 16, 16, 32750, 0, DT_BF16, true, false}, /* partial results in several parts */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!slow || cases[i].pos < 2000) check_attention(&cases[i]);
+}
+
+static void check_route(void) {
+    enum { EXPERTS = 32, TOPK = 5 };
+    float *logits = vec(OP_FEW * EXPERTS), *bias = vec(EXPERTS), *alone = vec(OP_FEW * TOPK), *w = vec(OP_FEW * TOPK);
+    int32_t *ids = guarded(OP_FEW * TOPK * 4), *ids_alone = guarded(OP_FEW * TOPK * 4);
+    struct op_route o = {.bias = bias, .n_experts = EXPERTS, .topk = TOPK, .n_group = 4, .topk_group = 2, .score = SCORE_SIGMOID, .group_top2 = true, .norm = true, .scale = 2};
+    for (int i = 0; i < OP_FEW; i++) {
+        o.n = 1, o.logits = logits + i * EXPERTS, o.ids = ids_alone + i * TOPK, o.weights = alone + i * TOPK;
+        must(one->ops->route(one, &o));
+    }
+    for (int n = 2; n <= OP_FEW; n++) {
+        o.n = n, o.logits = logits, o.ids = ids, o.weights = w;
+        must(several->ops->route(several, &o));
+        if (memcmp(w, alone, (size_t)(n * TOPK) * 4) || memcmp(ids, ids_alone, (size_t)(n * TOPK) * 4)) fail("router", EXPERTS, TOPK, n, 0);
+    }
+    drop();
+}
+
+int main(int argc, char **argv) {
+    if (!processor_chosen(&argc, &argv)) return SKIPPED;
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 20261121;
+    printf("seed %llu\n", (unsigned long long)seed);
+    struct pool *pools[2];
+    struct error e = {0};
+    if (pool_open(&pools[0], 1, false, &e) || pool_open(&pools[1], 3, false, &e)) return printf("%s\n", e.text), 2;
+    for (int l = 0; l < CPU_LEVELS; l++) {
+        level = cpu_level_name((enum cpu_level)l);
+        if (!cpu_level_has((enum cpu_level)l)) {
+            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            continue;
+        }
+        one = cpu_exec_open(pools[0], (enum cpu_level)l, &e), several = cpu_exec_open(pools[1], (enum cpu_level)l, &e);
+        if (!one || !several) return printf("%s\n", e.text), 2;
+        int before = failures;
+        state = seed;
+        check_products();
+        check_experts(DT_E4M3, 64, true);
+        check_experts(DT_E4M3, 40, false); /* blocks that gemm_few does not take */
+        check_experts(DT_BF16, 0, true);
+        check_experts(DT_F32, 0, false);
+        check_attentions(l == CPU_SCALAR);
+        check_route();
+        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
+        cpu_exec_close(&one), cpu_exec_close(&several);
+    }
+    for (int t = 0; t < 2; t++) pool_close(&pools[t]);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}

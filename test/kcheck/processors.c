@@ -1,0 +1,34 @@
+/* Takes the place of cpu/flags.c in programs that check what every processor would choose: this one without some of its features,
+ * or with AMX, whose instructions such a program has in C (amx_emulate.h). */
+#include <string.h>
+
+#include "test/kcheck/processors.h"
+
+#define cpu_flags flags_here
+#include "cpu/flags.c"
+#undef cpu_flags
+unsigned cpu_flags(void);
+
+enum { VNNI = CPU_F_AVX2 | CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16 | CPU_F_VNNI, TILES = CPU_F_AMX_BF16 | CPU_F_AMX_INT8 };
+static const struct {
+    const char *name;
+    unsigned flags;
+} processors[] = {
+    {"avx2", CPU_F_AVX2},
+    {"avx512", CPU_F_AVX2 | CPU_F_AVX512},
+    {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST},
+    {"intel", VNNI},
+    {"intel-amx", VNNI | TILES},
+};
+static unsigned flags;
+
+unsigned cpu_flags(void) { return flags; }
+
+bool processor_be(const char *name) {
+    for (size_t i = 0; i < sizeof processors / sizeof *processors; i++)
+        if (!strcmp(processors[i].name, name)) {
+            flags = processors[i].flags;
+            return !(flags & (VNNI | CPU_F_AVX2) & ~flags_here()); /* the rest is a matter of speed, or in C */
+        }
+    return false;
+}
