@@ -63,7 +63,8 @@ int engine_verify(const struct engine_params *p, struct error *e);
 int engine_describe(struct buf *out);
 /* --bench kernels: one JSON object a row through fn {kernel, level, shape, threads, gbps|gflops, limit, share}. */
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row), void *ctx, struct error *e);
-/* What this machine can do at best, measured now: streaming read in bytes/s on the engine's threads. */
+/* What this machine can do at best, measured now: streaming read in bytes/s on the engine's threads, between what they do
+ * for running turns. */
 double engine_read_bandwidth(struct engine *e);
 /* Bytes of weights that one decoded token reads (routed + dense + head). */
 uint64_t engine_token_bytes(const struct engine *e);

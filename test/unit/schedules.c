@@ -1,0 +1,170 @@
+/* Random schedules: requests of several sessions are submitted, cancelled, answered side by side, their sessions closed in the
+ * middle, prefixes of the cache used again, devices lost; each answer must be the one that the same request gets alone.
+ * Driven by test_schedules.py.
+ * usage: schedules MODEL_DIR REQUESTS SEED [GPUS]    scalar level, whose sums do not depend on company */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/ember/ember.h"
+#include "engine/engine.h"
+
+enum { KINDS = 24, FAMILIES = 5, SHARED = 14, MOST = 48, ANSWER = 10, SESSIONS = 20 };
+
+static const char *dir;
+static uint64_t state;
+static uint32_t rnd(uint32_t n) { /* xorshift64* */
+    state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
+    return (uint32_t)((state * 2685821657736338717ull) >> 33) % n;
+}
+
+/* What may be asked: prompts of a family begin alike, those of two families differ in the first token. */
+static struct kind {
+    int32_t tokens[MOST], answer[2][ANSWER]; /* by the processor, by devices */
+    int n, max;
+    float temperature;
+} kinds[KINDS];
+
+static struct request request_of(const struct kind *k) {
+    return (struct request){.tokens = k->tokens, .n = k->n, .max_tokens = k->max, .flags = REQUEST_NO_EOS,
+                            .sampling = {.temperature = k->temperature, .top_p = 0.95f, .seed = (uint64_t)(k - kinds) + 7}};
+}
+static void die(const char *what, const char *why) {
+    printf("FAIL %s: %s\n", what, why);
+    exit(1);
+}
+static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
+    struct engine *e;
+    struct error err = {0};
+    if (engine_open(&e, &(struct engine_params){.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .prefill = mode, .context = 128}, &err)) die("open", err.text);
+    return e;
+}
+static struct event next(struct engine *e) {
+    struct event ev;
+    if (!engine_poll(e, &ev, 120000)) die("poll", "nothing for two minutes");
+    if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
+    return ev;
+}
+
+/* Each request alone, in a session of its own. */
+static void answers_alone(const char *gpus, enum prefill_mode mode, int which) {
+    struct engine *e = open_engine(gpus, mode);
+    int vocab = engine_info(e)->vocab;
+    for (int k = 0; k < KINDS; k++) {
+        struct kind *q = &kinds[k];
+        int family = k % FAMILIES;
+        q->n = 2 + k * 7 % (MOST - 2), q->max = 1 + k * 5 % ANSWER, q->temperature = k % 3 ? 1 : 0;
+        for (int i = 0; i < q->n; i++) q->tokens[i] = (i < SHARED ? family * 31 + i * 37 + 5 : k * 41 + i * 29 + 3) % (vocab - 10) + 2;
+        struct session *s;
+        struct error err = {0};
+        struct request r = request_of(q);
+        if (session_open(e, &s, &err) || session_submit(s, &r, &err)) die("alone", err.text);
+        struct event ev;
+        for (int n = 0; (ev = next(e)).kind != EVENT_DONE;)
+            if (ev.kind == EVENT_TOKEN) q->answer[which][n++] = ev.token;
+        session_close(&s);
+    }
+    engine_close(&e);
+}
+
+static struct slot {
+    struct session *s;
+    const struct kind *kind;
+    int32_t got[ANSWER];
+    int n, family; /* family that it must not ask next: what its cache holds depends on when it was cancelled; -1 none */
+    bool running, cancelled;
+} slots[SESSIONS];
+static int wholes, cancelled, closed, reused, fell;
+
+static bool begins(const struct slot *t, int which) { return !memcmp(t->got, t->kind->answer[which], (size_t)t->n * sizeof *t->got); }
+
+static void take(struct engine *e, const struct event *ev) {
+    for (int i = 0; i < SESSIONS; i++) {
+        struct slot *t = &slots[i];
+        if (!t->running || t->s != ev->session) continue;
+        if (ev->kind == EVENT_TOKEN) t->got[t->n++] = ev->token;
+        if (ev->kind != EVENT_DONE) return;
+        if (!begins(t, 0) && !begins(t, 1)) {
+            printf("kind %d, %s, %s:", (int)(t->kind - kinds), ev->stats.why, t->cancelled ? "cancelled" : "whole");
+            for (int k = 0; k < t->n; k++) printf(" %d(%d)", t->got[k], t->kind->answer[0][k]);
+            die("", "another answer in company");
+        }
+        if (ev->reason != DONE_CANCELLED && t->n != t->kind->max) die("a turn", "ended early");
+        if (ev->reason == DONE_CANCELLED && !t->cancelled) die("a turn", "was cancelled by nobody");
+        if (session_busy(t->s)) die("a turn", "is over, but its session busy");
+        wholes += ev->reason != DONE_CANCELLED, cancelled += ev->reason == DONE_CANCELLED;
+        reused += ev->stats.cached_tokens > 0;
+        fell += strstr(ev->stats.why, " failed: ") != NULL;
+        t->running = false;
+        return;
+    }
+    die("an event", "of a session that is gone");
+}
+
+static void one_request(struct engine *e) {
+    struct slot *t;
+    struct event ev;
+    struct error err = {0};
+    for (;;) {
+        t = &slots[rnd(SESSIONS)];
+        if (!t->running) break;
+        if (rnd(3) == 0) ev = next(e), take(e, &ev);
+    }
+    if (!t->s && session_open(e, &t->s, &err)) die("open", err.text);
+    do t->kind = &kinds[rnd(KINDS)];
+    while ((t->kind - kinds) % FAMILIES == t->family);
+    struct request r = request_of(t->kind);
+    if (session_submit(t->s, &r, &err)) die("submit", err.text);
+    t->n = 0, t->family = -1, t->running = true, t->cancelled = false;
+    for (uint32_t k = rnd(8); k > 0 && engine_poll(e, &ev, 1); k--) {
+        if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
+        take(e, &ev);
+    }
+    t = &slots[rnd(SESSIONS)];
+    switch (rnd(8)) {
+    case 0:
+        if (!t->running) break;
+        session_cancel(t->s);
+        t->cancelled = true, t->family = (int)(t->kind - kinds) % FAMILIES;
+        break;
+    case 1:
+        if (!t->s) break;
+        closed += t->running;
+        session_close(&t->s);
+        t->running = false, t->family = -1;
+        break;
+    case 2: usleep(rnd(5000)); break;
+    default: break;
+    }
+}
+
+static void quiet(void *ctx, enum log_level level, const char *text) {}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return 2;
+    file_embed(ember_files);
+    log_set(quiet, NULL, LOG_WARN);
+    dir = argv[1];
+    const char *gpus = argc > 4 ? argv[4] : NULL;
+    int requests = atoi(argv[2]);
+    state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
+    enum prefill_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
+    answers_alone(NULL, PREFILL_CPU, 0);
+    answers_alone(gpus ? mode == PREFILL_SLP ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);
+    for (int i = 0; i < SESSIONS; i++) slots[i].family = -1;
+    struct engine *e = open_engine(gpus, mode);
+    double begin = clock_now();
+    for (int i = 0; i < requests; i++) one_request(e);
+    for (int i = 0; i < SESSIONS; i++)
+        while (slots[i].running && i % 7) { /* the rest is cut by closing the engine */
+            struct event ev = next(e);
+            take(e, &ev);
+        }
+    engine_close(&e);
+    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d with a prefix in the cache, %d fell back\n", gpus ? gpus : "processor", requests, clock_now() - begin, wholes,
+           cancelled, closed, reused, fell);
+    return wholes > requests / 4 && (requests < 100 || (cancelled && closed && reused)) ? 0 : 1;
+}
