@@ -1,9 +1,6 @@
 #pragma once
 /* Where a machine model (cost.h) comes from: measured here and kept, read from a file that describes another machine, or one of
- * the presets. The only part of it with a clock and files.
- *
- * The text form is the same for the cache and for machine files: `key = value` lines, # begins a comment. calibrate_keys lists the
- * keys. A quantity is a number (with K, M, G, T: powers of 1000) or a curve over rows, `1:0.9T 16:12T 128:20T`. */
+ * the presets. The only part of it with a clock and files. Threads: each call by one at a time; nothing is shared. */
 #include <stdatomic.h>
 
 #include "engine/base/buf.h"
@@ -18,20 +15,29 @@ struct calibrate_options {
     int threads;              /* of it, for the fingerprint */
     struct gpu *const *gpu;   /* [n_gpus], idle */
     int n_gpus;
+    const char *gpus;         /* as --gpus: part of the fingerprint; NULL: none */
     double seconds;           /* to spend on the processor and on each device; 0: 1.5 */
-    size_t bytes;             /* of weights to read, several times the last-level cache; 0: 512 MiB or an eighth of what is free */
+    size_t bytes;             /* of weights to read, several times the last-level cache; 0: 1 GiB, or an eighth of what is free */
     const char *dir;          /* cache directory, made by the caller; NULL: neither looked up nor kept */
     bool again;               /* measure even where the cache has it */
     const _Atomic int *cancel;
 };
-/* Fills *out from the cache where the fingerprint (processor, level, threads, devices, driver, this version) fits, else by
+/* Fills *out from the cache where the fingerprint (this version, processor, level, threads, devices, driver) fits, else by
  * measuring, and keeps it: DIR/machine, replaced atomically. A file that is damaged or of another machine is passed over with a
- * note in the log. Keeping it may fail (logged); measuring gives ERR_MEMORY, ERR_CANCELLED or ERR_RUNTIME. Devices in virtual
- * time are not run: they get the rates that they were given. */
+ * note in the log; so is a failure to keep it. ERR_MEMORY, ERR_CANCELLED, or ERR_RUNTIME when a device fails. Devices are timed by their
+ * own events, so an emulated one shows the speeds that it was given, and one in virtual time costs no time. Weights lie on one memory
+ * node here: on several, what the processor reaches with its weights placed is more. */
 int calibrate(struct cost_machine *out, const struct calibrate_options *o, struct error *e);
 
 /* A preset by its name, else a machine file. ERR_USAGE names file, line and key. */
 int calibrate_read(struct cost_machine *out, const char *name_or_path, struct error *e);
-/* Text of a machine, and back; `what` names it in errors. fingerprint: NULL, or where the file's own goes (64 bytes). */
-int calibrate_write(const struct cost_machine *m, const char *fingerprint, struct buf *out);
+
+/* The text of a machine: `key = value` lines, # begins a comment. Machine: name, devices, near (units near memory), dram, disk, join,
+ * start, cpu_chunk, gpu_chunk. Then for a domain, cpu, gpu0, gpu1, .. near0, .. (gpu, near: all of them):
+ *     DOMAIN.name  .memory  .bw.KIND  .latency.KIND  .rate.KIND.FORMAT  .h2d  .d2h  .peer  .h2d.latency  .d2h.latency  .peer.latency
+ * KIND is ffn, linear, attention, elem; FORMAT f32, 16bit, 8bit, 4bit; a key that ends before them means all of them. bw and rate are
+ * curves over rows, `1:0.9T 16:12T`, or one number; numbers may end in T G M K m u n (powers of 1000); units are cost.h's. */
+int calibrate_write(const struct cost_machine *m, const char *fingerprint, struct buf *out); /* fingerprint NULL: without. ERR_MEMORY */
+enum { CALIBRATE_PRINT = 40 };
+/* fingerprint [CALIBRATE_PRINT] or NULL: receives the text's own, "" where it has none. ERR_USAGE as above, `what` for the file. */
 int calibrate_parse(struct cost_machine *out, const char *text, size_t n, const char *what, char *fingerprint, struct error *e);

@@ -196,6 +196,15 @@ static void blend(void **st) {
     near(cost_prefill(&m, &q, &p), 6e-3, 1e-6);
     p.how = COST_PREFILL_SLP;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
+    /* Two devices that compute a millisecond an expert: five each, beside half of the transfers. */
+    m.n_devices = 2, m.n_domains = 3;
+    m.domain[1].bw[COST_FFN] = (struct cost_curve){1, {1}, {1e9f}};
+    m.domain[1].link[COST_H2D].rate = 4e9;
+    m.domain[2] = m.domain[1];
+    q.half_bytes = 0;
+    near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
+    p.how = COST_PREFILL_DSLP, p.ranks = 2;
+    near(cost_prefill(&m, &q, &p), 5e-3, 1e-6);
 }
 
 /* Paper B's points for an expert of Mixtral in 16 bits, 1 byte of weights to 1 FLOP a row (so intensity I is the rows).
@@ -279,6 +288,7 @@ static void learning(void **st) {
     for (int i = 0; i < 50; i++) cost_observe(&m, s, 16, cost_factor(&m, s, 16), 2);
     near(cost_factor(&m, s, 16), 2, 0.03);
     assert_true(cost_error(s) < 0.04);
+    near(cost_factor(&m, s, 256), pow(2, 2 / 3.0), 0.03); /* four octaves on: 8 / 16 against the table's 1 / 4 */
     cost_observe(&m, s, 16, cost_factor(&m, s, 16), 200); /* once, and at most eight times counts */
     assert_true(cost_factor(&m, s, 16) < 2.5);
     for (int i = 0; i < 200; i++) cost_observe(&m, s, 16, cost_factor(&m, s, 16), 1e9);

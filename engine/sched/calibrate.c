@@ -1,0 +1,374 @@
+/* Measuring a machine, and keeping what was measured. Each time is the least of the passes that its slice allows, since what disturbs
+ * only ever adds; for the same reason rates never fall from few rows to many. A row count that would take a sixth of all the time is left
+ * out, and the curve is flat from there. */
+#include "engine/sched/calibrate.h"
+
+#include <cpuid.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/ops.h"
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/hash.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "gpu/gpu.h"
+#include "gpu/ops.h"
+
+enum { PASSES = 50, MOST_ROWS = 4096 };
+
+/* Who is measured: the processor, or a device over a stream. Buffers are its own memory. */
+struct side {
+    const struct calibrate_options *o;
+    struct exec *x;
+    struct gpu *gpu; /* NULL: the processor */
+    struct gpu_stream *stream;
+    struct gpu_event *begin, *end;
+    uint8_t *weights; /* [bytes] finite codes in every format */
+    float *scales, *in, *out;       /* in, out: [rows, hidden] */
+    float *ones;                    /* [rows], the processor's router: */
+    int32_t *ids;
+    size_t bytes, at; /* next matrix, so that caches do not have it */
+    int hidden, inter; /* the expert; linear layers are [hidden, hidden] */
+    int rows;         /* that fit in and out */
+    double slice, most; /* seconds for one figure; that a single pass may take */
+};
+
+/* --- Passes: each enqueues or runs one operation and says what it read and computed ---------------------------------------- */
+
+struct task {
+    enum cost_kind kind;
+    uint8_t format; /* enum dtype of weights, keys and values */
+    int rows, n;    /* rows of one expert, matrix, or query; experts in a pass */
+    bool tiny;
+    double bytes, flops; /* out: of one of the n */
+};
+static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) {
+    struct mat m = {.rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format, .stride = dtype_bytes(format, (size_t)cols)};
+    size_t size = m.stride * (size_t)rows;
+    if (s->at + size > s->bytes) s->at = 0;
+    m.data = s->weights + s->at;
+    s->at += (size + 4095) & ~(size_t)4095;
+    if (format == DT_E4M3) m.scale = s->scales, m.scale_dtype = DT_F32, m.scale_stride = (cols + 127) / 128;
+    return m;
+}
+
+static int ffn_pass(struct side *s, struct task *t) {
+    struct expert e[8];
+    int hidden = t->tiny ? 128 : s->hidden, inter = t->tiny ? 128 : s->inter;
+    for (int k = 0; k < t->n; k++) e[k].gate = matrix(s, inter, hidden, t->format), e[k].up = matrix(s, inter, hidden, t->format), e[k].down = matrix(s, hidden, inter, t->format);
+    t->bytes = 3.0 * (double)dtype_bytes(t->format, (size_t)hidden * (size_t)inter), t->flops = 6.0 * hidden * inter * t->rows;
+    for (int i = 0; i < t->rows * t->n && !s->gpu; i++) s->ids[i] = i / t->rows;
+    if (!s->gpu) return s->x->ops->experts(s->x, &(struct op_experts){.y = s->out, .x = s->in, .ids = s->ids, .weights = s->ones, .experts = e, .n = t->rows * t->n, .topk = 1, .n_experts = t->n, .hidden = hidden});
+    int rc = 0;
+    for (int k = 0; k < t->n && !rc; k++) rc = op_run(s->x, OP_FFN, &(struct op_ffn){.y = s->out, .x = s->in, .expert = e[k], .n = t->rows, .hidden = hidden});
+    return rc;
+}
+static int linear_pass(struct side *s, struct task *t) {
+    int cols = t->tiny ? 128 : s->hidden, rows = t->tiny ? 128 : s->hidden, rc = 0;
+    t->bytes = (double)dtype_bytes(t->format, (size_t)cols * (size_t)rows), t->flops = 2.0 * cols * rows * t->rows;
+    for (int k = 0; k < t->n && !rc; k++) rc = s->x->ops->linear(s->x, &(struct op_linear){.y = s->out, .x = s->in, .w = matrix(s, rows, cols, t->format), .n = t->rows, .ldx = cols, .ldy = rows});
+    return rc;
+}
+/* One row: 32 heads over 8,192 keys of 4, bound by reading them; rows < 0: one row, 128 heads over one latent, bound by arithmetic. */
+static int attention_pass(struct side *s, struct task *t) {
+    bool latent = t->rows < 0;
+    int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128, v = latent ? 512 : 128, keys = t->tiny ? 16 : n > 1 ? 1024 : 8192, rc = 0;
+    size_t plane = dtype_bytes(t->format, (size_t)keys * (size_t)kv * (size_t)dim);
+    t->bytes = (latent ? 1.0 : 2.0) * (double)plane;
+    t->flops = (double)n * (keys - (n - 1) / 2.0) * heads * 2 * (dim + v);
+    for (int k = 0; k < t->n && !rc; k++) {
+        if (s->at + 2 * plane > s->bytes) s->at = 0;
+        struct op_attention o = {.out = s->out, .q = s->in, .n = n, .n_heads = heads, .v_dim = v, .scale = 0.01f, .ldq = heads * dim, .ldo = heads * v, .n_keys = keys, .q_pos0 = keys - n};
+        o.k = o.v = (struct kv_plane){.data = s->weights + s->at, .heads = kv, .dim = dim, .dtype = t->format};
+        if (!latent) o.v.data = s->weights + s->at + plane;
+        s->at += (2 * plane + 4095) & ~(size_t)4095;
+        rc = s->x->ops->attention(s->x, &o);
+    }
+    return rc;
+}
+static int elem_pass(struct side *s, struct task *t) {
+    int n = t->tiny ? 1 : t->rows, m = t->tiny ? 64 : s->hidden, rc = 0;
+    t->bytes = 12.0 * n * m;
+    for (int k = 0; k < t->n && !rc; k++) rc = s->x->ops->add(s->x, &(struct op_add){.y = s->out, .x = s->in, .n = n, .m = m});
+    return rc;
+}
+static int (*const passes[COST_KINDS])(struct side *, struct task *) = {ffn_pass, linear_pass, attention_pass, elem_pass};
+
+/* --- Timing ----------------------------------------------------------------------------------------------------------- */
+
+static int once(struct side *s, struct task *t, double *seconds) {
+    double begin = clock_now();
+    int rc = s->gpu ? gpu_event_record(s->begin, s->stream) : 0;
+    if (!rc) rc = passes[t->kind](s, t);
+    if (!rc && s->gpu) rc = gpu_event_record(s->end, s->stream);
+    if (!rc && s->gpu) rc = gpu_stream_sync(s->stream);
+    *seconds = s->gpu ? gpu_event_time(s->end) - gpu_event_time(s->begin) : clock_now() - begin;
+    if (!rc && s->o->cancel && atomic_load(s->o->cancel)) rc = ERR_CANCELLED;
+    return rc;
+}
+/* Of one of the task's n: the least of what fits the slice. */
+static int timed(struct side *s, struct task *t, double *seconds) {
+    double begin = clock_now(), v;
+    int rc = 0;
+    *seconds = INFINITY;
+    for (int n = 0; !rc && n < PASSES && (n < 1 || clock_now() - begin < s->slice); n++) {
+        rc = once(s, t, &v);
+        if (!rc && v / t->n < *seconds) *seconds = v / t->n;
+    }
+    return rc;
+}
+
+static void add_point(struct cost_curve *c, double rows, double value) {
+    if (!(value > 0) || !isfinite(value) || c->n == COST_POINTS) return;
+    if (c->n && value < (double)c->value[c->n - 1]) value = (double)c->value[c->n - 1];
+    c->rows[c->n] = (float)rows, c->value[c->n++] = (float)value;
+}
+
+/* --- One side --------------------------------------------------------------------------------------------------------- */
+
+static const struct plan {
+    enum cost_kind kind;
+    uint8_t format;
+    enum cost_format as;
+    int rows[12]; /* 0 ends */
+} plans[] = {
+    {COST_FFN, DT_E4M3, COST_8BIT, {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096}},
+    {COST_FFN, DT_BF16, COST_16BIT, {1, 4, 16, 64, 256, 1024}},
+    {COST_LINEAR, DT_E4M3, COST_8BIT, {1, 4, 16, 64, 256, 1024, 4096}},
+    {COST_LINEAR, DT_BF16, COST_16BIT, {1, 16, 256, 1024}},
+    {COST_LINEAR, DT_F32, COST_F32, {1, 16}},
+    {COST_ATTENTION, DT_BF16, COST_16BIT, {1, -1, 256}},
+    {COST_ELEM, DT_F32, COST_F32, {512}},
+};
+
+/* What an operation takes by itself; then the rates. A rate is of all that an operation took but for that, so that bytes over
+ * bandwidth, which is the best seen, never count twice. */
+static int measure(struct side *s, struct cost_domain *d, double *best) {
+    int rc = 0;
+    for (int k = 0; k < COST_KINDS && !rc; k++) {
+        struct task t = {.kind = (enum cost_kind)k, .format = k == COST_ATTENTION ? DT_BF16 : k == COST_ELEM ? DT_F32 : DT_E4M3, .rows = 1, .n = s->gpu ? 8 : 1, .tiny = true};
+        rc = timed(s, &t, &d->latency[k]);
+    }
+    for (size_t i = 0; i < sizeof plans / sizeof *plans && !rc; i++) {
+        const struct plan *p = &plans[i];
+        double bw = d->bw[p->kind].n ? (double)d->bw[p->kind].value[0] : 0, took = 0;
+        for (int k = 0, last = 0; p->rows[k] && !rc; k++) {
+            int rows = p->rows[k], n = abs(rows);
+            bool wide = p->kind == COST_FFN || p->kind == COST_LINEAR;
+            /* Several experts or matrices in a pass where there are few rows, as a step has them. */
+            struct task t = {.kind = p->kind, .format = p->format, .rows = rows, .n = !wide ? 1 : n <= 64 ? 4 : n <= 256 ? 2 : 1};
+            if (n > s->rows || (last && took * t.n * n / last > s->most)) break;
+            rc = timed(s, &t, &took);
+            bool together = p->kind == COST_FFN && !s->gpu; /* the processor takes all experts in one operation */
+            double own = took - d->latency[p->kind] / (together ? t.n : 1);
+            if (own < took / 2) own = took; /* a latency measured in a slow moment: better counted twice than a rate that nobody reaches */
+            if (rows > 0 && t.bytes / own > bw) bw = t.bytes / own;
+            if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1)) add_point(&d->rate[p->kind][p->as], n, t.flops / own);
+            last = n;
+        }
+        if (!rc && bw > 0) d->bw[p->kind] = (struct cost_curve){1, {1}, {(float)bw}};
+        if (p->kind != COST_ELEM && bw > *best) *best = bw;
+    }
+    return rc;
+}
+
+static double seconds(const struct calibrate_options *o) { return o->seconds > 0 ? o->seconds : 1.5; }
+static size_t weights_size(const struct calibrate_options *o) {
+    size_t have = mem_available(), size = o->bytes ? o->bytes : (size_t)1 << 30;
+    if (!o->bytes && have && have / 8 < size) size = have / 8;
+    return size < (size_t)64 << 20 ? (size_t)64 << 20 : size;
+}
+
+static int processor(struct cost_machine *m, const struct calibrate_options *o, struct error *e) {
+    struct side s = {.o = o, .x = o->cpu, .bytes = weights_size(o), .rows = 2048, .hidden = o->threads < 16 ? 2048 : 7168, .inter = o->threads < 16 ? 768 : 2048, .slice = seconds(o) / 34, .most = seconds(o) / 6};
+    const size_t row = (size_t)s.rows * (size_t)s.hidden, wide = (size_t)128 * 576;
+    int rc = ERR_MEMORY;
+    s.weights = mem_pages(s.bytes, MEM_HUGE);
+    s.scales = mem_alloc((size_t)s.hidden * 4), s.ones = mem_alloc((size_t)s.rows * 4), s.ids = mem_alloc((size_t)s.rows * 4);
+    s.in = mem_alloc(row * 4), s.out = mem_alloc((row > wide ? row : wide) * 4);
+    if (s.weights && s.scales && s.ones && s.ids && s.in && s.out) {
+        const size_t block = (size_t)1 << 20;
+        uint64_t seed = 1;
+        for (size_t i = 0; i < block / 8; i++) { /* signs and low bits vary, exponents stay near 1 in every format */
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            uint64_t word = ((seed ^ seed >> 29) & 0x8f8f8f8f8f8f8f8fu) | 0x3030303030303030u;
+            memcpy(s.weights + 8 * i, &word, 8);
+        }
+        for (size_t at = block; at < s.bytes; at += block) memcpy(s.weights + at, s.weights, s.bytes - at < block ? s.bytes - at : block);
+        memset(s.scales, 0x3c, (size_t)s.hidden * 4);
+        for (size_t i = 0; i < row; i++) s.in[i] = (float)((int)(i * 37 % 101) - 50) * 0.01f;
+        memset(s.out, 0, (row > wide ? row : wide) * 4);
+        for (int i = 0; i < s.rows; i++) s.ones[i] = 1;
+        const _Atomic int *before = s.x->cancel;
+        s.x->cancel = o->cancel;
+        rc = measure(&s, &m->domain[0], &m->dram);
+        s.x->cancel = before;
+    }
+    mem_pages_free(s.weights, s.bytes);
+    mem_free(s.scales), mem_free(s.ones), mem_free(s.ids), mem_free(s.in), mem_free(s.out);
+    if (rc) return error_set(e, rc, rc == ERR_MEMORY ? "no memory to measure the processor with %zu MB" : rc == ERR_CANCELLED ? "stopped" : "an operation failed while the processor was measured", s.bytes >> 20);
+    return 0;
+}
+
+/* --- Devices ---------------------------------------------------------------------------------------------------------- */
+
+enum { COPY = 16 << 20, SMALL = 4096 };
+
+/* Seconds of so many copies of so many bytes each, by the device's clock. */
+static int copies(struct side *s, void *host, size_t bytes, int count, enum gpu_dir dir, double *seconds) {
+    int rc = gpu_event_record(s->begin, s->stream);
+    for (int k = 0; k < count && !rc; k++) rc = dir == GPU_H2D ? gpu_copy(s->stream, s->weights, host, bytes, dir) : gpu_copy(s->stream, host, s->weights, bytes, dir);
+    if (!rc) rc = gpu_event_record(s->end, s->stream);
+    if (!rc) rc = gpu_stream_sync(s->stream);
+    *seconds = gpu_event_time(s->end) - gpu_event_time(s->begin);
+    return rc;
+}
+static int links(struct side *s, struct cost_domain *d, void *host) {
+    static const enum gpu_dir dirs[] = {[COST_H2D] = GPU_H2D, [COST_D2H] = GPU_D2H};
+    int rc = 0;
+    for (int w = COST_H2D; w <= COST_D2H && !rc; w++) {
+        double small = INFINITY, large = INFINITY, t;
+        rc = copies(s, host, COPY, 1, dirs[w], &t); /* the first of all pays for what is set up once */
+        for (int i = 0; i < 3 && !rc && (i < 1 || large < s->most); i++) {
+            rc = copies(s, host, SMALL, 8, dirs[w], &t);
+            if (!rc && t / 8 < small) small = t / 8;
+            if (!rc) rc = copies(s, host, COPY, 1, dirs[w], &t);
+            if (!rc && t < large) large = t;
+        }
+        if (rc) break;
+        d->link[w].latency = small < large / 8 ? small : 0; /* else it was a slow moment, or is lost in the rate */
+        d->link[w].rate = COPY / (large - d->link[w].latency);
+    }
+    return rc;
+}
+/* From the end of a device's work until the host knows: half of a small copy there and back. */
+static int hand_off(struct side *s, void *host, double *join) {
+    double least = INFINITY;
+    int rc = 0;
+    for (int i = 0; i < PASSES && !rc; i++) {
+        double begin = clock_now(), took;
+        rc = gpu_copy(s->stream, s->weights, host, 64, GPU_H2D);
+        if (!rc) rc = gpu_copy(s->stream, host, s->weights, 64, GPU_D2H);
+        if (!rc) rc = gpu_event_record(s->end, s->stream);
+        if (!rc) rc = gpu_event_sync(s->end);
+        if ((took = (clock_now() - begin) / 2) < least) least = took;
+    }
+    if (!rc && least > *join) *join = least;
+    return rc;
+}
+
+static int device(struct cost_machine *m, int rank, const struct calibrate_options *o, struct error *e) {
+    struct gpu *g = o->gpu[rank];
+    const struct gpu_info *info = gpu_info(g);
+    struct cost_domain *d = &m->domain[1 + rank];
+    struct side s = {.o = o, .gpu = g, .rows = MOST_ROWS, .hidden = 4096, .inter = 1024, .slice = seconds(o) / 40, .most = seconds(o) / 6};
+    size_t have = gpu_mem_free(g), row = (size_t)s.hidden * sizeof(float);
+    void *host = NULL;
+    double read = 0;
+    snprintf(d->name, sizeof d->name, "%.47s", info->name);
+    d->class = COST_GPU;
+    d->memory = (double)info->mem;
+    while (s.rows > 64 && 2 * (size_t)s.rows * row > have / 4) s.rows /= 2;
+    s.bytes = have / 4 < (size_t)256 << 20 ? have / 4 / 4096 * 4096 : (size_t)256 << 20;
+    if (s.bytes < (size_t)48 << 20) return error_set(e, ERR_MEMORY, "device %d: %zu MB are free, to measure it takes 192 MB", rank, have >> 20);
+    const size_t in_out = (size_t)s.rows * row, least = (size_t)256 * 32 * 128 * 4, span = in_out > least ? in_out : least;
+    int rc = gpu_alloc(g, (void **)&s.weights, s.bytes, e);
+    if (!rc) rc = gpu_alloc(g, (void **)&s.in, span, e);
+    if (!rc) rc = gpu_alloc(g, (void **)&s.out, span, e);
+    if (!rc) rc = gpu_alloc(g, (void **)&s.scales, (size_t)s.hidden * 4, e);
+    if (!rc) rc = gpu_host_alloc(g, &host, COPY, e);
+    if (!rc) rc = gpu_event_open(g, &s.begin, e);
+    if (!rc) rc = gpu_event_open(g, &s.end, e);
+    if (!rc) rc = gpu_stream_open(g, &s.stream, "measure", false, o->cancel, e);
+    if (rc) goto out;
+    memset(host, 0x38, COPY);
+    s.x = gpu_stream_exec(s.stream);
+    rc = gpu_fill(s.stream, s.weights, 0x38, s.bytes); /* 1 as E4M3, small numbers in the others */
+    if (!rc) rc = gpu_fill(s.stream, s.scales, 0x3c, (size_t)s.hidden * 4);
+    if (!rc) rc = gpu_fill(s.stream, s.in, 0x3c, span);
+    if (!rc) rc = gpu_fill(s.stream, s.out, 0, span);
+    if (!rc) rc = links(&s, d, host);
+    if (!rc && !info->is_virtual) rc = hand_off(&s, host, &m->join);
+    if (!rc) rc = measure(&s, d, &read);
+    if (rc == ERR_CANCELLED) error_set(e, rc, "stopped");
+    else if (rc && !gpu_error(g, e)) error_set(e, rc, "device %d failed while it was measured", rank);
+out:
+    gpu_stream_close(&s.stream);
+    gpu_event_close(&s.begin);
+    gpu_event_close(&s.end);
+    gpu_host_free(g, host);
+    gpu_free(g, s.scales), gpu_free(g, s.out), gpu_free(g, s.in), gpu_free(g, s.weights);
+    return rc;
+}
+
+/* --- The cache -------------------------------------------------------------------------------------------------------- */
+
+static void processor_name(char out[49]) { /* the brand string */
+    unsigned r[12] = {0}, most = __get_cpuid_max(0x80000000u, NULL);
+    for (unsigned i = 0; i < 3 && most >= 0x80000004u; i++) __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
+    memcpy(out, r, 48);
+    out[48] = 0;
+    for (size_t n = strlen(out); n && out[n - 1] == ' ';) out[--n] = 0;
+    if (!*out) snprintf(out, 49, "processor");
+}
+static void fingerprint(const struct calibrate_options *o, char *out) {
+    struct buf b = {0};
+    char text[512];
+    processor_name(text);
+    buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d\n%s\n", text, cpu_describe(), o->cpu->ops->name, o->threads, o->gpus ? o->gpus : "");
+    if (o->n_gpus && !gpu_describe(text, sizeof text)) buf_fmt(&b, "%s\n", text);
+    for (int i = 0; i < o->n_gpus; i++) {
+        const struct gpu_info *f = gpu_info(o->gpu[i]);
+        buf_fmt(&b, "%s %s %d %zu %g %g %g %d\n", f->backend, f->name, f->id, f->mem, f->h2d, f->d2h, f->link, f->is_virtual);
+    }
+    snprintf(out, CALIBRATE_PRINT, "%016llx%016llx", (unsigned long long)hash64(b.data, b.len, 1), (unsigned long long)hash64(b.data, b.len, 2));
+    if (b.failed) *out = 0; /* fits no file, and is kept in none */
+    buf_free(&b);
+}
+
+static bool kept(struct cost_machine *out, const char *path, const char *print) {
+    char *text, was[CALIBRATE_PRINT];
+    size_t n;
+    struct error e = {0};
+    if (!*print || !file_exists(path)) return false;
+    int rc = file_read(path, 1 << 20, &text, &n, &e);
+    if (rc) {
+        log_say(LOG_INFO, "%s; measuring again", e.text);
+        return false;
+    }
+    rc = calibrate_parse(out, text, n, path, was, &e);
+    mem_free(text);
+    if (rc) log_say(LOG_INFO, "%s; measuring again", e.text);
+    else if (strcmp(was, print)) log_say(LOG_INFO, "%s is of another machine, or of this one as it was; measuring again", path);
+    return !rc && !strcmp(was, print);
+}
+static void keep(const struct cost_machine *m, const char *path, const char *print) {
+    struct buf b = {0};
+    struct error e = {0};
+    if (*print && !calibrate_write(m, print, &b) && file_write(path, b.data, b.len, &e)) log_say(LOG_INFO, "what was measured is not kept: %s", e.text);
+    buf_free(&b);
+}
+
+int calibrate(struct cost_machine *out, const struct calibrate_options *o, struct error *e) {
+    char print[CALIBRATE_PRINT], path[4096];
+    bool cached = o->dir && (size_t)snprintf(path, sizeof path, "%s/machine", o->dir) < sizeof path;
+    fingerprint(o, print);
+    if (cached && !o->again && kept(out, path, print)) return 0;
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "this machine, measured");
+    out->n_devices = o->n_gpus < COST_DOMAINS - 1 ? o->n_gpus : COST_DOMAINS - 1;
+    out->n_domains = 1 + out->n_devices;
+    out->cpu_chunk = 1024, out->gpu_chunk = 8192;
+    char name[49];
+    processor_name(name);
+    snprintf(out->domain[0].name, sizeof out->domain[0].name, "%.47s", name);
+    out->domain[0].memory = (double)mem_total();
+    int rc = processor(out, o, e);
+    for (int i = 0; i < out->n_devices && !rc; i++) rc = device(out, i, o, e);
+    if (!rc && cached) keep(out, path, print);
+    return rc;
+}

@@ -1,0 +1,281 @@
+/* Machines from text, and from measuring: every error names its line and key, the cache is used when it fits and passed over when not,
+ * and a device shows the speeds that it was given. */
+#include "test/unit/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cpu/ops.h"
+#include "cpu/pool.h"
+#include "engine/base/clock.h"
+#include "engine/base/fault.h"
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/sched/calibrate.h"
+#include "gpu/gpu.h"
+
+static struct cost_machine m, other;
+static char said[4096];
+static void on_log(void *ctx, enum log_level level, const char *text) { snprintf(said, sizeof said, "%s", text); }
+
+static const char least[] = "devices = 1\n"
+                            "cpu.bw = 40G # all kinds\n"
+                            "cpu.rate.ffn.8bit = 1:0.1T 64:0.5T\n"
+                            "gpu.bw = 1T\ngpu.h2d = 25G\ngpu0.d2h = 20G\n";
+
+static void text_means_what_it_says(void **st) {
+    struct error e = {0};
+    char print[CALIBRATE_PRINT];
+    assert_int_equal(calibrate_parse(&m, least, sizeof least - 1, "x", print, &e), 0);
+    assert_int_equal(m.n_domains, 2);
+    assert_int_equal(m.domain[1].class, COST_GPU);
+    assert_true(!*print);
+    for (int k = 0; k < COST_KINDS; k++) assert_true(m.domain[0].bw[k].n == 1 && m.domain[0].bw[k].value[0] == 40e9f && m.domain[1].bw[k].value[0] == 1e12f);
+    const struct cost_curve *c = &m.domain[0].rate[COST_FFN][COST_8BIT];
+    assert_true(c->n == 2 && c->rows[1] == 64 && c->value[0] == 0.1e12f && c->value[1] == 0.5e12f);
+    assert_true(m.domain[1].link[COST_H2D].rate == 25e9 && m.domain[1].link[COST_D2H].rate == 20e9);
+    static const char more[] = "\r\n  fingerprint=abc \nname = a machine \ndevices=2\nnear = 3\ngpu.bw=1e12\ngpu.h2d=1G\ngpu.d2h = 1G\ngpu1.h2d = 2G\nnear.bw=150G\nnear2.rate.ffn = 256G\ncpu.bw=1G\n"
+                               "gpu.latency = 4u\ngpu.h2d.latency=1m\ncpu.latency.ffn = 20u\ndram = 1.2T\njoin = 5u\ncpu_chunk = 512";
+    assert_int_equal(calibrate_parse(&m, more, sizeof more - 1, "x", print, &e), 0);
+    assert_string_equal(print, "abc");
+    assert_string_equal(m.name, "a machine");
+    assert_int_equal(m.n_domains, 6);
+    assert_true(m.domain[1].link[COST_H2D].rate == 1e9 && m.domain[2].link[COST_H2D].rate == 2e9 && fabs(m.domain[2].link[COST_H2D].latency - 1e-3) < 1e-12);
+    assert_true(m.domain[5].rate[COST_FFN][COST_4BIT].value[0] == 256e9f && !m.domain[4].rate[COST_FFN][COST_4BIT].n);
+    assert_true(m.domain[5].class == COST_NDP && m.cpu_chunk == 512 && m.dram == 1.2e12 && fabs(m.domain[2].latency[COST_ELEM] - 4e-6) < 1e-15);
+}
+
+static void errors_name_line_and_key(void **st) {
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"nonsense\n", "FILE: line 1: 'nonsense' is not key = value"},
+        {"\n\nspeed = 3\n", "FILE: line 3: speed = 3: is no key of a machine"},
+        {"cpu.bw = fast\n", "FILE: line 1: cpu.bw = fast: is no number or curve"},
+        {"cpu.bw = 5 6\n", "is no number or curve"},
+        {"cpu.bw = 1:5 6\n", "is no number or curve"},
+        {"cpu.bw = 1:\n", "has a row count without a value"},
+        {"cpu.bw = 4:1G 2:2G\n", "must have rising rows"},
+        {"cpu.bw = 0\n", "values above 0"},
+        {"cpu.bw = -1\n", "is no number"},
+        {"cpu.bw = inf\n", "is no number"},
+        {"cpu.bw = nan\n", "is no number"},
+        {"cpu.bw = 0x10\n", "is no number"},
+        {"cpu.bw = 1e99\n", "is no number"},
+        {"cpu.bw = 1:1 2:1 3:1 4:1 5:1 6:1 7:1 8:1 9:1 10:1 11:1 12:1 13:1\n", "has too many points"},
+        {"cpu.latency = 1x\n", "cpu.latency = 1x: is no number"},
+        {"cpu.bw.gpu = 1G\n", "is no key"},
+        {"gpu0.bw = 1G\n", "gpu0.bw = 1G: is no key"}, /* there is none */
+        {"devices = 1\ngpu1.bw = 1G\n", "FILE: line 2: gpu1.bw = 1G: is no key"},
+        {"devices = 99\n", "FILE: line 1: devices = 99: is not a number of domains that fits"},
+        {"devices = -1\n", "domains that fits"},
+        {"devices = 1.5\n", "domains that fits"},
+        {"devices = 1\ndevices = 2\n", "line 2: devices = 2: is given twice"},
+        {"devices = 10\nnear = 10\n", "domains that fits"},
+        {"cpu_chunk = 0\n", "must be a whole number"},
+        {"cpu_chunk = 1.5\n", "must be a whole number"},
+        {"name = 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\n", "is too long"},
+        {"", "FILE: cpu.bw.ffn is missing"},
+        {"cpu.bw = 1G\ndevices = 1\ngpu.bw = 1G\ngpu.h2d = 1G\n", "FILE: gpu0.d2h is missing"},
+        {"cpu.bw.ffn = 1G\ncpu.bw.linear = 1G\n", "FILE: cpu.bw.attention is missing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct error e = {0};
+        if (calibrate_parse(&m, cases[i].text, strlen(cases[i].text), "FILE", NULL, &e) != ERR_USAGE) fail_msg("taken: %s", cases[i].text);
+        if (!strstr(e.text, cases[i].want)) fail_msg("%s: says %s", cases[i].text, e.text);
+    }
+    struct error e = {0};
+    assert_int_equal(calibrate_parse(&m, "cpu.bw = 1\0G\n", 12, "FILE", NULL, &e), ERR_USAGE);
+    char line[600];
+    memset(line, 'x', sizeof line);
+    assert_int_equal(calibrate_parse(&m, line, sizeof line, "FILE", NULL, &e), ERR_USAGE);
+    assert_int_equal(calibrate_read(&m, "/nonexistent/machine", &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "paper-a-1, paper-a-2"));
+    /* Bytes at random, cut and changed, never do more than fail. */
+    struct buf b = {0};
+    assert_true(cost_preset(&other, "paper-c") && !calibrate_write(&other, "f", &b));
+    uint32_t seed = 1;
+    for (int k = 0; k < 20000; k++) {
+        char *text = mem_strndup(b.data, b.len);
+        for (int c = 0; c < 3; c++) seed = seed * 1664525 + 1013904223, text[(seed >> 8) % b.len] = "=.:0987 \n#TGekgpu1\xff"[(seed >> 3) % 19];
+        calibrate_parse(&m, text, (seed >> 8) % (b.len + 1), "FILE", NULL, &e);
+        mem_free(text);
+    }
+    buf_free(&b);
+}
+
+/* What is written is read back to the bit, for all that is known by heart. */
+static void text_and_back(void **st) {
+    for (int i = 0; cost_preset_name(i); i++) {
+        struct buf b = {0};
+        struct error e = {0};
+        char print[CALIBRATE_PRINT];
+        assert_int_equal(calibrate_read(&m, cost_preset_name(i), &e), 0);
+        assert_int_equal(calibrate_write(&m, "0123", &b), 0);
+        if (calibrate_parse(&other, b.data, b.len, "text", print, &e)) fail_msg("%s", e.text);
+        assert_string_equal(print, "0123");
+        assert_memory_equal(&m, &other, sizeof m);
+        buf_free(&b);
+    }
+}
+
+/* --- Measuring --- */
+
+static char dir[] = "/tmp/hearth-calibrate-XXXXXX";
+static struct pool *pool;
+static struct exec *cpu;
+static int setup(void **st) {
+    struct error e = {0};
+    log_set(on_log, NULL, LOG_DEBUG);
+    if (!mkdtemp(dir) || pool_open(&pool, 1, false, &e)) return -1;
+    return !(cpu = cpu_exec_open(pool, cpu_level_best(), &e));
+}
+static int teardown(void **st) {
+    char path[64];
+    snprintf(path, sizeof path, "%s/machine", dir);
+    unlink(path), rmdir(dir);
+    cpu_exec_close(&cpu), pool_close(&pool);
+    return 0;
+}
+static struct calibrate_options quick(double seconds) { return (struct calibrate_options){.cpu = cpu, .threads = 1, .seconds = seconds, .bytes = (size_t)64 << 20, .dir = dir}; }
+
+static void the_processor(void **st) {
+    struct error e = {0};
+    struct calibrate_options o = quick(1.5);
+    double begin = clock_now();
+    if (calibrate(&m, &o, &e)) fail_msg("%s", e.text);
+    double first = clock_now() - begin;
+    const struct cost_domain *d = &m.domain[0];
+    printf("%s: %.1f s; dram %.1f GB/s; experts %.1f GB/s,", d->name, first, m.dram * 1e-9, (double)d->bw[COST_FFN].value[0] * 1e-9);
+    for (int i = 0; i < d->rate[COST_FFN][COST_8BIT].n; i++) printf(" %g:%.0fG", (double)d->rate[COST_FFN][COST_8BIT].rows[i], (double)d->rate[COST_FFN][COST_8BIT].value[i] * 1e-9);
+    printf("; latency %.1f %.1f %.1f %.1f us\n", d->latency[0] * 1e6, d->latency[1] * 1e6, d->latency[2] * 1e6, d->latency[3] * 1e6);
+    assert_true(first < 10); /* 1.5 s was asked for; the machine may be busy */
+    assert_true(m.n_domains == 1 && m.dram > 1e8 && d->rate[COST_FFN][COST_8BIT].n >= 3 && d->rate[COST_FFN][COST_16BIT].n && d->rate[COST_LINEAR][COST_8BIT].n && d->rate[COST_ATTENTION][COST_16BIT].n);
+    for (int k = 0; k < COST_KINDS; k++) assert_true(d->bw[k].n && d->bw[k].value[0] > 1e8f && d->latency[k] > 0 && d->latency[k] < 0.1);
+    for (int k = 0; k < COST_KINDS; k++)
+        for (int f = 0; f < COST_FORMATS; f++)
+            for (int i = 1; i < d->rate[k][f].n; i++) assert_true(d->rate[k][f].value[i] >= d->rate[k][f].value[i - 1] && d->rate[k][f].rows[i] > d->rate[k][f].rows[i - 1]);
+    /* The figures are those of an operation as it runs: units are right, whatever a busy machine makes of it. */
+    enum { SIDE = 2048, ROWS = 16 };
+    uint8_t *weights = mem_calloc(SIDE, SIDE);
+    float *x = mem_calloc(ROWS, SIDE * 4), *y = mem_calloc(ROWS, SIDE * 4), scales[16 * 16] = {0};
+    struct op_linear op = {.y = y, .x = x, .n = ROWS, .ldx = SIDE, .ldy = SIDE};
+    op.w = (struct mat){.data = weights, .scale = scales, .stride = SIDE, .rows = SIDE, .cols = SIDE, .block_rows = 128, .block_cols = 128, .scale_stride = 16, .row_step = 1, .dtype = DT_E4M3, .scale_dtype = DT_F32};
+    double real = INFINITY, expected = cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, ROWS, SIDE * SIDE, 2.0 * SIDE * SIDE * ROWS, 1});
+    for (int i = 0; i < 30; i++) {
+        double t = clock_now();
+        assert_int_equal(cpu->ops->linear(cpu, &op), 0);
+        if ((t = clock_now() - t) < real) real = t;
+    }
+    printf("16 rows of 2048 x 2048: %.0f us, expected %.0f us\n", real * 1e6, expected * 1e6);
+    assert_true(expected < real * 30 && expected > real / 30);
+    mem_free(weights), mem_free(x), mem_free(y);
+    begin = clock_now(); /* again: from the cache, to the bit */
+    said[0] = 0;
+    if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
+    assert_true(clock_now() - begin < first / 3);
+    assert_memory_equal(&m, &other, sizeof m);
+    assert_true(!said[0]);
+}
+
+static void the_cache(void **st) {
+    struct error e = {0};
+    struct calibrate_options o = quick(0.02);
+    char path[64], *text;
+    size_t n;
+    snprintf(path, sizeof path, "%s/machine", dir);
+    if (calibrate(&m, &o, &e) || file_read(path, 1 << 20, &text, &n, &e)) fail_msg("%s", e.text);
+    o.threads = 7; /* another machine */
+    said[0] = 0;
+    if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
+    assert_non_null(strstr(said, "another machine"));
+    o.threads = 1;
+    static const char *const damaged[] = {"", "garbage", "fingerprint = x\ncpu.bw = 1G\ncpu.rate.ffn = 1:1:1\n"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(file_write(path, damaged[i], strlen(damaged[i]), &e), 0);
+        said[0] = 0;
+        if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
+        assert_non_null(strstr(said, "measuring again"));
+        assert_true(other.dram > 0);
+    }
+    assert_int_equal(file_write(path, text, n / 2, &e), 0); /* cut */
+    said[0] = 0;
+    assert_int_equal(calibrate(&other, &o, &e), 0);
+    assert_true(other.dram > 0);
+    /* A directory that cannot be written: measured all the same. */
+    fault_set(FAULT_RENAME, 1, true, false);
+    o.again = true, said[0] = 0;
+    assert_int_equal(calibrate(&other, &o, &e), 0);
+    fault_set(FAULT_RENAME, 0, false, false);
+    assert_non_null(strstr(said, "not kept"));
+    _Atomic int cancel = 1;
+    o.cancel = &cancel;
+    assert_int_equal(calibrate(&other, &o, &e), ERR_CANCELLED);
+    o.cancel = NULL;
+    for (int nth = 1; nth < 40; nth++) { /* memory that fails: an error and nothing left behind, or it went on without */
+        fault_set(FAULT_ALLOC, nth, false, false);
+        int rc = calibrate(&other, &o, &e);
+        fault_set(FAULT_ALLOC, 0, false, false);
+        assert_true(rc == 0 || rc == ERR_MEMORY);
+        if (!rc) break;
+    }
+    mem_free(text);
+}
+
+/* In virtual time a device is exactly what it was told to be; slowed in real time it is about that. */
+static struct gpu *open_gpu(const char *list) {
+    struct gpu_spec spec;
+    struct gpu *g = NULL;
+    struct error e = {0};
+    if (gpu_parse(&spec, list, &e) || gpu_open(&g, &spec, 0, &e)) fail_msg("%s", e.text);
+    return g;
+}
+static void devices(void **st) {
+    struct error e = {0};
+    struct calibrate_options o = quick(0.3);
+    const char *list = "emu:1,virtual,h2d=57,d2h=40,flops=300,attn=100,bw=1500,launch=4";
+    struct gpu *g = open_gpu(list);
+    o.gpu = &g, o.n_gpus = 1, o.gpus = list, o.dir = NULL;
+    if (calibrate(&m, &o, &e)) fail_msg("%s", e.text);
+    gpu_close(&g);
+    const struct cost_domain *d = &m.domain[1];
+    assert_true(m.n_devices == 1 && d->class == COST_GPU);
+    assert_true(fabs(d->link[COST_H2D].rate / 57e9 - 1) < 0.01 && fabs(d->link[COST_D2H].rate / 40e9 - 1) < 0.01);
+    double four = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 4096);
+    assert_true(fabs(four / (88.08e6 * 4096 / 300e12) - 1) < 0.1);
+    double one = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 1);
+    assert_true(fabs(one / (44.05e6 / 1500e9) - 1) < 0.1);
+    for (int k = 0; k < COST_KINDS; k++) assert_true(fabs(d->latency[k] - 4e-6) < 1e-6);
+    assert_true(fabs((double)cost_at(&d->rate[COST_ATTENTION][COST_16BIT], 256) / 100e12 - 1) < 0.1);
+    list = "emu:1,mem=1G,h2d=2,d2h=1,flops=0.05,launch=200";
+    g = open_gpu(list);
+    o.gpus = list;
+    double begin = clock_now();
+    if (calibrate(&m, &o, &e)) fail_msg("%s", e.text);
+    gpu_close(&g);
+    printf("emulated, slowed: %.1f s; h2d %.2f GB/s, d2h %.2f, 64 rows %.3f TFLOP/s, latency %.0f us, hand-off %.0f us\n", clock_now() - begin, d->link[COST_H2D].rate * 1e-9, d->link[COST_D2H].rate * 1e-9,
+           cost_at(&d->rate[COST_FFN][COST_8BIT], 64) * 1e-12, d->latency[COST_FFN] * 1e6, m.join * 1e6);
+    assert_true(d->link[COST_H2D].rate < 2.1e9 && d->link[COST_D2H].rate < 1.05e9); /* never faster; how much slower is up to the machine */
+    assert_true(cost_at(&d->rate[COST_FFN][COST_8BIT], 64) < 0.055e12 && d->latency[COST_FFN] > 190e-6);
+    g = open_gpu("emu:1,mem=64M");
+    assert_int_equal(calibrate(&m, &o, &e), ERR_MEMORY);
+    assert_non_null(strstr(e.text, "are free, to measure it takes"));
+    gpu_close(&g);
+    static const char *const faults[] = {"emu:1,virtual,fail=copy:3", "emu:1,virtual,fail=launch:5", "emu:1,virtual,fail=alloc:2", "emu:1,virtual,fail=die:9"};
+    for (size_t i = 0; i < 4; i++) {
+        g = open_gpu(faults[i]);
+        memset(&e, 0, sizeof e);
+        int rc = calibrate(&m, &o, &e);
+        gpu_close(&g);
+        if (!rc || !e.text[0]) fail_msg("%s: %d %s", faults[i], rc, e.text);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_means_what_it_says), cmocka_unit_test(errors_name_line_and_key), cmocka_unit_test(text_and_back), cmocka_unit_test(the_processor),
+                                       cmocka_unit_test(the_cache), cmocka_unit_test(devices)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
