@@ -122,7 +122,7 @@ int cli_main(int argc, char **argv) {
     int rc = opt_parse(&a.opts, argc, argv, &e);
     bool plain = a.opts.v[OPT_HELP].on || a.opts.v[OPT_VERSION].on; /* answered whatever stands in files */
     a.quiet = a.opts.v[OPT_QUIET].on;
-    if (!rc && !plain && !(rc = opt_environment(&a.opts, &e))) rc = opt_config(&a.opts, on_config_warning, &a, &e);
+    if (!rc && !plain && !(rc = opt_environment(&a.opts, on_config_warning, &a, &e))) rc = opt_config(&a.opts, on_config_warning, &a, &e);
     set_streams(&a);
     if (!rc) rc = run(&a, &e);
     app_close(&a);

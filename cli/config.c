@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/opt.h"
 #include "cli/paths.h"
@@ -16,7 +17,33 @@ static void env_name(enum opt_id id, char *out, size_t cap) {
     for (char *s = out; *s; s++) *s = *s == '-' ? '_' : (char)toupper((unsigned char)*s);
 }
 
-int opt_environment(struct opts *o, struct error *e) {
+static const char *next_env_name(void *ctx) {
+    static char name[64];
+    int *id = ctx;
+    while (*id < OPT_COUNT && !(opt_table[*id].flags & OPT_SETTING)) ++*id;
+    if (*id >= OPT_COUNT) return NULL;
+    env_name((enum opt_id)(*id)++, name, sizeof name);
+    return name + 7; /* behind HEARTH_ */
+}
+/* Names near to a setting's that are none. Others may belong to whoever starts hearth. */
+static void check_names(opt_warn warn, void *ctx) {
+    for (char **at = environ; *at; at++) {
+        char name[64], near[64], text[256];
+        size_t n = strcspn(*at, "=");
+        int id = 0;
+        bool known = false;
+        if (strncmp(*at, "HEARTH_", 7) || n >= sizeof name) continue;
+        snprintf(name, sizeof name, "%.*s", (int)n - 7, *at + 7);
+        for (const char *s; !known && (s = next_env_name(&id));) known = !strcmp(s, name);
+        id = 0;
+        if (known || !opt_nearest(name, next_env_name, &id, near, sizeof near)) continue;
+        snprintf(text, sizeof text, "HEARTH_%s is no setting and is ignored; did you mean HEARTH_%s?", name, near);
+        warn(ctx, text);
+    }
+}
+
+int opt_environment(struct opts *o, opt_warn warn, void *ctx, struct error *e) {
+    check_names(warn, ctx);
     for (int id = 0; id < OPT_COUNT; id++) {
         char name[64];
         if (!(opt_table[id].flags & OPT_SETTING) || o->v[id].origin >= ORIGIN_ENV) continue;
@@ -32,8 +59,20 @@ static char *trim(char *s) {
     while (*s == ' ' || *s == '\t') s++;
     size_t n = strlen(s);
     while (n && strchr(" \t\r\n", s[n - 1])) s[--n] = 0;
-    if (n >= 2 && s[0] == '"' && s[n - 1] == '"') s[n - 1] = 0, s++;
     return s;
+}
+
+/* A value in quotes is a JSON string, or, where it is none, what stands between them. */
+static const char *unquote(struct opts *o, char *s) {
+    size_t n = strlen(s);
+    struct json j;
+    if (n < 2 || s[0] != '"' || s[n - 1] != '"') return s;
+    if (!json_parse(&o->arena, s, n, 0, "value", &j, NULL) && j.type == JSON_STRING) {
+        const char *copy = arena_strndup(&o->arena, j.string, j.n);
+        return copy ? copy : s;
+    }
+    s[n - 1] = 0;
+    return s + 1;
 }
 
 /* "~/models" in a path means what a shell would make of it */
@@ -59,7 +98,8 @@ static int config_line(struct opts *o, char *line, int number, opt_warn warn, vo
         return 0;
     }
     *eq = 0;
-    char *key = trim(line), *value = trim(eq + 1), where[600];
+    char *key = trim(line), where[600];
+    const char *value = unquote(o, trim(eq + 1));
     bool no = false;
     enum opt_id id = opt_find(key, strlen(key), &no);
     if (id == OPT_COUNT || no || !(opt_table[id].flags & OPT_SETTING)) {
@@ -99,22 +139,39 @@ static const char *origin_text(const struct opts *o, enum opt_id id, char *buf, 
     }
 }
 
+/* As a configuration file that says the same when it is read: below each origin what comes from there. */
+static void print_lines(const struct opts *o, struct buf *out) {
+    static const uint8_t origins[] = {ORIGIN_FLAG, ORIGIN_ENV, ORIGIN_FILE, ORIGIN_DEFAULT, ORIGIN_NONE};
+    for (size_t k = 0; k < sizeof origins; k++) {
+        char last[64] = "", name[64];
+        for (int id = 0; id < OPT_COUNT; id++) {
+            const struct opt_value *v = &o->v[id];
+            if (!(opt_table[id].flags & OPT_SETTING) || v->origin != origins[k]) continue;
+            const char *origin = v->text ? origin_text(o, (enum opt_id)id, name, sizeof name) : "not set";
+            if (strncmp(last, origin, sizeof last - 1)) buf_fmt(out, "# %s\n", origin);
+            snprintf(last, sizeof last, "%s", origin);
+            buf_fmt(out, v->text ? "%s = " : "# %s =", opt_table[id].name);
+            size_t n = v->text ? strlen(v->text) : 0;
+            bool quote = n && (strpbrk(v->text, "\n\r") || strchr(" \t\"", v->text[0]) || strchr(" \t", v->text[n - 1]));
+            if (quote) json_quote(out, v->text, n);
+            else if (n) buf_str(out, v->text);
+            buf_char(out, '\n');
+        }
+    }
+}
+
 void opt_print_config(const struct opts *o, bool json, struct buf *out) {
     bool first = true;
-    if (json) buf_char(out, '{');
+    if (!json) {
+        print_lines(o, out);
+        return;
+    }
+    buf_char(out, '{');
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_value *v = &o->v[id];
         char name[64];
         if (!(opt_table[id].flags & OPT_SETTING)) continue;
         const char *origin = origin_text(o, (enum opt_id)id, name, sizeof name);
-        if (!json) {
-            size_t from = out->len;
-            if (v->text) buf_fmt(out, "%s = %s", opt_table[id].name, v->text);
-            else buf_fmt(out, "# %s =", opt_table[id].name);
-            while (out->len - from < 32 && !out->failed) buf_char(out, ' ');
-            buf_fmt(out, " # %s\n", origin);
-            continue;
-        }
         buf_fmt(out, "%s\"%s\": {\"value\": ", first ? "" : ", ", opt_table[id].name);
         first = false;
         if (!v->text) buf_str(out, "null");
@@ -126,5 +183,5 @@ void opt_print_config(const struct opts *o, bool json, struct buf *out) {
         json_quote(out, origin, strlen(origin));
         buf_char(out, '}');
     }
-    if (json) buf_str(out, "}\n");
+    buf_str(out, "}\n");
 }

@@ -1,38 +1,21 @@
 /* How the edited text lies on the screen. A row never is wider than the screen and ends with an explicit line end, so the
  * terminal itself never wraps, and where the cursor stands is always known. */
 #include <string.h>
-#include <utf8proc.h>
 
 #include "cli/line.h"
 #include "cli/render.h"
 #include "engine/base/mem.h"
 
 size_t line_char(const struct line *l, size_t at, int *width) {
-    utf8proc_int32_t c;
     unsigned char b = (unsigned char)l->text.data[at];
-    *width = b == '\t' ? 4 : 2; /* other controls show as ^X */
-    if (b < 0x20 || b == 0x7F) return 1;
-    utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)l->text.data + at, (utf8proc_ssize_t)(l->text.len - at), &c);
-    *width = 1;
-    if (k <= 0) return 1;
-    if (render_harmful((const unsigned char *)l->text.data + at, (size_t)k)) return (size_t)k; /* drawn as one U+FFFD */
-    *width = utf8proc_charwidth(c);
-    return (size_t)k;
+    size_t k = render_char(l->text.data + at, l->text.len - at, width);
+    if (b < 0x20 || b == 0x7F) *width = b == '\t' ? 4 : 2; /* other controls show as ^X */
+    return k;
 }
 
 size_t line_next(const struct line *l, size_t at) {
-    utf8proc_int32_t c, d, state = 0;
-    const utf8proc_uint8_t *s = (const utf8proc_uint8_t *)l->text.data;
-    if (at >= l->text.len) return l->text.len;
-    utf8proc_ssize_t k = utf8proc_iterate(s + at, (utf8proc_ssize_t)(l->text.len - at), &c);
-    at += k > 0 ? (size_t)k : 1;
-    while (k > 0 && at < l->text.len) {
-        k = utf8proc_iterate(s + at, (utf8proc_ssize_t)(l->text.len - at), &d);
-        if (k <= 0 || utf8proc_grapheme_break_stateful(c, d, &state)) break;
-        at += (size_t)k;
-        c = d;
-    }
-    return at;
+    int width;
+    return at < l->text.len ? at + line_char(l, at, &width) : l->text.len;
 }
 
 size_t line_prev(const struct line *l, size_t at) {

@@ -73,7 +73,7 @@ int opt_parse(struct opts *o, int argc, char **argv, struct error *e);
 /* HEARTH_NAME of each setting, then the configuration file; warn is called for what was not understood there. Neither
  * overrides what has a stronger origin. A bad value in either is ERR_USAGE that names the variable or the line. */
 typedef void (*opt_warn)(void *ctx, const char *text);
-int opt_environment(struct opts *o, struct error *e);
+int opt_environment(struct opts *o, opt_warn warn, void *ctx, struct error *e);
 int opt_config(struct opts *o, opt_warn warn, void *ctx, struct error *e);
 /* Checks and stores one value; where names its place in errors ("--temp", "HEARTH_TEMP", "FILE:3: temp"). */
 int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where, struct error *e);

@@ -71,23 +71,39 @@ void filter_flush(struct filter *f, struct buf *out) {
     f->cr = false;
 }
 
-static size_t next_char(const char *s, size_t n, int *width) {
-    utf8proc_int32_t c;
-    utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)n, &c);
-    *width = k > 0 ? utf8proc_charwidth(c) : 1;
-    return k > 0 ? (size_t)k : 1;
+/* A cluster is as wide as its widest part: a family of emoji takes two columns, not eight; a base letter hides its accents.
+ * U+FE0F asks for the emoji's picture, and two regional indicators are one flag: both are wide. */
+size_t render_char(const char *s, size_t n, int *width) {
+    const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)s;
+    utf8proc_int32_t c, d, state = 0;
+    utf8proc_ssize_t k = utf8proc_iterate(p, (utf8proc_ssize_t)n, &c);
+    *width = 1;
+    if (k <= 0) return 1;
+    if (render_harmful(p, (size_t)k)) return (size_t)k;
+    *width = utf8proc_charwidth(c);
+    if (c < 0x20) return 1;
+    size_t i = (size_t)k;
+    for (int flags = c >= 0x1F1E6 && c <= 0x1F1FF; i < n; i += (size_t)k, c = d) {
+        k = utf8proc_iterate(p + i, (utf8proc_ssize_t)(n - i), &d);
+        if (k <= 0 || utf8proc_grapheme_break_stateful(c, d, &state)) break;
+        int w = utf8proc_charwidth(d);
+        flags += d >= 0x1F1E6 && d <= 0x1F1FF;
+        if (d == 0xFE0F || flags > 1) w = 2;
+        if (w > *width) *width = w;
+    }
+    return i;
 }
 
 int render_width(const char *s, size_t n) {
     int total = 0, w;
-    for (size_t i = 0; i < n; total += w) i += next_char(s + i, n - i, &w);
+    for (size_t i = 0; i < n; total += w) i += render_char(s + i, n - i, &w);
     return total;
 }
 
 size_t render_fit(const char *s, size_t n, int cols) {
     size_t i = 0;
     for (int w; i < n; ) {
-        size_t k = next_char(s + i, n - i, &w);
+        size_t k = render_char(s + i, n - i, &w);
         if (w > cols) break;
         cols -= w;
         i += k;

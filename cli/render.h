@@ -20,6 +20,8 @@ void filter_flush(struct filter *f, struct buf *out); /* what was held back, at 
  * the like; the bidirectional overrides would let text be read as what it is not. */
 bool render_harmful(const unsigned char *s, size_t n);
 
+/* Bytes and columns of what a person sees as one character (a grapheme cluster), at the beginning of n > 0 bytes. */
+size_t render_char(const char *s, size_t n, int *width);
 /* Columns that text takes on a terminal (no control bytes in it); and the bytes of it that fit in `cols` columns. */
 int render_width(const char *s, size_t n);
 size_t render_fit(const char *s, size_t n, int cols);

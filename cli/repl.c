@@ -480,6 +480,7 @@ static void loop(struct repl *r) {
         sig_drain();
         if (sig_resized()) {
             int rows, cols;
+            if (sig_continued()) r->line.shown = false; /* drawn anew where the cursor is now */
             term_size(&rows, &cols);
             line_resize(&r->line, rows, cols);
             if (editing) flush(r);

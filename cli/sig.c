@@ -12,7 +12,7 @@
 #include "engine/base/file.h"
 #include "engine/engine.h"
 
-static volatile sig_atomic_t holding, interrupted, terminated, resized;
+static volatile sig_atomic_t holding, interrupted, terminated, resized, continued;
 static struct session *volatile target;
 static int wake[2] = {-1, -1};
 
@@ -48,6 +48,14 @@ static void on_resize(int sig) {
     note();
 }
 
+static void on_continue(int sig) {
+    int saved = errno;
+    term_again();
+    errno = saved;
+    continued = 1;
+    on_resize(sig);
+}
+
 static void on_stop(int sig) {
     int saved = errno;
     sigset_t set;
@@ -62,7 +70,7 @@ static void on_stop(int sig) {
     signal(SIGTSTP, on_stop);
     if (raw) term_raw();
     errno = saved;
-    on_resize(sig);
+    on_continue(sig);
 }
 
 static void on_crash(int sig) {
@@ -94,7 +102,7 @@ void sig_init(void) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, and that is said */
     static const struct { int sig; void (*fn)(int); } rows[] = {{SIGINT, on_end}, {SIGTERM, on_end}, {SIGHUP, on_end},
-        {SIGWINCH, on_resize}, {SIGTSTP, on_stop}, {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash}, {SIGFPE, on_crash}, {SIGILL, on_crash},
+        {SIGWINCH, on_resize}, {SIGCONT, on_continue}, {SIGTSTP, on_stop}, {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash}, {SIGFPE, on_crash}, {SIGILL, on_crash},
         {SIGSYS, on_crash}, {SIGTRAP, on_crash}, {SIGXCPU, on_crash}, {SIGALRM, on_crash}, {SIGVTALRM, on_crash}, {SIGPROF, on_crash}, {SIGUSR1, on_crash},
         {SIGUSR2, on_crash}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -123,6 +131,11 @@ int sig_terminated(void) { return terminated; }
 bool sig_resized(void) {
     bool was = resized;
     resized = 0;
+    return was;
+}
+bool sig_continued(void) {
+    bool was = continued;
+    continued = 0;
     return was;
 }
 int sig_fd(void) { return wake[0]; }

@@ -15,6 +15,7 @@ void sig_forget(void); /* the noted SIGINT is dealt with */
 bool sig_interrupted(void);
 int sig_terminated(void); /* SIGTERM or SIGHUP when one was noted, or 0 */
 bool sig_resized(void);   /* SIGWINCH or SIGCONT since the last call */
+bool sig_continued(void); /* stopped and going on since the last call: what was drawn is behind what the shell wrote */
 int sig_fd(void);         /* readable after a signal was noted; sig_drain empties it */
 void sig_drain(void);
 _Noreturn void sig_die(int sig); /* terminal restored, default action */

@@ -6,7 +6,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-static struct termios before;
+static struct termios before, ours;
 static volatile bool known, raw;
 static volatile int early;
 
@@ -31,6 +31,7 @@ int term_raw(void) {
     t.c_cc[VTIME] = 0;
     int waiting = 0;
     if (!ioctl(0, FIONREAD, &waiting)) early = waiting;
+    ours = t;
     if (tcsetattr(0, TCSADRAIN, &t)) return -1;
     raw = true;
     if (!term_dumb()) put(paste_on);
@@ -42,6 +43,12 @@ void term_restore(void) {
     raw = false;
     tcsetattr(0, TCSADRAIN, &before);
     if (!term_dumb()) put(paste_off);
+}
+
+void term_again(void) {
+    if (!raw || tcgetpgrp(0) != getpgrp()) return; /* in the background the terminal is another's */
+    tcsetattr(0, TCSADRAIN, &ours);
+    if (!term_dumb()) put(paste_on);
 }
 
 bool term_is_raw(void) { return raw; }

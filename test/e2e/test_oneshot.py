@@ -197,6 +197,28 @@ class OneShot(driver.Case):
         self.assertIn(path + ":1", err)
         self.assertEqual(self.run_bin("--help")[0], 0)
 
+    def test_printed_configuration_reads_back(self):
+        folder = os.path.join(self.home, ".config/hearth")
+        os.makedirs(folder)
+        values = lambda j: {k: v["value"] for k, v in json.loads(j).items()}
+        for system in ("plain", "two\nlines # and\\more", '"quoted"', "  blanks ", "# no comment", "a = b", "tab\there"):
+            env = {"HEARTH_SYSTEM": system, "HEARTH_TEMP": "0.25", "HEARTH_THINK": "no"}
+            rc, out, err = self.run_bin("--print-config", "--seed", "3", env=env)
+            self.assertEqual((rc, err), (0, ""))
+            self.assertIn(b"# HEARTH_TEMP\ntemp = 0.25\n", out)
+            want = values(self.run_bin("--print-config", "--json", "--seed", "3", env=env)[1])
+            self.assertEqual(want["system"], system)
+            with open(os.path.join(folder, "config"), "wb") as f:
+                f.write(out)
+            rc, out, err = self.run_bin("--print-config", "--json")
+            self.assertEqual((rc, err, values(out)), (0, "", want), system)
+            os.remove(os.path.join(folder, "config"))
+
+    def test_misspelt_variable(self):
+        rc, out, err = self.run_bin("-p", "x", env={"HEARTH_TMEP": "1", "HEARTH_OTHER_THING": "1"})
+        self.assertEqual((rc, out, err), (0, b"You said: x\n", "hearth: HEARTH_TMEP is no setting and is ignored; did you mean HEARTH_TEMP?\n"))
+        self.assertEqual(self.run_bin("-p", "x", "-q", env={"HEARTH_TMEP": "1"})[2], "")
+
     def test_model_path(self):
         os.makedirs(os.path.join(self.home, "models/tiny"))
         self.assertEqual(self.run_bin("-m", "tiny", "-p", "x", env={"HEARTH_MODEL_PATH": "/nowhere:" + self.home + "/models"})[0], 0)

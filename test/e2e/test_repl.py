@@ -1,6 +1,7 @@
 """The chat in a pseudo-terminal, on the fake engine."""
 import json
 import os
+import re
 import signal
 import stat
 import time
@@ -121,6 +122,27 @@ class Repl(driver.Case):
         at = t.until("half ", t.until(rb"[^-]icanon", at))
         t.send("and more\r")
         at = t.until("You said: half and more", at)
+        t.send("\x04")
+        t.until("SHELL ", at)
+
+    def test_stopped_unseen(self):
+        """SIGSTOP cannot be caught, and the shell takes the terminal: going on, it is raw again and the line is drawn."""
+        t = driver.Terminal(["bash", "--norc", "-i"], {**self.env, "PS1": "SHELL "})
+        self.addCleanup(t.close)
+        t.until("SHELL ")
+        t.send("echo PID $$; " + driver.BIN + "\r")
+        t.prompt()
+        shell = int(re.search(rb"PID (\d+)\r", t.out).group(1))
+        with open(f"/proc/{shell}/task/{shell}/children") as f:
+            child = int(f.read().split()[0])
+        t.send("half ")
+        t.until("half ")
+        os.kill(child, signal.SIGSTOP)
+        at = t.until("SHELL ", t.until("Stopped"))
+        t.send("stty sane; echo MARK; fg\r")
+        at = t.until("half ", t.until("MARK\r\n", at))
+        t.send("and\x01more \r")  # a key that only a raw terminal hands over at once
+        at = t.until("You said: more half and", at)
         t.send("\x04")
         t.until("SHELL ", at)
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/line.h"
+#include "cli/render.h"
 #include "test/unit/unit.h"
 
 enum { ROWS = 10, COLS = 20 };
@@ -245,6 +246,24 @@ static void test_harmful(void **state) {
     }
 }
 
+/* Columns go by what a person sees as one character; so do the keys. */
+static void test_clusters(void **state) {
+    static const struct { const char *text; int columns; } rows[] = {
+        {"\U0001F468\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466", 2}, {"\U0001F1E9\U0001F1EA", 2}, {"\u2764\uFE0F", 2}, {"\U0001F44D\U0001F3FD", 2},
+        {"e\u0301\u0302", 1}, {"\u1112\u1161\u11AB", 2}, {"\u65E5", 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct editor *e = begin();
+        size_t used;
+        line_feed(&e->line, rows[i].text, strlen(rows[i].text), &used);
+        assert_int_equal(e->line.cur_col, 2 + rows[i].columns);
+        assert_int_equal(render_width(rows[i].text, strlen(rows[i].text)), rows[i].columns);
+        assert_int_equal(render_fit(rows[i].text, strlen(rows[i].text), rows[i].columns - 1), 0);
+        line_feed(&e->line, "\x7F", 1, &used);
+        assert_int_equal(e->line.text.len, 0);
+        end(e);
+    }
+}
+
 static void offer(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/save\n/sessions\n/set\n"); }
 static void one(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *out) { buf_str(out, "/help\n"); }
 static void test_completion(void **state) {
@@ -271,7 +290,7 @@ static void test_resize(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys), cmocka_unit_test(test_results), cmocka_unit_test(test_screen), cmocka_unit_test(test_edge),
-        cmocka_unit_test(test_taller_than_the_screen), cmocka_unit_test(test_output_above), cmocka_unit_test(test_history), cmocka_unit_test(test_search), cmocka_unit_test(test_harmful), cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_taller_than_the_screen), cmocka_unit_test(test_output_above), cmocka_unit_test(test_history), cmocka_unit_test(test_search), cmocka_unit_test(test_harmful), cmocka_unit_test(test_clusters), cmocka_unit_test(test_completion),
         cmocka_unit_test(test_resize)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,20 +72,31 @@ static void test_table(void **state) {
     }
 }
 
+static void count(void *ctx, const char *text) {
+    ++*(int *)ctx;
+    assert_non_null(strstr(text, "HEARTH_TOPK"));
+    assert_non_null(strstr(text, "HEARTH_TOP_K?"));
+}
+
 static void test_precedence(void **state) {
     struct opts o;
     struct error e;
     setenv("HEARTH_TEMP", "0.25", 1);
     setenv("HEARTH_TOP_K", "7", 1);
     assert_int_equal(parse(&o, &e, "--temp=0.5", NULL, NULL, NULL), 0);
-    assert_int_equal(opt_environment(&o, &e), 0);
+    setenv("HEARTH_TOPK", "8", 1); /* said to be none; what is near to nothing belongs to others */
+    setenv("HEARTH_KEEPER", "1", 1);
+    int warnings = 0;
+    assert_int_equal(opt_environment(&o, count, &warnings, &e), 0);
+    assert_int_equal(warnings, 1);
+    unsetenv("HEARTH_TOPK");
     assert_true(o.v[OPT_TEMP].num == 0.5);
     assert_int_equal(o.v[OPT_TOP_K].integer, 7);
     assert_int_equal(o.v[OPT_TOP_K].origin, ORIGIN_ENV);
     opt_free(&o);
     setenv("HEARTH_TOP_K", "many", 1);
     opt_init(&o);
-    assert_int_equal(opt_environment(&o, &e), ERR_USAGE);
+    assert_int_equal(opt_environment(&o, count, &warnings, &e), ERR_USAGE);
     assert_non_null(strstr(e.text, "HEARTH_TOP_K"));
     opt_free(&o);
 }
