@@ -43,9 +43,11 @@ class Reach(driver.Case):
         self.assertIn(b"[system]Another.[user]hi[assistant]", self.run_bin("--continue", "talk", "-s", "Another.", "-p", "prompt y")[1])
 
     def test_raw(self):
-        self.assertEqual(self.run_bin("--raw", "-p", "prompt x")[:2], (0, b"prompt x\n"))
-        self.assertEqual(self.run_bin("--raw", "-p", "think", "--special")[1], b"<think>reasoning here</think>\n\nthe answer\n")
-        self.assertEqual(self.run_bin("--raw", "-p", "think")[1], b"reasoning here\n\nthe answer\n")
+        """The engine gets the prompt's bytes and no others; what it answers is not split."""
+        for args, tokens in ((["--raw"], len("prompt x")), ([], len("1user2prompt x1assistant2"))):
+            self.assertEqual(json.loads(self.run_bin(*args, "-p", "prompt x", "--json")[1])["usage"]["prompt_tokens"], tokens)
+        self.assertTrue(self.run_bin("--raw", "-p", "think", "--special")[1].endswith(b"here</think>\n\nthe answer\n"))
+        self.assertTrue(self.run_bin("--raw", "-p", "think")[1].endswith(b"here\n\nthe answer\n"))
 
     def test_batch(self):
         lines = [{"prompt": "sampling"}, {"prompt": "sampling", "seed": 7}, {"prompt": "sampling", "temperature": 0.125}, {"prompt": "sampling", "seed": 0, "temperature": 0, "max_tokens": 300},
@@ -80,8 +82,8 @@ class Reach(driver.Case):
 
     def test_bench_of_kernels(self):
         rc, out, err = self.run_bin("--bench", "kernels", "--json")
-        self.assertEqual((rc, err, json.loads(out)), (0, "", [{"kernel": "fake", "level": "scalar", "shape": "1x1", "threads": 1, "gbps": 1.0, "limit": 2.0, "share": 0.5}]))
-        self.assertRegex(self.run_bin("--bench", "kernels")[1].decode(), r"^fake +scalar +1x1 +1 threads +1\.0 GB/s +of +2\.0 +50 %\n$")
+        self.assertEqual((rc, err, json.loads(out)[:1]), (0, "", [{"kernel": "fake", "level": "scalar", "shape": "1x1", "threads": 1, "gbps": 1.0, "limit": 2.0, "share": 0.5}]))
+        self.assertRegex(self.run_bin("--bench", "kernels")[1].decode(), r"^fake +scalar +1x1 +1 threads +1\.0 GB/s +of +2\.0 +50 %\n")
 
     def test_second_interrupt(self):
         """An answer that does not stop: the second Ctrl-C ends the program at once."""

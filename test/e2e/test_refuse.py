@@ -32,7 +32,8 @@ class Refuse(driver.Case):
 
     def test_keys_that_change_the_computation(self):
         good = self.ids(self.model())
-        self.assertEqual((good[0], good[2]), (0, ""))
+        self.assertEqual(good[0], 0)
+        self.assertNotIn("unknown", good[2])
         for key, value in (("attn_logit_softcapping", 50.0), ("index_topk", 2048), ("sliding_window", 64), ("query_pre_attn_scalar", 256), ("what_is_this", True), ("layer_types", ["linear_attention"])):
             d = self.model(**{key: value})
             rc, out, err = self.ids(d)

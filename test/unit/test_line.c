@@ -107,6 +107,20 @@ static void test_keys(void **state) {
     }
 }
 
+/* Keys that go to or erase up to an end know the rows of a text. */
+static void test_keys_in_rows(void **state) {
+    static const struct { const char *keys, *text; size_t cursor; } rows[] = {
+        {"a\nbc\x15", "a\n", 2}, {"a\nbc\x15\x19\x19", "a\nbcbc", 6}, {"a\nbc\x02\x15", "a\nc", 2}, {"ab\ncd\x01\x02\x01\x0B", "\ncd", 0}, {"ab\ncd\x01\x02\x0B", "abcd", 2},
+        {"ab\ncd\x01\x02\x01\x05x", "abx\ncd", 3}, {"ab\ncd\x1B<x", "xab\ncd", 1}, {"ab\ncd\x1B<\x1B>x", "ab\ncdx", 6}, {"ab\nc d\x17\x17", "ab\n", 3}, {"ab\n\x7F", "ab", 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct editor *e = begin();
+        assert_int_equal(type(e, rows[i].keys), LINE_MORE);
+        assert_string_equal(e->line.text.data, rows[i].text);
+        assert_int_equal(e->line.cursor, rows[i].cursor);
+        end(e);
+    }
+}
+
 static void test_results(void **state) {
     static const struct { const char *keys; enum line_result result; const char *text; } rows[] = {
         {"a\r", LINE_DONE, "a"}, {"\x04", LINE_EOF, ""}, {"a\x07", LINE_EDITOR, "a"}, {"\"\"\"\ra\"\"\"\r", LINE_DONE, "\"\"\"\na\"\"\""},
@@ -289,7 +303,7 @@ static void test_resize(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys), cmocka_unit_test(test_results), cmocka_unit_test(test_screen), cmocka_unit_test(test_edge),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys), cmocka_unit_test(test_keys_in_rows), cmocka_unit_test(test_results), cmocka_unit_test(test_screen), cmocka_unit_test(test_edge),
         cmocka_unit_test(test_taller_than_the_screen), cmocka_unit_test(test_output_above), cmocka_unit_test(test_history), cmocka_unit_test(test_search), cmocka_unit_test(test_harmful), cmocka_unit_test(test_clusters), cmocka_unit_test(test_completion),
         cmocka_unit_test(test_resize)};
     return cmocka_run_group_tests(tests, NULL, NULL);
