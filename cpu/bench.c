@@ -71,7 +71,7 @@ static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-static double median(double *v, int n) {
+double bench_median(double *v, int n) {
     qsort(v, (size_t)n, sizeof *v, by_value);
     return v[n / 2];
 }
@@ -95,7 +95,7 @@ static int measure(struct bench *b, struct bench_row row, pass_fn pass, void *ar
     }
     row.level = b->x->base.ops->name;
     row.threads = pool_threads(b->pool);
-    row.rate = median(rate, n), row.limit = median(limit, n), row.share = median(share, n);
+    row.rate = bench_median(rate, n), row.limit = bench_median(limit, n), row.share = bench_median(share, n);
     b->fn(b->ctx, &row);
     return 0;
 }

@@ -25,3 +25,5 @@ struct bench_options {
 };
 /* Returns 0, ERR_MEMORY, ERR_CANCELLED or ERR_RUNTIME. */
 int bench_kernels(const struct bench_options *o, bench_fn fn, void *ctx, struct error *e);
+/* The median of v [n], n > 0; v is left sorted. */
+double bench_median(double *v, int n);

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "cpu/ops.h"
+#include "cpu/transpose16.h"
 
 #define LEVEL  CPU_AVX512
 #define LANES  16
@@ -14,33 +15,13 @@
 #define FMA    _mm512_fmadd_ps
 #define ADD    _mm512_add_ps
 
-/* a[i] lane j <-> a[j] lane i */
 static inline __attribute__((always_inline)) void transpose(__m512 a[16]) {
-    __m512d b[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        b[2 * i] = _mm512_castps_pd(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]));
-        b[2 * i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        a[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(b[4 * i], b[4 * i + 2]));
-        a[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(b[4 * i], b[4 * i + 2]));
-        a[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b[4 * i + 1], b[4 * i + 3]));
-        a[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b[4 * i + 1], b[4 * i + 3]));
-    }
-    __m512 c[16];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        __m512 p = _mm512_shuffle_f32x4(a[i], a[4 + i], 0x88), q = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0x88);
-        __m512 r = _mm512_shuffle_f32x4(a[i], a[4 + i], 0xdd), s = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0xdd);
-        c[i] = _mm512_shuffle_f32x4(p, q, 0x88);
-        c[8 + i] = _mm512_shuffle_f32x4(p, q, 0xdd);
-        c[4 + i] = _mm512_shuffle_f32x4(r, s, 0x88);
-        c[12 + i] = _mm512_shuffle_f32x4(r, s, 0xdd);
-    }
+    __m512i b[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = c[i];
+    for (int i = 0; i < 16; i++) b[i] = _mm512_castps_si512(a[i]);
+    transpose16(b);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_castsi512_ps(b[i]);
 }
 
 #include "cpu/gemm_f32.h"

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cpu/gemm_inner.h"
+#include "cpu/transpose16.h"
 #include "engine/base/half.h"
 
 enum { LANES = 16, PANEL_LEN = GEMM_K_BF16 * GEMM_PANEL, MAX_SEG = GEMM_K_BF16 / 32 };
@@ -62,34 +63,6 @@ static void codes_nibble(struct codes *t, bool e2m1) {
 }
 
 /* ---- Panels ---- */
-
-/* a[i] lane j <-> a[j] lane i */
-static inline __attribute__((always_inline)) void transpose16(__m512i a[16]) {
-    __m512i b[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
-        a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
-        a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
-        a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        __m512i p = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x88), q = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
-        __m512i r = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd), s = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
-        b[i] = _mm512_shuffle_i32x4(p, q, 0x88);
-        b[8 + i] = _mm512_shuffle_i32x4(p, q, 0xdd);
-        b[4 + i] = _mm512_shuffle_i32x4(r, s, 0x88);
-        b[12 + i] = _mm512_shuffle_i32x4(r, s, 0xdd);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = b[i];
-}
 
 static inline __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1; }
 

@@ -6,13 +6,21 @@
 
 enum { CHUNK = 256 << 10 }; /* looked at while it is still in the cache */
 
+static int common(int a, int b) { /* the least common multiple */
+    int x = a, y = b;
+    while (y) {
+        int rest = x % y;
+        x = y, y = rest;
+    }
+    return a / x * b;
+}
+
 int shard_unit(const struct expert *e) {
     const struct mat *m = &e->down;
     int unit = 64;
-    if (m->scale && m->block_cols < m->cols && m->block_cols > unit) unit = m->block_cols;
-    if ((m->dtype == DT_Q4_K || m->dtype == DT_Q6_K) && unit < 256) unit = 256;
-    if ((m->dtype == DT_Q8_G128 || m->dtype == DT_Q4_G128) && unit < 128) unit = 128;
-    return unit;
+    if (m->dtype == DT_Q4_K || m->dtype == DT_Q6_K) unit = 256;
+    if (m->dtype == DT_Q8_G128 || m->dtype == DT_Q4_G128) unit = 128;
+    return m->scale && m->block_cols < m->cols ? common(unit, m->block_cols) : unit;
 }
 
 struct expert shard_view(const struct expert *e, struct numa_part p) {

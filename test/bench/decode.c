@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/bench.h"
 #include "cpu/kernels.h"
 #include "engine/base/clock.h"
 #include "engine/base/half.h"
@@ -75,14 +76,6 @@ static double read_once(struct pool *p) {
     return (double)part * pool_threads(p) / (clock_now() - t);
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return v[n / 2];
-}
 static int fail(const struct error *e) { return fprintf(stderr, "%s\n", e->text), 1; }
 
 int main(int argc, char **argv) {
@@ -129,7 +122,7 @@ int main(int argc, char **argv) {
         total += t;
     }
     printf("%d threads, %s, %d sessions, %d positions before: %.2f ms a step, %.1f tok/s; read %.1f GB/s beside it; %.2f of the bandwidth bound\n",
-           pool_threads(engine->pool), inner->name, n, arg[1], median(time, got) * 1e3, n / median(time, got), median(limit, got) * 1e-9, median(share, got));
+           pool_threads(engine->pool), inner->name, n, arg[1], bench_median(time, got) * 1e3, n / bench_median(time, got), bench_median(limit, got) * 1e-9, bench_median(share, got));
     for (int i = 0; i < KINDS; i++) {
         if (!kinds[i].calls) continue;
         printf("  %-10s %4ld calls  %7.3f ms  %5.1f %%", kind_name[i], kinds[i].calls / got, kinds[i].time / got * 1e3, 100 * kinds[i].time / total);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cpu/bench.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 
@@ -30,13 +31,6 @@ static void *memory(size_t size) {
 static uint32_t rnd(void) {
     static uint32_t z = 1;
     return (z = z * 1664525u + 1013904223u) >> 8;
-}
-static int rising(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-static double median(double *t, int n) {
-    qsort(t, (size_t)n, sizeof *t, rising);
-    return t[n / 2];
 }
 
 struct weights {
@@ -99,11 +93,11 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
         sgemm(101, 111, 112, n, rows, k, 1, x, k, dense + (size_t)((r + 1) % blas_copies) * (size_t)rows * (size_t)k, k, 0, y, rows);
         if (r >= 0) t[4][r] = now() - a;
     }
-    double blas = sgemm ? flop / median(t[4], rounds) / 1e9 : 0;
+    double blas = sgemm ? flop / bench_median(t[4], rounds) / 1e9 : 0;
     printf("[%4d, %5d] x [%5d, %5d]  sgemm %6.1f", n, k, k, rows, blas);
     for (int g = 0; g < 4; g++)
         if (gemm_has(all[g])) {
-            double v = flop / median(t[g], rounds) / 1e9;
+            double v = flop / bench_median(t[g], rounds) / 1e9;
             printf("  %s %6.1f (%.2f)", all[g]->name, v, blas > 0 ? v / blas : 0);
         }
     printf("\n");
@@ -132,7 +126,7 @@ static void gemvs(int rounds) {
                     k.gemv[formats[f]](ys, xs, n, &w.m[r % w.copies]);
                     t[r] = now() - a;
                 }
-                printf("  %d token%s %5.1f GB/s", n, n > 1 ? "s" : "", (double)mat_bytes(&w.m[0]) / median(t, rounds) / 1e9);
+                printf("  %d token%s %5.1f GB/s", n, n > 1 ? "s" : "", (double)mat_bytes(&w.m[0]) / bench_median(t, rounds) / 1e9);
             }
             printf("\n");
             fflush(stdout);

@@ -189,6 +189,8 @@ int main(int argc, char **argv) {
         check_experts((enum cpu_level)l, 1, 5, 3, 1024, DT_E4M3, 128, 128);
         check_experts((enum cpu_level)l, 3, 6, 2, 384, DT_E4M3, 128, 128);
         check_experts((enum cpu_level)l, 1, 4, 2, 200, DT_E4M3, 1, 1); /* a scale for each row */
+        check_experts((enum cpu_level)l, 1, 4, 2, 1000, DT_E4M3, 5, 7); /* blocks that fit no vector */
+        check_experts((enum cpu_level)l, 1, 4, 2, 700, DT_E4M3, 48, 96);
         check_experts((enum cpu_level)l, 2, 4, 2, 520, DT_BF16, 0, 0);
         check_experts((enum cpu_level)l, 40, 4, 2, 512, DT_E4M3, 128, 128); /* some groups by gemm, some not */
         check_experts((enum cpu_level)l, 1, 1, 0, 1024, DT_E4M3, 128, 128); /* a dense layer */
