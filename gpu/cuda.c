@@ -132,17 +132,16 @@ static void host_free(struct gpu *base, void *p) {
     cudaSetDevice(((struct cuda *)base)->card);
     cudaFreeHost(p);
 }
-/* Mapped checkpoints are read-only, which needs its own flag and not every system has it. */
+/* Mapped checkpoints are read-only, which needs a flag that not every system knows; without it only memory that may be written
+ * can be pinned. */
 static int host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
-    cudaSetDevice(((struct cuda *)base)->card);
-    cudaError_t r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable | cudaHostRegisterReadOnly);
-    if (r == cudaErrorNotSupported || r == cudaErrorInvalidValue) {
-        cudaGetLastError();
-        r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable);
-    }
+    int card = ((struct cuda *)base)->card, read_only = 0;
+    cudaSetDevice(card);
+    cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, card);
+    cudaError_t r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0));
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
-    return error_set(e, ERR_MEMORY, "pinning %zu bytes: %s", size, cudaGetErrorString(r));
+    return error_set(e, ERR_MEMORY, "pinning %zu bytes: %s%s", size, cudaGetErrorString(r), read_only ? "" : " (this system pins no read-only mappings)");
 }
 static void host_unregister(struct gpu *base, const void *p) {
     cudaSetDevice(((struct cuda *)base)->card);
@@ -305,7 +304,7 @@ static int event_open(struct gpu *base, struct gpu_event **out, struct error *e)
     struct cuda_event *ev = mem_calloc(1, sizeof *ev);
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
     cudaSetDevice(g->card);
-    if (cuda_check(g, cudaEventCreate(&ev->ev), "event")) {
+    if (cuda_check(g, cudaEventCreateWithFlags(&ev->ev, cudaEventBlockingSync), "event")) { /* who waits leaves its core to others */
         event_close(&ev->base);
         return error(base, e);
     }

@@ -75,7 +75,6 @@ static inline size_t cuda_aligned(size_t n) { return (n + 255) & ~(size_t)255; }
 static inline int cuda_round(int n, int to) { return (n + to - 1) / to * to; }
 
 /* cuda_linear.c */
-enum { CUDA_GEMV_MOST = 8 }; /* tokens for which reading W is all that counts */
 size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);

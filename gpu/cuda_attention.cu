@@ -14,7 +14,10 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lo, hi;
     seen(a, position(a, i), &lo, &hi);
     if (hi < lo) hi = lo;
-    if (a.splits > 1) {
+    if (a.chunked) {
+        lo = max(lo, chunk_begin(split));
+        hi = max(lo, min(hi, chunk_begin(split + 1)));
+    } else if (a.splits > 1) {
         int share = (hi - lo + a.splits - 1) / a.splits, begin = lo + share * split;
         hi = begin + share < hi ? begin + share : hi;
         lo = begin;
@@ -123,6 +126,11 @@ template <int HEADS> static cudaError_t launch(cudaStream_t s, const struct cuda
     dim3 grid((unsigned)a->n, (unsigned)(a->k.heads * ((group + HEADS - 1) / HEADS)), (unsigned)a->splits);
     attention_f32_kernel<HEADS><<<grid, THREADS, bytes, s>>>(*a);
     return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
+}
+int cuda_attention_chunks(int keys) {
+    int s = 1;
+    while (chunk_begin(s) < keys) s++;
+    return s;
 }
 int cuda_attention_f32_heads(const struct cuda_attention *a) { return a->n_heads / a->k.heads > 8 && a->k.dim <= 640 ? 16 : 8; }
 cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a) {

@@ -9,3 +9,7 @@ __device__ inline void seen(const struct cuda_attention &a, int pos, int *lo, in
     *lo = l < 0 ? 0 : l;
 }
 __device__ inline int position(const struct cuda_attention &a, int i) { return a.q_pos ? a.q_pos[i] : a.q_pos0 + i; }
+
+/* Where chunk s of the keys begins when queries are few: 16 chunks of 256 rows, 16 of 512 and so on. It depends on s alone, so
+ * that neither the other queries of a call nor later keys show in a query's result. */
+__host__ __device__ inline int chunk_begin(int s) { return 4096 * ((1 << s / 16) - 1) + s % 16 * (256 << s / 16); }

@@ -85,9 +85,15 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     const __nv_bfloat16 *v_row = vs + (lane % 16) * S::vl + wd * (VD / WD) + lane / 16 * 8;
     const __nv_bfloat16 *p_row = ps + (wr * 16 + lane % 16) * S::pl + lane / 16 * 8;
     __syncthreads();
-    int begin = last > 0 ? first / KT * KT : 0, end = last, share = ((end - begin + KT - 1) / KT + a.splits - 1) / a.splits * KT;
-    begin += share * split;
-    end = begin + share < end ? begin + share : end;
+    int begin = last > 0 ? first / KT * KT : 0, end = last;
+    if (a.chunked) {
+        begin = max(begin, chunk_begin(split));
+        end = min(end, chunk_begin(split + 1));
+    } else {
+        int share = ((end - begin + KT - 1) / KT + a.splits - 1) / a.splits * KT;
+        begin += share * split;
+        end = begin + share < end ? begin + share : end;
+    }
     if (begin < end) fetch<KT, KD, S::threads>(ks, a.k, kv, a.k.dim, begin, a.n_keys);
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {

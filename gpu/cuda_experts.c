@@ -199,7 +199,7 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
         const struct expert *e = &g->experts[k];
         if (n < 1) continue;
         if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a chosen expert is not resident");
-        int as = n > CUDA_GEMV_MOST ? n : CUDA_GEMV_MOST + 1; /* a few tokens of many experts are what groups are for */
+        int as = n > CUDA_FEW ? n : CUDA_FEW + 1; /* a few tokens of many experts are what groups are for */
         bool fits = n <= TILED_TOKENS / 4 && cuda_linear_tiled(s, e, as);
         bool joins = fits && p.n && p.n < CUDA_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS &&
                      cuda_linear_alike(&batch[0]->gate, &e->gate) && cuda_linear_alike(&batch[0]->down, &e->down);

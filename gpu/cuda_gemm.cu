@@ -1,23 +1,14 @@
-/* Matrix products without a library. gemv for a few tokens, gemm_f32 for anything, gemm_mma on tensor cores for the rest.
+/* Matrix products without a library. gemv for a few tokens of the formats that cuda_few.cu leaves, gemm_f32 for anything, gemm_mma on tensor cores for the rest.
  * gemm_mma keeps the weights exact: FP8, FP4, INT8 and BF16 codes are whole numbers of BF16, they go to the tensor cores
  * without their scale, and the scale is applied once per block of K to the float32 sum. Activations go as the sum of two
  * BF16 (16 bits of mantissa), so that a result agrees with float32 to about 1e-5. */
-#include "gpu/cuda_device.cuh"
+#include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
 int cuda_mat_known(int dtype) {
     return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 ||
            dtype == DT_Q8_G128 || dtype == DT_Q4_G128;
 }
-
-/* The weights of one head of a batch. */
-__device__ static struct mat head_of(const struct cuda_linear &l, int z) {
-    struct mat m = l.w;
-    m.data = (const uint8_t *)m.data + (size_t)z * (size_t)l.batch_rows * m.stride;
-    m.row0 += z * l.batch_rows * m.row_step;
-    return m;
-}
-static unsigned heads_of(const struct cuda_linear *l) { return l->batch > 1 ? (unsigned)l->batch : 1; }
 
 /* Eight weights of a row from column c on, with their scale. wide: the row allows one load for all. */
 __device__ static inline void eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool wide) {
@@ -72,9 +63,7 @@ static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) {
         if (t >= count) break;
         float sum = warp_sum(acc[t]);
         if (lane) continue;
-        float *y = l.y + (size_t)(first + t) * (size_t)l.ldy + (size_t)z * (size_t)l.batch_y + r;
-        if (l.bias) sum += l.bias[(size_t)z * (size_t)l.w.rows + (size_t)r];
-        *y = l.accumulate ? *y + sum : sum;
+        linear_store(l, first + t, r, l.w.rows, sum);
     }
 }
 cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l) {

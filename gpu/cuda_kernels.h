@@ -24,6 +24,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const int32_t *q_pos;
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, n_keys, window;
     float scale;
+    int chunked;      /* few queries: keys are split at fixed places, cuda_attention_chunks, whatever the queries and keys */
     int splits;       /* at least 1; > 1: partials go to part, then are combined */
     float *part;      /* [splits, n, n_heads, v_dim] */
     float *part_lse;  /* [splits, n, n_heads] */
@@ -76,7 +77,12 @@ struct cuda_linear {
     int n, ldx, ldy, accumulate, transposed, batch, batch_rows, batch_x, batch_y, exact;
 };
 int cuda_mat_known(int dtype);                                              /* cuda_gemv, cuda_gemm_f32 and embed read it */
-cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);         /* few tokens, not transposed */
+/* Up to CUDA_FEW tokens: a token's result does not depend on how many there are. */
+enum { CUDA_FEW = 18 };
+int cuda_few_fits(const struct mat *w);                                     /* cuda_few reads it */
+cudaError_t cuda_few(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
+cudaError_t cuda_turned(cudaStream_t s, const struct cuda_linear *l);       /* transposed */
+cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);         /* what cuda_few does not read */
 cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);     /* anything, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
 cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l);     /* tensor cores, weights exact, x as two BF16 */
@@ -126,6 +132,7 @@ int cuda_attention_mma_direct(const struct cuda_attention *a);
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a);
 /* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's own, zeros behind it */
 cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim);
+int cuda_attention_chunks(int keys);                                            /* splits of so many keys */
 int cuda_attention_f32_heads(const struct cuda_attention *a);                   /* heads that a block takes */
 cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a); /* everything else */
 cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a); /* out and lse from part and part_lse */

@@ -11,7 +11,7 @@ enum {
 static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones go in pieces */
 static const size_t fp8_space = (size_t)32 << 20;     /* cuBLASLt's own */
 
-enum path { GEMV, FLOAT, SPLIT, TILES, TILES_FP8, BLAS, BLAS_FP8 };
+enum path { FEW, GEMV, TURNED, FLOAT, SPLIT, TILES, TILES_FP8, BLAS, BLAS_FP8 };
 
 static bool dense(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2; }
 
@@ -25,7 +25,7 @@ static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
 static enum path path_of(const struct cuda_stream *s, const struct cuda_linear *l) {
     const struct cuda *g = s->g;
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_F32;
-    if (l->n <= CUDA_GEMV_MOST && !l->transposed) return GEMV;
+    if (l->n <= CUDA_FEW) return l->transposed ? TURNED : cuda_few_fits(&l->w) ? FEW : GEMV;
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
     if (g->math == GPU_FP8 && cuda_tiles_fp8_fit(&l->w))
         return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
@@ -157,6 +157,8 @@ int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *sp
     if (!cuda_mat_known(l->w.dtype)) return cuda_check(s->g, cudaErrorNotSupported, dtype_name(l->w.dtype));
     enum path path = path_of(s, l);
     switch (path) {
+    case FEW: return cuda_check(s->g, cuda_few(s->s, l, s->g->processors), "few");
+    case TURNED: return cuda_check(s->g, cuda_turned(s->s, l), "turned");
     case GEMV: return cuda_check(s->g, cuda_gemv(s->s, l), "gemv");
     case SPLIT: return cuda_check(s->g, cuda_gemm_mma(s->s, l), "gemm_mma");
     case TILES: return linear_tiles(s, l, space);

@@ -67,3 +67,12 @@ __device__ inline void cp_async4(void *dst, const void *src, int bytes) {
 __device__ inline void cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ inline void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 #endif
+
+/* Two E4M3 codes in the high bytes of the halves. Exponent and mantissa move to BF16's places, as a subnormal where the code is one;
+ * a product with 2^120 then corrects the bias for both. 0x7f becomes NaN. */
+__device__ inline uint32_t e4m3_pair(uint32_t w) {
+    uint32_t mag = w >> 4 & 0x07f007f0, nan = (mag + 0x00100010) & 0x08000800;
+    return bf16x2_fma((w & 0x80008000) | mag | nan * 15, 0x7b807b80, 0x80008000);
+}
+/* Two E4M3 codes in the high nibbles of the halves, likewise with 2^126. */
+__device__ inline uint32_t e2m1_pair(uint32_t w) { return bf16x2_fma((w & 0x80008000) | (w >> 6 & 0x01c001c0), 0x7e807e80, 0x80008000); }

@@ -51,6 +51,7 @@ int cuda_number_open(struct gpu *base, struct gpu_number **out, struct error *e)
         return error_set(e, ERR_MEMORY, "a number in pinned memory: %s", cudaGetErrorString(r));
     }
     pthread_once(&once, find_driver_wait);
+    n->base.g = base; /* before others find it in the list */
     n->base.word = word;
     atomic_init(&n->base.word[0], 0);
     atomic_init(&n->base.word[1], 0);

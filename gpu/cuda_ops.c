@@ -6,7 +6,7 @@ static const size_t attention_space = (size_t)128 << 20; /* of keys and values a
 
 static struct cuda_plane plane(const struct kv_plane *p) { return (struct cuda_plane){p->data, p->scale, p->heads, p->dim, p->dtype}; }
 
-/* Keys are split where the blocks would leave processors idle: decode, and the tail of short prompts. */
+/* Keys are split where the blocks would leave processors idle: the tail of short prompts. With few queries always: chunk_begin. */
 static int splits_for(const struct cuda_stream *s, long blocks, long keys, long least) {
     long want = 2L * s->g->processors, splits = blocks >= want ? 1 : (want + blocks - 1) / blocks, most = (keys + least - 1) / least;
     return (int)(splits < most ? splits : most > 1 ? most : 1);
@@ -30,7 +30,7 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
         heads = attention_space < k_size + v_size ? 1 : (int)(attention_space / (k_size + v_size));
     struct cuda_attention b = *a;
     b.n_heads = heads * group;
-    b.splits = splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
+    b.splits = a->chunked ? cuda_attention_chunks(a->n_keys) : splits_for(s, ((long)a->n * group + rows - 1) / rows * heads, a->n_keys, 256);
     size_t k_all = cuda_aligned(k_size * (size_t)heads), v_all = cuda_aligned(v_size * (size_t)heads), size = k_all + v_all + parts_size(&b);
     char *space = size ? cuda_space(s, size) : NULL;
     if (!space && size) return ERR_RUNTIME;
@@ -75,13 +75,14 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .n_keys = o->n_keys,
                                .window = o->window,
                                .scale = o->scale,
+                               .chunked = o->n <= CUDA_FEW,
                                .splits = 1};
     if (o->n < 1) return 0;
     /* copying the keys pays from a few queries on; a cache in BF16 needs no copy */
     bool direct = cuda_attention_mma_direct(&a);
-    if (s->g->math != GPU_F32 && o->n_keys > 0 && cuda_attention_mma_rows(&a) && (direct || o->n >= 16)) return attention_mma(s, &a, direct);
+    if (s->g->math != GPU_F32 && o->n_keys > 0 && cuda_attention_mma_rows(&a) && (direct || !a.chunked)) return attention_mma(s, &a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
-    a.splits = splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), o->n_keys, 128);
+    a.splits = a.chunked ? cuda_attention_chunks(o->n_keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), o->n_keys, 128);
     if (a.splits > 1) {
         char *space = cuda_space(s, parts_size(&a));
         if (!space) return ERR_RUNTIME;

@@ -15,15 +15,6 @@ template <int W> struct width { static constexpr int value = W == W_BF16 ? 128 :
 /* Where piece c of a row lies: halves are swapped in every other 128 bytes, so that lanes of a load meet different banks. */
 template <int R> __device__ inline int place(int row, int c) { return row * R + ((c ^ (row / (128 / R) & 1) * (R / 32)) * 16); }
 
-/* Two codes in the high bytes of the halves. Exponent and mantissa move to BF16's places, as a subnormal where the code is one;
- * a product with 2^120 then corrects the bias for both. 0x7f becomes NaN. */
-__device__ inline uint32_t e4m3_pair(uint32_t w) {
-    uint32_t mag = w >> 4 & 0x07f007f0, nan = (mag + 0x00100010) & 0x08000800;
-    return bf16x2_fma((w & 0x80008000) | mag | nan * 15, 0x7b807b80, 0x80008000);
-}
-/* Two codes in the high nibbles of the halves, likewise with 2^126. */
-__device__ inline uint32_t e2m1_pair(uint32_t w) { return bf16x2_fma((w & 0x80008000) | (w >> 6 & 0x01c001c0), 0x7e807e80, 0x80008000); }
-
 /* Eight neighbouring columns of a row: of chunk c, those of lane q. */
 template <int W> __device__ inline void weights_at(uint32_t b[4], const uint8_t *tile, int row, int c, int q) {
     if (W == W_BF16) {

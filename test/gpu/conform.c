@@ -1,6 +1,6 @@
 /* Every operation on a device against the scalar CPU kernels (base operations) or plain loops in double (the others).
- * usage: conform LIST TOLERANCE [SEED]    LIST as --gpus, the first rank is tested; TOLERANCE of the largest value of a result;
- * SEED: cases of random shapes and addresses in place of the chosen ones.
+ * usage: conform LIST TOLERANCE [SEED | company]    LIST as --gpus, the first rank is tested; TOLERANCE of the largest value of a
+ * result; SEED: cases of random shapes and addresses in place of the chosen ones; company: a few tokens together and each alone.
  * Exit 77 when the device, or the level of the processor it wants, is not there. */
 #include <math.h>
 #include <stdio.h>
@@ -261,7 +261,7 @@ BASE(route, OP_ROUTE)
 BASE(add, OP_ADD)
 BASE(sigmoid, OP_SIGMOID)
 BASE(copy, OP_COPY)
-enum { FEW = 8 }; /* tokens for which activations stay float32 */
+enum { FEW = 18 }; /* tokens for which activations stay float32 */
 static void ref_linear(const union op_args *u) {
     const struct op_linear *a = &u->linear;
     bool plain = a->n > FEW && !a->exact && !a->transposed && a->batch <= 1;
@@ -368,7 +368,7 @@ static void linears(void) {
         int br, bc;
     } kinds[] = {{DT_F32, 0, 0},     {DT_BF16, 0, 0},  {DT_F16, 0, 0},       {DT_E4M3, 128, 128},
                  {DT_E4M3, 1, 4096}, {DT_E2M1, 1, 32}, {DT_Q8_G128, 1, 128}, {DT_Q4_G128, 1, 128}};
-    static const int sizes[][3] = {{1, 64, 128}, {3, 70, 130}, {8, 200, 256}, {9, 200, 260}, {65, 130, 384}, {130, 300, 200}};
+    static const int sizes[][3] = {{1, 64, 128}, {3, 70, 130}, {8, 200, 256}, {9, 200, 1100}, {65, 130, 384}, {130, 300, 200}, {17, 40, 600}, {1, 300, 2100}};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             char name[80];
@@ -379,7 +379,7 @@ static void linears(void) {
                   .ldx = cols + 4, .ldy = rows + 1, .accumulate = i % 3 == 1, .exact = i == 4);
         }
     for (int tr = 0; tr < 2; tr++) /* heads of an absorbed MLA: views into a matrix with blocks that the heads do not divide */
-        for (int n = 1; n < 100; n += 40)
+        for (int n = 1; n < 100; n += n < 9 ? 8 : 40)
             CHECK(tr ? "linear, heads, transposed" : "linear, heads", linear, OP_LINEAR, .y = floats((size_t)(n * 5 * 192), 'f'),
                   .x = floats((size_t)(n * 5 * 192), 'c'), .w = mat_rows(matrix(5 * 96, 192, DT_E4M3, 128, 128), 32, 96), .n = n,
                   .ldx = 5 * 192, .ldy = 5 * 192, .transposed = tr, .batch = 5, .batch_rows = 96, .batch_x = 192, .batch_y = 192);
@@ -544,7 +544,7 @@ static void tiles(void) {
         enum dtype t, scale;
         int br, bc;
     } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}};
-    static const int sizes[][3] = {{9, 100, 256},  {16, 130, 200}, {17, 128, 328}, {33, 70, 132},  {65, 300, 130},
+    static const int sizes[][3] = {{19, 100, 256}, {32, 130, 200}, {20, 128, 328}, {33, 70, 132},  {65, 300, 130},
                                    {100, 128, 64}, {129, 130, 33}, {130, 260, 391}, {77, 200, 400}};
     double wide = tol;
     if (!spec.emu && spec.math != GPU_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_FP8 ? 2e-3 : 1e-4;
@@ -648,10 +648,101 @@ static void groups_apart(void) {
     free(each);
 }
 
+/* Up to FEW tokens, which others are in a call must not show in a bit of a token's result. alone() makes a call of all tokens one
+ * of token t; row: where its result lies in `out`, and how much of it. */
+static void company(const char *name, enum op_code code, const union op_args *all, void (*alone)(union op_args *a, int t), int n, float *out, size_t ld,
+    size_t width) {
+    struct error e = {0};
+    union op_args a = *all;
+    int at = 0;
+    while (out < (float *)bufs[at].host || (char *)out >= bufs[at].host + bufs[at].size) at++;
+    struct buffer *b = &bufs[at];
+    size_t skip = (size_t)((char *)out - b->host) / 4;
+    float *together = malloc(b->size);
+    bool same = true;
+    for (int i = 0; i < n_bufs; i++) {
+        if (gpu_alloc(g, &bufs[i].dev, bufs[i].size, &e)) die(name, &e);
+        gpu_copy(stream, bufs[i].dev, bufs[i].host, bufs[i].size, GPU_H2D);
+    }
+    for (int t = -1; t < n; t++) {
+        a = *all;
+        if (t >= 0) alone(&a, t);
+        if (op_visit(code, &a, to_device, NULL)) failures++;
+        gpu_copy(stream, b->dev, b->host, b->size, GPU_H2D);
+        op_run(gpu_stream_exec(stream), code, &a);
+        gpu_copy(stream, t < 0 ? (char *)together : b->got, b->dev, b->size, GPU_D2H);
+        if (gpu_stream_sync(stream)) {
+            gpu_error(g, &e);
+            die(name, &e);
+        }
+        if (t < 0) continue;
+        size_t row = skip + (size_t)t * ld;
+        same = same && !memcmp(together + row, (float *)b->got + row, width * 4) && memcmp(together + row, (float *)b->host + row, width * 4);
+    }
+    ran++;
+    failures += !same;
+    printf("%-44s %s\n", name, same ? "ok" : "FAIL");
+    for (int i = 0; i < n_bufs; i++) {
+        gpu_free(g, bufs[i].dev);
+        free(bufs[i].host);
+        free(bufs[i].got);
+    }
+    n_bufs = 0;
+    free(together);
+}
+static void alone_linear(union op_args *a, int t) {
+    a->linear.x += t * a->linear.ldx;
+    a->linear.y += t * a->linear.ldy;
+    a->linear.n = 1;
+}
+static void alone_attention(union op_args *u, int t) { /* a step of decoding: later keys are not there yet */
+    struct op_attention *a = &u->attention;
+    a->q += t * a->ldq;
+    a->out += t * a->ldo;
+    a->q_pos0 += t;
+    a->n_keys -= a->n - 1 - t;
+    a->n = 1;
+}
+static void companies(void) {
+    static const struct {
+        enum dtype t;
+        int br, bc;
+    } kinds[] = {{DT_E4M3, 128, 128}, {DT_BF16, 0, 0}, {DT_E2M1, 1, 32}, {DT_F32, 0, 0}};
+    static const int counts[] = {2, 9, FEW};
+    char name[80];
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+            for (int turned = 0; turned < (k < 2 ? 2 : 1); turned++) {
+                int n = counts[i], rows = 150, cols = 1100, in = turned ? rows : cols, outs = turned ? cols : rows;
+                float *y = floats((size_t)(n * outs), 'f');
+                snprintf(name, sizeof name, "company of %d, %s%s", n, dtype_name(kinds[k].t), turned ? ", transposed" : "");
+                company(name, OP_LINEAR,
+                    &(union op_args){.linear = {.y = y, .x = floats((size_t)(n * in), 'c'), .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc), .n = n,
+                                         .ldx = in, .ldy = outs, .transposed = turned, .accumulate = i % 2}},
+                    alone_linear, n, y, (size_t)outs, (size_t)outs);
+            }
+    static const struct {
+        int n, heads, kv, dim, v, q0, window;
+    } c[] = {{FEW, 4, 2, 64, 64, 250, 0}, {5, 16, 2, 128, 128, 509, 0}, {3, 24, 1, 576, 512, 700, 0}, {9, 2, 1, 80, 80, 300, 60}, {4, 4, 2, 64, 64, 4094, 0}};
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
+        for (int t = 0; t < 3; t++) {
+            if (c[i].q0 > 4000 && spec.math != GPU_F32 && !spec.emu) continue; /* the emulated tensor cores take minutes */
+            int keys = c[i].q0 + c[i].n, n = c[i].n, row = c[i].heads * c[i].v;
+            struct kv_plane k = plane_new(keys, c[i].kv, c[i].dim, types[t], 'c'), v = c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(keys, c[i].kv, c[i].v, types[t], 'c');
+            float *out = floats((size_t)(n * row), 'f');
+            snprintf(name, sizeof name, "company of %d, attention %s %d/%d, %d keys", n, dtype_name(types[t]), c[i].heads, c[i].dim, keys);
+            company(name, OP_ATTENTION,
+                &(union op_args){.attention = {.out = out, .q = floats((size_t)(n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .n = n, .n_heads = c[i].heads,
+                                     .v_dim = c[i].v, .ldq = c[i].heads * c[i].dim, .ldo = row, .q_pos0 = c[i].q0, .n_keys = keys, .window = c[i].window, .scale = 0.1f}},
+                alone_attention, n, out, (size_t)row, (size_t)row);
+        }
+}
+
 int main(int argc, char **argv) {
     struct error e = {0};
     struct pool *pool = NULL;
-    if (argc < 3 || argc > 4 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED]", &e);
+    if (argc < 3 || argc > 4 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company]", &e);
     if (spec.level && !cpu_level_has((enum cpu_level)(spec.level - 1))) {
         printf("SKIPPED: this processor has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;
@@ -663,7 +754,7 @@ int main(int argc, char **argv) {
     tol = atof(argv[2]);
     if (gpu_stream_open(g, &stream, "test", false, NULL, &e) || pool_open(&pool, 1, false, &e)) die("open", &e);
     if (!(cpu = cpu_exec_open(pool, CPU_SCALAR, &e))) die("cpu", &e);
-    seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    seed = argc > 3 && strcmp(argv[3], "company") ? strtoull(argv[3], NULL, 10) : 1;
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc < 4) {
         elementwise();
@@ -673,6 +764,8 @@ int main(int argc, char **argv) {
         tiles();
         groups();
         groups_apart();
+    } else if (!strcmp(argv[3], "company")) {
+        companies();
     } else {
         char name[120];
         for (int i = 0; i < 40; i++) i % 2 ? random_linear(name, sizeof name) : random_attention(name, sizeof name);

@@ -1,10 +1,12 @@
-/* Numbers between streams and the host: order, what is seen behind them, ways out.
+/* Numbers between streams and the host: order, what is seen behind them, ways out; and pinned memory.
  * usage: test_number LIST    LIST as --gpus: two ranks. Exit 77 when a device is not there. A hang is a failure. */
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -274,6 +276,22 @@ static void clocks(void) {
     gpu_free(dev[1], q);
 }
 
+/* Pinning: what may be written always, a mapped file where the system can, and where it cannot the reason says so. */
+static void pinning(void) {
+    enum { SIZE = 64 << 10 };
+    struct error e = {0};
+    int fd = open("/proc/self/exe", O_RDONLY);
+    void *file = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, fd, 0), *own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(file != MAP_FAILED && own != MAP_FAILED && !gpu_host_register(dev[0], own, SIZE, &e));
+    gpu_host_unregister(dev[0], own, SIZE);
+    int r = gpu_host_register(dev[0], file, SIZE, &e);
+    CHECK(r ? r == ERR_MEMORY && strstr(e.text, "read-only") : !getenv("CUDA_EMULATE_READ_ONLY"));
+    if (!r) gpu_host_unregister(dev[0], file, SIZE);
+    munmap(file, SIZE);
+    munmap(own, SIZE);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     struct error e = {0};
     alarm(150);
@@ -284,6 +302,7 @@ int main(int argc, char **argv) {
     if (spec.fail) {
         dying(true);
     } else {
+        pinning();
         around();
         breaking();
         cancelling();

@@ -174,6 +174,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int device) {
     case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p.sharedMemPerBlockOptin; break;
+    case cudaDevAttrHostRegisterReadOnlySupported: *value = host_setting("READ_ONLY", 1); break;
     }
     return cudaSuccess;
 }
@@ -392,8 +393,20 @@ cudaError_t cudaFreeHost(void *p) {
     munmap(p, size);
     return done();
 }
-cudaError_t cudaHostRegister(void *p, size_t size, unsigned) {
+static bool writable(const void *p) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    unsigned long from, to;
+    char how[8] = "", line[512];
+    bool found = false;
+    while (f && !found && fgets(line, sizeof line, f))
+        found = sscanf(line, "%lx-%lx %7s", &from, &to, how) == 3 && (unsigned long)p >= from && (unsigned long)p < to;
+    if (f) fclose(f);
+    return found && how[1] == 'w';
+}
+cudaError_t cudaHostRegister(void *p, size_t size, unsigned flags) {
     if (!p || !size) return host_error(cudaErrorInvalidValue);
+    if (flags & cudaHostRegisterReadOnly && !host_setting("READ_ONLY", 1)) return host_error(cudaErrorNotSupported);
+    if (!(flags & cudaHostRegisterReadOnly) && !writable(p)) return host_error(cudaErrorInvalidValue);
     if (host_fails("alloc")) return host_error(cudaErrorMemoryAllocation);
     return pin((char *)p, size, false);
 }
