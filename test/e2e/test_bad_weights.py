@@ -20,7 +20,6 @@ def run(directory, *args):
     return run_binary("-m", directory, *args)
 
 
-
 def read(d, f):
     with open(os.path.join(d, f), "rb") as h:
         return h.read()

@@ -54,21 +54,6 @@ class Repl(driver.Case):
         self.assertIn("word3 ", text)
         self.assertIn('"partial": true', text)
 
-    def test_second_interrupt_leaves(self):
-        t = self.chat()
-        t.send("long\r")
-        t.until("word3 ")
-        os.kill(t.p.pid, signal.SIGSTOP)  # so that both arrive before the first is dealt with
-        os.kill(t.p.pid, signal.SIGINT)
-        os.kill(t.p.pid, signal.SIGCONT)
-        t.send("\x03\x03")
-        for _ in range(20):
-            t.send("\x03")
-            t.read(0.05)
-        t.send("\x04")
-        self.assertIn(t.wait(), (-signal.SIGINT, 0))
-        self.assertTrue(t.restored())
-
     def test_interrupt_at_the_prompt_clears(self):
         t = self.chat()
         t.send("half a line")
