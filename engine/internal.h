@@ -15,6 +15,7 @@
 
 enum { ENGINE_EVENTS = 1024, ENGINE_BATCH = 16 }; /* unread tokens of a session: it waits for its reader then; rows of a step */
 
+_Static_assert((int)ENGINE_BATCH <= (int)STEP_ROWS, "a step takes a row of each");
 /* ENDED: the turn is over, its last event waits to be read. Changed by session_move alone. */
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
 struct session {

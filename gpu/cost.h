@@ -6,7 +6,7 @@
 #include "gpu/ops.h"
 #include "gpu/spec.h"
 
-struct cost_machine { /* rates as reached, not as advertised; 0: takes no time */
+struct cost_rates { /* rates as reached, not as advertised; 0: takes no time */
     double flops;      /* FLOP/s of linear operations and expert feed-forwards */
     double attn;       /* FLOP/s of attention */
     double bw;         /* bytes/s of device memory */
@@ -23,8 +23,8 @@ struct cost_work { /* what an operation asks for */
 };
 /* Routed experts: as many as n tokens are expected to choose, each read once; op_experts.ids is not looked at. */
 struct cost_work cost_work(enum op_code code, const union op_args *a);
-double cost_bw(const struct cost_machine *m, double rows);
+double cost_bw(const struct cost_rates *m, double rows);
 /* launch + the longer of arithmetic and memory */
-double cost_seconds(const struct cost_machine *m, enum op_code code, const union op_args *a);
+double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a);
 /* Pairs (query, key) that causal attention computes for n queries from q_pos0 on over n_keys keys from k_pos0 on. */
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window);

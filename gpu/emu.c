@@ -201,7 +201,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     if (g->host) g->spec.mem = g->spec.mem ? g->spec.mem : SIZE_MAX;
     else if (spec->is_virtual) virtual_defaults(&g->spec);
     else if (!g->spec.mem) g->spec.mem = (size_t)8 << 30;
-    g->machine = (struct cost_machine){g->spec.flops, g->spec.attn, g->spec.bw, g->spec.launch, {0}, {0}};
+    g->machine = (struct cost_rates){g->spec.flops, g->spec.attn, g->spec.bw, g->spec.launch, {0}, {0}};
     if (g->host) g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows;
     g->slowed = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
     g->base.info = (struct gpu_info){.rank = rank, .id = g->host ? GPU_HOST : spec->id[rank], .mem = g->spec.mem, .is_virtual = spec->is_virtual,

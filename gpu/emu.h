@@ -22,7 +22,7 @@ struct emu_link { /* one direction of the bus; seconds on the device's clock */
 struct emu {
     struct gpu base;
     struct gpu_spec spec;
-    struct cost_machine machine;
+    struct cost_rates machine;
     bool host;   /* the processor, in virtual time */
     bool slowed; /* real time, but operations last as long as the machine says */
     pthread_mutex_t lock; /* all below */

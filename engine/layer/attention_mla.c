@@ -8,6 +8,7 @@ static int cache(const struct config *c, struct cache_desc *out) {
 }
 
 bool block_expands(const struct config *c, int n) {
+    if (n <= OP_FEW) return false; /* a row there is the same in any company */
     /* Work a key and head: absorbed n * (2 * latent + rope); expanded latent * (nope + v) once, then n * (nope + rope + v). */
     double absorbed = (double)n * (2 * c->kv_lora + c->qk_rope), once = (double)c->kv_lora * (c->qk_nope + c->v_dim);
     return once + (double)n * (c->head_dim + c->v_dim) < absorbed;

@@ -69,7 +69,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     bool moe = c->layer[layer].moe, routed = moe && parts & PART_ROUTED;
     struct op_experts o = {.y = out, .x = w->xn, .shards = y->shards, .n = n, .hidden = c->hidden};
     struct expert_shards shared;
-    if (routed) o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
+    if (routed) o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.share = w->share, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && c->shared_gate) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without the routed ones the shared one's shards are the first */

@@ -31,6 +31,7 @@ struct work {
     float *weights;       /* [rows, topk] */
     float *shared_weight; /* [rows] */
     const uint8_t *late;  /* [n_experts] or NULL: as op_experts says; not owned */
+    float share;          /* as op_experts says */
     float *cos, *sin;     /* [rows, rope.dim / 2] */
     int32_t *pos, *tokens; /* [rows] */
     float *inv_freq;
@@ -46,7 +47,7 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 void work_close(struct work *w);
 size_t work_bytes(const struct config *c, int rows); /* what work_open takes */
 
-/* From n rows on, attention over MLA is cheaper with keys and values expanded than in absorbed form. Pure. */
+/* From n rows on, more than OP_FEW, attention over MLA is cheaper with keys and values expanded than in absorbed form. Pure. */
 bool block_expands(const struct config *c, int n);
 /* What attention over so many keys takes beside the workspace, at most. */
 size_t block_grown_bytes(const struct config *c, int keys);

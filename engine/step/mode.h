@@ -21,6 +21,8 @@ struct machine {
     struct cost_machine *cost;     /* this machine, corrected by what happened */
     struct cost_model *model;
     const struct split_policy *split;
+    struct gpu_stream *processor;  /* virtual time: where the processor's operations are enqueued (cpu is its executor); nothing is
+                                    * computed then, and no memory of the model read. NULL: they run when they are called */
     const char *trace;             /* file for the trace of a stream-loaded prefill; NULL: none */
     _Atomic uint64_t bytes_read;   /* of weights, since opening; written by the owner */
     uint64_t expert_bytes;         /* of one routed expert */

@@ -309,6 +309,12 @@ static int device_experts(struct blend *b) {
     return 0;
 }
 
+static int pairs_of(const struct blend *b, int from, int to) {
+    int sum = 0;
+    for (int i = from; i < to; i++) sum += b->experts[b->plan.queue[i]].rows;
+    return sum;
+}
+
 /* The processor's share: their sum goes to b->x, and from there to the device. */
 static int processor_share(struct blend *b, struct error *e) {
     struct step *s = b->s;
@@ -321,6 +327,7 @@ static int processor_share(struct blend *b, struct error *e) {
         TRY(processor_weights(s->m, &w, b->layer, b->n, e));
     }
     s->m->cpu->cancel = s->cancel;
+    w.share = (float)pairs_of(b, b->plan.begin[0], b->plan.begin[1]) / (float)(b->n * s->c->topk);
     TRY(block_experts(s->m->cpu, s->c, place_layer(s->m->place, s->m->w, b->layer), b->layer, &w, PART_ROUTED, b->x, b->n));
     if (s->processor) {
         TRY(gpu_number_write(b->answered, ++b->n_answered, s->processor));

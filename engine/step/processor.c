@@ -37,7 +37,7 @@ int processor_begin(struct machine *m, struct work *w, int n, const _Atomic int 
     const struct config *c = &m->w->config;
     m->cpu->cancel = cancel;
     *w->bad = -1;
-    memcpy(w->inv_freq, m->w->inv_freq, (size_t)(c->rope.dim / 2) * sizeof(float));
+    if (!m->processor) memcpy(w->inv_freq, m->w->inv_freq, (size_t)(c->rope.dim / 2) * sizeof(float));
     int rc = block_embed(m->cpu, m->w, w, n);
     if (!rc) rc = block_rope(m->cpu, c, w, m->w->rope_mscale, n);
     return rc ? op_error(rc, e) : 0;
@@ -48,13 +48,14 @@ int processor_half(struct machine *m, struct work *w, const struct span *spans, 
     const struct layer *y = place_layer(m->place, m->w, layer);
     int rc = cancel && atomic_load(cancel) ? ERR_CANCELLED : 0;
     m->cpu->cancel = cancel;
-    if (!rc && scan_dense(&m->scan, layer, e)) return e->code;
+    if (!rc && !m->processor && scan_dense(&m->scan, layer, e)) return e->code;
     if (!rc) rc = block_attention(m->cpu, c, y, layer, w, spans, n_spans, n);
     if (!rc) rc = block_route(m->cpu, c, y, layer, w, n);
     return rc ? op_error(rc, e) : 0;
 }
 
 int processor_weights(struct machine *m, struct work *w, int layer, int n, struct error *e) {
+    if (m->processor) return 0;
     if (m->fetch) read_ahead(m, w, layer, n);
     int rc = scan_experts(&m->scan, layer, w->ids, n * m->w->config.topk, e);
     if (!rc) count_bytes(m, w, n);

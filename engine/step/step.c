@@ -28,6 +28,11 @@ static size_t row_bytes(const struct step *s, int n) { return (size_t)n * (size_
 
 static int arrive(struct step_device *d, struct step_micro *m) { return gpu_number_write(m->arrived, ++m->n_arrived, d->main); }
 
+static int await_rows(struct step *s, struct step_micro *m) {
+    if (s->processor) return gpu_number_wait(m->arrived, ++m->n_awaited, s->processor);
+    return gpu_number_await(m->arrived, ++m->n_awaited, s->cancel);
+}
+
 /* The attention half of a layer; what the processor needs for the experts goes to host memory, then the shared expert. */
 static int device_attention(struct step *s, struct step_micro *m, int layer, int total) {
     struct step_device *d = step_device_of(s, layer);
@@ -81,6 +86,10 @@ static int device_go(struct step *s, struct step_micro *m, int after, int total)
 
 /* Rows, positions and an empty mark of what is not finite. */
 static int device_begin(struct step *s, struct step_micro *m) {
+    if (s->processor && m->n_dev) { /* else the embedding is there already */
+        TRY(gpu_number_write(m->answered, ++m->n_answered, s->processor));
+        TRY(gpu_number_wait(m->answered, ++m->n_wanted, s->dev[0].main));
+    }
     for (int i = 0; i < s->n_dev && m->n_dev; i++) {
         struct step_device *d = &s->dev[i];
         struct work *w = work_of(d, m);
@@ -94,10 +103,6 @@ static int device_begin(struct step *s, struct step_micro *m) {
 
 /* --- The processor: its rows' attention half, everybody's experts -------------------------------------------------------------- */
 
-static int await_rows(struct step *s, struct step_micro *m) {
-    if (s->processor) return gpu_number_wait(m->arrived, ++m->n_awaited, s->processor);
-    return gpu_number_await(m->arrived, ++m->n_awaited, s->cancel);
-}
 static int answer(struct step *s, struct step_micro *m) {
     if (s->processor) return gpu_number_write(m->answered, ++m->n_answered, s->processor);
     gpu_number_set(m->answered, ++m->n_answered);
@@ -145,7 +150,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
             for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the step tells */
         }
     }
-    if (!s->processor) TRY(processor_weights(s->m, w, layer, m->n, e));
+    TRY(processor_weights(s->m, w, layer, m->n, e));
     if (!first) return block_experts(s->m->cpu, s->c, y, layer, w, PART_BOTH, w->x, m->n);
     TRY(block_experts(s->m->cpu, s->c, y, layer, w, PART_ROUTED, w->x, m->n));
     if (first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
@@ -221,7 +226,11 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
         for (int k = 0; k < s->n_micros; k++)
             if (s->micro[k].n_dev) TRY(gpu_copy(d->main, (void *)&s->bad[i * STEP_MICROS + k], (const void *)d->work[k].bad, 4, GPU_D2H));
     }
-    for (int i = 0; i < s->n_dev && any_on_device(s); i++) TRY(gpu_stream_sync(s->dev[i].main));
+    for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
+        if (s->processor) TRY(arrive(&s->dev[i], &s->micro[0])); /* what follows the step does so on every clock */
+        if (s->processor) TRY(await_rows(s, &s->micro[0]));
+        TRY(gpu_stream_sync(s->dev[i].main));
+    }
     return 0;
 }
 
@@ -383,6 +392,7 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     s->c = &m->w->config;
     pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
+    s->processor = m->processor;
     int rc = step_rows_plan(s, e);
     if (!rc && m->gpus && !m->gpus->lost) rc = step_devices_open(s, e);
     if (!rc) rc = step_processor_open(s, e);

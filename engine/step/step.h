@@ -8,7 +8,7 @@
  * their experts are added. Sums have one order wherever they are made, so a row's text is the same in any company and any cut. */
 #include "engine/step/mode.h"
 
-enum { STEP_ROWS = 32, STEP_MICROS = 2 }; /* rows of a step; parts it may be cut into */
+enum { STEP_ROWS = OP_FEW, STEP_MICROS = 2 }; /* rows of a step: as many as have the same bits in any company; parts it may be cut into */
 enum step_cut { STEP_CPU, STEP_HYBRID, STEP_DUAL };
 
 struct step_span { /* n tokens of one session at positions pos .. pos + n - 1; the cache holds all before them */

@@ -90,7 +90,7 @@ static void costs(void) {
                             return;
                         }
                     }
-    struct cost_machine m = {.flops = 1e12, .bw = 1e9, .launch = 1e-6};
+    struct cost_rates m = {.flops = 1e12, .bw = 1e9, .launch = 1e-6};
     union op_args a = {.add = {.n = 1000, .m = 1000}};
     CHECK(fabs(cost_seconds(&m, OP_ADD, &a) - (1e-6 + 12e6 / 1e9)) < 1e-12);
 }
