@@ -165,6 +165,8 @@ void app_engine_params(struct app *a, struct engine_params *p) {
 int app_open_engine(struct app *a, struct error *e) {
     struct engine_params p;
     app_engine_params(a, &p);
+    char kept[PATHS_MAX]; /* without a home nothing is kept, and nothing measured */
+    if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0})) *strrchr(kept, '/') = 0, p.machine = kept;
     begin(a);
     int rc = engine_open(&a->engine, &p, e);
     progress_clear();

@@ -7,6 +7,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
+#include "engine/sched/calibrate.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
 
@@ -52,15 +53,25 @@ static int read_nodes(struct engine *e, struct error *err) {
     return rc;
 }
 
-/* Nobody measured this machine: a guess, which use corrects. */
-static void know_machine(struct engine *e, enum cpu_level level) {
+/* Speeds of this machine, for the choices between modes: measured once where cards are to be chosen for, which takes seconds;
+ * else, and for emulated devices, assumed. Use corrects them. */
+static void know_machine(struct engine *e, enum cpu_level level, struct error *err) {
     const struct gpu_set *g = e->machine.gpus;
     const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
     const struct layer *last = &e->weights.layers[e->weights.config.n_layers - 1];
     enum dtype experts = (enum dtype)(last->experts ? last->experts[0].gate.dtype : last->dense.gate.dtype);
-    cost_guess(&e->cost, e->info.threads, (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
-    e->cost.deterministic = e->params.deterministic;
+    bool measure = g && !g->spec.emu && e->params.machine && (e->params.prefill == PREFILL_AUTO || e->params.decode == DECODE_AUTO);
+    int rc = 0;
     cost_model_of(&e->model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
+    if (measure)
+        rc = calibrate(&e->cost, &(struct calibrate_options){.cpu = e->machine.cpu, .threads = pool_threads(e->pool), .gpu = g->gpu, .n_gpus = g->n, .gpus = e->params.gpus,
+                                                             .dir = e->params.machine}, err);
+    if (rc) {
+        log_say(LOG_WARN, "this machine could not be measured: %s; its speeds are assumed", err->text);
+        *err = (struct error){0};
+    }
+    if (rc || !measure) cost_guess(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
+    e->cost.deterministic = e->params.deterministic;
 }
 
 static int open_machine(struct engine *e, struct error *err) {
@@ -111,7 +122,7 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.expert_bytes = moe && c->n_experts ? e->weights.bytes_routed / (uint64_t)moe / (uint64_t)c->n_experts : 0;
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
-    know_machine(e, level);
+    know_machine(e, level, err);
     if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
     if (e->params.prefill == PREFILL_BLEND && step_resident_layers(e->machine.step) < c->n_layers)
         return error_set(err, ERR_MEMORY, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));

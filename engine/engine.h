@@ -25,6 +25,7 @@ struct engine_params { /* zero-initialised: everything by itself */
     const char *trace;      /* file for a Chrome trace of a stream-loaded prefill; NULL: none */
     enum prefill_mode prefill;
     enum decode_mode decode;
+    const char *machine;    /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */
     const char *split;      /* who computes which expert: a policy of sched/split.h; NULL: the best by cost */
     bool deterministic;     /* decisions by the table alone, never by what was measured in use */
     bool force;             /* go on where memory seems too little */
