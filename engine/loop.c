@@ -244,6 +244,11 @@ static void prefill(struct engine *e) {
     int rc;
     if (!e->mode) rc = begin_turn(e, &err);
     else if ((rc = e->mode->advance(&e->machine, &e->job, &err)) != PREFILL_MORE) e->mode->close(&e->machine, &e->job);
+    if (rc == ERR_MEMORY && (e->mode == &mode_slp || e->mode == &mode_dslp) && step_yield(e->machine.step)) { /* what is resident makes room */
+        log_say(LOG_INFO, "%s prefill: %s; what answers need there makes room until the prompt is read", e->mode->name, err.text);
+        err = (struct error){0};
+        rc = begin(e, e->mode, &err);
+    }
     if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->mode != &mode_cpu) { /* the device cannot; the processor can */
         log_say(LOG_WARN, "%s prefill: %s; reading the prompt on the processor instead", e->mode->name, err.text);
         snprintf(s->stats.why, sizeof s->stats.why, "%s failed: %.200s", e->mode->name, err.text);
@@ -259,6 +264,7 @@ static void prefill(struct engine *e) {
         for (int i = 0; i < 4; i++)
             if (e->mode == modes[i]) cost_observe(&e->cost, &e->cost.seen[COST_PREFILL_CPU + i], e->job.n, e->expected, e->mode == &mode_cpu ? e->worked : clock_now() - e->begun);
     }
+    step_back(e->machine.step);
     e->mode = NULL;
     s->stats.prefill_s = clock_now() - e->begun;
     s->n_kv += e->job.complete;

@@ -59,6 +59,7 @@ struct step {
     struct step_device dev[GPU_MAX];
     int n_dev, n_resident;        /* devices that hold layers; these are [0, n_resident) */
     bool loaded;                  /* their weights are there */
+    bool away;                    /* they made room for a prefill that runs */
     uint64_t again;               /* the step that tries to load them again */
     char why[256];                /* resident.h */
     struct step_micro micro[STEP_MICROS];

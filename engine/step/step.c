@@ -330,6 +330,7 @@ static int cut(struct step *s, enum step_cut how, const struct step_span *spans,
 }
 
 static int run(struct step *s, enum step_cut how, struct step_span *spans, int n_spans, struct error *e) {
+    if (s->away) how = STEP_CPU;
     if (how != STEP_CPU && s->n_dev && !s->loaded) {
         int rc = s->clock >= s->again ? step_load(s, e) : ERR_MEMORY;
         if (rc && rc != ERR_MEMORY) return rc;
@@ -381,6 +382,14 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
 }
 
 enum step_cut step_ran(const struct step *s) { return s->ran; }
+bool step_yield(struct step *s) {
+    if (s->away || (!s->loaded && !s->mirrors)) return false;
+    while (s->mirrors) step_mirror_drop(s, s->mirrors);
+    step_unload(s);
+    return s->away = true;
+}
+void step_back(struct step *s) { s->away = false; }
+
 int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
 

@@ -31,6 +31,10 @@ enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_
 /* Host rows of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
 void step_rewind(struct step *s, const struct kv *kv, int pos);
 void step_forget(struct step *s, const struct kv *kv);
+/* A prefill needs the devices' memory: resident weights and caches go, and steps run on the processor until step_back. False when
+ * there was nothing to give. */
+bool step_yield(struct step *s);
+void step_back(struct step *s);
 /* Layers [0, n) whose attention halves run on devices, and why so many, in one sentence. */
 int step_resident_layers(const struct step *s);
 const char *step_resident(const struct step *s);
