@@ -29,6 +29,14 @@ static void penalty_moves_the_choice(void **st) {
     assert_int_equal(draw((struct sampling){.repeat_penalty = 1.1f}, one, 1, 0), 3);
 }
 
+static void penalty_lowers_negative_logits(void **st) {
+    float logits[V] = {-1.0f, -1.5f, -9, -9, -9, -9};
+    struct sample_item scratch[V];
+    int32_t seen[] = {0};
+    struct sampling s = {.repeat_penalty = 2};
+    assert_int_equal(sample_token(logits, V, &s, seen, 1, 0, scratch), 1); /* -2 against -1.5 */
+}
+
 static void count(struct sampling s, int n, int *hits) {
     memset(hits, 0, V * sizeof *hits);
     for (int i = 0; i < n; i++) hits[draw(s, NULL, 0, (uint64_t)i)]++;
@@ -193,7 +201,7 @@ static void without_numbers_the_first_is_taken(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie), cmocka_unit_test(penalty_moves_the_choice),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie), cmocka_unit_test(penalty_moves_the_choice), cmocka_unit_test(penalty_lowers_negative_logits),
                                        cmocka_unit_test(frequencies_follow_softmax), cmocka_unit_test(each_knob_cuts),
                                        cmocka_unit_test(same_seed_same_token), cmocka_unit_test(selection_is_what_sorting_gives),
                                        cmocka_unit_test(selection_is_faster_than_sorting),
