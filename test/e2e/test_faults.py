@@ -71,7 +71,14 @@ def logits_once(good, tmp):
 
 def only_the_guilty(good, tmp):
     """A token that only one of three answers draws has a damaged embedding: the other two are answered as ever."""
-    prompts = ["one", "other words", "and a third"]
+    prompts, drawn = [], []
+    for word in (f"word {i}" for i in range(60)): # ids over 257 have no text, and end an answer
+        got = json.loads(run(good, "--tokens", ids((word + "\n").encode()), "-n", "12", "--temp", "0", "--cpu", "scalar", "--ids")[1])
+        if len(prompts) < 3 and len(got) == 12 and max(got) < 258 and got not in drawn:
+            prompts.append(word)
+            drawn.append(got)
+        if len(prompts) == 3:
+            break
     lines = os.path.join(tmp, "prompts.jsonl")
     with open(lines, "w") as f:
         for p in prompts:
@@ -86,9 +93,6 @@ def only_the_guilty(good, tmp):
     check(rc == 0 and len(want) == 3, "three prompts are answered", err)
     texts = [w.get("text", "") for w in want]
     check(len(set(texts)) == 3 and all(texts), "they differ", texts)
-    drawn = []
-    for p in prompts:
-        drawn.append(json.loads(run(good, "--tokens", ids((p + "\n").encode()), "-n", "12", "--temp", "0", "--cpu", "scalar", "--ids")[1]))
     for guilty in range(3):
         others = {t for i in range(3) if i != guilty for t in drawn[i]}
         typed = {b for p in prompts for b in (p + "\n").encode()}
