@@ -7,7 +7,6 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
-#include "engine/sched/calibrate.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
 
@@ -53,25 +52,16 @@ static int read_nodes(struct engine *e, struct error *err) {
     return rc;
 }
 
-/* Speeds of this machine, for the choices between modes: measured once where cards are to be chosen for, which takes seconds;
- * else, and for emulated devices, assumed. Use corrects them. */
-static void know_machine(struct engine *e, enum cpu_level level, struct error *err) {
+/* Speeds of this machine, for the choices between modes: assumed, until machine_measure; use corrects them. */
+static void assume_machine(struct engine *e, enum cpu_level level) {
     const struct gpu_set *g = e->machine.gpus;
     const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
     const struct layer *last = &e->weights.layers[e->weights.config.n_layers - 1];
     enum dtype experts = (enum dtype)(last->experts ? last->experts[0].gate.dtype : last->dense.gate.dtype);
-    bool measure = g && !g->spec.emu && e->params.machine && (e->params.prefill == PREFILL_AUTO || e->params.decode == DECODE_AUTO);
-    int rc = 0;
     cost_model_of(&e->model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
-    if (measure)
-        rc = calibrate(&e->cost, &(struct calibrate_options){.cpu = e->machine.cpu, .threads = pool_threads(e->pool), .gpu = g->gpu, .n_gpus = g->n, .gpus = e->params.gpus,
-                                                             .dir = e->params.machine}, err);
-    if (rc) {
-        log_say(LOG_WARN, "this machine could not be measured: %s; its speeds are assumed", err->text);
-        *err = (struct error){0};
-    }
-    if (rc || !measure) cost_guess(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
+    cost_guess(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
     e->cost.deterministic = e->params.deterministic;
+    e->measured = !g || g->spec.emu || !e->params.machine; /* nothing to choose between; speeds that are given; nowhere to keep them */
 }
 
 static int open_machine(struct engine *e, struct error *err) {
@@ -117,12 +107,10 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.cost = &e->cost;
     e->machine.model = &e->model;
     e->machine.split = e->params.split ? split_find(e->params.split) : &split_policies[0];
-    int moe = 0;
-    for (int i = 0; i < c->n_layers; i++) moe += c->layer[i].moe;
-    e->machine.expert_bytes = moe && c->n_experts ? e->weights.bytes_routed / (uint64_t)moe / (uint64_t)c->n_experts : 0;
+    e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
-    know_machine(e, level, err);
+    assume_machine(e, level);
     if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
     if (e->params.prefill == PREFILL_BLEND && step_resident_layers(e->machine.step) < c->n_layers)
         return error_set(err, ERR_MEMORY, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
@@ -143,6 +131,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     mem_prefer_huge(p->hugepages);
     int rc = engine_check_modes(p, err);
     e->dir = mem_strdup(p->dir);
+    if (p->machine) e->params.machine = e->measurements = mem_strdup(p->machine);
     e->name = last_part(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
     if (!rc) rc = weights_open(&e->weights, p->dir, p->force, err);
@@ -216,6 +205,7 @@ void engine_close(struct engine **ep) {
     mem_free(e->scratch);
     mem_free(e->eos);
     mem_free(e->dir);
+    mem_free(e->measurements);
     mem_free(e->name);
     mem_free(e);
 }

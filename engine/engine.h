@@ -112,7 +112,7 @@ struct turn_stats {
     uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
     const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
     /* --explain: why these modes, a line each, and what was expected of them; 0 where nothing was */
-    char why[256], decode_why[200];
+    char why[256], decode_why[400];
     double prefill_expected_s, step_expected_s, step_s; /* a step: of the last one that it took part in */
 };
 struct event {

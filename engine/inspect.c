@@ -37,21 +37,25 @@ static void put_skipped(struct buf *b, const struct checkpoint *f) {
 }
 
 /* The devices that would be used; as when opening, those that cannot be opened are left out with a warning. */
-static int put_devices(struct buf *b, const struct engine_params *p, struct error *e) {
-    struct gpu_set *set = NULL;
-    int rc = gpu_set_open(&set, p->gpus, NULL, e);
-    if (rc == ERR_RUNTIME && p->prefill != PREFILL_SLP && p->prefill != PREFILL_DSLP) {
+/* The devices, and what of the model would lie on them while sessions answer. */
+static int put_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
+    struct machine m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
+    int rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
+    if (rc == ERR_RUNTIME && p->prefill <= PREFILL_CPU && p->decode <= DECODE_CPU) {
         log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);
         *e = (struct error){0};
         rc = 0;
     }
-    for (int i = 0; set && i < set->n; i++) {
-        const struct gpu_info *g = gpu_info(set->gpu[i]);
+    for (int i = 0; m.gpus && i < m.gpus->n; i++) {
+        const struct gpu_info *g = gpu_info(m.gpus->gpu[i]);
         buf_fmt(b, "%s{\"name\":", i ? "," : "");
         json_quote(b, g->name, strlen(g->name));
-        buf_fmt(b, ",\"backend\":\"%s\",\"bytes\":%zu,\"free\":%zu}", g->backend, g->mem, gpu_mem_free(set->gpu[i]));
+        buf_fmt(b, ",\"backend\":\"%s\",\"bytes\":%zu,\"free\":%zu}", g->backend, g->mem, gpu_mem_free(m.gpus->gpu[i]));
     }
-    gpu_set_close(&set);
+    if (!rc) rc = step_open(&m.step, &m, kv, e);
+    buf_fmt(b, "],\"resident\":\"%s\"", rc ? "" : step_resident(m.step));
+    step_close(&m.step);
+    gpu_set_close(&m.gpus);
     return rc;
 }
 
@@ -95,8 +99,8 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp);
     put_skipped(b, &w.files);
     buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[", cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
-    rc = put_devices(b, p, e);
-    buf_str(b, "]}}");
+    rc = put_devices(b, p, &w, kv, e);
+    buf_str(b, "}}");
     weights_close(&w);
     if (rc) return rc;
     return b->failed ? error_set(e, ERR_MEMORY, "no memory for the report") : 0;

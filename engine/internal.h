@@ -58,7 +58,8 @@ struct engine {
     struct cost_machine cost;    /* this machine, corrected by what happened */
     struct cost_model model;
     struct work prefill_work, guess_work;
-    char *dir, *name;
+    char *dir, *name, *measurements; /* params.machine */
+    bool measured;               /* cost is, or need not be */
     int32_t *eos;
     float *logits;               /* [vocab] of the prefill's last position */
     struct sample_item *scratch; /* [vocab] */
@@ -81,7 +82,7 @@ struct engine {
     double last_decode;          /* when a session last answered; 0: never */
     enum step_cut cut;           /* of the next step, as the policy has it */
     double step_expected;        /* seconds of it */
-    char decode_why[200];
+    char decode_why[400];
     double balance;              /* seconds that decoders had more than the prefill beside them */
 };
 

@@ -10,6 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/internal.h"
+#include "engine/sched/calibrate.h"
 
 /* --- Work of other threads --------------------------------------------------------------------------------------------------- */
 
@@ -133,7 +134,7 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
     policy_step(&m, &in, &out);
     e->cut = cuts[out.mode];
     e->step_expected = out.seconds[out.mode];
-    if (strcmp(e->decode_why, out.why)) snprintf(e->decode_why, sizeof e->decode_why, "%s", out.why);
+    snprintf(e->decode_why, sizeof e->decode_why, "%s; on devices: %s", out.why, step_resident(e->machine.step));
     return out.batch < n ? out.batch : n;
 }
 
@@ -297,6 +298,22 @@ static void next_prefill(struct engine *e) {
     if (first) session_move(first, SESSION_PREFILL);
 }
 
+/* Cards are to be chosen for, for the first time: takes seconds where what was measured before is not kept. */
+static void measure(struct engine *e) {
+    struct gpu_set *g = e->machine.gpus;
+    struct error err = {0};
+    struct cost_machine found;
+    e->measured = true;
+    e->machine.cpu->cancel = &e->closing;
+    if (calibrate(&found, &(struct calibrate_options){.cpu = e->machine.cpu, .threads = e->info.threads, .gpu = g->gpu, .n_gpus = g->n, .gpus = e->params.gpus,
+                                                      .dir = e->params.machine, .cancel = &e->closing}, &err)) {
+        log_say(LOG_WARN, "this machine could not be measured: %s; its speeds are assumed", err.text);
+        return;
+    }
+    found.deterministic = e->params.deterministic;
+    e->cost = found;
+}
+
 /* False when the engine closes and nothing is left to be done. */
 static bool go_round(struct engine *e) {
     struct session *batch[ENGINE_BATCH];
@@ -305,6 +322,11 @@ static bool go_round(struct engine *e) {
     next_prefill(e);
     int n = pick(e, batch);
     struct piece *piece = e->pieces;
+    if (!e->measured && !e->mode && ((n && e->params.decode == DECODE_AUTO) || (e->reading && e->params.prefill == PREFILL_AUTO))) {
+        pthread_mutex_unlock(&e->lock);
+        measure(e);
+        return true;
+    }
     bool other = piece || prefill_ready(e), steps = n && !(other && e->balance > 0);
     if (steps) {
         n = plan_step(e, batch, n);

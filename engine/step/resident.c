@@ -21,7 +21,7 @@ void resident_choose(const struct resident_in *in, struct resident_out *out) {
         if (l == in->n_layers && used + in->head <= room) out->head = i;
     }
     if (!l) out->n = 0;
-    if (!in->n_devices) snprintf(out->why, sizeof out->why, "no device");
+    if (!in->n_devices) snprintf(out->why, sizeof out->why, "nothing, there are none");
     else if (l == in->n_layers && out->head >= 0)
         snprintf(out->why, sizeof out->why, "attention, dense parts and head of all %d layers on %d of %d devices (%zu MB)", l, out->n, in->n_devices, need >> 20);
     else

@@ -4,6 +4,7 @@
  * other's attention; without devices the processor does both. */
 #include "engine/step/step.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/log.h"
@@ -282,6 +283,11 @@ static int settle(struct step *s, struct error *e) {
     return s->n_dev ? step_numbers_open(s, e) : 0;
 }
 
+static void leave_devices(struct step *s) {
+    for (int i = 0; i < s->n_dev; i++) s->m->gpus->lost |= gpu_clear(s->dev[i].g, &(struct error){0}) != 0;
+    step_devices_close(s);
+}
+
 /* --- Cutting -------------------------------------------------------------------------------------------------------------------- */
 
 static void add_span(struct step *s, struct step_micro *m, const struct step_span *from, int source, const struct step_mirror *copy) {
@@ -372,8 +378,7 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
         log_say(LOG_WARN, "%s; sessions decode on the processor from here on", device.text);
         settle(s, &(struct error){0});
         step_processor_close(s);
-        for (int i = 0; i < s->n_dev; i++) s->m->gpus->lost |= gpu_clear(s->dev[i].g, &(struct error){0}) != 0;
-        step_devices_close(s);
+        leave_devices(s);
         *e = (struct error){0};
         rc = step_processor_open(s, e);
         if (!rc && (rc = run(s, STEP_CPU, spans, n_spans, e)) && !e->code) op_error(rc, e);
@@ -393,6 +398,17 @@ void step_back(struct step *s) { s->away = false; }
 int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
 
+/* A device that cannot is said and left to prefills. */
+static int open_devices(struct step *s, struct error *e) {
+    int rc = step_devices_open(s, e);
+    if (rc != ERR_MEMORY && rc != ERR_RUNTIME) return rc;
+    snprintf(s->why, sizeof s->why, "nothing: %.200s", e->text);
+    log_say(LOG_WARN, "sessions decode on the processor: %s", e->text);
+    leave_devices(s);
+    *e = (struct error){0};
+    return 0;
+}
+
 int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {
     struct step *s = mem_calloc(1, sizeof *s);
     *out = NULL;
@@ -402,8 +418,9 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
     s->processor = m->processor;
+    memcpy(s->why, "nothing, there are none", sizeof "nothing, there are none");
     int rc = step_rows_plan(s, e);
-    if (!rc && m->gpus && !m->gpus->lost) rc = step_devices_open(s, e);
+    if (!rc && m->gpus && !m->gpus->lost) rc = open_devices(s, e);
     if (!rc) rc = step_processor_open(s, e);
     *out = s;
     if (rc) step_close(out);

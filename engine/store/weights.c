@@ -243,6 +243,12 @@ void weights_close(struct weights *w) {
     *w = (struct weights){0};
 }
 
+size_t weights_expert_bytes(const struct weights *w) {
+    int moe = 0;
+    for (int i = 0; i < w->config.n_layers; i++) moe += w->config.layer[i].moe;
+    return moe && w->config.n_experts ? w->bytes_routed / (size_t)moe / (size_t)w->config.n_experts : 0;
+}
+
 size_t weights_token_bytes(const struct weights *w) {
     const struct config *c = &w->config;
     size_t routed = c->n_experts ? w->bytes_routed / (size_t)c->n_experts * (size_t)c->topk : 0;

@@ -26,4 +26,5 @@ void weights_close(struct weights *w);
 int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
 /* Routed, dense and head bytes that one token reads; its multiplications and additions in matrices, without the head. */
 size_t weights_token_bytes(const struct weights *w);
+size_t weights_expert_bytes(const struct weights *w); /* of one routed expert; 0: there are none */
 uint64_t weights_token_flops(const struct weights *w);

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import tiny
-from checks import check, end, run as run_binary
+from checks import HEARTH, check, end, run as run_binary
 
 ONE, TWO, INDEX, CONFIG = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json", "config.json"
 

@@ -237,12 +237,12 @@ class Repl(driver.Case):
     def test_continue_command(self):
         t = self.chat("-n", "6")
         self.ask(t, "hello", "limit of 6 tokens")
-        self.ask(t, "/continue", b"(?s)You sa.*limit of 6 tokens")
+        self.ask(t, "/continue", b"(?s)id: he.*limit of 6 tokens")
         t.send("/save kept\r")
         t.prompt(t.until("saved as kept"), "kept> ")
         with open(self.session_file("kept")) as f:
             messages = json.load(f)["body"]["messages"]
-        self.assertEqual([(m["role"], m["content"]) for m in messages], [("user", "hello"), ("assistant", "You saYou sa")])
+        self.assertEqual([(m["role"], m["content"]) for m in messages], [("user", "hello"), ("assistant", "You said: he")])
 
     def test_continue_while_thinking(self):
         """Cut in the middle of its reasoning: what follows is reasoning still, on the screen and on the disk."""
