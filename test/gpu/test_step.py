@@ -4,7 +4,7 @@
 formats of the KV cache; and the same seed gives the same text alone, in a batch, cut in two halves, and beside a prefill.
 
 usage: test_step.py HEARTH FIXTURES_DIR    without fixtures the built-in model alone"""
-import json, os, re, subprocess, sys, tempfile
+import array, json, os, re, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
 models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral") if os.path.isdir(os.path.join(fixtures, m))]
@@ -111,5 +111,44 @@ for model in models[:2]:
                 got, err = batch(model, prompts[:n], args)
                 check(got == alone[:n + 1] and not err, model, *args, n, "prompts together:", got, "alone:", alone[:n + 1], err)
     check(alone == batch(model, prompts, SCALAR)[0], model, "with and without devices")
+
+# --- Devices that fail at the nth copy, launch or allocation, or for good: the answer is whole, and one warning says so. What was
+# forced and cannot even be opened is an error. Of a prompt whose logits are asked for each position comes once.
+def fault(gpus, kind, n, args):
+    """Whether the device failed at all."""
+    rank = "@1" if gpus.startswith("emu:2") and n % 2 else ""
+    rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", f"{gpus},fail={kind}:{n}{rank}", *args], 8)
+    said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
+    opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("--(decode|prefill) (hybrid|blend)", said[-1])
+    check(opening or not rc and out == want("ember:", 24, SCALAR) and len(said) <= 1, *args, "--gpus", gpus, f"fail={kind}:{n}{rank}", rc, out, err)
+    return bool(said)
+
+
+def logits(args):
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "logits")
+        rc, out, err = run("--tokens", ",".join(str((i * 37 + 11) % 250) for i in range(24)), "--logits-out", name, *SCALAR, *args)
+        return rc, len(err.splitlines()), array.array("f", open(name, "rb").read()) if not rc else [], err
+
+
+def close(a, b):
+    return len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) <= 1e-4 * max(map(abs, a))
+
+
+wants["ember:", 24, tuple(SCALAR)] = ids("ember:", 24, SCALAR, 8)
+right = logits([])[2]
+for gpus, args in (("emu:1,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]), ("emu:2,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]),
+                   ("emu:1,cpu=scalar", ["--prefill", "blend", "--decode", "hybrid"])):
+    for kind in ("copy", "launch", "alloc", "die"):
+        n, clean = 3, 0
+        while clean < 2:
+            clean = 0 if fault(gpus, kind, n, args) else clean + 1
+            n += 11 if n < 50 else 97
+for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 100), ("alloc", 110), ("die", 300)):
+    rc, warnings, got, err = logits(["--gpus", f"emu:1,cpu=scalar,fail={kind}:{n}", "--prefill", "blend"])
+    check(not rc and warnings == 1 and close(right, got), "logits of a blended prefill that fails at", kind, n, rc, len(got), err)
+for kind in ("alloc:2", "die:2", "alloc:30"):  # nothing is forced: a device that cannot be opened is left alone
+    rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=" + kind], 8)
+    check(not rc and out == want("ember:", 24, SCALAR) and err.count("sessions decode on the processor") == 1, "opening with", kind, rc, err)
 print(f"{ran} cases, {failed} failed")
 sys.exit(failed != 0)
