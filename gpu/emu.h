@@ -82,6 +82,7 @@ struct emu_stream {
     pthread_cond_t more, room; /* work came; a place fell free, or all is done */
     struct emu_cmd *queue;     /* [EMU_QUEUE] */
     uint64_t head, tail;       /* run, enqueued */
+    _Atomic int failed;        /* it dropped work of a device that failed; stays when the device is cleared by others */
     double t;                  /* virtual clock; the thread's own */
     struct pool *pool;         /* opened by the first operation; the thread's own */
     struct exec *cpu;
@@ -108,7 +109,7 @@ int emu_event_sync(struct gpu_event *ev);
 bool emu_event_done(struct gpu_event *ev);
 double emu_event_time(struct gpu_event *ev);
 /* emu_stream.c */
-bool emu_drops(const struct emu_stream *s);                             /* cancelled, or its device has failed */
+bool emu_drops(struct emu_stream *s);                                   /* cancelled, or its device has failed */
 int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c);         /* 0, or why the stream will drop it */
 
 /* Computes one operation on CPU kernels. Returns 0 or what the kernel returned. */

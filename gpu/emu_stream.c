@@ -10,7 +10,12 @@
 #include "gpu/emu_number.h"
 
 static bool cancelled(const struct emu_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
-bool emu_drops(const struct emu_stream *s) { return cancelled(s) || emu_state(s->g); }
+/* Several streams of a device have several owners, and one may clear the device before another looks: what it dropped, it
+ * has dropped. */
+bool emu_drops(struct emu_stream *s) {
+    if (emu_state(s->g)) atomic_store(&s->failed, 1);
+    return cancelled(s) || atomic_load(&s->failed);
+}
 
 /* Real time: sleeps until the clock shows t; a cancel cuts it short. */
 static void sleep_until(const struct emu_stream *s, double t) {
@@ -206,7 +211,7 @@ static void *stream_thread(void *arg) {
     return NULL;
 }
 
-static int status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_state(s->g) ? ERR_RUNTIME : 0; }
+static int status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_state(s->g) || atomic_load(&s->failed) ? ERR_RUNTIME : 0; }
 
 static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
     pthread_mutex_lock(&s->lock);

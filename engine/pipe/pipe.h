@@ -10,7 +10,7 @@ struct gpu_set {
     struct gpu_spec spec;
     struct gpu *gpu[GPU_MAX];
     int n;
-    bool lost;              /* a device failed for good: prefill on the processor from then on */
+    _Atomic bool lost;      /* a device failed for good: prefill on the processor from then on */
     struct gpu_pin *pin;    /* pinning of the checkpoint's mappings, in the background */
 };
 /* list as --gpus. 0 with *s NULL for "none". Begins to pin the mapped weights. ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */

@@ -67,6 +67,7 @@ int step_load(struct step *s, struct error *e) {
 void step_unload(struct step *s) {
     for (int i = 0; i < s->n_dev; i++) {
         struct step_device *d = &s->dev[i];
+        if (d->main) gpu_stream_sync(d->main); /* a load that failed has copies on their way */
         for (int l = 0; l < s->c->n_layers && d->layer; l++) {
             gpu_free(d->g, d->layer[l].mem);
             d->layer[l].mem = NULL;
@@ -209,6 +210,7 @@ int step_processor_open(struct step *s, struct error *e) {
     if (!rc && !(s->logits = host_alloc(s, (size_t)STEP_ROWS * (size_t)s->c->vocab * 4, e))) rc = e->code;
     if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, step_rows_bytes(s, STEP_ROWS), e))) rc = e->code;
     if (!rc && s->n_dev && !(s->bad = host_alloc(s, GPU_MAX * STEP_MICROS * sizeof *s->bad, e))) rc = e->code;
+    if (rc) step_processor_close(s);
     return rc;
 }
 

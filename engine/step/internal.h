@@ -90,6 +90,9 @@ int step_numbers_open(struct step *s, struct error *e); /* anew: nothing may wai
 struct step_device *step_device_of(struct step *s, int layer); /* NULL: the processor */
 bool step_device_error(struct step *s, struct error *e); /* whether a device failed, and how */
 
+/* Goes on without devices from here on, for that reason, whether they failed or only their memory did. ERR_MEMORY. */
+int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
+
 /* mirror.c */
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), or NULL: no device memory left. */
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos, int end);

@@ -28,7 +28,7 @@ struct blend_slot { /* room for one expert's weights */
 
 struct blend {
     struct step *s;
-    struct step_device *d;
+    struct step_device *d;      /* d->main is NULL when steps have left the device in the meantime */
     struct gpu_stream *link;
     int at, n, rows, layer; /* the batch: tokens [at, at + n) of the job; at most `rows`; its next layer */
     struct work work;       /* on the device */
@@ -61,7 +61,7 @@ static void *work_alloc(void *ctx, size_t size) {
 }
 static void work_release(void *ctx, void *p) {
     struct blend *b = ctx;
-    gpu_stream_sync(b->d->main);
+    if (b->d->main) gpu_stream_sync(b->d->main);
     gpu_free(b->d->g, p);
 }
 
@@ -119,7 +119,7 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     if (b->answered) gpu_number_break(b->answered); /* whatever was under way ends */
     if (b->arrived) gpu_number_break(b->arrived);
     if (b->link) gpu_stream_sync(b->link);
-    gpu_stream_sync(b->d->main);
+    if (b->d->main) gpu_stream_sync(b->d->main);
     gpu_stream_close(&b->link);
     if (b->work.release) work_close(&b->work);
     for (int i = 0; i < b->n_slots; i++) {
@@ -135,6 +135,8 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     void *own[] = {b->slots, b->experts, b->expert_of, b->rows_of, b->logits, b};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     j->state = NULL;
+    struct error device = {0};
+    if (m->step->n_dev && gpu_error(g, &device)) step_leave(m->step, device.text, &device);
 }
 
 static int blend_open(struct machine *m, struct prefill_job *j, struct error *e) {
@@ -412,6 +414,7 @@ static int blend_advance(struct machine *m, struct prefill_job *j, struct error 
     b->s->cancel = j->cancel;
     b->s->clock++;
     if (j->cancel && atomic_load(j->cancel)) rc = ERR_CANCELLED;
+    if (!rc && !b->d->main) rc = error_set(e, ERR_RUNTIME, "the device failed in a step");
     if (!rc && !b->n) rc = begin_batch(b, j, e);
     if (!rc) rc = run_layer(b, j, e);
     if (!rc && ++b->layer == layers) rc = end_batch(b, j, e);

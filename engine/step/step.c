@@ -276,16 +276,23 @@ static int settle(struct step *s, struct error *e) {
         if (m->answered) gpu_number_break(m->answered);
         if (m->arrived) gpu_number_break(m->arrived);
     }
-    for (int i = 0; i < s->n_dev; i++) gpu_stream_sync(s->dev[i].main);
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].main) gpu_stream_sync(s->dev[i].main);
     for (int i = 0; i < s->n_dev; i++) atomic_store(&s->dev[i].stop, 0);
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
         if (m->used == s->clock) m->rows = 0; /* what was sent there may not have arrived */
     return s->n_dev ? step_numbers_open(s, e) : 0;
 }
 
-static void leave_devices(struct step *s) {
-    for (int i = 0; i < s->n_dev; i++) s->m->gpus->lost |= gpu_clear(s->dev[i].g, &(struct error){0}) != 0;
+int step_leave(struct step *s, const char *why, struct error *e) {
+    settle(s, &(struct error){0});
+    step_processor_close(s);
+    for (int i = 0; i < s->n_dev; i++)
+        if (gpu_clear(s->dev[i].g, &(struct error){0})) s->m->gpus->lost = true;
     step_devices_close(s);
+    snprintf(s->why, sizeof s->why, "%s", why);
+    *e = (struct error){0};
+    return step_processor_open(s, e);
 }
 
 /* --- Cutting -------------------------------------------------------------------------------------------------------------------- */
@@ -370,17 +377,15 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
     struct error device = {0};
     s->cancel = cancel;
     step_mirrors_reap(s);
-    int rc = run(s, how, spans, n_spans, e);
+    int rc = s->logits ? 0 : step_processor_open(s, e); /* no memory when devices were left */
+    if (!rc) rc = run(s, how, spans, n_spans, e);
     if (!rc) return 0;
     bool failed = s->n_dev && step_device_error(s, &device);
+    if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device, rc, "a device failed"); /* a prefill on it was first to see */
     if (!failed && !e->code) op_error(rc, e);
     if (s->n_dev && (failed || settle(s, &device))) {
         log_say(LOG_WARN, "%s; sessions decode on the processor from here on", device.text);
-        settle(s, &(struct error){0});
-        step_processor_close(s);
-        leave_devices(s);
-        *e = (struct error){0};
-        rc = step_processor_open(s, e);
+        rc = step_leave(s, device.text, e);
         if (!rc && (rc = run(s, STEP_CPU, spans, n_spans, e)) && !e->code) op_error(rc, e);
     }
     return rc;
@@ -398,17 +403,6 @@ void step_back(struct step *s) { s->away = false; }
 int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
 
-/* A device that cannot is said and left to prefills. */
-static int open_devices(struct step *s, struct error *e) {
-    int rc = step_devices_open(s, e);
-    if (rc != ERR_MEMORY && rc != ERR_RUNTIME) return rc;
-    snprintf(s->why, sizeof s->why, "nothing: %.200s", e->text);
-    log_say(LOG_WARN, "sessions decode on the processor: %s", e->text);
-    leave_devices(s);
-    *e = (struct error){0};
-    return 0;
-}
-
 int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {
     struct step *s = mem_calloc(1, sizeof *s);
     *out = NULL;
@@ -420,8 +414,14 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     s->processor = m->processor;
     memcpy(s->why, "nothing, there are none", sizeof "nothing, there are none");
     int rc = step_rows_plan(s, e);
-    if (!rc && m->gpus && !m->gpus->lost) rc = open_devices(s, e);
+    if (!rc && m->gpus && !m->gpus->lost) rc = step_devices_open(s, e);
     if (!rc) rc = step_processor_open(s, e);
+    if (rc && s->n_dev) { /* a device that fails already now: whoever forced steps on it learns why not */
+        struct error why = *e;
+        step_device_error(s, &why);
+        log_say(LOG_WARN, "%s; sessions decode on the processor", why.text);
+        rc = step_leave(s, why.text, e);
+    }
     *out = s;
     if (rc) step_close(out);
     return rc;

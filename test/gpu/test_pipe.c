@@ -98,7 +98,7 @@ static void faults(const char *kind, const struct setup *p, bool every, const st
         CHECK(t.end.kind == EVENT_DONE && same(&t, want), "%s: the next turn: %s", gpus, t.end.error.text);
         session_close(&s);
         engine_close(&e);
-        if ((!disturbed && n > 40) || failures > 10) break;
+        if ((!disturbed && n > 160) || failures > 10) break; /* what steps take of a device comes before, and is done without */
     }
     printf("%s,fail=%s:N%s, %d tokens: N up to %d, %d turns fell back\n", p->gpus, kind, p->rank, p->prompt, n, fell_back);
     fflush(stdout);

@@ -1,7 +1,9 @@
 /* Random schedules: requests of several sessions are submitted, cancelled, answered side by side, their sessions closed in the
  * middle, prefixes of the cache used again, devices lost; each answer must be the one that the same request gets alone.
  * Driven by test_schedules.py.
- * usage: schedules MODEL_DIR REQUESTS SEED [GPUS]    scalar level, whose sums do not depend on company */
+ * usage: schedules MODEL_DIR REQUESTS SEED [GPUS [PREFILL DECODE]]    scalar level, whose sums do not depend on company.
+ * PREFILL: slp or dslp where it is left out. DECODE: cpu where it is left out; with a device decoding too, a session's cache may
+ * lie on it or not, as there is room, and a turn that a device left in its middle goes on with the processor's numbers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,7 @@
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
+#include "engine/sched/policy.h"
 
 enum { KINDS = 24, FAMILIES = 5, SHARED = 14, MOST = 48, ANSWER = 10, SESSIONS = 20 };
 
@@ -36,10 +39,11 @@ static void die(const char *what, const char *why) {
     printf("FAIL %s: %s\n", what, why);
     exit(1);
 }
+static enum decode_mode decode_mode;
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
     struct engine *e;
     struct error err = {0};
-    if (engine_open(&e, &(struct engine_params){.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .prefill = mode, .context = 128}, &err)) die("open", err.text);
+    if (engine_open(&e, &(struct engine_params){.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .prefill = mode, .decode = gpus ? decode_mode : DECODE_CPU, .context = 128}, &err)) die("open", err.text);
     return e;
 }
 static struct event next(struct engine *e) {
@@ -77,7 +81,7 @@ static struct slot {
     int n, family; /* family that it must not ask next: what its cache holds depends on when it was cancelled; -1 none */
     bool running, cancelled;
 } slots[SESSIONS];
-static int wholes, cancelled, closed, reused, fell;
+static int wholes, cancelled, closed, reused, fell, on_devices;
 
 static bool begins(const struct slot *t, int which) { return !memcmp(t->got, t->kind->answer[which], (size_t)t->n * sizeof *t->got); }
 
@@ -97,6 +101,7 @@ static void take(struct engine *e, const struct event *ev) {
         if (session_busy(t->s)) die("a turn", "is over, but its session busy");
         wholes += ev->reason != DONE_CANCELLED, cancelled += ev->reason == DONE_CANCELLED;
         reused += ev->stats.cached_tokens > 0;
+        on_devices += strcmp(ev->stats.decode_mode, "cpu") != 0;
         fell += strstr(ev->stats.why, " failed: ") != NULL;
         t->running = false;
         return;
@@ -152,8 +157,9 @@ int main(int argc, char **argv) {
     int requests = atoi(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
     enum prefill_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
+    if (argc > 6) mode = (enum prefill_mode)policy_find(argv[5]), decode_mode = (enum decode_mode)policy_decode_find(argv[6]);
     answers_alone(NULL, PREFILL_CPU, 0);
-    answers_alone(gpus ? mode == PREFILL_SLP ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);
+    answers_alone(gpus ? gpus[4] == '1' ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);
     for (int i = 0; i < SESSIONS; i++) slots[i].family = -1;
     struct engine *e = open_engine(gpus, mode);
     double begin = clock_now();
@@ -164,7 +170,8 @@ int main(int argc, char **argv) {
             take(e, &ev);
         }
     engine_close(&e);
-    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d with a prefix in the cache, %d fell back\n", gpus ? gpus : "processor", requests, clock_now() - begin, wholes,
-           cancelled, closed, reused, fell);
+    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d with a prefix in the cache, %d fell back, %d on devices at their end\n", gpus ? gpus : "processor", requests, clock_now() - begin, wholes,
+           cancelled, closed, reused, fell, on_devices);
+    if (decode_mode && !on_devices && requests >= 100) die("devices", "never took part");
     return wholes > requests / 4 && (requests < 100 || (cancelled && closed && reused)) ? 0 : 1;
 }

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Answers made with the help of emulated devices are the processor's: attention halves on devices beside experts on the processor
+(--decode hybrid), prompts read by both (--prefill blend, every --split), whole models and as many layers as fit, all number
+formats of the KV cache; and the same seed gives the same text alone, in a batch, cut in two halves, and beside a prefill.
+
+usage: test_step.py HEARTH FIXTURES_DIR    without fixtures the built-in model alone"""
+import array, json, os, re, subprocess, sys, tempfile
+
+hearth, fixtures = sys.argv[1:3]
+models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral") if os.path.isdir(os.path.join(fixtures, m))]
+SCALAR = ["--cpu", "scalar", "--kv", "f32"]
+failed = ran = 0
+
+
+def run(*args):
+    p = subprocess.run([hearth, "--threads", "2", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+    return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
+
+
+def check(ok, what, *why):
+    global failed, ran
+    ran += 1
+    if not ok:
+        failed += 1
+        print("FAIL", what, *why)
+
+
+def ids(model, n_prompt, args, n=14):
+    prompt = ",".join(str((i * 37 + 11) % 250) for i in range(n_prompt))
+    return run("-m", model, "--tokens", prompt, "-n", str(n), "--temp", "0", "--ids", "--stats", "--explain", *args)
+
+
+wants = {}
+
+
+def want(model, n_prompt, base):
+    key = model, n_prompt, tuple(base)
+    if key not in wants:
+        wants[key] = ids(model, n_prompt, base)
+        assert not wants[key][0], wants[key]
+    return wants[key][1]
+
+
+def one(model, n_prompt, base, args, prefill, decode, layers=None):
+    """The ids are the processor's, and it ran as it was to run."""
+    text = want(model, n_prompt, base)
+    rc, out, err = ids(model, n_prompt, base + args)
+    ran_as = f"prefill {prefill}, decode {decode}"
+    check(not rc and out == text and ran_as in err and "instead" not in err, model, n_prompt, *base, *args, f"exit {rc}, {out!r} for {text!r}:", err)
+
+
+# --- Every family, every split, several devices
+for model in models:
+    for base, gpus in ((SCALAR, "emu:{},cpu=scalar"), ([], "emu:{}")):
+        for devices in (1, 2):
+            one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
+            one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual"], "cpu", "hybrid")  # a single session is not cut
+        one(model, 9, base, ["--gpus", gpus.format(2), "--prefill", "dslp", "--decode", "hybrid"], "dslp", "hybrid")
+        for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
+            one(model, 31, base, ["--gpus", gpus.format(1) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
+for kv in ("bf16", "fp8"):
+    for model in models[:2]:
+        for base, gpus in ((["--kv", kv, "--cpu", "scalar"], "emu:{},cpu=scalar"), (["--kv", kv], "emu:{}")):
+            one(model, 20, base, ["--gpus", gpus.format(2), "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
+            one(model, 20, base, ["--gpus", gpus.format(1), "--prefill", "blend", "--decode", "hybrid"], "blend", "hybrid")
+
+
+# --- Devices that hold some layers: the processor has the others
+def layers_of(model, gpus):
+    """Layers that devices hold, of how many; None where they hold none."""
+    rc, out, err = ids(model, 2, SCALAR + ["--gpus", gpus, "--decode", "hybrid", "--prefill", "cpu", "-v"], 2)
+    m = re.search(r"of (\d+) of (\d+) layers", err)
+    return m and (int(m[1]), int(m[2]))
+
+
+for model in models[:4]:
+    seen = set()
+    for devices in (1, 2):
+        for mem in range(1 << 20, 8 << 20, 1 << 18):
+            gpus = f"emu:{devices},cpu=scalar,mem={mem}"
+            part = layers_of(model, gpus)
+            if not part or not part[0] or (devices, part[0]) in seen:
+                continue
+            seen.add((devices, part[0]))
+            one(model, 9, SCALAR, ["--gpus", gpus, "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
+            rc, out, err = ids(model, 9, SCALAR + ["--gpus", gpus, "--prefill", "blend"])
+            check(rc and "needs one device for all layers" in err or part[0] == part[1], model, gpus, "--prefill blend on a part of the layers", rc, err)
+    check(len(seen) > 2, model, "only", seen, "numbers of layers were tried")
+
+
+# --- The same seed gives the same text
+def batch(model, prompts, args):
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "batch")
+        with open(name, "w") as f:
+            for i, p in prompts:
+                f.write(json.dumps({"prompt": p, "seed": i, "temperature": 1, "max_tokens": 12 + i % 9}) + "\n")
+        rc, out, err = run("-m", model, "--raw", "--batch", name, *args)
+    lines = [json.loads(line) for line in out.splitlines()]
+    return [rc] + [(j["text"], j["usage"]["answer_tokens"]) for j in lines], err
+
+
+for model in models[:2]:
+    prompts = [(i, "How do I " + "list files in a directory? " * (i * 7 % 5) + str(i)) for i in range(8)]
+    for gpus, modes in (("emu:1,cpu=scalar", [("hybrid", "cpu"), ("dual", "cpu"), ("dual", "blend"), ("dual", "slp")]),
+                        ("emu:2,cpu=scalar", [("hybrid", "dslp"), ("dual", "blend")])):
+        for decode, prefill in modes:
+            args = SCALAR + ["--gpus", gpus, "--decode", decode, "--prefill", prefill]
+            alone = [0] + [batch(model, [p], args)[0][1] for p in prompts]
+            for n in (8, 2):
+                got, err = batch(model, prompts[:n], args)
+                check(got == alone[:n + 1] and not err, model, *args, n, "prompts together:", got, "alone:", alone[:n + 1], err)
+    check(alone == batch(model, prompts, SCALAR)[0], model, "with and without devices")
+
+# --- Devices that fail at the nth copy, launch or allocation, or for good: the answer is whole, and one warning says so. What was
+# forced and cannot even be opened is an error. Of a prompt whose logits are asked for each position comes once.
+def fault(gpus, kind, n, args):
+    """Whether the device failed at all."""
+    rank = "@1" if gpus.startswith("emu:2") and n % 2 else ""
+    rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", f"{gpus},fail={kind}:{n}{rank}", *args], 8)
+    said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
+    opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("--(decode|prefill) (hybrid|blend)", said[-1])
+    check(opening or not rc and out == want("ember:", 24, SCALAR) and len(said) <= 1, *args, "--gpus", gpus, f"fail={kind}:{n}{rank}", rc, out, err)
+    return bool(said)
+
+
+def logits(args):
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "logits")
+        rc, out, err = run("--tokens", ",".join(str((i * 37 + 11) % 250) for i in range(24)), "--logits-out", name, *SCALAR, *args)
+        return rc, len(err.splitlines()), array.array("f", open(name, "rb").read()) if not rc else [], err
+
+
+def close(a, b):
+    return len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) <= 1e-4 * max(map(abs, a))
+
+
+wants["ember:", 24, tuple(SCALAR)] = ids("ember:", 24, SCALAR, 8)
+right = logits([])[2]
+for gpus, args in (("emu:1,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]), ("emu:2,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]),
+                   ("emu:1,cpu=scalar", ["--prefill", "blend", "--decode", "hybrid"])):
+    for kind in ("copy", "launch", "alloc", "die"):
+        n, clean = 3, 0
+        while clean < 2:
+            clean = 0 if fault(gpus, kind, n, args) else clean + 1
+            n += 11 if n < 50 else 97
+for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 100), ("alloc", 110), ("die", 300)):
+    rc, warnings, got, err = logits(["--gpus", f"emu:1,cpu=scalar,fail={kind}:{n}", "--prefill", "blend"])
+    check(not rc and warnings == 1 and close(right, got), "logits of a blended prefill that fails at", kind, n, rc, len(got), err)
+for kind in ("alloc:2", "die:2", "alloc:30"):  # nothing is forced: a device that cannot be opened is left alone
+    rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=" + kind], 8)
+    check(not rc and out == want("ember:", 24, SCALAR) and err.count("sessions decode on the processor") == 1, "opening with", kind, rc, err)
+print(f"{ran} cases, {failed} failed")
+sys.exit(failed != 0)

@@ -1,0 +1,72 @@
+/* Which layers live on which device: cases computed by hand. */
+#include <string.h>
+
+#include "engine/step/resident.h"
+#include "test/unit/unit.h"
+
+enum { LAYERS = 6 };
+static const size_t layers[LAYERS] = {10, 20, 20, 20, 20, 20}; /* 110 in all */
+
+static struct resident_out choose(int n_devices, const size_t *free, const size_t *reserve, size_t head) {
+    struct resident_in in = {.n_layers = LAYERS, .n_devices = n_devices, .layer = layers, .head = head};
+    struct resident_out out;
+    for (int i = 0; i < n_devices; i++) in.free[i] = free[i], in.reserve[i] = reserve ? reserve[i] : 0;
+    resident_choose(&in, &out);
+    return out;
+}
+#define CHOOSE(head, ...) choose((int)(sizeof((size_t[]){__VA_ARGS__}) / sizeof(size_t)), (size_t[]){__VA_ARGS__}, NULL, head)
+
+static void one_device(void **state) {
+    struct resident_out out = CHOOSE(30, 140); /* to the byte */
+    assert_int_equal(out.n, 1), assert_int_equal(out.until[0], LAYERS), assert_int_equal(out.head, 0);
+    assert_non_null(strstr(out.why, "head of all 6 layers on 1 of 1"));
+    out = CHOOSE(30, 139); /* all layers; the head stays */
+    assert_int_equal(out.n, 1), assert_int_equal(out.until[0], LAYERS), assert_int_equal(out.head, -1);
+    out = CHOOSE(30, 109);
+    assert_int_equal(out.n, 1), assert_int_equal(out.until[0], 5), assert_int_equal(out.head, -1);
+    assert_non_null(strstr(out.why, "5 of 6 layers on 1 of 1"));
+    out = CHOOSE(0, 10);
+    assert_int_equal(out.until[0], 1);
+}
+
+static void nothing(void **state) {
+    struct resident_out out = choose(0, NULL, NULL, 5);
+    assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_string_equal(out.why, "no device");
+    out = CHOOSE(5, 9);
+    assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_non_null(strstr(out.why, "0 of 6 layers"));
+    out = CHOOSE(5, 9, 9, 0);
+    assert_int_equal(out.n, 0), assert_int_equal(out.head, -1);
+}
+
+static void reserve(void **state) {
+    size_t free[] = {200}, much[] = {130}, all[] = {200}, more[] = {300};
+    assert_int_equal(choose(1, free, much, 0).until[0], 4); /* 70 */
+    assert_int_equal(choose(1, free, all, 0).n, 0);
+    assert_int_equal(choose(1, free, more, 0).n, 0); /* less than nothing is nothing */
+}
+
+static void several(void **state) {
+    struct resident_out out = CHOOSE(30, 70, 70); /* 10 + 3 * 20, then 2 * 20 and the head */
+    assert_int_equal(out.n, 2), assert_int_equal(out.until[0], 4), assert_int_equal(out.until[1], 6), assert_int_equal(out.head, 1);
+    out = CHOOSE(31, 70, 70);
+    assert_int_equal(out.n, 2), assert_int_equal(out.until[1], 6), assert_int_equal(out.head, -1);
+    out = CHOOSE(30, 30, 30, 30); /* one layer fits each but the first, which has two */
+    assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 2), assert_int_equal(out.until[1], 3), assert_int_equal(out.until[2], 4), assert_int_equal(out.head, -1);
+    out = CHOOSE(30, 1000, 1000); /* the first has room for all: the second is left to prefills */
+    assert_int_equal(out.n, 1), assert_int_equal(out.head, 0), assert_non_null(strstr(out.why, "on 1 of 2 devices"));
+}
+
+static void uneven(void **state) {
+    struct resident_out out = CHOOSE(30, 5, 140); /* too small for one layer: the next has them all */
+    assert_int_equal(out.until[out.n - 1], LAYERS), assert_int_equal(out.head, 1);
+    assert_int_equal(out.n, 2), assert_int_equal(out.until[0], 0);
+    out = CHOOSE(30, 70, 5, 70); /* and one in the middle */
+    assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 4), assert_int_equal(out.until[1], 4), assert_int_equal(out.until[2], 6), assert_int_equal(out.head, 2);
+    out = CHOOSE(30, 70, 5); /* or the last: then it holds none */
+    assert_int_equal(out.n, 1), assert_int_equal(out.until[0], 4), assert_int_equal(out.head, -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device), cmocka_unit_test(nothing), cmocka_unit_test(reserve), cmocka_unit_test(several), cmocka_unit_test(uneven)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
