@@ -62,6 +62,8 @@ change("step-rows-store", "what a step on a device adds to a cache stays there",
 change("step-row0", "rows of the second micro-batch lie over those of the first", "reference mla_plain", (STEP, "s->micro[i].row0 = n, n += s->micro[i].n", "s->micro[i].row0 = 0, n += s->micro[i].n"))
 change("step-experts-micro", "the processor takes the first micro-batch's rows for those of both", "reference mla_plain", (STEP, "struct work *w = &m->host, rest = from_row", "struct work *w = &s->micro[0].host, rest = from_row"))
 change("step-head-order", "the head takes the rows of devices and of the processor for each other's", "reference mla_plain", (STEP, "int k = part ? m->n - n_dev : n_dev;", "int k = part ? n_dev : m->n - n_dev;"))
+change("step-head-mixed", "behind rows of a device the head takes others of the processor's", "crowd", (STEP, "s->head.x + (size_t)(row + n_dev) *", "s->head.x + (size_t)row *"))
+change("step-rest-row", "rows of the processor beside those of a device take the first ones' place", "crowd", (STEP, "struct work w = from_row(s->c, &m->host, first);", "struct work w = from_row(s->c, &m->host, 0);"))
 change("blend-twice", "the processor computes a device's experts again", "reference mla_plain", (BLEND, "b->mine[i] = *to < 0 ? b->ids[i] : -1;", "b->mine[i] = b->ids[i];"))
 change("blend-weights", "a pair gets the weight of the one before it", "reference mla_plain", (BLEND, "b->pair_weight[(*to)++] = b->weights[i];", "b->pair_weight[(*to)++] = b->weights[i ? i - 1 : 0];"))
 change("blend-slot-early", "a slot is filled before its last use is over", "reference mla_plain", (BLEND, "if (t->used) TRY(gpu_event_wait(t->off, b->link));", ""))
