@@ -334,6 +334,7 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     }
     int said = 0; /* goes on behind what it wrote before */
     while (said < r->n && r->tokens[r->n - 1 - said] != 2) said++;
+    if (said == r->n) said = 0; /* a raw prompt: there is no answer in it */
     s->at = (size_t)said < s->plan.len ? (size_t)said : s->plan.len;
     s->n_answer = 0;
     s->max = r->max_tokens;

@@ -118,6 +118,20 @@ def only_the_guilty(good, tmp):
                 check(got[i].get("text") == texts[i], f"answer {i} beside a damaged {guilty}", got[i])
 
 
+def no_text(good):
+    """An id behind the tokenizer's: what was said before it is there, and the end has its word; who answers beside it goes on."""
+    for seed in range(100):
+        args = ["-n", "12", "--temp", "1", "--cpu", "scalar", "--seed", str(seed)]
+        got = json.loads(run(good, "--tokens", ids(b"word\n"), "--ids", *args)[1])
+        if 33 <= got[0] < 127 and len(got) == 12 and max(got) > 257:
+            break
+    rc, out, err = run(good, "-p", "word", *args)
+    check(rc == 3 and out[:1] == bytes(got[:1]) and "no text" in err, "an id without a text", f"exit {rc} {out!r} {err!r}, ids {got}")
+    p = subprocess.run([HEARTH, "-m", good, "--batch", "-", *args], input=b'"word"\n{"prompt": "word", "max_tokens": 1}\n', capture_output=True, timeout=120)
+    rows = [json.loads(x) for x in p.stdout.splitlines()]
+    check(p.returncode == 1 and rows[0]["error"]["code"] == 3 and rows[1].get("text") == chr(got[0]), "an id without a text in a batch", f"exit {p.returncode} {rows}")
+
+
 def damaged_for_devices(tmp):
     """NaN codes are found before they are sent, named as on the processor."""
     name = "model.layers.1.mlp.experts.2.gate_proj.weight"
@@ -158,6 +172,7 @@ with tempfile.TemporaryDirectory() as tmp:
     memory(good)
     logits_once(good, tmp)
     only_the_guilty(good, tmp)
+    no_text(good)
     damaged_for_devices(tmp)
     trace(good, tmp)
     inspect(good)

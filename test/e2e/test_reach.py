@@ -46,8 +46,8 @@ class Reach(driver.Case):
         """The engine gets the prompt's bytes and no others; what it answers is not split."""
         for args, tokens in ((["--raw"], len("prompt x")), ([], len("1user2prompt x1assistant2"))):
             self.assertEqual(json.loads(self.run_bin(*args, "-p", "prompt x", "--json")[1])["usage"]["prompt_tokens"], tokens)
-        self.assertTrue(self.run_bin("--raw", "-p", "think", "--special")[1].endswith(b"here</think>\n\nthe answer\n"))
-        self.assertTrue(self.run_bin("--raw", "-p", "think")[1].endswith(b"here\n\nthe answer\n"))
+        for args, want in ((["think", "--special"], b"<think>reasoning here</think>\n\nthe answer\n"), (["think"], b"reasoning here\n\nthe answer\n"), (["some words"], b"You said: some words\n")):
+            self.assertEqual(self.run_bin("--raw", "-p", *args)[:2], (0, want))
 
     def test_batch(self):
         lines = [{"prompt": "sampling"}, {"prompt": "sampling", "seed": 7}, {"prompt": "sampling", "temperature": 0.125}, {"prompt": "sampling", "seed": 0, "temperature": 0, "max_tokens": 300},

@@ -20,7 +20,7 @@
 static const double float_bound = 1e-5, bf16_bound = 2e-2;
 
 enum { MAX_TOKENS = 512 };
-static int32_t tokens[MAX_TOKENS];
+static int32_t tokens[2][MAX_TOKENS]; /* the sequence; the same backwards, for a session beside it */
 static int n_tokens, n_columns, failures, ran;
 static float *reference; /* [n_tokens, n_columns] */
 static double largest;
@@ -30,9 +30,11 @@ static const struct {
     const struct mode *mode; /* of the prefills */
     enum step_cut cut;       /* of the rest */
     const char *split;
+    bool turns;              /* every other step is the processor's alone */
 } places[] = {
     {NULL, &mode_cpu, STEP_CPU},
     {"emu:1,cpu=scalar,chunk=7", &mode_slp, STEP_CPU},
+    {"emu:1,cpu=scalar", &mode_cpu, STEP_HYBRID, .turns = true},
     {"emu:1,cpu=avx2,ring=2", &mode_slp, STEP_HYBRID},
     {"emu:2,cpu=scalar", &mode_dslp, STEP_HYBRID},
     {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp, STEP_CPU},
@@ -76,14 +78,25 @@ static int prefill(struct machine *m, const struct mode *mode, struct prefill_jo
     return rc;
 }
 
-/* The rest a token at a time, and beside it another session that is as long, so that there are two rows to cut. */
-static int decode(struct engine *e, enum step_cut cut, struct session *s, struct session *other, int at, struct rows *r, struct error *err) {
+/* A token that turns out to be another one: what devices have of it is stale. */
+static int mislead(struct engine *e, enum step_cut cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
+    _Atomic int never = 0;
+    int rc = step_run(e->machine.step, cut, &(struct step_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1}, 1, &never, err);
+    step_rewind(e->machine.step, &s->kv, at);
+    return rc;
+}
+
+/* The rest a token at a time. Where there are two rows to cut, the other session's is now behind it and now before. */
+static int decode(struct engine *e, int place, struct session *const *s, int at, struct rows *r, struct error *err) {
     int rc = 0;
     for (_Atomic int never = 0; at < n_tokens && !rc; at++) {
-        struct step_span spans[2] = {{.kv = &s->kv, .tokens = &tokens[at], .pos = at, .n = 1}, {.kv = &other->kv, .tokens = &tokens[at], .pos = at, .n = 1}};
-        rc = step_run(e->machine.step, cut, spans, cut == STEP_DUAL ? 2 : 1, &never, err);
+        enum step_cut cut = places[place].turns && at % 2 ? STEP_CPU : places[place].cut;
+        int n = cut == STEP_DUAL ? 2 : 1;
+        struct step_span spans[2];
+        for (int k = 0; k < n; k++) spans[(k + at) % n] = (struct step_span){.kv = &s[k]->kv, .tokens = &tokens[k][at], .pos = at, .n = 1};
+        rc = step_run(e->machine.step, cut, spans, n, &never, err);
         if (!rc && step_ran(e->machine.step) != cut) rc = error_set(err, ERR_RUNTIME, "the step ran otherwise");
-        if (!rc) rc = take(r, at, spans[0].logits);
+        if (!rc) rc = take(r, at, spans[at % n].logits);
     }
     return rc;
 }
@@ -99,13 +112,13 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
         r->next = at = 0;
         for (int i = 0; i < 4 && cut[i] && !rc; i++) {
             int end = n_tokens * cut[i] / 24;
-            step_rewind(e->machine.step, &s[k]->kv, at);
-            rc = prefill(&e->machine, places[place].mode, &(struct prefill_job){.kv = &s[k]->kv, .tokens = tokens + at, .pos = at, .n = end - at, .last = logits, .all = take,
-                                                                                .all_ctx = r, .cancel = &never}, err);
+            rc = mislead(e, places[place].cut, s[k], &tokens[!k][at], at, err);
+            if (!rc) rc = prefill(&e->machine, places[place].mode, &(struct prefill_job){.kv = &s[k]->kv, .tokens = tokens[k] + at, .pos = at, .n = end - at, .last = logits,
+                                                                                         .all = take, .all_ctx = r, .cancel = &never}, err);
             at = end;
         }
     }
-    if (!rc) rc = decode(e, places[place].cut, s[0], s[1], at, r, err);
+    if (!rc) rc = decode(e, place, s, at, r, err);
     session_close(&s[0]);
     session_close(&s[1]);
     mem_free(logits);
@@ -145,7 +158,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: pieces DIR TOKENS REFERENCE\n");
         return 2;
     }
-    for (const char *s = argv[2]; *s && n_tokens < MAX_TOKENS; s += *s == ',') tokens[n_tokens++] = (int32_t)strtol(s, (char **)&s, 10);
+    for (const char *s = argv[2]; *s && n_tokens < MAX_TOKENS; s += *s == ',') tokens[0][n_tokens++] = (int32_t)strtol(s, (char **)&s, 10);
+    for (int i = 0; i < n_tokens; i++) tokens[1][i] = tokens[0][n_tokens - 1 - i];
     fseek(f, 0, SEEK_END);
     size_t floats = (size_t)ftell(f) / sizeof *reference;
     rewind(f);

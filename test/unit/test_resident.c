@@ -31,7 +31,7 @@ static void one_device(void **state) {
 
 static void nothing(void **state) {
     struct resident_out out = choose(0, NULL, NULL, 5);
-    assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_string_equal(out.why, "no device");
+    assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_string_equal(out.why, "nothing, there are none");
     out = CHOOSE(5, 9);
     assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_non_null(strstr(out.why, "0 of 6 layers"));
     out = CHOOSE(5, 9, 9, 0);
