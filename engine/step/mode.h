@@ -6,6 +6,7 @@
 #include "engine/store/place.h"
 #include "engine/store/scan.h"
 
+struct trace;
 struct gpu_set; /* the devices of an engine; NULL where there are none */
 struct step;
 struct split_policy;
@@ -21,7 +22,7 @@ struct machine {
     struct cost_machine *cost;     /* this machine, corrected by what happened */
     struct cost_model *model;
     const struct split_policy *split;
-    const char *trace;             /* file for the trace of a stream-loaded prefill; NULL: none */
+    struct trace *trace;           /* what ran when; NULL: nobody asks */
     _Atomic uint64_t bytes_read;   /* of weights, since opening; written by the owner */
     uint64_t expert_bytes;         /* of one routed expert */
     struct residency known;        /* of the weights */
