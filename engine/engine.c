@@ -7,6 +7,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
+#include "engine/pipe/trace.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
 
@@ -85,7 +86,8 @@ static int open_machine(struct engine *e, struct error *err) {
         rc = 0;
     }
     if (rc) return rc;
-    e->machine.trace = e->params.trace;
+    if (e->params.trace && !(e->machine.trace = trace_open())) return error_set(err, ERR_MEMORY, "no memory for a trace");
+    if (e->machine.gpus) trace_align(e->machine.trace, e->machine.gpus->gpu[0]);
     if ((rc = residency_open(&e->machine.known, c, err))) return rc;
     e->machine.scan = (struct scan){&e->weights, e->pool, &e->machine.known};
     size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
@@ -187,6 +189,8 @@ void engine_close(struct engine **ep) {
         session_close(&s);
     }
     step_close(&e->machine.step);
+    trace_save(e->machine.trace, e->params.trace);
+    trace_close(&e->machine.trace);
     gpu_set_close(&e->machine.gpus);
     close_fetch(e);
     place_close(&e->machine.place);

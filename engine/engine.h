@@ -22,7 +22,7 @@ struct engine_params { /* zero-initialised: everything by itself */
     int cpu_level;          /* enum cpu_level + 1; 0: the best this machine has */
     uint8_t kv;             /* enum dtype: DT_F32, DT_BF16, DT_E4M3; 0: DT_BF16 */
     const char *gpus;       /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
-    const char *trace;      /* file for a Chrome trace of a stream-loaded prefill; NULL: none */
+    const char *trace;      /* file for a Chrome trace of what devices and processor did; NULL: none */
     enum prefill_mode prefill;
     enum decode_mode decode;
     const char *machine;    /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */

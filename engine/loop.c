@@ -10,6 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/internal.h"
+#include "engine/pipe/trace.h"
 #include "engine/sched/calibrate.h"
 
 /* --- Work of other threads --------------------------------------------------------------------------------------------------- */
@@ -342,7 +343,10 @@ static bool go_round(struct engine *e) {
     if (steps) decode(e, batch, n);
     else if (piece) run_piece(e, piece);
     else if (other) prefill(e);
-    else if (read(e->wake, &wakes, sizeof wakes) < 0) {} /* interrupted: look again */
+    else {
+        trace_save(e->machine.trace, e->params.trace);
+        if (read(e->wake, &wakes, sizeof wakes) < 0) {} /* interrupted: look again */
+    }
     double t = clock_now() - begin;
     /* What one side had, the other may have next; not more than that, so that nobody waits for long. */
     if (steps) e->balance = fmin(e->balance + t, t);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "engine/pipe/ring.h"
+#include "engine/pipe/trace.h"
 #include "gpu/ops.h"
 
 /* A stretch of new tokens that a rank owns: positions pos + [first, first + n), its rows [row, row + n). */
@@ -79,16 +80,3 @@ void *unloader_thread(void *rank);
 int rank_open(struct rank *r, struct error *e);
 void rank_drain(struct rank *r);
 void rank_close(struct rank *r);
-
-/* The trace: spans between two events of a stream. No-ops when t is NULL. */
-enum trace_lane { LANE_LOAD, LANE_COMPUTE, LANE_UNLOAD, LANE_EXCHANGE, LANES };
-struct trace *trace_open(void);
-void trace_close(struct trace **t);
-/* begin returns a handle for end, -1 for none. name must stay valid; layer, item < 0 are left out. */
-int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item);
-void trace_end(struct trace *t, int handle, struct gpu_stream *s);
-/* After all streams were synced. Busy seconds of a lane of a rank, and of two lanes at once. */
-double trace_busy(const struct trace *t, int rank, enum trace_lane lane);
-double trace_both(const struct trace *t, int rank, enum trace_lane a, enum trace_lane b);
-double trace_span(const struct trace *t, int rank); /* from the first event of a rank to its last */
-int trace_write(const struct trace *t, const char *path, struct error *e);

@@ -313,7 +313,7 @@ static void take_stats(struct pipe *p, struct pipe_stats *s, double wall) {
     s->load = trace_busy(p->trace, 0, LANE_LOAD);
     s->compute = trace_busy(p->trace, 0, LANE_COMPUTE);
     s->exchange = trace_busy(p->trace, 0, LANE_EXCHANGE);
-    s->both = trace_both(p->trace, 0, LANE_LOAD, LANE_COMPUTE);
+    s->both = trace_both(p->trace, 0, LANE_LOAD, 0, LANE_COMPUTE);
     s->span = trace_span(p->trace, 0);
 }
 
@@ -331,7 +331,7 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     pthread_cond_init(&p->cond, NULL);
     int rc = 0;
     if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4)))) rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
-    if (!rc && j->trace && !(p->trace = trace_open())) rc = error_set(e, ERR_MEMORY, "no memory for a trace");
+    if (!rc && (j->trace || j->into) && !(p->trace = trace_open())) rc = error_set(e, ERR_MEMORY, "no memory for a trace");
     for (int i = 0; i < p->n_ranks; i++) {
         struct rank *r = &p->rank[i];
         r->p = p;
@@ -355,6 +355,7 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     for (int i = 0; i < p->n_ranks; i++) rank_close(&p->rank[i]);
     struct error lost_trace = {0};
     if (!rc && j->trace && trace_write(p->trace, j->trace, &lost_trace)) log_say(LOG_WARN, "%s", lost_trace.text);
+    if (p->trace && j->into) trace_join(j->into, p->trace);
     trace_close(&p->trace);
     for (int i = 0; rc && i < j->ranks; i++) {
         struct error lost = {0};

@@ -80,7 +80,8 @@ struct pipe_job {
     const _Atomic int *cancel;
     void (*progress)(void *ctx, const char *what, double done, double total); /* on the caller's thread; may take its time */
     void *progress_ctx;
-    const char *trace;         /* file, NULL: none */
+    const char *trace;         /* file for the trace of this run, NULL: none */
+    struct trace *into;        /* or a trace that its spans join when it is over, NULL: none */
 };
 struct pipe_stats {
     struct pipe_plan plan;

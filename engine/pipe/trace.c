@@ -1,15 +1,18 @@
-/* Spans of work between two events of a stream, written as a Chrome trace (chrome://tracing, Perfetto): a process a rank,
- * a thread a lane. Events hold the device's own times, virtual ones where time is. */
+/* Spans of work, written as a Chrome trace (chrome://tracing, Perfetto): a process a rank, a thread a lane. Events hold the
+ * device's own times, virtual ones where time is. */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/pipe/internal.h"
+#include "engine/pipe/trace.h"
 
 struct trace_span {
-    struct gpu_event *begin, *end;
+    struct gpu_event *begin, *end; /* NULL: the times were taken */
+    double from, to;
     const char *name;
     int rank, layer, item;
     enum trace_lane lane;
@@ -18,42 +21,73 @@ struct trace_span {
 struct trace {
     pthread_mutex_t lock;
     struct trace_span *spans;
-    size_t n, cap;
+    size_t n, cap, settled, written; /* spans; of these those before the first whose times are not taken; in the file */
+    double shift;                    /* from the host's clock to the devices' */
+    bool full, lost;                 /* spans were left out; the file cannot be written */
 };
 static const char *const lanes[LANES] = {"loader", "compute", "unloader", "exchange"};
 
 struct trace *trace_open(void) {
     struct trace *t = mem_calloc(1, sizeof *t);
-    if (t) pthread_mutex_init(&t->lock, NULL);
+    if (!t) return NULL;
+    pthread_mutex_init(&t->lock, NULL);
+    t->shift = -clock_now();
     return t;
+}
+static void let_go(struct trace_span *a) {
+    gpu_event_close(&a->begin);
+    gpu_event_close(&a->end);
 }
 void trace_close(struct trace **tp) {
     struct trace *t = *tp;
     if (!t) return;
-    for (size_t i = 0; i < t->n; i++) gpu_event_close(&t->spans[i].begin), gpu_event_close(&t->spans[i].end);
+    for (size_t i = 0; i < t->n; i++) let_go(&t->spans[i]);
     pthread_mutex_destroy(&t->lock);
     mem_free(t->spans);
     mem_free(t);
     *tp = NULL;
 }
 
+/* An event lies between two looks at the host's clock: of a few the closest. */
+void trace_align(struct trace *t, struct gpu *g) {
+    struct gpu_stream *s = NULL;
+    struct gpu_event *ev = NULL;
+    double best = 1;
+    if (!t || gpu_stream_open(g, &s, "trace", true, NULL, &(struct error){0})) return;
+    for (int i = 0; i < 8 && !gpu_event_open(g, &ev, NULL); i++) {
+        double before = clock_now();
+        int rc = gpu_event_record(ev, s);
+        if (!rc) rc = gpu_event_sync(ev);
+        double after = clock_now();
+        if (!rc && after - before < best) best = after - before, t->shift = gpu_event_time(ev) - (before + after) / 2;
+        gpu_event_close(&ev);
+    }
+    gpu_stream_close(&s);
+}
+
+static int add(struct trace *t, const struct trace_span *a) {
+    pthread_mutex_lock(&t->lock);
+    t->full |= t->n >= TRACE_SPANS;
+    int at = t->full || mem_grow(&t->spans, &t->cap, t->n + 1, sizeof *t->spans) ? -1 : (int)t->n++;
+    if (at >= 0) t->spans[at] = *a;
+    pthread_mutex_unlock(&t->lock);
+    return at;
+}
+
 int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item) {
     struct trace_span a = {.name = name, .rank = rank, .lane = lane, .layer = layer, .item = item};
+    if (!t || t->full) return -1;
     struct gpu *g = gpu_stream_gpu(s);
-    if (!t || gpu_event_open(g, &a.begin, NULL)) return -1;
+    if (gpu_event_open(g, &a.begin, NULL)) return -1;
     if (gpu_event_open(g, &a.end, NULL)) {
         gpu_event_close(&a.begin);
         return -1;
     }
     gpu_event_record(a.begin, s);
-    pthread_mutex_lock(&t->lock);
-    int at = mem_grow(&t->spans, &t->cap, t->n + 1, sizeof *t->spans) ? -1 : (int)t->n++;
-    if (at >= 0) t->spans[at] = a;
-    pthread_mutex_unlock(&t->lock);
+    int at = add(t, &a);
     if (at < 0) { /* the record of begin is still queued */
         gpu_event_sync(a.begin);
-        gpu_event_close(&a.begin);
-        gpu_event_close(&a.end);
+        let_go(&a);
     }
     return at;
 }
@@ -63,6 +97,35 @@ void trace_end(struct trace *t, int handle, struct gpu_stream *s) {
     gpu_event_record(t->spans[handle].end, s);
     t->spans[handle].whole = true;
     pthread_mutex_unlock(&t->lock);
+}
+
+double trace_now(const struct trace *t) { return t ? clock_now() + t->shift : 0; }
+void trace_host(struct trace *t, double begin, const char *name, int layer, int item) {
+    if (t) add(t, &(struct trace_span){.name = name, .rank = TRACE_PROCESSOR, .lane = LANE_COMPUTE, .layer = layer, .item = item, .from = begin, .to = trace_now(t), .whole = true});
+}
+
+static double from_of(const struct trace_span *a) { return a->begin ? gpu_event_time(a->begin) : a->from; }
+static double to_of(const struct trace_span *a) { return a->end ? gpu_event_time(a->end) : a->to; }
+void trace_settle(struct trace *t) {
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    bool all = true;
+    for (size_t i = t->settled; i < t->n; i++) {
+        struct trace_span *a = &t->spans[i];
+        if (a->begin && gpu_event_done(a->begin) && (!a->whole || gpu_event_done(a->end))) { /* one that is not whole was given up */
+            a->from = from_of(a);
+            a->to = to_of(a);
+            let_go(a);
+        }
+        all &= !a->begin;
+        if (all) t->settled = i + 1;
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+void trace_join(struct trace *t, struct trace *other) {
+    trace_settle(other);
+    for (size_t i = 0; t && i < other->n; i++)
+        if (other->spans[i].whole && !other->spans[i].begin) add(t, &other->spans[i]);
 }
 
 struct piece {
@@ -80,7 +143,7 @@ static struct piece *busy(const struct trace *t, int rank, enum trace_lane lane,
     if (!p) return NULL;
     for (size_t i = 0; i < t->n; i++)
         if (t->spans[i].rank == rank && t->spans[i].lane == lane && t->spans[i].whole)
-            p[k++] = (struct piece){gpu_event_time(t->spans[i].begin), gpu_event_time(t->spans[i].end)};
+            p[k++] = (struct piece){from_of(&t->spans[i]), to_of(&t->spans[i])};
     qsort(p, k, sizeof *p, by_begin);
     for (size_t i = 0; i < k; i++) {
         if (out && p[i].begin <= p[out - 1].end) p[out - 1].end = p[i].end > p[out - 1].end ? p[i].end : p[out - 1].end;
@@ -97,11 +160,11 @@ double trace_busy(const struct trace *t, int rank, enum trace_lane lane) {
     mem_free(p);
     return sum;
 }
-double trace_both(const struct trace *t, int rank, enum trace_lane a, enum trace_lane b) {
+double trace_both(const struct trace *t, int rank_a, enum trace_lane a, int rank_b, enum trace_lane b) {
     size_t n, m, i = 0, k = 0;
-    struct piece *p = busy(t, rank, a, &n), *q = busy(t, rank, b, &m);
+    struct piece *p = busy(t, rank_a, a, &n), *q = busy(t, rank_b, b, &m);
     double sum = 0;
-    while (i < n && k < m) {
+    while (p && q && i < n && k < m) {
         double lo = p[i].begin > q[k].begin ? p[i].begin : q[k].begin, hi = p[i].end < q[k].end ? p[i].end : q[k].end;
         if (hi > lo) sum += hi - lo;
         if (p[i].end < q[k].end) i++;
@@ -117,7 +180,7 @@ double trace_span(const struct trace *t, int rank) {
     bool any = false;
     for (size_t i = 0; i < t->n; i++) {
         if (t->spans[i].rank != rank || !t->spans[i].whole) continue;
-        double begin = gpu_event_time(t->spans[i].begin), end = gpu_event_time(t->spans[i].end);
+        double begin = from_of(&t->spans[i]), end = to_of(&t->spans[i]);
         first = !any || begin < first ? begin : first;
         last = end > last ? end : last;
         any = true;
@@ -127,22 +190,44 @@ double trace_span(const struct trace *t, int rank) {
 
 int trace_write(const struct trace *t, const char *path, struct error *e) {
     struct buf b = {0};
-    int ranks = 0;
+    bool any[TRACE_PROCESSOR + 1] = {0};
+    const char *comma = "";
     buf_str(&b, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     for (size_t i = 0; i < t->n; i++) {
         const struct trace_span *s = &t->spans[i];
         if (!s->whole) continue;
-        double begin = gpu_event_time(s->begin), end = gpu_event_time(s->end);
-        buf_fmt(&b, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"layer\":%d",
-                ranks ? "," : "", s->name, s->rank, (int)s->lane, begin * 1e6, (end - begin) * 1e6, s->layer);
-        buf_fmt(&b, s->item >= 0 ? ",\"item\":%d}}" : "}}", s->item);
-        ranks = s->rank + 1 > ranks ? s->rank + 1 : ranks;
+        double begin = from_of(s), end = to_of(s);
+        buf_fmt(&b, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", comma, s->name, s->rank, (int)s->lane, begin * 1e6, (end - begin) * 1e6);
+        if (s->layer >= 0) buf_fmt(&b, "\"layer\":%d", s->layer);
+        if (s->item >= 0) buf_fmt(&b, "%s\"item\":%d", s->layer >= 0 ? "," : "", s->item);
+        buf_str(&b, "}}");
+        comma = ",";
+        any[s->rank] = true;
     }
-    for (int r = 0; r < ranks; r++)
-        for (int l = 0; l < LANES; l++)
+    for (int r = 0; r <= TRACE_PROCESSOR; r++) {
+        if (!any[r]) continue;
+        if (r == TRACE_PROCESSOR) buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"processor\"}}", r);
+        else buf_fmt(&b, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}}", r, r);
+        for (int l = r == TRACE_PROCESSOR ? LANE_COMPUTE : 0; l < (r == TRACE_PROCESSOR ? LANE_COMPUTE + 1 : LANES); l++)
             buf_fmt(&b, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r, l, lanes[l]);
-    buf_str(&b, "\n]}\n");
+    }
+    buf_str(&b, "\n]");
+    if (t->full) buf_fmt(&b, ",\n\"otherData\":{\"note\":\"what came after %d spans is not here\"}", TRACE_SPANS);
+    buf_str(&b, "}\n");
     int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the trace") : file_write(path, b.data, b.len, e);
     buf_free(&b);
     return rc;
+}
+
+void trace_save(struct trace *t, const char *path) {
+    struct error e = {0};
+    if (!t || t->lost) return;
+    trace_settle(t);
+    pthread_mutex_lock(&t->lock);
+    if (t->n > t->written && trace_write(t, path, &e)) {
+        log_say(LOG_WARN, "%s", e.text);
+        t->lost = true;
+    }
+    t->written = t->n;
+    pthread_mutex_unlock(&t->lock);
 }

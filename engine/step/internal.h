@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "engine/pipe/pipe.h"
+#include "engine/pipe/trace.h"
 #include "engine/step/step.h"
 #include "gpu/ops.h"
 

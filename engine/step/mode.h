@@ -6,6 +6,7 @@
 #include "engine/store/place.h"
 #include "engine/store/scan.h"
 
+struct trace;
 struct gpu_set; /* the devices of an engine; NULL where there are none */
 struct step;
 struct split_policy;
@@ -23,7 +24,7 @@ struct machine {
     const struct split_policy *split;
     struct gpu_stream *processor;  /* virtual time: where the processor's operations are enqueued (cpu is its executor); nothing is
                                     * computed then, and no memory of the model read. NULL: they run when they are called */
-    const char *trace;             /* file for the trace of a stream-loaded prefill; NULL: none */
+    struct trace *trace;           /* what ran when; NULL: nobody asks */
     _Atomic uint64_t bytes_read;   /* of weights, since opening; written by the owner */
     uint64_t expert_bytes;         /* of one routed expert */
     struct residency known;        /* of the weights */

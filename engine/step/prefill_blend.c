@@ -120,6 +120,7 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     if (b->arrived) gpu_number_break(b->arrived);
     if (b->link) gpu_stream_sync(b->link);
     if (b->d->main) gpu_stream_sync(b->d->main);
+    trace_settle(m->trace);
     gpu_stream_close(&b->link);
     if (b->work.release) work_close(&b->work);
     for (int i = 0; i < b->n_slots; i++) {
@@ -190,10 +191,12 @@ static int fetch_expert(struct blend *b, struct blend_slot *t, int layer, int ex
     size_t bytes;
     int n = module_ranges(b->s->c, layer, MODULE_EXPERT, &b->s->m->w->layers[layer].experts[expert], &t->view, ranges), k = pipe_runs(ranges, n, runs, &bytes);
     if (t->used) TRY(gpu_event_wait(t->off, b->link));
+    int span = trace_begin(b->s->m->trace, b->link, b->d->rank, LANE_LOAD, "load expert", layer, expert);
     for (int i = 0; i < k; i++) TRY(gpu_copy(b->link, t->mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D));
     for (int i = 0; i < n; i++) *ranges[i].field = t->mem + ranges[i].at;
     t->layer = layer;
     t->expert = expert;
+    trace_end(b->s->m->trace, span, b->link);
     processor_read(b->s->m, b->s->m->expert_bytes);
     return gpu_event_record(t->on, b->link);
 }
@@ -220,6 +223,7 @@ static int attention(struct blend *b, const struct prefill_job *j, const struct 
     const struct layer *y = &b->d->layer[b->layer].view;
     struct span t = {.k = copy->k, .v = copy->v, .n = b->n, .pos = j->pos + b->at};
     size_t pairs = (size_t)b->n * (size_t)c->topk * 4, hidden = (size_t)b->n * (size_t)c->hidden * 4;
+    int span = trace_begin(b->s->m->trace, b->d->main, b->d->rank, LANE_COMPUTE, "attention", b->layer, -1);
     TRY(block_attention(x, c, y, b->layer, &b->work, &t, 1, b->n));
     TRY(step_mirror_save(b->s, copy, b->d->main, b->layer, t.pos, b->n, b->kv));
     TRY(block_route(x, c, y, b->layer, &b->work, b->n));
@@ -230,7 +234,9 @@ static int attention(struct blend *b, const struct prefill_job *j, const struct 
         TRY(gpu_copy(b->d->main, (void *)b->bad, (const void *)b->work.bad, 4, GPU_D2H));
         TRY(gpu_number_write(b->arrived, ++b->n_arrived, b->d->main));
     }
-    return block_experts(x, c, y, b->layer, &b->work, PART_SHARED, b->work.x, b->n);
+    TRY(block_experts(x, c, y, b->layer, &b->work, PART_SHARED, b->work.x, b->n));
+    trace_end(b->s->m->trace, span, b->d->main);
+    return 0;
 }
 
 /* Counts what was chosen, and asks who computes it. */
@@ -301,7 +307,9 @@ static int device_experts(struct blend *b) {
                 break;
             }
         }
+        int span = trace_begin(b->s->m->trace, b->d->main, b->d->rank, LANE_COMPUTE, "experts", b->layer, -1);
         TRY(op_run(gpu_stream_exec(b->d->main), OP_GROUP, &g));
+        trace_end(b->s->m->trace, span, b->d->main);
         for (int k = 0; k < g.n; k++) {
             TRY(gpu_event_record(slots[k]->off, b->d->main));
             slots[k]->used = true;
@@ -330,7 +338,9 @@ static int processor_share(struct blend *b, struct error *e) {
     }
     s->m->cpu->cancel = s->cancel;
     w.share = (float)pairs_of(b, b->plan.begin[0], b->plan.begin[1]) / (float)(b->n * s->c->topk);
+    double t = trace_now(s->m->trace);
     TRY(block_experts(s->m->cpu, s->c, place_layer(s->m->place, s->m->w, b->layer), b->layer, &w, PART_ROUTED, b->x, b->n));
+    trace_host(s->m->trace, t, "experts", b->layer, -1);
     if (s->processor) {
         TRY(gpu_number_write(b->answered, ++b->n_answered, s->processor));
         TRY(gpu_number_wait(b->answered, b->n_answered, b->d->main));
@@ -402,7 +412,9 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
         *w->bad = -1;
         memcpy(w->x, b->x + (size_t)i * hidden, (size_t)n * hidden * 4);
         processor_read(m, mat_bytes(&m->w->head));
+        double t = trace_now(m->trace);
         TRY(block_head(m->cpu, place_head(m->place, m->w), w, 0, n, b->logits, NULL));
+        trace_host(m->trace, t, "head", -1, -1);
         TRY(tell_logits(m, j, w, b->at + i, n, b->logits, e));
     }
     return 0;
@@ -423,6 +435,7 @@ static int blend_advance(struct machine *m, struct prefill_job *j, struct error 
         step_rewind(b->s, j->kv, 0);
         return e->code;
     }
+    if (b->layer == layers) trace_settle(m->trace);
     atomic_store(&j->done, b->at * layers + b->n * b->layer);
     if (b->layer < layers) return PREFILL_MORE;
     b->at += b->n;

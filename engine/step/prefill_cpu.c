@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/pipe/trace.h"
 #include "engine/step/mode.h"
 #include "engine/step/processor.h"
 
@@ -23,10 +24,14 @@ int check_finite(const struct weights *m, const struct work *w, struct error *e)
 
 static int layer_run(struct machine *m, struct work *w, int i, const struct span *spans, int n_spans, int n, const _Atomic int *cancel, struct error *e) {
     const struct layer *y = place_layer(m->place, m->w, i);
+    double t = trace_now(m->trace);
     int rc = processor_half(m, w, spans, n_spans, i, n, cancel, e);
+    trace_host(m->trace, t, "attention", i, -1);
+    t = trace_now(m->trace);
     if (!rc && y->experts) rc = processor_weights(m, w, i, n, e);
     if (rc) return rc;
     if ((rc = block_experts(m->cpu, &m->w->config, y, i, w, PART_BOTH, w->x, n))) return op_error(rc, e);
+    trace_host(m->trace, t, y->experts ? "experts" : "ffn", i, -1);
     return check_finite(m->w, w, e);
 }
 
@@ -94,7 +99,9 @@ static int begin_batch(struct machine *m, struct prefill_job *j, struct walk *p,
 static int head_rows(struct machine *m, struct prefill_job *j, struct walk *p, struct error *e) {
     int n = p->n - p->row < HEAD_ROWS ? p->n - p->row : HEAD_ROWS;
     m->cpu->cancel = j->cancel;
+    double t = trace_now(m->trace);
     int rc = block_head(m->cpu, place_head(m->place, m->w), m->prefill, p->row, n, p->logits, NULL);
+    trace_host(m->trace, t, "head", -1, -1);
     processor_read(m, mat_bytes(&m->w->head));
     if (!rc) rc = tell_logits(m, j, m->prefill, p->at + p->row, n, p->logits, e);
     else rc = op_error(rc, e);

@@ -7,6 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/pipe.h"
+#include "engine/pipe/trace.h"
 #include "engine/step/mode.h"
 
 enum { HEAD_ROWS = 16 };
@@ -47,7 +48,9 @@ static int head_rows(void *arg) {
     m->cpu->cancel = r->s->j->cancel;
     *w->bad = -1;
     memcpy(w->x, r->x, (size_t)r->n * (size_t)m->w->config.hidden * sizeof *w->x);
+    double t = trace_now(m->trace);
     int rc = block_head(m->cpu, m->w, w, 0, r->n, r->s->logits, NULL);
+    trace_host(m->trace, t, "head", -1, -1);
     return rc ? op_error(rc, &r->s->inside) : tell_logits(m, r->s->j, w, r->row, r->n, r->s->logits, &r->s->inside);
 }
 static int result(void *ctx, const float *x, int row, int n) {
@@ -114,7 +117,7 @@ static void *run(void *arg) {
                            .cancel = s->j->cancel,
                            .progress = progress,
                            .progress_ctx = s,
-                           .trace = s->m->trace};
+                           .into = s->m->trace};
     s->rc = pipe_prefill(&job, &s->stats, &s->error);
     if (s->rc && s->inside.code) s->error = s->inside;
     atomic_store(&s->j->ready, 1);

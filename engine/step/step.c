@@ -19,6 +19,8 @@
     } while (0)
 
 static struct exec *exec_of(struct step_device *d) { return gpu_stream_exec(d->main); }
+static int begin(struct step_device *d, const char *name, int layer, int item) { return trace_begin(d->s->m->trace, d->main, d->rank, LANE_COMPUTE, name, layer, item); }
+static void end(struct step_device *d, int span) { trace_end(d->s->m->trace, span, d->main); }
 static struct work *work_of(struct step_device *d, const struct step_micro *m) { return &d->work[m - d->s->micro]; }
 /* Rows of m whose attention half of a layer runs on a device. */
 static int on_device(const struct step *s, const struct step_micro *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
@@ -39,6 +41,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
     const struct layer *y = &d->layer[layer].view;
+    int span = begin(d, "attention", layer, (int)(m - s->micro));
     TRY(block_attention(exec_of(d), s->c, y, layer, w, m->dev, m->n_dev_spans, m->n_dev));
     TRY(step_rows_keep(d, layer, m, total));
     TRY(block_route(exec_of(d), s->c, y, layer, w, m->n_dev));
@@ -49,7 +52,9 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
         TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
         TRY(arrive(d, m));
     }
-    return block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev);
+    TRY(block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev));
+    end(d, span);
+    return 0;
 }
 
 /* What the processor adds, when it is there. w->xn has served. */
@@ -58,8 +63,11 @@ static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct work *w = work_of(d, m);
     if (!s->c->layer[layer].moe) return 0;
     TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));
+    int span = begin(d, "join", layer, (int)(m - s->micro));
     TRY(gpu_copy(d->main, w->xn, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
-    return exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden});
+    TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));
+    end(d, span);
+    return 0;
 }
 
 /* The residual stream from where layer - 1 left it to where layer runs; layer n_layers is the head's place. */
@@ -126,7 +134,9 @@ static int processor_attention(struct step *s, struct step_micro *m, int layer, 
     if (m->n_dev && layer == s->n_resident) TRY(await_rows(s, m)); /* the residual stream comes from the last device */
     if (first == m->n) return 0;
     struct work w = from_row(s->c, &m->host, first);
+    double t = trace_now(s->m->trace);
     int rc = processor_half(s->m, &w, first ? m->rest : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
+    trace_host(s->m->trace, t, "attention", layer, (int)(m - s->micro));
     m->host.latent = w.latent, m->host.latent_floats = w.latent_floats; /* buffers that an operation grew stay */
     m->host.ek = w.ek, m->host.expanded_floats = w.expanded_floats;
     return rc;
@@ -143,7 +153,12 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
     int first = on_device(s, m, layer);
     struct work *w = &m->host, rest = from_row(s->c, w, first);
     const struct layer *y = place_layer(s->m->place, s->m->w, layer);
-    if (!y->experts) return first == m->n ? 0 : block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first);
+    double t = trace_now(s->m->trace);
+    if (!y->experts) {
+        if (first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+        if (first < m->n) trace_host(s->m->trace, t, "ffn", layer, (int)(m - s->micro));
+        return 0;
+    }
     if (first) {
         TRY(await_rows(s, m));
         if (!s->processor) memset(w->x, 0, row_bytes(s, first));
@@ -151,11 +166,12 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
             for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the step tells */
         }
     }
+    t = trace_now(s->m->trace);
     TRY(processor_weights(s->m, w, layer, m->n, e));
-    if (!first) return block_experts(s->m->cpu, s->c, y, layer, w, PART_BOTH, w->x, m->n);
-    TRY(block_experts(s->m->cpu, s->c, y, layer, w, PART_ROUTED, w->x, m->n));
-    if (first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
-    return answer(s, m);
+    TRY(block_experts(s->m->cpu, s->c, y, layer, w, first ? PART_ROUTED : PART_BOTH, w->x, m->n));
+    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    trace_host(s->m->trace, t, "experts", layer, (int)(m - s->micro));
+    return first ? answer(s, m) : 0;
 }
 
 /* --- The head: rows of all micro-batches together, where they are ------------------------------------------------------------------- */
@@ -166,11 +182,17 @@ static int head_range(struct step *s, struct step_device *d, int row, int n, int
         struct work w = {.x = s->head.x, .xn = s->head.xn, .bad = s->head.bad};
         s->m->cpu->cancel = s->cancel;
         processor_read(s->m, mat_bytes(&s->m->w->head));
-        return block_head(s->m->cpu, place_head(s->m->place, s->m->w), &w, row, n, s->logits + at, top + row);
+        double t = trace_now(s->m->trace);
+        int rc = block_head(s->m->cpu, place_head(s->m->place, s->m->w), &w, row, n, s->logits + at, top + row);
+        trace_host(s->m->trace, t, "head", -1, -1);
+        return rc;
     }
     struct work w = {.x = d->x, .xn = d->xn, .bad = d->work[0].bad};
+    int span = begin(d, "head", -1, -1);
     TRY(block_head(exec_of(d), d->head_weights, &w, row, n, d->logits + at, NULL));
-    return gpu_copy(d->main, s->logits + at, d->logits + at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H);
+    TRY(gpu_copy(d->main, s->logits + at, d->logits + at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H));
+    end(d, span);
+    return 0;
 }
 
 static int head(struct step *s, int n, int32_t *top) {
@@ -379,6 +401,7 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
     step_mirrors_reap(s);
     int rc = s->logits ? 0 : step_processor_open(s, e); /* no memory when devices were left */
     if (!rc) rc = run(s, how, spans, n_spans, e);
+    trace_settle(s->m->trace);
     if (!rc) return 0;
     bool failed = s->n_dev && step_device_error(s, &device);
     if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device, rc, "a device failed"); /* a prefill on it was first to see */
