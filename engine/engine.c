@@ -114,7 +114,7 @@ static int open_machine(struct engine *e, struct error *err) {
     e->info.level = cpu_level_name(level);
     assume_machine(e, level);
     if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
-    if (e->params.prefill == PREFILL_BLEND && step_resident_layers(e->machine.step) < c->n_layers)
+    if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
         return error_set(err, ERR_MEMORY, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
     if (e->params.decode > DECODE_CPU && !step_resident_layers(e->machine.step))
         return error_set(err, ERR_MEMORY, "--decode %s: %s", policy_decode_name((enum policy_decode)e->params.decode), step_resident(e->machine.step));

@@ -99,9 +99,9 @@ static void draw(struct session *s, float *logits, int32_t top) {
 
 static struct policy_machine policy_machine(const struct engine *e) {
     const struct gpu_set *g = e->machine.gpus;
-    bool resident = step_resident_layers(e->machine.step) > 0, whole = step_resident_layers(e->machine.step) == e->info.n_layers;
+    bool resident = step_resident_layers(e->machine.step) > 0;
     struct policy_machine m = {.cost = &e->cost, .model = &e->model, .n_devices = g ? g->n : 0, .lost = g && g->lost,
-                               .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP | (whole ? 1u << POLICY_BLEND : 0),
+                               .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP | (step_blends(e->machine.step) ? 1u << POLICY_BLEND : 0),
                                .decodes = resident ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};
     for (int i = 0; i < m.n_devices; i++) m.free[i] = (double)gpu_info(g->gpu[i])->mem;
     return m;

@@ -60,7 +60,7 @@ static const char *cannot(const struct policy_machine *m, const struct policy_in
     if (mode == POLICY_CPU) return NULL;
     if (m->lost) return "a device was lost";
     if (!n) return "no device";
-    if (!(m->prefills >> mode & 1)) return "not in this version";
+    if (!(m->prefills >> mode & 1)) return "not with what lies on the devices";
     for (int i = 0; i < n; i++) fit += m->free[i] >= in->need || !(in->need > 0);
     if (!fit) return "too little memory free on the device";
     if (mode == POLICY_BLEND && !known(m) && !asked) return "nothing is known of the machine's speed";
@@ -150,7 +150,7 @@ void policy_step(const struct policy_machine *m, const struct policy_decode_in *
     if (out->layers > m->model->layers) out->layers = m->model->layers;
     const char *refused[POLICY_DECODES] = {0};
     for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODES; i++)
-        refused[i] = m->lost ? "a device was lost" : !devices(m) ? "no device" : !(m->decodes >> i & 1) ? "not in this version" : !out->layers ? "no layer's attention half fits the device" : NULL;
+        refused[i] = m->lost ? "a device was lost" : !devices(m) ? "no device" : !(m->decodes >> i & 1) ? "not with what lies on the devices" : !out->layers ? "no layer's attention half fits the device" : NULL;
     if (refused[POLICY_DECODE_HYBRID]) refused[POLICY_DECODE_DUAL] = refused[POLICY_DECODE_HYBRID];
     double now = best_step(m, in, refused, b, out);
     while (b < n) {

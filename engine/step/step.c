@@ -425,6 +425,7 @@ void step_back(struct step *s) { s->away = false; }
 
 int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
+bool step_blends(const struct step *s) { return s->n_dev == 1 && s->n_resident == s->c->n_layers; }
 
 int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {
     struct step *s = mem_calloc(1, sizeof *s);

@@ -38,3 +38,4 @@ void step_back(struct step *s);
 /* Layers [0, n) whose attention halves run on devices, and why so many, in one sentence. */
 int step_resident_layers(const struct step *s);
 const char *step_resident(const struct step *s);
+bool step_blends(const struct step *s); /* one device holds all layers: mode_blend can run */

@@ -165,7 +165,7 @@ static void forced(void **st) {
     m = machine(2), m.ask = POLICY_BLEND, m.prefills = 1 << POLICY_SLP;
     out = ask(m, prompt(50000));
     assert_int_equal(out.mode, POLICY_SLP);
-    assert_non_null(strstr(out.why, "blend was asked for, but: not in this version; "));
+    assert_non_null(strstr(out.why, "blend was asked for, but: not with what lies on the devices; "));
     m = machine(2), m.ask = POLICY_SLP, m.lost = true;
     out = ask(m, prompt(50000));
     assert_int_equal(out.mode, POLICY_CPU);
