@@ -116,12 +116,14 @@ static int open_memory(struct blend *b, const struct prefill_job *j, struct erro
 static void blend_close(struct machine *m, struct prefill_job *j) {
     struct blend *b = j->state;
     struct gpu *g = b->d->g;
-    if (b->answered) gpu_number_break(b->answered); /* whatever was under way ends */
+    atomic_store(&b->d->stop, 1); /* whatever is still under way ends: no step is */
+    if (b->answered) gpu_number_break(b->answered);
     if (b->arrived) gpu_number_break(b->arrived);
     if (b->link) gpu_stream_sync(b->link);
     if (b->d->main) gpu_stream_sync(b->d->main);
     trace_settle(m->trace);
     gpu_stream_close(&b->link);
+    atomic_store(&b->d->stop, 0);
     if (b->work.release) work_close(&b->work);
     for (int i = 0; i < b->n_slots; i++) {
         gpu_event_close(&b->slots[i].on);
@@ -149,7 +151,7 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     b->d = &s->dev[0];
     struct gpu *g = b->d->g;
     int rc = s->loaded ? 0 : step_load(s, e);
-    if (!rc) rc = gpu_stream_open(g, &b->link, "link", false, NULL, e);
+    if (!rc) rc = gpu_stream_open(g, &b->link, "link", false, &b->d->stop, e);
     if (!rc) rc = gpu_number_open(g, &b->arrived, e);
     if (!rc) rc = gpu_number_open(g, &b->answered, e);
     if (!rc) rc = open_memory(b, j, e);

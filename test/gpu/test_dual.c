@@ -1,0 +1,196 @@
+/* Two halves of a step overlap: one's attention on a device while the processor has the other's experts. In slowed time: an
+ * emulated device's attention is held to a speed at which all attention halves of a token take as long as its experts do on
+ * this machine, which a first run finds out. Dual batch against one session, and against six that take turns with the device;
+ * and from the trace, how much of the time in which the device was busy the processor was busy too. Others on the machine only
+ * ever make a step longer: of many, in turn, the shortest counts. Also: a cancel in the middle of slow steps.
+ * usage: test_dual    the built-in model */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/ember/ember.h"
+#include "engine/internal.h"
+#include "engine/pipe/trace.h"
+
+enum { SESSIONS = 6, LAYERS = 13, KEYS = 96, ROUNDS = 12, ATTEMPTS = 6 };
+
+static int failures;
+#define CHECK(c, ...)                                                                 \
+    do {                                                                              \
+        if (!(c)) failures++, printf("FAIL: " __VA_ARGS__), printf("\n"), fflush(stdout); \
+    } while (0)
+static void die(const char *what, const struct error *e) {
+    printf("FAIL %s: %s\n", what, e->text);
+    exit(1);
+}
+
+/* The model's layers over and over: what is held here is the steady step. With five, of which one has no experts, filling and
+ * draining takes a fifth of it. */
+static struct bench {
+    struct weights w;
+    struct layer *own, many[LAYERS];
+    struct pool *pool;
+    struct machine m;
+    struct kv kv[SESSIONS];
+} b;
+
+static void open_model(void) {
+    struct error err = {0};
+    if (weights_open(&b.w, "ember:", false, &err)) die("model", &err);
+    struct config *c = &b.w.config;
+    b.own = b.w.layers;
+    for (int l = 0; l < LAYERS; l++) {
+        int from = l ? 1 + (l - 1) % (c->n_layers - 1) : 0;
+        b.many[l] = b.own[from];
+        c->layer[l] = c->layer[from];
+    }
+    c->n_layers = LAYERS;
+    b.w.layers = b.many;
+    b.m.w = &b.w;
+    if (pool_open(&b.pool, 1, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)) || residency_open(&b.m.known, c, &err)) die("processor", &err);
+    b.m.scan = (struct scan){&b.w, b.pool, &b.m.known};
+    b.m.touched = mem_calloc((size_t)c->n_experts + 1, 1);
+}
+static void close_model(void) {
+    cpu_exec_close(&b.m.cpu);
+    pool_close(&b.pool);
+    residency_close(&b.m.known);
+    mem_free(b.m.touched);
+    b.w.layers = b.own;
+    weights_close(&b.w);
+}
+
+static void open_bench(double attn) { /* TFLOP/s of attention */
+    struct error err = {0};
+    char gpus[64];
+    _Atomic int never = 0;
+    snprintf(gpus, sizeof gpus, "emu:1,attn=%.9g", attn);
+    if (gpu_set_open(&b.m.gpus, gpus, &b.w, &err) || step_open(&b.m.step, &b.m, DT_F32, &err)) die("open", &err);
+    for (int i = 0; i < SESSIONS; i++) {
+        int32_t tokens[KEYS];
+        if (kv_open(&b.kv[i], &b.w.config, 256, DT_F32, &err)) die("session", &err);
+        for (int k = 0; k < KEYS; k++) tokens[k] = (k * 37 + i * 11) % 500;
+        for (int at = 0; at < KEYS; at += STEP_ROWS)
+            if (step_run(b.m.step, STEP_CPU, &(struct step_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = STEP_ROWS}, 1, &never, &err)) die("keys", &err);
+    }
+}
+static void close_bench(void) {
+    for (int i = 0; i < SESSIONS; i++) step_forget(b.m.step, &b.kv[i]);
+    step_close(&b.m.step);
+    gpu_set_close(&b.m.gpus);
+    for (int i = 0; i < SESSIONS; i++) kv_close(&b.kv[i]);
+}
+
+struct times {
+    double wall, device, processor, share; /* seconds; of the device's time that beside the processor's */
+};
+static struct times step(int n, enum step_cut cut) {
+    struct step_span spans[SESSIONS];
+    struct error err = {0};
+    _Atomic int never = 0;
+    int32_t token[SESSIONS];
+    struct trace *t = trace_open();
+    trace_align(t, b.m.gpus->gpu[0]);
+    for (int i = 0; i < n; i++) token[i] = 40 + i, spans[i] = (struct step_span){.kv = &b.kv[i], .tokens = &token[i], .pos = KEYS, .n = 1};
+    b.m.trace = t;
+    double begin = clock_now();
+    if (step_run(b.m.step, cut, spans, n, &never, &err)) die("step", &err);
+    struct times x = {.wall = clock_now() - begin, .device = trace_busy(t, 0, LANE_COMPUTE), .processor = trace_busy(t, TRACE_PROCESSOR, LANE_COMPUTE)};
+    if (step_ran(b.m.step) != cut) die("step", &(struct error){.text = "it ran otherwise"});
+    x.share = trace_both(t, 0, LANE_COMPUTE, TRACE_PROCESSOR, LANE_COMPUTE) / x.device;
+    b.m.trace = NULL;
+    trace_close(&t);
+    return x;
+}
+static void better(struct times *best, struct times x) {
+    best->wall = !best->wall || x.wall < best->wall ? x.wall : best->wall;
+    best->device = !best->device || x.device < best->device ? x.device : best->device;
+    best->processor = !best->processor || x.processor < best->processor ? x.processor : best->processor;
+    best->share = x.share > best->share ? x.share : best->share;
+}
+
+static double match(int n) { /* the speed of attention at which the two halves' attention takes as long as their experts */
+    double attn = 6e-4;
+    for (int i = 0; i < 2; i++) {
+        struct times one = {0};
+        open_bench(attn);
+        for (int k = 0; k < ROUNDS; k++) better(&one, step(n, STEP_DUAL));
+        close_bench();
+        printf("%d sessions, attn=%.3g: device %.2f ms, processor %.2f ms of %.2f ms\n", n, attn, one.device * 1e3, one.processor * 1e3, one.wall * 1e3);
+        attn *= one.device / one.processor;
+    }
+    return attn;
+}
+
+/* n sessions cut in two against `other` that take turns with the device; the dual batch's throughput over the other's. */
+static void overlap(int n, int other, double least) {
+    double best = 0, share = 0, alone = 1;
+    for (int attempt = 0; attempt < ATTEMPTS && (best < least || share < 0.6 || alone > 0.1); attempt++) {
+        struct times dual = {0}, turns = {0};
+        double longest = 1;
+        open_bench(match(n));
+        for (int k = 0; k < ROUNDS; k++) {
+            struct times t = step(other, STEP_HYBRID);
+            longest = t.share < longest ? t.share : longest;
+            better(&turns, t);
+            better(&dual, step(n, STEP_DUAL));
+        }
+        close_bench();
+        double gain = turns.wall / other / (dual.wall / n);
+        printf("%d sessions, dual: %.2f ms a step, device %.2f ms, processor %.2f ms, %.2f of the device's time beside the processor's; %d, hybrid: %.2f ms; %.2f times the throughput\n", n,
+               dual.wall * 1e3, dual.device * 1e3, dual.processor * 1e3, dual.share, other, turns.wall * 1e3, gain);
+        fflush(stdout);
+        best = gain > best ? gain : best;
+        share = dual.share > share ? dual.share : share;
+        alone = longest < alone ? longest : alone;
+    }
+    CHECK(best >= least, "%d sessions, dual: %.2f times %d, hybrid", n, best, other);
+    CHECK(share >= 0.6, "an overlap of %.2f", share);
+    CHECK(alone <= 0.1, "one batch cannot overlap: %.2f", alone);
+}
+
+/* A step takes seconds here; a cancel does not. */
+static void cancel(enum prefill_mode prefill, double after) {
+    struct engine *e;
+    struct session *s;
+    struct error err = {0};
+    int32_t tokens[40];
+    double least = 1e9;
+    for (int i = 0; i < 40; i++) tokens[i] = 7 + i * 3;
+    if (engine_open(&e, &(struct engine_params){.dir = "ember:", .threads = 1, .cpu_level = CPU_SCALAR + 1, .gpus = "emu:1,attn=0.0000001", .context = 256, .prefill = prefill,
+                                                .decode = DECODE_HYBRID}, &err)) die("open", &err);
+    if (session_open(e, &s, &err)) die("session", &err);
+    for (int i = 0; i < ATTEMPTS && least > 0.2; i++) {
+        struct event ev = {0};
+        double begin = clock_now(), cancelled = 0;
+        if (session_submit(s, &(struct request){.tokens = tokens, .n = 40 - i, .max_tokens = 20, .flags = REQUEST_NO_EOS}, &err)) die("submit", &err);
+        while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR && clock_now() < begin + 60) {
+            if (!cancelled && clock_now() > begin + after) session_cancel(s), cancelled = clock_now();
+            if (!engine_poll(e, &ev, 10)) ev.kind = EVENT_NONE;
+        }
+        CHECK(ev.kind == EVENT_DONE && ev.reason == DONE_CANCELLED && cancelled, "cancel: event %d, reason %d: %s", ev.kind, ev.reason, ev.kind == EVENT_ERROR ? ev.error.text : "");
+        if (clock_now() - cancelled < least) least = clock_now() - cancelled;
+    }
+    printf("cancelled after %.0f ms\n", least * 1e3);
+    CHECK(least < (getenv("HEARTH_SLOW") ? 5 : 0.2), "a cancel took %.3f s", least);
+    session_close(&s);
+    engine_close(&e);
+}
+
+static void quiet(void *ctx, enum log_level level, const char *text) {}
+
+int main(void) {
+    log_set(quiet, NULL, LOG_WARN);
+    file_embed(ember_files);
+    cancel(PREFILL_CPU, 0.5);
+    cancel(PREFILL_BLEND, 0.5);
+    open_model();
+    overlap(2, 1, 1.6);
+    overlap(6, 6, 1.4);
+    close_model();
+    printf("%d failed\n", failures);
+    return failures != 0;
+}
