@@ -155,7 +155,7 @@ int step_numbers_open(struct step *s, struct error *e) {
         struct step_micro *m = &s->micro[i];
         gpu_number_close(&m->arrived);
         gpu_number_close(&m->answered);
-        m->n_arrived = m->n_awaited = m->n_wanted = m->n_answered = 0;
+        m->n_arrived = m->n_wanted = m->n_answered = 0;
         rc = gpu_number_open(s->dev[0].g, &m->arrived, e);
         if (!rc) rc = gpu_number_open(s->dev[0].g, &m->answered, e);
     }

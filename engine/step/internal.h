@@ -41,7 +41,8 @@ struct step_micro {
     struct work host;                    /* pinned where there are devices; rows [0, n_dev) of x: what the experts add to these */
     /* Hand-off. Devices write `arrived` when rows are in host memory, and wait for `answered`: their experts are added. */
     struct gpu_number *arrived, *answered;
-    uint32_t n_arrived, n_awaited, n_wanted, n_answered; /* written and waited for so far, as enqueued or done */
+    uint32_t n_arrived, n_wanted, n_answered; /* written, waited for and written so far, as enqueued or done */
+    uint32_t sent[2];                    /* by the layer's parity: the number that says that its rows are in host memory */
 };
 
 struct step_mirror { /* a session's cache on devices */

@@ -31,9 +31,10 @@ static size_t row_bytes(const struct step *s, int n) { return (size_t)n * (size_
 
 static int arrive(struct step_device *d, struct step_micro *m) { return gpu_number_write(m->arrived, ++m->n_arrived, d->main); }
 
-static int await_rows(struct step *s, struct step_micro *m) {
-    if (s->processor) return gpu_number_wait(m->arrived, ++m->n_awaited, s->processor);
-    return gpu_number_await(m->arrived, ++m->n_awaited, s->cancel);
+/* The processor goes on when the rows that a device sent before `layer` are in host memory. */
+static int await_rows(struct step *s, struct step_micro *m, int layer) {
+    uint32_t value = m->sent[layer % 2];
+    return s->processor ? gpu_number_wait(m->arrived, value, s->processor) : gpu_number_await(m->arrived, value, s->cancel);
 }
 
 /* The attention half of a layer; what the processor needs for the experts goes to host memory, then the shared expert. */
@@ -51,6 +52,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
         TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
         TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
         TRY(arrive(d, m));
+        m->sent[layer % 2] = m->n_arrived;
     }
     TRY(block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev));
     end(d, span);
@@ -78,8 +80,11 @@ static int device_move(struct step *s, struct step_micro *m, int layer) {
         return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
     TRY(gpu_copy(from->main, m->host.x, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2H));
     TRY(arrive(from, m));
-    if (!to) return 0; /* the processor awaits it */
-    TRY(gpu_number_wait(m->arrived, ++m->n_awaited, to->main));
+    if (!to) { /* the processor awaits it */
+        m->sent[layer % 2] = m->n_arrived;
+        return 0;
+    }
+    TRY(gpu_number_wait(m->arrived, m->n_arrived, to->main));
     return gpu_copy(to->main, work_of(to, m)->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D);
 }
 
@@ -131,7 +136,7 @@ static struct work from_row(const struct config *c, const struct work *w, int ro
 
 static int processor_attention(struct step *s, struct step_micro *m, int layer, struct error *e) {
     int first = on_device(s, m, layer);
-    if (m->n_dev && layer == s->n_resident) TRY(await_rows(s, m)); /* the residual stream comes from the last device */
+    if (m->n_dev && layer == s->n_resident) TRY(await_rows(s, m, layer)); /* the residual stream comes from the last device */
     if (first == m->n) return 0;
     struct work w = from_row(s->c, &m->host, first);
     double t = trace_now(s->m->trace);
@@ -160,7 +165,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
         return 0;
     }
     if (first) {
-        TRY(await_rows(s, m));
+        TRY(await_rows(s, m, layer));
         if (!s->processor) memset(w->x, 0, row_bytes(s, first));
         if (!s->processor && !ids_good(s, m, first)) {
             for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the step tells */
@@ -202,7 +207,7 @@ static int head(struct step *s, int n, int32_t *top) {
     for (int i = 0; i < s->n_micros; i++) {
         struct step_micro *m = &s->micro[i];
         int n_dev = there ? m->n_dev : 0;
-        if (last && !there && m->n_dev) TRY(await_rows(s, m));
+        if (last && !there && m->n_dev) TRY(await_rows(s, m, s->c->n_layers));
         if (n_dev < m->n && !s->processor)
             memcpy(s->head.x + (size_t)(row + n_dev) * (size_t)s->c->hidden, m->host.x + (size_t)n_dev * (size_t)s->c->hidden, row_bytes(s, m->n - n_dev));
         for (int part = 0; part < 2; part++) {
@@ -250,8 +255,12 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
             if (s->micro[k].n_dev) TRY(gpu_copy(d->main, (void *)&s->bad[i * STEP_MICROS + k], (const void *)d->work[k].bad, 4, GPU_D2H));
     }
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
-        if (s->processor) TRY(arrive(&s->dev[i], &s->micro[0])); /* what follows the step does so on every clock */
-        if (s->processor) TRY(await_rows(s, &s->micro[0]));
+        struct step_micro *m = &s->micro[0];
+        if (s->processor) { /* what follows the step does so on every clock */
+            if (i) TRY(gpu_number_wait(m->arrived, m->n_arrived, s->dev[i].main));
+            TRY(arrive(&s->dev[i], m));
+            TRY(gpu_number_wait(m->arrived, m->n_arrived, s->processor));
+        }
         TRY(gpu_stream_sync(s->dev[i].main));
     }
     return 0;
