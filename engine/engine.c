@@ -189,7 +189,7 @@ void engine_close(struct engine **ep) {
         session_close(&s);
     }
     step_close(&e->machine.step);
-    trace_save(e->machine.trace, e->params.trace);
+    trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);
     gpu_set_close(&e->machine.gpus);
     close_fetch(e);

@@ -344,7 +344,7 @@ static bool go_round(struct engine *e) {
     else if (piece) run_piece(e, piece);
     else if (other) prefill(e);
     else {
-        trace_save(e->machine.trace, e->params.trace);
+        if (!e->reading) trace_save(e->machine.trace, e->params.trace, false);
         if (read(e->wake, &wakes, sizeof wakes) < 0) {} /* interrupted: look again */
     }
     double t = clock_now() - begin;

@@ -2,6 +2,7 @@
  * device's own times, virtual ones where time is. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/clock.h"
@@ -219,9 +220,10 @@ int trace_write(const struct trace *t, const char *path, struct error *e) {
     return rc;
 }
 
-void trace_save(struct trace *t, const char *path) {
+void trace_save(struct trace *t, const char *path, bool last) {
     struct error e = {0};
-    if (!t || t->lost) return;
+    struct stat st;
+    if (!t || t->lost || (!last && !lstat(path, &st) && !S_ISREG(st.st_mode))) return;
     trace_settle(t);
     pthread_mutex_lock(&t->lock);
     if (t->n > t->written && trace_write(t, path, &e)) {

@@ -27,5 +27,6 @@ double trace_busy(const struct trace *t, int rank, enum trace_lane lane);
 double trace_both(const struct trace *t, int rank_a, enum trace_lane a, int rank_b, enum trace_lane b);
 double trace_span(const struct trace *t, int rank); /* from the first event of a rank to its last */
 int trace_write(const struct trace *t, const char *path, struct error *e);
-/* The same if something was added since it was written last. A file that cannot be written is a warning, once. */
-void trace_save(struct trace *t, const char *path);
+/* The same if something was added since it was written last; what is no regular file is written to the last time only. A file
+ * that cannot be written is a warning, once. */
+void trace_save(struct trace *t, const char *path, bool last);

@@ -137,7 +137,8 @@ static int choose(struct step *s, struct error *e) {
     mem_free(layers);
     memcpy(s->why, out.why, sizeof s->why);
     for (int i = 0; i < out.n; i++)
-        s->dev[s->n_dev++] = (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
+        if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer has no part in steps */
+            s->dev[s->n_dev++] = (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
     s->n_resident = out.n ? out.until[out.n - 1] : 0;
     if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->why);
     return 0;

@@ -150,5 +150,21 @@ for kind, n in (("copy", 40), ("copy", 111), ("launch", 30), ("launch", 100), ("
 for kind in ("alloc:2", "die:2", "alloc:30"):  # nothing is forced: a device that cannot be opened is left alone
     rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=" + kind], 8)
     check(not rc and out == want("ember:", 24, SCALAR) and err.count("sessions decode on the processor") == 1, "opening with", kind, rc, err)
+
+
+# --- The trace holds all that ran, devices and the processor on one clock
+def trace(args):
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "trace")
+        rc, out, err = ids("ember:", 24, SCALAR + ["--trace", name, *args], 6)
+        spans = [e for e in json.load(open(name))["traceEvents"] if e["ph"] == "X"]
+    return {(e["pid"], e["name"]) for e in spans}, max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans), err
+
+
+for prefill, of_it in (("cpu", {(8, "attention"), (8, "experts")}), ("blend", {(0, "load expert"), (0, "experts")}), ("slp", {(0, "load expert"), (0, "route")})):
+    seen, length, err = trace(["--gpus", "emu:1,cpu=scalar", "--prefill", prefill, "--decode", "hybrid"])
+    steps = {(0, "attention"), (0, "join"), (0, "head"), (8, "experts")}
+    check(steps | of_it <= seen and 0 < length < 60e6, "a trace of prefill", prefill, "and steps:", seen, length, err)
+check({p for p, n in trace([])[0]} == {8}, "a trace without devices")
 print(f"{ran} cases, {failed} failed")
 sys.exit(failed != 0)
