@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Trains ember from nothing and writes its checkpoint directory: one command does all.
+"""Trains ember, from nothing or from a published checkpoint, and writes its checkpoint directory: one command does all.
 
     python3 -m venv venv && venv/bin/pip install torch tokenizers safetensors numpy
     venv/bin/python engine/ember/train.py --work scratch
+    venv/bin/python engine/ember/train.py --work scratch --from engine/ember/model     (after a change of the text)
 
 Steps: check that no held-out question is in the training text, train the tokenizer, train the model (the last stretch
 with the weights as FP8 will store them), export the checkpoint that is best on corpus/dev.txt, and score it on
-corpus/test.txt. A run that was interrupted goes on with --resume. The same seed, options, torch and processor give the
-same model.
+corpus/test.txt. With --from the tokenizer and the first weights are those of a published checkpoint, and a short run at
+a lower rate teaches what changed; all topics take part, so that none is forgotten. A run that was interrupted goes on
+with --resume. The same seed, options, torch and processor give the same model.
 """
 
 import argparse
@@ -48,6 +50,8 @@ from network import Ember  # noqa: E402
 
 TAIL = 12  # tokens kept of an answer that is cut short: which answer it is shows in the first few
 STATE = "state.pt"
+LENGTH = {False: 75000, True: 18000}  # conversations, from nothing and with --from
+RATE = {False: 2e-3, True: 8e-4}  # peak learning rate, likewise
 WINDOW = 4096  # conversations that are sorted by length together
 
 
@@ -56,19 +60,23 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=formatter)
     parser.add_argument("--out", default=evaluate.DEFAULT, help="checkpoint directory to write")
     parser.add_argument("--work", required=True, help="scratch directory for training state")
+    parser.add_argument("--from", dest="start", metavar="DIR", help="checkpoint directory to begin with, instead of from nothing")
     parser.add_argument("--resume", action="store_true", help="go on from the state in --work")
-    parser.add_argument("--examples", type=int, default=75000, help="conversations to train on")
+    parser.add_argument("--examples", type=int, help=f"conversations to train on ({LENGTH[False]}; with --from {LENGTH[True]})")
     parser.add_argument("--minutes", type=float, default=0, help="shrink --examples to train about this long")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocab", type=int, default=3072)
     parser.add_argument("--batch", type=int, default=2048, help="tokens of a step, padding included")
-    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--rate", type=float, help=f"peak learning rate ({RATE[False]}; with --from {RATE[True]})")
     parser.add_argument("--dropout", type=float, default=0.15)
     parser.add_argument("--decay", type=float, default=0.05, help="weight decay")
     parser.add_argument("--quantised", type=float, default=0.12, help="last share of the steps, with FP8 weights")
     parser.add_argument("--every", type=int, default=200, help="steps between evaluations and saved states")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.examples = args.examples or LENGTH[bool(args.start)]
+    args.rate = args.rate or RATE[bool(args.start)]
+    return args
 
 
 def train_tokenizer(topics, conversations, size):
@@ -170,7 +178,7 @@ class Run:
     def __init__(self, args, tokenizer, examples, total):
         self.args, self.tokenizer, self.examples, self.total = args, tokenizer, examples, total
         torch.manual_seed(args.seed)
-        self.model = Ember(export.config(tokenizer.get_vocab_size()))
+        self.model = export.read(args.start)[0] if args.start else Ember(export.config(tokenizer.get_vocab_size()))
         self.model.set_dropout(args.dropout)
         matrices = [p for p in self.model.parameters() if p.dim() > 1]
         vectors = [p for p in self.model.parameters() if p.dim() == 1]
@@ -183,7 +191,7 @@ class Run:
         return self.step >= self.total * (1 - self.args.quantised)
 
     def rate(self):
-        warm = min(1.0, (self.step + 1) / 150)
+        warm = min(1.0, (self.step + 1) / min(150, self.total / 10))
         return self.args.rate * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * self.step / self.total)))
 
     def advance(self, batch):
@@ -246,7 +254,7 @@ def main():
     count = evaluate.check([q for part in held_out.values() for _, q in part], topics, conversations)
     print(f"{len(topics)} topics, {args.examples} conversations; no held-out question in {count} texts", flush=True)
 
-    tokenizer = train_tokenizer(topics, conversations, args.vocab)
+    tokenizer = vocabulary.load(args.start) if args.start else train_tokenizer(topics, conversations, args.vocab)
     data = tokenised(conversations, tokenizer)
     dev = tokenised([[("user", q), ("assistant", topics[name].answer)] for name, q in held_out["dev.txt"]], tokenizer)
     state_path = os.path.join(args.work, STATE)
