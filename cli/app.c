@@ -45,7 +45,8 @@ void app_stats_text(const struct turn_stats *s, struct buf *out) {
     if (s->cached_tokens) buf_fmt(out, " (%d cached)", s->cached_tokens);
     if (s->ttft_s > 0) buf_fmt(out, ", first token %.2f s", s->ttft_s);
     else buf_str(out, ", stopped while it was read");
-    if (s->ttft_s > 0 && s->prefill_s > 0 && s->prompt_tokens > s->cached_tokens) buf_fmt(out, " (%.0f tok/s)", (s->prompt_tokens - s->cached_tokens) / s->prefill_s);
+    if (s->ttft_s > 0 && s->prefill_s > 0 && s->prompt_tokens > s->cached_tokens)
+        buf_fmt(out, " (%.0f tok/s)", (s->prompt_tokens - s->cached_tokens) / s->prefill_s);
     buf_fmt(out, ", answer %d tokens", s->answer_tokens);
     if (s->answer_tokens > 1 && s->decode_s > 0) {
         double tpot = s->decode_s / (s->answer_tokens - 1);
@@ -147,9 +148,14 @@ static int on_progress(void *ctx, const char *what, double share) {
 void app_engine_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const prefills[] = {"auto", "cpu", "blend", "slp", "dslp"},
-                      *const decodes[] = {"auto", "cpu", "hybrid", "dual"};
-    *p = (struct engine_params){.dir = a->dir, .gpus = v[OPT_GPUS].text, .trace = v[OPT_TRACE].text, .force = v[OPT_FORCE].on,
-                                .hugepages = v[OPT_HUGEPAGES].on, .topology = v[OPT_TOPOLOGY].text, .progress = on_progress};
+                             *const decodes[] = {"auto", "cpu", "hybrid", "dual"};
+    *p = (struct engine_params){.dir = a->dir,
+                                .gpus = v[OPT_GPUS].text,
+                                .trace = v[OPT_TRACE].text,
+                                .force = v[OPT_FORCE].on,
+                                .hugepages = v[OPT_HUGEPAGES].on,
+                                .topology = v[OPT_TOPOLOGY].text,
+                                .progress = on_progress};
     if (v[OPT_CONTEXT].text) p->context = (int)v[OPT_CONTEXT].integer;
     if (v[OPT_THREADS].text) p->threads = (int)v[OPT_THREADS].integer;
     for (int i = 0; i < 5; i++) {
@@ -166,7 +172,8 @@ int app_open_engine(struct app *a, struct error *e) {
     struct engine_params p;
     app_engine_params(a, &p);
     char kept[PATHS_MAX]; /* without a home nothing is kept, and nothing measured */
-    if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0})) *strrchr(kept, '/') = 0, p.machine = kept;
+    if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0}))
+        *strrchr(kept, '/') = 0, p.machine = kept;
     begin(a);
     int rc = engine_open(&a->engine, &p, e);
     progress_clear();

@@ -34,9 +34,9 @@ void app_engine_params(struct app *a, struct engine_params *p);
 void app_sampling(const struct app *a, const struct opts *o, struct sampling *s);
 
 /* Messages on stderr, each on lines of its own with "hearth: " before; progress is taken off the screen first. */
-int app_fail(const struct app *a, const struct error *e); /* returns the exit code */
+int app_fail(const struct app *a, const struct error *e);                                       /* returns the exit code */
 void app_note(const struct app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* silent with -q */
-void app_stats(const struct app *a, const struct turn_stats *s);                                 /* the --stats line */
+void app_stats(const struct app *a, const struct turn_stats *s);                                /* the --stats line */
 void app_stats_text(const struct turn_stats *s, struct buf *out);
 /* --explain: why the modes of a turn, and what was expected of them; one line. */
 void app_explain(const struct app *a, const struct turn_stats *s);

@@ -16,7 +16,7 @@ enum { SLOTS = 6 };
 struct job {
     const char *text; /* of the file */
     size_t n;
-    struct buf line;  /* the finished output */
+    struct buf line; /* the finished output */
     bool done, failed;
 };
 struct slot {

@@ -65,7 +65,8 @@ static int measure(struct bench *b, int sessions, int prompt, int decode, struct
     *res = (struct result){0};
     for (int i = 0; i < sessions && !rc; i++) {
         /* other tokens in each session and each run: nothing is found in a cache, and the experts are spread as in text */
-        for (int k = 0; k < prompt; k++) ids[k] = (int32_t)(((uint64_t)k * 2654435761u + (uint64_t)i * 40503u + (uint64_t)prompt * 69069u) % (uint64_t)info->vocab);
+        for (int k = 0; k < prompt; k++)
+            ids[k] = (int32_t)(((uint64_t)k * 2654435761u + (uint64_t)i * 40503u + (uint64_t)prompt * 69069u) % (uint64_t)info->vocab);
         struct request q = {.tokens = ids, .n = prompt, .max_tokens = decode, .flags = REQUEST_NO_EOS, .sampling = {.top_p = 1, .repeat_penalty = 1}};
         if (!(rc = session_open(b->app->engine, &s[i], e))) rc = session_submit(s[i], &q, e);
     }
@@ -96,9 +97,13 @@ static void prefill_row(struct bench *b, int n, const struct result *r) {
     double rate = n / r->prefill_s, gflops = rate * (double)engine_token_flops(b->app->engine) / 1e9;
     double limit = n / ((double)engine_token_bytes(b->app->engine) / b->limit);
     if (b->json)
-        buf_fmt(&line, "{\"what\": \"prefill\", \"prompt\": %d, \"sessions\": 1, \"tokens_per_s\": %.3f, \"ttft_s\": %.6f, \"gflops\": %.3f, \"limit\": %.3f, \"share\": %.4f}",
+        buf_fmt(&line,
+                "{\"what\": \"prefill\", \"prompt\": %d, \"sessions\": 1, \"tokens_per_s\": %.3f, \"ttft_s\": %.6f, \"gflops\": %.3f, \"limit\": %.3f, "
+                "\"share\": %.4f}",
                 n, rate, r->ttft_s, gflops, limit, rate / limit);
-    else buf_fmt(&line, "prefill  %6d tokens            %9.1f tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of reading alone", n, rate, gflops, r->ttft_s, 100 * rate / limit);
+    else
+        buf_fmt(&line, "prefill  %6d tokens            %9.1f tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of reading alone", n, rate, gflops, r->ttft_s,
+                100 * rate / limit);
     row(b, &line);
 }
 
@@ -107,11 +112,13 @@ static void decode_row(struct bench *b, int prompt, int sessions, const struct r
     int steps = r->tokens - sessions;
     double rate = r->decode_s > 0 ? steps / r->decode_s : 0, limit = b->limit / (double)engine_token_bytes(b->app->engine);
     if (b->json)
-        buf_fmt(&line, "{\"what\": \"decode\", \"prompt\": %d, \"sessions\": %d, \"tokens_per_s\": %.3f, \"tpot_s\": %.6f, \"gbps\": %.3f, \"limit\": %.3f, \"share\": %.4f}",
+        buf_fmt(&line,
+                "{\"what\": \"decode\", \"prompt\": %d, \"sessions\": %d, \"tokens_per_s\": %.3f, \"tpot_s\": %.6f, \"gbps\": %.3f, \"limit\": %.3f, "
+                "\"share\": %.4f}",
                 prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
     else
-        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7.1f tok/s  of %9.1f at one reading a token  %3.0f %%", prompt, sessions, sessions > 1 ? "s" : " ", rate,
-                limit, 100 * rate / limit);
+        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7.1f tok/s  of %9.1f at one reading a token  %3.0f %%", prompt, sessions,
+                sessions > 1 ? "s" : " ", rate, limit, 100 * rate / limit);
     row(b, &line);
 }
 
@@ -136,8 +143,8 @@ static int model(struct bench *b, struct error *e) {
     struct buf line = {0};
     const struct engine_info *i = engine_info(a->engine);
     if (b->json)
-        buf_fmt(&line, "{\"what\": \"machine\", \"threads\": %d, \"level\": \"%s\", \"read_gbps\": %.3f, \"token_bytes\": %llu, \"token_flops\": %llu}", i->threads, i->level,
-                b->bandwidth / 1e9, (unsigned long long)engine_token_bytes(a->engine), (unsigned long long)engine_token_flops(a->engine));
+        buf_fmt(&line, "{\"what\": \"machine\", \"threads\": %d, \"level\": \"%s\", \"read_gbps\": %.3f, \"token_bytes\": %llu, \"token_flops\": %llu}",
+                i->threads, i->level, b->bandwidth / 1e9, (unsigned long long)engine_token_bytes(a->engine), (unsigned long long)engine_token_flops(a->engine));
     else
         buf_fmt(&line, "%s, %d threads, %s: memory reads %.1f GB/s; a token reads %.1f MB of weights", i->name, i->threads, i->level, b->bandwidth / 1e9,
                 (double)engine_token_bytes(a->engine) / 1e6);
@@ -159,7 +166,8 @@ int bench_run(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     struct bench b = {.app = a, .json = v[OPT_JSON].on, .first = true};
     if (b.json) out_write("[", 1);
-    int rc = !strcmp(v[OPT_BENCH].text, "kernels") ? engine_bench_kernels(v[OPT_THREADS].text ? (int)v[OPT_THREADS].integer : 0, kernel_row, &b, e) : model(&b, e);
+    int rc =
+        !strcmp(v[OPT_BENCH].text, "kernels") ? engine_bench_kernels(v[OPT_THREADS].text ? (int)v[OPT_THREADS].integer : 0, kernel_row, &b, e) : model(&b, e);
     if (b.json) out_write("]\n", 2);
     return rc;
 }

@@ -61,9 +61,7 @@ static int version(struct app *a, struct error *e) {
     return print(&b, e);
 }
 
-static int plan(struct app *a, struct error *e) {
-    return error_set(e, ERR_RUNTIME, "--plan: this build cannot plan for a described machine");
-}
+static int plan(struct app *a, struct error *e) { return error_set(e, ERR_RUNTIME, "--plan: this build cannot plan for a described machine"); }
 
 static int help(struct app *a, struct error *e) {
     struct buf b = {0};
@@ -98,9 +96,17 @@ static int run(struct app *a, struct error *e) {
     static const struct {
         enum opt_id mode;
         int (*fn)(struct app *, struct error *);
-    } modes[] = {{OPT_BATCH, batch_run}, {OPT_INSPECT, inspect_model}, {OPT_VERIFY, inspect_verify}, {OPT_TOKENIZE, inspect_tokenize},
-        {OPT_DETOKENIZE, inspect_detokenize}, {OPT_RENDER, inspect_render}, {OPT_TOKENS, inspect_tokens}, {OPT_BENCH, bench_run},
-        {OPT_PLAN, plan}, {OPT_PRINT_CONFIG, print_config}, {OPT_COMPLETION, completion}};
+    } modes[] = {{OPT_BATCH, batch_run},
+                 {OPT_INSPECT, inspect_model},
+                 {OPT_VERIFY, inspect_verify},
+                 {OPT_TOKENIZE, inspect_tokenize},
+                 {OPT_DETOKENIZE, inspect_detokenize},
+                 {OPT_RENDER, inspect_render},
+                 {OPT_TOKENS, inspect_tokens},
+                 {OPT_BENCH, bench_run},
+                 {OPT_PLAN, plan},
+                 {OPT_PRINT_CONFIG, print_config},
+                 {OPT_COMPLETION, completion}};
     if (a->opts.v[OPT_HELP].on) return help(a, e);
     if (a->opts.v[OPT_VERSION].on) return version(a, e);
     enum opt_id mode = opt_mode(&a->opts);

@@ -257,7 +257,8 @@ static void cmd_show(struct repl *r, const char *arg) {
     struct sampling s;
     char v[64];
     app_sampling(r->app, &r->app->opts, &s);
-    repl_say(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads, i->level);
+    repl_say(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads,
+             i->level);
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_value *o = &r->app->opts.v[id];
         if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;
@@ -314,8 +315,9 @@ static void cmd_tokens(struct repl *r, const char *arg) {
     const struct engine_info *i = engine_info(r->app->engine);
     if (!r->now->conv.n) repl_say(r, "0 of %d tokens: nothing has been said", i->context);
     else if (conv_prompt(r->app, &r->now->conv, conv_think(&r->app->opts), &p, &e)) repl_say(r, "%s", e.text);
-    else repl_say(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", p.ids.n, i->context, (long)i->context - (long)p.ids.n,
-                  (double)p.ids.n * (double)i->kv_token_bytes / 1e6);
+    else
+        repl_say(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", p.ids.n, i->context, (long)i->context - (long)p.ids.n,
+                 (double)p.ids.n * (double)i->kv_token_bytes / 1e6);
     prompt_free(&p);
 }
 

@@ -33,7 +33,8 @@ static int run_editor(const char *path) {
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
     void (*old)(int) = signal(SIGINT, SIG_IGN); /* Ctrl-C in there is the editor's */
     if (!posix_spawnp(&pid, "sh", NULL, &attr, argv, environ))
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+        }
     signal(SIGINT, old);
     posix_spawnattr_destroy(&attr);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

@@ -7,7 +7,7 @@
 #include "cli/utf8.h"
 #include "engine/base/mem.h"
 
-#define CTRL(letter) ((letter) & 0x1F)
+#define CTRL(letter) ((letter)&0x1F)
 enum { ESC = 0x1B, DEL = 0x7F };
 
 void line_init(struct line *l, struct history *h) { *l = (struct line){.history = h, .prompt = "> ", .rows = 24, .cols = 80}; }
@@ -274,11 +274,12 @@ static void wipe(struct line *l) {
 }
 
 static enum line_result control(struct line *l, unsigned char c) {
-    static void (*const keys[128])(struct line *l) = {
-        [CTRL('A')] = go_row_begin, [CTRL('B')] = go_left, [CTRL('D')] = cut_right, [CTRL('E')] = go_row_end, [CTRL('F')] = go_right,
-        [CTRL('H')] = cut_left, [CTRL('I')] = complete, [CTRL('J')] = new_row, [CTRL('K')] = kill_row_end, [CTRL('L')] = wipe,
-        [CTRL('N')] = go_down, [CTRL('P')] = go_up, [CTRL('R')] = search_begin, [CTRL('T')] = swap_chars, [CTRL('U')] = kill_row_begin,
-        [CTRL('W')] = kill_blank_left, [CTRL('Y')] = put_back, [DEL] = cut_left};
+    static void (*const keys[128])(struct line *
+                                   l) = {[CTRL('A')] = go_row_begin, [CTRL('B')] = go_left,    [CTRL('D')] = cut_right,      [CTRL('E')] = go_row_end,
+                                         [CTRL('F')] = go_right,     [CTRL('H')] = cut_left,   [CTRL('I')] = complete,       [CTRL('J')] = new_row,
+                                         [CTRL('K')] = kill_row_end, [CTRL('L')] = wipe,       [CTRL('N')] = go_down,        [CTRL('P')] = go_up,
+                                         [CTRL('R')] = search_begin, [CTRL('T')] = swap_chars, [CTRL('U')] = kill_row_begin, [CTRL('W')] = kill_blank_left,
+                                         [CTRL('Y')] = put_back,     [DEL] = cut_left};
     if (c == CTRL('D') && !l->text.len) return LINE_EOF;
     if (c == CTRL('G')) return LINE_EDITOR;
     if (c == CTRL('M')) return enter(l);
@@ -288,12 +289,40 @@ static enum line_result control(struct line *l, unsigned char c) {
 
 /* A whole escape sequence without its ESC: "[A", "OH", "[1;5C", "b". */
 static void escape(struct line *l, const char *s) {
-    static const struct { const char *seq; void (*fn)(struct line *l); } rows[] = {
-        {"[A", go_up}, {"OA", go_up}, {"[B", go_down}, {"OB", go_down}, {"[C", go_right}, {"OC", go_right}, {"[D", go_left}, {"OD", go_left},
-        {"[H", go_row_begin}, {"OH", go_row_begin}, {"[1~", go_row_begin}, {"[7~", go_row_begin}, {"[F", go_row_end}, {"OF", go_row_end},
-        {"[4~", go_row_end}, {"[8~", go_row_end}, {"[3~", cut_right}, {"[200~", begin_paste}, {"b", go_word_left}, {"[1;5D", go_word_left},
-        {"[1;3D", go_word_left}, {"f", go_word_right}, {"[1;5C", go_word_right}, {"[1;3C", go_word_right}, {"d", kill_word_right},
-        {"\x7F", kill_word_left}, {"\x08", kill_word_left}, {"\r", new_row}, {"\n", new_row}, {"<", go_begin}, {">", go_end}};
+    static const struct {
+        const char *seq;
+        void (*fn)(struct line *l);
+    } rows[] = {{"[A", go_up},
+                {"OA", go_up},
+                {"[B", go_down},
+                {"OB", go_down},
+                {"[C", go_right},
+                {"OC", go_right},
+                {"[D", go_left},
+                {"OD", go_left},
+                {"[H", go_row_begin},
+                {"OH", go_row_begin},
+                {"[1~", go_row_begin},
+                {"[7~", go_row_begin},
+                {"[F", go_row_end},
+                {"OF", go_row_end},
+                {"[4~", go_row_end},
+                {"[8~", go_row_end},
+                {"[3~", cut_right},
+                {"[200~", begin_paste},
+                {"b", go_word_left},
+                {"[1;5D", go_word_left},
+                {"[1;3D", go_word_left},
+                {"f", go_word_right},
+                {"[1;5C", go_word_right},
+                {"[1;3C", go_word_right},
+                {"d", kill_word_right},
+                {"\x7F", kill_word_left},
+                {"\x08", kill_word_left},
+                {"\r", new_row},
+                {"\n", new_row},
+                {"<", go_begin},
+                {">", go_end}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (!strcmp(rows[i].seq, s)) rows[i].fn(l);
 }

@@ -14,7 +14,7 @@ enum line_result {
     LINE_EDITOR, /* Ctrl-G: open text in $EDITOR, then line_replace */
 };
 
-struct line_row { /* one row of the screen */
+struct line_row {    /* one row of the screen */
     size_t from, to; /* of text */
     int indent, width;
 };
@@ -31,18 +31,18 @@ struct line {
     struct history *history;
     struct buf out; /* to print; the caller empties it */
 
-    size_t at;         /* in history; history->n is the draft */
+    size_t at; /* in history; history->n is the draft */
     struct buf draft, killed, status, hint, query;
     bool searching, pasting, escaping, shown;
-    size_t found;      /* history index + 1 of the search's hit */
+    size_t found; /* history index + 1 of the search's hit */
     unsigned char esc[32], utf[4];
     int n_esc, n_utf, want;
 
     struct line_row *layout;
     size_t n_layout, cap_layout;
-    int top;           /* first row of the layout on the screen, when it is higher than the screen */
+    int top;                     /* first row of the layout on the screen, when it is higher than the screen */
     int drawn, cur_row, cur_col; /* on the screen */
-    int *widths;       /* of the drawn rows, for what a resize makes of them */
+    int *widths;                 /* of the drawn rows, for what a resize makes of them */
     size_t cap_widths;
 };
 

@@ -62,7 +62,8 @@ static int say_cut(struct app *a, const struct turn *t, struct error *e) {
     if (t->reason == DONE_LENGTH)
         app_note(a, "the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
     if (t->reason != DONE_CONTEXT) return 0;
-    app_note(a, "the answer was cut: the context of %d tokens is full; %s", i->context, i->context < i->max_context ? "a larger -c gives more" : "the model has no larger one");
+    app_note(a, "the answer was cut: the context of %d tokens is full; %s", i->context,
+             i->context < i->max_context ? "a larger -c gives more" : "the model has no larger one");
     if (e) *e = (struct error){.code = ERR_CONTEXT}; /* said already, but for -q */
     return ERR_CONTEXT;
 }

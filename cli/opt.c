@@ -262,9 +262,10 @@ static int check(const struct opts *o, struct error *e) {
     for (int id = mode + 1; id < OPT_COUNT && mode != OPT_COUNT; id++)
         if (opt_table[id].flags & OPT_MODE && v[id].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot stand together", opt_table[mode].name, opt_table[id].name);
-    static const struct { enum opt_id a, b; } apart[] = {
-        {OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE}, {OPT_RAW, OPT_SYSTEM}, {OPT_RAW, OPT_TEMPLATE},
-        {OPT_RAW, OPT_SAVE}, {OPT_RAW, OPT_CONTINUE}, {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}};
+    static const struct {
+        enum opt_id a, b;
+    } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE}, {OPT_RAW, OPT_SYSTEM},         {OPT_RAW, OPT_TEMPLATE},
+                 {OPT_RAW, OPT_SAVE},        {OPT_RAW, OPT_CONTINUE},  {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot stand together", opt_table[apart[i].a].name, opt_table[apart[i].b].name);

@@ -10,15 +10,62 @@
 #include "engine/base/mem.h"
 
 enum opt_id {
-    OPT_MODEL, OPT_MODEL_PATH, OPT_CONTEXT, OPT_TEMPLATE, OPT_RAW,
-    OPT_PROMPT, OPT_FILE, OPT_SYSTEM, OPT_BATCH,
-    OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_NO_STREAM, OPT_STATS, OPT_EXPLAIN, OPT_QUIET, OPT_VERBOSE, OPT_COLOR,
-    OPT_MAX_TOKENS, OPT_TEMP, OPT_TOP_P, OPT_TOP_K, OPT_MIN_P, OPT_REPEAT_PENALTY, OPT_SEED, OPT_STOP, OPT_THINK,
-    OPT_SAVE, OPT_CONTINUE,
-    OPT_THREADS, OPT_CPU, OPT_GPUS, OPT_KV, OPT_PREFILL, OPT_DECODE, OPT_SPLIT, OPT_DETERMINISTIC, OPT_TRACE, OPT_HUGEPAGES, OPT_FORCE, OPT_TOPOLOGY,
-    OPT_INSPECT, OPT_VERIFY, OPT_TOKENIZE, OPT_SPECIAL, OPT_DETOKENIZE, OPT_RENDER, OPT_TOKENS, OPT_LOGITS_OUT, OPT_IDS,
-    OPT_BENCH, OPT_PLAN,
-    OPT_PRINT_CONFIG, OPT_COMPLETION, OPT_HELP, OPT_VERSION,
+    OPT_MODEL,
+    OPT_MODEL_PATH,
+    OPT_CONTEXT,
+    OPT_TEMPLATE,
+    OPT_RAW,
+    OPT_PROMPT,
+    OPT_FILE,
+    OPT_SYSTEM,
+    OPT_BATCH,
+    OPT_JSON,
+    OPT_JSON_LINES,
+    OPT_EXTRACT,
+    OPT_NO_STREAM,
+    OPT_STATS,
+    OPT_EXPLAIN,
+    OPT_QUIET,
+    OPT_VERBOSE,
+    OPT_COLOR,
+    OPT_MAX_TOKENS,
+    OPT_TEMP,
+    OPT_TOP_P,
+    OPT_TOP_K,
+    OPT_MIN_P,
+    OPT_REPEAT_PENALTY,
+    OPT_SEED,
+    OPT_STOP,
+    OPT_THINK,
+    OPT_SAVE,
+    OPT_CONTINUE,
+    OPT_THREADS,
+    OPT_CPU,
+    OPT_GPUS,
+    OPT_KV,
+    OPT_PREFILL,
+    OPT_DECODE,
+    OPT_SPLIT,
+    OPT_DETERMINISTIC,
+    OPT_TRACE,
+    OPT_HUGEPAGES,
+    OPT_FORCE,
+    OPT_TOPOLOGY,
+    OPT_INSPECT,
+    OPT_VERIFY,
+    OPT_TOKENIZE,
+    OPT_SPECIAL,
+    OPT_DETOKENIZE,
+    OPT_RENDER,
+    OPT_TOKENS,
+    OPT_LOGITS_OUT,
+    OPT_IDS,
+    OPT_BENCH,
+    OPT_PLAN,
+    OPT_PRINT_CONFIG,
+    OPT_COMPLETION,
+    OPT_HELP,
+    OPT_VERSION,
     OPT_COUNT
 };
 
@@ -33,11 +80,13 @@ enum opt_kind {
     OPT_MAYBE,  /* a flag that may be followed by one of the words in choices */
 };
 
-enum { OPT_SETTING = 1, /* may stand in the configuration file and in HEARTH_NAME */
-       OPT_LIVE = 2,    /* /set may change it in a running chat */
-       OPT_HIDDEN = 4,  /* left out of --help */
-       OPT_MODE = 8,    /* says what to do: only one of them */
-       OPT_PATH = 16 }; /* completes to files */
+enum {
+    OPT_SETTING = 1, /* may stand in the configuration file and in HEARTH_NAME */
+    OPT_LIVE = 2,    /* /set may change it in a running chat */
+    OPT_HIDDEN = 4,  /* left out of --help */
+    OPT_MODE = 8,    /* says what to do: only one of them */
+    OPT_PATH = 16
+}; /* completes to files */
 
 struct opt_def {
     const char *name; /* long, without the dashes; the key of the configuration file */
@@ -52,7 +101,7 @@ extern const struct opt_def opt_table[OPT_COUNT];
 
 enum opt_origin { ORIGIN_NONE, ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG, ORIGIN_CHAT };
 struct opt_value {
-    const char *text; /* as given; NULL when unset */
+    const char *text;   /* as given; NULL when unset */
     const char **items; /* OPT_LIST */
     size_t n_items, cap_items;
     double num;

@@ -105,7 +105,7 @@ static int sequence(const unsigned char *s, size_t n) {
 
 size_t out_utf8(struct buf *b, const char *s, size_t n) {
     size_t replaced = 0;
-    for (size_t i = 0, run = 0;; ) {
+    for (size_t i = 0, run = 0;;) {
         int k = i < n ? sequence((const unsigned char *)s + i, n - i) : 0;
         if (k > 0) {
             i += (size_t)k;

@@ -7,7 +7,9 @@
 #include "engine/base/file.h"
 
 int paths_get(enum paths_kind kind, const char *name, char *out, size_t cap) {
-    static const struct { const char *env, *home; } dirs[] = {
+    static const struct {
+        const char *env, *home;
+    } dirs[] = {
         [PATHS_CONFIG] = {"XDG_CONFIG_HOME", ".config"},
         [PATHS_DATA] = {"XDG_DATA_HOME", ".local/share"},
         [PATHS_STATE] = {"XDG_STATE_HOME", ".local/state"},

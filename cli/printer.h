@@ -6,7 +6,7 @@
 struct printer {
     struct app *app;
     size_t line_ends, think_ends; /* held back */
-    bool any, dim, open; /* open: the thinking on stderr has not ended its line */
+    bool any, dim, open;          /* open: the thinking on stderr has not ended its line */
 };
 void printer_init(struct printer *p, struct app *a);
 int printer_piece(void *p, enum part part, const char *data, size_t n); /* a turn_fn */

@@ -102,7 +102,7 @@ int render_width(const char *s, size_t n) {
 
 size_t render_fit(const char *s, size_t n, int cols) {
     size_t i = 0;
-    for (int w; i < n; ) {
+    for (int w; i < n;) {
         size_t k = render_char(s + i, n - i, &w);
         if (w > cols) break;
         cols -= w;

@@ -199,8 +199,8 @@ static void finish(struct repl *r, struct talk *t) {
     repl_save(r, t);
     if (front) {
         if (u->failed) app_fail(r->app, &u->error);
-        else if (summary) {}
-        else if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
+        else if (summary) {
+        } else if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
         if (v[OPT_STATS].on) app_stats(r->app, &u->stats);
         if (v[OPT_EXPLAIN].on) app_explain(r->app, &u->stats);
         out_write("\n", 1);
@@ -474,8 +474,8 @@ static void loop(struct repl *r) {
     begin_line(r);
     while (!r->leave && !sig_terminated() && !out_failed()) {
         bool editing = !r->answering;
-        struct pollfd fds[3] = {{.fd = engine_fd(r->app->engine), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN},
-                                {.fd = editing ? 0 : -1, .events = POLLIN}};
+        struct pollfd fds[3] = {
+            {.fd = engine_fd(r->app->engine), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = editing ? 0 : -1, .events = POLLIN}};
         if (poll(fds, 3, any_running(r) ? 200 : progress_waiting() ? 0 : 1000) < 0 && errno != EINTR) break;
         sig_drain();
         if (sig_resized()) {

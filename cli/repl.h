@@ -7,19 +7,19 @@
 #include "cli/store.h"
 #include "cli/turn.h"
 
-struct talk { /* one session of the chat */
-    int number;       /* as /sessions shows it */
+struct talk {   /* one session of the chat */
+    int number; /* as /sessions shows it */
     char name[128];
-    bool named;       /* by the user; else the prompt shows the number */
-    bool shown;       /* the last answer has been seen whole */
-    bool went_on;     /* the running turn continues the last answer */
-    bool compacting;  /* the running turn writes a summary */
-    bool closing;     /* it is being ended for good: nothing more is said of it */
+    bool named;        /* by the user; else the prompt shows the number */
+    bool shown;        /* the last answer has been seen whole */
+    bool went_on;      /* the running turn continues the last answer */
+    bool compacting;   /* the running turn writes a summary */
+    bool closing;      /* it is being ended for good: nothing more is said of it */
     size_t summarised; /* of so many messages; the rest did not fit beside them */
     struct conv conv;
     struct session *session; /* opened with the first turn */
     struct store store;
-    struct turn turn; /* running, or the last one */
+    struct turn turn;     /* running, or the last one */
     struct prompt prompt; /* of the last turn, with what was generated since: for /continue */
     struct turn_stats stats;
     bool has_stats;
@@ -30,13 +30,13 @@ struct repl {
     struct app *app;
     struct talk **talks;
     size_t n, cap;
-    struct talk *now;     /* the one in front */
+    struct talk *now;       /* the one in front */
     struct talk *answering; /* == now while its answer is on the screen, or NULL */
     int numbers, names;
     struct line line;
     struct history history;
     struct printer printer;
-    struct buf input;     /* bytes typed ahead */
+    struct buf input; /* bytes typed ahead */
     double status_drawn;
     bool dumb, leave;
     char prompt[160];
@@ -46,10 +46,10 @@ int repl_run(struct app *a, struct error *e);
 
 /* repl.c, for the commands */
 void repl_say(struct repl *r, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* a line on the terminal */
-struct talk *repl_new(struct repl *r, const char *name);     /* NULL: no memory */
-struct talk *repl_find(struct repl *r, const char *name);    /* by name or number */
+struct talk *repl_new(struct repl *r, const char *name);                                   /* NULL: no memory */
+struct talk *repl_find(struct repl *r, const char *name);                                  /* by name or number */
 void repl_switch(struct repl *r, struct talk *t);
-void repl_drop(struct repl *r, struct talk *t);              /* cancels, saves, closes */
+void repl_drop(struct repl *r, struct talk *t); /* cancels, saves, closes */
 /* Answers the conversation as it stands, in front or in the background. Says what went wrong, and returns its code. */
 int repl_answer(struct repl *r, struct talk *t, bool background);
 int repl_continue(struct repl *r, struct talk *t);

@@ -98,13 +98,17 @@ static void on_bus(int sig, siginfo_t *info, void *context) {
 void sig_init(void) {
     struct sigaction sa = {.sa_flags = SA_RESTART};
     sigemptyset(&sa.sa_mask);
-    if (!pipe2(wake, O_CLOEXEC | O_NONBLOCK)) {} /* without it a noted signal waits for the next event */
+    if (!pipe2(wake, O_CLOEXEC | O_NONBLOCK)) {
+    } /* without it a noted signal waits for the next event */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, and that is said */
-    static const struct { int sig; void (*fn)(int); } rows[] = {{SIGINT, on_end}, {SIGTERM, on_end}, {SIGHUP, on_end},
-        {SIGWINCH, on_resize}, {SIGCONT, on_continue}, {SIGTSTP, on_stop}, {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash}, {SIGFPE, on_crash}, {SIGILL, on_crash},
-        {SIGSYS, on_crash}, {SIGTRAP, on_crash}, {SIGXCPU, on_crash}, {SIGALRM, on_crash}, {SIGVTALRM, on_crash}, {SIGPROF, on_crash}, {SIGUSR1, on_crash},
-        {SIGUSR2, on_crash}};
+    static const struct {
+        int sig;
+        void (*fn)(int);
+    } rows[] = {{SIGINT, on_end},      {SIGTERM, on_end},   {SIGHUP, on_end},    {SIGWINCH, on_resize}, {SIGCONT, on_continue},
+                {SIGTSTP, on_stop},    {SIGQUIT, on_crash}, {SIGSEGV, on_crash}, {SIGABRT, on_crash},   {SIGFPE, on_crash},
+                {SIGILL, on_crash},    {SIGSYS, on_crash},  {SIGTRAP, on_crash}, {SIGXCPU, on_crash},   {SIGALRM, on_crash},
+                {SIGVTALRM, on_crash}, {SIGPROF, on_crash}, {SIGUSR1, on_crash}, {SIGUSR2, on_crash}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sigaction old;
         /* nohup, and jobs of a shell without job control, have some ignored: that stays; so do a sanitizer's handlers */
@@ -141,5 +145,6 @@ bool sig_continued(void) {
 int sig_fd(void) { return wake[0]; }
 void sig_drain(void) {
     char waste[64];
-    while (read(wake[0], waste, sizeof waste) > 0) {}
+    while (read(wake[0], waste, sizeof waste) > 0) {
+    }
 }

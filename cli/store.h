@@ -6,8 +6,8 @@
 
 struct store { /* zero-initialised: closed */
     char name[128];
-    int lock;   /* descriptor + 1; 0: none */
-    bool off;   /* the place cannot be written: conversations go on without being saved */
+    int lock; /* descriptor + 1; 0: none */
+    bool off; /* the place cannot be written: conversations go on without being saved */
 };
 enum store_mode { STORE_NEW, STORE_LOAD, STORE_REPLACE };
 
@@ -17,7 +17,7 @@ int store_check_name(const char *name, struct error *e); /* ERR_USAGE */
  * written: a note (once) and store->off. ERR_RUNTIME when another hearth has it open. */
 int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conv *conv, struct error *e);
 int store_save(struct store *s, struct app *a, const struct conv *conv, struct error *e); /* 0 when off */
-int store_rename(struct store *s, const char *name, struct error *e); /* the next save goes to name, which must be free */
+int store_rename(struct store *s, const char *name, struct error *e);                     /* the next save goes to name, which must be free */
 void store_close(struct store *s);
 /* Takes away what a killed hearth left of a save that it never finished. Once, before anything is opened. */
 void store_sweep(void);

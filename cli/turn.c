@@ -20,9 +20,7 @@ void turn_free(struct turn *t) {
 
 /* --- pieces ---------------------------------------------------------------------------------------------------------- */
 
-static int emit(struct turn *t, enum part part, const char *data, size_t n) {
-    return n && t->fn ? t->fn(t->ctx, part, data, n) : 0;
-}
+static int emit(struct turn *t, enum part part, const char *data, size_t n) { return n && t->fn ? t->fn(t->ctx, part, data, n) : 0; }
 
 /* Looks for a stop string in what has not been shown; else shows all but what may still become one. */
 static int show_text(struct turn *t, bool all) {

@@ -13,16 +13,16 @@ struct turn {
     struct decoder decoder;
     struct parts *parts; /* NULL: raw, all is text */
     struct buf text, thinking, tool;
-    size_t shown;     /* of text: the rest may be the beginning of a stop string */
+    size_t shown;                                    /* of text: the rest may be the beginning of a stop string */
     bool begun, stop_hit, running, failed, resuming; /* resuming: what comes has been shown */
-    int lost; /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without a text), or 0; nothing is shown behind it */
-    turn_fn fn; /* may be NULL, and may be changed between events */
+    int lost;                                        /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without a text), or 0; nothing is shown behind it */
+    turn_fn fn;                                      /* may be NULL, and may be changed between events */
     void *ctx;
     enum done_reason reason;
     struct error error; /* when failed */
     struct turn_stats stats;
     int n_tokens;
-    struct ids ids; /* as generated, without the end mark */
+    struct ids ids;                 /* as generated, without the end mark */
     double first_token, last_token; /* clock */
     int done, total;                /* prefill, as last heard */
     double left_s;

@@ -10,8 +10,14 @@
 
 #include "cpu/exec.h"
 
-enum { TILE = 64, BLOCK = 32, ENOUGH = 64 /* blocks that need no cut along the keys */, WIDE = 128 /* rows of a block over all KV heads */,
-       WIDE_TOKENS = 4, PART_BYTES = 64 << 20 /* of partial results; one token may need more */ };
+enum {
+    TILE = 64,
+    BLOCK = 32,
+    ENOUGH = 64 /* blocks that need no cut along the keys */,
+    WIDE = 128 /* rows of a block over all KV heads */,
+    WIDE_TOKENS = 4,
+    PART_BYTES = 64 << 20 /* of partial results; one token may need more */
+};
 
 struct job {
     struct cpu_exec *x;
@@ -21,17 +27,17 @@ struct job {
     int rows;                         /* of a block, at most */
     bool wide;                        /* a block has all KV heads */
     int chunk, n_chunks;
-    bool same; /* v is k's own plane */
-    bool bf16; /* keys and values are multiplied as they lie */
-    bool split; /* then: queries and probabilities as two BF16 each */
+    bool same;             /* v is k's own plane */
+    bool bf16;             /* keys and values are multiplied as they lie */
+    bool split;            /* then: queries and probabilities as two BF16 each */
     float *part, *part_ms; /* chunks' partial out [chunk][token][head][v_dim] and (max, sum), when n_chunks > 1 */
     uint8_t *scratch;
     size_t scratch_part;
 };
 
-struct scratch { /* of one thread, carved from job.scratch */
-    float *k, *v, *out; /* [TILE, k.dim], [TILE, v_dim], [rows, v_dim] */
-    float *s;           /* [BLOCK, TILE], or of one KV head */
+struct scratch {               /* of one thread, carved from job.scratch */
+    float *k, *v, *out;        /* [TILE, k.dim], [TILE, v_dim], [rows, v_dim] */
+    float *s;                  /* [BLOCK, TILE], or of one KV head */
     uint16_t *k16, *v16, *q16; /* where job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows, q16_row] */
 };
 static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split ? 2 : 1); }
@@ -185,7 +191,7 @@ static void block_task(void *arg, int task, int thread) {
     int begin = chunk * j->chunk, end = j->n_chunks > 1 ? begin + j->chunk : o->n_keys;
     end = end < hi ? end : hi;
     begin = begin > lo / TILE * TILE ? begin : lo / TILE * TILE;
-    for (int j0 = begin; j0 < end && !exec_stopped(j->x); j0 += TILE) 
+    for (int j0 = begin; j0 < end && !exec_stopped(j->x); j0 += TILE)
         for (int kv = kv0, each = r.n / (kv1 - kv0); kv < kv1; kv++)
             one_tile(j, &r, (kv - kv0) * each, (kv - kv0 + 1) * each, &w, kv, j0, end - j0 < TILE ? end - j0 : TILE);
     for (int i = 0; i < r.n; i++) {

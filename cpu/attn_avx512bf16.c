@@ -21,9 +21,7 @@ INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(su
 
 /* 16 floats as BF16, rounded to nearest even, and what is left. */
 INLINE __m256i head_of(__m512 v) { return (__m256i)_mm512_cvtneps_pbh(v); }
-INLINE __m512 rest_of(__m512 v, __m256i head) {
-    return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
-}
+INLINE __m512 rest_of(__m512 v, __m256i head) { return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16))); }
 
 static QK16_PACK_FN(pack) {
     const int width = (dim + LANES - 1) / LANES * LANES;
@@ -102,8 +100,8 @@ static const uint32_t first_half[16] = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19
 static const uint32_t join_low[16] = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
 
 /* Q queries by D times 32 dimensions; p: pairs of BF16, plane after plane. */
-INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a, const int Q,
-                     const int D, const int S) {
+INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a,
+                     const int Q, const int D, const int S) {
     const __m512i lo = _mm512_loadu_si512(first_half), hi = _mm512_add_epi32(lo, _mm512_set1_epi32(4)), back = _mm512_loadu_si512(join_low),
                   back_hi = _mm512_add_epi32(back, _mm512_set1_epi32(8));
     __m512 sum[4][2][2];
@@ -151,7 +149,8 @@ INLINE void pv_rows(float *o, int ldo, const float *corr, const uint32_t *p, int
     for (; d + 64 <= dim; d += 64) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, 64, a, Q, 2, S);
     for (; d < dim; d += 32) pv_block(o + d, ldo, corr, p, ldp, v + d, ldv, nk, dim - d < 32 ? dim - d : 32, a, Q, 1, S);
 }
-INLINE void pv_all(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a, const int S) {
+INLINE void pv_all(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a,
+                   const int S) {
     uint16_t pairs[4 * 2][MAX_TILE]; /* query i, plane s: i * S + s */
     for (int i0 = 0; i0 < nq; i0 += 4) {
         const int n = nq - i0 < 4 ? nq - i0 : 4;

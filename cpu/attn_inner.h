@@ -26,8 +26,7 @@ INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, i
         }
     }
     float out[16]; /* pair g = i * K + j */
-    EACH (int g = 0; g < Q * K; g += 4)
-        vsum4(sum[g / K][g % K], PAIR(g + 1), PAIR(g + 2), PAIR(g + 3), out + g);
+    EACH (int g = 0; g < Q * K; g += 4) vsum4(sum[g / K][g % K], PAIR(g + 1), PAIR(g + 2), PAIR(g + 3), out + g);
     EACH (int g = 0; g < Q * K; g++) s[g / K * lds + g % K] = out[g] * scale;
 }
 INLINE void qk_rows(float *s, int lds, const float *const *q, const float *k, int ldk, int nk, int dim, float scale, const int Q) {

@@ -157,8 +157,8 @@ static double experts_pass(struct bench *b, void *arg, int round) {
         bytes += used[ids[i]] ? 0 : one;
         used[ids[i]] = true;
     }
-    struct op_experts o = {.y = b->out, .x = b->in, .ids = ids, .weights = w, .experts = c->experts, .n = c->tokens, .topk = TOPK,
-                           .n_experts = c->n, .hidden = c->hidden};
+    struct op_experts o = {
+        .y = b->out, .x = b->in, .ids = ids, .weights = w, .experts = c->experts, .n = c->tokens, .topk = TOPK, .n_experts = c->n, .hidden = c->hidden};
     if (c->tokens == 1) o.shared = &c->experts[(round * 9 + 8) % c->n], bytes += one;
     b->x->base.ops->experts(&b->x->base, &o);
     return bytes;
@@ -171,7 +171,8 @@ static int experts_rows(struct bench *b, int tokens, int of, int hidden, int int
     size_t part = (size_t)hidden * (size_t)inter;
     for (int i = 0; i < e.n; i++) {
         const uint8_t *at = b->weights + (size_t)i * 3 * part;
-        e.experts[i] = (struct expert){matrix(b, at, inter, hidden, DT_E4M3), matrix(b, at + part, inter, hidden, DT_E4M3), matrix(b, at + 2 * part, hidden, inter, DT_E4M3)};
+        e.experts[i] = (struct expert){matrix(b, at, inter, hidden, DT_E4M3), matrix(b, at + part, inter, hidden, DT_E4M3),
+                                       matrix(b, at + 2 * part, hidden, inter, DT_E4M3)};
     }
     struct bench_row row = {.kernel = "experts", .format = "F8_E4M3", .tokens = tokens};
     if (tokens == 1) snprintf(row.shape, sizeof row.shape, "8 + 1 of [%d, %d]", inter, hidden);
@@ -211,10 +212,10 @@ static double gemm_pass(struct bench *b, void *arg, int round) {
 }
 
 static int run_all(struct bench *b) {
-    static const struct gemv_case gemv[] = {{DT_E4M3, HIDDEN, 1}, {DT_E4M3, INTER, 1}, {DT_E4M3, HIDDEN, 2}, {DT_E4M3, HIDDEN, 4},
-                                            {DT_E4M3, HIDDEN, 8}, {DT_E4M3, HIDDEN, 16}, {DT_BF16, HIDDEN, 1}, {DT_F32, HIDDEN, 1}, {DT_E2M1, HIDDEN, 1}};
-    static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_BF16},
-                                                      {1, 32, 4, 128, 128, 8192, DT_E4M3}, {512, 32, 4, 128, 128, 512, DT_F32}};
+    static const struct gemv_case gemv[] = {{DT_E4M3, HIDDEN, 1},  {DT_E4M3, INTER, 1},  {DT_E4M3, HIDDEN, 2}, {DT_E4M3, HIDDEN, 4}, {DT_E4M3, HIDDEN, 8},
+                                            {DT_E4M3, HIDDEN, 16}, {DT_BF16, HIDDEN, 1}, {DT_F32, HIDDEN, 1},  {DT_E2M1, HIDDEN, 1}};
+    static const struct attention_case attention[] = {
+        {1, 128, 1, 576, 512, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_E4M3}, {512, 32, 4, 128, 128, 512, DT_F32}};
     static const struct gemm_case gemm[] = {{32, HIDDEN, INTER}, {128, HIDDEN, INTER}, {512, HIDDEN, INTER}, {512, INTER, HIDDEN}};
     struct bench_row row = {.kernel = "read", .format = ""};
     int rc = measure(b, row, read_pass, NULL);

@@ -18,9 +18,9 @@ typedef void (*bench_fn)(void *ctx, const struct bench_row *row); /* called on t
 
 struct bench_options {
     enum cpu_level level;
-    int threads;       /* 0: as pool_open */
-    size_t bytes;      /* of weights, several times the last-level cache; 0: 1 GiB, or a quarter of what is available */
-    int rounds;        /* 0: 9 */
+    int threads;  /* 0: as pool_open */
+    size_t bytes; /* of weights, several times the last-level cache; 0: 1 GiB, or a quarter of what is available */
+    int rounds;   /* 0: 9 */
     const _Atomic int *cancel;
 };
 /* Returns 0, ERR_MEMORY, ERR_CANCELLED or ERR_RUNTIME. */

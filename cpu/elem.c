@@ -99,8 +99,8 @@ static void rope_task(void *arg, int task, int thread) {
     for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++) {
         size_t t = (size_t)i * (size_t)o->half;
         for (int h = 0; h < o->heads; h++)
-            j->x->k.rope(o->x + (size_t)i * (size_t)o->ld + (size_t)h * (size_t)o->head_ld, o->cos + t, o->sin + t, o->half,
-                         o->interleaved, o->inverse ? -1.0f : 1.0f);
+            j->x->k.rope(o->x + (size_t)i * (size_t)o->ld + (size_t)h * (size_t)o->head_ld, o->cos + t, o->sin + t, o->half, o->interleaved,
+                         o->inverse ? -1.0f : 1.0f);
     }
 }
 int elem_rope(struct exec *base, const struct op_rope *o) { return run(base, o, o->n, o->heads * o->half * 2, rope_task); }

@@ -15,10 +15,15 @@ struct exec_cursor {
 };
 
 static const struct ops tables[CPU_LEVELS] = {
-#define TABLE(level)                                                                                                          \
-    {level, elem_embed, elem_norm, linear_run, elem_rope_table, elem_rope, kv_store, kv_load, attention_run, route_run,        \
-     experts_run, elem_add, elem_sigmoid, elem_copy, elem_merge}
-    [CPU_SCALAR] = TABLE("scalar"), [CPU_AVX2] = TABLE("avx2"), [CPU_AVX512] = TABLE("avx512"), [CPU_AMX] = TABLE("amx"),
+#define TABLE(level) \
+    { \
+        level, elem_embed, elem_norm, linear_run, elem_rope_table, elem_rope, kv_store, kv_load, attention_run, route_run, experts_run, elem_add, \
+            elem_sigmoid, elem_copy, elem_merge \
+    }
+    [CPU_SCALAR] = TABLE("scalar"),
+    [CPU_AVX2] = TABLE("avx2"),
+    [CPU_AVX512] = TABLE("avx512"),
+    [CPU_AMX] = TABLE("amx"),
 #undef TABLE
 };
 
@@ -113,8 +118,7 @@ void exec_share_nodes(struct cpu_exec *x, int stage, const int *begin) {
         while (t < n && pool_node(x->pool, t) == a) t++;
         int here = t - first;
         if (!here) put(x, n + a, stage, begin[a], begin[a + 1]);
-        for (int i = 0; i < here; i++)
-            put(x, first + i, stage, begin[a] + (int)((int64_t)tasks * i / here), begin[a] + (int)((int64_t)tasks * (i + 1) / here));
+        for (int i = 0; i < here; i++) put(x, first + i, stage, begin[a] + (int)((int64_t)tasks * i / here), begin[a] + (int)((int64_t)tasks * (i + 1) / here));
     }
 }
 

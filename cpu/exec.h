@@ -11,8 +11,8 @@ struct cpu_exec {
     struct exec_cursor *cursor; /* one a thread, then one a node for work of nodes without threads */
     uint16_t *order;            /* several nodes: the cursors as each thread looks at them, [threads, cursors]; else NULL */
     int n_cursors;
-    _Atomic int stopped;        /* a thread saw cancel during this call; stays set until the call returns */
-    uint8_t *space;             /* workspace of the running call */
+    _Atomic int stopped; /* a thread saw cancel during this call; stays set until the call returns */
+    uint8_t *space;      /* workspace of the running call */
     size_t space_size;
 };
 

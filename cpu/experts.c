@@ -30,10 +30,10 @@ struct group {
     const int32_t *tokens; /* [n] */
     const float *weights;  /* [n] */
     int id, n, inter;
-    const struct gemm *gemm;        /* NULL: the GEMV kernels */
-    int tasks, per;                 /* stage 1: how many, rows in each */
-    int first;                      /* number of its first task */
-    size_t h, packed_x, packed_h;   /* offsets into the wave's workspace */
+    const struct gemm *gemm;      /* NULL: the GEMV kernels */
+    int tasks, per;               /* stage 1: how many, rows in each */
+    int first;                    /* number of its first task */
+    size_t h, packed_x, packed_h; /* offsets into the wave's workspace */
 };
 /* Tasks of stage 1 not finished; a line each, since threads that wait spin on it. */
 struct counter {
@@ -45,11 +45,11 @@ struct wave {
     const struct op_experts *o;
     struct group *groups; /* [n] */
     struct counter *counters;
-    int n, tasks, rows; /* groups; tasks of stage 1; rows of y in a task of stage 2 */
-    int nodes, parts;   /* memory nodes; tasks of stage 2 in each */
-    float *partial;     /* [nodes, tokens, hidden]; NULL: not cut, straight to y */
+    int n, tasks, rows;     /* groups; tasks of stage 1; rows of y in a task of stage 2 */
+    int nodes, parts;       /* memory nodes; tasks of stage 2 in each */
+    float *partial;         /* [nodes, tokens, hidden]; NULL: not cut, straight to y */
     struct counter *behind; /* [parts] nodes that have not summed these rows yet */
-    int32_t *turn;      /* [n] groups in the order that stage 1 begins them, by `first`; NULL: as they are */
+    int32_t *turn;          /* [n] groups in the order that stage 1 begins them, by `first`; NULL: as they are */
     bool any_many;
     uint8_t *space, *scratch; /* scratch: one part a thread */
     size_t scratch_part, tile_bytes;
@@ -165,8 +165,8 @@ static void wave_thread(void *arg, int thread, int n_threads) {
     if (w->any_many) {
         for (int i = 0; i < w->n; i++)
             if (w->groups[i].gemm)
-                w->groups[i].gemm->pack(w->space + w->groups[i].packed_x, w->o->x, w->groups[i].tokens, w->o->hidden, w->groups[i].n, w->o->hidden,
-                              thread, n_threads);
+                w->groups[i].gemm->pack(w->space + w->groups[i].packed_x, w->o->x, w->groups[i].tokens, w->o->hidden, w->groups[i].n, w->o->hidden, thread,
+                                        n_threads);
         pool_barrier(w->x->pool);
     }
     for (int stage = 0; stage < 2; stage++)
@@ -276,7 +276,7 @@ static bool usable(const struct cpu_exec *x, const struct expert *e) {
     return e->gate.data && e->up.data && e->down.data && x->k.gemv[e->gate.dtype] && x->k.gemv[e->up.dtype] && x->k.gemv[e->down.dtype];
 }
 
-struct plan { /* tokens and weights sorted by expert, the shared one as number n_experts */
+struct plan {        /* tokens and weights sorted by expert, the shared one as number n_experts */
     int32_t *start;  /* [n_experts + 2] */
     int32_t *tokens; /* [n * (topk + 1)] */
     float *weights;

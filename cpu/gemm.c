@@ -10,11 +10,11 @@
 
 bool gemm_has(const struct gemm *g) {
     const unsigned vnni = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
-    unsigned need = g == &gemm_avx2         ? CPU_F_AVX2
-                    : g == &gemm_avx512     ? CPU_F_AVX512
+    unsigned need = g == &gemm_avx2                                               ? CPU_F_AVX2
+                    : g == &gemm_avx512                                           ? CPU_F_AVX512
                     : g == &gemm_avx512bf16 || g == &gemm_few || g == &gemm_few16 ? vnni
-                    : g == &gemm_amx        ? vnni | CPU_F_AMX_BF16
-                                            : 0;
+                    : g == &gemm_amx                                              ? vnni | CPU_F_AMX_BF16
+                                                                                  : 0;
     return (cpu_flags() & need) == need;
 }
 

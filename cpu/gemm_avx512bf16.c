@@ -8,8 +8,8 @@ enum { TOKENS = 12 };
 _Static_assert(GEMM_K_BF16 / 8 == GEMM_PANEL && GEMM_K_BF16 / 2 == 128, "which lines micro asks for");
 
 /* n tokens, a constant at each call, so that the sums stay in registers. */
-static inline __attribute__((always_inline)) void micro(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale,
-                                                        const uint16_t *x, const uint16_t *next, float *y, int ldy) {
+static inline __attribute__((always_inline)) void micro(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale, const uint16_t *x,
+                                                        const uint16_t *next, float *y, int ldy) {
     const uint8_t *ahead = x == t->x ? t->ahead : NULL;
     for (int s = 0; s < t->n_seg; s++) {
         __m512 sum[TOKENS][2];
@@ -48,16 +48,18 @@ static inline __attribute__((always_inline)) void micro(int n, const struct gemm
     }
 }
 
-static void tokens(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale, const uint16_t *x, const uint16_t *next,
-                   float *y, int ldy) {
+static void tokens(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale, const uint16_t *x, const uint16_t *next, float *y, int ldy) {
     switch (n) {
-#define CASE(k)                                                                                                                            \
+#define CASE(k) \
     case k: micro(k, t, w, scale, x, next, y, ldy); break;
         CASE(1)
         CASE(2)
         CASE(3)
         CASE(4)
-        CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11)
+        CASE(5)
+        CASE(6)
+        CASE(7)
+        CASE(8) CASE(9) CASE(10) CASE(11)
 #undef CASE
             default : micro(TOKENS, t, w, scale, x, next, y, ldy);
     }

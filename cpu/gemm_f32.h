@@ -88,8 +88,7 @@ static inline __attribute__((always_inline)) void column(int n, V sum[TOKENS][2]
 }
 
 /* n tokens, a constant at each call, so that the sums stay in registers. `next`: tokens that come after these. */
-static inline __attribute__((always_inline)) void micro(int n, const float *w, int cols, const float *x, const float *next, float *y,
-                                                        int ldy, bool add) {
+static inline __attribute__((always_inline)) void micro(int n, const float *w, int cols, const float *x, const float *next, float *y, int ldy, bool add) {
     V sum[TOKENS][2];
 #pragma GCC unroll 12
     for (int i = 0; i < n; i++) sum[i][0] = sum[i][1] = ZERO();
@@ -111,7 +110,7 @@ static inline __attribute__((always_inline)) void micro(int n, const float *w, i
 
 static void tokens(int n, const float *w, int cols, const float *x, const float *next, float *y, int ldy, bool add) {
     switch (n) {
-#define CASE(k)                                                                                                                            \
+#define CASE(k) \
     case k: micro(k, w, cols, x, next, y, ldy, add); break;
         CASE(1)
         CASE(2)
@@ -119,10 +118,13 @@ static void tokens(int n, const float *w, int cols, const float *x, const float 
         CASE(4)
         CASE(5)
 #if TOKENS > 6
-            CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11)
+        CASE(6)
+        CASE(7)
+        CASE(8)
+        CASE(9) CASE(10) CASE(11)
 #endif
 #undef CASE
-                default : micro(TOKENS, w, cols, x, next, y, ldy, add);
+            default : micro(TOKENS, w, cols, x, next, y, ldy, add);
     }
 }
 
@@ -137,9 +139,7 @@ static void products(const float *panels, int n_panels, int cols, const float *x
     }
 }
 
-static size_t scratch_bytes(int n, int k) {
-    return sizeof(float) * (PANEL_LEN * PANELS + (size_t)PANEL * PANELS * (size_t)(n < CHUNK ? n : CHUNK));
-}
+static size_t scratch_bytes(int n, int k) { return sizeof(float) * (PANEL_LEN * PANELS + (size_t)PANEL * PANELS * (size_t)(n < CHUNK ? n : CHUNK)); }
 
 static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
     float *panels = scratch, *sums = panels + PANEL_LEN * PANELS;
@@ -153,10 +153,8 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
             int c0 = b * GEMM_K_F32, cols = k - c0 < GEMM_K_F32 ? k - c0 : GEMM_K_F32;
             ptrdiff_t ahead = (ptrdiff_t)dtype_bytes(w->dtype, GEMM_K_F32);
             if (b + 1 == blocks) ahead = (ptrdiff_t)w->stride * step - (ptrdiff_t)dtype_bytes(w->dtype, (size_t)c0);
-            for (int p = 0; p < have; p += PANEL)
-                panel_fill(panels + (size_t)p * GEMM_K_F32, w, decode, rb + p, rb + have - 1, c0, cols, ahead);
-            products(panels, (have + PANEL - 1) / PANEL, cols, (const float *)packed + ((size_t)b * (size_t)n + (size_t)i0) * GEMM_K_F32, m,
-                     sums, step, b);
+            for (int p = 0; p < have; p += PANEL) panel_fill(panels + (size_t)p * GEMM_K_F32, w, decode, rb + p, rb + have - 1, c0, cols, ahead);
+            products(panels, (have + PANEL - 1) / PANEL, cols, (const float *)packed + ((size_t)b * (size_t)n + (size_t)i0) * GEMM_K_F32, m, sums, step, b);
         }
         gemm_put(y + (size_t)i0 * (size_t)ldy + rb, ldy, sums, step, m, have, accumulate);
     }

@@ -1,6 +1,5 @@
-/* Up to OP_FEW tokens, or GEMM_FEW16 of a larger batch: too few to make up for gemm_vnni.c's transposed panels. Weights are decoded to BF16 in registers as they
- * lie, 64 columns of a row at once, and multiplied with every token's columns by vdpbf16ps; lanes run along K and are summed
- * at the end of the row.
+/* Up to OP_FEW tokens, or GEMM_FEW16 of a larger batch: too few to make up for gemm_vnni.c's transposed panels. Weights are decoded to BF16 in registers as
+ * they lie, 64 columns of a row at once, and multiplied with every token's columns by vdpbf16ps; lanes run along K and are summed at the end of the row.
  *
  * Two versions: gemm_few keeps activations as a number and the BF16 of what it leaves over (2^-17: for decoding sessions
  * together and for checking drafts, where a token must get the bits that it gets alone), gemm_few16 rounds them to BF16 (for
@@ -32,7 +31,10 @@ INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, 
     for (size_t at = (size_t)n * steps * (size_t)part / (size_t)parts, end = (size_t)n * steps * (size_t)(part + 1) / (size_t)parts; at < end; at++) {
         const size_t i = at / steps, c = at % steps * 16;
         const int left = k - (int)c;
-        __m512 v = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0), x + (size_t)(gather ? gather[i] : (int)i) * (size_t)ldx + c);
+        __m512 v = _mm512_maskz_loadu_ps((__mmask16)(left >= 16 ? 0xffff
+                                                     : left > 0 ? (1 << left) - 1
+                                                                : 0),
+                                         x + (size_t)(gather ? gather[i] : (int)i) * (size_t)ldx + c);
         uint16_t *to = dst + i * ld * S + c;
         __m256i head = (__m256i)_mm512_cvtneps_pbh(v);
         _mm256_storeu_si256((__m256i *)(void *)to, head);
@@ -41,8 +43,12 @@ INLINE void pack(uint16_t *dst, const float *x, const int32_t *gather, int ldx, 
         _mm256_storeu_si256((__m256i *)(void *)(to + ld), (__m256i)_mm512_cvtneps_pbh(v));
     }
 }
-static void pack_1(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) { pack(dst, x, gather, ldx, n, k, part, parts, 1); }
-static void pack_2(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) { pack(dst, x, gather, ldx, n, k, part, parts, 2); }
+static void pack_1(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack(dst, x, gather, ldx, n, k, part, parts, 1);
+}
+static void pack_2(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack(dst, x, gather, ldx, n, k, part, parts, 2);
+}
 
 /* --- 64 weights as two vectors of BF16, columns in order --- */
 
@@ -95,7 +101,7 @@ struct job {
     float *y;          /* of the first token, indexed by row */
     size_t ldx;        /* numbers from plane to plane */
     int ldy;
-    int part, block;   /* columns of a partial sum, and that share a scale: whole numbers of the first */
+    int part, block; /* columns of a partial sum, and that share a scale: whole numbers of the first */
     bool accumulate;
 };
 /* A piece: rows r, r + gap, ... over columns [k0, k1). jump: where prefetch goes on past k1, from there. */
@@ -182,12 +188,19 @@ INLINE void all_rows(const struct job *j, const struct table *t, int r0, int r1,
 /* Four rows at a time while their sums fit the registers, then two, then one. */
 INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, int n, const int S, const int format) {
     switch (n) {
-#define CASE(n, R) case n: all_rows(j, t, r0, r1, R, n, S, format); break;
-        CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4)
+#define CASE(n, R) \
+    case n: all_rows(j, t, r0, r1, R, n, S, format); break;
+        CASE(1, 4)
+        CASE(2, 4)
+        CASE(3, 4)
+        CASE(4, 4)
         /* Beside the table of E4M3 the sums of more do not fit the registers: decoding again for each four is faster. */
 #undef CASE
-#define CASE(n, R) case n: if (format != DT_E4M3) all_rows(j, t, r0, r1, R, n, S, format); break;
-        CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
+#define CASE(n, R) \
+    case n: \
+        if (format != DT_E4M3) all_rows(j, t, r0, r1, R, n, S, format); \
+        break;
+            CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
 #undef CASE
     }
 }
@@ -220,5 +233,7 @@ static bool takes(const struct mat *w) {
     return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && (!w->scale || w->block_cols >= w->cols || w->block_cols % STEP == 0);
 }
 
-const struct gemm gemm_few = {.name = "few", .bf16x2 = true, .row_tile = 32, .packed_bytes = bytes_2, .pack = pack_2, .scratch_bytes = no_scratch, .rows = rows_2, .takes = takes};
-const struct gemm gemm_few16 = {.name = "few16", .bf16 = true, .row_tile = 32, .packed_bytes = bytes_1, .pack = pack_1, .scratch_bytes = no_scratch, .rows = rows_1, .takes = takes};
+const struct gemm gemm_few = {
+    .name = "few", .bf16x2 = true, .row_tile = 32, .packed_bytes = bytes_2, .pack = pack_2, .scratch_bytes = no_scratch, .rows = rows_2, .takes = takes};
+const struct gemm gemm_few16 = {
+    .name = "few16", .bf16 = true, .row_tile = 32, .packed_bytes = bytes_1, .pack = pack_1, .scratch_bytes = no_scratch, .rows = rows_1, .takes = takes};

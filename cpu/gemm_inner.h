@@ -60,5 +60,4 @@ struct gemm_tile {
 };
 /* sums (+)= scale * (w . x), segment after segment. */
 typedef void (*gemm_tile_fn)(const struct gemm_tile *t);
-void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch,
-                    gemm_tile_fn run);
+void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, gemm_tile_fn run);

@@ -90,8 +90,8 @@ struct strip {
 #define NEXT_ROW(p, s, i) ((p) + ((i) + 1 < (s)->have ? (s)->stride : 0))
 
 /* 16 rows of codes, columns [c0, c0 + n), into lanes `half` of a panel; columns past n decode from zeros. */
-static inline __attribute__((always_inline)) void panel_codes(int dtype, const struct codes *t, uint16_t *panel, int half,
-                                                              const struct strip *rows, int c0, int n, ptrdiff_t ahead, int lines) {
+static inline __attribute__((always_inline)) void panel_codes(int dtype, const struct codes *t, uint16_t *panel, int half, const struct strip *rows, int c0,
+                                                              int n, ptrdiff_t ahead, int lines) {
     const __m512i pairs = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m512i sign = _mm512_set1_epi8((char)0x80);
     for (int c = 0; c < n; c += 64) {
@@ -116,10 +116,8 @@ static inline __attribute__((always_inline)) void panel_codes(int dtype, const s
                 hi = _mm512_shuffle_epi8(t->hi[0], b);
             } else {
                 __mmask64 neg = _mm512_movepi8_mask(b);
-                lo = _mm512_mask_blend_epi8(neg, _mm512_permutex2var_epi8(t->lo[0], b, t->lo[1]),
-                                            _mm512_permutex2var_epi8(t->lo[2], b, t->lo[3]));
-                hi = _mm512_mask_blend_epi8(neg, _mm512_permutex2var_epi8(t->hi[0], b, t->hi[1]),
-                                            _mm512_permutex2var_epi8(t->hi[2], b, t->hi[3]));
+                lo = _mm512_mask_blend_epi8(neg, _mm512_permutex2var_epi8(t->lo[0], b, t->lo[1]), _mm512_permutex2var_epi8(t->lo[2], b, t->lo[3]));
+                hi = _mm512_mask_blend_epi8(neg, _mm512_permutex2var_epi8(t->hi[0], b, t->hi[1]), _mm512_permutex2var_epi8(t->hi[2], b, t->hi[3]));
             }
             _mm512_store_si512(to + (size_t)(2 * i) * 2 * GEMM_PANEL, _mm512_unpacklo_epi8(lo, hi));
             _mm512_store_si512(to + (size_t)(2 * i + 1) * 2 * GEMM_PANEL, _mm512_unpackhi_epi8(lo, hi));
@@ -217,8 +215,7 @@ static void panel_scales_q8_0(float *out, const struct strip halves[2], int c0, 
     }
 }
 
-void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch,
-                    gemm_tile_fn run) {
+void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, gemm_tile_fn run) {
     uint16_t *panels = scratch, *rest = panels + (size_t)PANEL_LEN * GEMM_PANELS;
     float *scales = (float *)(rest + (size_t)PANEL_LEN * GEMM_PANELS), *sums = scales + MAX_SEG * GEMM_PANEL * GEMM_PANELS;
     struct codes t;
@@ -234,11 +231,9 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
     for (int task = 0; task < chunks * ((r1 - r0 + step - 1) / step); task++) {
         int chunk = task % chunks, rb = r0 + task / chunks * step, i0 = (int)((int64_t)n * chunk / chunks);
         int m = (int)((int64_t)n * (chunk + 1) / chunks) - i0, have = r1 - rb < step ? r1 - rb : step, last = rb + have - 1;
-        struct gemm_tile tile = {
-            .n_panels = (have + GEMM_PANEL - 1) / GEMM_PANEL, .scale = scales, .seg = seg, .n = m, .sums = sums, .ld = step};
+        struct gemm_tile tile = {.n_panels = (have + GEMM_PANEL - 1) / GEMM_PANEL, .scale = scales, .seg = seg, .n = m, .sums = sums, .ld = step};
         int32_t group[GEMM_PANEL * GEMM_PANELS] = {0};
-        for (int i = 0; w->scale && i < tile.n_panels * GEMM_PANEL; i++)
-            group[i] = (w->row0 + (rb + i < last ? rb + i : last) * w->row_step) / w->block_rows;
+        for (int i = 0; w->scale && i < tile.n_panels * GEMM_PANEL; i++) group[i] = (w->row0 + (rb + i < last ? rb + i : last) * w->row_step) / w->block_rows;
         for (int b = 0; b < blocks(w->cols); b++) {
             int c0 = b * GEMM_K_BF16, cols = w->cols - c0 < GEMM_K_BF16 ? w->cols - c0 : GEMM_K_BF16;
             ptrdiff_t ahead = (ptrdiff_t)dtype_bytes(w->dtype, GEMM_K_BF16);

@@ -42,7 +42,7 @@ struct piece {
     const struct mat *w;
     const float *const *x;
     int r, gap, k0, k1;
-    int block; /* columns of a scale block; at least PART ones where there are no blocks */
+    int block;    /* columns of a scale block; at least PART ones where there are no blocks */
     int64_t jump; /* from row r to where the next piece begins, for prefetch: it runs on there past k1 */
 };
 INLINE void piece_rows(const struct piece *p, const uint8_t **row, size_t *scale_row, const int R) {
@@ -59,8 +59,7 @@ INLINE int part_end(int c, int edge, int k1) {
     return end < k1 ? end : k1;
 }
 /* sum[row * N + token] += part * scale of block b. */
-INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS], const size_t *scale_row, int b, const float lift,
-                        const int R, const int N) {
+INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS], const size_t *scale_row, int b, const float lift, const int R, const int N) {
     const struct mat *w = p->w;
     EACH (int i = 0; i < R; i++) {
         V s = vset1((w->scale ? scale_get(w->scale, w->scale_dtype, scale_row[i] + (size_t)b) : 1.0f) * lift);
@@ -262,9 +261,7 @@ INLINE void cols(float *const *y, const float *const *x, const struct mat *w, in
         EACH (int t = 0; t < N; t++) sum[v][t] = vzero();
     for (int r = 0; r < w->rows; r++, p += w->stride) {
         float s = format == DT_E4M3 ? E4M3_X : 1.0f;
-        if (w->scale)
-            s *= scale_get(w->scale, w->scale_dtype,
-                          (size_t)((w->row0 + r * w->row_step) / w->block_rows) * (size_t)w->scale_stride + b);
+        if (w->scale) s *= scale_get(w->scale, w->scale_dtype, (size_t)((w->row0 + r * w->row_step) / w->block_rows) * (size_t)w->scale_stride + b);
         V xv[KERNEL_TOKENS];
         EACH (int t = 0; t < N; t++) xv[t] = vset1(x[t][r] * s);
         EACH (int v = 0; v < C; v++) {
@@ -360,8 +357,8 @@ static __attribute__((unused)) void fill_gemv(struct kernels *k) {
         widen_fn widen;
         decode_fn decode;
     } rows[] = {
-        {DT_F32, gemv_f32, gevm_f32, widen_copy, decode_f32},       {DT_BF16, gemv_bf16, gevm_bf16, widen_bf16, decode_bf16},
-        {DT_F16, gemv_f16, gevm_f16, widen_f16, decode_f16},        {DT_E4M3, gemv_e4m3, gevm_e4m3, widen_e4m3, decode_e4m3},
+        {DT_F32, gemv_f32, gevm_f32, widen_copy, decode_f32}, {DT_BF16, gemv_bf16, gevm_bf16, widen_bf16, decode_bf16},
+        {DT_F16, gemv_f16, gevm_f16, widen_f16, decode_f16},  {DT_E4M3, gemv_e4m3, gevm_e4m3, widen_e4m3, decode_e4m3},
         {DT_E2M1, gemv_e2m1, NULL, widen_e2m1, decode_e2m1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -28,16 +28,14 @@ typedef DECODE_FN((*decode_fn));
 typedef WIDEN_FN((*widen_fn));
 
 /* Attention, one tile of keys. qk: s[i * lds + j] = scale * q[i] . k_j, where k_j = k + j * ldk. */
-#define QK_FN(name) \
-    void name(float *s, int lds, const float *const *q, int nq, const float *k, int ldk, int nk, int dim, float scale)
+#define QK_FN(name) void name(float *s, int lds, const float *const *q, int nq, const float *k, int ldk, int nk, int dim, float scale)
 typedef QK_FN((*qk_fn));
 /* s[j] becomes exp(s[j] - m) with m = max(*max, all s); *sum follows; returns exp(old *max - m). At least one s[j], or
  * *max, is finite. */
 #define SOFT_FN(name) float name(float *s, int n, float *max, float *sum)
 typedef SOFT_FN((*soft_fn));
 /* o[i * ldo + d] = o[...] * corr[i] + sum over j of p[i * ldp + j] * v[j * ldv + d], j rising. */
-#define PV_FN(name) \
-    void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const float *v, int ldv, int nk, int dim)
+#define PV_FN(name) void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const float *v, int ldv, int nk, int dim)
 typedef PV_FN((*pv_fn));
 
 /* The same tiles over BF16 keys and values where they lie, rows ldk (ldv) numbers apart; nk <= 64. NULL where the processor has
@@ -51,20 +49,21 @@ struct ahead {
 };
 #define QK16_PACK_FN(name) void name(uint16_t *out, const float *q, int dim, float scale, bool split)
 typedef QK16_PACK_FN((*qk16_pack_fn));
-#define QK16_FN(name) void name(float *s, int lds, const uint16_t *q, int nq, const uint16_t *k, int ldk, int nk, int dim, bool split, const struct ahead *ahead)
+#define QK16_FN(name) \
+    void name(float *s, int lds, const uint16_t *q, int nq, const uint16_t *k, int ldk, int nk, int dim, bool split, const struct ahead *ahead)
 typedef QK16_FN((*qk16_fn));
-#define PV16_FN(name)                                                                                                                    \
+#define PV16_FN(name) \
     void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, bool split, \
               const struct ahead *ahead)
 typedef PV16_FN((*pv16_fn));
 
-#define SUMSQ_FN(name) float name(const float *x, int n)                                             /* sum of squares */
+#define SUMSQ_FN(name) float name(const float *x, int n) /* sum of squares */
 typedef SUMSQ_FN((*sumsq_fn));
 #define SCALE_FN(name) void name(float *out, const float *x, float s, const float *w, float add, int n) /* x * s * (w + add) */
 typedef SCALE_FN((*scale_fn));
-#define SILU_FN(name) void name(float *h, const float *g, const float *u, int n)                      /* g / (1 + exp(-g)) * u */
+#define SILU_FN(name) void name(float *h, const float *g, const float *u, int n) /* g / (1 + exp(-g)) * u */
 typedef SILU_FN((*silu_fn));
-#define AXPY_FN(name) void name(float *y, float a, const float *x, int n)                            /* y += a * x */
+#define AXPY_FN(name) void name(float *y, float a, const float *x, int n) /* y += a * x */
 typedef AXPY_FN((*axpy_fn));
 /* x[2*half] rotated: (a, b) -> (a*cos - b*sin, b*cos + a*sin), pairs as op_rope says; sign is -1 for the inverse. */
 #define ROPE_FN(name) void name(float *x, const float *cos, const float *sin, int half, bool interleaved, float sign)
@@ -110,8 +109,14 @@ void kernels_avx512bf16(struct kernels *k); /* attention over BF16 planes */
 
 /* Features beyond the levels, read once (flags.c). */
 enum cpu_flag {
-    CPU_F_AVX2 = 1 << 0, CPU_F_AVX512 = 1 << 1, CPU_F_VBMI = 1 << 2, CPU_F_BF16 = 1 << 3, CPU_F_VNNI = 1 << 4,
-    CPU_F_AVXVNNI = 1 << 5, CPU_F_AMX_BF16 = 1 << 6, CPU_F_AMX_INT8 = 1 << 7,
+    CPU_F_AVX2 = 1 << 0,
+    CPU_F_AVX512 = 1 << 1,
+    CPU_F_VBMI = 1 << 2,
+    CPU_F_BF16 = 1 << 3,
+    CPU_F_VNNI = 1 << 4,
+    CPU_F_AVXVNNI = 1 << 5,
+    CPU_F_AMX_BF16 = 1 << 6,
+    CPU_F_AMX_INT8 = 1 << 7,
     CPU_F_SUBNORMAL = 1 << 8, /* FMA takes subnormal operands at full speed: AMD */
     /* vdpbf16ps does twice the work of a float32 FMA an instruction. AMD issues it at the same rate (measured on Zen 5: 575
      * against 288 GFLOP/s a core), Intel at a quarter of it (Granite Rapids: 120 against 240), so there float32 is faster. */

@@ -9,8 +9,8 @@
 
 enum {
     TASK_BYTES = 512 << 10, /* of weights in a task, at most: long stretches are read faster than short ones */
-    TASK_ROWS = 256,       /* at most, the width of the tile on the stack */
-    TASK_COLS = 256,       /* columns of a transposed product */
+    TASK_ROWS = 256,        /* at most, the width of the tile on the stack */
+    TASK_COLS = 256,        /* columns of a transposed product */
 };
 
 struct top { /* of the rows of a task */
@@ -20,7 +20,7 @@ struct top { /* of the rows of a task */
 struct job {
     struct cpu_exec *x;
     const struct op_linear *o;
-    int per, parts; /* rows or columns in a task; tasks in one matrix of the batch */
+    int per, parts;   /* rows or columns in a task; tasks in one matrix of the batch */
     struct top *tops; /* [parts, n] where o->top */
 };
 
@@ -115,8 +115,8 @@ static void many_thread(void *arg, int thread, int n_threads) {
     const struct many *m = arg;
     const struct op_linear *o = m->o;
     for (int i = 0; i < m->packs; i++)
-        m->g->pack(m->packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL, o->ldx, o->n, o->w.cols,
-                   thread, n_threads);
+        m->g->pack(m->packed + (size_t)i * m->packed_part, o->x + (size_t)(m->first + i) * (size_t)o->batch_x, NULL, o->ldx, o->n, o->w.cols, thread,
+                   n_threads);
     pool_barrier(m->x->pool);
     for (int task; !exec_stopped(m->x) && (task = exec_next(m->x, 0, thread)) >= 0;) {
         int i = task / m->parts, b = m->first + i, r0 = task % m->parts * m->per, r1 = r0 + m->per < o->w.rows ? r0 + m->per : o->w.rows;

@@ -113,8 +113,7 @@ int numa_parse(struct numa *n, const char *text, struct error *e) {
         if (len >= sizeof line) return error_set(e, ERR_USAGE, "topology, line %d: longer than %zu bytes", number, sizeof line - 1);
         memcpy(line, text, len);
         line[len] = 0;
-        if (!parse_line(n, line))
-            return error_set(e, ERR_USAGE, "topology, line %d: expected `node <MiB> <cpus>` or `distance <row> <numbers>`", number);
+        if (!parse_line(n, line)) return error_set(e, ERR_USAGE, "topology, line %d: expected `node <MiB> <cpus>` or `distance <row> <numbers>`", number);
         text += len + (text[len] == '\n');
     }
     return n->n_nodes ? 0 : error_set(e, ERR_USAGE, "topology: no node in it");

@@ -10,10 +10,10 @@ enum { NUMA_NODES = 64, NUMA_CPUS = 1024 };
 
 struct numa {
     int n_nodes;
-    size_t memory[NUMA_NODES];     /* bytes of each */
-    int cpus[NUMA_NODES];          /* how many processors each has */
-    int16_t node_of[NUMA_CPUS];    /* -1: no such processor */
-    int16_t kernel[NUMA_NODES];    /* the kernel's number of each; -1: a topology from text, whose memory is not bound */
+    size_t memory[NUMA_NODES];                /* bytes of each */
+    int cpus[NUMA_NODES];                     /* how many processors each has */
+    int16_t node_of[NUMA_CPUS];               /* -1: no such processor */
+    int16_t kernel[NUMA_NODES];               /* the kernel's number of each; -1: a topology from text, whose memory is not bound */
     uint8_t distance[NUMA_NODES][NUMA_NODES]; /* as the firmware says it: 10 is local */
 };
 

@@ -40,8 +40,8 @@ struct pool {
     struct worker *workers; /* [n], of 0 only its place counts: that is the caller */
     cpu_set_t home;         /* of the caller: what the workers leave of the first thread's node */
     int n_nodes;
-    uint8_t node[MAX_THREADS];             /* of each thread */
-    uint8_t near[NUMA_NODES][NUMA_NODES];  /* pool_near */
+    uint8_t node[MAX_THREADS];            /* of each thread */
+    uint8_t near[NUMA_NODES][NUMA_NODES]; /* pool_near */
 };
 
 static void pause_cpu(void) {

@@ -18,12 +18,8 @@ INLINE void nibble_i(__m256i i, struct nibble a, struct nibble b, V *lo, V *hi) 
     *lo = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_and_si256(i, _mm256_set1_epi32(15))), a.scale, a.min);
     *hi = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(i, 4)), b.scale, b.min);
 }
-INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) {
-    nibble_i(_mm256_cvtepu8_epi32(load8(p)), a, b, lo, hi);
-}
-INLINE void nibble_m(const uint8_t *p, int n, struct nibble a, struct nibble b, V *lo, V *hi) {
-    nibble_i(_mm256_cvtepu8_epi32(load8_m(p, n)), a, b, lo, hi);
-}
+INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) { nibble_i(_mm256_cvtepu8_epi32(load8(p)), a, b, lo, hi); }
+INLINE void nibble_m(const uint8_t *p, int n, struct nibble a, struct nibble b, V *lo, V *hi) { nibble_i(_mm256_cvtepu8_epi32(load8_m(p, n)), a, b, lo, hi); }
 
 INLINE V q6_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int shift) {
     __m128i l = load8(ql), h = load8(qh);

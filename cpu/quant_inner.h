@@ -39,58 +39,58 @@ INLINE int block_cols(int format) { return format == DT_Q8_0 ? 32 : 256; }
 INLINE int block_bytes(int format) { return format == DT_Q8_0 ? Q8_0_BYTES : format == DT_Q4_K ? Q4_K_BYTES : Q6_K_BYTES; }
 
 /* Calls use(column in the block, LANES weights) for a whole block. */
-#define BLOCK_EACH(format, b, use)                                                                                                         \
-    do {                                                                                                                                   \
-        const uint8_t *b_ = (b);                                                                                                           \
-        if (format == DT_Q8_0) {                                                                                                           \
-            V s_ = vset1(half_at(b_));                                                                                                     \
-            EACH(int j_ = 0; j_ < 32; j_ += LANES) use(j_, vmul(i8_v(b_ + 2 + j_), s_));                                                   \
-        } else if (format == DT_Q4_K) {                                                                                                    \
-            float sc_[8], mn_[8];                                                                                                          \
-            q4_k_scales(b_, sc_, mn_);                                                                                                     \
-            EACH(int p_ = 0; p_ < 4; p_++) {                                                                                               \
-                struct nibble lo_ = nibble_make(sc_[2 * p_], mn_[2 * p_]), hi_ = nibble_make(sc_[2 * p_ + 1], mn_[2 * p_ + 1]);            \
-                EACH(int j_ = 0; j_ < 32; j_ += LANES) {                                                                                   \
-                    V v0_, v1_;                                                                                                            \
-                    nibble_v(b_ + 16 + 32 * p_ + j_, lo_, hi_, &v0_, &v1_);                                                                \
-                    use(64 * p_ + j_, v0_);                                                                                                \
-                    use(64 * p_ + 32 + j_, v1_);                                                                                           \
-                }                                                                                                                          \
-            }                                                                                                                              \
-        } else {                                                                                                                           \
-            float sc_[16];                                                                                                                 \
-            q6_k_scales(b_, sc_);                                                                                                          \
-            EACH(int h_ = 0; h_ < 2; h_++)                                                                                                 \
-            EACH(int p_ = 0; p_ < 4; p_++)                                                                                                 \
-            EACH(int j_ = 0; j_ < 32; j_ += LANES) {                                                                                       \
-                V v_ = q6_v(b_ + 64 * h_ + 32 * (p_ & 1) + j_, b_ + 128 + 32 * h_ + j_, p_ < 2, 2 * p_);                                   \
-                use(128 * h_ + 32 * p_ + j_, vmul(v_, vset1(sc_[8 * h_ + 2 * p_ + j_ / 16])));                                             \
-            }                                                                                                                              \
-        }                                                                                                                                  \
+#define BLOCK_EACH(format, b, use) \
+    do { \
+        const uint8_t *b_ = (b); \
+        if (format == DT_Q8_0) { \
+            V s_ = vset1(half_at(b_)); \
+            EACH (int j_ = 0; j_ < 32; j_ += LANES) use(j_, vmul(i8_v(b_ + 2 + j_), s_)); \
+        } else if (format == DT_Q4_K) { \
+            float sc_[8], mn_[8]; \
+            q4_k_scales(b_, sc_, mn_); \
+            EACH (int p_ = 0; p_ < 4; p_++) { \
+                struct nibble lo_ = nibble_make(sc_[2 * p_], mn_[2 * p_]), hi_ = nibble_make(sc_[2 * p_ + 1], mn_[2 * p_ + 1]); \
+                EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
+                    V v0_, v1_; \
+                    nibble_v(b_ + 16 + 32 * p_ + j_, lo_, hi_, &v0_, &v1_); \
+                    use(64 * p_ + j_, v0_); \
+                    use(64 * p_ + 32 + j_, v1_); \
+                } \
+            } \
+        } else { \
+            float sc_[16]; \
+            q6_k_scales(b_, sc_); \
+            EACH (int h_ = 0; h_ < 2; h_++) \
+                EACH (int p_ = 0; p_ < 4; p_++) \
+                    EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
+                        V v_ = q6_v(b_ + 64 * h_ + 32 * (p_ & 1) + j_, b_ + 128 + 32 * h_ + j_, p_ < 2, 2 * p_); \
+                        use(128 * h_ + 32 * p_ + j_, vmul(v_, vset1(sc_[8 * h_ + 2 * p_ + j_ / 16]))); \
+                    } \
+        } \
     } while (0)
 
 /* R rows, N tokens; both and the format are constants where this is inlined. */
 INLINE void quant_tile(float *const *y, const float *const *x, const struct mat *w, int r, const int R, const int N, const int format) {
     const uint8_t *row[8];
     V sum[8][KERNEL_TOKENS];
-    EACH(int i = 0; i < R; i++) {
+    EACH (int i = 0; i < R; i++) {
         row[i] = (const uint8_t *)w->data + (size_t)(r + i) * w->stride;
-        EACH(int t = 0; t < N; t++) sum[i][t] = vzero();
+        EACH (int t = 0; t < N; t++) sum[i][t] = vzero();
     }
-    for (int c = 0; c < w->cols; c += block_cols(format)) EACH(int i = 0; i < R; i++) {
-#define USE(j, v)                                                                                                                          \
-    do {                                                                                                                                   \
-        V v__ = (v);                                                                                                                       \
-        EACH(int t = 0; t < N; t++) sum[i][t] = vfma(v__, vload(x[t] + c + (j)), sum[i][t]);                                               \
+    for (int c = 0; c < w->cols; c += block_cols(format))
+        EACH (int i = 0; i < R; i++) {
+#define USE(j, v) \
+    do { \
+        V v__ = (v); \
+        EACH (int t = 0; t < N; t++) sum[i][t] = vfma(v__, vload(x[t] + c + (j)), sum[i][t]); \
     } while (0)
-            EACH(int line = 0; line < (block_bytes(format) + 63) / 64; line++)
-            _mm_prefetch((const char *)row[i] + AHEAD + 64 * line, _MM_HINT_T0);
+            EACH (int line = 0; line < (block_bytes(format) + 63) / 64; line++) _mm_prefetch((const char *)row[i] + AHEAD + 64 * line, _MM_HINT_T0);
             BLOCK_EACH(format, row[i], USE);
 #undef USE
             row[i] += block_bytes(format);
         }
-    EACH(int i = 0; i < R; i++)
-    EACH(int t = 0; t < N; t++) y[t][r + i] = vsum(sum[i][t]);
+    EACH (int i = 0; i < R; i++)
+        EACH (int t = 0; t < N; t++) y[t][r + i] = vsum(sum[i][t]);
 }
 
 INLINE void quant_decode(float *out, const struct mat *w, int r, int c0, int c1, const int format) {
@@ -112,59 +112,57 @@ INLINE void quant_decode(float *out, const struct mat *w, int r, int c0, int c1,
 
 /* ---- Groups with scales beside them ---- */
 
-INLINE size_t scale_row(const struct mat *w, int r) {
-    return w->scale ? (size_t)((w->row0 + r * w->row_step) / w->block_rows) * (size_t)w->scale_stride : 0;
-}
+INLINE size_t scale_row(const struct mat *w, int r) { return w->scale ? (size_t)((w->row0 + r * w->row_step) / w->block_rows) * (size_t)w->scale_stride : 0; }
 INLINE float group_scale(const struct mat *w, size_t i) {
     float f = 1;
     if (w->scale) memcpy(&f, (const uint8_t *)w->scale + 4 * i, 4);
     return f;
 }
 /* What the tiles below take; anything else is left to the scalar kernel. */
-static bool grouped(const struct mat *w) {
-    return !w->scale || (w->scale_dtype == DT_F32 && (w->block_cols == 128 || w->block_cols >= w->cols));
-}
+static bool grouped(const struct mat *w) { return !w->scale || (w->scale_dtype == DT_F32 && (w->block_cols == 128 || w->block_cols >= w->cols)); }
 INLINE int group_cols(const struct mat *w) { return w->scale && w->block_cols < w->cols ? w->block_cols : w->cols; }
 
 INLINE void q8_tile(float *const *y, const float *const *x, const struct mat *w, int r, const int R, const int N) {
     V sum[8][KERNEL_TOKENS];
     size_t at[8]; /* of the row's scales */
-    EACH(int i = 0; i < R; i++) {
+    EACH (int i = 0; i < R; i++) {
         at[i] = scale_row(w, r + i);
-        EACH(int t = 0; t < N; t++) sum[i][t] = vzero();
+        EACH (int t = 0; t < N; t++) sum[i][t] = vzero();
     }
     const uint8_t *row = (const uint8_t *)w->data + (size_t)r * w->stride;
     for (int c = 0, b = 0, end; c < w->cols; c = end, b++) {
         end = w->cols - c < group_cols(w) ? w->cols : c + group_cols(w);
         V s[8];
-        EACH(int i = 0; i < R; i++) s[i] = vset1(group_scale(w, at[i] + (size_t)b));
+        EACH (int i = 0; i < R; i++) s[i] = vset1(group_scale(w, at[i] + (size_t)b));
         int j = c;
-        for (; j + LANES <= end; j += LANES) EACH(int i = 0; i < R; i++) {
+        for (; j + LANES <= end; j += LANES)
+            EACH (int i = 0; i < R; i++) {
                 V v = vmul(i8_v(row + (size_t)i * w->stride + j), s[i]);
-                EACH(int t = 0; t < N; t++) sum[i][t] = vfma(v, vload(x[t] + j), sum[i][t]);
+                EACH (int t = 0; t < N; t++) sum[i][t] = vfma(v, vload(x[t] + j), sum[i][t]);
             }
-        if (j < end) EACH(int i = 0; i < R; i++) {
+        if (j < end)
+            EACH (int i = 0; i < R; i++) {
                 V v = vmul(i8_m(row + (size_t)i * w->stride + j, end - j), s[i]);
-                EACH(int t = 0; t < N; t++) sum[i][t] = vfma(v, vloadm(x[t] + j, end - j), sum[i][t]);
+                EACH (int t = 0; t < N; t++) sum[i][t] = vfma(v, vloadm(x[t] + j, end - j), sum[i][t]);
             }
     }
-    EACH(int i = 0; i < R; i++)
-    EACH(int t = 0; t < N; t++) y[t][r + i] = vsum(sum[i][t]);
+    EACH (int i = 0; i < R; i++)
+        EACH (int t = 0; t < N; t++) y[t][r + i] = vsum(sum[i][t]);
 }
 
 /* Even and odd columns apart, 2 * LANES a step. */
 INLINE void q4_tile(float *const *y, const float *const *x, const struct mat *w, int r, const int R, const int N) {
     V sum[8][KERNEL_TOKENS];
     size_t at[8]; /* of the row's scales */
-    EACH(int i = 0; i < R; i++) {
+    EACH (int i = 0; i < R; i++) {
         at[i] = scale_row(w, r + i);
-        EACH(int t = 0; t < N; t++) sum[i][t] = vzero();
+        EACH (int t = 0; t < N; t++) sum[i][t] = vzero();
     }
     const uint8_t *row = (const uint8_t *)w->data + (size_t)r * w->stride;
     for (int c = 0, b = 0, end; c < w->cols; c = end, b++) {
         end = w->cols - c < group_cols(w) ? w->cols : c + group_cols(w);
         struct nibble s[8];
-        EACH(int i = 0; i < R; i++) {
+        EACH (int i = 0; i < R; i++) {
             float f = group_scale(w, at[i] + (size_t)b);
             s[i] = nibble_make(f, 8 * f);
             _mm_prefetch((const char *)row + (size_t)i * w->stride + c / 2 + AHEAD, _MM_HINT_T0);
@@ -173,24 +171,22 @@ INLINE void q4_tile(float *const *y, const float *const *x, const struct mat *w,
             const int n = end - j;
             const bool whole = n >= 2 * LANES;
             V even[KERNEL_TOKENS], odd[KERNEL_TOKENS];
-            EACH(int t = 0; t < N; t++) {
+            EACH (int t = 0; t < N; t++) {
                 const float *p = x[t] + j;
-                V lo = n >= LANES ? vload(p) : vloadm(p, n), hi = whole       ? vload(p + LANES)
-                                                                  : n > LANES ? vloadm(p + LANES, n - LANES)
-                                                                              : vzero();
+                V lo = n >= LANES ? vload(p) : vloadm(p, n), hi = whole ? vload(p + LANES) : n > LANES ? vloadm(p + LANES, n - LANES) : vzero();
                 vsplit(lo, hi, &even[t], &odd[t]);
             }
-            EACH(int i = 0; i < R; i++) {
+            EACH (int i = 0; i < R; i++) {
                 const uint8_t *p = row + (size_t)i * w->stride + j / 2;
                 V we, wo;
                 if (whole) nibble_v(p, s[i], s[i], &we, &wo);
                 else nibble_m(p, (n + 1) / 2, s[i], s[i], &we, &wo);
-                EACH(int t = 0; t < N; t++) sum[i][t] = vfma(wo, odd[t], vfma(we, even[t], sum[i][t]));
+                EACH (int t = 0; t < N; t++) sum[i][t] = vfma(wo, odd[t], vfma(we, even[t], sum[i][t]));
             }
         }
     }
-    EACH(int i = 0; i < R; i++)
-    EACH(int t = 0; t < N; t++) y[t][r + i] = vsum(sum[i][t]);
+    EACH (int i = 0; i < R; i++)
+        EACH (int t = 0; t < N; t++) y[t][r + i] = vsum(sum[i][t]);
 }
 
 INLINE void group_decode(float *out, const struct mat *w, int r, int c0, int c1, const int format) {

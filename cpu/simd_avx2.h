@@ -79,9 +79,7 @@ INLINE V load_f16m(const uint8_t *p, int n) { return _mm256_cvtph_ps(bytes_m(p, 
 #ifndef E4M3_SUBNORMAL
 #define E4M3_X    1.0f
 #define E4M3_POST 0x1p8f
-INLINE V e4m3_v(__m128i b) {
-    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80)));
-}
+INLINE V e4m3_v(__m128i b) { return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80))); }
 #else
 #define E4M3_X    0x1p64f
 #define E4M3_POST 0x1p56f
@@ -92,9 +90,7 @@ INLINE V e4m3_v(__m128i b) {
 #endif
 INLINE V load_e4m3(const uint8_t *p) { return e4m3_v(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
 INLINE V load_e4m3m(const uint8_t *p, int n) { return e4m3_v(bytes_m(p, n)); }
-INLINE V e4m3_nan(V v) {
-    return _mm256_blendv_ps(v, vset1(NAN), _mm256_cmp_ps(_mm256_andnot_ps(vset1(-0.0f), v), vset1(480), _CMP_EQ_OQ));
-}
+INLINE V e4m3_nan(V v) { return _mm256_blendv_ps(v, vset1(NAN), _mm256_cmp_ps(_mm256_andnot_ps(vset1(-0.0f), v), vset1(480), _CMP_EQ_OQ)); }
 
 INLINE V e2m1_lane(__m256i i) { /* magnitudes by the low three bits, the sign from bit 3 */
     const V table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);

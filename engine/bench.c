@@ -18,8 +18,8 @@ static void on_row(void *ctx, const struct bench_row *r) {
     struct rows *to = ctx;
     struct buf b = {0};
     const char *unit = r->flops ? "gflops" : "gbps";
-    buf_fmt(&b, "{\"kernel\":\"%s\",\"format\":\"%s\",\"level\":\"%s\",\"shape\":\"%s\",\"threads\":%d,\"tokens\":%d,\"%s\":%.2f", r->kernel, r->format, r->level,
-            r->shape, r->threads, r->tokens, unit, r->rate);
+    buf_fmt(&b, "{\"kernel\":\"%s\",\"format\":\"%s\",\"level\":\"%s\",\"shape\":\"%s\",\"threads\":%d,\"tokens\":%d,\"%s\":%.2f", r->kernel, r->format,
+            r->level, r->shape, r->threads, r->tokens, unit, r->rate);
     if (r->limit > 0) buf_fmt(&b, ",\"limit\":%.2f,\"share\":%.3f", r->limit, r->share);
     buf_str(&b, "}");
     if (b.failed || to->fn(to->ctx, b.data)) atomic_store(&to->stop, 1);

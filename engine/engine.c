@@ -98,7 +98,9 @@ static int open_machine(struct engine *e, struct error *err) {
         log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "a device reads them there" : "a copy does not fit in memory");
     if (!copies && fetch_needed(&e->weights)) {
         log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: experts are read as they are needed", bytes >> 20, mem_available() >> 20);
-        if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) || (rc = fetch_open(&e->machine.fetch, &e->weights, &e->machine.known, err))) return rc;
+        if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) ||
+            (rc = fetch_open(&e->machine.fetch, &e->weights, &e->machine.known, err)))
+            return rc;
         e->machine.guess = &e->guess_work;
     }
     e->machine.w = &e->weights;
@@ -140,9 +142,17 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     if (rc) goto fail;
     const struct config *c = &e->weights.config;
     e->info = (struct engine_info){
-        .model_type = c->model_type, .name = e->name, .vocab = c->vocab, .n_layers = c->n_layers, .hidden = c->hidden,
-        .n_experts = c->n_experts, .topk = c->topk, .max_context = c->max_context, .context = p->context ? p->context : c->max_context,
-        .kv_token_bytes = kv_token_bytes(c, e->params.kv), .fingerprint = e->weights.files.fingerprint,
+        .model_type = c->model_type,
+        .name = e->name,
+        .vocab = c->vocab,
+        .n_layers = c->n_layers,
+        .hidden = c->hidden,
+        .n_experts = c->n_experts,
+        .topk = c->topk,
+        .max_context = c->max_context,
+        .context = p->context ? p->context : c->max_context,
+        .kv_token_bytes = kv_token_bytes(c, e->params.kv),
+        .fingerprint = e->weights.files.fingerprint,
     };
     if (p->context < 0 || (p->context > c->max_context && !p->force)) {
         rc = error_set(err, ERR_USAGE, "-c %d: %s was made for up to %d tokens; --force overrides", p->context, e->name, c->max_context);
@@ -150,7 +160,8 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     }
     size_t have = mem_available(), need = p->context ? (size_t)p->context * e->info.kv_token_bytes : 0;
     if (have && need > have && !p->force) {
-        rc = error_set(err, ERR_MEMORY, "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; take a smaller one with -c or --kv fp8", p->context, need >> 20, have >> 20);
+        rc = error_set(err, ERR_MEMORY, "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; take a smaller one with -c or --kv fp8",
+                       p->context, need >> 20, have >> 20);
         goto fail;
     }
     if ((rc = generation_read(e, err)) || (rc = open_machine(e, err))) goto fail;

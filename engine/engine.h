@@ -16,21 +16,21 @@ enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFI
 enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL };
 
 struct engine_params { /* zero-initialised: everything by itself */
-    const char *dir;        /* checkpoint directory or "ember:" */
-    int context;            /* tokens a session may hold; 0: the model's own limit */
-    int threads;            /* 0: one a physical core, less one where there are more than two */
-    int cpu_level;          /* enum cpu_level + 1; 0: the best this machine has */
-    uint8_t kv;             /* enum dtype: DT_F32, DT_BF16, DT_E4M3; 0: DT_BF16 */
-    const char *gpus;       /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
-    const char *trace;      /* file for a Chrome trace of what devices and processor did; NULL: none */
+    const char *dir;   /* checkpoint directory or "ember:" */
+    int context;       /* tokens a session may hold; 0: the model's own limit */
+    int threads;       /* 0: one a physical core, less one where there are more than two */
+    int cpu_level;     /* enum cpu_level + 1; 0: the best this machine has */
+    uint8_t kv;        /* enum dtype: DT_F32, DT_BF16, DT_E4M3; 0: DT_BF16 */
+    const char *gpus;  /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
+    const char *trace; /* file for a Chrome trace of what devices and processor did; NULL: none */
     enum prefill_mode prefill;
     enum decode_mode decode;
-    const char *machine;    /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */
-    const char *split;      /* who computes which expert: a policy of sched/split.h; NULL: the best by cost */
-    bool deterministic;     /* decisions by the table alone, never by what was measured in use */
-    bool force;             /* go on where memory seems too little */
-    bool hugepages;         /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
-    const char *topology;   /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
+    const char *machine;  /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */
+    const char *split;    /* who computes which expert: a policy of sched/split.h; NULL: the best by cost */
+    bool deterministic;   /* decisions by the table alone, never by what was measured in use */
+    bool force;           /* go on where memory seems too little */
+    bool hugepages;       /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
+    const char *topology; /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
     /* Progress of opening, called at most ten times a second: what, share 0..1. May be NULL. Returning non-zero cancels. */
     int (*progress)(void *ctx, const char *what, double share);
     void *progress_ctx;
@@ -45,14 +45,14 @@ struct engine_info {
     const char *name;       /* last part of the directory */
     int vocab, n_layers, hidden, n_experts, topk, context, max_context;
     int threads;
-    const char *level;      /* "avx512" */
-    const int32_t *eos;     /* stop ids of generation_config.json and config.json */
+    const char *level;  /* "avx512" */
+    const int32_t *eos; /* stop ids of generation_config.json and config.json */
     int n_eos;
     double temperature, top_p, min_p, repeat_penalty; /* the vendor's defaults; NAN where not given */
-    int top_k;              /* 0 where not given */
-    bool do_sample;         /* false: greedy by default */
-    uint64_t kv_token_bytes; /* KV cache of one token of context */
-    uint64_t fingerprint;   /* of config and tensor headers: a saved KV belongs to one */
+    int top_k;                                        /* 0 where not given */
+    bool do_sample;                                   /* false: greedy by default */
+    uint64_t kv_token_bytes;                          /* KV cache of one token of context */
+    uint64_t fingerprint;                             /* of config and tensor headers: a saved KV belongs to one */
 };
 const struct engine_info *engine_info(const struct engine *e); /* valid until close */
 
@@ -73,9 +73,9 @@ uint64_t engine_token_bytes(const struct engine *e);
 uint64_t engine_token_flops(const struct engine *e);
 
 struct sampling {
-    float temperature; /* 0: greedy */
+    float temperature;                  /* 0: greedy */
     float top_p, min_p, repeat_penalty; /* 1, 0, 1: off */
-    int top_k;         /* 0: off */
+    int top_k;                          /* 0: off */
     uint64_t seed;
 };
 
@@ -86,7 +86,7 @@ enum { REQUEST_NO_EOS = 1 /* go on past stop ids (measuring, --ids) */ };
 struct request {
     const int32_t *tokens; /* the whole conversation so far; copied. What the KV cache already holds of it is kept */
     int n;
-    int max_tokens;        /* answer tokens; 0: none (logits only), < 0: until the context is full */
+    int max_tokens; /* answer tokens; 0: none (logits only), < 0: until the context is full */
     int flags;
     struct sampling sampling;
     const int32_t *stop_ids; /* beside the model's own; copied */
@@ -101,7 +101,7 @@ int session_submit(struct session *s, const struct request *r, struct error *e);
 /* Stops the running or queued turn soon (well under 200 ms, whatever others do); its EVENT_DONE follows with DONE_CANCELLED.
  * What was read of the prompt stays in the cache by whole batches. Async-signal-safe; from any thread. */
 void session_cancel(struct session *s);
-bool session_busy(const struct session *s); /* from submit until the turn's last event was taken */
+bool session_busy(const struct session *s);                          /* from submit until the turn's last event was taken */
 int session_tokens(const struct session *s, const int32_t **tokens); /* what the KV cache holds; only while not busy */
 
 enum event_kind { EVENT_NONE, EVENT_PROGRESS, EVENT_TOKEN, EVENT_DONE, EVENT_ERROR };
@@ -118,13 +118,13 @@ struct turn_stats {
 struct event {
     enum event_kind kind;
     struct session *session;
-    int32_t token;             /* EVENT_TOKEN */
-    int done, total;           /* EVENT_PROGRESS: prompt tokens prefilled; with slp layers */
-    double left_s;             /* EVENT_PROGRESS: seconds left, < 0 unknown */
-    const char *what;          /* EVENT_PROGRESS: "prefill", "layer" */
-    enum done_reason reason;   /* EVENT_DONE */
-    struct error error;        /* EVENT_ERROR: the turn ended with this; the session lives */
-    struct turn_stats stats;   /* EVENT_DONE, EVENT_ERROR */
+    int32_t token;           /* EVENT_TOKEN */
+    int done, total;         /* EVENT_PROGRESS: prompt tokens prefilled; with slp layers */
+    double left_s;           /* EVENT_PROGRESS: seconds left, < 0 unknown */
+    const char *what;        /* EVENT_PROGRESS: "prefill", "layer" */
+    enum done_reason reason; /* EVENT_DONE */
+    struct error error;      /* EVENT_ERROR: the turn ended with this; the session lives */
+    struct turn_stats stats; /* EVENT_DONE, EVENT_ERROR */
 };
 /* Takes the next event of any session, in order of arrival, waiting up to timeout_ms (-1: for ever, 0: not at all). True when
  * there was one. Nothing is lost: a session with 1,024 unread tokens waits until one is read, others go on; only an unread

@@ -94,11 +94,13 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         put_mat(b, "expert_gate", &w.layers[first].experts[0].gate);
         put_mat(b, "expert_down", &w.layers[first].experts[0].down);
     }
-    buf_fmt(b, "},\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}", w.bytes_routed,
-            w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
-    buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors, w.n_skipped, w.n_mtp);
+    buf_fmt(b, "},\"bytes\":{\"routed\":%zu,\"dense\":%zu,\"embedding\":%zu,\"skipped\":%zu,\"all\":%zu,\"per_token\":%zu,\"kv_per_token\":%zu}",
+            w.bytes_routed, w.bytes_dense, w.bytes_embed, w.bytes_skipped, w.files.bytes, weights_token_bytes(&w), kv_token_bytes(c, kv));
+    buf_fmt(b, ",\"files\":%d,\"tensors\":%zu,\"skipped\":{\"tensors\":%zu,\"prediction_layers\":%zu,\"first\":[", w.files.n_shards, w.files.n_tensors,
+            w.n_skipped, w.n_mtp);
     put_skipped(b, &w.files);
-    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[", cpu_level_name(level), cpu_level_name(level), dtype_name(kv));
+    buf_fmt(b, "]},\"runs\":{\"attention\":\"cpu %s\",\"experts\":\"cpu %s\",\"kv\":\"%s\",\"gpus\":[", cpu_level_name(level), cpu_level_name(level),
+            dtype_name(kv));
     rc = put_devices(b, p, &w, kv, e);
     buf_str(b, "}}");
     weights_close(&w);

@@ -8,9 +8,9 @@
 #include "engine/engine.h"
 #include "engine/pipe/pipe.h"
 #include "engine/sample.h"
-#include "engine/step/mode.h"
 #include "engine/sched/policy.h"
 #include "engine/sched/split.h"
+#include "engine/step/mode.h"
 #include "engine/step/step.h"
 
 enum { ENGINE_EVENTS = 1024, ENGINE_BATCH = 16 }; /* unread tokens of a session: it waits for its reader then; rows of a step */
@@ -23,16 +23,16 @@ struct session {
     struct session *next; /* in engine->sessions */
     _Atomic int state;
     _Atomic int cancel;
-    bool held;            /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
+    bool held; /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
     struct kv kv;
-    int32_t *tokens;      /* what the KV cache holds, then what is to be prefilled */
+    int32_t *tokens; /* what the KV cache holds, then what is to be prefilled */
     size_t cap;
-    int n_kv, n;          /* tokens in the cache; tokens known */
+    int n_kv, n; /* tokens in the cache; tokens known */
     /* the running turn */
     struct request request;
     int32_t *stop_ids;
-    uint64_t order;       /* first come, first served */
-    uint64_t stepped;     /* the engine's step that it last took part in */
+    uint64_t order;   /* first come, first served */
+    uint64_t stepped; /* the engine's step that it last took part in */
     int answered;
     double submitted, first;
     struct turn_stats stats;
@@ -55,11 +55,11 @@ struct engine {
     struct machine machine;
     struct numa nodes;
     struct pool *pool;
-    struct cost_machine cost;    /* this machine, corrected by what happened */
+    struct cost_machine cost; /* this machine, corrected by what happened */
     struct cost_model model;
     struct work prefill_work, guess_work;
     char *dir, *name, *measurements; /* params.machine */
-    bool measured;               /* cost is, or need not be */
+    bool measured;                   /* cost is, or need not be */
     int32_t *eos;
     float *logits;               /* [vocab] of the prefill's last position */
     struct sample_item *scratch; /* [vocab] */
@@ -69,21 +69,21 @@ struct engine {
     pthread_cond_t over; /* a turn or a piece of work is */
     _Atomic int closing;
     struct session *sessions;
-    struct piece *pieces;        /* work of other threads for this one, in order */
+    struct piece *pieces;           /* work of other threads for this one, in order */
     uint64_t orders, events, steps; /* turns queued, events sent, steps taken so far */
-    int unread;                  /* events of all sessions */
-    int fd, wake;                /* eventfds: readable while events wait; what the engine's thread sleeps on */
+    int unread;                     /* events of all sessions */
+    int fd, wake;                   /* eventfds: readable while events wait; what the engine's thread sleeps on */
     /* The one prefill that runs. */
     struct session *reading;
-    const struct mode *mode;     /* NULL: not begun */
+    const struct mode *mode; /* NULL: not begun */
     struct prefill_job job;
-    double begun, worked, told;  /* when; seconds of the engine's thread in it; when its progress was last told */
-    double expected;             /* seconds, as the cost model has it */
-    double last_decode;          /* when a session last answered; 0: never */
-    enum step_cut cut;           /* of the next step, as the policy has it */
-    double step_expected;        /* seconds of it */
+    double begun, worked, told; /* when; seconds of the engine's thread in it; when its progress was last told */
+    double expected;            /* seconds, as the cost model has it */
+    double last_decode;         /* when a session last answered; 0: never */
+    enum step_cut cut;          /* of the next step, as the policy has it */
+    double step_expected;       /* seconds of it */
     char decode_why[400];
-    double balance;              /* seconds that decoders had more than the prefill beside them */
+    double balance; /* seconds that decoders had more than the prefill beside them */
 };
 
 /* session.c. All but the last under the lock. */
@@ -100,5 +100,5 @@ void *engine_thread(void *engine);
  * returns its result. From any other thread. */
 int engine_run(void *engine, int (*fn)(void *arg), void *arg);
 
-int engine_check_modes(const struct engine_params *p, struct error *e);   /* engine.c */
-int generation_read(struct engine *e, struct error *err);                 /* generation.c: stop ids, the vendor's sampling */
+int engine_check_modes(const struct engine_params *p, struct error *e); /* engine.c */
+int generation_read(struct engine *e, struct error *err);               /* generation.c: stop ids, the vendor's sampling */

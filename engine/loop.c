@@ -71,7 +71,9 @@ static void draw(struct session *s, float *logits, int32_t top) {
         end(s, full ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
         return;
     }
-    int32_t id = top >= 0 && sample_is_top(&s->request.sampling) ? top : sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n, (uint64_t)s->n, e->scratch);
+    int32_t id = top >= 0 && sample_is_top(&s->request.sampling)
+                     ? top
+                     : sample_token(logits, e->info.vocab, &s->request.sampling, s->tokens, s->n, (uint64_t)s->n, e->scratch);
     if (!s->answered) {
         s->first = clock_now();
         s->stats.ttft_s = s->first - s->submitted;
@@ -100,7 +102,10 @@ static void draw(struct session *s, float *logits, int32_t top) {
 static struct policy_machine policy_machine(const struct engine *e) {
     const struct gpu_set *g = e->machine.gpus;
     bool resident = step_resident_layers(e->machine.step) > 0;
-    struct policy_machine m = {.cost = &e->cost, .model = &e->model, .n_devices = g ? g->n : 0, .lost = g && g->lost,
+    struct policy_machine m = {.cost = &e->cost,
+                               .model = &e->model,
+                               .n_devices = g ? g->n : 0,
+                               .lost = g && g->lost,
                                .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP | (step_blends(e->machine.step) ? 1u << POLICY_BLEND : 0),
                                .decodes = resident ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};
     for (int i = 0; i < m.n_devices; i++) m.free[i] = (double)gpu_info(g->gpu[i])->mem;
@@ -123,8 +128,8 @@ static int pick(const struct engine *e, struct session **batch) {
 
 /* How the next step of these runs, and how many of them it takes: the others wait for the one after it. */
 static int plan_step(struct engine *e, struct session **batch, int n) {
-    static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO, [DECODE_CPU] = POLICY_DECODE_CPU, [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
-                                              [DECODE_DUAL] = POLICY_DECODE_DUAL};
+    static const enum policy_decode asks[] = {
+        [DECODE_AUTO] = POLICY_DECODE_AUTO, [DECODE_CPU] = POLICY_DECODE_CPU, [DECODE_HYBRID] = POLICY_DECODE_HYBRID, [DECODE_DUAL] = POLICY_DECODE_DUAL};
     static const enum step_cut cuts[] = {[POLICY_DECODE_CPU] = STEP_CPU, [POLICY_DECODE_HYBRID] = STEP_HYBRID, [POLICY_DECODE_DUAL] = STEP_DUAL};
     struct policy_machine m = policy_machine(e);
     struct policy_decode_in in = {.decoding = n, .most = ENGINE_BATCH, .beside = e->mode && e->mode != &mode_cpu};
@@ -189,12 +194,14 @@ static void decode(struct engine *e, struct session **batch, int n) {
 /* --- Prefill ---------------------------------------------------------------------------------------------------------------- */
 
 static const struct mode *choose(struct engine *e, struct session *s, int n) {
-    static const enum policy_mode asks[] = {[PREFILL_AUTO] = POLICY_AUTO, [PREFILL_CPU] = POLICY_CPU, [PREFILL_BLEND] = POLICY_BLEND, [PREFILL_SLP] = POLICY_SLP,
-                                            [PREFILL_DSLP] = POLICY_DSLP};
+    static const enum policy_mode asks[] = {
+        [PREFILL_AUTO] = POLICY_AUTO, [PREFILL_CPU] = POLICY_CPU, [PREFILL_BLEND] = POLICY_BLEND, [PREFILL_SLP] = POLICY_SLP, [PREFILL_DSLP] = POLICY_DSLP};
     static const struct mode *const modes[] = {[POLICY_CPU] = &mode_cpu, [POLICY_BLEND] = &mode_blend, [POLICY_SLP] = &mode_slp, [POLICY_DSLP] = &mode_dslp};
     const struct gpu_set *g = e->machine.gpus;
     struct policy_machine m = policy_machine(e);
-    struct policy_in in = {.n_new = n, .n_cached = s->n_kv, .since_decode_s = e->last_decode > 0 ? clock_now() - e->last_decode : -1,
+    struct policy_in in = {.n_new = n,
+                           .n_cached = s->n_kv,
+                           .since_decode_s = e->last_decode > 0 ? clock_now() - e->last_decode : -1,
                            .dense_resident = step_resident_layers(e->machine.step) == e->info.n_layers};
     m.ask = asks[e->params.prefill];
     pthread_mutex_lock(&e->lock);
@@ -206,7 +213,9 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     e->expected = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100];
     if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
-    else snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_dslp ? g->n : 1, g->n, gpu_info(g->gpu[0])->name);
+    else
+        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_dslp ? g->n : 1, g->n,
+                 gpu_info(g->gpu[0])->name);
     snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s", n, where, out.why);
     return mode;
 }
@@ -230,8 +239,14 @@ static int begin_turn(struct engine *e, struct error *err) {
     e->worked = 0;
     s->stats.queue_s = e->begun - s->submitted;
     e->job = (struct prefill_job){
-        .kv = &s->kv, .tokens = s->tokens + s->n_kv, .pos = s->n_kv, .n = n, .last = e->logits,
-        .all = s->request.logits, .all_ctx = s->request.logits_ctx, .cancel = &s->cancel,
+        .kv = &s->kv,
+        .tokens = s->tokens + s->n_kv,
+        .pos = s->n_kv,
+        .n = n,
+        .last = e->logits,
+        .all = s->request.logits,
+        .all_ctx = s->request.logits_ctx,
+        .cancel = &s->cancel,
     };
     step_rewind(e->machine.step, &s->kv, s->n_kv);
     return begin(e, choose(e, s, n), err);
@@ -261,10 +276,11 @@ static void prefill(struct engine *e) {
     s->stats.bytes_read += atomic_load(&e->machine.bytes_read) - bytes;
     e->worked += clock_now() - t;
     if (rc == PREFILL_MORE) return;
-    if (!rc && !s->request.logits && e->expected > 0) { /* the next choice knows what this one took */
+    if (!rc && !s->request.logits && e->expected > 0) {                                            /* the next choice knows what this one took */
         static const struct mode *const modes[] = {&mode_cpu, &mode_blend, &mode_slp, &mode_dslp}; /* as enum cost_whole */
         for (int i = 0; i < 4; i++)
-            if (e->mode == modes[i]) cost_observe(&e->cost, &e->cost.seen[COST_PREFILL_CPU + i], e->job.n, e->expected, e->mode == &mode_cpu ? e->worked : clock_now() - e->begun);
+            if (e->mode == modes[i])
+                cost_observe(&e->cost, &e->cost.seen[COST_PREFILL_CPU + i], e->job.n, e->expected, e->mode == &mode_cpu ? e->worked : clock_now() - e->begun);
     }
     step_back(e->machine.step);
     e->mode = NULL;
@@ -284,7 +300,11 @@ static void tell_progress(struct engine *e) {
     int whole = s->n - s->stats.cached_tokens;
     e->told = now;
     pthread_mutex_lock(&e->lock);
-    session_tell_progress(s, &(struct event){.kind = EVENT_PROGRESS, .session = s, .what = e->mode->unit, .done = (int)(share * whole), .total = whole,
+    session_tell_progress(s, &(struct event){.kind = EVENT_PROGRESS,
+                                             .session = s,
+                                             .what = e->mode->unit,
+                                             .done = (int)(share * whole),
+                                             .total = whole,
                                              .left_s = share > 0 ? (now - e->begun) * (1 - share) / share : -1});
     pthread_mutex_unlock(&e->lock);
 }
@@ -306,8 +326,15 @@ static void measure(struct engine *e) {
     struct cost_machine found;
     e->measured = true;
     e->machine.cpu->cancel = &e->closing;
-    if (calibrate(&found, &(struct calibrate_options){.cpu = e->machine.cpu, .threads = e->info.threads, .gpu = g->gpu, .n_gpus = g->n, .gpus = e->params.gpus,
-                                                      .dir = e->params.machine, .cancel = &e->closing}, &err)) {
+    if (calibrate(&found,
+                  &(struct calibrate_options){.cpu = e->machine.cpu,
+                                              .threads = e->info.threads,
+                                              .gpu = g->gpu,
+                                              .n_gpus = g->n,
+                                              .gpus = e->params.gpus,
+                                              .dir = e->params.machine,
+                                              .cancel = &e->closing},
+                  &err)) {
         log_say(LOG_WARN, "this machine could not be measured: %s; its speeds are assumed", err.text);
         return;
     }
@@ -345,7 +372,8 @@ static bool go_round(struct engine *e) {
     else if (other) prefill(e);
     else {
         if (!e->reading) trace_save(e->machine.trace, e->params.trace, false);
-        if (read(e->wake, &wakes, sizeof wakes) < 0) {} /* interrupted: look again */
+        if (read(e->wake, &wakes, sizeof wakes) < 0) {
+        } /* interrupted: look again */
     }
     double t = clock_now() - begin;
     /* What one side had, the other may have next; not more than that, so that nobody waits for long. */
@@ -358,6 +386,7 @@ static bool go_round(struct engine *e) {
 void *engine_thread(void *engine) {
     struct engine *e = engine;
     pool_enter(e->pool);
-    while (go_round(e)) {}
+    while (go_round(e)) {
+    }
     return NULL;
 }

@@ -53,21 +53,22 @@ bool sample_is_top(const struct sampling *s) { return !penalises(s) && (s->tempe
  * then within one of its columns. */
 
 enum {
-    ONE = 44,                       /* octaves: what is further below the best weighs nothing, and the weights of a vocabulary fit 64 bits */
-    STEPS = 256, WIDTH = 8,         /* of an octave; of a column */
+    ONE = 44, /* octaves: what is further below the best weighs nothing, and the weights of a vocabulary fit 64 bits */
+    STEPS = 256,
+    WIDTH = 8, /* of an octave; of a column */
     COLUMNS = ONE * STEPS / WIDTH + 1,
-    FEW = 16,                       /* tokens that are sorted */
+    FEW = 16, /* tokens that are sorted */
 };
 #define PER_NAT (STEPS * 1.4426950408889634) /* steps */
 
 struct pick {
     const float *logits;
     int vocab;
-    double top, steps;         /* the best logit; steps for a difference of 1 */
-    bool counting;             /* every token weighs 1 */
-    bool cut;                  /* `last` and what comes before it in falling order; else all */
+    double top, steps; /* the best logit; steps for a difference of 1 */
+    bool counting;     /* every token weighs 1 */
+    bool cut;          /* `last` and what comes before it in falling order; else all */
     struct sample_item last;
-    double power[STEPS];       /* 2^(ONE - i / STEPS) */
+    double power[STEPS]; /* 2^(ONE - i / STEPS) */
     uint64_t sums[COLUMNS];
     struct sample_item *items; /* those of `column` */
     int column, n_items;

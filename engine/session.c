@@ -41,7 +41,8 @@ void session_move(struct session *s, enum session_state to) {
 static void signal_fd(int fd) {
     uint64_t one = 1;
     int saved = errno;
-    if (write(fd, &one, sizeof one) < 0) {} /* full counter: it is readable already */
+    if (write(fd, &one, sizeof one) < 0) {
+    } /* full counter: it is readable already */
     errno = saved;
 }
 void engine_wake(void *engine) { signal_fd(((struct engine *)engine)->wake); }
@@ -89,7 +90,9 @@ void session_tell_progress(struct session *s, const struct event *ev) {
 }
 
 /* The number of the next event of a session: its kinds follow each other. */
-static uint64_t next_order(const struct session *s) { return s->progress_order ? s->progress_order : s->n_unread ? s->unread[s->first_unread].order : s->end_order; }
+static uint64_t next_order(const struct session *s) {
+    return s->progress_order ? s->progress_order : s->n_unread ? s->unread[s->first_unread].order : s->end_order;
+}
 
 static void take(struct session *s, struct event *out) {
     struct engine *e = s->engine;
@@ -203,7 +206,8 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     int room = e->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
     size_t need = (size_t)(r->n - keep + (answer < 4096 ? answer : 4096)) * e->info.kv_token_bytes, have = mem_available();
     if (have && need > have && !e->params.force)
-        return error_set(err, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20, have >> 20);
+        return error_set(err, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20,
+                         have >> 20);
     int32_t *stop = mem_alloc(((size_t)r->n_stop_ids + 1) * sizeof *stop);
     if (!stop || mem_grow(&s->tokens, &s->cap, (size_t)r->n + 1, sizeof *s->tokens)) {
         mem_free(stop);

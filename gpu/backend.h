@@ -17,8 +17,7 @@ struct gpu_backend {
     void (*host_free)(struct gpu *g, void *p);
     int (*host_register)(struct gpu *g, const void *p, size_t size, struct error *e); /* one chunk */
     void (*host_unregister)(struct gpu *g, const void *p);
-    int (*stream_open)(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel,
-        struct error *e);
+    int (*stream_open)(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
     void (*stream_close)(struct gpu_stream *s);
     int (*stream_sync)(struct gpu_stream *s);
     int (*copy)(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
@@ -35,7 +34,7 @@ struct gpu_backend {
     void (*number_close)(struct gpu_number *n);
     int (*number_write)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
     int (*number_wait)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
-    void (*number_wake)(struct gpu_number *n); /* the host has written it */
+    void (*number_wake)(struct gpu_number *n);                /* the host has written it */
     void (*number_nap)(struct gpu_number *n, uint32_t value); /* the host sleeps for at most a millisecond; breaks what a failure left behind */
 };
 extern const struct gpu_backend gpu_emu;

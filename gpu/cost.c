@@ -51,8 +51,8 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
     case OP_ATTENTION: {
         const struct op_attention *a = &u->attention;
         /* With explicit positions (stripes) the values are the device's; the caller's q_pos0 stands for their mean. */
-        double pairs = a->q_pos ? (double)a->n * cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, a->window)
-                                : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, a->window);
+        double pairs =
+            a->q_pos ? (double)a->n * cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, a->window) : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, a->window);
         w.attn = pairs * a->n_heads * 2.0 * (a->k.dim + a->v_dim);
         w.bytes = 4.0 * a->n * a->n_heads * ((double)a->k.dim + a->v_dim) +
                   (double)a->n_keys * ((double)dtype_bytes(a->k.dtype, (size_t)a->k.heads * (size_t)a->k.dim) +

@@ -6,14 +6,14 @@
 #include "gpu/ops.h"
 #include "gpu/spec.h"
 
-struct cost_rates { /* rates as reached, not as advertised; 0: takes no time */
-    double flops;      /* FLOP/s of linear operations and expert feed-forwards */
-    double attn;       /* FLOP/s of attention */
-    double bw;         /* bytes/s of device memory */
-    double launch;     /* seconds an operation takes by itself */
+struct cost_rates {                       /* rates as reached, not as advertised; 0: takes no time */
+    double flops;                         /* FLOP/s of linear operations and expert feed-forwards */
+    double attn;                          /* FLOP/s of attention */
+    double bw;                            /* bytes/s of device memory */
+    double launch;                        /* seconds an operation takes by itself */
     struct gpu_curve bw_rows, flops_rows; /* with points: in place of bw and flops where weights are multiplied */
 };
-struct cost_work { /* what an operation asks for */
+struct cost_work {      /* what an operation asks for */
     double flops, attn; /* of the two kinds */
     double bytes;       /* moved to and from device memory */
     double rows;        /* that each weight meets; 0: there are none */

@@ -13,8 +13,7 @@ static int count_cards(struct error *e) {
     cudaError_t r = cudaGetDeviceCount(&n);
     if (r == cudaSuccess && n > 0) return n;
     cudaGetLastError();
-    if (r == cudaErrorInsufficientDriver)
-        return error_set(e, ERR_RUNTIME, "no usable NVIDIA driver on this machine (none, or older than this build needs)");
+    if (r == cudaErrorInsufficientDriver) return error_set(e, ERR_RUNTIME, "no usable NVIDIA driver on this machine (none, or older than this build needs)");
     return error_set(e, ERR_RUNTIME, "no NVIDIA device: %s", r ? cudaGetErrorString(r) : "the driver lists none");
 }
 
@@ -26,8 +25,7 @@ static int cuda_describe(char *out, size_t size) {
     for (int i = 0; i < n && len < size; i++) {
         struct cudaDeviceProp p;
         if (cudaGetDeviceProperties(&p, i)) continue;
-        int m = snprintf(out + len, size - len, "%s%d %s (sm_%d%d, %zu MiB)", i ? ", " : "", i, p.name, p.major, p.minor,
-                         p.totalGlobalMem >> 20);
+        int m = snprintf(out + len, size - len, "%s%d %s (sm_%d%d, %zu MiB)", i ? ", " : "", i, p.name, p.major, p.minor, p.totalGlobalMem >> 20);
         len += m > 0 ? (size_t)m : 0;
     }
     if (len < size) snprintf(out + len, size - len, "; %s", cuda_blas_name() ? cuda_blas_name() : "no cuBLAS, own kernels");
@@ -37,8 +35,7 @@ static int cuda_describe(char *out, size_t size) {
 int cuda_check(struct cuda *g, cudaError_t r, const char *what) {
     if (r == cudaSuccess) return 0;
     pthread_mutex_lock(&g->lock);
-    if (!g->error.code)
-        error_set(&g->error, ERR_RUNTIME, "device %d (%s): %s: %s", g->base.info.rank, g->base.info.name, what, cudaGetErrorString(r));
+    if (!g->error.code) error_set(&g->error, ERR_RUNTIME, "device %d (%s): %s: %s", g->base.info.rank, g->base.info.name, what, cudaGetErrorString(r));
     pthread_mutex_unlock(&g->lock);
     return ERR_RUNTIME;
 }
@@ -64,8 +61,7 @@ static int clear(struct gpu *base, struct error *e) {
     cudaSetDevice(g->card);
     cudaGetLastError();
     cudaError_t r = cudaDeviceSynchronize();
-    if (r != cudaSuccess)
-        return error_set(e, ERR_RUNTIME, "device %d (%s) is lost: %s", base->info.rank, base->info.name, cudaGetErrorString(r));
+    if (r != cudaSuccess) return error_set(e, ERR_RUNTIME, "device %d (%s) is lost: %s", base->info.rank, base->info.name, cudaGetErrorString(r));
     pthread_mutex_lock(&g->lock);
     g->error = (struct error){0};
     pthread_mutex_unlock(&g->lock);
@@ -104,8 +100,7 @@ static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
         cuda_check(g, r, "allocation");
         return error(base, e);
     }
-    return error_set(e, ERR_MEMORY, "device %d (%s): %zu bytes asked for, %zu of %zu left", base->info.rank, base->info.name, size, left,
-        base->info.mem);
+    return error_set(e, ERR_MEMORY, "device %d (%s): %zu bytes asked for, %zu of %zu left", base->info.rank, base->info.name, size, left, base->info.mem);
 }
 static void release(struct gpu *base, void *p) {
     struct cuda *g = (struct cuda *)base;
@@ -231,8 +226,7 @@ static void stream_close(struct gpu_stream *base) {
     cudaGetLastError();
     mem_free(s);
 }
-static int stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent, const _Atomic int *cancel,
-                       struct error *e) {
+static int stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     struct cuda_stream *s = mem_calloc(1, sizeof *s);
     if (!s) return error_set(e, ERR_MEMORY, "no memory for a stream");

@@ -20,7 +20,7 @@ struct cuda {
     struct cuda_block {
         void *p;
         size_t size;
-    } *blocks;
+    } * blocks;
     size_t n_blocks, cap_blocks;
     int processors;
     pthread_mutex_t lock; /* of used, blocks, error */
@@ -33,7 +33,7 @@ struct cuda_stream {
     const _Atomic int *cancel;
     struct cuda_blas *blas; /* NULL: not opened yet, not found, or math=f32 */
     bool blas_tried;
-    void *space;            /* workspace: grows in the first layer, then stays */
+    void *space; /* workspace: grows in the first layer, then stays */
     size_t space_size;
 };
 struct cuda_event {
@@ -56,8 +56,7 @@ bool cuda_blas_has_fp8(const struct cuda_blas *b); /* cuBLASLt is there, too; b 
 void cuda_blas_close(struct cuda_blas **b);
 const char *cuda_blas_name(void); /* the library that was loaded, NULL when none */
 /* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart. */
-int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy,
-    bool accumulate);
+int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy, bool accumulate);
 /* The same in E4M3: x with scales [cols / 128, n], w with scales [rows / 128, cols / 128 rounded up to fours]. 1: the library has
  * no kernel for it. Negative: it failed. */
 struct cuda_fp8 {

@@ -6,14 +6,14 @@
 #include "engine/base/mem.h"
 #include "gpu/cuda.h"
 
-enum { OP_N, OP_T };                      /* cublasOperation_t */
+enum { OP_N, OP_T };                                   /* cublasOperation_t */
 enum { TYPE_F32 = 0, TYPE_BF16 = 14, TYPE_E4M3 = 28 }; /* cudaDataType_t */
 enum { COMPUTE_F32 = 68, ALGO_DEFAULT = -1 };          /* cublasComputeType_t, cublasGemmAlgo_t */
 /* cublasLtMatmulDescAttributes_t, cublasLtMatmulMatrixScale_t, cublasLtMatmulPreferenceAttributes_t */
 enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_A_SCALE = 17, DESC_B_SCALE = 18, DESC_A_SCALE_MODE = 31, DESC_B_SCALE_MODE = 32 };
 enum { SCALE_VEC128 = 4, SCALE_BLOCK128 = 5 };
 enum { PREF_SPACE = 1, PREF_ALIGN_A = 5 }; /* 5 to 8: A, B, C, D */
-struct heuristic { /* cublasLtMatmulHeuristicResult_t */
+struct heuristic {                         /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
     size_t space;
     int state;
@@ -27,8 +27,7 @@ static struct {
     int (*create)(void **);
     int (*destroy)(void *);
     int (*set_stream)(void *, cudaStream_t);
-    int (*gemm)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int,
-                int, int, int);
+    int (*gemm)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int, int, int, int);
     /* cuBLASLt; its handle may be one of cuBLAS */
     bool has_fp8;
     int (*desc_create)(void **, int, int);
@@ -40,8 +39,8 @@ static struct {
     int (*pref_set)(void *, int, const void *, size_t);
     int (*pref_destroy)(void *);
     int (*heuristics)(void *, void *, void *, void *, void *, void *, void *, int, struct heuristic *, int *);
-    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *,
-                  void *, const void *, void *, size_t, cudaStream_t);
+    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *,
+                  void *, size_t, cudaStream_t);
 } lib = {.once = PTHREAD_ONCE_INIT};
 
 static void load_lt(const char *name) {
@@ -50,11 +49,11 @@ static void load_lt(const char *name) {
     const struct {
         const char *name;
         void *to;
-    } all[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},       {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
-               {"cublasLtMatmulDescDestroy", &lib.desc_destroy},     {"cublasLtMatrixLayoutCreate", &lib.layout_create},
-               {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy}, {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
+    } all[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
+               {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
+               {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
                {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
-               {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},  {"cublasLtMatmul", &lib.matmul}};
+               {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         void *f = dlsym(so, all[i].name);
         memcpy(all[i].to, &f, sizeof f);
@@ -110,11 +109,9 @@ void cuda_blas_close(struct cuda_blas **b) {
 bool cuda_blas_has_fp8(const struct cuda_blas *b) { return b && lib.has_fp8; }
 
 /* cuBLAS counts in columns: its y is our rows, [rows, n] with ldy, its w^T and x our row-major matrices. */
-int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy,
-    bool accumulate) {
+int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy, bool accumulate) {
     const float one = 1, beta = accumulate ? 1 : 0;
-    return lib.gemm(b->handle, OP_T, OP_N, rows, n, cols, &one, w, TYPE_BF16, cols, x, TYPE_BF16, ldx, &beta, y, TYPE_F32, ldy,
-                    COMPUTE_F32, ALGO_DEFAULT);
+    return lib.gemm(b->handle, OP_T, OP_N, rows, n, cols, &one, w, TYPE_BF16, cols, x, TYPE_BF16, ldx, &beta, y, TYPE_F32, ldy, COMPUTE_F32, ALGO_DEFAULT);
 }
 
 /* The library takes all matrices for aligned to 256 unless told; weights lie where the checkpoint has them. */
@@ -136,17 +133,15 @@ int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s)
     struct heuristic found;
     int n = 0;
     int r = lib.desc_create(&desc, COMPUTE_F32, TYPE_F32) || lib.desc_set(desc, DESC_TRANSA, &trans, sizeof trans) ||
-            lib.desc_set(desc, DESC_TRANSB, &no_trans, sizeof no_trans) ||
-            lib.desc_set(desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) || lib.desc_set(desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) ||
-            lib.desc_set(desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) ||
+            lib.desc_set(desc, DESC_TRANSB, &no_trans, sizeof no_trans) || lib.desc_set(desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) ||
+            lib.desc_set(desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) || lib.desc_set(desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) ||
             lib.desc_set(desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale) ||
             lib.layout_create(&w, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->rows, f->ldw) ||
             lib.layout_create(&x, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->n, f->ldx) ||
             lib.layout_create(&y, TYPE_F32, (uint64_t)f->rows, (uint64_t)f->n, f->ldy) || lib.pref_create(&pref) ||
             lib.pref_set(pref, PREF_SPACE, &f->space_size, sizeof f->space_size) || set_alignment(pref, f) ||
             lib.heuristics(b->handle, desc, w, x, y, y, pref, 1, &found, &n) || n < 1 || found.state;
-    if (!r)
-        r = lib.matmul(b->handle, desc, &one, f->w, w, f->x, x, &beta, f->y, y, f->y, y, found.algo, f->space, f->space_size, s) ? -1 : 0;
+    if (!r) r = lib.matmul(b->handle, desc, &one, f->w, w, f->x, x, &beta, f->y, y, f->y, y, found.algo, f->space, f->space_size, s) ? -1 : 0;
     if (pref) lib.pref_destroy(pref);
     if (y) lib.layout_destroy(y);
     if (x) lib.layout_destroy(x);

@@ -60,8 +60,7 @@ static int run_tiles(struct cuda_stream *s, const struct products *g, const stru
                 t.part[t.n_parts++].n = part[c];
             }
         }
-        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->s, &t, sizes[c]) : cuda_tiles_bf16(s->s, &t, sizes[c]),
-                       fp8 ? "tiles_fp8" : "tiles_bf16"))
+        if (cuda_check(s->g, fp8 ? cuda_tiles_fp8(s->s, &t, sizes[c]) : cuda_tiles_bf16(s->s, &t, sizes[c]), fp8 ? "tiles_fp8" : "tiles_bf16"))
             return ERR_RUNTIME;
     }
     return 0;
@@ -77,8 +76,7 @@ static int run_products(struct cuda_stream *s, const struct products *g, float *
     cudaError_t c = p.fp8 ? cuda_gather_fp8(s->s, space, x_scale, x, index, n, hidden, hidden, p.ldx, n)
                           : cuda_gather_bf16(s->s, space, x, index, n, hidden, hidden, p.ldx);
     if (cuda_check(s->g, c, "gather") || run_tiles(s, g, &up, p.fp8)) return ERR_RUNTIME;
-    if (p.fp8 &&
-        cuda_check(s->g, cuda_gather_fp8(s->s, space + p.hq, h_scale, (float *)(space + p.h), NULL, n, inter, p.ldh, p.ldh, n), "gather"))
+    if (p.fp8 && cuda_check(s->g, cuda_gather_fp8(s->s, space + p.hq, h_scale, (float *)(space + p.h), NULL, n, inter, p.ldh, p.ldh, n), "gather"))
         return ERR_RUNTIME;
     return run_tiles(s, g, &down, p.fp8);
 }
@@ -170,13 +168,8 @@ static int run_together(struct cuda_stream *s, const struct groups *g, const str
     int n = p->begin[p->n] - p->begin[0];
     if (n < 1) return 0;
     float *part = (float *)space;
-    struct cuda_combine c = {.y = g->y,
-                             .x = part,
-                             .token = g->token + p->begin[0],
-                             .weight = g->weight + p->begin[0],
-                             .dim = g->hidden,
-                             .ldy = g->hidden,
-                             .n = p->n};
+    struct cuda_combine c = {
+        .y = g->y, .x = part, .token = g->token + p->begin[0], .weight = g->weight + p->begin[0], .dim = g->hidden, .ldy = g->hidden, .n = p->n};
     for (int k = 0; k <= p->n; k++) c.begin[k] = p->begin[k] - p->begin[0];
     if (run_products(s, p, part, g->x, c.token, space + cuda_aligned((size_t)n * (size_t)g->hidden * 4))) return ERR_RUNTIME;
     return cuda_check(s->g, cuda_combine(s->s, &c), "combine");
@@ -186,8 +179,7 @@ static int run_one(struct cuda_stream *s, const struct groups *g, int k, char *s
     size_t rows = cuda_aligned((size_t)n * (size_t)g->hidden * 4);
     float *gx = (float *)space, *gy = (float *)(space + rows);
     struct ffn f = ffn_plan(s, &g->experts[k], n, 2 * rows);
-    if (cuda_check(s->g, cuda_gather(s->s, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space))
-        return ERR_RUNTIME;
+    if (cuda_check(s->g, cuda_gather(s->s, gx, g->x, g->token + at, n, g->hidden, g->hidden), "gather") || ffn_run(s, &f, gy, gx, n, space)) return ERR_RUNTIME;
     return cuda_check(s->g, cuda_scatter_add(s->s, g->y, gy, g->token + at, g->weight + at, n, g->hidden, g->hidden), "scatter");
 }
 static int run_groups(struct cuda_stream *s, const struct groups *g, char *space) {
@@ -201,8 +193,8 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
         if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a chosen expert is not resident");
         int as = n > CUDA_FEW ? n : CUDA_FEW + 1; /* a few tokens of many experts are what groups are for */
         bool fits = n <= TILED_TOKENS / 4 && cuda_linear_tiled(s, e, as);
-        bool joins = fits && p.n && p.n < CUDA_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS &&
-                     cuda_linear_alike(&batch[0]->gate, &e->gate) && cuda_linear_alike(&batch[0]->down, &e->down);
+        bool joins = fits && p.n && p.n < CUDA_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS && cuda_linear_alike(&batch[0]->gate, &e->gate) &&
+                     cuda_linear_alike(&batch[0]->down, &e->down);
         if (p.n && !joins) {
             if (run_together(s, g, &p, space)) return ERR_RUNTIME;
             p.n = 0;

@@ -24,10 +24,10 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const int32_t *q_pos;
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, n_keys, window;
     float scale;
-    int chunked;      /* few queries: keys are split at fixed places, cuda_attention_chunks, whatever the queries and keys */
-    int splits;       /* at least 1; > 1: partials go to part, then are combined */
-    float *part;      /* [splits, n, n_heads, v_dim] */
-    float *part_lse;  /* [splits, n, n_heads] */
+    int chunked;     /* few queries: keys are split at fixed places, cuda_attention_chunks, whatever the queries and keys */
+    int splits;      /* at least 1; > 1: partials go to part, then are combined */
+    float *part;     /* [splits, n, n_heads, v_dim] */
+    float *part_lse; /* [splits, n, n_heads] */
 };
 struct cuda_route { /* struct op_route */
     int32_t *ids;
@@ -42,12 +42,11 @@ cudaError_t cuda_word_write(cudaStream_t s, uint32_t *word, uint32_t value);
 cudaError_t cuda_word_wait(cudaStream_t s, const uint32_t *word, uint32_t value);
 
 cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n);
-cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx,
-    int ldo, float eps, float add, int layer_norm, int tag, int *bad);
-cudaError_t cuda_rope_table(cudaStream_t s, float *cos, float *sin, const int32_t *pos, const float *inv_freq, int n, int half,
-                            float mscale);
-cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cos, const float *sin, int n, int heads, int ld, int head_ld, int half,
-    int interleaved, int inverse);
+cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx, int ldo, float eps,
+                      float add, int layer_norm, int tag, int *bad);
+cudaError_t cuda_rope_table(cudaStream_t s, float *cos, float *sin, const int32_t *pos, const float *inv_freq, int n, int half, float mscale);
+cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cos, const float *sin, int n, int heads, int ld, int head_ld, int half, int interleaved,
+                      int inverse);
 cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx);
 cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int row0, int n, int ldo);
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r);
@@ -55,13 +54,12 @@ cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r);
 cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads, int dim, int ldx, int ldy, int head_ldx, int head_ldy);
 cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n);
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
-cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n,
-                      int topk, int first, int last);
+cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n, int topk, int first,
+                      int last);
 cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_t *index, int n, int dim, int ldx);
 /* y[index[i]] += weight[i] * x[i]; index NULL: row i, weight NULL: 1 */
 cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int32_t *index, const float *weight, int n, int dim, int ldy);
-cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo,
-                       int ldo2);
+cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo, int ldo2);
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
 /* h[i] = silu(gate[i]) * up[i]; gate and up of a row lie side by side, [n, 2 * inter]; out [n, inter] */
 cudaError_t cuda_silu_mul(cudaStream_t s, float *out, const float *gate_up, int n, int inter);
@@ -76,16 +74,16 @@ struct cuda_linear {
     struct mat w;
     int n, ldx, ldy, accumulate, transposed, batch, batch_rows, batch_x, batch_y, exact;
 };
-int cuda_mat_known(int dtype);                                              /* cuda_gemv, cuda_gemm_f32 and embed read it */
+int cuda_mat_known(int dtype); /* cuda_gemv, cuda_gemm_f32 and embed read it */
 /* Up to CUDA_FEW tokens: a token's result does not depend on how many there are. */
 enum { CUDA_FEW = 18 };
-int cuda_few_fits(const struct mat *w);                                     /* cuda_few reads it */
+int cuda_few_fits(const struct mat *w);                                            /* cuda_few reads it */
 cudaError_t cuda_few(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
-cudaError_t cuda_turned(cudaStream_t s, const struct cuda_linear *l);       /* transposed */
-cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);         /* what cuda_few does not read */
-cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);     /* anything, no tensor cores */
+cudaError_t cuda_turned(cudaStream_t s, const struct cuda_linear *l);              /* transposed */
+cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                /* what cuda_few does not read */
+cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);            /* anything, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
-cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l);     /* tensor cores, weights exact, x as two BF16 */
+cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tensor cores, weights exact, x as two BF16 */
 
 /* Several products in one launch, in tiles of tokens: part k multiplies rows [row, row + n) of x with w[part.w], so that experts
  * with a few tokens each fill the card together. A launch has one tile size (16, 32, 64, 128); who cuts a group chooses.
@@ -97,22 +95,21 @@ struct cuda_tiles {
         int w, row, n, tile; /* tile: of this part's first among all; filled by the launcher */
     } part[CUDA_PARTS];
     int n_parts;
-    const void *x;           /* BF16 [rows, ldx], ldx a multiple of 8; or E4M3, a multiple of 16 */
-    const float *x_scale;    /* E4M3: of 128 columns, [columns / 128, scale_ld] */
+    const void *x;        /* BF16 [rows, ldx], ldx a multiple of 8; or E4M3, a multiple of 16 */
+    const float *x_scale; /* E4M3: of 128 columns, [columns / 128, scale_ld] */
     void *y;
     const float *bias;
     int ldx, scale_ld, ldy, accumulate, gated;
-    int align;               /* of the weights' rows; filled by the launcher */
+    int align; /* of the weights' rows; filled by the launcher */
 };
-int cuda_tiles_fit(const struct mat *w);                                      /* BF16 x: E4M3, E2M1 and BF16, exact in the weights */
+int cuda_tiles_fit(const struct mat *w); /* BF16 x: E4M3, E2M1 and BF16, exact in the weights */
 cudaError_t cuda_tiles_bf16(cudaStream_t s, const struct cuda_tiles *t, int tokens);
-int cuda_tiles_fp8_fit(const struct mat *w);                                  /* E4M3 x: E4M3 in blocks of 128 columns; sm_89 */
+int cuda_tiles_fp8_fit(const struct mat *w); /* E4M3 x: E4M3 in blocks of 128 columns; sm_89 */
 cudaError_t cuda_tiles_fp8(cudaStream_t s, const struct cuda_tiles *t, int tokens);
 
 /* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with a scale for 128 columns: max(largest, 1e-4) / 448. */
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);
-cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx,
-    int ldo, int scale_ld);
+cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo, int scale_ld);
 /* Scales of w as float32 [blocks of rows, ld]. */
 cudaError_t cuda_scales(cudaStream_t s, float *out, struct mat w, int ld);
 /* y[token[i]] += weight[i] * x[i] over the pairs of n groups, those of a token in rising order of group. Tokens rise in a group. */
@@ -132,9 +129,9 @@ int cuda_attention_mma_direct(const struct cuda_attention *a);
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a);
 /* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's own, zeros behind it */
 cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim);
-int cuda_attention_chunks(int keys);                                            /* splits of so many keys */
-int cuda_attention_f32_heads(const struct cuda_attention *a);                   /* heads that a block takes */
-cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a); /* everything else */
+int cuda_attention_chunks(int keys);                                                /* splits of so many keys */
+int cuda_attention_f32_heads(const struct cuda_attention *a);                       /* heads that a block takes */
+cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a);     /* everything else */
 cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a); /* out and lse from part and part_lse */
 
 #ifdef __cplusplus

@@ -17,8 +17,8 @@ static bool dense(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale
 
 /* What cuBLASLt takes: FP8 in 128 x 128 blocks, whole vectors of 16 bytes, outputs in fours. */
 static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
-    return s->g->sm == 90 && cuda_blas_has_fp8(s->blas) && w->scale && w->block_rows == 128 && w->block_cols == 128 && w->row_step == 1 &&
-           w->row0 % 128 == 0 && w->rows % 4 == 0 && w->cols % 16 == 0 && w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
+    return s->g->sm == 90 && cuda_blas_has_fp8(s->blas) && w->scale && w->block_rows == 128 && w->block_cols == 128 && w->row_step == 1 && w->row0 % 128 == 0 &&
+           w->rows % 4 == 0 && w->cols % 16 == 0 && w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
 }
 
 /* Where the operation asks for float32 it gets it: the router's choice must not hang on a rounding. */
@@ -27,8 +27,7 @@ static enum path path_of(const struct cuda_stream *s, const struct cuda_linear *
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_F32;
     if (l->n <= CUDA_FEW) return l->transposed ? TURNED : cuda_few_fits(&l->w) ? FEW : GEMV;
     if (!plain) return !l->exact && cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
-    if (g->math == GPU_FP8 && cuda_tiles_fp8_fit(&l->w))
-        return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
+    if (g->math == GPU_FP8 && cuda_tiles_fp8_fit(&l->w)) return g->gemm != GPU_GEMM_OWN && l->n >= BLAS_LEAST && blas_fp8_fits(s, &l->w) ? BLAS_FP8 : TILES_FP8;
     bool tiles = cuda_tiles_fit(&l->w), blas = s->blas && l->n >= BLAS_LEAST;
     if (blas && g->gemm == GPU_GEMM_AUTO && tiles && l->n < EXPAND && !dense(&l->w)) blas = false;
     return blas ? BLAS : tiles ? TILES : cuda_gemm_mma_fits(l) ? SPLIT : FLOAT;
@@ -53,9 +52,7 @@ size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *
     case BLAS: return cuda_aligned((size_t)piece_rows(&l->w) * (size_t)l->w.cols * 2) + x_bytes(l, 2);
     case TILES: return x_bytes(l, 2);
     case TILES_FP8: return x_bytes(l, 1) + scale_bytes(l);
-    case BLAS_FP8:
-        return x_bytes(l, 1) + scale_bytes(l) + cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) +
-               fp8_space;
+    case BLAS_FP8: return x_bytes(l, 1) + scale_bytes(l) + cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)scale_columns(&l->w) * 4) + fp8_space;
     default: return 0;
     }
 }
@@ -71,10 +68,8 @@ static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char 
         for (int t = 0; t < l->n; t += TOKENS) {
             int n = t + TOKENS < l->n ? TOKENS : l->n - t;
             float *y = l->y + (size_t)t * (size_t)l->ldy + (size_t)r;
-            if (cuda_check(s->g, cuda_gather_bf16(s->s, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations"))
-                return ERR_RUNTIME;
-            if (cuda_blas_gemm(s->blas, y, xs, wb, n, w.rows, w.cols, ld, l->ldy, l->accumulate))
-                return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
+            if (cuda_check(s->g, cuda_gather_bf16(s->s, xs, l->x + (size_t)t * (size_t)l->ldx, NULL, n, w.cols, l->ldx, ld), "activations")) return ERR_RUNTIME;
+            if (cuda_blas_gemm(s->blas, y, xs, wb, n, w.rows, w.cols, ld, l->ldy, l->accumulate)) return cuda_check(s->g, cudaErrorUnknown, "cublasGemmEx");
         }
     }
     return l->bias ? cuda_check(s->g, cuda_bias(s->s, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
@@ -86,8 +81,7 @@ static int tile_tokens(const struct cuda *g, int n, int rows) {
     return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->processors ? 128 : 64;
 }
 static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
-    struct cuda_tiles p = {
-        .n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = l->bias, .ldy = l->ldy, .accumulate = l->accumulate};
+    struct cuda_tiles p = {.n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = l->bias, .ldy = l->ldy, .accumulate = l->accumulate};
     p.w[0] = l->w;
     p.part[0].n = n;
     return p;
@@ -99,8 +93,7 @@ static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char
         struct cuda_tiles p = tiles_of(l, t, n);
         p.x = space;
         p.ldx = ld;
-        if (cuda_check(s->g, cuda_gather_bf16(s->s, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld),
-                       "activations"))
+        if (cuda_check(s->g, cuda_gather_bf16(s->s, space, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld), "activations"))
             return ERR_RUNTIME;
         if (cuda_check(s->g, cuda_tiles_bf16(s->s, &p, tile_tokens(s->g, n, l->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
     }
@@ -116,8 +109,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
     p.x_scale = (float *)scale;
     p.ldx = ld;
     p.scale_ld = n;
-    if (cuda_check(s->g, cuda_gather_fp8(s->s, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n),
-                   "activations"))
+    if (cuda_check(s->g, cuda_gather_fp8(s->s, space, (float *)scale, l->x + (size_t)t * (size_t)l->ldx, NULL, n, l->w.cols, l->ldx, ld, n), "activations"))
         return ERR_RUNTIME;
     if (blas) {
         char *own = w_scale + cuda_aligned((size_t)((l->w.rows + 127) / 128) * (size_t)columns * 4);
@@ -184,6 +176,5 @@ bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int 
     return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_alike(&e->gate, &e->up);
 }
 bool cuda_linear_alike(const struct mat *a, const struct mat *b) {
-    return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale &&
-           (!a->scale || a->block_cols == b->block_cols);
+    return a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols && !a->scale == !b->scale && (!a->scale || a->block_cols == b->block_cols);
 }

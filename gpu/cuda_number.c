@@ -82,8 +82,7 @@ static bool lost(struct cuda_stream *s) {
 }
 static void sweep_one(struct cuda_number *n) {
     bool broken = n->base.g->b->error(n->base.g, NULL) || (n->writer && lost(n->writer));
-    for (int i = 0; i < WAITERS && !broken; i++)
-        broken = n->waiter[i].s && !gpu_number_is(&n->base, n->waiter[i].value) && lost(n->waiter[i].s);
+    for (int i = 0; i < WAITERS && !broken; i++) broken = n->waiter[i].s && !gpu_number_is(&n->base, n->waiter[i].value) && lost(n->waiter[i].s);
     if (broken) gpu_number_break(&n->base);
 }
 bool cuda_number_sweep(void) {

@@ -93,14 +93,13 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
 
 static int norm(struct cuda_stream *s, const struct op_norm *a) {
     if (a->rows < 1) return 0;
-    return cuda_check(s->g,
-                      cuda_norm(s->s, a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add,
-                                a->layer_norm, a->tag, (int *)a->bad),
-                      "norm");
+    return cuda_check(
+        s->g, cuda_norm(s->s, a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add, a->layer_norm, a->tag, (int *)a->bad),
+        "norm");
 }
 static int route(struct cuda_stream *s, const struct op_route *o) {
-    struct cuda_route r = {o->ids, o->weights, o->logits, o->bias, o->n, o->n_experts, o->topk, o->n_group, o->topk_group,
-        o->score == SCORE_SIGMOID, o->group_top2, o->norm, o->scale};
+    struct cuda_route r = {o->ids,        o->weights, o->logits, o->bias, o->n, o->n_experts, o->topk, o->n_group, o->topk_group, o->score == SCORE_SIGMOID,
+                           o->group_top2, o->norm,    o->scale};
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->s, &r), "route");
 }
 

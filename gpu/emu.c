@@ -25,8 +25,7 @@ void emu_fail(struct emu *g, int code, const char *fmt, ...) {
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     pthread_mutex_lock(&g->lock);
-    if (!g->error.code)
-        error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->dead ? "lost (injected)" : text);
+    if (!g->error.code) error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->dead ? "lost (injected)" : text);
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -109,8 +108,7 @@ static void give(struct emu *g, char *p, size_t size) {
 static int emu_alloc(struct gpu *base, void **out, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
     if (emu_fault(g, GPU_FAULT_ALLOC)) {
-        if (g->spec.fail == GPU_FAULT_ALLOC)
-            return error_set(e, ERR_MEMORY, "device %d: allocation of %zu bytes failed (injected)", base->info.rank, size);
+        if (g->spec.fail == GPU_FAULT_ALLOC) return error_set(e, ERR_MEMORY, "device %d: allocation of %zu bytes failed (injected)", base->info.rank, size);
         emu_fail(g, ERR_RUNTIME, "lost");
         return emu_error(base, e);
     }
@@ -204,8 +202,14 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     g->machine = (struct cost_rates){g->spec.flops, g->spec.attn, g->spec.bw, g->spec.launch, {0}, {0}};
     if (g->host) g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows;
     g->slowed = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
-    g->base.info = (struct gpu_info){.rank = rank, .id = g->host ? GPU_HOST : spec->id[rank], .mem = g->spec.mem, .is_virtual = spec->is_virtual,
-        .peer = !spec->nopeer, .h2d = g->spec.h2d, .d2h = g->spec.d2h, .link = g->spec.peer};
+    g->base.info = (struct gpu_info){.rank = rank,
+                                     .id = g->host ? GPU_HOST : spec->id[rank],
+                                     .mem = g->spec.mem,
+                                     .is_virtual = spec->is_virtual,
+                                     .peer = !spec->nopeer,
+                                     .h2d = g->spec.h2d,
+                                     .d2h = g->spec.d2h,
+                                     .link = g->spec.peer};
     snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->host ? " processor" : "", spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
     emu_clock();
@@ -214,12 +218,36 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
 }
 
 const struct gpu_backend gpu_emu = {
-    .name = "emu", .describe = emu_describe, .open = emu_open, .close = emu_close, .mem_free = emu_mem_free, .alloc = emu_alloc,
-    .free = emu_free, .error = emu_error, .clear = emu_clear, .host_alloc = emu_host_alloc, .host_free = emu_host_free,
-    .host_register = emu_host_register, .host_unregister = emu_host_unregister, .stream_open = emu_stream_open,
-    .stream_close = emu_stream_close, .stream_sync = emu_stream_sync, .copy = emu_copy, .copy_peer = emu_copy_peer,
-    .fill = emu_fill, .event_open = emu_event_open, .event_close = emu_event_close, .event_record = emu_event_record,
-    .event_wait = emu_event_wait, .event_sync = emu_event_sync, .event_done = emu_event_done, .event_time = emu_event_time,
-    .number_open = emu_number_open, .number_close = emu_number_close, .number_write = emu_number_write,
-    .number_wait = emu_number_wait, .number_wake = emu_number_wake, .number_nap = emu_number_nap,
+    .name = "emu",
+    .describe = emu_describe,
+    .open = emu_open,
+    .close = emu_close,
+    .mem_free = emu_mem_free,
+    .alloc = emu_alloc,
+    .free = emu_free,
+    .error = emu_error,
+    .clear = emu_clear,
+    .host_alloc = emu_host_alloc,
+    .host_free = emu_host_free,
+    .host_register = emu_host_register,
+    .host_unregister = emu_host_unregister,
+    .stream_open = emu_stream_open,
+    .stream_close = emu_stream_close,
+    .stream_sync = emu_stream_sync,
+    .copy = emu_copy,
+    .copy_peer = emu_copy_peer,
+    .fill = emu_fill,
+    .event_open = emu_event_open,
+    .event_close = emu_event_close,
+    .event_record = emu_event_record,
+    .event_wait = emu_event_wait,
+    .event_sync = emu_event_sync,
+    .event_done = emu_event_done,
+    .event_time = emu_event_time,
+    .number_open = emu_number_open,
+    .number_close = emu_number_close,
+    .number_write = emu_number_write,
+    .number_wait = emu_number_wait,
+    .number_wake = emu_number_wake,
+    .number_nap = emu_number_nap,
 };

@@ -23,9 +23,9 @@ struct emu {
     struct gpu base;
     struct gpu_spec spec;
     struct cost_rates machine;
-    bool host;   /* the processor, in virtual time */
-    bool slowed; /* real time, but operations last as long as the machine says */
-    pthread_mutex_t lock; /* all below */
+    bool host;                /* the processor, in virtual time */
+    bool slowed;              /* real time, but operations last as long as the machine says */
+    pthread_mutex_t lock;     /* all below */
     struct emu_block *blocks; /* by address */
     size_t n_blocks, cap_blocks, used;
     struct emu_link h2d, d2h, peer;
@@ -109,8 +109,8 @@ int emu_event_sync(struct gpu_event *ev);
 bool emu_event_done(struct gpu_event *ev);
 double emu_event_time(struct gpu_event *ev);
 /* emu_stream.c */
-bool emu_drops(struct emu_stream *s);                                   /* cancelled, or its device has failed */
-int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c);         /* 0, or why the stream will drop it */
+bool emu_drops(struct emu_stream *s);                           /* cancelled, or its device has failed */
+int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or why the stream will drop it */
 
 /* Computes one operation on CPU kernels. Returns 0 or what the kernel returned. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);

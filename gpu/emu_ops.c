@@ -57,8 +57,7 @@ static int group(struct exec *cpu, const struct op_group *a) {
         if (n < 1) continue;
         gather(x, a->x, a->token + at, n, a->hidden, a->hidden);
         rc = ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden});
-        scatter_add(&(struct op_scatter_add){
-            .y = a->y, .x = y, .index = a->token + at, .weight = a->weight + at, .n = n, .dim = a->hidden, .ldy = a->hidden});
+        scatter_add(&(struct op_scatter_add){.y = a->y, .x = y, .index = a->token + at, .weight = a->weight + at, .n = n, .dim = a->hidden, .ldy = a->hidden});
     }
     mem_free(x);
     return rc;

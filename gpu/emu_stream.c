@@ -80,8 +80,7 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     bool dst_ok = (!fill && c->copy.dir == GPU_D2H && !peer) || emu_owns(g, dst, size);
     bool src_ok = fill || (!peer && c->copy.dir == GPU_H2D) || emu_owns(peer ? (struct emu *)c->copy.from : g, src, size);
     if (!dst_ok || !src_ok) {
-        emu_fail(g, ERR_RUNTIME, "a copy's %s %p + %zu is not memory of the device", dst_ok ? "source" : "target",
-            dst_ok ? (const void *)src : dst, size);
+        emu_fail(g, ERR_RUNTIME, "a copy's %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst, size);
         return;
     }
     struct emu_link *l = peer ? &g->peer : c->copy.dir == GPU_H2D ? &g->h2d : &g->d2h;
@@ -236,8 +235,7 @@ static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a)
     return enqueue_work((struct emu_stream *)x, &c);
 }
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
-    return enqueue_work((struct emu_stream *)s,
-        &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
+    return enqueue_work((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
 }
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
     struct emu_stream *x = (struct emu_stream *)s;
@@ -248,8 +246,7 @@ int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void 
     return enqueue_work(x, &(struct emu_cmd){.kind = EMU_PEER, .copy = {.dst = dst, .src = src, .from = from, .size = size}});
 }
 int emu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) {
-    return enqueue_work((struct emu_stream *)s,
-        &(struct emu_cmd){.kind = EMU_FILL, .copy = {.dst = dst, .byte = byte, .size = size, .dir = GPU_D2D}});
+    return enqueue_work((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_FILL, .copy = {.dst = dst, .byte = byte, .size = size, .dir = GPU_D2D}});
 }
 
 int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {

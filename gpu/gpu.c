@@ -97,11 +97,13 @@ void gpu_stream_close(struct gpu_stream **s) {
     *s = NULL;
 }
 int gpu_stream_sync(struct gpu_stream *s) { return s->g->b->stream_sync(s); }
-struct gpu *gpu_stream_gpu(struct gpu_stream *s) { return s->g; }
-struct exec *gpu_stream_exec(struct gpu_stream *s) { return &s->exec.base; }
-int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
-    return size ? s->g->b->copy(s, dst, src, size, dir) : 0;
+struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
+    return s->g;
 }
+struct exec *gpu_stream_exec(struct gpu_stream *s) {
+    return &s->exec.base;
+}
+int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) { return size ? s->g->b->copy(s, dst, src, size, dir) : 0; }
 int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
     return size ? s->g->b->copy_peer(s, dst, from, src, size) : 0;
 }
@@ -172,7 +174,9 @@ int gpu_pair_wait(struct gpu_pair *p, uint64_t nth, struct gpu_stream *s) {
     pthread_mutex_unlock(&p->lock);
     return r;
 }
-struct gpu_event *gpu_pair_event(struct gpu_pair *p) { return p->event; }
+struct gpu_event *gpu_pair_event(struct gpu_pair *p) {
+    return p->event;
+}
 void gpu_pair_break(struct gpu_pair *p) {
     pthread_mutex_lock(&p->lock);
     p->broken = true;

@@ -24,13 +24,13 @@ struct gpu_stream;
 struct gpu_event;
 
 struct gpu_info {
-    const char *backend;    /* "emu", "cuda" */
+    const char *backend; /* "emu", "cuda" */
     char name[96];
     int rank, id;
-    size_t mem;             /* cap */
-    bool is_virtual;        /* no data is ever touched: only clocks move */
-    bool peer;              /* copies between ranks need no staging through the host */
-    double h2d, d2h, link;  /* bytes/s as given or from the bus; 0 unknown */
+    size_t mem;            /* cap */
+    bool is_virtual;       /* no data is ever touched: only clocks move */
+    bool peer;             /* copies between ranks need no staging through the host */
+    double h2d, d2h, link; /* bytes/s as given or from the bus; 0 unknown */
 };
 
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e); /* rank GPU_HOST: see gpu_spec.host */

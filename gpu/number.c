@@ -21,7 +21,8 @@ int gpu_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s) 
 
 void gpu_number_set(struct gpu_number *n, uint32_t value) {
     uint32_t now = atomic_load(n->word);
-    while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak(n->word, &now, value)) {}
+    while ((int32_t)(value - now) > 0 && !atomic_compare_exchange_weak(n->word, &now, value)) {
+    }
     n->g->b->number_wake(n);
 }
 void gpu_number_break(struct gpu_number *n) {

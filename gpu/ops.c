@@ -52,12 +52,23 @@ ENTRY(sigmoid, OP_SIGMOID)
 ENTRY(copy, OP_COPY)
 ENTRY(merge, OP_MERGE)
 
-void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *),
-    const _Atomic int *cancel) {
+void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
     x->table = (struct ops){
-        .name = name, .embed = run_embed, .norm = run_norm, .linear = run_linear, .rope_table = run_rope_table, .rope = run_rope,
-        .kv_store = run_kv_store, .kv_load = run_kv_load, .attention = run_attention, .route = run_route, .experts = run_experts,
-        .add = run_add, .sigmoid = run_sigmoid, .copy = run_copy, .merge = run_merge,
+        .name = name,
+        .embed = run_embed,
+        .norm = run_norm,
+        .linear = run_linear,
+        .rope_table = run_rope_table,
+        .rope = run_rope,
+        .kv_store = run_kv_store,
+        .kv_load = run_kv_load,
+        .attention = run_attention,
+        .route = run_route,
+        .experts = run_experts,
+        .add = run_add,
+        .sigmoid = run_sigmoid,
+        .copy = run_copy,
+        .merge = run_merge,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
     x->run = run;
@@ -75,10 +86,10 @@ static int visit(visit_fn fn, void *ctx, const void *field, size_t bytes, enum v
     if (p != before) memcpy((void *)field, &p, sizeof p);
     return r;
 }
-#define VISIT(field, bytes, kind)                                                      \
-    do {                                                                               \
-        int r_ = visit(fn, ctx, &(field), (size_t)(bytes), kind);                      \
-        if (r_) return r_;                                                             \
+#define VISIT(field, bytes, kind) \
+    do { \
+        int r_ = visit(fn, ctx, &(field), (size_t)(bytes), kind); \
+        if (r_) return r_; \
     } while (0)
 
 /* n rows, ld floats apart, width floats used of each */
@@ -204,10 +215,8 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         VISIT(a->add.y, (size_t)a->add.n * (size_t)a->add.m * 4, VISIT_OUT);
         return 0;
     case OP_COPY:
-        VISIT(a->copy.x, span(a->copy.n, a->copy.ldx, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldx + (size_t)a->copy.dim),
-              VISIT_IN);
-        VISIT(a->copy.y, span(a->copy.n, a->copy.ldy, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldy + (size_t)a->copy.dim),
-              VISIT_OUT);
+        VISIT(a->copy.x, span(a->copy.n, a->copy.ldx, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldx + (size_t)a->copy.dim), VISIT_IN);
+        VISIT(a->copy.y, span(a->copy.n, a->copy.ldy, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldy + (size_t)a->copy.dim), VISIT_OUT);
         return 0;
     case OP_SIGMOID: VISIT(a->sigmoid.x, (size_t)a->sigmoid.n * (size_t)a->sigmoid.m * 4, VISIT_OUT); return 0;
     case OP_SORT: {
@@ -249,8 +258,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         VISIT(a->scatter_add.index, (size_t)a->scatter_add.n * 4, VISIT_IN);
         VISIT(a->scatter_add.weight, (size_t)a->scatter_add.n * 4, VISIT_IN);
         VISIT(a->scatter_add.x, (size_t)a->scatter_add.n * (size_t)a->scatter_add.dim * 4, VISIT_IN);
-        VISIT(a->scatter_add.y, span(a->scatter_add.index ? 1 : a->scatter_add.n, a->scatter_add.ldy, (size_t)a->scatter_add.dim),
-              VISIT_OUT);
+        VISIT(a->scatter_add.y, span(a->scatter_add.index ? 1 : a->scatter_add.n, a->scatter_add.ldy, (size_t)a->scatter_add.dim), VISIT_OUT);
         return 0;
     case OP_MERGE: {
         struct op_merge *o = &a->merge;

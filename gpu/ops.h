@@ -5,17 +5,35 @@
 #include "engine/base/ops.h"
 
 enum op_code {
-    OP_EMBED, OP_NORM, OP_LINEAR, OP_ROPE_TABLE, OP_ROPE, OP_KV_STORE, OP_KV_LOAD, OP_ATTENTION, OP_ROUTE, OP_EXPERTS, OP_ADD,
-    OP_SIGMOID, OP_COPY, OP_MERGE, OP_BASE, /* the rest only on devices */
-    OP_SORT = OP_BASE, OP_GATHER, OP_FFN, OP_SCATTER_ADD, OP_GROUP, OP_COUNT
+    OP_EMBED,
+    OP_NORM,
+    OP_LINEAR,
+    OP_ROPE_TABLE,
+    OP_ROPE,
+    OP_KV_STORE,
+    OP_KV_LOAD,
+    OP_ATTENTION,
+    OP_ROUTE,
+    OP_EXPERTS,
+    OP_ADD,
+    OP_SIGMOID,
+    OP_COPY,
+    OP_MERGE,
+    OP_BASE, /* the rest only on devices */
+    OP_SORT = OP_BASE,
+    OP_GATHER,
+    OP_FFN,
+    OP_SCATTER_ADD,
+    OP_GROUP,
+    OP_COUNT
 };
 
 /* Groups the (token, choice) pairs by expert, keeping the order of tokens inside a group. Only experts first <= e < last
  * are kept. offset[e - first] is where e's group begins, offset[last - first] the number kept. */
 struct op_sort {
-    int32_t *offset; /* [last - first + 1] */
-    int32_t *token;  /* [n * topk] row of x; entries past the last group are left alone */
-    float *weight;   /* [n * topk] */
+    int32_t *offset;      /* [last - first + 1] */
+    int32_t *token;       /* [n * topk] row of x; entries past the last group are left alone */
+    float *weight;        /* [n * topk] */
     const int32_t *ids;   /* [n, topk] */
     const float *weights; /* [n, topk] */
     int n, topk, first, last;
@@ -88,16 +106,16 @@ struct op_exec {
     struct ops table;
     int (*run)(struct op_exec *x, enum op_code code, const union op_args *a); /* a: only the code's own struct is readable */
 };
-void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *),
-    const _Atomic int *cancel);
+void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel);
 /* Runs an operation on an executor that op_exec_init made. */
 int op_run(struct exec *x, enum op_code code, const void *args);
 
 enum visit_kind {
-    VISIT_IN, VISIT_OUT, /* activations; OUT may also be read */
-    VISIT_CONST,         /* weights and tables: never written */
-    VISIT_KV,            /* a plane of the cache, rows 0 .. the last one touched */
-    VISIT_BAD,           /* the counter of op_norm */
+    VISIT_IN,
+    VISIT_OUT,   /* activations; OUT may also be read */
+    VISIT_CONST, /* weights and tables: never written */
+    VISIT_KV,    /* a plane of the cache, rows 0 .. the last one touched */
+    VISIT_BAD,   /* the counter of op_norm */
 };
 /* Calls fn for each pointer in a that is not NULL; fn may change it. Stops at the first non-zero and returns that.
  * op_experts' table of experts is not walked: its arrays are the caller's. */

@@ -65,9 +65,8 @@ static int option(struct gpu_spec *s, struct piece key, struct piece v) {
         size_t at;
         double unit;
     } rates[] = {
-        {"h2d", offsetof(struct gpu_spec, h2d), 1e9},     {"d2h", offsetof(struct gpu_spec, d2h), 1e9},
-        {"peer", offsetof(struct gpu_spec, peer), 1e9},   {"flops", offsetof(struct gpu_spec, flops), 1e12},
-        {"attn", offsetof(struct gpu_spec, attn), 1e12},  {"bw", offsetof(struct gpu_spec, bw), 1e9},
+        {"h2d", offsetof(struct gpu_spec, h2d), 1e9},        {"d2h", offsetof(struct gpu_spec, d2h), 1e9},    {"peer", offsetof(struct gpu_spec, peer), 1e9},
+        {"flops", offsetof(struct gpu_spec, flops), 1e12},   {"attn", offsetof(struct gpu_spec, attn), 1e12}, {"bw", offsetof(struct gpu_spec, bw), 1e9},
         {"launch", offsetof(struct gpu_spec, launch), 1e-6},
     };
     double x;
@@ -130,9 +129,7 @@ int gpu_parse(struct gpu_spec *s, const char *list, struct error *e) {
         } else {
             bad = -1;
         }
-        if (bad)
-            return error_set(e, ERR_USAGE, "--gpus %s: '%.*s' is not understood; try none, 0, 0,1, or emu:2,mem=32G,h2d=57", list,
-                part.len, part.text);
+        if (bad) return error_set(e, ERR_USAGE, "--gpus %s: '%.*s' is not understood; try none, 0, 0,1, or emu:2,mem=32G,h2d=57", list, part.len, part.text);
         if (!end) break;
         p = end + 1;
     }

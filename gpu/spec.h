@@ -32,18 +32,18 @@ struct gpu_spec {
      * way, and has GPU_F32 unless math=bf16. */
     enum gpu_math math;
     enum gpu_gemm gemm;
-    int id[GPU_MAX];            /* card of each rank */
-    size_t mem;                 /* 0: what the card has; emu: 8 GiB, 32 GiB in virtual time */
-    double h2d, d2h, peer;      /* bytes/s; 0: unlimited */
-    double flops, attn, bw;     /* FLOP/s of linear operations and attention, bytes/s of memory; 0: as fast as it goes */
-    double launch;              /* seconds an operation costs by itself */
+    int id[GPU_MAX];        /* card of each rank */
+    size_t mem;             /* 0: what the card has; emu: 8 GiB, 32 GiB in virtual time */
+    double h2d, d2h, peer;  /* bytes/s; 0: unlimited */
+    double flops, attn, bw; /* FLOP/s of linear operations and attention, bytes/s of memory; 0: as fast as it goes */
+    double launch;          /* seconds an operation costs by itself */
     /* emu, virtual: the processor of the machine, opened as rank GPU_HOST and no device of --gpus. Its memory is the host's: any
      * pointer will do and nothing is read, no ids either; copies cost bandwidth alone. Nothing is assumed: a rate of 0 takes no time. */
     bool host;
     struct gpu_curve bw_rows, flops_rows; /* of products and experts, in place of bw and flops */
-    int threads, level;         /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
-    int ring, chunk;            /* stream-loading's slots and rows at once, for tests; 0: chosen */
-    bool all_to_all;            /* emu: standard expert parallelism in place of SmallEP, to measure the difference */
+    int threads, level;                   /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
+    int ring, chunk;                      /* stream-loading's slots and rows at once, for tests; 0: chosen */
+    bool all_to_all;                      /* emu: standard expert parallelism in place of SmallEP, to measure the difference */
     enum gpu_fault fail;
     long fail_at;
     int fail_rank;

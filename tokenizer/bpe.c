@@ -30,9 +30,7 @@ static inline struct merge *merge_slot(const struct merges *m, uint32_t a, uint3
     return &m->slots[i];
 }
 void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b) { __builtin_prefetch(&m->slots[pair_hash(a, b) & m->mask]); }
-void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id) {
-    *merge_slot(m, a, b) = (struct merge){a + 1, b, rank, id};
-}
+void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id) { *merge_slot(m, a, b) = (struct merge){a + 1, b, rank, id}; }
 
 /* ---- a word ---- */
 
@@ -61,7 +59,7 @@ static inline bool pair_of(const struct tokenizer *t, uint32_t a, uint32_t b, co
 enum { short_word = 32 };
 static size_t merge_short(const struct tokenizer *t, struct symbol *v, size_t n, const char *s, size_t len) {
     uint32_t rank[short_word], id[short_word];
-#define PAIR(i)                                                                                                                            \
+#define PAIR(i) \
     if (!pair_of(t, v[i].id, v[(i) + 1].id, s + v[i].at, ((i) + 2 < n ? v[(i) + 2].at : len) - v[i].at, &rank[i], &id[i])) rank[i] = no_id
     for (size_t i = 0; i + 1 < n; i++) PAIR(i);
     while (n > 1) {
@@ -243,8 +241,7 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
     struct cached *c = NULL;
     uint64_t hash = vocab_hash(s, n);
     if (n <= sizeof c->text) {
-        if (!x->cache && !(x->cache = mem_calloc(1u << cache_bits, sizeof *x->cache)))
-            return error_set(e, ERR_MEMORY, "no memory to tokenize");
+        if (!x->cache && !(x->cache = mem_calloc(1u << cache_bits, sizeof *x->cache))) return error_set(e, ERR_MEMORY, "no memory to tokenize");
         c = &x->cache[hash >> (64 - cache_bits) ^ (hash & ((1u << cache_bits) - 1))];
         if (c->n == n && !memcmp(c->text, s, n)) {
             if (out->n + 9 > out->cap && mem_grow(&out->data, &out->cap, out->n + 9, sizeof *out->data))

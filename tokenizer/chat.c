@@ -107,7 +107,8 @@ static int find_template(struct chat *c, const char *dir, struct error *e) {
     for (int i = 0; i < 2 && !c->usual && !c->tools && !rc; i++) rc = with_json(c, dir, places[i], use_template, e);
     if (!rc && !c->usual && !c->tools) rc = with_json(c, dir, "config.json", use_known, e);
     if (!rc && !c->usual && !c->tools)
-        rc = error_set(e, ERR_MODEL, "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give one with --template, or use --raw", dir);
+        rc = error_set(e, ERR_MODEL,
+                       "%s: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json); give one with --template, or use --raw", dir);
     return rc;
 }
 

@@ -70,8 +70,8 @@ static struct dec_step *add_step(struct decoding *d, enum dec_kind kind, struct 
 static int load_strip(struct decoding *d, const struct json *j, struct error *e) {
     const struct json *content = json_get(j, "content");
     int64_t start = json_int(json_get(j, "start"), -1), stop = json_int(json_get(j, "stop"), -1);
-    if (!content || content->type != JSON_STRING || !content->n || utf8_size((unsigned char)content->string[0]) != content->n ||
-        start < 0 || start > 100 || stop < 0 || stop > 100)
+    if (!content || content->type != JSON_STRING || !content->n || utf8_size((unsigned char)content->string[0]) != content->n || start < 0 || start > 100 ||
+        stop < 0 || stop > 100)
         return error_set(e, ERR_MODEL, "decoder: Strip without content, start or stop");
     if (d->fused) {
         if (stop || d->strip) return error_set(e, ERR_MODEL, "decoder: Strip at the end of the text, or twice");
@@ -225,8 +225,7 @@ int decoding_show(struct tokenizer *t, struct error *e) {
         rc = buf_add(&a, "", 0);
         for (uint32_t i = 0; i < p.n && !rc; i++) {
             char c[4];
-            if (t->bpe.raw && !(p.flags & (PIECE_LITERAL | PIECE_ADDED)))
-                rc = buf_add(&a, c, bytes_char((unsigned char)v->pool[p.at + i], c));
+            if (t->bpe.raw && !(p.flags & (PIECE_LITERAL | PIECE_ADDED))) rc = buf_add(&a, c, bytes_char((unsigned char)v->pool[p.at + i], c));
             else rc = buf_char(&a, v->pool[p.at + i]);
         }
         size_t n = a.len;

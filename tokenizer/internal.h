@@ -194,7 +194,7 @@ struct tokenizer {
     struct decoding decoding;
     int32_t bos;
     size_t max_chars, max_run; /* longer texts, and longer runs with or without white space, are cut first (0: never) */
-    pthread_mutex_t *lock; /* guards idle */
+    pthread_mutex_t *lock;     /* guards idle */
     struct encoder **idle;
 };
 

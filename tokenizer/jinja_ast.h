@@ -3,36 +3,102 @@
 #include "tokenizer/jinja_value.h"
 
 enum jtoken_type {
-    T_EOF, T_DATA, T_BLOCK_BEGIN, T_BLOCK_END, T_VAR_BEGIN, T_VAR_END, T_NAME, T_STRING, T_INT, T_FLOAT,
-    T_ADD, T_SUB, T_MUL, T_DIV, T_FLOORDIV, T_MOD, T_POW, T_TILDE, T_LBRACKET, T_RBRACKET, T_LPAREN, T_RPAREN, T_LBRACE, T_RBRACE,
-    T_EQ, T_NE, T_LT, T_LE, T_GT, T_GE, T_ASSIGN, T_DOT, T_COLON, T_PIPE, T_COMMA, T_SEMICOLON, T_IN, T_NOTIN, /* the last two as operators */
+    T_EOF,
+    T_DATA,
+    T_BLOCK_BEGIN,
+    T_BLOCK_END,
+    T_VAR_BEGIN,
+    T_VAR_END,
+    T_NAME,
+    T_STRING,
+    T_INT,
+    T_FLOAT,
+    T_ADD,
+    T_SUB,
+    T_MUL,
+    T_DIV,
+    T_FLOORDIV,
+    T_MOD,
+    T_POW,
+    T_TILDE,
+    T_LBRACKET,
+    T_RBRACKET,
+    T_LPAREN,
+    T_RPAREN,
+    T_LBRACE,
+    T_RBRACE,
+    T_EQ,
+    T_NE,
+    T_LT,
+    T_LE,
+    T_GT,
+    T_GE,
+    T_ASSIGN,
+    T_DOT,
+    T_COLON,
+    T_PIPE,
+    T_COMMA,
+    T_SEMICOLON,
+    T_IN,
+    T_NOTIN, /* the last two as operators */
 };
 struct jtoken {
     uint8_t type;
-    uint32_t pos;    /* in the source */
-    struct jval v;   /* string, int and float: the value; name and data: the text as a string */
+    uint32_t pos;  /* in the source */
+    struct jval v; /* string, int and float: the value; name and data: the text as a string */
 };
 /* All tokens of r->source, T_EOF at the end. Newlines are already \n alone. */
 struct jtoken *jlex(struct jrun *r, size_t *n);
 
 enum jnode_kind {
     /* expressions */
-    N_CONST, N_NAME, N_TUPLE, N_LIST, N_DICT, N_PAIR, N_COND, N_OR, N_AND, N_NOT, N_COMPARE, N_MATH, N_NEG, N_POS, N_CONCAT, N_ATTR, N_ITEM, N_SLICE,
-    N_CALL, N_FILTER, N_TEST, N_NSREF,
+    N_CONST,
+    N_NAME,
+    N_TUPLE,
+    N_LIST,
+    N_DICT,
+    N_PAIR,
+    N_COND,
+    N_OR,
+    N_AND,
+    N_NOT,
+    N_COMPARE,
+    N_MATH,
+    N_NEG,
+    N_POS,
+    N_CONCAT,
+    N_ATTR,
+    N_ITEM,
+    N_SLICE,
+    N_CALL,
+    N_FILTER,
+    N_TEST,
+    N_NSREF,
     /* statements */
-    N_DATA, N_PRINT, N_IF, N_FOR, N_SET, N_SETBLOCK, N_MACRO, N_CALLBLOCK, N_FILTERBLOCK, N_WITH, N_BREAK, N_CONTINUE,
+    N_DATA,
+    N_PRINT,
+    N_IF,
+    N_FOR,
+    N_SET,
+    N_SETBLOCK,
+    N_MACRO,
+    N_CALLBLOCK,
+    N_FILTERBLOCK,
+    N_WITH,
+    N_BREAK,
+    N_CONTINUE,
 };
 /* Which fields a kind uses stands beside its parser. Lists hang together by next. */
 struct jnode {
-    uint8_t kind, op; /* op: the token of an operand in N_COMPARE and N_MATH */
-    bool flag, store; /* N_FOR: recursive; N_NAME: assigned to */
+    uint8_t kind, op;             /* op: the token of an operand in N_COMPARE and N_MATH */
+    bool flag, store;             /* N_FOR: recursive; N_NAME: assigned to */
     bool caller, varargs, kwargs; /* N_MACRO, N_CALLBLOCK: reads them */
     uint16_t hops, slot;          /* N_NAME, N_NSREF, N_MACRO: frames outwards, and the variable there */
     uint32_t pos;
     struct jnode *next, *a, *b, *c, *d, *list, *keywords, *body, *orelse;
-    struct jnode *star, *starstar; /* f(*a, **b) */
-    struct jval v;                 /* constant, name */
-    const void *fn;                /* N_FILTER, N_TEST: the function; NULL: unknown, an error when it is reached */
+    struct jnode *star, *starstar;          /* f(*a, **b) */
+    struct jval v;                          /* constant, name */
+    const void *fn;                         /* N_FILTER, N_TEST: the function; NULL: unknown, an error when it is reached */
     struct jscope *scope, *scope2, *scope3; /* body; N_FOR: condition, else */
 };
 
@@ -62,5 +128,5 @@ struct jinja {
     struct jscope *scope;
 };
 
-struct jnode *jparse(struct jrun *r);                                /* statements of the whole template */
-struct jscope *jscope_resolve(struct jrun *r, struct jnode *body);   /* gives every name its place; the root scope */
+struct jnode *jparse(struct jrun *r);                              /* statements of the whole template */
+struct jscope *jscope_resolve(struct jrun *r, struct jnode *body); /* gives every name its place; the root scope */

@@ -65,7 +65,8 @@ bool jattr_has(struct jrun *r, struct jval obj, const struct jstr *name, struct 
         if (obj.l->group && jstr_is(name, "grouper")) *out = obj.l->v[0];
         else if (obj.l->group && jstr_is(name, "list")) *out = obj.l->v[1];
         break;
-    case J_BOOL: case J_INT:
+    case J_BOOL:
+    case J_INT:
         if (jstr_is(name, "real") || jstr_is(name, "numerator")) *out = jval_int(jval_as_int(obj));
         else if (jstr_is(name, "imag")) *out = jval_int(0);
         else if (jstr_is(name, "denominator")) *out = jval_int(1);
@@ -153,8 +154,7 @@ static int64_t bound(struct jrun *r, struct jval v, int64_t none, int64_t n, boo
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step) {
     if (obj.type == J_UNDEF) jfail_undef(r, obj.u);
     if (obj.type == J_DICT) jfail(r, "unhashable type: 'slice'");
-    if (obj.type != J_STR && obj.type != J_LIST && obj.type != J_TUPLE && obj.type != J_RANGE)
-        jfail(r, "'%s' object is not subscriptable", jval_type(obj));
+    if (obj.type != J_STR && obj.type != J_LIST && obj.type != J_TUPLE && obj.type != J_RANGE) jfail(r, "'%s' object is not subscriptable", jval_type(obj));
     int64_t by = step.type == J_NONE ? 1 : jval_index(r, step, "slice indices"), n = (int64_t)jval_len(r, obj);
     if (!by) jfail(r, "slice step cannot be zero");
     bool back = by < 0;

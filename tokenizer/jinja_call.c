@@ -160,8 +160,8 @@ static const struct {
     const char *name;
     struct jval (*fn)(struct jrun *r, const struct jargs *args);
 } globals[] = {
-    {"range", g_range},   {"dict", g_dict},         {"namespace", g_namespace},       {"cycler", g_cycler},
-    {"joiner", g_joiner}, {"raise_exception", g_raise}, {"strftime_now", g_strftime},
+    {"range", g_range},           {"dict", g_dict}, {"namespace", g_namespace}, {"cycler", g_cycler}, {"joiner", g_joiner}, {"raise_exception", g_raise},
+    {"strftime_now", g_strftime},
 };
 bool jcall_global(const struct jstr *name, struct jval *out) {
     for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)

@@ -35,9 +35,7 @@ static bool compare_one(struct jrun *r, uint8_t op, struct jval a, struct jval b
     case T_NE: return !jval_eq(r, a, b);
     case T_IN: return jval_in(r, a, b);
     case T_NOTIN: return !jval_in(r, a, b);
-    default:
-        c = jval_cmp(r, a, b, sign[op - T_EQ]);
-        return c != 2 && (op == T_LT ? c < 0 : op == T_LE ? c <= 0 : op == T_GT ? c > 0 : c >= 0);
+    default: c = jval_cmp(r, a, b, sign[op - T_EQ]); return c != 2 && (op == T_LT ? c < 0 : op == T_LE ? c <= 0 : op == T_GT ? c > 0 : c >= 0);
     }
 }
 static struct jval compare(struct jrun *r, const struct jnode *n, struct jframe *f) {
@@ -166,7 +164,8 @@ static struct jval eval_node(struct jrun *r, const struct jnode *n, struct jfram
     switch (n->kind) {
     case N_CONST: return n->v;
     case N_NAME: return name_value(r, n, f);
-    case N_TUPLE: case N_LIST: return sequence(r, n, f);
+    case N_TUPLE:
+    case N_LIST: return sequence(r, n, f);
     case N_DICT: return dict(r, n, f);
     case N_COND:
         if (jval_true(r, jeval(r, n->a, f))) return jeval(r, n->b, f);
@@ -176,7 +175,8 @@ static struct jval eval_node(struct jrun *r, const struct jnode *n, struct jfram
     case N_NOT: return jval_bool(!jval_true(r, jeval(r, n->a, f)));
     case N_COMPARE: return compare(r, n, f);
     case N_MATH: return math(r, n, f);
-    case N_NEG: case N_POS:
+    case N_NEG:
+    case N_POS:
         a = jeval(r, n->a, f);
         r->pos = n->pos;
         return jop_neg(r, a, n->kind == N_NEG);

@@ -37,10 +37,10 @@ struct jval jloop_attr(struct jrun *r, struct jloop *loop, const struct jstr *na
 struct jstr *jmacro_name(struct jrun *r, const struct jmacro *m);
 
 /* -- jinja_attr.c: attributes and items as the sandbox gives them out */
-struct jval jattr_get(struct jrun *r, struct jval obj, struct jval name);  /* obj.name */
-struct jval jattr_item(struct jrun *r, struct jval obj, struct jval key);  /* obj[key] */
+struct jval jattr_get(struct jrun *r, struct jval obj, struct jval name); /* obj.name */
+struct jval jattr_item(struct jrun *r, struct jval obj, struct jval key); /* obj[key] */
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step);
-bool jattr_has(struct jrun *r, struct jval obj, const struct jstr *name, struct jval *out); /* getattr alone */
+bool jattr_has(struct jrun *r, struct jval obj, const struct jstr *name, struct jval *out);  /* getattr alone */
 struct jval jeval_path(struct jrun *r, struct jval obj, struct jval path, struct jval none); /* "a.b.0" as filters take it */
 struct json;
 struct jval jinja_import(struct jrun *r, const struct json *j); /* jinja.c: JSON as a value; its text is TEXT_VALUE */
@@ -86,4 +86,4 @@ struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, stru
 struct jval jtext_join(struct jrun *r, struct jstr *sep, struct jval items, bool any);
 struct jlist *jtext_lines(struct jrun *r, struct jstr *s, bool keep);
 struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr *fill, int where); /* -1 left of it, 0 around, 1 right */
-int64_t jtext_int(struct jrun *r, struct jval v, int64_t none); /* an optional whole number */
+int64_t jtext_int(struct jrun *r, struct jval v, int64_t none);                                     /* an optional whole number */

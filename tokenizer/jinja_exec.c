@@ -58,7 +58,10 @@ void jexec_assign(struct jrun *r, const struct jnode *t, struct jframe *f, struc
 
 /* ---- for */
 
-struct where { const struct jnode *node; struct jframe *frame; };
+struct where {
+    const struct jnode *node;
+    struct jframe *frame;
+};
 bool jeval_where(struct jrun *r, struct jiter *it, struct jval *out) {
     struct where *w = it->where;
     while (jiter_next(r, it->src, out)) {
@@ -258,7 +261,8 @@ static enum flow exec_one(struct jrun *r, const struct jnode *n, struct jframe *
         return GO;
     }
     case N_SET: jexec_assign(r, n->a, f, jeval(r, n->b, f)); return GO;
-    case N_SETBLOCK: case N_FILTERBLOCK: return exec_captured(r, n, f, out);
+    case N_SETBLOCK:
+    case N_FILTERBLOCK: return exec_captured(r, n, f, out);
     case N_MACRO: f->v[n->slot] = new_macro(r, n, f); return GO;
     case N_CALLBLOCK: {
         struct jval caller = new_macro(r, n, f);

@@ -48,9 +48,7 @@ static struct jval f_safe(struct jrun *r, struct jval v, struct jval *a) {
     s->markup = true;
     return str(s);
 }
-static struct jval f_escape(struct jrun *r, struct jval v, struct jval *a) {
-    return v.type == J_STR && v.s->markup ? v : jrepr_escape(r, jrepr_of(r, v));
-}
+static struct jval f_escape(struct jrun *r, struct jval v, struct jval *a) { return v.type == J_STR && v.s->markup ? v : jrepr_escape(r, jrepr_of(r, v)); }
 static struct jval f_forceescape(struct jrun *r, struct jval v, struct jval *a) { return jrepr_escape(r, jrepr_of(r, v)); }
 
 static struct jval f_indent(struct jrun *r, struct jval v, struct jval *a) {

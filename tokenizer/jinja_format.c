@@ -62,7 +62,11 @@ static struct jval format_int(struct jrun *r, const struct spec *f, int64_t i, u
     for (size_t k = 0; k < n; k++) t[k] = back[n - 1 - k];
     t[n] = 0;
     snprintf(prefix, sizeof prefix, "%s%s", sign_text(f, i < 0),
-             !f->alt ? "" : base == 16 ? (f->type == 'X' ? "0X" : "0x") : base == 8 ? "0o" : base == 2 ? "0b" : "");
+             !f->alt      ? ""
+             : base == 16 ? (f->type == 'X' ? "0X" : "0x")
+             : base == 8  ? "0o"
+             : base == 2  ? "0b"
+                          : "");
     char *keep = jalloc(r, sizeof prefix);
     memcpy(keep, prefix, sizeof prefix);
     struct jval body = grouped(r, t, f->group, base == 10 ? 3 : 4, from);
@@ -77,7 +81,8 @@ static struct jval format_float(struct jrun *r, const struct spec *f, double v, 
     double a = fabs(v);
     if (type == '%') a *= 100;
     if (prec > prec_max) jfail(r, "a precision of more than %d", prec_max);
-    if (!isfinite(a)) snprintf(t, sizeof t, "%s%s", type == 'E' || type == 'F' || type == 'G' ? (a != a ? "NAN" : "INF") : a != a ? "nan" : "inf", type == '%' ? "%" : "");
+    if (!isfinite(a))
+        snprintf(t, sizeof t, "%s%s", type == 'E' || type == 'F' || type == 'G' ? (a != a ? "NAN" : "INF") : a != a ? "nan" : "inf", type == '%' ? "%" : "");
     else if (!type && prec < 0) {
         char s[40];
         jrepr_float(a, s);
@@ -115,10 +120,18 @@ static struct jval whole(struct jrun *r, struct jval v, char type) {
 }
 static struct jval percent_one(struct jrun *r, struct spec *f, struct jval v) {
     switch (f->type) {
-    case 'd': case 'i': case 'u': case 'x': case 'X': case 'o':
-        v = whole(r, v, f->type);
-        return format_int(r, f, jval_as_int(v), v.from);
-    case 'e': case 'E': case 'f': case 'F': case 'g': case 'G':
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o': v = whole(r, v, f->type); return format_int(r, f, jval_as_int(v), v.from);
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
         if (v.type == J_UNDEF) jfail_undef(r, v.u);
         if (!jval_is_number(v)) jfail(r, "must be real number, not %s", jval_type(v));
         if (f->prec < 0) f->prec = 6;
@@ -133,7 +146,8 @@ static struct jval percent_one(struct jrun *r, struct spec *f, struct jval v) {
         break;
     }
     case 's': v = (struct jval){.type = J_STR, .s = jrepr_of(r, v)}; break;
-    case 'r': case 'a': {
+    case 'r':
+    case 'a': {
         struct jbuf b = {0};
         jrepr_add(r, &b, v);
         v = jbuf_done(r, &b);
@@ -250,8 +264,7 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *s) {
     if (i < s->n) f.type = s->s[i++];
     if (i < s->n) jfail(r, "Invalid format specifier '%s'", jstr_show(r, s));
     if (v.type == J_STR) {
-        if ((f.type && f.type != 's') || f.sign || f.alt || f.group || f.align == '=')
-            jfail(r, "format '%s' does not fit a string", jstr_show(r, s));
+        if ((f.type && f.type != 's') || f.sign || f.alt || f.group || f.align == '=') jfail(r, "format '%s' does not fit a string", jstr_show(r, s));
         if (f.zero && !f.align) f.align = '<';
         if (f.zero && !f.fill) f.fill = jstr_text(r, "0").s;
         return format_str(r, &f, v.s);
@@ -271,7 +284,11 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *s) {
 
 /* ---- "{}".format */
 
-struct fields { const struct jargs *args; int64_t next; bool named, counted; };
+struct fields {
+    const struct jargs *args;
+    int64_t next;
+    bool named, counted;
+};
 static struct jval field(struct jrun *r, struct jstr *s, size_t from, size_t to, struct fields *st) {
     size_t i = from;
     struct jval v = jval_missing();

@@ -1,14 +1,22 @@
 #include <string.h>
 
-#include "tokenizer/jinja_str.h"
 #include "tokenizer/jinja_eval.h"
+#include "tokenizer/jinja_str.h"
 
 /* Reading one after the other. Generators work as late as Python's do: an item is asked for when it is needed, so that a
  * template sees the same order of effects and the same exhausted generator the second time. */
 
 bool jiter_can(struct jval v) {
     switch (v.type) {
-    case J_UNDEF: case J_STR: case J_LIST: case J_TUPLE: case J_DICT: case J_VIEW: case J_RANGE: case J_ITER: case J_LOOP: return true;
+    case J_UNDEF:
+    case J_STR:
+    case J_LIST:
+    case J_TUPLE:
+    case J_DICT:
+    case J_VIEW:
+    case J_RANGE:
+    case J_ITER:
+    case J_LOOP: return true;
     default: return false;
     }
 }
@@ -42,11 +50,13 @@ static bool next_value(struct jrun *r, struct jiter *it, struct jval *out) {
         it->i = end;
         return true;
     }
-    case J_LIST: case J_TUPLE:
+    case J_LIST:
+    case J_TUPLE:
         if (i >= it->obj.l->n) return false;
         *out = it->obj.l->v[it->i++];
         return true;
-    case J_DICT: case J_VIEW: {
+    case J_DICT:
+    case J_VIEW: {
         struct jdict *d = it->obj.d;
         if (i >= d->n) return false;
         it->i++;
@@ -68,7 +78,8 @@ static bool next_reverse(struct jrun *r, struct jiter *it, struct jval *out) {
     if (it->i >= n) return false;
     size_t i = n - 1 - it->i++;
     switch (v.type) {
-    case J_LIST: case J_TUPLE: *out = v.l->v[i]; return true;
+    case J_LIST:
+    case J_TUPLE: *out = v.l->v[i]; return true;
     case J_RANGE: *out = jrange_at(v, i); return true;
     default: {
         uint8_t what = v.type == J_DICT ? VIEW_KEYS : v.sub;

@@ -68,9 +68,7 @@ static void push_text(struct lexer *x, size_t from, size_t end) {
     t->v = jstr_new(x->r, x->s + from, end - from, TEXT_TEMPLATE);
 }
 
-static bool name_byte(unsigned char c, bool first) {
-    return jascii_letter((char)c) || c == '_' || c >= 0x80 || (!first && jascii_digit((char)c));
-}
+static bool name_byte(unsigned char c, bool first) { return jascii_letter((char)c) || c == '_' || c >= 0x80 || (!first && jascii_digit((char)c)); }
 
 /* ---- numbers: digits may be parted by single underscores */
 static size_t digits(const struct lexer *x, size_t i, int base) {
@@ -153,8 +151,7 @@ static size_t escape(struct lexer *x, struct jbuf *b, size_t i, size_t end) { /*
         jbuf_char(x->r, b, v, TEXT_TEMPLATE);
         return i + 1 + (size_t)want;
     } else if (c == 'N') fail_at(x, i - 1, "\\N{name} escapes are not supported");
-    else if (c >= 0x80) { /* Python escapes the character first, then reads "\\" from that */
-        size_t len;
+    else if (c >= 0x80) { /* Python escapes the character first, then reads "\\" from that */ size_t len;
         v = junicode_get(x->s + i, end - i, &len);
         char t[16];
         snprintf(t, sizeof t, v < 0x100 ? "\\x%02x" : v < 0x10000 ? "\\u%04x" : "\\U%08x", v);
@@ -193,10 +190,14 @@ static size_t string(struct lexer *x) {
 }
 
 static size_t operator(struct lexer *x) {
-    static const struct { const char *text; uint8_t type; } ops[] = {
-        {"//", T_FLOORDIV}, {"**", T_POW}, {"==", T_EQ}, {"!=", T_NE}, {">=", T_GE}, {"<=", T_LE}, {"+", T_ADD}, {"-", T_SUB}, {"/", T_DIV},
-        {"*", T_MUL}, {"%", T_MOD}, {"~", T_TILDE}, {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN}, {")", T_RPAREN}, {"{", T_LBRACE},
-        {"}", T_RBRACE}, {">", T_GT}, {"<", T_LT}, {"=", T_ASSIGN}, {".", T_DOT}, {":", T_COLON}, {"|", T_PIPE}, {",", T_COMMA}, {";", T_SEMICOLON},
+    static const struct {
+        const char *text;
+        uint8_t type;
+    } ops[] = {
+        {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},       {"<=", T_LE},      {"+", T_ADD},
+        {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},     {"[", T_LBRACKET}, {"]", T_RBRACKET},
+        {"(", T_LPAREN},    {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE}, {">", T_GT},        {"<", T_LT},       {"=", T_ASSIGN},
+        {".", T_DOT},       {":", T_COLON},  {"|", T_PIPE},   {",", T_COMMA},  {";", T_SEMICOLON},
     };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         if (!at_text(x, x->at, ops[i].text)) continue;

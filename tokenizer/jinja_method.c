@@ -77,8 +77,7 @@ static struct jval affix(struct jrun *r, struct jval self, struct jval *a, bool 
     struct jlist one = {.n = 1, .v = &a[0]}, *all = a[0].type == J_TUPLE ? a[0].l : &one;
     window(r, s, a[1], a[2], &from, &to, &first);
     for (size_t i = 0; i < all->n; i++) {
-        if (all->v[i].type != J_STR)
-            jfail(r, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", jval_type(all->v[i]));
+        if (all->v[i].type != J_STR) jfail(r, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", jval_type(all->v[i]));
         struct jstr *w = all->v[i].s;
         if (first > (int64_t)jstr_chars(s) || from > to || w->n > to - from) continue;
         if (!w->n || !memcmp(end ? s->s + to - w->n : s->s + from, w->s, w->n)) return jval_bool(true);
@@ -93,7 +92,10 @@ static struct jval s_strip(struct jrun *r, struct jval self, struct jval *a) { r
 static struct jval s_lstrip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], true, false); }
 static struct jval s_rstrip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], false, true); }
 
-struct pieces { struct jval *v; size_t n, cap; };
+struct pieces {
+    struct jval *v;
+    size_t n, cap;
+};
 static void add_piece(struct jrun *r, struct pieces *p, struct jval v) {
     if (p->n == p->cap) {
         size_t cap = p->cap ? p->cap * 2 : 8;

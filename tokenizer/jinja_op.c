@@ -35,10 +35,18 @@ static int64_t int_power(struct jrun *r, int64_t a, int64_t n) {
 static struct jval int_math(struct jrun *r, uint8_t op, int64_t a, int64_t b) {
     int64_t v;
     switch (op) {
-    case T_ADD: if (__builtin_add_overflow(a, b, &v)) too_big(r); return jval_int(v);
-    case T_SUB: if (__builtin_sub_overflow(a, b, &v)) too_big(r); return jval_int(v);
-    case T_MUL: if (__builtin_mul_overflow(a, b, &v)) too_big(r); return jval_int(v);
-    case T_DIV: if (!b) by_zero(r); return jval_float((double)((long double)a / (long double)b));
+    case T_ADD:
+        if (__builtin_add_overflow(a, b, &v)) too_big(r);
+        return jval_int(v);
+    case T_SUB:
+        if (__builtin_sub_overflow(a, b, &v)) too_big(r);
+        return jval_int(v);
+    case T_MUL:
+        if (__builtin_mul_overflow(a, b, &v)) too_big(r);
+        return jval_int(v);
+    case T_DIV:
+        if (!b) by_zero(r);
+        return jval_float((double)((long double)a / (long double)b));
     case T_FLOORDIV:
         if (!b) by_zero(r);
         if (a == INT64_MIN && b == -1) too_big(r);
@@ -64,14 +72,18 @@ static struct jval float_math(struct jrun *r, uint8_t op, double a, double b) {
     case T_ADD: return jval_float(a + b);
     case T_SUB: return jval_float(a - b);
     case T_MUL: return jval_float(a * b);
-    case T_DIV: if (b == 0) by_zero(r); return jval_float(a / b);
+    case T_DIV:
+        if (b == 0) by_zero(r);
+        return jval_float(a / b);
     case T_FLOORDIV: {
         if (b == 0) by_zero(r);
         double mod = float_mod(a, b), div = (a - mod) / b, fl = floor(div);
         if (div == 0) return jval_float(copysign(0.0, a / b));
         return jval_float(div - fl > 0.5 ? fl + 1 : fl);
     }
-    case T_MOD: if (b == 0) by_zero(r); return jval_float(float_mod(a, b));
+    case T_MOD:
+        if (b == 0) by_zero(r);
+        return jval_float(float_mod(a, b));
     default:
         if (a == 0 && b < 0) jfail(r, "0.0 cannot be raised to a negative power");
         if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b)) jfail(r, "a complex number");

@@ -64,7 +64,9 @@ static struct jnode *tuple(struct jparser *p, int kind, const char *stop, bool p
     n->list = items;
     return n;
 }
-struct jnode *jparse_tuple(struct jparser *p, bool with, const char *stop) { return tuple(p, with ? 0 : 1, stop, false); }
+struct jnode *jparse_tuple(struct jparser *p, bool with, const char *stop) {
+    return tuple(p, with ? 0 : 1, stop, false);
+}
 
 static struct jnode *list(struct jparser *p) {
     struct jnode *n = jparse_new(p, N_LIST, p->t++->pos), **end = &n->list;
@@ -108,8 +110,7 @@ static struct jnode *primary(struct jparser *p, bool spaces) {
         if (jstr_is(t->v.s, "true") || jstr_is(t->v.s, "True")) n = constant(p, jval_bool(true), t->pos);
         else if (jstr_is(t->v.s, "false") || jstr_is(t->v.s, "False")) n = constant(p, jval_bool(false), t->pos);
         else if (jstr_is(t->v.s, "none") || jstr_is(t->v.s, "None")) n = constant(p, jval_none(), t->pos);
-        else if (spaces && p->t->type == T_DOT) { /* N_NSREF: v the namespace's name, a the attribute as a constant */
-            n = jparse_new(p, N_NSREF, t->pos);
+        else if (spaces && p->t->type == T_DOT) { /* N_NSREF: v the namespace's name, a the attribute as a constant */ n = jparse_new(p, N_NSREF, t->pos);
             n->v = t->v;
             p->t++;
             struct jtoken *attr = jparse_expect(p, T_NAME, "a name");
@@ -128,7 +129,8 @@ static struct jnode *primary(struct jparser *p, bool spaces) {
         n = constant(p, v, t->pos);
         break;
     }
-    case T_INT: case T_FLOAT:
+    case T_INT:
+    case T_FLOAT:
         p->t++;
         n = constant(p, t->v, t->pos);
         break;
@@ -243,8 +245,7 @@ static struct jnode *postfix(struct jparser *p, struct jnode *of, bool filters) 
             n->a = of;
             call_args(p, n);
         } else if (filters && t->type == T_PIPE) n = jparse_filters(p, of, false);
-        else if (filters && jparse_is(p, "is")) { /* N_TEST: a of, v name */
-            p->t++;
+        else if (filters && jparse_is(p, "is")) { /* N_TEST: a of, v name */ p->t++;
             bool negate = jparse_skip(p, "not");
             uint32_t pos = p->t->pos;
             n = jparse_new(p, N_TEST, pos);
@@ -258,8 +259,8 @@ static struct jnode *postfix(struct jparser *p, struct jnode *of, bool filters) 
             }
             if (negate) {
                 struct jnode *not = jparse_new(p, N_NOT, pos);
-                not->a = n;
-                n = not;
+                not ->a = n;
+                n = not ;
             }
         } else return of;
         of = n;
@@ -335,7 +336,7 @@ static struct jnode *product(struct jparser *p) { return row(p, N_MATH, powers, 
 static struct jnode *concat(struct jparser *p) { return row(p, N_CONCAT, product, op_tilde); }
 static struct jnode *sum(struct jparser *p) { return row(p, N_MATH, concat, op_add); }
 static struct jnode *compare(struct jparser *p) { return row(p, N_COMPARE, sum, op_compare); }
-static struct jnode *not(struct jparser *p) {
+static struct jnode * not(struct jparser * p) {
     uint32_t pos = p->t->pos;
     if (!jparse_skip(p, "not")) return compare(p);
     down(p);
@@ -344,8 +345,10 @@ static struct jnode *not(struct jparser *p) {
     p->r->depth--;
     return n;
 }
-static struct jnode *and(struct jparser *p) { return row(p, N_AND, not, op_and); }
-struct jnode *jparse_or(struct jparser *p) { return row(p, N_OR, and, op_or); }
+static struct jnode * and (struct jparser * p) { return row(p, N_AND, not, op_and); }
+struct jnode *jparse_or(struct jparser *p) {
+    return row(p, N_OR, and, op_or);
+}
 
 struct jnode *jparse_expr(struct jparser *p) { /* N_COND: a test, b then, c else or NULL */
     down(p);

@@ -9,8 +9,8 @@ struct jparser {
     int loops;        /* loops around, for break and continue */
 };
 struct jnode *jparse_new(struct jparser *p, uint8_t kind, uint32_t pos);
-bool jparse_is(const struct jparser *p, const char *name);   /* the current token is that name */
-bool jparse_skip(struct jparser *p, const char *name);       /* and then goes past it */
+bool jparse_is(const struct jparser *p, const char *name); /* the current token is that name */
+bool jparse_skip(struct jparser *p, const char *name);     /* and then goes past it */
 bool jparse_skip_type(struct jparser *p, uint8_t type);
 struct jtoken *jparse_expect(struct jparser *p, uint8_t type, const char *what);
 _Noreturn void jparse_fail(struct jparser *p, const char *why);

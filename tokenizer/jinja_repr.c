@@ -87,7 +87,10 @@ void jrepr_add(struct jrun *r, struct jbuf *b, struct jval v) {
     jdown(r);
     jstep(r, 1);
     switch (v.type) {
-    case J_NONE: case J_BOOL: case J_INT: case J_FLOAT: add_scalar(r, b, v); break;
+    case J_NONE:
+    case J_BOOL:
+    case J_INT:
+    case J_FLOAT: add_scalar(r, b, v); break;
     case J_STR: repr_string(r, b, v.s); break;
     case J_LIST: repr_items(r, b, v, 0, "[", "]"); break;
     case J_TUPLE: repr_items(r, b, v, 0, "(", v.l->n == 1 ? ",)" : ")"); break;
@@ -100,14 +103,16 @@ void jrepr_add(struct jrun *r, struct jbuf *b, struct jval v) {
         jbuf_text(r, b, t, v.from);
         break;
     case J_UNDEF: jbuf_text(r, b, "Undefined", TEXT_TEMPLATE); break;
-    case J_MACRO: jbuf_text(r, b, "<Macro ", TEXT_TEMPLATE); repr_string(r, b, jmacro_name(r, v.m)); jbuf_text(r, b, ">", TEXT_TEMPLATE); break;
+    case J_MACRO:
+        jbuf_text(r, b, "<Macro ", TEXT_TEMPLATE);
+        repr_string(r, b, jmacro_name(r, v.m));
+        jbuf_text(r, b, ">", TEXT_TEMPLATE);
+        break;
     case J_LOOP:
         snprintf(t, sizeof t, "<LoopContext %zu/%zu>", jloop_index(v.loop), jval_len(r, v));
         jbuf_text(r, b, t, TEXT_TEMPLATE);
         break;
-    default: /* Python prints an address here, which nobody can mean */
-        snprintf(t, sizeof t, "<%s object>", jval_type(v));
-        jbuf_text(r, b, t, TEXT_TEMPLATE);
+    default: /* Python prints an address here, which nobody can mean */ snprintf(t, sizeof t, "<%s object>", jval_type(v)); jbuf_text(r, b, t, TEXT_TEMPLATE);
     }
     r->depth--;
 }
@@ -206,9 +211,13 @@ static void json_value(struct jrun *r, struct jbuf *b, struct jval v, const stru
     jdown(r);
     jstep(r, 1);
     switch (v.type) {
-    case J_NONE: case J_BOOL: case J_INT: case J_FLOAT: json_scalar(r, b, v); break;
+    case J_NONE:
+    case J_BOOL:
+    case J_INT:
+    case J_FLOAT: json_scalar(r, b, v); break;
     case J_STR: json_string(r, b, v.s, o->ascii); break;
-    case J_LIST: case J_TUPLE: json_list(r, b, v, o, level); break;
+    case J_LIST:
+    case J_TUPLE: json_list(r, b, v, o, level); break;
     case J_DICT: json_dict(r, b, v, o, level); break;
     default: jfail(r, "Object of type %s is not JSON serializable", jval_type(v));
     }

@@ -162,7 +162,9 @@ static void scan_body(struct jrun *r, struct jscope *s, const struct jnode *n) {
     for (; n; n = n->next) switch (n->kind) {
         case N_PRINT: scan_one(r, s, n->a); break;
         case N_IF: scan_if(r, s, n->list); break;
-        case N_FOR: case N_CALLBLOCK: case N_FILTERBLOCK: scan_one(r, s, n->b); break;
+        case N_FOR:
+        case N_CALLBLOCK:
+        case N_FILTERBLOCK: scan_one(r, s, n->b); break;
         case N_SET:
             scan_one(r, s, n->b);
             scan_one(r, s, n->a);
@@ -287,7 +289,8 @@ static void place_body(struct jrun *r, struct jscope *s, struct jnode *n, bool s
             place_one(r, s, n->a, soft);
             place_one(r, s, n->b, soft);
             break;
-        case N_SETBLOCK: case N_FILTERBLOCK: {
+        case N_SETBLOCK:
+        case N_FILTERBLOCK: {
             struct jscope *in = n->scope = open_scope(r, s);
             if (n->kind == N_FILTERBLOCK) scan_one(r, in, n->b); /* the filters of a set block are not looked at there either */
             scan_body(r, in, n->body);

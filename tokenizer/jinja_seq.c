@@ -23,8 +23,7 @@ static struct jval f_first(struct jrun *r, struct jval v, struct jval *a) {
     return jiter_next(r, jiter_of(r, v), &out) ? out : jval_undef(r, "No first item, sequence was empty.");
 }
 static bool reversible(struct jval v) {
-    return v.type == J_STR || v.type == J_LIST || v.type == J_TUPLE || v.type == J_RANGE || v.type == J_DICT || v.type == J_VIEW ||
-           v.type == J_UNDEF;
+    return v.type == J_STR || v.type == J_LIST || v.type == J_TUPLE || v.type == J_RANGE || v.type == J_DICT || v.type == J_VIEW || v.type == J_UNDEF;
 }
 static struct jval f_last(struct jrun *r, struct jval v, struct jval *a) {
     if (!reversible(v)) jfail(r, "'%s' object is not reversible", jval_type(v));
@@ -156,7 +155,8 @@ static struct jval f_groupby(struct jrun *r, struct jval v, struct jval *a) { /*
     jeval_sort(r, items.l, keys.l, false);
     size_t n = 0;
     for (size_t i = 0, j; i < l->n; i = j) {
-        for (j = i + 1; j < l->n && jval_eq(r, keys.l->v[i], keys.l->v[j]); j++) {}
+        for (j = i + 1; j < l->n && jval_eq(r, keys.l->v[i], keys.l->v[j]); j++) {
+        }
         struct jval pair = jval_list(r, J_TUPLE, 2), group = jval_list(r, J_LIST, j - i);
         memcpy(group.l->v, items.l->v + i, (j - i) * sizeof *group.l->v);
         pair.l->group = true;

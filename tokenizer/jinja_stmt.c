@@ -242,9 +242,21 @@ static struct jnode *parse_break(struct jparser *p, uint32_t pos) { return leave
 static struct jnode *parse_continue(struct jparser *p, uint32_t pos) { return leave_loop(p, pos, N_CONTINUE); }
 
 static struct jnode *statement(struct jparser *p) {
-    static const struct { const char *tag; struct jnode *(*parse)(struct jparser *, uint32_t); } tags[] = {
-        {"if", parse_if}, {"for", parse_for}, {"set", parse_set}, {"macro", parse_macro}, {"call", parse_call}, {"filter", parse_filter},
-        {"with", parse_with}, {"print", parse_print}, {"break", parse_break}, {"continue", parse_continue}, {"generation", parse_generation},
+    static const struct {
+        const char *tag;
+        struct jnode *(*parse)(struct jparser *, uint32_t);
+    } tags[] = {
+        {"if", parse_if},
+        {"for", parse_for},
+        {"set", parse_set},
+        {"macro", parse_macro},
+        {"call", parse_call},
+        {"filter", parse_filter},
+        {"with", parse_with},
+        {"print", parse_print},
+        {"break", parse_break},
+        {"continue", parse_continue},
+        {"generation", parse_generation},
     };
     struct jtoken *t = p->t;
     p->r->pos = t->pos;

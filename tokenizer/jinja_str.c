@@ -49,8 +49,8 @@ void jbuf_char(struct jrun *r, struct jbuf *b, uint32_t c, uint8_t origin) {
 struct jval jbuf_done(struct jrun *r, struct jbuf *b) {
     struct jstr *s = jalloc(r, sizeof *s);
     bool pure = b->n_template == 0 || b->n_template == b->n;
-    *s = (struct jstr){.s = b->n ? b->data : "", .n = b->n, .chars = SIZE_MAX, .from = pure ? NULL : b->from,
-                       .origin = b->n_template == b->n ? TEXT_TEMPLATE : TEXT_VALUE};
+    *s = (struct jstr){
+        .s = b->n ? b->data : "", .n = b->n, .chars = SIZE_MAX, .from = pure ? NULL : b->from, .origin = b->n_template == b->n ? TEXT_TEMPLATE : TEXT_VALUE};
     return (struct jval){.type = J_STR, .s = s};
 }
 
@@ -61,7 +61,9 @@ struct jval jstr_new(struct jrun *r, const char *p, size_t n, uint8_t origin) {
     *s = (struct jstr){.s = p, .n = n, .chars = SIZE_MAX, .origin = origin};
     return (struct jval){.type = J_STR, .s = s};
 }
-struct jval jstr_text(struct jrun *r, const char *text) { return jstr_new(r, text, strlen(text), TEXT_TEMPLATE); }
+struct jval jstr_text(struct jrun *r, const char *text) {
+    return jstr_new(r, text, strlen(text), TEXT_TEMPLATE);
+}
 struct jval jstr_sub(struct jrun *r, const struct jstr *s, size_t at, size_t n) {
     struct jval v = jstr_new(r, s->s + at, n, s->origin);
     if (s->from) v.s->from = s->from + at;

@@ -19,8 +19,8 @@ void jbuf_text(struct jrun *r, struct jbuf *b, const char *s, uint8_t origin); /
 void jbuf_char(struct jrun *r, struct jbuf *b, uint32_t c, uint8_t origin);
 struct jval jbuf_done(struct jrun *r, struct jbuf *b);
 
-struct jval jstr_new(struct jrun *r, const char *s, size_t n, uint8_t origin); /* does not copy */
-struct jval jstr_text(struct jrun *r, const char *s);                         /* a literal of ours */
+struct jval jstr_new(struct jrun *r, const char *s, size_t n, uint8_t origin);   /* does not copy */
+struct jval jstr_text(struct jrun *r, const char *s);                            /* a literal of ours */
 struct jval jstr_sub(struct jrun *r, const struct jstr *s, size_t at, size_t n); /* bytes */
 struct jval jstr_concat(struct jrun *r, const struct jstr *a, const struct jstr *b);
 uint8_t jstr_origin_at(const struct jstr *s, size_t i);
@@ -30,7 +30,7 @@ bool jstr_is(const struct jstr *s, const char *text);
 int jstr_cmp(const struct jstr *a, const struct jstr *b);
 const char *jstr_find(const struct jstr *s, size_t from, const struct jstr *what); /* NULL: nowhere */
 struct jval jstr_at(struct jrun *r, struct jstr *s, size_t i);                     /* one code point */
-const char *jstr_show(struct jrun *r, const struct jstr *s);                      /* for an error text */
+const char *jstr_show(struct jrun *r, const struct jstr *s);                       /* for an error text */
 
 /* -- code points (jinja_unicode.c) */
 uint32_t junicode_get(const char *s, size_t n, size_t *len);

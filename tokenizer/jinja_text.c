@@ -4,9 +4,7 @@
 
 /* What filters and methods of strings share. Every result byte keeps the origin of the byte it came from. */
 
-int64_t jtext_int(struct jrun *r, struct jval v, int64_t none) {
-    return v.type == J_MISSING || v.type == J_NONE ? none : jval_index(r, v, "the argument");
-}
+int64_t jtext_int(struct jrun *r, struct jval v, int64_t none) { return v.type == J_MISSING || v.type == J_NONE ? none : jval_index(r, v, "the argument"); }
 
 static bool in_set(const struct jstr *set, uint32_t c) { /* set NULL: white space */
     if (!set) return junicode_space(c);

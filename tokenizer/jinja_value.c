@@ -110,13 +110,22 @@ const char *jval_type(struct jval v) {
 
 bool jval_has_len(struct jval v) {
     switch (v.type) {
-    case J_STR: case J_LIST: case J_TUPLE: case J_DICT: case J_VIEW: case J_RANGE: case J_UNDEF: case J_LOOP: return true;
+    case J_STR:
+    case J_LIST:
+    case J_TUPLE:
+    case J_DICT:
+    case J_VIEW:
+    case J_RANGE:
+    case J_UNDEF:
+    case J_LOOP: return true;
     default: return false;
     }
 }
 bool jval_true(struct jrun *r, struct jval v) {
     switch (v.type) {
-    case J_MISSING: case J_UNDEF: case J_NONE: return false;
+    case J_MISSING:
+    case J_UNDEF:
+    case J_NONE: return false;
     case J_BOOL: return v.b;
     case J_INT: return v.i != 0;
     case J_FLOAT: return v.f != 0;
@@ -137,8 +146,10 @@ size_t jloop_length(struct jrun *r, struct jloop *loop); /* jinja_eval.c */
 size_t jval_len(struct jrun *r, struct jval v) {
     switch (v.type) {
     case J_STR: return jstr_chars(v.s);
-    case J_LIST: case J_TUPLE: return v.l->n;
-    case J_DICT: case J_VIEW: return v.d->n;
+    case J_LIST:
+    case J_TUPLE: return v.l->n;
+    case J_DICT:
+    case J_VIEW: return v.d->n;
     case J_RANGE: return jrange_len(v.r);
     case J_UNDEF: return 0;
     case J_LOOP: return jloop_length(r, v.loop);
@@ -177,9 +188,12 @@ static bool eq_deep(struct jrun *r, struct jval a, struct jval b) {
     }
     if (a.type != b.type) return false;
     switch (a.type) {
-    case J_UNDEF: case J_NONE: case J_MISSING: return true;
+    case J_UNDEF:
+    case J_NONE:
+    case J_MISSING: return true;
     case J_STR: return a.s->n == b.s->n && !memcmp(a.s->s, b.s->s, a.s->n);
-    case J_LIST: case J_TUPLE: return eq_lists(r, a.l, b.l);
+    case J_LIST:
+    case J_TUPLE: return eq_lists(r, a.l, b.l);
     case J_DICT: return eq_dicts(r, a.d, b.d);
     case J_VIEW: return a.sub == b.sub && (a.sub == VIEW_VALUES ? a.d == b.d : eq_dicts(r, a.d, b.d));
     case J_RANGE: {
@@ -264,7 +278,8 @@ uint64_t jval_hash(struct jrun *r, struct jval v) {
         if (!eq_int_float((int64_t)(fabs(v.f) < 0x1p62 ? v.f : 0), v.f)) return hash64(&v.f, sizeof v.f, 2);
         v = jval_int((int64_t)v.f); /* fall through: 1.0 is the key 1 */
         return hash64(&v.i, sizeof v.i, 3);
-    case J_BOOL: case J_INT: {
+    case J_BOOL:
+    case J_INT: {
         int64_t i = jval_as_int(v);
         return hash64(&i, sizeof i, 3);
     }
@@ -275,11 +290,16 @@ uint64_t jval_hash(struct jrun *r, struct jval v) {
         r->depth--;
         return h;
     }
-    case J_LIST: case J_DICT: jfail(r, "unhashable type: '%s'", jval_type(v));
+    case J_LIST:
+    case J_DICT: jfail(r, "unhashable type: '%s'", jval_type(v));
     case J_VIEW:
         if (v.sub != VIEW_VALUES) jfail(r, "unhashable type: '%s'", jval_type(v));
         return (uintptr_t)v.d;
-    case J_UNDEF: case J_NONE: case J_GLOBAL: case J_RANGE: case J_METHOD: return v.type;
+    case J_UNDEF:
+    case J_NONE:
+    case J_GLOBAL:
+    case J_RANGE:
+    case J_METHOD: return v.type;
     default: return (uintptr_t)v.l;
     }
 }

@@ -11,12 +11,23 @@
 
 enum jtype {
     J_MISSING, /* no value: an argument that was not given, a variable before its assignment */
-    J_UNDEF, J_NONE, J_BOOL, J_INT, J_FLOAT, J_STR, J_LIST, J_TUPLE, J_DICT,
-    J_VIEW,  /* dict.keys(), .values(), .items(): sub is enum jview */
+    J_UNDEF,
+    J_NONE,
+    J_BOOL,
+    J_INT,
+    J_FLOAT,
+    J_STR,
+    J_LIST,
+    J_TUPLE,
+    J_DICT,
+    J_VIEW, /* dict.keys(), .values(), .items(): sub is enum jview */
     J_RANGE,
     J_ITER,  /* a generator: consumed by reading */
     J_SPACE, /* namespace() */
-    J_MACRO, J_LOOP, J_CYCLER, J_JOINER,
+    J_MACRO,
+    J_LOOP,
+    J_CYCLER,
+    J_JOINER,
     J_METHOD, /* bound: sub is the method's number */
     J_GLOBAL, /* a global function: sub is its number */
 };
@@ -66,9 +77,19 @@ struct jundef {
     struct jval name;
     const char *object; /* type of the value without that attribute; NULL: a variable */
 };
-struct jrange { int64_t start, stop, step; };
-struct jcycler { struct jlist *items; size_t pos; struct jval sep; bool used; };
-struct jmethod { struct jval self; const char *name; };
+struct jrange {
+    int64_t start, stop, step;
+};
+struct jcycler {
+    struct jlist *items;
+    size_t pos;
+    struct jval sep;
+    bool used;
+};
+struct jmethod {
+    struct jval self;
+    const char *name;
+};
 
 struct jargs {
     struct jval *v; /* positional */
@@ -84,9 +105,9 @@ struct jiter {
     uint8_t kind;
     bool negate, by_attr, on_test, folded, exhausted;
     struct jiter *src;
-    struct jval obj, attr, fill; /* what is read; the attribute's path; default or filling */
+    struct jval obj, attr, fill;                     /* what is read; the attribute's path; default or filling */
     void (*start)(struct jrun *r, struct jiter *it); /* before the first item: Python's generators check their arguments then */
-    const void *fn;              /* struct jfilter or struct jtest */
+    const void *fn;                                  /* struct jfilter or struct jtest */
     struct jargs args;
     size_t i, n;
     struct jdict *seen;
@@ -99,8 +120,8 @@ struct jrun {
     jmp_buf out;
     const char *what, *source; /* for errors */
     size_t source_n;
-    uint32_t pos;    /* offset in the source of what is being done */
-    uint64_t steps;  /* left */
+    uint32_t pos;   /* offset in the source of what is being done */
+    uint64_t steps; /* left */
     int depth, calls;
     int code; /* of an error that is no template error: ERR_MEMORY; also the parser's ERR_MODEL */
     struct jdict *vars;

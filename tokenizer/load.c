@@ -72,18 +72,16 @@ static int load_vocab(struct loading *l, const struct json *vocab, size_t file_s
         size_t sum = 0, at = 0;
         for (uint32_t i = from; i < to; i++) sum += vocab->items[2 * i].n;
         if (room(l, sum)) return no_memory(e);
-        for (uint32_t i = from; i < to; at += vocab->items[2 * i++].n)
-            p[i - from] = stage(l, at, vocab->items[2 * i].string, vocab->items[2 * i].n);
+        for (uint32_t i = from; i < to; at += vocab->items[2 * i++].n) p[i - from] = stage(l, at, vocab->items[2 * i].string, vocab->items[2 * i].n);
         for (uint32_t i = from; i < to; i++) {
             const struct json *k = &vocab->items[2 * i], *v = k + 1;
             const struct staged *q = &p[i - from];
             if (v->type != JSON_INT || v->integer < 0 || v->integer >= max_id)
-                return error_set(e, ERR_MODEL, "model.vocab: the id of \"%.*s\" is not a number from 0 to %d", (int)(k->n < 80 ? k->n : 80),
-                                 k->string, max_id - 1);
+                return error_set(e, ERR_MODEL, "model.vocab: the id of \"%.*s\" is not a number from 0 to %d", (int)(k->n < 80 ? k->n : 80), k->string,
+                                 max_id - 1);
             int rc = vocab_add(&t->vocab, (uint32_t)v->integer, q->hash, l->a + q->at, q->n, q->literal);
             if (rc == VOCAB_TWICE_ID) return error_set(e, ERR_MODEL, "model.vocab: two pieces have the id %d", (int)v->integer);
-            if (rc == VOCAB_TWICE_PIECE)
-                return error_set(e, ERR_MODEL, "model.vocab: \"%.*s\" stands there twice", (int)(k->n < 80 ? k->n : 80), k->string);
+            if (rc == VOCAB_TWICE_PIECE) return error_set(e, ERR_MODEL, "model.vocab: \"%.*s\" stands there twice", (int)(k->n < 80 ? k->n : 80), k->string);
             if (rc) return no_memory(e);
         }
     }
@@ -121,8 +119,7 @@ static bool mark_inside(const char *s, size_t n) { /* a word mark (U+2581) after
 }
 
 /* What a pair becomes: the id of both together, or -1. */
-static int64_t merged(struct loading *l, const struct half h[2], const struct staged *a, const struct staged *b, size_t n_prefix,
-                      uint32_t guess) {
+static int64_t merged(struct loading *l, const struct half h[2], const struct staged *a, const struct staged *b, size_t n_prefix, uint32_t guess) {
     const struct tokenizer *t = l->t;
     const struct vocab *v = &t->vocab;
     const char *s = l->a + a->at; /* b lies behind a */
@@ -203,8 +200,7 @@ static int load_model(struct loading *l, const struct json *model, size_t file_s
         bool named = type && type->type == JSON_STRING;
         return error_set(e, ERR_MODEL, "unknown tokenizer model %.*s", named ? (int)type->n : 1, named ? type->string : "?");
     }
-    if (json_num(json_get(model, "dropout"), 0) != 0)
-        return error_set(e, ERR_MODEL, "model.dropout: tokens drawn by lot are not supported");
+    if (json_num(json_get(model, "dropout"), 0) != 0) return error_set(e, ERR_MODEL, "model.dropout: tokens drawn by lot are not supported");
     b->ignore_merges = json_bool(json_get(model, "ignore_merges"), false);
     b->byte_fallback = json_bool(json_get(model, "byte_fallback"), false);
     b->fuse_unk = json_bool(json_get(model, "fuse_unk"), false);
@@ -240,15 +236,13 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
         if (!content || content->type != JSON_STRING) return error_set(e, ERR_MODEL, "added_tokens: number %u has no content", i);
         int shown = (int)(content->n < 80 ? content->n : 80);
         if (id < 0 || id >= max_id)
-            return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown, content->string,
-                             max_id - 1);
+            return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown, content->string, max_id - 1);
         if (!content->n) continue;
         bool special = json_bool(json_get(j, "special"), false);
         known = load_find(t, content->string, content->n);
         if (known < 0) known = added_id(t, content->string, content->n);
         if (known >= 0 && known != id)
-            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d, elsewhere %d", shown, content->string, (int)id,
-                             (int)known);
+            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d, elsewhere %d", shown, content->string, (int)id, (int)known);
         if (known < 0 && id < t->vocab.n_ids && t->vocab.pieces[id].flags)
             return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d of another piece", shown, content->string, (int)id);
         struct added a = {.n = content->n, .id = (int32_t)id, .special = special};
@@ -276,8 +270,7 @@ static int load_template(struct tokenizer *t, const struct json *j, struct error
         if (json_get(&list->items[i], "Sequence")) return 0;
         const struct json *all = json_get(j, "special_tokens"), *ids = NULL;
         for (uint32_t k = 0; name && all && all->type == JSON_OBJECT && k < all->n; k++)
-            if (all->items[2 * k].n == name->n && !memcmp(all->items[2 * k].string, name->string, name->n))
-                ids = json_get(&all->items[2 * k + 1], "ids");
+            if (all->items[2 * k].n == name->n && !memcmp(all->items[2 * k].string, name->string, name->n)) ids = json_get(&all->items[2 * k + 1], "ids");
         int64_t id = ids && ids->n == 1 ? json_int(json_at(ids, 0), -1) : -1;
         if (id < 0 || id >= t->vocab.n_ids || !t->vocab.pieces[id].flags)
             return error_set(e, ERR_MODEL, "post_processor: a special token of the template is unknown");
@@ -313,8 +306,7 @@ int load_bos(struct tokenizer *t, const struct json *config, struct error *e) {
     t->bos = added_id(t, bos->string, bos->n);
     if (t->bos < 0) t->bos = (int32_t)load_find(t, bos->string, bos->n);
     if (t->bos < 0)
-        return error_set(e, ERR_MODEL, "tokenizer_config.json: bos_token %.*s is not in the vocabulary", (int)(bos->n < 80 ? bos->n : 80),
-                         bos->string);
+        return error_set(e, ERR_MODEL, "tokenizer_config.json: bos_token %.*s is not in the vocabulary", (int)(bos->n < 80 ? bos->n : 80), bos->string);
     return 0;
 }
 

@@ -32,9 +32,9 @@ static uint8_t origin_of(const struct flow *in, size_t begin, size_t end) {
 static bool inert(uint8_t kind, uint32_t c) {
     if (c < 0x80) return true;
     if (kind != NORM_NFC) return false;
-    return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48A && c <= 0x52F) || (c >= 0x2010 && c <= 0x205E) ||
-           (c >= 0x3041 && c <= 0x3098) || (c >= 0x30A0 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) ||
-           (c >= 0xFF01 && c <= 0xFF60) || (c >= 0x1F300 && c <= 0x1FAFF);
+    return c < 0x300 || (c >= 0x388 && c <= 0x482) || (c >= 0x48A && c <= 0x52F) || (c >= 0x2010 && c <= 0x205E) || (c >= 0x3041 && c <= 0x3098) ||
+           (c >= 0x30A0 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) || (c >= 0xFF01 && c <= 0xFF60) ||
+           (c >= 0x1F300 && c <= 0x1FAFF);
 }
 
 struct scratch {
@@ -89,8 +89,7 @@ static int form_run(uint8_t kind, struct scratch *w, struct flow_buf *o, const s
     }
     if (order_marks(w)) return ERR_MEMORY;
     if (compose) {
-        utf8proc_ssize_t k =
-            utf8proc_normalize_utf32(w->v, (utf8proc_ssize_t)w->n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+        utf8proc_ssize_t k = utf8proc_normalize_utf32(w->v, (utf8proc_ssize_t)w->n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
         if (k >= 0) w->n = (size_t)k;
     }
     uint8_t from = origin_of(in, begin, end);

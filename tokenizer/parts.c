@@ -17,14 +17,14 @@ static const struct pair pairs[] = {
     {"<think>", "</think>", PART_THINKING}, /* DeepSeek, Qwen, GLM, Kimi K2 Thinking, MiniMax */
     {"◁think▷", "◁/think▷", PART_THINKING}, /* Kimi */
     {"<seed:think>", "</seed:think>", PART_THINKING},
-    {"[THINK]", "[/THINK]", PART_THINKING}, /* Mistral */
+    {"[THINK]", "[/THINK]", PART_THINKING},     /* Mistral */
     {"<tool_call>", "</tool_call>", PART_TOOL}, /* Qwen, GLM, Hermes */
     {"<seed:tool_call>", "</seed:tool_call>", PART_TOOL},
     {"<minimax:tool_call>", "</minimax:tool_call>", PART_TOOL},
     {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", PART_TOOL}, /* Kimi K2 */
-    {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", PART_TOOL},         /* DeepSeek R1, V3, V3.1 */
-    {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", PART_TOOL}, /* V3.2 */
-    {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", PART_TOOL},         /* V4 */
+    {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", PART_TOOL},             /* DeepSeek R1, V3, V3.1 */
+    {"<｜DSML｜function_calls>", "</｜DSML｜function_calls>", PART_TOOL},      /* V3.2 */
+    {"<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", PART_TOOL},              /* V4 */
     {"[TOOL_CALLS]", NULL, PART_TOOL},
     {"<|python_tag|>", NULL, PART_TOOL}, /* Llama 3 */
     {"<|tool_call|>", "<|/tool_call|>", PART_TOOL},
@@ -91,7 +91,8 @@ void parts_close(struct parts **p) {
 /* ---- passing on: control tokens that mark nothing are not for the reader; inside tool markup they are */
 static int emit(struct parts *p, const char *s, const bool *special, size_t n, parts_fn fn, void *ctx) {
     for (size_t i = 0, run; i < n; i = run) {
-        for (run = i + 1; run < n && special[run] == special[i]; run++) {}
+        for (run = i + 1; run < n && special[run] == special[i]; run++) {
+        }
         if (special[i] && p->part != PART_TOOL) continue;
         const char *t = s + i;
         size_t k = run - i;

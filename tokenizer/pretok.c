@@ -236,8 +236,8 @@ static int load_whitespace(struct pretok *p, struct error *e) {
     struct charset word = {0}, other = {0};
     struct pre_step *step = add_step(p, PRE_SPLIT, e);
     int rc = ERR_MEMORY;
-    if (!step || charset_word(&word, WORD_RUST) || charset_union(&other, word.r, word.n) ||
-        charset_union(&other, unicode_space, unicode_space_n) || charset_invert(&other)) {
+    if (!step || charset_word(&word, WORD_RUST) || charset_union(&other, word.r, word.n) || charset_union(&other, unicode_space, unicode_space_n) ||
+        charset_invert(&other)) {
         charset_free(&word);
         charset_free(&other);
         return no_memory(e);

@@ -22,8 +22,7 @@ struct parse {
 };
 
 static int unknown(struct parse *p, const char *what) {
-    return error_set(p->e, ERR_MODEL, "regex \"%.*s\": %s at byte %zu", (int)(p->n < 200 ? p->n : 200), p->whole, what,
-                     (size_t)(p->at - p->whole));
+    return error_set(p->e, ERR_MODEL, "regex \"%.*s\": %s at byte %zu", (int)(p->n < 200 ? p->n : 200), p->whole, what, (size_t)(p->at - p->whole));
 }
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the pre-tokenizer's regex"); }
 static int put(struct parse *p, const char *s) { return buf_str(&p->re->source, s) ? no_memory(p->e) : 0; }
@@ -128,8 +127,7 @@ static int escape(struct parse *p, struct charset *s, bool *is_set, uint32_t *c)
         p->at++;
         bool not = k == 'P';
         const char *name = p->at + 1, *close;
-        if (p->at >= p->end || *p->at != '{' || !(close = memchr(name, '}', (size_t)(p->end - name))))
-            return unknown(p, "\\p without {name}");
+        if (p->at >= p->end || *p->at != '{' || !(close = memchr(name, '}', (size_t)(p->end - name)))) return unknown(p, "\\p without {name}");
         if (name < close && *name == '^') name++, not = !not ;
         rc = charset_property(&t, name, (size_t)(close - name));
         if (rc == ERR_USAGE) {
@@ -426,8 +424,7 @@ int alphabet_build(struct alphabet *a, struct error *e) {
         int k = 0;
         while (k < a->n_classes && classes[k] != sig) k++;
         if (k == a->n_classes) {
-            if (k == max_classes)
-                return error_set(e, ERR_MODEL, "regex: its classes cut the characters into more than %d kinds", max_classes);
+            if (k == max_classes) return error_set(e, ERR_MODEL, "regex: its classes cut the characters into more than %d kinds", max_classes);
             a->first[a->n_classes] = c;
             classes[a->n_classes++] = sig;
         }
@@ -546,10 +543,8 @@ void regex_run_close(struct regex_run *run) {
     *run = (struct regex_run){0};
 }
 
-int regex_match(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, size_t from, size_t *begin, size_t *end,
-                struct error *e) {
-    int rc = re->jit ? pcre2_jit_match(re->code, s, n, from, 0, run->data, run->context)
-                     : pcre2_match(re->code, s, n, from, 0, run->data, run->context);
+int regex_match(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, size_t from, size_t *begin, size_t *end, struct error *e) {
+    int rc = re->jit ? pcre2_jit_match(re->code, s, n, from, 0, run->data, run->context) : pcre2_match(re->code, s, n, from, 0, run->data, run->context);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
         char why[120];
@@ -563,8 +558,7 @@ int regex_match(const struct regex *re, struct regex_run *run, const uint8_t *s,
     return 1;
 }
 
-int regex_next(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, struct regex_walk *w, size_t *begin, size_t *end,
-               struct error *e) {
+int regex_next(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, struct regex_walk *w, size_t *begin, size_t *end, struct error *e) {
     while (w->from <= n) {
         int rc = regex_match(re, run, s, n, w->from, begin, end, e);
         if (rc <= 0) return rc;

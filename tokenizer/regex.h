@@ -44,13 +44,11 @@ struct regex_run { /* what one thread needs to match */
 int regex_run_open(struct regex_run *run, struct error *e);
 void regex_run_close(struct regex_run *run);
 /* First match in s[0..n) at or after from: 1 and its place, 0 none, ERR_RUNTIME on a limit. */
-int regex_match(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, size_t from, size_t *begin, size_t *end,
-                struct error *e);
+int regex_match(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, size_t from, size_t *begin, size_t *end, struct error *e);
 
 /* All matches one after the other, as the reference counts them: an empty one right after a match does not count. */
 struct regex_walk {
     size_t from, last;
     bool any;
 };
-int regex_next(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, struct regex_walk *w, size_t *begin, size_t *end,
-               struct error *e);
+int regex_next(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, struct regex_walk *w, size_t *begin, size_t *end, struct error *e);

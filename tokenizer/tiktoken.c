@@ -39,12 +39,7 @@ static int base64(const char *s, size_t n, char *out) {
     if (!n || n % 4) return -1;
     for (size_t i = 0; i < n; i++) {
         char c = s[i];
-        int v = c >= 'A' && c <= 'Z'   ? c - 'A'
-                : c >= 'a' && c <= 'z' ? c - 'a' + 26
-                : c >= '0' && c <= '9' ? c - '0' + 52
-                : c == '+'             ? 62
-                : c == '/'             ? 63
-                                       : -1;
+        int v = c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : c >= '0' && c <= '9' ? c - '0' + 52 : c == '+' ? 62 : c == '/' ? 63 : -1;
         if (c == '=' && i + 2 >= n && (i + 1 == n || s[n - 1] == '=')) break;
         if (v < 0) return -1;
         bits = bits << 6 | (uint32_t)v;
@@ -104,8 +99,7 @@ static int load_control(struct tokenizer *t, const struct json *config, struct e
                 if (kimi_control[k].offset == (int)i) name = kimi_control[k].name;
             n = strlen(name);
         }
-        if (added_id(t, name, n) >= 0)
-            return error_set(e, ERR_MODEL, "added_tokens_decoder: two control tokens are called %.*s", (int)(n < 80 ? n : 80), name);
+        if (added_id(t, name, n) >= 0) return error_set(e, ERR_MODEL, "added_tokens_decoder: two control tokens are called %.*s", (int)(n < 80 ? n : 80), name);
         int rc = add_control(t, first + i, name, n, e);
         if (rc) return rc;
     }
@@ -116,8 +110,8 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
     const struct json *class = json_get(config, "tokenizer_class");
     if (!json_is(class, "TikTokenTokenizer")) {
         bool named = class && class->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "%s: tokenizer_config.json must say what it is; unknown tokenizer_class %.*s", path,
-                         named ? (int)class->n : 4, named ? class->string : "none");
+        return error_set(e, ERR_MODEL, "%s: tokenizer_config.json must say what it is; unknown tokenizer_class %.*s", path, named ? (int)class->n : 4,
+                         named ? class->string : "none");
     }
     struct file_map map = {0};
     int rc = file_map(&map, path, e);

@@ -285,8 +285,7 @@ int tokenizer_encode_text(const struct tokenizer *t, const struct text *text, st
             encoder_give(x);
             return error_set(e, ERR_MEMORY, "no memory to tokenize %zu bytes", text->n);
         }
-        for (size_t i = 0, at = 0; i < text->n_spans; at += text->spans[i++].n)
-            memset(x->origin.data + at, text->spans[i].origin, text->spans[i].n);
+        for (size_t i = 0, at = 0; i < text->n_spans; at += text->spans[i++].n) memset(x->origin.data + at, text->spans[i].origin, text->spans[i].n);
         f.origin = (const uint8_t *)x->origin.data;
     }
     return encode(x, f, text->n_spans ? text->spans[0].origin : TEXT_VALUE, out, e);

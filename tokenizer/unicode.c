@@ -82,9 +82,7 @@ bool unicode_in(const struct range *r, size_t n, uint32_t c) {
     return lo < n && c >= r[lo].lo;
 }
 bool charset_has(const struct charset *s, uint32_t c) { return unicode_in(s->r, s->n, c); }
-bool charset_equal(const struct charset *a, const struct charset *b) {
-    return a->n == b->n && (!a->n || !memcmp(a->r, b->r, a->n * sizeof *a->r));
-}
+bool charset_equal(const struct charset *a, const struct charset *b) { return a->n == b->n && (!a->n || !memcmp(a->r, b->r, a->n * sizeof *a->r)); }
 void charset_free(struct charset *s) {
     mem_free(s->r);
     *s = (struct charset){0};
@@ -165,8 +163,7 @@ size_t utf8_put(uint32_t c, char out[4]) {
     if (c < 0x80) return out[0] = (char)c, 1;
     if (c < 0x800) return out[0] = (char)(0xC0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), 2;
     if (c < 0x10000) return out[0] = (char)(0xE0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63)), 3;
-    return out[0] = (char)(0xF0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63)), out[2] = (char)(0x80 | (c >> 6 & 63)),
-           out[3] = (char)(0x80 | (c & 63)), 4;
+    return out[0] = (char)(0xF0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63)), out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63)), 4;
 }
 
 size_t utf8_ascii(const char *s, size_t n) {

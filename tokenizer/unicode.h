@@ -64,6 +64,6 @@ extern const uint32_t unicode_runs[];
 extern const struct range unicode_han[], unicode_hiragana[], unicode_katakana[], unicode_hangul[], unicode_word_onig[], unicode_word_rust[],
     unicode_digits_more[], unicode_punctuation[], unicode_opaque[];
 extern const struct unicode_case unicode_lower[];
-extern const size_t unicode_runs_n, unicode_han_n, unicode_hiragana_n, unicode_katakana_n, unicode_hangul_n, unicode_word_onig_n,
-    unicode_word_rust_n, unicode_digits_more_n, unicode_punctuation_n, unicode_opaque_n, unicode_lower_n;
+extern const size_t unicode_runs_n, unicode_han_n, unicode_hiragana_n, unicode_katakana_n, unicode_hangul_n, unicode_word_onig_n, unicode_word_rust_n,
+    unicode_digits_more_n, unicode_punctuation_n, unicode_opaque_n, unicode_lower_n;
 bool unicode_in(const struct range *r, size_t n, uint32_t c);

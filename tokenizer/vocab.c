@@ -70,9 +70,7 @@ int64_t vocab_find_hashed(const struct vocab *v, uint64_t hash, const char *s, s
         if (is_piece(v, &v->slots[i], s, n, literal)) return (int64_t)v->slots[i].id1 - 1;
     return -1;
 }
-int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal) {
-    return vocab_find_hashed(v, vocab_hash(s, n), s, n, literal);
-}
+int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal) { return vocab_find_hashed(v, vocab_hash(s, n), s, n, literal); }
 
 static int put_pool(struct vocab *v, const char *s, size_t n) {
     if (v->used + n > UINT32_MAX || mem_grow(&v->pool, &v->cap, v->used + n, 1)) return ERR_MEMORY;

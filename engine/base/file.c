@@ -278,7 +278,8 @@ int file_out_open(struct file_out *o, const char *path, unsigned mode, struct er
         return rc;
     }
     if (beside) note_pending(NULL, o->tmp);
-    if (beside && there && fchmod(o->fd, st.st_mode & mode)) {} /* a file system without modes */
+    if (beside && there && fchmod(o->fd, st.st_mode & mode)) {
+    } /* a file system without modes */
     return 0;
 }
 

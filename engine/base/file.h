@@ -30,7 +30,7 @@ int file_read(const char *path, size_t max, char **data, size_t *size, struct er
  * whole: temporary beside it, fsync, rename, fsync of the directory; on error the old file stands and the temporary is
  * gone. Anything else (a FIFO, a device, a symbolic link) is written to where it is. */
 struct file_out {
-    int fd;          /* to be written with file_write_all; -1: closed */
+    int fd;           /* to be written with file_write_all; -1: closed */
     char *path, *tmp; /* owned; tmp NULL: written where it is */
 };
 /* mode: of a new file, before the umask; one that is replaced keeps of its own what mode allows. ERR_RUNTIME, ERR_MEMORY. */
@@ -43,8 +43,8 @@ void file_out_abandon(void);
 int file_write(const char *path, const void *data, size_t size, struct error *e);
 /* Writes to a descriptor until all is out; handles EINTR and short writes. Returns 0 or -errno. */
 int file_write_all(int fd, const void *data, size_t size);
-bool file_exists(const char *path); /* a readable regular file, or an embedded one */
-bool file_is_dir(const char *path); /* also true for "ember:" */
+bool file_exists(const char *path);                 /* a readable regular file, or an embedded one */
+bool file_is_dir(const char *path);                 /* also true for "ember:" */
 int file_mkdirs(const char *path, struct error *e); /* like mkdir -p, mode 0700 */
 /* dir + "/" + name into buf; ERR_USAGE when it does not fit. */
 int file_join(char *buf, size_t cap, const char *dir, const char *name, struct error *e);

@@ -318,9 +318,7 @@ int64_t json_int(const struct json *j, int64_t none) {
     if (j && j->type == JSON_FLOAT && fabs(j->number) < 9e15 && j->number == (double)(int64_t)j->number) return (int64_t)j->number;
     return none;
 }
-double json_num(const struct json *j, double none) {
-    return j && j->type == JSON_FLOAT ? j->number : j && j->type == JSON_INT ? (double)j->integer : none;
-}
+double json_num(const struct json *j, double none) { return j && j->type == JSON_FLOAT ? j->number : j && j->type == JSON_INT ? (double)j->integer : none; }
 char *json_strdup(const struct json *j) { return j && j->type == JSON_STRING ? mem_strndup(j->string, j->n) : NULL; }
 
 int json_quote(struct buf *b, const char *s, size_t n) {

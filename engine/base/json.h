@@ -16,7 +16,7 @@ struct json {
     uint32_t n; /* bytes of a string, items of an array, members of an object */
     union {
         bool boolean;
-        int64_t integer;  /* whole numbers that fit; the others are JSON_FLOAT */
+        int64_t integer; /* whole numbers that fit; the others are JSON_FLOAT */
         double number;
         const char *string;       /* not NUL-terminated */
         const struct json *items; /* array: n values; object: 2n, key (a string) then value */
@@ -33,11 +33,11 @@ int json_parse(struct arena *a, const char *text, size_t n, int flags, const cha
 const struct json *json_get(const struct json *j, const char *key);
 const struct json *json_at(const struct json *j, uint32_t i);
 const struct json *json_path(const struct json *j, const char *dotted); /* "a.b.c" */
-bool json_is(const struct json *j, const char *text);                  /* a string equal to text */
+bool json_is(const struct json *j, const char *text);                   /* a string equal to text */
 bool json_bool(const struct json *j, bool none);
-int64_t json_int(const struct json *j, int64_t none);                  /* whole floats count */
+int64_t json_int(const struct json *j, int64_t none); /* whole floats count */
 double json_num(const struct json *j, double none);
-char *json_strdup(const struct json *j);                                /* mem_alloc'd, NULL if no string */
+char *json_strdup(const struct json *j); /* mem_alloc'd, NULL if no string */
 /* Appends text as a JSON string, quotes included, ensure_ascii=False; for writers. Returns 0 or ERR_MEMORY. */
 struct buf;
 int json_quote(struct buf *b, const char *s, size_t n);

@@ -6,11 +6,11 @@ static const struct {
     const char *name;
     uint16_t block, bytes; /* elements and bytes of the smallest unit */
 } types[DT_COUNT] = {
-    [DT_NONE] = {"none", 1, 0},   [DT_F32] = {"F32", 1, 4},       [DT_BF16] = {"BF16", 1, 2},     [DT_F16] = {"F16", 1, 2},
-    [DT_E4M3] = {"F8_E4M3", 1, 1}, [DT_E8M0] = {"F8_E8M0", 1, 1}, [DT_E2M1] = {"F4_E2M1", 2, 1},  [DT_I8] = {"I8", 1, 1},
-    [DT_U8] = {"U8", 1, 1},       [DT_I16] = {"I16", 1, 2},       [DT_I32] = {"I32", 1, 4},       [DT_I64] = {"I64", 1, 8},
-    [DT_BOOL] = {"BOOL", 1, 1},   [DT_F64] = {"F64", 1, 8},       [DT_E5M2] = {"F8_E5M2", 1, 1},  [DT_Q8_G128] = {"Q8_G128", 1, 1},
-    [DT_Q4_G128] = {"Q4_G128", 2, 1}, [DT_Q8_0] = {"Q8_0", 32, 34}, [DT_Q4_K] = {"Q4_K", 256, 144}, [DT_Q6_K] = {"Q6_K", 256, 210},
+    [DT_NONE] = {"none", 1, 0},       [DT_F32] = {"F32", 1, 4},      [DT_BF16] = {"BF16", 1, 2},     [DT_F16] = {"F16", 1, 2},
+    [DT_E4M3] = {"F8_E4M3", 1, 1},    [DT_E8M0] = {"F8_E8M0", 1, 1}, [DT_E2M1] = {"F4_E2M1", 2, 1},  [DT_I8] = {"I8", 1, 1},
+    [DT_U8] = {"U8", 1, 1},           [DT_I16] = {"I16", 1, 2},      [DT_I32] = {"I32", 1, 4},       [DT_I64] = {"I64", 1, 8},
+    [DT_BOOL] = {"BOOL", 1, 1},       [DT_F64] = {"F64", 1, 8},      [DT_E5M2] = {"F8_E5M2", 1, 1},  [DT_Q8_G128] = {"Q8_G128", 1, 1},
+    [DT_Q4_G128] = {"Q4_G128", 2, 1}, [DT_Q8_0] = {"Q8_0", 32, 34},  [DT_Q4_K] = {"Q4_K", 256, 144}, [DT_Q6_K] = {"Q6_K", 256, 210},
 };
 
 size_t dtype_bytes(enum dtype t, size_t n) { return (n + types[t].block - 1) / types[t].block * types[t].bytes; }
@@ -79,14 +79,23 @@ float mat_at(const struct mat *m, int32_t r, int32_t c) {
     uint16_t h;
     switch (m->dtype) {
     case DT_F32: memcpy(&v, p + 4 * (size_t)c, 4); break;
-    case DT_BF16: memcpy(&h, p + 2 * (size_t)c, 2); v = bf16_to_f32(h); break;
-    case DT_F16: memcpy(&h, p + 2 * (size_t)c, 2); v = f16_to_f32(h); break;
+    case DT_BF16:
+        memcpy(&h, p + 2 * (size_t)c, 2);
+        v = bf16_to_f32(h);
+        break;
+    case DT_F16:
+        memcpy(&h, p + 2 * (size_t)c, 2);
+        v = f16_to_f32(h);
+        break;
     case DT_E4M3: v = e4m3_to_f32(p[c]); break;
     case DT_E2M1: v = e2m1_to_f32((uint8_t)(p[c / 2] >> (c % 2 * 4))); break;
     case DT_I8:
     case DT_Q8_G128: v = (float)(int8_t)p[c]; break;
     case DT_Q4_G128: v = (float)((p[c / 2] >> (c % 2 * 4) & 15) - 8); break;
-    case DT_Q8_0: memcpy(&h, p + c / 32 * 34, 2); v = f16_to_f32(h) * (float)(int8_t)p[c / 32 * 34 + 2 + c % 32]; break;
+    case DT_Q8_0:
+        memcpy(&h, p + c / 32 * 34, 2);
+        v = f16_to_f32(h) * (float)(int8_t)p[c / 32 * 34 + 2 + c % 32];
+        break;
     case DT_Q4_K: v = q4_k_at(p + c / 256 * 144, c % 256); break;
     case DT_Q6_K: v = q6_k_at(p + c / 256 * 210, c % 256); break;
     }

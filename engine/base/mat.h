@@ -5,14 +5,25 @@
 
 enum dtype {
     DT_NONE,
-    DT_F32, DT_BF16, DT_F16,
-    DT_E4M3,  /* FP8 */
-    DT_E8M0,  /* power-of-two scales */
-    DT_E2M1,  /* FP4, two to a byte, even column in the low nibble */
-    DT_I8, DT_U8, DT_I16, DT_I32, DT_I64, DT_BOOL, DT_F64, DT_E5M2,
+    DT_F32,
+    DT_BF16,
+    DT_F16,
+    DT_E4M3, /* FP8 */
+    DT_E8M0, /* power-of-two scales */
+    DT_E2M1, /* FP4, two to a byte, even column in the low nibble */
+    DT_I8,
+    DT_U8,
+    DT_I16,
+    DT_I32,
+    DT_I64,
+    DT_BOOL,
+    DT_F64,
+    DT_E5M2,
     DT_Q8_G128, /* int8, one f32 scale for 128 columns (block_cols 128) */
     DT_Q4_G128, /* int4 symmetric, offset 8, two to a byte, one f32 scale for 128 columns */
-    DT_Q8_0, DT_Q4_K, DT_Q6_K, /* GGUF blocks: scales inside the data */
+    DT_Q8_0,
+    DT_Q4_K,
+    DT_Q6_K, /* GGUF blocks: scales inside the data */
     DT_COUNT
 };
 /* Bytes of n consecutive elements that begin on a block boundary. */
@@ -25,10 +36,10 @@ const char *dtype_name(enum dtype t); /* as safetensors spells it, or GGUF */
 struct mat {
     const void *data;
     const void *scale;
-    size_t stride;        /* bytes from row to row */
+    size_t stride; /* bytes from row to row */
     int32_t rows, cols;
     int32_t block_rows, block_cols;
-    int32_t scale_stride; /* scales in a row of blocks */
+    int32_t scale_stride;   /* scales in a row of blocks */
     int32_t row0, row_step; /* a view into a fused tensor keeps that tensor's scale blocks; row_step 1 else */
     uint8_t dtype, scale_dtype;
 };

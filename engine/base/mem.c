@@ -1,8 +1,8 @@
 #include "engine/base/mem.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,12 +4,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *mem_alloc(size_t size);             /* uninitialised; 16-byte aligned; size 0 gives a valid pointer */
-void *mem_calloc(size_t n, size_t size);  /* zeroed; NULL when n * size overflows */
-void *mem_realloc(void *p, size_t size);  /* p stays valid on failure */
+void *mem_alloc(size_t size);            /* uninitialised; 16-byte aligned; size 0 gives a valid pointer */
+void *mem_calloc(size_t n, size_t size); /* zeroed; NULL when n * size overflows */
+void *mem_realloc(void *p, size_t size); /* p stays valid on failure */
 /* Grows an array to hold at least `need` items, doubling. Returns 0 or ERR_MEMORY with *p and *cap untouched. */
 int mem_grow(void *p, size_t *cap, size_t need, size_t item); /* p: address of the array pointer */
-void *mem_aligned(size_t align, size_t size); /* align a power of two >= 16; freed by mem_free */
+void *mem_aligned(size_t align, size_t size);                 /* align a power of two >= 16; freed by mem_free */
 void mem_free(void *p);
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
@@ -26,11 +26,11 @@ size_t mem_total(void);
 /* Arena: many small things that die together. Not thread-safe. Zero-initialised is valid and empty. */
 struct arena {
     struct arena_chunk *head;
-    size_t used, size; /* of the head chunk */
+    size_t used, size;   /* of the head chunk */
     size_t total, limit; /* bytes taken from mem_alloc; limit 0 = none */
 };
 void *arena_alloc(struct arena *a, size_t size); /* 16-byte aligned, uninitialised */
 void *arena_calloc(struct arena *a, size_t n, size_t size);
 char *arena_strndup(struct arena *a, const char *s, size_t n); /* NUL-terminated copy */
-void arena_reset(struct arena *a); /* forgets the contents, keeps the newest chunk */
+void arena_reset(struct arena *a);                             /* forgets the contents, keeps the newest chunk */
 void arena_free(struct arena *a);

@@ -143,7 +143,7 @@ struct op_route {
     float scale;
 };
 
-struct expert { /* one SwiGLU feed-forward: down(silu(gate x) * up x) */
+struct expert {          /* one SwiGLU feed-forward: down(silu(gate x) * up x) */
     struct mat gate, up; /* [inter, hidden] */
     struct mat down;     /* [hidden, inter] */
 };
@@ -160,22 +160,29 @@ struct expert_shards {
  * token with nothing else gets the shared expert alone, or stays as it is. Any other id outside [0, n_experts), or a chosen expert
  * whose gate.data is NULL, is an ERR_RUNTIME. Tokens are grouped by expert. */
 struct op_experts {
-    float *y;       /* [n, hidden] */
-    const float *x; /* [n, hidden] */
-    const int32_t *ids;           /* [n, topk], -1: left out */
-    const float *weights;         /* [n, topk]; ids NULL: no routed experts (a dense FFN is one shared expert) */
-    const struct expert *experts; /* [n_experts] */
-    const struct expert *shared;  /* NULL: none */
-    const float *shared_weight;   /* [n] or NULL */
+    float *y;                           /* [n, hidden] */
+    const float *x;                     /* [n, hidden] */
+    const int32_t *ids;                 /* [n, topk], -1: left out */
+    const float *weights;               /* [n, topk]; ids NULL: no routed experts (a dense FFN is one shared expert) */
+    const struct expert *experts;       /* [n_experts] */
+    const struct expert *shared;        /* NULL: none */
+    const float *shared_weight;         /* [n] or NULL */
     const struct expert_shards *shards; /* NULL: whole. Else it is what is computed; the CPU alone takes it */
-    const uint8_t *late;          /* NULL, or [n_experts]: not 0 where the weights are still being read: begun last */
+    const uint8_t *late;                /* NULL, or [n_experts]: not 0 where the weights are still being read: begun last */
     int n, topk, n_experts, hidden;
     float share; /* of the choices, those computed here, as far as is known beforehand; 0: all. What a cost model goes by */
 };
 
 /* Element-wise, m numbers in a row, n rows */
-struct op_add { float *y; const float *x; int n, m; };                          /* y += x */
-struct op_sigmoid { float *x; int n, m; };                                     /* x = 1 / (1 + exp(-x)) */
+struct op_add {
+    float *y;
+    const float *x;
+    int n, m;
+}; /* y += x */
+struct op_sigmoid {
+    float *x;
+    int n, m;
+}; /* x = 1 / (1 + exp(-x)) */
 
 /* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d], d < dim; head_ldx 0 repeats one head for all. No overlap. */
 struct op_copy {

@@ -23,8 +23,15 @@ int attention_pieces(struct exec *x, struct work *w, struct op_attention *o, int
         a.q += row * (size_t)o->ldq, a.q_pos0 += at;
         a.out = w->part, a.ldo = width, a.lse = w->part_lse;
         TRY(x->ops->attention(x, &a));
-        TRY(x->ops->merge(x, &(struct op_merge){.out = o->out + row * (size_t)o->ldo, .lse = lse + row * (size_t)o->n_heads, .out2 = w->part, .lse2 = w->part_lse,
-                                                .n = a.n, .heads = o->n_heads, .dim = o->v_dim, .ldo = o->ldo, .ldo2 = width}));
+        TRY(x->ops->merge(x, &(struct op_merge){.out = o->out + row * (size_t)o->ldo,
+                                                .lse = lse + row * (size_t)o->n_heads,
+                                                .out2 = w->part,
+                                                .lse2 = w->part_lse,
+                                                .n = a.n,
+                                                .heads = o->n_heads,
+                                                .dim = o->v_dim,
+                                                .ldo = o->ldo,
+                                                .ldo2 = width}));
     }
     return 0;
 }

@@ -3,7 +3,7 @@
 #include "engine/layer/block.h"
 
 struct attention {
-    const char *name; /* as --inspect says it */
+    const char *name;                                             /* as --inspect says it */
     int (*cache)(const struct config *c, struct cache_desc *out); /* what a layer keeps of a token; returns how many planes */
     /* From w->xn: keys and values of all rows into their spans' caches; queries into w->q. From these: a span's rows of w->att. */
     int (*kv)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
@@ -14,9 +14,9 @@ struct attention {
 extern const struct attention attention_gqa, attention_mla;
 const struct attention *attention_of(const struct config *c, int layer);
 
-#define TRY(call)            \
-    do {                     \
-        int rc_ = (call);    \
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
         if (rc_) return rc_; \
     } while (0)
 

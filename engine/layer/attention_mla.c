@@ -20,18 +20,54 @@ static int absorbed(struct exec *x, const struct config *c, const struct layer *
     const float *q = w->q + (size_t)s->row * (size_t)(heads * dim);
     float *out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim);
     struct kv_plane plane = attention_plane(s->k[layer], keys.first);
-    struct op_attention o = {.out = w->oc, .q = w->qc, .k = plane, .v = plane, .n = s->n, .n_heads = heads, .v_dim = c->kv_lora, .ldq = heads * latent,
-        .ldo = heads * c->kv_lora, .q_pos0 = s->pos, .k_pos0 = keys.first, .n_keys = keys.n, .window = c->layer[layer].window, .scale = c->attn_scale};
+    struct op_attention o = {.out = w->oc,
+                             .q = w->qc,
+                             .k = plane,
+                             .v = plane,
+                             .n = s->n,
+                             .n_heads = heads,
+                             .v_dim = c->kv_lora,
+                             .ldq = heads * latent,
+                             .ldo = heads * c->kv_lora,
+                             .q_pos0 = s->pos,
+                             .k_pos0 = keys.first,
+                             .n_keys = keys.n,
+                             .window = c->layer[layer].window,
+                             .scale = c->attn_scale};
     if (keys.piece & PIECE_FIRST) {
-        TRY(x->ops->linear(x, &(struct op_linear){.y = w->qc, .x = q, .w = mat_rows(y->kv_b, 0, c->qk_nope), .n = s->n, .ldx = heads * dim, .ldy = heads * latent,
-                                                  .transposed = true, .batch = heads, .batch_rows = rows, .batch_x = dim, .batch_y = latent}));
-        TRY(x->ops->copy(x, &(struct op_copy){.y = w->qc + c->kv_lora, .x = q + c->qk_nope, .n = s->n, .heads = heads, .dim = c->qk_rope, .ldx = heads * dim,
-                                              .ldy = heads * latent, .head_ldx = dim, .head_ldy = latent}));
+        TRY(x->ops->linear(x, &(struct op_linear){.y = w->qc,
+                                                  .x = q,
+                                                  .w = mat_rows(y->kv_b, 0, c->qk_nope),
+                                                  .n = s->n,
+                                                  .ldx = heads * dim,
+                                                  .ldy = heads * latent,
+                                                  .transposed = true,
+                                                  .batch = heads,
+                                                  .batch_rows = rows,
+                                                  .batch_x = dim,
+                                                  .batch_y = latent}));
+        TRY(x->ops->copy(x, &(struct op_copy){.y = w->qc + c->kv_lora,
+                                              .x = q + c->qk_nope,
+                                              .n = s->n,
+                                              .heads = heads,
+                                              .dim = c->qk_rope,
+                                              .ldx = heads * dim,
+                                              .ldy = heads * latent,
+                                              .head_ldx = dim,
+                                              .head_ldy = latent}));
     }
     TRY(attention_pieces(x, w, &o, keys.piece, w->lse));
     if (!(keys.piece & PIECE_LAST)) return 0;
-    return x->ops->linear(x, &(struct op_linear){.y = out, .x = w->oc, .w = mat_rows(y->kv_b, c->qk_nope, rows), .n = s->n, .ldx = heads * c->kv_lora,
-                                                 .ldy = heads * c->v_dim, .batch = heads, .batch_rows = rows, .batch_x = c->kv_lora, .batch_y = c->v_dim});
+    return x->ops->linear(x, &(struct op_linear){.y = out,
+                                                 .x = w->oc,
+                                                 .w = mat_rows(y->kv_b, c->qk_nope, rows),
+                                                 .n = s->n,
+                                                 .ldx = heads * c->kv_lora,
+                                                 .ldy = heads * c->v_dim,
+                                                 .batch = heads,
+                                                 .batch_rows = rows,
+                                                 .batch_x = c->kv_lora,
+                                                 .batch_y = c->v_dim});
 }
 
 static float *grown(struct work *w, float **p, size_t *have, size_t need) {
@@ -65,18 +101,41 @@ static int expanded(struct exec *x, const struct config *c, const struct layer *
     for (int h = 0; h < heads; h += group) {
         int g = heads - h < group ? heads - h : group;
         float *k = w->ek, *v = w->ek + (size_t)keys.n * (size_t)(g * dim);
-        struct op_linear part = {.y = k, .x = w->latent, .w = mat_rows(y->kv_b, h * rows, h * rows + c->qk_nope), .n = keys.n, .ldx = latent, .ldy = g * dim,
-                                 .batch = g, .batch_rows = rows, .batch_y = dim};
+        struct op_linear part = {.y = k,
+                                 .x = w->latent,
+                                 .w = mat_rows(y->kv_b, h * rows, h * rows + c->qk_nope),
+                                 .n = keys.n,
+                                 .ldx = latent,
+                                 .ldy = g * dim,
+                                 .batch = g,
+                                 .batch_rows = rows,
+                                 .batch_y = dim};
         TRY(x->ops->linear(x, &part));
         part.y = v, part.w = mat_rows(y->kv_b, h * rows + c->qk_nope, (h + 1) * rows), part.ldy = g * c->v_dim, part.batch_y = c->v_dim;
         TRY(x->ops->linear(x, &part));
-        TRY(x->ops->copy(x, &(struct op_copy){.y = k + c->qk_nope, .x = w->latent + c->kv_lora, .n = keys.n, .heads = g, .dim = c->qk_rope, .ldx = latent,
-                                              .ldy = g * dim, .head_ldx = 0, .head_ldy = dim}));
+        TRY(x->ops->copy(x, &(struct op_copy){.y = k + c->qk_nope,
+                                              .x = w->latent + c->kv_lora,
+                                              .n = keys.n,
+                                              .heads = g,
+                                              .dim = c->qk_rope,
+                                              .ldx = latent,
+                                              .ldy = g * dim,
+                                              .head_ldx = 0,
+                                              .head_ldy = dim}));
         struct op_attention o = {.out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim) + (size_t)(h * c->v_dim),
-            .q = w->q + (size_t)s->row * (size_t)(heads * dim) + (size_t)(h * dim),
-            .k = {.data = k, .heads = g, .dim = dim, .dtype = DT_F32}, .v = {.data = v, .heads = g, .dim = c->v_dim, .dtype = DT_F32},
-            .n = s->n, .n_heads = g, .v_dim = c->v_dim, .ldq = heads * dim, .ldo = heads * c->v_dim, .q_pos0 = s->pos, .k_pos0 = keys.first, .n_keys = keys.n,
-            .window = c->layer[layer].window, .scale = c->attn_scale};
+                                 .q = w->q + (size_t)s->row * (size_t)(heads * dim) + (size_t)(h * dim),
+                                 .k = {.data = k, .heads = g, .dim = dim, .dtype = DT_F32},
+                                 .v = {.data = v, .heads = g, .dim = c->v_dim, .dtype = DT_F32},
+                                 .n = s->n,
+                                 .n_heads = g,
+                                 .v_dim = c->v_dim,
+                                 .ldq = heads * dim,
+                                 .ldo = heads * c->v_dim,
+                                 .q_pos0 = s->pos,
+                                 .k_pos0 = keys.first,
+                                 .n_keys = keys.n,
+                                 .window = c->layer[layer].window,
+                                 .scale = c->attn_scale};
         TRY(attention_pieces(x, w, &o, keys.piece, w->lse ? w->lse + (size_t)h * (size_t)s->n : NULL));
     }
     return 0;
@@ -86,11 +145,19 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
     int latent = c->kv_lora + c->qk_rope;
     TRY(block_linear(x, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
     TRY(block_norm(x, w->kv, latent, w->kv, latent, y->kv_a_norm, n, c->kv_lora, c->norm_eps, 0, NULL));
-    TRY(x->ops->rope(x, &(struct op_rope){.x = w->kv + c->kv_lora, .cos = w->cos, .sin = w->sin, .n = n, .heads = 1, .ld = latent, .head_ld = latent,
-                                          .half = c->rope.dim / 2, .interleaved = c->rope.interleaved}));
+    TRY(x->ops->rope(x, &(struct op_rope){.x = w->kv + c->kv_lora,
+                                          .cos = w->cos,
+                                          .sin = w->sin,
+                                          .n = n,
+                                          .heads = 1,
+                                          .ld = latent,
+                                          .head_ld = latent,
+                                          .half = c->rope.dim / 2,
+                                          .interleaved = c->rope.interleaved}));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->k[layer], .x = w->kv + (size_t)s->row * (size_t)latent, .row0 = s->pos, .n = s->n, .ldx = latent}));
+        TRY(x->ops->kv_store(
+            x, &(struct op_kv_store){.plane = s->k[layer], .x = w->kv + (size_t)s->row * (size_t)latent, .row0 = s->pos, .n = s->n, .ldx = latent}));
     }
     return 0;
 }
@@ -102,8 +169,15 @@ static int query(struct exec *x, const struct config *c, const struct layer *y, 
         TRY(block_norm(x, w->low, c->q_lora, w->low, c->q_lora, y->q_a_norm, n, c->q_lora, c->norm_eps, 0, NULL));
         TRY(block_linear(x, w->q, qd, w->low, c->q_lora, y->q_b, NULL, n, false));
     } else TRY(block_linear(x, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
-    return x->ops->rope(x, &(struct op_rope){.x = w->q + c->qk_nope, .cos = w->cos, .sin = w->sin, .n = n, .heads = c->n_heads, .ld = qd, .head_ld = c->head_dim,
-                                             .half = c->rope.dim / 2, .interleaved = c->rope.interleaved});
+    return x->ops->rope(x, &(struct op_rope){.x = w->q + c->qk_nope,
+                                             .cos = w->cos,
+                                             .sin = w->sin,
+                                             .n = n,
+                                             .heads = c->n_heads,
+                                             .ld = qd,
+                                             .head_ld = c->head_dim,
+                                             .half = c->rope.dim / 2,
+                                             .interleaved = c->rope.interleaved});
 }
 static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
     return (block_expands(c, s->n) ? expanded : absorbed)(x, c, y, layer, w, s, keys);

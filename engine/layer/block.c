@@ -5,13 +5,14 @@ int block_embed(struct exec *x, const struct weights *m, struct work *w, int n) 
 }
 
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n) {
-    return x->ops->rope_table(x, &(struct op_rope_table){.cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n,
-                                                         .half = c->rope.dim / 2, .mscale = mscale});
+    return x->ops->rope_table(
+        x, &(struct op_rope_table){.cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n, .half = c->rope.dim / 2, .mscale = mscale});
 }
 
 int block_norm(struct exec *x, float *out, int ldo, const float *in, int ldx, const float *weight, int rows, int dim, float eps, int tag, _Atomic int *bad) {
-    return x->ops->norm(x, &(struct op_norm){.out = out, .x = in, .w = weight, .rows = rows, .dim = dim, .ldx = ldx, .ldo = ldo, .eps = eps,
-                                             .w_dtype = DT_F32, .tag = tag, .bad = bad});
+    return x->ops->norm(
+        x, &(struct op_norm){
+               .out = out, .x = in, .w = weight, .rows = rows, .dim = dim, .ldx = ldx, .ldo = ldo, .eps = eps, .w_dtype = DT_F32, .tag = tag, .bad = bad});
 }
 
 int block_linear(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate) {
@@ -46,8 +47,7 @@ int block_output(struct exec *x, const struct config *c, const struct layer *y, 
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));
     TRY(block_query(x, c, y, layer, w, n));
-    for (int i = 0; i < n_spans; i++)
-        TRY(block_attend(x, c, y, layer, w, &spans[i], (struct block_keys){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
+    for (int i = 0; i < n_spans; i++) TRY(block_attend(x, c, y, layer, w, &spans[i], (struct block_keys){.n = spans[i].pos + spans[i].n, .piece = PIECE_ALL}));
     return block_output(x, c, y, w, n);
 }
 
@@ -57,9 +57,19 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
     TRY(block_norm(x, w->xn, c->hidden, w->x, c->hidden, y->ffn_norm, n, c->hidden, c->norm_eps, 2 * layer + 1, w->bad));
     if (!c->layer[layer].moe) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = w->router, .x = w->xn, .w = y->router, .n = n, .ldx = c->hidden, .ldy = c->n_experts, .exact = true}));
-    TRY(x->ops->route(x, &(struct op_route){.ids = w->ids, .weights = w->weights, .logits = w->router, .bias = y->router_bias, .n = n,
-                                            .n_experts = c->n_experts, .topk = c->topk, .n_group = c->n_group, .topk_group = c->topk_group,
-                                            .score = c->score, .group_top2 = c->group_top2, .norm = c->norm_topk, .scale = c->routed_scale}));
+    TRY(x->ops->route(x, &(struct op_route){.ids = w->ids,
+                                            .weights = w->weights,
+                                            .logits = w->router,
+                                            .bias = y->router_bias,
+                                            .n = n,
+                                            .n_experts = c->n_experts,
+                                            .topk = c->topk,
+                                            .n_group = c->n_group,
+                                            .topk_group = c->topk_group,
+                                            .score = c->score,
+                                            .group_top2 = c->group_top2,
+                                            .norm = c->norm_topk,
+                                            .scale = c->routed_scale}));
     if (!c->shared_gate) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = w->shared_weight, .x = w->xn, .w = y->shared_gate, .n = n, .ldx = c->hidden, .ldy = 1, .exact = true}));
     return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
@@ -69,7 +79,8 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     bool moe = c->layer[layer].moe, routed = moe && parts & PART_ROUTED;
     struct op_experts o = {.y = out, .x = w->xn, .shards = y->shards, .n = n, .hidden = c->hidden};
     struct expert_shards shared;
-    if (routed) o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.share = w->share, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
+    if (routed)
+        o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.share = w->share, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && c->shared_gate) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without the routed ones the shared one's shards are the first */

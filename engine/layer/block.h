@@ -14,36 +14,35 @@ struct span {
 /* Workspace for up to `rows` tokens. All pointers are the executor's memory. */
 struct work {
     int rows;
-    float *x;             /* [rows, hidden] the residual stream */
-    float *xn;            /* [rows, hidden] normed */
-    float *q;             /* [rows, n_heads * head_dim] */
-    float *kv;            /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
-    float *low;           /* [rows, q_lora] */
-    float *qc;            /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
-    float *oc;            /* [absorb_rows, n_heads * kv_lora] */
-    float *att;           /* [rows, n_heads * v_dim] */
-    float *latent, *ek;   /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
+    float *x;           /* [rows, hidden] the residual stream */
+    float *xn;          /* [rows, hidden] normed */
+    float *q;           /* [rows, n_heads * head_dim] */
+    float *kv;          /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
+    float *low;         /* [rows, q_lora] */
+    float *qc;          /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
+    float *oc;          /* [absorb_rows, n_heads * kv_lora] */
+    float *att;         /* [rows, n_heads * v_dim] */
+    float *latent, *ek; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
     float *lse, *part, *part_lse; /* attention in pieces: [rows, n_heads], a piece's own result, its lse [rows, n_heads]; the caller's, NULL without */
     size_t part_floats;
-    float *router;        /* [rows, n_experts] */
-    int32_t *ids;         /* [rows, topk] */
-    float *weights;       /* [rows, topk] */
-    float *shared_weight; /* [rows] */
-    const uint8_t *late;  /* [n_experts] or NULL: as op_experts says; not owned */
-    float share;          /* as op_experts says */
-    float *cos, *sin;     /* [rows, rope.dim / 2] */
+    float *router;         /* [rows, n_experts] */
+    int32_t *ids;          /* [rows, topk] */
+    float *weights;        /* [rows, topk] */
+    float *shared_weight;  /* [rows] */
+    const uint8_t *late;   /* [n_experts] or NULL: as op_experts says; not owned */
+    float share;           /* as op_experts says */
+    float *cos, *sin;      /* [rows, rope.dim / 2] */
     int32_t *pos, *tokens; /* [rows] */
     float *inv_freq;
-    _Atomic int *bad;     /* first place where something was not finite: 2 * layer before its attention, + 1 before its FFN */
+    _Atomic int *bad;                       /* first place where something was not finite: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* of the executor's memory; NULL: none left */
     void (*release)(void *ctx, void *p);
     void *ctx;
 };
 
 /* Takes memory through alloc/release (host: NULL, NULL, NULL). */
-int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx,
-              struct error *e);
+int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx, struct error *e);
 void work_close(struct work *w);
 size_t work_bytes(const struct config *c, int rows); /* what work_open takes */
 

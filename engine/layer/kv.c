@@ -26,7 +26,9 @@ static size_t lay(struct kv *kv, const struct config *c, enum dtype dtype, uint8
         for (int k = 0; k < n; k++) {
             size_t rows = (size_t)kv->capacity * (size_t)d[k].heads, data = page_up(rows * dtype_bytes(dtype, (size_t)d[k].dim));
             size_t scale = dtype == DT_E4M3 ? page_up(rows * sizeof(float)) : 0;
-            if (base) kv->v[i] = (struct kv_plane){.data = base + at, .scale = scale ? (float *)(base + at + data) : NULL, .heads = d[k].heads, .dim = d[k].dim, .dtype = (uint8_t)dtype};
+            if (base)
+                kv->v[i] = (struct kv_plane){
+                    .data = base + at, .scale = scale ? (float *)(base + at + data) : NULL, .heads = d[k].heads, .dim = d[k].dim, .dtype = (uint8_t)dtype};
             if (base && !k) kv->k[i] = kv->v[i];
             at += data + scale;
         }

@@ -10,7 +10,7 @@ struct cache_desc {
 };
 enum { CACHE_PLANES = 2 };
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns how many */
-size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype); /* of a token in one layer, scales included */
+size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);              /* of a token in one layer, scales included */
 
 struct kv {
     struct kv_plane *k, *v; /* [n_layers]; one plane: v[i] is k[i] */

@@ -48,8 +48,7 @@ size_t work_bytes(const struct config *c, int rows) {
     return sum;
 }
 
-int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx,
-              struct error *e) {
+int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx, struct error *e) {
     *w = (struct work){.rows = rows, .alloc = alloc ? alloc : host_alloc, .release = release ? release : host_release, .ctx = ctx};
     struct part p[max_parts];
     int n = parts(w, c, rows, p);
@@ -62,8 +61,8 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 }
 
 void work_close(struct work *w) {
-    void *all[] = {w->x,  w->xn, w->q,   w->kv,     w->low, w->qc,      w->oc,            w->att, w->latent, w->ek,
-                   w->router, w->ids, w->weights, w->shared_weight, w->cos, w->sin, w->pos, w->tokens, w->inv_freq, w->bad};
+    void *all[] = {w->x,   w->xn,  w->q,   w->kv,     w->low,      w->qc, w->oc, w->att, w->latent, w->ek, w->router, w->ids, w->weights, w->shared_weight,
+                   w->cos, w->sin, w->pos, w->tokens, w->inv_freq, w->bad};
     for (size_t i = 0; i < sizeof all / sizeof *all && w->release; i++)
         if (all[i]) w->release(w->ctx, all[i]);
     *w = (struct work){0};

@@ -4,11 +4,7 @@
 #include <string.h>
 
 static const struct arch *const table[] = {
-    &arch_deepseek_v3,
-    &arch_deepseek_v2,
-    &arch_qwen3_moe,
-    &arch_mixtral,
-    &arch_qwen2_moe,
+    &arch_deepseek_v3, &arch_deepseek_v2, &arch_qwen3_moe, &arch_mixtral, &arch_qwen2_moe,
 };
 
 const struct arch *arch_find(const struct json *model_type) {

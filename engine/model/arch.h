@@ -7,9 +7,9 @@
 struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;
-    const char *q, *k, *v, *o, *q_norm, *k_norm;                       /* GQA; q and o also MLA */
-    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;        /* MLA */
-    const char *router, *router_bias;                                  /* router_bias is a whole name */
+    const char *q, *k, *v, *o, *q_norm, *k_norm;                /* GQA; q and o also MLA */
+    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b; /* MLA */
+    const char *router, *router_bias;                           /* router_bias is a whole name */
     const char *expert_gate, *expert_up, *expert_down;
     const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate; /* shared_gate: [1, hidden] */
     const char *dense_gate, *dense_up, *dense_down;

@@ -151,16 +151,72 @@ void config_sparse_step(struct config_reader *r, struct config *c) {
 
 /* Keys that describe training, storage or other programs, and change nothing in a forward pass. */
 static const char *const harmless[] = {
-    "architectures", "attention_dropout", "auto_map", "aux_loss_alpha", "bad_words_ids", "begin_suppress_tokens", "chunk_size_feed_forward",
-    "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "ep_size",
-    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout",
-    "hidden_dropout_prob", "id2label", "initializer_range", "keep_prefix", "label2id", "language", "length_penalty", "library_name",
-    "max_length", "min_length", "name_or_path", "no_repeat_ngram_size", "num_beam_groups",
-    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_router_logits",
-    "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "quantization_config", "remove_invalid_values",
-    "repetition_penalty", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "sep_token_id",
-    "seq_aux", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tokenizer_class",
-    "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "use_bfloat16", "use_cache", "use_mrope", NULL,
+    "architectures",
+    "attention_dropout",
+    "auto_map",
+    "aux_loss_alpha",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "ep_size",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "hidden_dropout",
+    "hidden_dropout_prob",
+    "id2label",
+    "initializer_range",
+    "keep_prefix",
+    "label2id",
+    "language",
+    "length_penalty",
+    "library_name",
+    "max_length",
+    "min_length",
+    "name_or_path",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "quantization_config",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "sep_token_id",
+    "seq_aux",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "typical_p",
+    "use_bfloat16",
+    "use_cache",
+    "use_mrope",
+    NULL,
 };
 
 static bool inactive(const struct json *v) {
@@ -183,9 +239,7 @@ static void refuse_unknown(struct config_reader *r, const struct config *c, bool
         if (known) continue;
         int n = (int)(k->n < 80 ? k->n : 80);
         if (force) log_say(LOG_WARN, "%s: '%.*s' is unknown to hearth and ignored", r->what, n, k->string);
-        else
-            config_fail(r, "'%.*s' is unknown to hearth for the family %s and may change the computation; --force ignores it", n, k->string,
-                        c->model_type);
+        else config_fail(r, "'%.*s' is unknown to hearth for the family %s and may change the computation; --force ignores it", n, k->string, c->model_type);
     }
 }
 
@@ -204,7 +258,8 @@ static void read_quantization(struct config_reader *r, struct config *c) {
     const struct json *block = config_get(&in, "weight_block_size");
     if (block) {
         int64_t a = json_int(json_at(block, 0), 0), b = json_int(json_at(block, 1), 0);
-        if (block->n != 2 || a < 1 || b < 1 || a > 4096 || b > 4096) config_fail(&in, "'quantization_config.weight_block_size' must be two numbers of 1 to 4096");
+        if (block->n != 2 || a < 1 || b < 1 || a > 4096 || b > 4096)
+            config_fail(&in, "'quantization_config.weight_block_size' must be two numbers of 1 to 4096");
         else c->block_rows = (int)a, c->block_cols = (int)b;
     }
     const struct json *fmt = config_get(&in, "fmt");
@@ -256,7 +311,8 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     if (!r.rc && c->n_group > 1) {
         if (c->n_experts % c->n_group) config_fail(&r, "%d experts do not divide into %d groups", c->n_experts, c->n_group);
         else if (c->topk_group < 1 || c->topk_group > c->n_group) config_fail(&r, "'topk_group' is %d of %d groups", c->topk_group, c->n_group);
-        else if (c->topk > c->n_experts / c->n_group * c->topk_group) config_fail(&r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group, c->n_experts / c->n_group);
+        else if (c->topk > c->n_experts / c->n_group * c->topk_group)
+            config_fail(&r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group, c->n_experts / c->n_group);
     }
     if (!r.rc) refuse_unknown(&r, c, force);
     return r.rc;

@@ -13,11 +13,11 @@ enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 };
 
 struct rope_config {
     uint8_t kind;
-    bool interleaved; /* pairs (2j, 2j+1) instead of (j, j + dim/2) */
-    bool truncate;    /* YaRN: whole-numbered correction range */
-    int dim;          /* rotated dimensions of a head, even */
+    bool interleaved;                                                                                   /* pairs (2j, 2j+1) instead of (j, j + dim/2) */
+    bool truncate;                                                                                      /* YaRN: whole-numbered correction range */
+    int dim;                                                                                            /* rotated dimensions of a head, even */
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
-    double low_freq, high_freq; /* llama3 */
+    double low_freq, high_freq;                                                                         /* llama3 */
 };
 
 struct arch;
@@ -30,9 +30,9 @@ struct config {
 
     uint8_t attn; /* enum attn_kind */
     int n_heads, n_kv_heads;
-    int head_dim, v_dim;                     /* of a query/key head and a value head; MLA: nope + rope, v_head_dim */
-    int q_lora, kv_lora, qk_nope, qk_rope;   /* MLA; q_lora 0: q straight from hidden */
-    bool qkv_bias, o_bias, qk_norm;          /* qk_norm: RMSNorm over each head before rope */
+    int head_dim, v_dim;                   /* of a query/key head and a value head; MLA: nope + rope, v_head_dim */
+    int q_lora, kv_lora, qk_nope, qk_rope; /* MLA; q_lora 0: q straight from hidden */
+    bool qkv_bias, o_bias, qk_norm;        /* qk_norm: RMSNorm over each head before rope */
     float attn_scale;
     struct rope_config rope;
     struct layer_config {
@@ -40,15 +40,15 @@ struct config {
         int window; /* keys a query sees, itself included; 0: all */
     } layer[CONFIG_MAX_LAYERS];
 
-    int dense_inter;                  /* of layers without experts */
+    int dense_inter; /* of layers without experts */
     int n_experts, topk, n_group, topk_group, moe_inter;
-    int shared_inter;                 /* all shared experts together; 0: none */
+    int shared_inter; /* all shared experts together; 0: none */
     bool shared_gate, router_bias, group_top2, norm_topk;
-    uint8_t score;                    /* enum score_fn */
+    uint8_t score; /* enum score_fn */
     float routed_scale;
 
-    int block_rows, block_cols;       /* of FP8 scales, 128 unless quantization_config says otherwise */
-    int n_mtp;                        /* prediction layers after the last one, not part of the model proper */
+    int block_rows, block_cols; /* of FP8 scales, 128 unless quantization_config says otherwise */
+    int n_mtp;                  /* prediction layers after the last one, not part of the model proper */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
 
@@ -64,7 +64,7 @@ struct config_reader {
     int rc;
     uint64_t seen[16]; /* bit i: member i was asked for */
 };
-bool config_has(struct config_reader *r, const char *key); /* there and not null */
+bool config_has(struct config_reader *r, const char *key);                            /* there and not null */
 int config_int(struct config_reader *r, const char *key, int none, int min, int max); /* none < min: required */
 double config_num(struct config_reader *r, const char *key, double none, double min, double max);
 bool config_bool(struct config_reader *r, const char *key, bool none);

@@ -60,4 +60,5 @@ static void parse(struct config_reader *r, struct config *c) {
 }
 
 static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
-const struct arch arch_deepseek_v3 = {.model_types = types, .title = "DeepSeek-V3", .parse = parse, .names = {DEEPSEEK_NAMES, .router_bias = "model.layers.%d.mlp.gate.e_score_correction_bias"}};
+const struct arch arch_deepseek_v3 = {
+    .model_types = types, .title = "DeepSeek-V3", .parse = parse, .names = {DEEPSEEK_NAMES, .router_bias = "model.layers.%d.mlp.gate.e_score_correction_bias"}};

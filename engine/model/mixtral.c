@@ -23,12 +23,20 @@ const struct arch arch_mixtral = {
     .model_types = types,
     .title = "Mixtral",
     .parse = parse,
-    .names = {
-        .embed = "model.embed_tokens", .norm = "model.norm", .head = "lm_head",
-        .attn_norm = L "input_layernorm", .ffn_norm = L "post_attention_layernorm",
-        .q = L "self_attn.q_proj", .k = L "self_attn.k_proj", .v = L "self_attn.v_proj", .o = L "self_attn.o_proj",
-        .router = L "block_sparse_moe.gate",
-        .expert_gate = L "block_sparse_moe.experts.%d.w1", .expert_up = L "block_sparse_moe.experts.%d.w3",
-        .expert_down = L "block_sparse_moe.experts.%d.w2",
-    },
+    .names =
+        {
+            .embed = "model.embed_tokens",
+            .norm = "model.norm",
+            .head = "lm_head",
+            .attn_norm = L "input_layernorm",
+            .ffn_norm = L "post_attention_layernorm",
+            .q = L "self_attn.q_proj",
+            .k = L "self_attn.k_proj",
+            .v = L "self_attn.v_proj",
+            .o = L "self_attn.o_proj",
+            .router = L "block_sparse_moe.gate",
+            .expert_gate = L "block_sparse_moe.experts.%d.w1",
+            .expert_up = L "block_sparse_moe.experts.%d.w3",
+            .expert_down = L "block_sparse_moe.experts.%d.w2",
+        },
 };

@@ -4,9 +4,9 @@
 
 #include "engine/base/mem.h"
 
-#define TRY(call)            \
-    do {                     \
-        int rc_ = (call);    \
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
         if (rc_) return rc_; \
     } while (0)
 

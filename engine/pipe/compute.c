@@ -5,10 +5,10 @@
 #include "engine/pipe/exchange.h"
 #include "engine/pipe/kvring.h"
 
-#define TRY(call)                                                                                                                          \
-    do {                                                                                                                                   \
-        int rc_ = (call);                                                                                                                  \
-        if (rc_) return rc_;                                                                                                               \
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
+        if (rc_) return rc_; \
     } while (0)
 
 static struct exec *exec_of(struct rank *r) { return gpu_stream_exec(r->main); }
@@ -43,8 +43,7 @@ static int ring_attention(struct rank *r, const struct layer *y, int layer, stru
     struct exec *x = exec_of(r);
     const struct config *c = r->p->c;
     struct kvring_piece pieces[KVRING_PIECES];
-    int n = kvring_pieces(r, s->pos + s->n - r->p->job->pos, pieces),
-        span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
+    int n = kvring_pieces(r, s->pos + s->n - r->p->job->pos, pieces), span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
     TRY(block_query(x, c, y, layer, w, s->n));
     if (pieces[n - 1].step <= *steps) { /* they come in rising order of step */
         pieces[0] = (struct kvring_piece){.n = s->pos + s->n};
@@ -156,12 +155,10 @@ static int expert(struct rank *r, const struct expert *e, float *y, int begin, i
     int hidden = r->p->c->hidden;
     for (int at = begin; at < end; at += r->plan.chunk) {
         int n = end - at < r->plan.chunk ? end - at : r->plan.chunk;
-        TRY(op_run(exec_of(r), OP_GATHER,
-                   &(struct op_gather){.out = r->work.x, .x = r->xn, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
+        TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = r->xn, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
         TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden}));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
-                   &(struct op_scatter_add){
-                       .y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
+                   &(struct op_scatter_add){.y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
     }
     return 0;
 }
@@ -231,12 +228,9 @@ static int not_finite(struct rank *r, int at) {
     struct error e = {0};
     for (int i = 0; i < r->p->n_ranks; i++)
         if (gpu_error(r->p->rank[i].g, &e)) return pipe_fail(r->p, e.code, &e);
-    if (at == 0)
-        error_set(&e, ERR_RUNTIME,
-                  "a number that is not finite came out of the embedding; the weights may be damaged: --verify reads them all");
+    if (at == 0) error_set(&e, ERR_RUNTIME, "a number that is not finite came out of the embedding; the weights may be damaged: --verify reads them all");
     else
-        error_set(&e, ERR_RUNTIME,
-                  "a number that is not finite came out of the %s of layer %d; the weights may be damaged: --verify reads them all",
+        error_set(&e, ERR_RUNTIME, "a number that is not finite came out of the %s of layer %d; the weights may be damaged: --verify reads them all",
                   at % 2 ? "attention" : "feed-forward", (at - 1) / 2);
     return pipe_fail(r->p, ERR_MODEL, &e);
 }
@@ -267,8 +261,7 @@ static int run(struct rank *r) {
     const struct pipe_job *j = r->p->job;
     const struct config *c = r->p->c;
     if (r->n)
-        TRY(block_rope(exec_of(r), c, &(struct work){.cos = r->cos, .sin = r->sin, .pos = r->pos, .inv_freq = r->work.inv_freq},
-                       j->w->rope_mscale, r->n));
+        TRY(block_rope(exec_of(r), c, &(struct work){.cos = r->cos, .sin = r->sin, .pos = r->pos, .inv_freq = r->work.inv_freq}, j->w->rope_mscale, r->n));
     for (int l = 0; l < c->n_layers; l++) TRY(layer_run(r, l, &dense, &module));
     int bad = -1;
     if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->main, r->host_offset, (const void *)r->work.bad, 4, GPU_D2H));

@@ -2,10 +2,10 @@
 
 #include "engine/base/mem.h"
 
-#define TRY(call)                                                                                                                          \
-    do {                                                                                                                                   \
-        int rc_ = (call);                                                                                                                  \
-        if (rc_) return rc_;                                                                                                               \
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
+        if (rc_) return rc_; \
     } while (0)
 
 int exchange_row(const struct rank *r) { return r->exchange ? r->exchange->row : 0; }
@@ -112,9 +112,7 @@ static int widen(struct rank *r, float *out, void *x, int n) {
     struct op_kv_load o = {.plane = half_rows(r, x), .out = out, .n = n, .ldo = r->p->c->hidden};
     return n ? op_run(gpu_stream_exec(r->main), OP_KV_LOAD, &o) : 0;
 }
-static float *rows_of(const struct rank *r, float *all, const struct rank *q) {
-    return all + (size_t)q->exchange->row * (size_t)r->p->c->hidden;
-}
+static float *rows_of(const struct rank *r, float *all, const struct rank *q) { return all + (size_t)q->exchange->row * (size_t)r->p->c->hidden; }
 
 /* To the host, where some rank cannot reach this one's memory: the address there is a name in virtual time. */
 static int send_part(struct rank *r, char *host, size_t at, const char *device, size_t bytes) {
@@ -144,8 +142,7 @@ int exchange_tokens(struct rank *r, int layer) {
             TRY(exchange_wait(r, q, k));
             if (!k) TRY(exchange_fetch(r, q, r->ids + first * topk, q->ids + first * topk, o->ids, (size_t)q->n * topk * 4));
             if (!k) TRY(exchange_fetch(r, q, r->weights + first * topk, q->weights + first * topk, o->weights, (size_t)q->n * topk * 4));
-            TRY(exchange_fetch(r, q, (char *)rows_of(r, x->half ? r->sum : r->xn, q) + at, from + at, o->tokens ? o->tokens + at : NULL,
-                               m * width));
+            TRY(exchange_fetch(r, q, (char *)rows_of(r, x->half ? r->sum : r->xn, q) + at, from + at, o->tokens ? o->tokens + at : NULL, m * width));
         }
     trace_end(p->trace, span, x->recv);
     TRY(gpu_event_record(x->here, x->recv));

@@ -11,18 +11,18 @@ struct exchange {
     /* Tokens (0) and sums (1) are ready on the device, and a part of them is in host memory. Apart, since a rank may announce
      * its sums before another has enqueued its wait for the tokens. */
     struct gpu_pair *made[2], *sent[2][EXCHANGE_PARTS];
-    struct gpu_event *here;         /* all that this layer's step receives has come */
+    struct gpu_event *here;           /* all that this layer's step receives has come */
     struct gpu_pair *hop[2][GPU_MAX]; /* KV, by the layer's parity and the step of the ring: its block is in this rank's memory */
     /* Numbers that pass between ranks: float32, or BF16 where the devices compute in BF16 anyway. Then own tokens go by way of
      * wire, others' wait in the rows of rank->sum before they are widened; sums go by way of the others' rows of rank->xn. */
     bool half;
-    uint16_t *wire, *half_part;     /* device; this rank's tokens [n, hidden]; what goes to part [n, hidden] */
-    char *tokens;                   /* pinned; this rank's rows [n, hidden] */
-    int32_t *ids;                   /* [n, topk] */
-    float *weights;                 /* [n, topk] */
-    char *sums;                     /* pinned; this rank's partial sums of all tokens [all, hidden] */
-    float *part;                    /* device; another rank's sums of this rank's rows [n, hidden] */
-    int row;                        /* number of this rank's first token */
+    uint16_t *wire, *half_part; /* device; this rank's tokens [n, hidden]; what goes to part [n, hidden] */
+    char *tokens;               /* pinned; this rank's rows [n, hidden] */
+    int32_t *ids;               /* [n, topk] */
+    float *weights;             /* [n, topk] */
+    char *sums;                 /* pinned; this rank's partial sums of all tokens [all, hidden] */
+    float *part;                /* device; another rank's sums of this rank's rows [n, hidden] */
+    int row;                    /* number of this rank's first token */
     uint64_t steps;
     /* all_to_all.c: pairs sorted by expert, this rank's and those it computes; their numbers, known to all ranks */
     float *pack, *in, *pack_host, *in_host; /* [n * topk, hidden], [all * topk, hidden] */

@@ -21,28 +21,28 @@ struct rank {
     pthread_t thread[3];
     int n_threads;
     struct stripe stripe[STRIPES];
-    int n_stripes, n;         /* rows of all stripes */
-    int first, last;          /* routed experts [first, last) */
+    int n_stripes, n; /* rows of all stripes */
+    int first, last;  /* routed experts [first, last) */
     struct pipe_plan plan;
     struct ring dense, experts;
-    uint8_t *chosen;          /* [n_layers, experts of this rank] by any token; NULL: all are loaded */
-    int n_chosen;             /* layers; under the pipe's lock */
-    int32_t *check_ids;       /* [experts of this rank] the loader's, for the job's check; NULL without one */
-    struct work work;         /* of a chunk */
+    uint8_t *chosen;    /* [n_layers, experts of this rank] by any token; NULL: all are loaded */
+    int n_chosen;       /* layers; under the pipe's lock */
+    int32_t *check_ids; /* [experts of this rank] the loader's, for the job's check; NULL without one */
+    struct work work;   /* of a chunk */
     /* device memory of all rows of this rank, and of all tokens for the experts */
     float *x, *xn, *cos, *sin, *shared_weight;
     int32_t *ids, *pos;
     float *weights;
-    float *sum;               /* DSLP: partial sums of all tokens [all, hidden] */
+    float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
     int32_t *offset, *token;
     float *weight;
-    int32_t *host_offset;     /* pinned, [experts + 2]; the last one is the mark of a number that is not finite */
+    int32_t *host_offset;        /* pinned, [experts + 2]; the last one is the mark of a number that is not finite */
     struct kv_plane plane[2][2]; /* [layer parity][k, v] on the device */
-    struct kv_plane *k, *v;   /* [n_layers]: views for struct span */
+    struct kv_plane *k, *v;      /* [n_layers]: views for struct span */
     /* kvring.c, by the layer's parity, its (layer / 2 + 1)th use: KV of a layer made; in pinned memory; read by attention */
     struct gpu_pair *kv_on[2], *kv_off[2], *kv_read[2];
-    char *kv_host[2];         /* pinned: this rank's rows of a layer */
-    void *stage[STAGES];      /* pinned, for weights that are not pinned yet */
+    char *kv_host[2];    /* pinned: this rank's rows of a layer */
+    void *stage[STAGES]; /* pinned, for weights that are not pinned yet */
     struct gpu_event *staged[STAGES];
     int next_stage;
     struct pace pace_load, pace_main;
@@ -59,8 +59,8 @@ struct pipe {
     pthread_mutex_t lock;
     pthread_cond_t cond; /* a slot came free, a layer is done, something failed */
     struct error error;
-    int running;         /* threads */
-    int layers_done;     /* by all ranks */
+    int running;     /* threads */
+    int layers_done; /* by all ranks */
     int rank_layers[GPU_MAX];
     _Atomic uint64_t h2d, d2h, exchanged;
     struct trace *trace;

@@ -19,10 +19,10 @@
 
 #include "engine/pipe/exchange.h"
 
-#define TRY(call)                                                                                                                          \
-    do {                                                                                                                                   \
-        int rc_ = (call);                                                                                                                  \
-        if (rc_) return rc_;                                                                                                               \
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
+        if (rc_) return rc_; \
     } while (0)
 
 static int planes(const struct rank *r, int layer) {
@@ -41,8 +41,7 @@ struct rows {
 };
 static struct rows rows_of(const struct kv_plane *k, int row, int n) {
     size_t heads = (size_t)k->heads, width = heads * (size_t)k->dim;
-    struct rows x = {dtype_bytes(k->dtype, width * (size_t)row), dtype_bytes(k->dtype, width * (size_t)n), (size_t)row * heads,
-                     (size_t)n * heads};
+    struct rows x = {dtype_bytes(k->dtype, width * (size_t)row), dtype_bytes(k->dtype, width * (size_t)n), (size_t)row * heads, (size_t)n * heads};
     if (!k->scale) x.scales = 0;
     return x;
 }
@@ -143,8 +142,7 @@ static int copy_out(struct rank *r, const struct kv_plane *to, const struct kv_p
 }
 
 int kvring_unload(struct rank *r, int layer) {
-    int rc = gpu_pair_wait(r->kv_on[layer % 2], use_of(layer), r->out),
-        span = trace_begin(r->p->trace, r->out, r->id, LANE_UNLOAD, "kv", layer, -1);
+    int rc = gpu_pair_wait(r->kv_on[layer % 2], use_of(layer), r->out), span = trace_begin(r->p->trace, r->out, r->id, LANE_UNLOAD, "kv", layer, -1);
     for (int i = 0; i < planes(r, layer) && !rc; i++) {
         struct kv_plane to = host_plane(r, layer, i);
         for (int k = 0; k < r->n_stripes && !rc; k++) rc = copy_out(r, &to, &r->plane[layer % 2][i], &r->stripe[k]);
@@ -210,9 +208,7 @@ int kvring_receive(struct rank *r, int layer) {
     TRY(gpu_pair_wait(r->kv_on[layer % 2], use_of(layer), x->recv)); /* the plane is this layer's from here on */
     for (int step = 1; step < r->p->n_ranks; step++) {
         struct rank *maker = rank_at(r, step);
-        struct gpu_pair *ready = !peer       ? maker->kv_off[layer % 2]
-                                 : step == 1 ? before->kv_on[layer % 2]
-                                             : before->exchange->hop[layer % 2][step - 1];
+        struct gpu_pair *ready = !peer ? maker->kv_off[layer % 2] : step == 1 ? before->kv_on[layer % 2] : before->exchange->hop[layer % 2][step - 1];
         TRY(gpu_pair_wait(ready, use_of(layer), x->recv));
         int span = trace_begin(r->p->trace, x->recv, r->id, LANE_EXCHANGE, "kv", layer, step);
         for (int k = 0; k < maker->n_stripes; k++)
@@ -223,9 +219,7 @@ int kvring_receive(struct rank *r, int layer) {
     return 0;
 }
 
-int kvring_arrived(struct rank *r, int layer, int step) {
-    return step ? gpu_pair_wait(r->exchange->hop[layer % 2][step], use_of(layer), r->main) : 0;
-}
+int kvring_arrived(struct rank *r, int layer, int step) { return step ? gpu_pair_wait(r->exchange->hop[layer % 2][step], use_of(layer), r->main) : 0; }
 
 /* Pieces that touch become one. */
 int kvring_pieces(const struct rank *r, int end, struct kvring_piece *out) {

@@ -90,9 +90,15 @@ static int make_plan(struct rank *r, struct error *e) {
     struct pipe *p = r->p;
     const struct gpu_spec *spec = &p->job->set->spec;
     size_t attention = max_module(r, MODULE_ATTENTION), ffn = max_module(r, MODULE_FFN);
-    struct pipe_need need = {.n = r->n, .total = p->job->pos + p->job->n, .all = p->job->n, .experts = r->last - r->first,
-        .expert_bytes = max_module(r, MODULE_EXPERT), .dense_bytes = attention > ffn ? attention : ffn, .chunk = spec->chunk, .ring = spec->ring,
-        .kv_row_bytes = kv_row_bytes(p->c, 0, p->job->k[0].dtype)};
+    struct pipe_need need = {.n = r->n,
+                             .total = p->job->pos + p->job->n,
+                             .all = p->job->n,
+                             .experts = r->last - r->first,
+                             .expert_bytes = max_module(r, MODULE_EXPERT),
+                             .dense_bytes = attention > ffn ? attention : ffn,
+                             .chunk = spec->chunk,
+                             .ring = spec->ring,
+                             .kv_row_bytes = kv_row_bytes(p->c, 0, p->job->k[0].dtype)};
     if (!spec->emu || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantised matrices, feed-forward pieces, cuBLAS */
     int rc = pipe_plan(&r->plan, p->c, &need, gpu_mem_free(r->g), e);
     if (rc) return rc;
@@ -115,8 +121,7 @@ static void work_release(void *ctx, void *p) {
 static int open_rows(struct rank *r, struct error *e) {
     struct pipe *p = r->p;
     const struct config *c = p->c;
-    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)(c->rope.dim / 2) * 4,
-           topk = (size_t)c->topk * 4;
+    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)(c->rope.dim / 2) * 4, topk = (size_t)c->topk * 4;
     struct {
         void **p;
         size_t bytes;

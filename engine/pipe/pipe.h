@@ -10,8 +10,8 @@ struct gpu_set {
     struct gpu_spec spec;
     struct gpu *gpu[GPU_MAX];
     int n;
-    _Atomic bool lost;      /* a device failed for good: prefill on the processor from then on */
-    struct gpu_pin *pin;    /* pinning of the checkpoint's mappings, in the background */
+    _Atomic bool lost;   /* a device failed for good: prefill on the processor from then on */
+    struct gpu_pin *pin; /* pinning of the checkpoint's mappings, in the background */
 };
 /* list as --gpus. 0 with *s NULL for "none". Begins to pin the mapped weights. ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
 int gpu_set_open(struct gpu_set **s, const char *list, const struct weights *w, struct error *e);
@@ -20,19 +20,19 @@ bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size);
 
 /* How a prompt is laid out on a device. Pure: numbers in, numbers out. */
 struct pipe_need {
-    int n, total;           /* rows of this rank; positions in the KV cache, prefix included */
-    int all;                /* tokens of all ranks, whose experts this rank computes */
-    int experts;            /* routed experts of a layer that this rank computes */
+    int n, total;                     /* rows of this rank; positions in the KV cache, prefix included */
+    int all;                          /* tokens of all ranks, whose experts this rank computes */
+    int experts;                      /* routed experts of a layer that this rank computes */
     size_t expert_bytes, dense_bytes; /* of the largest expert and the largest other module */
-    size_t kv_row_bytes;    /* of one position in one layer */
-    size_t reserve;         /* workspace that operations take for themselves */
-    int chunk, ring;        /* > 0: forced */
+    size_t kv_row_bytes;              /* of one position in one layer */
+    size_t reserve;                   /* workspace that operations take for themselves */
+    int chunk, ring;                  /* > 0: forced */
 };
 struct pipe_plan {
-    int chunk;              /* rows at once in attention */
-    int ring;               /* slots of the expert ring */
-    int dense;              /* slots for the other modules: what 1 GB holds, at least 2 */
-    size_t bytes;           /* all of it */
+    int chunk;    /* rows at once in attention */
+    int ring;     /* slots of the expert ring */
+    int dense;    /* slots for the other modules: what 1 GB holds, at least 2 */
+    size_t bytes; /* all of it */
 };
 /* As many slots as a layer has experts while they fit; when memory is short first smaller chunks, then fewer slots, down to
  * two. ERR_MEMORY says need and have. */
@@ -65,9 +65,9 @@ struct trace;
 struct pipe_job {
     const struct weights *w;
     struct gpu_set *set;
-    int ranks;                 /* 1: SLP; more: DSLP on that many devices */
-    struct kv_plane *k, *v;    /* [n_layers] of the session, host memory */
-    int pos, n;                /* the new positions */
+    int ranks;              /* 1: SLP; more: DSLP on that many devices */
+    struct kv_plane *k, *v; /* [n_layers] of the session, host memory */
+    int pos, n;             /* the new positions */
     /* Fills out [n, hidden] with the embeddings of new tokens row .. row + n; NULL in virtual time. */
     int (*embed)(void *ctx, float *out, int row, int n);
     /* Receives the final residual rows; n rows from row on. NULL: not wanted. Rows below `first` are not sent. */
@@ -80,15 +80,15 @@ struct pipe_job {
     const _Atomic int *cancel;
     void (*progress)(void *ctx, const char *what, double done, double total); /* on the caller's thread; may take its time */
     void *progress_ctx;
-    const char *trace;         /* file for the trace of this run, NULL: none */
-    struct trace *into;        /* or a trace that its spans join when it is over, NULL: none */
+    const char *trace;  /* file for the trace of this run, NULL: none */
+    struct trace *into; /* or a trace that its spans join when it is over, NULL: none */
 };
 struct pipe_stats {
     struct pipe_plan plan;
-    double seconds;         /* wall; virtual where time is */
+    double seconds; /* wall; virtual where time is */
     /* with trace, of rank 0: how long each was busy; load and compute at once; from the first event to the last */
     double load, compute, exchange, both, span;
-    uint64_t h2d, d2h, exchanged;            /* bytes enqueued; these three after a failure, too */
+    uint64_t h2d, d2h, exchanged; /* bytes enqueued; these three after a failure, too */
 };
 /* On the caller's thread; 0, or the first failure of any rank. Nothing of the run is left on the devices. A trace that cannot
  * be written is a warning: the prompt has been read. */

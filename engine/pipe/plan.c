@@ -6,8 +6,7 @@
 static const size_t dense_budget = (size_t)1 << 30;
 
 size_t pipe_part_floats(const struct config *c, int chunk) {
-    size_t row = (size_t)c->n_heads * (size_t)c->v_dim, rows = chunk < 1024 ? (size_t)chunk : 1024,
-           least = (size_t)c->n_heads * (size_t)c->kv_lora;
+    size_t row = (size_t)c->n_heads * (size_t)c->v_dim, rows = chunk < 1024 ? (size_t)chunk : 1024, least = (size_t)c->n_heads * (size_t)c->kv_lora;
     return row * rows > least ? row * rows : least;
 }
 
@@ -43,8 +42,7 @@ int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_nee
         }
         if (d->ring) break;
     }
-    return error_set(e, ERR_MEMORY, "%d tokens need %zu MB on the device with the smallest ring, %zu MB are free", d->n, need >> 20,
-                     have >> 20);
+    return error_set(e, ERR_MEMORY, "%d tokens need %zu MB on the device with the smallest ring, %zu MB are free", d->n, need >> 20, have >> 20);
 }
 
 bool pipe_few(const struct config *c, int n) {

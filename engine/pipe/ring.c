@@ -69,9 +69,7 @@ int ring_await(struct rank *r, int layer) {
     pthread_mutex_unlock(&p->lock);
     return atomic_load(&p->stop) ? ERR_CANCELLED : 0;
 }
-bool ring_takes(const struct rank *r, int layer, int expert) {
-    return !r->chosen || r->chosen[(size_t)layer * (size_t)(r->last - r->first) + (size_t)expert];
-}
+bool ring_takes(const struct rank *r, int layer, int expert) { return !r->chosen || r->chosen[(size_t)layer * (size_t)(r->last - r->first) + (size_t)expert]; }
 void ring_choose(struct rank *r, int layer) {
     struct pipe *p = r->p;
     int n = r->last - r->first;

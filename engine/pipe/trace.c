@@ -102,7 +102,10 @@ void trace_end(struct trace *t, int handle, struct gpu_stream *s) {
 
 double trace_now(const struct trace *t) { return t ? clock_now() + t->shift : 0; }
 void trace_host(struct trace *t, double begin, const char *name, int layer, int item) {
-    if (t) add(t, &(struct trace_span){.name = name, .rank = TRACE_PROCESSOR, .lane = LANE_COMPUTE, .layer = layer, .item = item, .from = begin, .to = trace_now(t), .whole = true});
+    if (t)
+        add(t,
+            &(struct trace_span){
+                .name = name, .rank = TRACE_PROCESSOR, .lane = LANE_COMPUTE, .layer = layer, .item = item, .from = begin, .to = trace_now(t), .whole = true});
 }
 
 static double from_of(const struct trace_span *a) { return a->begin ? gpu_event_time(a->begin) : a->from; }
@@ -143,8 +146,7 @@ static struct piece *busy(const struct trace *t, int rank, enum trace_lane lane,
     *n = 0;
     if (!p) return NULL;
     for (size_t i = 0; i < t->n; i++)
-        if (t->spans[i].rank == rank && t->spans[i].lane == lane && t->spans[i].whole)
-            p[k++] = (struct piece){from_of(&t->spans[i]), to_of(&t->spans[i])};
+        if (t->spans[i].rank == rank && t->spans[i].lane == lane && t->spans[i].whole) p[k++] = (struct piece){from_of(&t->spans[i]), to_of(&t->spans[i])};
     qsort(p, k, sizeof *p, by_begin);
     for (size_t i = 0; i < k; i++) {
         if (out && p[i].begin <= p[out - 1].end) p[out - 1].end = p[i].end > p[out - 1].end ? p[i].end : p[out - 1].end;
@@ -198,7 +200,8 @@ int trace_write(const struct trace *t, const char *path, struct error *e) {
         const struct trace_span *s = &t->spans[i];
         if (!s->whole) continue;
         double begin = from_of(s), end = to_of(s);
-        buf_fmt(&b, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", comma, s->name, s->rank, (int)s->lane, begin * 1e6, (end - begin) * 1e6);
+        buf_fmt(&b, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", comma, s->name, s->rank, (int)s->lane,
+                begin * 1e6, (end - begin) * 1e6);
         if (s->layer >= 0) buf_fmt(&b, "\"layer\":%d", s->layer);
         if (s->item >= 0) buf_fmt(&b, "%s\"item\":%d", s->layer >= 0 ? "," : "", s->item);
         buf_str(&b, "}}");

@@ -27,13 +27,13 @@ struct side {
     struct gpu *gpu; /* NULL: the processor */
     struct gpu_stream *stream;
     struct gpu_event *begin, *end;
-    uint8_t *weights; /* [bytes] finite codes in every format */
-    float *scales, *in, *out;       /* in, out: [rows, hidden] */
-    float *ones;                    /* [rows], the processor's router: */
+    uint8_t *weights;         /* [bytes] finite codes in every format */
+    float *scales, *in, *out; /* in, out: [rows, hidden] */
+    float *ones;              /* [rows], the processor's router: */
     int32_t *ids;
-    size_t bytes, at; /* next matrix, so that caches do not have it */
-    int hidden, inter; /* the expert; linear layers are [hidden, hidden] */
-    int rows;         /* that fit in and out */
+    size_t bytes, at;   /* next matrix, so that caches do not have it */
+    int hidden, inter;  /* the expert; linear layers are [hidden, hidden] */
+    int rows;           /* that fit in and out */
     double slice, most; /* seconds for one figure; that a single pass may take */
 };
 
@@ -47,7 +47,8 @@ struct task {
     double bytes, flops; /* out: of one of the n */
 };
 static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) {
-    struct mat m = {.rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format, .stride = dtype_bytes(format, (size_t)cols)};
+    struct mat m = {
+        .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format, .stride = dtype_bytes(format, (size_t)cols)};
     size_t size = m.stride * (size_t)rows;
     if (s->at + size > s->bytes) s->at = 0;
     m.data = s->weights + s->at;
@@ -59,10 +60,15 @@ static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) {
 static int ffn_pass(struct side *s, struct task *t) {
     struct expert e[8];
     int hidden = t->tiny ? 128 : s->hidden, inter = t->tiny ? 128 : s->inter;
-    for (int k = 0; k < t->n; k++) e[k].gate = matrix(s, inter, hidden, t->format), e[k].up = matrix(s, inter, hidden, t->format), e[k].down = matrix(s, hidden, inter, t->format);
+    for (int k = 0; k < t->n; k++)
+        e[k].gate = matrix(s, inter, hidden, t->format), e[k].up = matrix(s, inter, hidden, t->format), e[k].down = matrix(s, hidden, inter, t->format);
     t->bytes = 3.0 * (double)dtype_bytes(t->format, (size_t)hidden * (size_t)inter), t->flops = 6.0 * hidden * inter * t->rows;
     for (int i = 0; i < t->rows * t->n && !s->gpu; i++) s->ids[i] = i / t->rows;
-    if (!s->gpu) return s->x->ops->experts(s->x, &(struct op_experts){.y = s->out, .x = s->in, .ids = s->ids, .weights = s->ones, .experts = e, .n = t->rows * t->n, .topk = 1, .n_experts = t->n, .hidden = hidden});
+    if (!s->gpu)
+        return s->x->ops->experts(
+            s->x,
+            &(struct op_experts){
+                .y = s->out, .x = s->in, .ids = s->ids, .weights = s->ones, .experts = e, .n = t->rows * t->n, .topk = 1, .n_experts = t->n, .hidden = hidden});
     int rc = 0;
     for (int k = 0; k < t->n && !rc; k++) rc = op_run(s->x, OP_FFN, &(struct op_ffn){.y = s->out, .x = s->in, .expert = e[k], .n = t->rows, .hidden = hidden});
     return rc;
@@ -70,19 +76,34 @@ static int ffn_pass(struct side *s, struct task *t) {
 static int linear_pass(struct side *s, struct task *t) {
     int cols = t->tiny ? 128 : s->hidden, rows = t->tiny ? 128 : s->hidden, rc = 0;
     t->bytes = (double)dtype_bytes(t->format, (size_t)cols * (size_t)rows), t->flops = 2.0 * cols * rows * t->rows;
-    for (int k = 0; k < t->n && !rc; k++) rc = s->x->ops->linear(s->x, &(struct op_linear){.y = s->out, .x = s->in, .w = matrix(s, rows, cols, t->format), .n = t->rows, .ldx = cols, .ldy = rows});
+    for (int k = 0; k < t->n && !rc; k++)
+        rc = s->x->ops->linear(s->x,
+                               &(struct op_linear){.y = s->out, .x = s->in, .w = matrix(s, rows, cols, t->format), .n = t->rows, .ldx = cols, .ldy = rows});
     return rc;
 }
 /* One row: 32 heads over 8,192 keys of 4, bound by reading them; rows < 0: one row, 128 heads over one latent, bound by arithmetic. */
 static int attention_pass(struct side *s, struct task *t) {
     bool latent = t->rows < 0;
-    int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128, v = latent ? 512 : 128, keys = t->tiny ? 16 : n > 1 ? 1024 : 8192, rc = 0;
+    int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128, v = latent ? 512 : 128,
+        keys = t->tiny ? 16
+               : n > 1 ? 1024
+                       : 8192,
+        rc = 0;
     size_t plane = dtype_bytes(t->format, (size_t)keys * (size_t)kv * (size_t)dim);
     t->bytes = (latent ? 1.0 : 2.0) * (double)plane;
     t->flops = (double)n * (keys - (n - 1) / 2.0) * heads * 2 * (dim + v);
     for (int k = 0; k < t->n && !rc; k++) {
         if (s->at + 2 * plane > s->bytes) s->at = 0;
-        struct op_attention o = {.out = s->out, .q = s->in, .n = n, .n_heads = heads, .v_dim = v, .scale = 0.01f, .ldq = heads * dim, .ldo = heads * v, .n_keys = keys, .q_pos0 = keys - n};
+        struct op_attention o = {.out = s->out,
+                                 .q = s->in,
+                                 .n = n,
+                                 .n_heads = heads,
+                                 .v_dim = v,
+                                 .scale = 0.01f,
+                                 .ldq = heads * dim,
+                                 .ldo = heads * v,
+                                 .n_keys = keys,
+                                 .q_pos0 = keys - n};
         o.k = o.v = (struct kv_plane){.data = s->weights + s->at, .heads = kv, .dim = dim, .dtype = t->format};
         if (!latent) o.v.data = s->weights + s->at + plane;
         s->at += (2 * plane + 4095) & ~(size_t)4095;
@@ -150,7 +171,13 @@ static const struct plan {
 static int measure(struct side *s, struct cost_domain *d, double *best) {
     int rc = 0;
     for (int k = 0; k < COST_KINDS && !rc; k++) {
-        struct task t = {.kind = (enum cost_kind)k, .format = k == COST_ATTENTION ? DT_BF16 : k == COST_ELEM ? DT_F32 : DT_E4M3, .rows = 1, .n = s->gpu ? 8 : 1, .tiny = true};
+        struct task t = {.kind = (enum cost_kind)k,
+                         .format = k == COST_ATTENTION ? DT_BF16
+                                   : k == COST_ELEM    ? DT_F32
+                                                       : DT_E4M3,
+                         .rows = 1,
+                         .n = s->gpu ? 8 : 1,
+                         .tiny = true};
         rc = timed(s, &t, &d->latency[k]);
     }
     for (size_t i = 0; i < sizeof plans / sizeof *plans && !rc; i++) {
@@ -184,7 +211,14 @@ static size_t weights_size(const struct calibrate_options *o) {
 }
 
 static int processor(struct cost_machine *m, const struct calibrate_options *o, struct error *e) {
-    struct side s = {.o = o, .x = o->cpu, .bytes = weights_size(o), .rows = 2048, .hidden = o->threads < 16 ? 2048 : 7168, .inter = o->threads < 16 ? 768 : 2048, .slice = seconds(o) / 34, .most = seconds(o) / 6};
+    struct side s = {.o = o,
+                     .x = o->cpu,
+                     .bytes = weights_size(o),
+                     .rows = 2048,
+                     .hidden = o->threads < 16 ? 2048 : 7168,
+                     .inter = o->threads < 16 ? 768 : 2048,
+                     .slice = seconds(o) / 34,
+                     .most = seconds(o) / 6};
     const size_t row = (size_t)s.rows * (size_t)s.hidden, wide = (size_t)128 * 576;
     int rc = ERR_MEMORY;
     s.weights = mem_pages(s.bytes, MEM_HUGE);
@@ -210,7 +244,12 @@ static int processor(struct cost_machine *m, const struct calibrate_options *o, 
     }
     mem_pages_free(s.weights, s.bytes);
     mem_free(s.scales), mem_free(s.ones), mem_free(s.ids), mem_free(s.in), mem_free(s.out);
-    if (rc) return error_set(e, rc, rc == ERR_MEMORY ? "no memory to measure the processor with %zu MB" : rc == ERR_CANCELLED ? "stopped" : "an operation failed while the processor was measured", s.bytes >> 20);
+    if (rc)
+        return error_set(e, rc,
+                         rc == ERR_MEMORY      ? "no memory to measure the processor with %zu MB"
+                         : rc == ERR_CANCELLED ? "stopped"
+                                               : "an operation failed while the processor was measured",
+                         s.bytes >> 20);
     return 0;
 }
 
@@ -221,7 +260,8 @@ enum { COPY = 16 << 20, SMALL = 4096 };
 /* Seconds of so many copies of so many bytes each, by the device's clock. */
 static int copies(struct side *s, void *host, size_t bytes, int count, enum gpu_dir dir, double *seconds) {
     int rc = gpu_event_record(s->begin, s->stream);
-    for (int k = 0; k < count && !rc; k++) rc = dir == GPU_H2D ? gpu_copy(s->stream, s->weights, host, bytes, dir) : gpu_copy(s->stream, host, s->weights, bytes, dir);
+    for (int k = 0; k < count && !rc; k++)
+        rc = dir == GPU_H2D ? gpu_copy(s->stream, s->weights, host, bytes, dir) : gpu_copy(s->stream, host, s->weights, bytes, dir);
     if (!rc) rc = gpu_event_record(s->end, s->stream);
     if (!rc) rc = gpu_stream_sync(s->stream);
     *seconds = gpu_event_time(s->end) - gpu_event_time(s->begin);

@@ -11,15 +11,15 @@ struct exec;
 struct gpu;
 
 struct calibrate_options {
-    struct exec *cpu;         /* the processor's operations, idle meanwhile; called on this thread */
-    int threads;              /* of it, for the fingerprint */
-    struct gpu *const *gpu;   /* [n_gpus], idle */
+    struct exec *cpu;       /* the processor's operations, idle meanwhile; called on this thread */
+    int threads;            /* of it, for the fingerprint */
+    struct gpu *const *gpu; /* [n_gpus], idle */
     int n_gpus;
-    const char *gpus;         /* as --gpus: part of the fingerprint; NULL: none */
-    double seconds;           /* to spend on the processor and on each device; 0: 1.5 */
-    size_t bytes;             /* of weights to read, several times the last-level cache; 0: 1 GiB, or an eighth of what is free */
-    const char *dir;          /* cache directory, made by the caller; NULL: neither looked up nor kept */
-    bool again;               /* measure even where the cache has it */
+    const char *gpus; /* as --gpus: part of the fingerprint; NULL: none */
+    double seconds;   /* to spend on the processor and on each device; 0: 1.5 */
+    size_t bytes;     /* of weights to read, several times the last-level cache; 0: 1 GiB, or an eighth of what is free */
+    const char *dir;  /* cache directory, made by the caller; NULL: neither looked up nor kept */
+    bool again;       /* measure even where the cache has it */
     const _Atomic int *cancel;
 };
 /* Fills *out from the cache where the fingerprint (this version, processor, level, threads, devices, driver) fits, else by

@@ -9,7 +9,8 @@
 #include "engine/base/mem.h"
 #include "engine/sched/calibrate.h"
 
-static const char *const kinds[COST_KINDS] = {"ffn", "linear", "attention", "elem"}, *const formats[COST_FORMATS] = {"f32", "16bit", "8bit", "4bit"}, *const ways[COST_WAYS] = {"h2d", "d2h", "peer"};
+static const char *const kinds[COST_KINDS] = {"ffn", "linear", "attention", "elem"}, *const formats[COST_FORMATS] = {"f32", "16bit", "8bit", "4bit"},
+                         *const ways[COST_WAYS] = {"h2d", "d2h", "peer"};
 
 enum what { WORD, NUMBER, COUNT, CURVE };
 struct key {
@@ -20,8 +21,9 @@ struct key {
 };
 /* The i-th key of a machine, and of a domain; false past the last. */
 static bool machine_key(struct cost_machine *m, int i, struct key *k) {
-    const struct key keys[] = {{"name", WORD, m->name, sizeof m->name}, {"dram", NUMBER, &m->dram, 0}, {"disk", NUMBER, &m->disk, 0}, {"join", NUMBER, &m->join, 0}, {"start", NUMBER, &m->start, 0},
-                               {"cpu_chunk", COUNT, &m->cpu_chunk, 0}, {"gpu_chunk", COUNT, &m->gpu_chunk, 0}};
+    const struct key keys[] = {{"name", WORD, m->name, sizeof m->name}, {"dram", NUMBER, &m->dram, 0},   {"disk", NUMBER, &m->disk, 0},
+                               {"join", NUMBER, &m->join, 0},           {"start", NUMBER, &m->start, 0}, {"cpu_chunk", COUNT, &m->cpu_chunk, 0},
+                               {"gpu_chunk", COUNT, &m->gpu_chunk, 0}};
     return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
 }
 static bool domain_key(struct cost_domain *d, int i, struct key *k) {
@@ -31,7 +33,8 @@ static bool domain_key(struct cost_domain *d, int i, struct key *k) {
     else if ((i -= 2) < COST_KINDS) k->what = CURVE, k->at = &d->bw[i], snprintf(k->name, sizeof k->name, "bw.%s", kinds[i]);
     else if ((i -= COST_KINDS) < COST_KINDS) k->what = NUMBER, k->at = &d->latency[i], snprintf(k->name, sizeof k->name, "latency.%s", kinds[i]);
     else if ((i -= COST_KINDS) < COST_KINDS * COST_FORMATS)
-        k->what = CURVE, k->at = &d->rate[i / COST_FORMATS][i % COST_FORMATS], snprintf(k->name, sizeof k->name, "rate.%s.%s", kinds[i / COST_FORMATS], formats[i % COST_FORMATS]);
+        k->what = CURVE, k->at = &d->rate[i / COST_FORMATS][i % COST_FORMATS],
+        snprintf(k->name, sizeof k->name, "rate.%s.%s", kinds[i / COST_FORMATS], formats[i % COST_FORMATS]);
     else if ((i -= COST_KINDS * COST_FORMATS) < COST_WAYS) k->what = NUMBER, k->at = &d->link[i].rate, snprintf(k->name, sizeof k->name, "%s", ways[i]);
     else if ((i -= COST_WAYS) < COST_WAYS) k->what = NUMBER, k->at = &d->link[i].latency, snprintf(k->name, sizeof k->name, "%s.latency", ways[i]);
     else return false;
@@ -138,7 +141,8 @@ static const char *read_line(struct cost_machine *m, char *fingerprint, const ch
     if (counts != (devices || near)) return NULL; /* first how many domains there are, then the rest */
     if (counts) {
         double v;
-        if (!number(&text, &v) || *text || v != floor(v) || v > COST_DOMAINS - 1 || m->n_domains + v > COST_DOMAINS) return "is not a number of domains that fits";
+        if (!number(&text, &v) || *text || v != floor(v) || v > COST_DOMAINS - 1 || m->n_domains + v > COST_DOMAINS)
+            return "is not a number of domains that fits";
         if (devices && m->n_devices) return "is given twice";
         if (devices) m->n_devices = (int)v;
         m->n_domains += (int)v;
@@ -153,7 +157,8 @@ static const char *read_line(struct cost_machine *m, char *fingerprint, const ch
         char prefix[16];
         domain_prefix(m, d, prefix, sizeof prefix);
         size_t n = strlen(prefix), letters = strcspn(prefix, "0123456789"), len = (size_t)(dot - name);
-        if ((len == n && !strncmp(name, prefix, n)) || (d && len == letters && !strncmp(name, prefix, letters))) bad = read_domain(&m->domain[d], dot + 1, text, &found);
+        if ((len == n && !strncmp(name, prefix, n)) || (d && len == letters && !strncmp(name, prefix, letters)))
+            bad = read_domain(&m->domain[d], dot + 1, text, &found);
     }
     return bad ? bad : found ? NULL : "is no key of a machine";
 }

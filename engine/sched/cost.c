@@ -21,8 +21,10 @@ static double weight_bytes(const struct config *c, enum dtype t, double n) {
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
     double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
     bool mla = c->attn == ATTN_MLA;
-    double expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half, router = hidden * c->n_experts;
-    *q = (struct cost_model){.layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
+    double expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
+           router = hidden * c->n_experts;
+    *q = (struct cost_model){
+        .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
     for (int i = 0; i < c->n_layers; i++) q->dense_layers += !c->layer[i].moe;
     if (mla) {
         double query = c->q_lora ? c->q_lora * (hidden + heads * dim) : hidden * heads * dim, expand = latent * heads * (c->qk_nope + v);
@@ -84,8 +86,12 @@ double cost_move(const struct cost_machine *m, int domain, enum cost_way way, do
     return (d->link[way].latency + bytes / d->link[way].rate) * cost_factor(m, &d->moved[way], 1);
 }
 
-struct cost_rows cost_decode_rows(int rows, double keys) { return (struct cost_rows){rows, rows * (keys + 1), rows * (keys + 1)}; }
-struct cost_rows cost_prefill_rows(double n, double pos) { return (struct cost_rows){n, n * pos + n * (n + 1) / 2, pos + n}; }
+struct cost_rows cost_decode_rows(int rows, double keys) {
+    return (struct cost_rows){rows, rows * (keys + 1), rows * (keys + 1)};
+}
+struct cost_rows cost_prefill_rows(double n, double pos) {
+    return (struct cost_rows){n, n * pos + n * (n + 1) / 2, pos + n};
+}
 
 static double half_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r, double taken) {
     double flops = r.pairs * q->pair_flops, wide = r.pairs * q->wide_flops + r.keys * q->widen_flops;
@@ -138,7 +144,8 @@ static double routed_time(const struct cost_machine *m, int d, const struct cost
 double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
 
 /* The first number of rows in 1 .. 2^20 for which a holds; what it asks grows with rows one way. */
-static double first_rows(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double), const struct cost_machine *m, int d, const struct cost_model *q) {
+static double first_rows(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double), const struct cost_machine *m, int d,
+                         const struct cost_model *q) {
     int lo = 1, hi = 1 << 20;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
@@ -198,7 +205,8 @@ static double hand_off(const struct cost_machine *m, int d, const struct cost_mo
 struct layer_time {
     double cpu, gpu, chain;
 };
-static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s, int rows, bool on_device, bool experts, double taken) {
+static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s, int rows, bool on_device, bool experts,
+                                    double taken) {
     struct cost_rows r = cost_decode_rows(rows, s->keys);
     int d = on_device ? 1 + s->device : 0;
     double half = half_time(m, d, q, r, taken);
@@ -282,19 +290,22 @@ static double prefill_cpu(const struct cost_machine *m, const struct cost_model 
 static double prefill_stream(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, int ranks) {
     double n = p->n, s = ranks, moe = q->layers - q->dense_layers, chosen = cost_distinct(q, n);
     double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0; /* 2 * n * hidden * 2 bytes */
-    double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                /* pipe_few: wait for the router or not */
+    double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                 /* pipe_few: wait for the router or not */
     double dense = p->resident ? 0 : q->layers * q->half_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes;
     double bytes = dense + moe * loaded * q->expert_bytes / s + moe * exchange, first = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes);
     /* A rank of a striped prefill sees all keys: its rows lie between them. */
-    double half = ranks > 1 ? cost_half(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n}) : halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n);
-    double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) / s) + q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
+    double half = ranks > 1 ? cost_half(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
+                            : halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n);
+    double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) / s) +
+                     q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_move(m, 1, COST_D2H, exchange);
     return first + larger(cost_move(m, 1, COST_H2D, bytes), compute) + cost_head(m, 0, q, 1);
 }
 
 /* As the stream, but each layer's experts are parted: as many over the link as make the longest of link, device and processor short. */
 static double prefill_blend(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
-    double n = p->n, chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
+    double n = p->n, chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0,
+           moe = q->layers - q->dense_layers;
     double half = halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n), hand = hand_off(m, 1, q, n), shared = cost_shared(m, 1, q, n);
     double here = cost_expert(m, 0, q, rows), there = cost_expert(m, 1, q, rows), move = cost_move(m, 1, COST_H2D, q->expert_bytes);
     double dense = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes + q->shared_bytes), layer = INFINITY;
@@ -313,7 +324,8 @@ static double prefill_blend(const struct cost_machine *m, const struct cost_mode
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
     int ranks = p->how == COST_PREFILL_DSLP ? p->ranks : 1;
     if (p->how != COST_PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
-    double t = p->how == COST_PREFILL_CPU ? prefill_cpu(m, q, p) : m->start + (p->how == COST_PREFILL_BLEND ? prefill_blend(m, q, p) : prefill_stream(m, q, p, ranks));
+    double t =
+        p->how == COST_PREFILL_CPU ? prefill_cpu(m, q, p) : m->start + (p->how == COST_PREFILL_BLEND ? prefill_blend(m, q, p) : prefill_stream(m, q, p, ranks));
     return t * cost_factor(m, &m->seen[p->how], p->n);
 }
 

@@ -47,33 +47,33 @@ struct cost_domain {
 enum cost_whole { COST_PREFILL_CPU, COST_PREFILL_BLEND, COST_PREFILL_SLP, COST_PREFILL_DSLP, COST_STEP_CPU, COST_STEP_HYBRID, COST_STEP_DUAL, COST_WHOLES };
 struct cost_machine {
     char name[96];
-    int n_domains;                            /* domains 1 .. n_devices are the devices; near-data units follow */
+    int n_domains; /* domains 1 .. n_devices are the devices; near-data units follow */
     int n_devices;
-    double dram, disk;                        /* host memory and disk, all readers together; 0: no limit */
-    double join;                              /* telling the processor that a device's rows are there, or the other way round */
-    double start;                             /* what a stream-loaded or blended prefill takes to begin: buffers, threads */
-    int cpu_chunk, gpu_chunk;                 /* rows that a prefill takes through a layer at once */
-    bool deterministic;                       /* decide by the table alone: cost_factor is 1 */
+    double dram, disk;        /* host memory and disk, all readers together; 0: no limit */
+    double join;              /* telling the processor that a device's rows are there, or the other way round */
+    double start;             /* what a stream-loaded or blended prefill takes to begin: buffers, threads */
+    int cpu_chunk, gpu_chunk; /* rows that a prefill takes through a layer at once */
+    bool deterministic;       /* decide by the table alone: cost_factor is 1 */
     struct cost_seen seen[COST_WHOLES];
     struct cost_domain domain[COST_DOMAINS];
 };
 
 /* What a checkpoint asks for, as plain numbers; bytes are of weights as stored, FLOP are of one row. */
 struct cost_model {
-    int layers, dense_layers, n_experts, topk;       /* dense_layers of them have no experts */
-    enum cost_format experts, dense, kv;             /* how they are stored */
-    double expert_bytes, expert_flops;               /* one routed expert */
-    double half_bytes, half_flops;                   /* matrices of one layer's attention half, its router included */
-    double shared_bytes, shared_flops;               /* shared experts of a layer */
-    double ffn_bytes, ffn_flops;                     /* of a layer without experts */
+    int layers, dense_layers, n_experts, topk; /* dense_layers of them have no experts */
+    enum cost_format experts, dense, kv;       /* how they are stored */
+    double expert_bytes, expert_flops;         /* one routed expert */
+    double half_bytes, half_flops;             /* matrices of one layer's attention half, its router included */
+    double shared_bytes, shared_flops;         /* shared experts of a layer */
+    double ffn_bytes, ffn_flops;               /* of a layer without experts */
     double head_bytes, head_flops;
-    double kv_bytes;                                 /* a position in a layer */
-    double pair_flops;                               /* a query with a key, all heads, keys as they lie in the cache */
-    double wide_flops, widen_flops;                  /* MLA with keys expanded: such a pair, and expanding a key; 0: there is no such way */
-    double row_bytes;                                /* a row of the residual stream, float32 */
-    int linears, elems;                              /* operations of an attention half */
-    double elem_bytes;                               /* of a row in those that are no products */
-    double skew;                                     /* experts are chosen as 1 / rank^skew; 0: all alike */
+    double kv_bytes;                /* a position in a layer */
+    double pair_flops;              /* a query with a key, all heads, keys as they lie in the cache */
+    double wide_flops, widen_flops; /* MLA with keys expanded: such a pair, and expanding a key; 0: there is no such way */
+    double row_bytes;               /* a row of the residual stream, float32 */
+    int linears, elems;             /* operations of an attention half */
+    double elem_bytes;              /* of a row in those that are no products */
+    double skew;                    /* experts are chosen as 1 / rank^skew; 0: all alike */
 };
 /* dense, experts, kv: enum dtype of the checkpoint's matrices, of its experts, and of the cache. */
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv);
@@ -92,14 +92,14 @@ double cost_move(const struct cost_machine *m, int domain, enum cost_way way, do
 struct cost_rows {
     double rows, pairs, keys;
 };
-struct cost_rows cost_decode_rows(int rows, double keys);           /* one row each of sessions with so many keys */
-struct cost_rows cost_prefill_rows(double n, double pos);           /* n rows of one session, causal, from pos on */
+struct cost_rows cost_decode_rows(int rows, double keys);                                                   /* one row each of sessions with so many keys */
+struct cost_rows cost_prefill_rows(double n, double pos);                                                   /* n rows of one session, causal, from pos on */
 double cost_half(const struct cost_machine *m, int domain, const struct cost_model *q, struct cost_rows r); /* attention half of a layer */
 double cost_shared(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
 double cost_expert(const struct cost_machine *m, int domain, const struct cost_model *q, double rows); /* its weights are there; without latency */
 /* The same where they are not: paper C's max(compute, link, host memory). INFINITY without a link; the processor always has them. */
 double cost_miss(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
-double cost_distinct(const struct cost_model *q, double rows);      /* experts that so many rows choose, expected */
+double cost_distinct(const struct cost_model *q, double rows);                                         /* experts that so many rows choose, expected */
 double cost_routed(const struct cost_machine *m, int domain, const struct cost_model *q, double rows); /* all experts that they choose, there */
 double cost_head(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
 
@@ -110,24 +110,24 @@ double cost_balance(const struct cost_machine *m, int domain, const struct cost_
 
 /* --- Steps and prefills --- */
 struct cost_step {
-    enum cost_whole how;      /* COST_STEP_* */
-    int rows;                 /* sessions, one token each */
-    double keys;              /* mean positions before them */
-    int cut;                  /* DUAL: rows of the first micro-batch */
-    int device;               /* rank that has the attention halves */
-    int on_device;            /* layers whose halves are there; the rest are on the processor */
-    double cached;            /* share of the chosen experts that lie on the device */
-    bool beside;              /* a prefill streams weights meanwhile: the link's bytes leave host memory too */
+    enum cost_whole how; /* COST_STEP_* */
+    int rows;            /* sessions, one token each */
+    double keys;         /* mean positions before them */
+    int cut;             /* DUAL: rows of the first micro-batch */
+    int device;          /* rank that has the attention halves */
+    int on_device;       /* layers whose halves are there; the rest are on the processor */
+    double cached;       /* share of the chosen experts that lie on the device */
+    bool beside;         /* a prefill streams weights meanwhile: the link's bytes leave host memory too */
 };
 double cost_step(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s);
 int cost_cut(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s); /* the best cut of a dual step */
 struct cost_prefill {
-    enum cost_whole how;      /* COST_PREFILL_* */
-    int n, pos;               /* new rows; positions before them */
-    int ranks;                /* DSLP: devices */
-    int decoding;             /* rows of a step that goes on beside it */
-    double keys;              /* of those */
-    bool resident;            /* what is not routed experts lies on the device already */
+    enum cost_whole how; /* COST_PREFILL_* */
+    int n, pos;          /* new rows; positions before them */
+    int ranks;           /* DSLP: devices */
+    int decoding;        /* rows of a step that goes on beside it */
+    double keys;         /* of those */
+    bool resident;       /* what is not routed experts lies on the device already */
 };
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p);
 /* Layers whose attention half, shared expert and cache of so many positions fit into so many bytes. */
@@ -136,7 +136,7 @@ int cost_layers_fit(const struct cost_model *q, double bytes, double positions);
 /* --- Learning --- */
 /* After use: what was expected (as the functions above said it) and what it took, of so many rows. */
 void cost_observe(const struct cost_machine *m, struct cost_seen *s, double rows, double expected, double real); /* s is one of m's */
-double cost_factor(const struct cost_machine *m, const struct cost_seen *s, double rows); /* within 1/8 .. 8 */
+double cost_factor(const struct cost_machine *m, const struct cost_seen *s, double rows);                        /* within 1/8 .. 8 */
 double cost_error(const struct cost_seen *s); /* how far off it was of late: 0.1 is ten percent; 0: never used */
 
 /* --- A table for many questions: an expert by rows, within 3% of cost_expert, never falling --- */

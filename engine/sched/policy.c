@@ -74,7 +74,13 @@ static const char *cannot(const struct policy_machine *m, const struct policy_in
 }
 
 static double expect(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode) {
-    struct cost_prefill p = {.how = COST_PREFILL_CPU + (mode - POLICY_CPU), .n = in->n_new, .pos = in->n_cached, .ranks = devices(m), .decoding = in->decoding, .keys = in->keys, .resident = in->dense_resident};
+    struct cost_prefill p = {.how = COST_PREFILL_CPU + (mode - POLICY_CPU),
+                             .n = in->n_new,
+                             .pos = in->n_cached,
+                             .ranks = devices(m),
+                             .decoding = in->decoding,
+                             .keys = in->keys,
+                             .resident = in->dense_resident};
     if (mode == POLICY_SLP || mode == POLICY_DSLP) p.decoding = 0; /* those who answer go on elsewhere */
     return cost_prefill(m->cost, m->model, &p);
 }
@@ -110,7 +116,8 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
         say_times(out->why, cap, prefills, out->seconds, POLICY_MODES, out->mode);
     } else {
         if (in->n_new >= POLICY_CROSSOVER && !refused[POLICY_SLP]) out->mode = refused[POLICY_DSLP] ? POLICY_SLP : POLICY_DSLP;
-        say(out->why, cap, "%s than %d tokens, from where streaming is assumed to be faster", in->n_new < POLICY_CROSSOVER ? "shorter" : "not shorter", POLICY_CROSSOVER);
+        say(out->why, cap, "%s than %d tokens, from where streaming is assumed to be faster", in->n_new < POLICY_CROSSOVER ? "shorter" : "not shorter",
+            POLICY_CROSSOVER);
     }
     if (out->mode == POLICY_SLP && refused[POLICY_DSLP] && devices(m) > 1) say(out->why, cap, "; not on all devices: %s", refused[POLICY_DSLP]);
 }
@@ -124,8 +131,10 @@ static double step_time(const struct policy_machine *m, const struct policy_deco
 }
 
 /* The best of the modes that are not refused for so many sessions: its time, and the times of all. */
-static double best_step(const struct policy_machine *m, const struct policy_decode_in *in, const char *const *refused, int rows, struct policy_decode_out *out) {
-    enum policy_decode asked = m->ask_decode > POLICY_DECODE_AUTO && m->ask_decode < POLICY_DECODES && !refused[m->ask_decode] ? m->ask_decode : POLICY_DECODE_AUTO;
+static double best_step(const struct policy_machine *m, const struct policy_decode_in *in, const char *const *refused, int rows,
+                        struct policy_decode_out *out) {
+    enum policy_decode asked =
+        m->ask_decode > POLICY_DECODE_AUTO && m->ask_decode < POLICY_DECODES && !refused[m->ask_decode] ? m->ask_decode : POLICY_DECODE_AUTO;
     out->mode = asked ? asked : POLICY_DECODE_CPU;
     for (int i = POLICY_DECODE_CPU; i < POLICY_DECODES; i++) {
         bool one = i == POLICY_DECODE_DUAL && rows < 2;
@@ -150,7 +159,11 @@ void policy_step(const struct policy_machine *m, const struct policy_decode_in *
     if (out->layers > m->model->layers) out->layers = m->model->layers;
     const char *refused[POLICY_DECODES] = {0};
     for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODES; i++)
-        refused[i] = m->lost ? "a device was lost" : !devices(m) ? "no device" : !(m->decodes >> i & 1) ? "not with what lies on the devices" : !out->layers ? "no layer's attention half fits the device" : NULL;
+        refused[i] = m->lost                  ? "a device was lost"
+                     : !devices(m)            ? "no device"
+                     : !(m->decodes >> i & 1) ? "not with what lies on the devices"
+                     : !out->layers           ? "no layer's attention half fits the device"
+                                              : NULL;
     if (refused[POLICY_DECODE_HYBRID]) refused[POLICY_DECODE_DUAL] = refused[POLICY_DECODE_HYBRID];
     double now = best_step(m, in, refused, b, out);
     while (b < n) {
@@ -166,6 +179,7 @@ void policy_step(const struct policy_machine *m, const struct policy_decode_in *
         say(out->why, cap, "; ");
     } else if (refused[POLICY_DECODE_HYBRID]) say(out->why, cap, "%s; ", refused[POLICY_DECODE_HYBRID]);
     say_times(out->why, cap, decodes, out->seconds, POLICY_DECODES, out->mode);
-    if (out->mode != POLICY_DECODE_CPU && out->layers < m->model->layers) say(out->why, cap, "; %d of %d layers fit the devices", out->layers, m->model->layers);
+    if (out->mode != POLICY_DECODE_CPU && out->layers < m->model->layers)
+        say(out->why, cap, "; %d of %d layers fit the devices", out->layers, m->model->layers);
     if (in->decoding > out->batch) say(out->why, cap, "; %d of %d sessions at once", out->batch, in->decoding);
 }

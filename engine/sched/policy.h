@@ -30,11 +30,11 @@ struct policy_machine {
     const struct cost_machine *cost; /* NULL with model: nothing is known, lengths are assumed */
     const struct cost_model *model;
     int n_devices;
-    double free[POLICY_DEVICES];     /* bytes of each device that may be taken */
-    bool lost;                       /* a device failed for good */
-    unsigned prefills, decodes;      /* bit m: the engine can run mode m; the processor's always can */
-    enum policy_mode ask;            /* --prefill */
-    enum policy_decode ask_decode;   /* --decode */
+    double free[POLICY_DEVICES];   /* bytes of each device that may be taken */
+    bool lost;                     /* a device failed for good */
+    unsigned prefills, decodes;    /* bit m: the engine can run mode m; the processor's always can */
+    enum policy_mode ask;          /* --prefill */
+    enum policy_decode ask_decode; /* --decode */
 };
 
 struct policy_in {
@@ -47,25 +47,25 @@ struct policy_in {
 };
 struct policy_out {
     enum policy_mode mode;
-    bool wait;                     /* others were first: ask again when they have begun */
-    double seconds[POLICY_MODES];  /* what the model expects of each; 0: not asked, INFINITY: it cannot */
+    bool wait;                    /* others were first: ask again when they have begun */
+    double seconds[POLICY_MODES]; /* what the model expects of each; 0: not asked, INFINITY: it cannot */
     char why[200];
 };
 void policy_prefill(const struct policy_machine *m, const struct policy_in *in, struct policy_out *out);
 
 struct policy_decode_in {
-    int decoding;          /* sessions that want a token, >= 1 */
-    int most;              /* rows that the engine can take in a step */
-    double keys;           /* positions of each, mean */
-    double context;        /* positions that each may come to: what its cache on the device must hold */
-    bool beside;           /* a prefill streams weights meanwhile */
+    int decoding;   /* sessions that want a token, >= 1 */
+    int most;       /* rows that the engine can take in a step */
+    double keys;    /* positions of each, mean */
+    double context; /* positions that each may come to: what its cache on the device must hold */
+    bool beside;    /* a prefill streams weights meanwhile */
 };
 struct policy_decode_out {
     enum policy_decode mode;
-    int batch;                       /* sessions in a step; the others wait for the next, in turn */
-    int cut;                         /* dual: sessions of the first micro-batch */
-    int layers;                      /* hybrid and dual: layers whose attention half lies on a device */
-    double seconds[POLICY_DECODES];  /* a step of `batch`; 0: not asked, INFINITY: it cannot */
+    int batch;                      /* sessions in a step; the others wait for the next, in turn */
+    int cut;                        /* dual: sessions of the first micro-batch */
+    int layers;                     /* hybrid and dual: layers whose attention half lies on a device */
+    double seconds[POLICY_DECODES]; /* a step of `batch`; 0: not asked, INFINITY: it cannot */
     char why[200];
 };
 void policy_step(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);

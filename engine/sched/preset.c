@@ -36,28 +36,110 @@ static void fill(struct cost_domain *d, const struct side *s) {
 
 /* Two EPYC 9355: 64 cores, 24 channels of DDR5-6400; 947 GB/s by the paper's GEMV (table 1), products as measured on one core of
  * the same family (test/bench/NOTES.md) times 64, less a fifth for clocks under load. */
-static const struct side epyc_9355 = {.class = COST_CPU, .memory = 1.15e12, .bw = 947e9, .elem_bw = 300e9, .format = COST_8BIT,
-    .ffn = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}}, .linear = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
-    .attention = {{1, 6e12f}, {64, 8e12f}}, .latency = {15e-6, 8e-6, 8e-6, 3e-6}};
+static const struct side epyc_9355 = {.class = COST_CPU,
+                                      .memory = 1.15e12,
+                                      .bw = 947e9,
+                                      .elem_bw = 300e9,
+                                      .format = COST_8BIT,
+                                      .ffn = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
+                                      .linear = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
+                                      .attention = {{1, 6e12f}, {64, 8e12f}},
+                                      .latency = {15e-6, 8e-6, 8e-6, 3e-6}};
 /* RTX 5090: the figures virtual time has (gpu/): 0.8 of its FP8 and 0.7 of its BF16 peak, 0.85 of its bandwidth, 57 GB/s over PCIe 5. */
-static const struct side rtx_5090 = {.class = COST_GPU, .memory = 32e9, .bw = 1.52e12, .elem_bw = 1.52e12, .format = COST_8BIT, .ffn = {{1, 335e12f}}, .linear = {{1, 335e12f}},
-    .attention = {{1, 147e12f}}, .latency = {4e-6, 4e-6, 4e-6, 4e-6}, .h2d = 57e9, .d2h = 57e9, .link_latency = 8e-6};
+static const struct side rtx_5090 = {.class = COST_GPU,
+                                     .memory = 32e9,
+                                     .bw = 1.52e12,
+                                     .elem_bw = 1.52e12,
+                                     .format = COST_8BIT,
+                                     .ffn = {{1, 335e12f}},
+                                     .linear = {{1, 335e12f}},
+                                     .attention = {{1, 147e12f}},
+                                     .latency = {4e-6, 4e-6, 4e-6, 4e-6},
+                                     .h2d = 57e9,
+                                     .d2h = 57e9,
+                                     .link_latency = 8e-6};
 /* Paper B: 100 GB/s and 1.6 TFLOP/s of a 24-core Xeon (its section 6.3); T4 and L4 by the vendor: 65 and 121 TFLOP/s, 300 GB/s; PCIe 3 and 4. */
-static const struct side xeon_24 = {.class = COST_CPU, .memory = 192e9, .bw = 100e9, .elem_bw = 100e9, .format = COST_16BIT, .ffn = {{1, 1.6e12f}}, .linear = {{1, 1.6e12f}}, .attention = {{1, 1.6e12f}}};
-static const struct side t4 = {.class = COST_GPU, .memory = 16e9, .bw = 300e9, .elem_bw = 300e9, .format = COST_16BIT, .ffn = {{1, 65e12f}}, .linear = {{1, 65e12f}}, .attention = {{1, 65e12f}}, .h2d = 16e9, .d2h = 16e9};
-static const struct side l4 = {.class = COST_GPU, .memory = 24e9, .bw = 300e9, .elem_bw = 300e9, .format = COST_16BIT, .ffn = {{1, 121e12f}}, .linear = {{1, 121e12f}}, .attention = {{1, 121e12f}}, .h2d = 32e9, .d2h = 32e9};
+static const struct side xeon_24 = {.class = COST_CPU,
+                                    .memory = 192e9,
+                                    .bw = 100e9,
+                                    .elem_bw = 100e9,
+                                    .format = COST_16BIT,
+                                    .ffn = {{1, 1.6e12f}},
+                                    .linear = {{1, 1.6e12f}},
+                                    .attention = {{1, 1.6e12f}}};
+static const struct side t4 = {.class = COST_GPU,
+                               .memory = 16e9,
+                               .bw = 300e9,
+                               .elem_bw = 300e9,
+                               .format = COST_16BIT,
+                               .ffn = {{1, 65e12f}},
+                               .linear = {{1, 65e12f}},
+                               .attention = {{1, 65e12f}},
+                               .h2d = 16e9,
+                               .d2h = 16e9};
+static const struct side l4 = {.class = COST_GPU,
+                               .memory = 24e9,
+                               .bw = 300e9,
+                               .elem_bw = 300e9,
+                               .format = COST_16BIT,
+                               .ffn = {{1, 121e12f}},
+                               .linear = {{1, 121e12f}},
+                               .attention = {{1, 121e12f}},
+                               .h2d = 32e9,
+                               .d2h = 32e9};
 /* Paper C, table 1: bandwidths and units near memory as given. Rates by rows: an H100 reaches 30% at 256 rows (section 3.1), AMX 10 to
  * 40 TFLOP/s for tens to hundreds of rows (section 3.2). */
-static const struct side xeon_8470 = {.class = COST_CPU, .memory = 2e12, .bw = 307.2e9, .elem_bw = 300e9, .format = COST_16BIT, .ffn = {{1, 1e12f}, {16, 6e12f}, {32, 10e12f}, {128, 30e12f}, {512, 40e12f}},
-    .linear = {{1, 1e12f}, {32, 10e12f}, {512, 40e12f}}, .attention = {{1, 2e12f}}, .latency = {10e-6, 5e-6, 5e-6, 3e-6}};
-static const struct side h100 = {.class = COST_GPU, .memory = 80e9, .bw = 2.04e12, .elem_bw = 2.04e12, .format = COST_16BIT, .ffn = {{1, 2e12f}, {16, 28e12f}, {256, 246e12f}, {2048, 650e12f}},
-    .linear = {{1, 2e12f}, {256, 246e12f}, {2048, 650e12f}}, .attention = {{1, 300e12f}}, .latency = {4e-6, 4e-6, 4e-6, 4e-6}, .h2d = 64e9, .d2h = 64e9, .link_latency = 8e-6};
-static const struct side near_data = {.class = COST_NDP, .memory = 128e9, .bw = 153.6e9, .elem_bw = 153.6e9, .format = COST_16BIT, .ffn = {{1, 256e9f}}, .linear = {{1, 256e9f}}, .attention = {{1, 256e9f}}};
+static const struct side xeon_8470 = {.class = COST_CPU,
+                                      .memory = 2e12,
+                                      .bw = 307.2e9,
+                                      .elem_bw = 300e9,
+                                      .format = COST_16BIT,
+                                      .ffn = {{1, 1e12f}, {16, 6e12f}, {32, 10e12f}, {128, 30e12f}, {512, 40e12f}},
+                                      .linear = {{1, 1e12f}, {32, 10e12f}, {512, 40e12f}},
+                                      .attention = {{1, 2e12f}},
+                                      .latency = {10e-6, 5e-6, 5e-6, 3e-6}};
+static const struct side h100 = {.class = COST_GPU,
+                                 .memory = 80e9,
+                                 .bw = 2.04e12,
+                                 .elem_bw = 2.04e12,
+                                 .format = COST_16BIT,
+                                 .ffn = {{1, 2e12f}, {16, 28e12f}, {256, 246e12f}, {2048, 650e12f}},
+                                 .linear = {{1, 2e12f}, {256, 246e12f}, {2048, 650e12f}},
+                                 .attention = {{1, 300e12f}},
+                                 .latency = {4e-6, 4e-6, 4e-6, 4e-6},
+                                 .h2d = 64e9,
+                                 .d2h = 64e9,
+                                 .link_latency = 8e-6};
+static const struct side near_data = {.class = COST_NDP,
+                                      .memory = 128e9,
+                                      .bw = 153.6e9,
+                                      .elem_bw = 153.6e9,
+                                      .format = COST_16BIT,
+                                      .ffn = {{1, 256e9f}},
+                                      .linear = {{1, 256e9f}},
+                                      .attention = {{1, 256e9f}}};
 /* Paper D: ten cores of a Xeon Gold 5220R with INT4 kernels; an RTX A6000 over PCIe 4, by the vendor. */
-static const struct side xeon_5220 = {.class = COST_CPU, .memory = 384e9, .bw = 90e9, .elem_bw = 60e9, .format = COST_4BIT, .ffn = {{1, 0.25e12f}, {16, 0.5e12f}}, .linear = {{1, 0.25e12f}, {16, 0.5e12f}},
-    .attention = {{1, 0.2e12f}}, .latency = {10e-6, 5e-6, 5e-6, 3e-6}};
-static const struct side a6000 = {.class = COST_GPU, .memory = 48e9, .bw = 650e9, .elem_bw = 650e9, .format = COST_4BIT, .ffn = {{1, 10e12f}, {64, 110e12f}}, .linear = {{1, 10e12f}, {64, 110e12f}}, .attention = {{1, 80e12f}},
-    .latency = {6e-6, 6e-6, 6e-6, 6e-6}, .h2d = 25e9, .d2h = 25e9, .link_latency = 10e-6};
+static const struct side xeon_5220 = {.class = COST_CPU,
+                                      .memory = 384e9,
+                                      .bw = 90e9,
+                                      .elem_bw = 60e9,
+                                      .format = COST_4BIT,
+                                      .ffn = {{1, 0.25e12f}, {16, 0.5e12f}},
+                                      .linear = {{1, 0.25e12f}, {16, 0.5e12f}},
+                                      .attention = {{1, 0.2e12f}},
+                                      .latency = {10e-6, 5e-6, 5e-6, 3e-6}};
+static const struct side a6000 = {.class = COST_GPU,
+                                  .memory = 48e9,
+                                  .bw = 650e9,
+                                  .elem_bw = 650e9,
+                                  .format = COST_4BIT,
+                                  .ffn = {{1, 10e12f}, {64, 110e12f}},
+                                  .linear = {{1, 10e12f}, {64, 110e12f}},
+                                  .attention = {{1, 80e12f}},
+                                  .latency = {6e-6, 6e-6, 6e-6, 6e-6},
+                                  .h2d = 25e9,
+                                  .d2h = 25e9,
+                                  .link_latency = 10e-6};
 
 static const struct preset {
     const char *name, *what, *cpu, *gpu;
@@ -99,10 +181,27 @@ void cost_guess(struct cost_machine *m, int threads, int level, int n_devices, d
     float rate = thread[level < 0 ? 0 : level > 3 ? 3 : level] * (float)(threads > 0 ? threads : 1);
     double bw = 15e9 * (threads > 0 ? threads : 1);
     if (bw > 200e9) bw = 200e9;
-    struct side cpu = {.class = COST_CPU, .bw = bw, .elem_bw = bw, .format = COST_8BIT, .ffn = {{1, rate / 3}, {64, rate}}, .linear = {{1, rate / 3}, {64, rate}}, .attention = {{1, rate / 3}},
+    struct side cpu = {.class = COST_CPU,
+                       .bw = bw,
+                       .elem_bw = bw,
+                       .format = COST_8BIT,
+                       .ffn = {{1, rate / 3}, {64, rate}},
+                       .linear = {{1, rate / 3}, {64, rate}},
+                       .attention = {{1, rate / 3}},
                        .latency = {10e-6, 5e-6, 5e-6, 2e-6}};
-    struct side gpu = {.class = COST_GPU, .memory = 16e9, .bw = 600e9, .elem_bw = 600e9, .format = COST_8BIT, .ffn = {{1, 5e12f}, {128, 100e12f}}, .linear = {{1, 5e12f}, {128, 100e12f}}, .attention = {{1, 50e12f}},
-                       .latency = {5e-6, 5e-6, 5e-6, 5e-6}, .h2d = h2d > 0 ? h2d : 25e9, .d2h = d2h > 0 ? d2h : 25e9, .peer = peer, .link_latency = 10e-6};
+    struct side gpu = {.class = COST_GPU,
+                       .memory = 16e9,
+                       .bw = 600e9,
+                       .elem_bw = 600e9,
+                       .format = COST_8BIT,
+                       .ffn = {{1, 5e12f}, {128, 100e12f}},
+                       .linear = {{1, 5e12f}, {128, 100e12f}},
+                       .attention = {{1, 50e12f}},
+                       .latency = {5e-6, 5e-6, 5e-6, 5e-6},
+                       .h2d = h2d > 0 ? h2d : 25e9,
+                       .d2h = d2h > 0 ? d2h : 25e9,
+                       .peer = peer,
+                       .link_latency = 10e-6};
     memset(m, 0, sizeof *m);
     strncpy(m->name, "this machine, not measured", sizeof m->name - 1);
     m->n_devices = n_devices < COST_DOMAINS - 1 ? n_devices : COST_DOMAINS - 1, m->n_domains = 1 + m->n_devices;

@@ -102,7 +102,8 @@ static int dearest(const struct split_in *in, const struct split_plan *p, int d,
         at[kind] = k;
         found[kind] = k < in->n ? k : -1;
     }
-    double there = found[0] < 0 ? -1 : (double)p->work.cost[d][p->work.heavy[found[0]]], comes = found[1] < 0 ? -1 : (double)p->work.cost[d][p->work.heavy[found[1]]];
+    double there = found[0] < 0 ? -1 : (double)p->work.cost[d][p->work.heavy[found[0]]],
+           comes = found[1] < 0 ? -1 : (double)p->work.cost[d][p->work.heavy[found[1]]];
     bool link = found[1] >= 0 && in->domain[d].move >= comes;
     if (link) comes = in->domain[d].move;
     return there > comes ? found[0] : link ? found[2] : found[1];

@@ -33,15 +33,15 @@ struct split_in {
 };
 
 struct split_plan {
-    const char *policy; /* who made it: under auto the one that was best */
-    double end;         /* expected; 0 where nothing was asked */
-    double end_of[SPLIT_DOMAINS];              /* 0 where a domain got nothing */
-    uint8_t domain[SPLIT_EXPERTS];             /* of expert i */
-    uint16_t queue[SPLIT_EXPERTS];             /* experts in order of work: domain d has queue[begin[d] .. begin[d + 1]) */
-    uint16_t move[SPLIT_EXPERTS];              /* those of them that must come, in order of transfer: move[moves[d] .. moves[d + 1]) */
+    const char *policy;            /* who made it: under auto the one that was best */
+    double end;                    /* expected; 0 where nothing was asked */
+    double end_of[SPLIT_DOMAINS];  /* 0 where a domain got nothing */
+    uint8_t domain[SPLIT_EXPERTS]; /* of expert i */
+    uint16_t queue[SPLIT_EXPERTS]; /* experts in order of work: domain d has queue[begin[d] .. begin[d + 1]) */
+    uint16_t move[SPLIT_EXPERTS];  /* those of them that must come, in order of transfer: move[moves[d] .. moves[d + 1]) */
     uint16_t begin[SPLIT_DOMAINS + 1], moves[SPLIT_DOMAINS + 1];
-    bool proved;                               /* exact: no better one exists */
-    struct { /* the policies' own */
+    bool proved; /* exact: no better one exists */
+    struct {     /* the policies' own */
         float cost[SPLIT_DOMAINS][SPLIT_EXPERTS];
         float tail[SPLIT_EXPERTS + 1];
         uint16_t heavy[SPLIT_EXPERTS], swap[SPLIT_EXPERTS]; /* experts by falling rows, ties by index */
@@ -55,7 +55,7 @@ struct split_policy {
     const char *what; /* one line */
     void (*run)(const struct split_in *in, struct split_plan *p);
 };
-extern const struct split_policy split_policies[]; /* ends with a NULL name; the first is the default, "auto" */
+extern const struct split_policy split_policies[];       /* ends with a NULL name; the first is the default, "auto" */
 const struct split_policy *split_find(const char *name); /* NULL: none of that name */
 
 /* Same question, same answer: ties go to the lower index. A policy never places an expert where it cannot be computed. */

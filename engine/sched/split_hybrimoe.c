@@ -41,7 +41,11 @@ void split_hybrimoe(const struct split_in *in, struct split_plan *p) {
     int left = in->n, missing = 0, brought[SPLIT_DOMAINS] = {0};
     memset(p->work.at, FREE, (size_t)in->n);
     for (int d = 0; d < in->n_domains; d++) {
-        line[d] = (struct timeline){.t = in->domain[d].busy + in->domain[d].first, .link = in->domain[d].link_busy, .own_end = in->n - 1, .first = -1, .last = -1,
+        line[d] = (struct timeline){.t = in->domain[d].busy + in->domain[d].first,
+                                    .link = in->domain[d].link_busy,
+                                    .own_end = in->n - 1,
+                                    .first = -1,
+                                    .last = -1,
                                     .closed = !is_gpu(in, d) || !(in->domain[d].move > 0)};
         for (int i = 0; i < in->n && is_gpu(in, d); i++) line[d].left += has(in, d, i) ? (double)p->work.cost[d][i] : 0;
     }
@@ -66,7 +70,8 @@ void split_hybrimoe(const struct split_in *in, struct split_plan *p) {
                 int k = light(in, p, l->own_end, d, false);
                 if (k >= 0) {
                     l->own_end = k;
-                    if (!sooner(in, p, line, brought, p->work.heavy[k], l->t + (double)p->work.cost[d][p->work.heavy[k]])) when = l->t, who = d, what = p->work.heavy[k], link = false;
+                    if (!sooner(in, p, line, brought, p->work.heavy[k], l->t + (double)p->work.cost[d][p->work.heavy[k]]))
+                        when = l->t, who = d, what = p->work.heavy[k], link = false;
                 } else {
                     k = light(in, p, in->n - 1, d, true);
                     int i = k < 0 ? -1 : p->work.heavy[k], g = i < 0 ? -1 : __builtin_ctz(in->expert[i].resident & p->work.gpus);

@@ -126,8 +126,7 @@ static int choose(struct step *s, struct error *e) {
     struct pipe_range ranges[MODULE_RANGES];
     struct layer view;
     struct weights head;
-    for (int l = 0; l < s->c->n_layers; l++)
-        layers[l] = ranges_bytes(ranges, layer_ranges(w, l, &view, ranges));
+    for (int l = 0; l < s->c->n_layers; l++) layers[l] = ranges_bytes(ranges, layer_ranges(w, l, &view, ranges));
     in.head = ranges_bytes(ranges, head_ranges(w, &head, ranges));
     for (int i = 0; i < set->n; i++) {
         in.free[i] = gpu_mem_free(set->gpu[i]);
@@ -138,7 +137,8 @@ static int choose(struct step *s, struct error *e) {
     memcpy(s->why, out.why, sizeof s->why);
     for (int i = 0; i < out.n; i++)
         if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer has no part in steps */
-            s->dev[s->n_dev++] = (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
+            s->dev[s->n_dev++] =
+                (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
     s->n_resident = out.n ? out.until[out.n - 1] : 0;
     if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->why);
     return 0;

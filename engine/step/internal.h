@@ -19,30 +19,30 @@ struct step_device {
     struct gpu *g;
     int rank, first, last;
     struct gpu_stream *main;
-    _Atomic int stop;                    /* main's cancel */
-    struct step_layer *layer;            /* [n_layers] */
+    _Atomic int stop;         /* main's cancel */
+    struct step_layer *layer; /* [n_layers] */
     struct work work[STEP_MICROS];
-    char *rows;                          /* what a step adds to caches, on its way to host memory: mirror.c */
-    bool head;                           /* final norm and output head are here */
+    char *rows; /* what a step adds to caches, on its way to host memory: mirror.c */
+    bool head;  /* final norm and output head are here */
     char *head_mem;
-    struct weights *head_weights;        /* as the head sees them */
-    float *x, *xn, *logits;              /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
+    struct weights *head_weights; /* as the head sees them */
+    float *x, *xn, *logits;       /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
 };
 
 /* Rows that go through the layers on their own: first those whose caches are on devices too, as far as layers are there, then
  * those of the processor. Counts are of the current step. */
 struct step_micro {
-    int n, n_dev, row0;                  /* rows; of them on devices; rows of the micro-batches before this one */
+    int n, n_dev, row0; /* rows; of them on devices; rows of the micro-batches before this one */
     int n_spans, n_dev_spans;
-    struct span spans[STEP_ROWS];        /* of all rows: planes in host memory */
-    struct span dev[STEP_ROWS];          /* of the first n_dev rows: planes on devices */
-    struct span rest[STEP_ROWS];         /* of the others, counted from the first of these */
-    int source[STEP_ROWS];               /* the caller's span */
-    struct work host;                    /* pinned where there are devices; rows [0, n_dev) of x: what the experts add to these */
+    struct span spans[STEP_ROWS]; /* of all rows: planes in host memory */
+    struct span dev[STEP_ROWS];   /* of the first n_dev rows: planes on devices */
+    struct span rest[STEP_ROWS];  /* of the others, counted from the first of these */
+    int source[STEP_ROWS];        /* the caller's span */
+    struct work host;             /* pinned where there are devices; rows [0, n_dev) of x: what the experts add to these */
     /* Hand-off. Devices write `arrived` when rows are in host memory, and wait for `answered`: their experts are added. */
     struct gpu_number *arrived, *answered;
     uint32_t n_arrived, n_wanted, n_answered; /* written, waited for and written so far, as enqueued or done */
-    uint32_t sent[2];                    /* by the layer's parity: the number that says that its rows are in host memory */
+    uint32_t sent[2];                         /* by the layer's parity: the number that says that its rows are in host memory */
 };
 
 struct step_mirror { /* a session's cache on devices */
@@ -51,7 +51,7 @@ struct step_mirror { /* a session's cache on devices */
     int rows, capacity;     /* positions that equal the host's; positions there is room for */
     struct kv_plane *k, *v; /* [n_layers] */
     char *mem[GPU_MAX];
-    uint64_t used;          /* the step that read it last */
+    uint64_t used; /* the step that read it last */
 };
 
 struct step {
@@ -59,38 +59,38 @@ struct step {
     const struct config *c;
     struct gpu_stream *processor; /* virtual time: where the processor's operations are enqueued; NULL: they run at once */
     struct step_device dev[GPU_MAX];
-    int n_dev, n_resident;        /* devices that hold layers; these are [0, n_resident) */
-    bool loaded;                  /* their weights are there */
-    bool away;                    /* they made room for a prefill that runs */
-    uint64_t again;               /* the step that tries to load them again */
-    char why[256];                /* resident.h */
+    int n_dev, n_resident; /* devices that hold layers; these are [0, n_resident) */
+    bool loaded;           /* their weights are there */
+    bool away;             /* they made room for a prefill that runs */
+    uint64_t again;        /* the step that tries to load them again */
+    char why[256];         /* resident.h */
     struct step_micro micro[STEP_MICROS];
     int n_micros;
-    enum dtype kv;                /* of caches */
+    enum dtype kv;                 /* of caches */
     int planes[CONFIG_MAX_LAYERS]; /* of a layer's cache */
-    size_t *row_at;               /* [n_layers + 1] bytes that a row adds to the caches of the layers before */
-    char *host_rows;              /* pinned: as step_device.rows, of all layers */
-    _Atomic int *bad;             /* pinned [GPU_MAX][STEP_MICROS] */
-    struct work head;             /* x, xn and bad of all rows in host memory */
-    float *logits;                /* [STEP_ROWS, vocab] */
+    size_t *row_at;                /* [n_layers + 1] bytes that a row adds to the caches of the layers before */
+    char *host_rows;               /* pinned: as step_device.rows, of all layers */
+    _Atomic int *bad;              /* pinned [GPU_MAX][STEP_MICROS] */
+    struct work head;              /* x, xn and bad of all rows in host memory */
+    float *logits;                 /* [STEP_ROWS, vocab] */
     int32_t top[STEP_ROWS];
-    pthread_mutex_t lock;         /* the list, and whose each is */
+    pthread_mutex_t lock; /* the list, and whose each is */
     struct step_mirror *mirrors;
-    uint64_t clock;               /* steps so far */
+    uint64_t clock; /* steps so far */
     enum step_cut ran;
-    const _Atomic int *cancel;    /* of this step */
+    const _Atomic int *cancel; /* of this step */
 };
 
 /* device.c */
 int step_devices_open(struct step *s, struct error *e); /* chooses what is resident where; nothing is loaded yet */
 void step_devices_close(struct step *s);
-int step_load(struct step *s, struct error *e);         /* resident weights, before the first step that needs them */
+int step_load(struct step *s, struct error *e); /* resident weights, before the first step that needs them */
 void step_unload(struct step *s);
 int step_processor_open(struct step *s, struct error *e); /* host memory, pinned where devices take part */
 void step_processor_close(struct step *s);
-int step_numbers_open(struct step *s, struct error *e); /* anew: nothing may wait for them */
+int step_numbers_open(struct step *s, struct error *e);        /* anew: nothing may wait for them */
 struct step_device *step_device_of(struct step *s, int layer); /* NULL: the processor */
-bool step_device_error(struct step *s, struct error *e); /* whether a device failed, and how */
+bool step_device_error(struct step *s, struct error *e);       /* whether a device failed, and how */
 
 /* Goes on without devices from here on, for that reason, whether they failed or only their memory did. ERR_MEMORY. */
 int step_leave(struct step *s, const char *why, struct error *e); /* step.c */

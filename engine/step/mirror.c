@@ -12,7 +12,8 @@ struct rows {
 };
 static struct rows rows_of(const struct kv_plane *p, int row, int n) {
     size_t heads = (size_t)p->heads, width = heads * (size_t)p->dim;
-    return (struct rows){dtype_bytes(p->dtype, width * (size_t)row), dtype_bytes(p->dtype, width * (size_t)n), (size_t)row * heads, p->scale ? (size_t)n * heads : 0};
+    return (struct rows){dtype_bytes(p->dtype, width * (size_t)row), dtype_bytes(p->dtype, width * (size_t)n), (size_t)row * heads,
+                         p->scale ? (size_t)n * heads : 0};
 }
 static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
 

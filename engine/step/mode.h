@@ -16,23 +16,23 @@ struct split_policy;
 struct machine {
     const struct weights *w;
     struct exec *cpu;
-    struct work *prefill;          /* host memory */
+    struct work *prefill; /* host memory */
     struct gpu_set *gpus;
-    struct step *step;             /* what runs steps, and what of it lies on devices */
-    struct cost_machine *cost;     /* this machine, corrected by what happened */
+    struct step *step;         /* what runs steps, and what of it lies on devices */
+    struct cost_machine *cost; /* this machine, corrected by what happened */
     struct cost_model *model;
     const struct split_policy *split;
-    struct gpu_stream *processor;  /* virtual time: where the processor's operations are enqueued (cpu is its executor); nothing is
-                                    * computed then, and no memory of the model read. NULL: they run when they are called */
-    struct trace *trace;           /* what ran when; NULL: nobody asks */
-    _Atomic uint64_t bytes_read;   /* of weights, since opening; written by the owner */
-    uint64_t expert_bytes;         /* of one routed expert */
-    struct residency known;        /* of the weights */
-    struct scan scan;              /* damaged weights are found before they are used */
-    struct place *place;           /* weights copied by memory node; NULL: as they are mapped */
-    struct fetch *fetch;           /* weights do not fit in memory: reads ahead of their use; NULL: they do */
-    struct work *guess;            /* with fetch: where the next layer's router is tried */
-    uint8_t *touched;              /* [n_experts] scratch for counting */
+    struct gpu_stream *processor; /* virtual time: where the processor's operations are enqueued (cpu is its executor); nothing is
+                                   * computed then, and no memory of the model read. NULL: they run when they are called */
+    struct trace *trace;          /* what ran when; NULL: nobody asks */
+    _Atomic uint64_t bytes_read;  /* of weights, since opening; written by the owner */
+    uint64_t expert_bytes;        /* of one routed expert */
+    struct residency known;       /* of the weights */
+    struct scan scan;             /* damaged weights are found before they are used */
+    struct place *place;          /* weights copied by memory node; NULL: as they are mapped */
+    struct fetch *fetch;          /* weights do not fit in memory: reads ahead of their use; NULL: they do */
+    struct work *guess;           /* with fetch: where the next layer's router is tried */
+    uint8_t *touched;             /* [n_experts] scratch for counting */
     /* For threads beside the owner: run has it call fn(arg), waits, and returns what that returned; wake has it look at its
      * prefill again. */
     int (*run)(void *owner, int (*fn)(void *arg), void *arg);
@@ -45,15 +45,15 @@ struct prefill_job {
     struct kv *kv;
     const int32_t *tokens; /* [n], at positions pos .. pos + n - 1 */
     int pos, n;
-    float *last;           /* [vocab] receives the logits of the last position */
+    float *last;                                              /* [vocab] receives the logits of the last position */
     int (*all)(void *ctx, int position, const float *logits); /* NULL, or each position's logits in order; by the owner */
     void *all_ctx;
     const _Atomic int *cancel;
-    int told;              /* tokens whose logits all has had: another mode that goes on does not send them again */
-    int complete;          /* tokens whose rows in the KV cache are whole, in all layers; true after a failure as well */
-    _Atomic int ready;     /* advance has something to do; else a thread works, which sets it and wakes the owner */
+    int told;                /* tokens whose logits all has had: another mode that goes on does not send them again */
+    int complete;            /* tokens whose rows in the KV cache are whole, in all layers; true after a failure as well */
+    _Atomic int ready;       /* advance has something to do; else a thread works, which sets it and wakes the owner */
     _Atomic int done, total; /* of the mode's units; total 0: not known yet */
-    void *state;           /* the mode's own */
+    void *state;             /* the mode's own */
 };
 
 enum { PREFILL_MORE = 1 };

@@ -10,9 +10,9 @@
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
 
-#define TRY(call)            \
-    do {                     \
-        int rc_ = (call);    \
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
         if (rc_) return rc_; \
     } while (0)
 
@@ -28,7 +28,7 @@ struct blend_slot { /* room for one expert's weights */
 
 struct blend {
     struct step *s;
-    struct step_device *d;      /* d->main is NULL when steps have left the device in the meantime */
+    struct step_device *d; /* d->main is NULL when steps have left the device in the meantime */
     struct gpu_stream *link;
     int at, n, rows, layer; /* the batch: tokens [at, at + n) of the job; at most `rows`; its next layer */
     struct work work;       /* on the device */
@@ -40,13 +40,13 @@ struct blend {
     float *x, *xn, *weights, *pair_weight;
     int32_t *ids, *mine, *pair_token, *pos;
     _Atomic int *bad;
-    char *kv;               /* rows of all layers on their way to the session's cache */
+    char *kv; /* rows of all layers on their way to the session's cache */
     struct gpu_number *arrived, *answered;
     uint32_t n_arrived, n_answered;
     /* the split */
     struct cost_table table[2];
     struct split_expert *experts;
-    int16_t *expert_of;     /* [n_experts] of experts[] */
+    int16_t *expert_of;       /* [n_experts] of experts[] */
     int32_t *rows_of, *place; /* [n_experts]: rows of each; where its pairs begin */
     struct split_plan plan;
     float *logits;
@@ -96,9 +96,9 @@ static int open_memory(struct blend *b, const struct prefill_job *j, struct erro
         void *p;
         size_t bytes;
         bool device;
-    } want[] = {{&b->token, pairs, true}, {&b->weight, pairs, true}, {&b->x, hidden, false}, {&b->xn, hidden, false}, {&b->ids, pairs, false},
-                {&b->mine, pairs, false}, {&b->weights, pairs, false}, {&b->pair_token, pairs, false}, {&b->pair_weight, pairs, false}, {&b->pos, n * 4, false},
-                {&b->bad, 4, false}, {&b->kv, n * s->row_at[c->n_layers], false}};
+    } want[] = {{&b->token, pairs, true},        {&b->weight, pairs, true}, {&b->x, hidden, false},      {&b->xn, hidden, false},
+                {&b->ids, pairs, false},         {&b->mine, pairs, false},  {&b->weights, pairs, false}, {&b->pair_token, pairs, false},
+                {&b->pair_weight, pairs, false}, {&b->pos, n * 4, false},   {&b->bad, 4, false},         {&b->kv, n * s->row_at[c->n_layers], false}};
     int rc = 0;
     for (size_t i = 0; i < sizeof want / sizeof *want && !rc; i++) rc = (want[i].device ? gpu_alloc : gpu_host_alloc)(g, want[i].p, want[i].bytes, e);
     if (!rc) rc = open_slots(b, expert, e);
@@ -248,13 +248,18 @@ static void ask(struct blend *b, double link_busy) {
     double sum = cost_move(m->cost, 1 + b->d->rank, COST_H2D, (double)b->n * m->model->row_bytes);
     struct split_domain d[2] = {
         {.class = COST_CPU, .expert = &b->table[0], .first = 2 * sum},
-        {.class = COST_GPU, .expert = &b->table[1], .busy = cost_shared(m->cost, 1 + b->d->rank, m->model, b->n), .link_busy = link_busy,
-         .move = cost_move(m->cost, 1 + b->d->rank, COST_H2D, m->model->expert_bytes), .room = c->n_experts},
+        {.class = COST_GPU,
+         .expert = &b->table[1],
+         .busy = cost_shared(m->cost, 1 + b->d->rank, m->model, b->n),
+         .link_busy = link_busy,
+         .move = cost_move(m->cost, 1 + b->d->rank, COST_H2D, m->model->expert_bytes),
+         .room = c->n_experts},
     };
     struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 2};
     memset(b->rows_of, 0, (size_t)c->n_experts * sizeof *b->rows_of);
     if (b->s->processor) /* nothing was computed: even groups */
-        for (int x = 0; x < c->n_experts; x++) b->rows_of[x] = (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
+        for (int x = 0; x < c->n_experts; x++)
+            b->rows_of[x] = (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
     for (int i = 0; i < b->n * c->topk && !b->s->processor; i++) b->rows_of[b->ids[i]]++;
     for (int x = 0; x < c->n_experts; x++) {
         if (!b->rows_of[x]) continue;

@@ -59,10 +59,10 @@ int tell_logits(struct machine *m, struct prefill_job *j, const struct work *w, 
 
 enum { HEAD_ROWS = 16 };
 struct walk {
-    int at, n;       /* the batch: tokens [at, at + n) of the job; n 0: none begun */
-    int layer, row;  /* next to do: layers, then rows of the head */
+    int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none begun */
+    int layer, row; /* next to do: layers, then rows of the head */
     struct span span;
-    float *logits;   /* [HEAD_ROWS where all are wanted, else 1, vocab] */
+    float *logits; /* [HEAD_ROWS where all are wanted, else 1, vocab] */
 };
 
 static int open_walk(struct machine *m, struct prefill_job *j, struct error *e) {

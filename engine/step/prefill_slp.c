@@ -57,7 +57,8 @@ static int result(void *ctx, const float *x, int row, int n) {
     struct slp *s = ctx;
     int most = s->m->prefill->rows < HEAD_ROWS ? s->m->prefill->rows : HEAD_ROWS, rc = 0;
     for (int i = 0; i < n && !rc; i += most)
-        rc = s->m->run(s->m->owner, head_rows, &(struct rows){.s = s, .x = x + (size_t)i * (size_t)s->m->w->config.hidden, .row = row + i, .n = n - i < most ? n - i : most});
+        rc = s->m->run(s->m->owner, head_rows,
+                       &(struct rows){.s = s, .x = x + (size_t)i * (size_t)s->m->w->config.hidden, .row = row + i, .n = n - i < most ? n - i : most});
     return rc;
 }
 

@@ -23,8 +23,10 @@ void resident_choose(const struct resident_in *in, struct resident_out *out) {
     if (!l) out->n = 0;
     if (!in->n_devices) snprintf(out->why, sizeof out->why, "nothing, there are none");
     else if (l == in->n_layers && out->head >= 0)
-        snprintf(out->why, sizeof out->why, "attention, dense parts and head of all %d layers on %d of %d devices (%zu MB)", l, out->n, in->n_devices, need >> 20);
+        snprintf(out->why, sizeof out->why, "attention, dense parts and head of all %d layers on %d of %d devices (%zu MB)", l, out->n, in->n_devices,
+                 need >> 20);
     else
-        snprintf(out->why, sizeof out->why, "attention and dense parts of %d of %d layers%s on %d of %d devices: all need %zu MB, %zu MB are free beside caches and a prefill's ring",
-                 l, in->n_layers, out->head >= 0 ? " and the head" : "", out->n, in->n_devices, need >> 20, have >> 20);
+        snprintf(out->why, sizeof out->why,
+                 "attention and dense parts of %d of %d layers%s on %d of %d devices: all need %zu MB, %zu MB are free beside caches and a prefill's ring", l,
+                 in->n_layers, out->head >= 0 ? " and the head" : "", out->n, in->n_devices, need >> 20, have >> 20);
 }

@@ -8,8 +8,8 @@
 
 struct resident_in {
     int n_layers, n_devices;
-    const size_t *layer; /* [n_layers] bytes */
-    size_t head;         /* final norm and output head */
+    const size_t *layer;                    /* [n_layers] bytes */
+    size_t head;                            /* final norm and output head */
     size_t free[GPU_MAX], reserve[GPU_MAX]; /* of a device: bytes; of these to be left for caches, workspace, a prefill's ring */
 };
 struct resident_out {

@@ -12,14 +12,16 @@
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
 
-#define TRY(call)            \
-    do {                     \
-        int rc_ = (call);    \
+#define TRY(call) \
+    do { \
+        int rc_ = (call); \
         if (rc_) return rc_; \
     } while (0)
 
 static struct exec *exec_of(struct step_device *d) { return gpu_stream_exec(d->main); }
-static int begin(struct step_device *d, const char *name, int layer, int item) { return trace_begin(d->s->m->trace, d->main, d->rank, LANE_COMPUTE, name, layer, item); }
+static int begin(struct step_device *d, const char *name, int layer, int item) {
+    return trace_begin(d->s->m->trace, d->main, d->rank, LANE_COMPUTE, name, layer, item);
+}
 static void end(struct step_device *d, int span) { trace_end(d->s->m->trace, span, d->main); }
 static struct work *work_of(struct step_device *d, const struct step_micro *m) { return &d->work[m - d->s->micro]; }
 /* Rows of m whose attention half of a layer runs on a device. */
@@ -295,7 +297,8 @@ static int check(struct step *s, int n, int32_t *top, struct error *e) {
         for (int k = 0; there && k < m->n_dev; k++) top[row + k] = largest(s->logits + (size_t)(row + k) * (size_t)s->c->vocab, s->c->vocab);
     }
     for (int i = 0; i < n; i++)
-        if (top[i] < 0) return error_set(e, ERR_MODEL, "the output head gave a logit that is not a number; the weights may be damaged: --verify reads them all");
+        if (top[i] < 0)
+            return error_set(e, ERR_MODEL, "the output head gave a logit that is not a number; the weights may be damaged: --verify reads them all");
     return 0;
 }
 

@@ -26,11 +26,11 @@ struct fetch {
     size_t page, window; /* bytes that may be read ahead for a layer */
     uint8_t *late;       /* [n_experts] */
     struct residency *known;
-    struct list now;     /* asked for, to be waited for and mapped */
-    struct list next;    /* to be asked for when now is through */
-    size_t ahead;        /* bytes of next that were asked for */
-    float skill;         /* share of what was read ahead and then chosen, of late */
-    unsigned held_back;  /* layers for which a bad guesser was not asked */
+    struct list now;    /* asked for, to be waited for and mapped */
+    struct list next;   /* to be asked for when now is through */
+    size_t ahead;       /* bytes of next that were asked for */
+    float skill;        /* share of what was read ahead and then chosen, of late */
+    unsigned held_back; /* layers for which a bad guesser was not asked */
     struct fetch_counts counts;
     pthread_t thread;
     pthread_mutex_t lock;

@@ -5,8 +5,10 @@
 
 #define OF(type, field_, name_, module_) .at = offsetof(struct type, field_), .name = offsetof(struct tensor_names, name_), .module = MODULE_##module_
 /* A row: where it goes, what it is called, its module and shape, and whether a layer has it. */
-#define MAT(type, field, name, module, r, c, when) {{OF(type, field, name, module), .ending = ".weight", .rows = r, .cols = c}, when}
-#define VEC(type, field, name, end, module, n, when) {{OF(type, field, name, module), .ending = end, .rows = n}, when}
+#define MAT(type, field, name, module, r, c, when) \
+    { {OF(type, field, name, module), .ending = ".weight", .rows = r, .cols = c}, when }
+#define VEC(type, field, name, end, module, n, when) \
+    { {OF(type, field, name, module), .ending = end, .rows = n}, when }
 
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
     const int hidden = c->hidden, q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, latent = c->kv_lora + c->qk_rope;

@@ -8,17 +8,17 @@
 #include "engine/model/config.h"
 
 struct layer {
-    float *attn_norm, *ffn_norm;      /* [hidden] */
-    struct mat q, k, v, o;            /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
+    float *attn_norm, *ffn_norm; /* [hidden] */
+    struct mat q, k, v, o;       /* GQA: [heads * dim, hidden]; o [hidden, n_heads * v_dim] */
     float *q_bias, *k_bias, *v_bias, *o_bias;
-    float *q_norm, *k_norm;           /* [head_dim] */
-    struct mat q_a, q_b, kv_a, kv_b;  /* MLA; q without low rank is q. kv_b: rows of head h: nope, then v */
+    float *q_norm, *k_norm;          /* [head_dim] */
+    struct mat q_a, q_b, kv_a, kv_b; /* MLA; q without low rank is q. kv_b: rows of head h: nope, then v */
     float *q_a_norm, *q_a_bias, *kv_a_norm, *kv_a_bias;
-    struct mat router;                /* [n_experts, hidden] */
-    float *router_bias;               /* [n_experts] */
-    struct mat shared_gate;           /* [1, hidden] */
-    struct expert dense;              /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
-    struct expert *experts;           /* [n_experts]; NULL: dense layer */
+    struct mat router;                  /* [n_experts, hidden] */
+    float *router_bias;                 /* [n_experts] */
+    struct mat shared_gate;             /* [1, hidden] */
+    struct expert dense;                /* the dense FFN, or the shared expert of a layer with experts; gate.data NULL: none */
+    struct expert *experts;             /* [n_experts]; NULL: dense layer */
     const struct expert_shards *shards; /* experts and dense by memory node (place.h); NULL: whole */
 };
 
@@ -38,8 +38,8 @@ struct param {
     size_t name;        /* of its pattern in struct tensor_names */
     const char *ending; /* of a vector's name; a matrix has .weight and the endings of its scales */
     uint8_t module;
-    bool optional;      /* may be absent from a checkpoint */
-    int rows, cols;     /* cols 0: a vector, float32 once loaded; else a struct mat */
+    bool optional;  /* may be absent from a checkpoint */
+    int rows, cols; /* cols 0: a vector, float32 once loaded; else a struct mat */
 };
 enum { PARAMS_MAX = 40 };
 

@@ -22,20 +22,20 @@ struct place {
     const struct weights *w;
     struct numa nodes;
     struct residency *known;
-    int n_nodes, per_layer;             /* items of a layer: n_experts + 1 */
-    bool works[NUMA_NODES];             /* nodes that get a part; the others hold nothing */
-    struct layer *view, *placed;        /* [n_layers] */
-    struct expert_shards *shards;       /* [n_layers * 2]: view, placed */
-    struct expert *parts;               /* all of them, the views of a layer before what is placed */
+    int n_nodes, per_layer;       /* items of a layer: n_experts + 1 */
+    bool works[NUMA_NODES];       /* nodes that get a part; the others hold nothing */
+    struct layer *view, *placed;  /* [n_layers] */
+    struct expert_shards *shards; /* [n_layers * 2]: view, placed */
+    struct expert *parts;         /* all of them, the views of a layer before what is placed */
     size_t n_parts;
-    struct weights whole;               /* w with the placed head */
+    struct weights whole; /* w with the placed head */
     _Atomic(const struct weights *) head;
-    _Atomic int *left;                  /* [n_layers + 1] items not copied yet */
-    _Atomic int *bad;                   /* [n_layers + 1] a weight that is not a number was met */
-    uint8_t *pages[NUMA_NODES + 1];     /* one of each node, then what is spread by rows */
+    _Atomic int *left;              /* [n_layers + 1] items not copied yet */
+    _Atomic int *bad;               /* [n_layers + 1] a weight that is not a number was met */
+    uint8_t *pages[NUMA_NODES + 1]; /* one of each node, then what is spread by rows */
     size_t size[NUMA_NODES + 1];
-    _Atomic int64_t next[NUMA_NODES];   /* item of each node */
-    _Atomic int done;                   /* layers, and the head */
+    _Atomic int64_t next[NUMA_NODES]; /* item of each node */
+    _Atomic int done;                 /* layers, and the head */
     double begun;
     struct copier *copiers;
     int n_copiers;
@@ -154,8 +154,7 @@ static void copy_item(struct place *p, int node, int layer, int k) {
         }
         if (k == p->per_layer - 1) {
             struct param list[PARAMS_MAX];
-            for (int d = spread(p, layer, list); d-- > 0;)
-                good &= copy_rows(p, params_mat(&p->placed[layer], &list[d]), params_mat(y, &list[d]), node);
+            for (int d = spread(p, layer, list); d-- > 0;) good &= copy_rows(p, params_mat(&p->placed[layer], &list[d]), params_mat(y, &list[d]), node);
         }
     }
     /* A damaged layer is left to scan.c, which finds the place in the mapping when it is to be used, and names it. */

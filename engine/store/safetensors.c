@@ -43,8 +43,10 @@ int safetensors_parse(const uint8_t *data, size_t size, const char *what, safete
     if (size < 8) return error_set(e, ERR_MODEL, "%s: %zu bytes; a safetensors file has at least 8: the download is incomplete", what, size);
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | data[i];
-    if (n > max_header) return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what, (unsigned long long)n, max_header);
-    if (n > size - 8) return error_set(e, ERR_MODEL, "%s: header of %llu bytes in a file of %zu: the download is incomplete", what, (unsigned long long)n, size);
+    if (n > max_header)
+        return error_set(e, ERR_MODEL, "%s: header of %llu bytes; at most %zu are valid: not a safetensors file", what, (unsigned long long)n, max_header);
+    if (n > size - 8)
+        return error_set(e, ERR_MODEL, "%s: header of %llu bytes in a file of %zu: the download is incomplete", what, (unsigned long long)n, size);
     struct arena a = {0};
     struct json root;
     struct span *spans = NULL;
@@ -75,7 +77,8 @@ int safetensors_parse(const uint8_t *data, size_t size, const char *what, safete
         struct tensor t = {.dtype = (uint8_t)dtype_of(type)};
         if (!t.dtype) {
             if (type && type->type == JSON_STRING)
-                rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has the unknown dtype '%.*s'", what, kn, k->string, (int)(type->n < 40 ? type->n : 40), type->string);
+                rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has the unknown dtype '%.*s'", what, kn, k->string, (int)(type->n < 40 ? type->n : 40),
+                               type->string);
             else rc = error_set(e, ERR_MODEL, "%s: tensor %.*s has no dtype", what, kn, k->string);
             goto out;
         }
@@ -87,7 +90,8 @@ int safetensors_parse(const uint8_t *data, size_t size, const char *what, safete
         for (uint32_t d = 0; d < shape->n; d++) {
             int64_t s = json_int(json_at(shape, d), -1);
             if (s < 0 || __builtin_mul_overflow(count, (uint64_t)s, &count) || count > (uint64_t)INT64_MAX / 8) {
-                rc = error_set(e, ERR_MODEL, "%s: tensor %.*s: dimension %u of its shape (%lld) is negative or overflows", what, kn, k->string, d, (long long)s);
+                rc =
+                    error_set(e, ERR_MODEL, "%s: tensor %.*s: dimension %u of its shape (%lld) is negative or overflows", what, kn, k->string, d, (long long)s);
                 goto out;
             }
             t.shape[d] = s;
@@ -127,14 +131,15 @@ int safetensors_parse(const uint8_t *data, size_t size, const char *what, safete
     for (uint32_t i = 0; i < n_spans; i++) {
         const struct json *k = &root.items[2 * spans[i].member];
         if (spans[i].begin != at) {
-            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s begins at byte %llu, the one before ends at %llu: %s", what, (int)(k->n < 200 ? k->n : 200), k->string,
-                           (unsigned long long)spans[i].begin, (unsigned long long)at, spans[i].begin < at ? "they overlap" : "there is a hole");
+            rc = error_set(e, ERR_MODEL, "%s: tensor %.*s begins at byte %llu, the one before ends at %llu: %s", what, (int)(k->n < 200 ? k->n : 200),
+                           k->string, (unsigned long long)spans[i].begin, (unsigned long long)at, spans[i].begin < at ? "they overlap" : "there is a hole");
             goto out;
         }
         at = spans[i].end;
     }
     if (at != room)
-        rc = error_set(e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", what, (unsigned long long)(room - at), (unsigned long long)at);
+        rc =
+            error_set(e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", what, (unsigned long long)(room - at), (unsigned long long)at);
 out:
     mem_free(spans);
     arena_free(&a);

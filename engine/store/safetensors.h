@@ -13,10 +13,10 @@
 struct tensor {
     const char *name; /* NUL-terminated */
     const uint8_t *data;
-    size_t size;      /* bytes */
+    size_t size; /* bytes */
     int64_t shape[6];
     uint8_t dtype, ndim;
-    bool used;        /* claimed by the model */
+    bool used; /* claimed by the model */
     int shard;
 };
 
@@ -33,7 +33,7 @@ struct checkpoint {
     size_t n_tensors, cap_tensors;
     uint32_t *table; /* hash table of tensor index + 1 */
     size_t table_size;
-    struct arena arena; /* names */
+    struct arena arena;   /* names */
     uint64_t fingerprint; /* of all names, types, shapes and places */
     size_t bytes;         /* of all tensors */
 };

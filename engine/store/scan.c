@@ -10,8 +10,7 @@ const uint8_t *scan_e4m3(const uint8_t *p, size_t n) {
     size_t i = 0;
     for (; i + 64 <= n; i += 64) { /* SSE2 is there on every x86-64; three instructions for 16 codes keep up with memory */
         __m128i hit = _mm_setzero_si128();
-        for (int k = 0; k < 64; k += 16)
-            hit = _mm_or_si128(hit, _mm_cmpeq_epi8(_mm_and_si128(_mm_loadu_si128((const __m128i *)(p + i + k)), nan), nan));
+        for (int k = 0; k < 64; k += 16) hit = _mm_or_si128(hit, _mm_cmpeq_epi8(_mm_and_si128(_mm_loadu_si128((const __m128i *)(p + i + k)), nan), nan));
         if (_mm_movemask_epi8(hit)) break;
     }
     for (; i < n; i++)
@@ -30,9 +29,11 @@ static void look(void *arg, int thread, int n_threads) {
     struct batch *b = arg;
     for (int i = 0; i < b->n; i++) {
         const uint8_t *data = b->m[i]->data;
-        size_t size = (size_t)b->m[i]->rows * b->m[i]->stride, from = size * (size_t)thread / (size_t)n_threads, to = size * (size_t)(thread + 1) / (size_t)n_threads;
+        size_t size = (size_t)b->m[i]->rows * b->m[i]->stride, from = size * (size_t)thread / (size_t)n_threads,
+               to = size * (size_t)(thread + 1) / (size_t)n_threads;
         const uint8_t *bad = scan_e4m3(data + from, to - from), *old = NULL;
-        while (bad && (!(old = atomic_load(&b->bad)) || bad < old) && !atomic_compare_exchange_weak(&b->bad, &old, bad)) {}
+        while (bad && (!(old = atomic_load(&b->bad)) || bad < old) && !atomic_compare_exchange_weak(&b->bad, &old, bad)) {
+        }
     }
 }
 

@@ -276,9 +276,18 @@ static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t 
         switch (t->dtype) {
         case DT_E4M3: ok = (p[i] & 0x7f) != 0x7f; break;
         case DT_E8M0: ok = p[i] != 255; break;
-        case DT_BF16: memcpy(&h, p + 2 * i, 2); ok = (h & 0x7f80) != 0x7f80; break;
-        case DT_F16: memcpy(&h, p + 2 * i, 2); ok = (h & 0x7c00) != 0x7c00; break;
-        case DT_F32: memcpy(&u, p + 4 * i, 4); ok = (u & 0x7f800000) != 0x7f800000; break;
+        case DT_BF16:
+            memcpy(&h, p + 2 * i, 2);
+            ok = (h & 0x7f80) != 0x7f80;
+            break;
+        case DT_F16:
+            memcpy(&h, p + 2 * i, 2);
+            ok = (h & 0x7c00) != 0x7c00;
+            break;
+        case DT_F32:
+            memcpy(&u, p + 4 * i, 4);
+            ok = (u & 0x7f800000) != 0x7f800000;
+            break;
         }
         if (!ok) {
             *bad = i;

@@ -30,16 +30,18 @@ static void count(int kind, double begin, double bytes) {
     kinds[kind].bytes += bytes;
     kinds[kind].calls++;
 }
-#define WRAP(op, kind)                                              \
-    static int on_##op(struct exec *x, const struct op_##op *o) {    \
-        double t = clock_now();                                      \
-        int rc = inner->op(x, o);                                    \
-        count(kind, t, 0);                                           \
-        return rc;                                                   \
+#define WRAP(op, kind) \
+    static int on_##op(struct exec *x, const struct op_##op *o) { \
+        double t = clock_now(); \
+        int rc = inner->op(x, o); \
+        count(kind, t, 0); \
+        return rc; \
     }
+// clang-format off
 WRAP(embed, EMBED) WRAP(norm, NORM) WRAP(rope_table, ROPE) WRAP(rope, ROPE) WRAP(kv_store, KV_STORE) WRAP(kv_load, SMALL) WRAP(attention, ATTENTION)
 WRAP(route, ROUTE) WRAP(add, SMALL) WRAP(sigmoid, SMALL) WRAP(copy, SMALL)
-static int on_linear(struct exec *x, const struct op_linear *o) {
+    // clang-format on
+    static int on_linear(struct exec *x, const struct op_linear *o) {
     double t = clock_now();
     int rc = inner->linear(x, o);
     count(o->w.rows == vocab ? HEAD : LINEAR, t, (double)mat_bytes(&o->w) * (o->batch > 1 ? o->batch : 1));
@@ -58,8 +60,8 @@ static int on_experts(struct exec *x, const struct op_experts *o) {
     count(EXPERTS, t, bytes);
     return rc;
 }
-static struct ops outer = {"counted", on_embed, on_norm, on_linear, on_rope_table, on_rope, on_kv_store, on_kv_load, on_attention, on_route, on_experts,
-                           on_add, on_sigmoid, on_copy};
+static struct ops outer = {"counted",  on_embed,     on_norm,  on_linear,  on_rope_table, on_rope,    on_kv_store,
+                           on_kv_load, on_attention, on_route, on_experts, on_add,        on_sigmoid, on_copy};
 
 /* --- The limit --- */
 
@@ -67,9 +69,7 @@ static uint8_t *data;
 static size_t part;
 static struct kernels k;
 static _Atomic uint32_t keep;
-static void read_part(void *arg, int thread, int n) {
-    atomic_fetch_xor(&keep, f32_bits(k.read(data + (size_t)thread * part, part, 4, 1024)));
-}
+static void read_part(void *arg, int thread, int n) { atomic_fetch_xor(&keep, f32_bits(k.read(data + (size_t)thread * part, part, 4, 1024))); }
 static double read_once(struct pool *p) {
     double t = clock_now();
     pool_run(p, read_part, NULL);
@@ -85,8 +85,11 @@ int main(int argc, char **argv) {
     int n = arg[2], steps = arg[3] < MAX_STEPS ? arg[3] : MAX_STEPS;
     struct error e = {0};
     struct engine *engine;
-    if (n < 1 || n > SESSIONS || engine_open(&engine, &(struct engine_params){.dir = argv[1], .threads = arg[0], .context = arg[1] + steps + 2,
-                                                                              .cpu_level = arg[4] < CPU_LEVELS ? arg[4] + 1 : 0}, &e)) return fail(&e);
+    if (n < 1 || n > SESSIONS ||
+        engine_open(
+            &engine,
+            &(struct engine_params){.dir = argv[1], .threads = arg[0], .context = arg[1] + steps + 2, .cpu_level = arg[4] < CPU_LEVELS ? arg[4] + 1 : 0}, &e))
+        return fail(&e);
     struct machine *m = &engine->machine;
     struct config *c = &engine->weights.config;
     struct kv kv[SESSIONS];
@@ -122,7 +125,8 @@ int main(int argc, char **argv) {
         total += t;
     }
     printf("%d threads, %s, %d sessions, %d positions before: %.2f ms a step, %.1f tok/s; read %.1f GB/s beside it; %.2f of the bandwidth bound\n",
-           pool_threads(engine->pool), inner->name, n, arg[1], bench_median(time, got) * 1e3, n / bench_median(time, got), bench_median(limit, got) * 1e-9, bench_median(share, got));
+           pool_threads(engine->pool), inner->name, n, arg[1], bench_median(time, got) * 1e3, n / bench_median(time, got), bench_median(limit, got) * 1e-9,
+           bench_median(share, got));
     for (int i = 0; i < KINDS; i++) {
         if (!kinds[i].calls) continue;
         printf("  %-10s %4ld calls  %7.3f ms  %5.1f %%", kind_name[i], kinds[i].calls / got, kinds[i].time / got * 1e3, 100 * kinds[i].time / total);

@@ -15,8 +15,8 @@
 #include "cpu/kernels.h"
 
 enum { MAX_ROUNDS = 64 };
-typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                         float beta, float *c, int ldc);
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                         int ldc);
 
 static double now(void) {
     struct timespec t;

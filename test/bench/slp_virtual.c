@@ -42,8 +42,8 @@ static void table(void) {
         int n = lengths[i];
         struct pipe_stats one = run("emu:1,virtual", 1, n, NULL), two = run("emu:2,virtual,math=bf16,nopeer", 2, n, NULL);
         double stream = part(1, n, false), compute = part(1, n, true), most = stream > compute ? stream : compute;
-        printf("| %d | %.1f s | %.0f | %.1f s | %.1f s | %.2f | %d | %d | %.1f s | %.0f | %.2f |\n", n, one.seconds, n / one.seconds,
-               stream, compute, one.seconds / most, one.plan.ring, one.plan.chunk, two.seconds, n / two.seconds, one.seconds / two.seconds);
+        printf("| %d | %.1f s | %.0f | %.1f s | %.1f s | %.2f | %d | %d | %.1f s | %.0f | %.2f |\n", n, one.seconds, n / one.seconds, stream, compute,
+               one.seconds / most, one.plan.ring, one.plan.chunk, two.seconds, n / two.seconds, one.seconds / two.seconds);
         fflush(stdout);
     }
 }
@@ -53,8 +53,7 @@ static void ring(void) {
     for (int r = 2; r <= 256; r *= 2) {
         char gpus[64];
         snprintf(gpus, sizeof gpus, "emu:1,virtual,ring=%d", r);
-        printf("| %d | %.1f GB | %.2f s | %.2f s |\n", r, r * 44.07e-3, run(gpus, 1, 4096, NULL).seconds,
-               run(gpus, 1, 16384, NULL).seconds);
+        printf("| %d | %.1f GB | %.2f s | %.2f s |\n", r, r * 44.07e-3, run(gpus, 1, 4096, NULL).seconds, run(gpus, 1, 16384, NULL).seconds);
     }
 }
 
@@ -75,8 +74,7 @@ static void memory(void) {
             char gpus[64];
             snprintf(gpus, sizeof gpus, "emu:1,virtual,mem=%dG", gb);
             struct pipe_stats s = run(gpus, 1, lengths[i], NULL);
-            if (s.seconds >= 0)
-                printf("| %d | %d GB | %d | %d | %.1f GB |\n", lengths[i], gb, s.plan.ring, s.plan.chunk, (double)s.plan.bytes / 1e9);
+            if (s.seconds >= 0) printf("| %d | %d GB | %d | %d | %.1f GB |\n", lengths[i], gb, s.plan.ring, s.plan.chunk, (double)s.plan.bytes / 1e9);
         }
 }
 
@@ -143,11 +141,11 @@ static int check(void) {
     build(12, 0);
     struct pipe_stats small = run("emu:2,virtual,nopeer", 2, 20480, NULL), all = run("emu:2,virtual,nopeer,alltoall", 2, 20480, NULL);
     struct pipe_stats half = run("emu:2,virtual,nopeer,math=bf16", 2, 20480, NULL);
-    HOLD((double)half.exchanged < 0.6 * (double)small.exchanged && half.seconds < small.seconds, "BF16 between ranks: %.2f s, %.2f GB; float32: %.2f s, %.2f GB",
-         half.seconds, (double)half.exchanged / 1e9, small.seconds, (double)small.exchanged / 1e9);
-    HOLD(small.seconds < all.seconds * 0.82 && small.exchanged * 2 < all.exchanged,
-         "SmallEP %.2f s, %llu bytes; all-to-all %.2f s, %llu bytes", small.seconds, (unsigned long long)small.exchanged, all.seconds,
-         (unsigned long long)all.exchanged);
+    HOLD((double)half.exchanged < 0.6 * (double)small.exchanged && half.seconds < small.seconds,
+         "BF16 between ranks: %.2f s, %.2f GB; float32: %.2f s, %.2f GB", half.seconds, (double)half.exchanged / 1e9, small.seconds,
+         (double)small.exchanged / 1e9);
+    HOLD(small.seconds < all.seconds * 0.82 && small.exchanged * 2 < all.exchanged, "SmallEP %.2f s, %llu bytes; all-to-all %.2f s, %llu bytes", small.seconds,
+         (unsigned long long)small.exchanged, all.seconds, (unsigned long long)all.exchanged);
     printf("%d failed\n", failed);
     return failed != 0;
 }

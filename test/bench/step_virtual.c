@@ -36,13 +36,19 @@ static void open_machine(double gemv, double h2d) {
     for (int k = 0; k < COST_KINDS && gemv > 0; k++)
         if (k != COST_ELEM) cpu->bw[k].value[0] = (float)gemv;
     if (h2d > 0) gpu->link[COST_H2D].rate = gpu->link[COST_D2H].rate = h2d;
-    struct gpu_spec spec = {.n = 1, .emu = true, .is_virtual = true, .host = true, .bw = cost_at(&cpu->bw[COST_ELEM], 1), .attn = cost_at(&cpu->rate[COST_ATTENTION][COST_16BIT], 1),
+    struct gpu_spec spec = {.n = 1,
+                            .emu = true,
+                            .is_virtual = true,
+                            .host = true,
+                            .bw = cost_at(&cpu->bw[COST_ELEM], 1),
+                            .attn = cost_at(&cpu->rate[COST_ATTENTION][COST_16BIT], 1),
                             .launch = cpu->latency[COST_ELEM]};
     curve(&spec.bw_rows, &cpu->bw[COST_FFN]);
     curve(&spec.flops_rows, &cpu->rate[COST_FFN][COST_8BIT]);
     snprintf(gpus, sizeof gpus, "emu:1,virtual,h2d=%g,d2h=%g", gpu->link[COST_H2D].rate / 1e9, gpu->link[COST_D2H].rate / 1e9);
     m = (struct machine){.w = &model, .cost = &cost, .model = &shape, .split = &split_policies[0], .expert_bytes = 44052480};
-    if (gpu_open(&host, &spec, GPU_HOST, &e) || gpu_stream_open(host, &m.processor, "processor", true, NULL, &e) || gpu_set_open(&m.gpus, gpus, &model, &e)) fail(&e);
+    if (gpu_open(&host, &spec, GPU_HOST, &e) || gpu_stream_open(host, &m.processor, "processor", true, NULL, &e) || gpu_set_open(&m.gpus, gpus, &model, &e))
+        fail(&e);
     m.cpu = gpu_stream_exec(m.processor);
     cost_model_of(&shape, &model.config, DT_E4M3, DT_E4M3, DT_BF16);
     if (step_open(&m.step, &m, DT_BF16, &e)) fail(&e);
@@ -131,7 +137,8 @@ static double prefill_seconds(const char *split, int n) {
     j.kv = &kv;
     double begin = now();
     if (mode_blend.open(&m, &j, &e)) fail(&e);
-    while ((rc = mode_blend.advance(&m, &j, &e)) == PREFILL_MORE) {}
+    while ((rc = mode_blend.advance(&m, &j, &e)) == PREFILL_MORE) {
+    }
     if (rc) fail(&e);
     mode_blend.close(&m, &j);
     double t = now() - begin;
@@ -141,9 +148,7 @@ static double prefill_seconds(const char *split, int n) {
 }
 
 /* The processor alone, as the cost model has it: there is no virtual time without a device. */
-static double model_seconds(enum cost_whole how, int n) {
-    return cost_prefill(&cost, &shape, &(struct cost_prefill){.how = how, .n = n, .ranks = 1});
-}
+static double model_seconds(enum cost_whole how, int n) { return cost_prefill(&cost, &shape, &(struct cost_prefill){.how = how, .n = n, .ranks = 1}); }
 
 static double slp_seconds(int n) {
     struct kv kv;
@@ -158,12 +163,14 @@ static double slp_seconds(int n) {
 }
 
 static void table(double gemv) {
-    printf("| sessions | hybrid: a step | tok/s | dual: a step | tok/s | over hybrid | experts alone | attention halves alone | of the bound |\n|---|---|---|---|---|---|---|---|---|\n");
+    printf("| sessions | hybrid: a step | tok/s | dual: a step | tok/s | over hybrid | experts alone | attention halves alone | of the bound "
+           "|\n|---|---|---|---|---|---|---|---|---|\n");
     static const int sessions[] = {1, 2, 4, 6};
     for (int i = 0; i < 4; i++) {
         int n = sessions[i];
         double h = step_seconds(STEP_HYBRID, n, 1000), d = step_seconds(STEP_DUAL, n, 1000), x = alone(gemv, true, n, 1000), a = alone(gemv, false, n, 1000);
-        printf("| %d | %.1f ms | %.1f | %.1f ms | %.1f | %.2f | %.1f ms | %.1f ms | %.2f |\n", n, h * 1e3, n / h, d * 1e3, n / d, h / d, x * 1e3, a * 1e3, (x > a ? x : a) / d);
+        printf("| %d | %.1f ms | %.1f | %.1f ms | %.1f | %.2f | %.1f ms | %.1f ms | %.2f |\n", n, h * 1e3, n / h, d * 1e3, n / d, h / d, x * 1e3, a * 1e3,
+               (x > a ? x : a) / d);
         fflush(stdout);
     }
     printf("\n| tokens | processor | stream-loaded | host | stream | hybrimoe | trimoe | cut | auto |\n|---|---|---|---|---|---|---|---|---|\n");
@@ -188,7 +195,8 @@ static int check(double gemv) {
     HOLD(one <= 38e-3, "one session: %.1f ms a token", one * 1e3);
     for (int n = 2; n <= 6; n += 2) {
         double h = step_seconds(STEP_HYBRID, n, 1000), d = step_seconds(STEP_DUAL, n, 1000), x = alone(gemv, true, n, 1000), a = alone(gemv, false, n, 1000);
-        HOLD(d < h && (x > a ? x : a) / d >= 0.9, "%d sessions: hybrid %.1f ms, dual %.1f ms, the longer part alone %.1f ms", n, h * 1e3, d * 1e3, (x > a ? x : a) * 1e3);
+        HOLD(d < h && (x > a ? x : a) / d >= 0.9, "%d sessions: hybrid %.1f ms, dual %.1f ms, the longer part alone %.1f ms", n, h * 1e3, d * 1e3,
+             (x > a ? x : a) * 1e3);
         if (n == 2) HOLD(n / d >= 41, "two sessions: %.1f tok/s", n / d);
     }
     for (int n = 256; n <= 4096; n *= 4) {

@@ -26,7 +26,9 @@ enum { EOS = 256, THINK, END_THINK, VOCAB, max_events = 1 << 16, context = 65536
 
 /* --- tokenizer and template ------------------------------------------------------------------------------------------ */
 
-struct tokenizer { int unused; };
+struct tokenizer {
+    int unused;
+};
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e) {
     *t = mem_calloc(1, sizeof **t);
     return *t ? 0 : error_set(e, ERR_MEMORY, "no memory");
@@ -76,7 +78,9 @@ int decoder_flush(struct decoder *d, struct buf *out) {
     return rc;
 }
 
-struct chat { int unused; };
+struct chat {
+    int unused;
+};
 int chat_open(struct chat **c, const char *dir, const char *file, struct error *e) {
     *c = mem_calloc(1, sizeof **c);
     return *c ? 0 : error_set(e, ERR_MEMORY, "no memory");
@@ -104,8 +108,12 @@ int chat_render(const struct chat *c, const struct json *conv, struct text *out,
     *out = (struct text){.data = b.data, .n = b.len};
     return 0;
 }
-struct parts { bool thinking; };
-struct parts *parts_open(const struct chat *c, const char *tail, size_t n) { return mem_calloc(1, sizeof(struct parts)); }
+struct parts {
+    bool thinking;
+};
+struct parts *parts_open(const struct chat *c, const char *tail, size_t n) {
+    return mem_calloc(1, sizeof(struct parts));
+}
 void parts_close(struct parts **p) {
     mem_free(*p);
     *p = NULL;
@@ -123,9 +131,9 @@ int parts_flush(struct parts *p, parts_fn fn, void *ctx) { return 0; }
 struct session {
     struct engine *e;
     struct session *next;
-    struct buf plan;   /* bytes to say; 0x0E and 0x0F stand for the thinking marks */
+    struct buf plan; /* bytes to say; 0x0E and 0x0F stand for the thinking marks */
     size_t at;
-    int32_t *held;     /* what the KV cache would hold */
+    int32_t *held; /* what the KV cache would hold */
     int n_held, n_answer, max, prompt;
     double start, prefill_until, prefill_s, last_progress, token_s, first;
     bool fail, stubborn; /* stubborn: deaf to session_cancel, as an engine that hangs would be */
@@ -150,8 +158,15 @@ static void post(struct engine *e, struct event ev) {
 
 static void end(struct session *s, enum event_kind kind, enum done_reason reason) {
     struct event ev = {.kind = kind, .session = s, .reason = reason};
-    ev.stats = (struct turn_stats){.prompt_tokens = s->prompt, .answer_tokens = s->n_answer, .ttft_s = s->n_answer ? s->first - s->start : 0,
-        .prefill_s = s->prefill_s, .decode_s = clock_now() - s->first, .bytes_read = 12345678, .prefill_mode = "cpu", .decode_mode = "single", .why = "fake: only one mode"};
+    ev.stats = (struct turn_stats){.prompt_tokens = s->prompt,
+                                   .answer_tokens = s->n_answer,
+                                   .ttft_s = s->n_answer ? s->first - s->start : 0,
+                                   .prefill_s = s->prefill_s,
+                                   .decode_s = clock_now() - s->first,
+                                   .bytes_read = 12345678,
+                                   .prefill_mode = "cpu",
+                                   .decode_mode = "single",
+                                   .why = "fake: only one mode"};
     if (kind == EVENT_ERROR) error_set(&ev.error, ERR_RUNTIME, "layer 3: non-finite logits");
     atomic_store(&s->busy, false);
     post(s->e, ev);
@@ -167,8 +182,12 @@ static void step(struct session *s) {
     if (now < s->prefill_until) {
         if (now - s->last_progress < 0.05) return;
         s->last_progress = now;
-        post(s->e, (struct event){.kind = EVENT_PROGRESS, .session = s, .done = (int)(1000 * (1 - (s->prefill_until - now) / s->prefill_s)), .total = 1000,
-                                  .left_s = s->prefill_until - now, .what = "prefill"});
+        post(s->e, (struct event){.kind = EVENT_PROGRESS,
+                                  .session = s,
+                                  .done = (int)(1000 * (1 - (s->prefill_until - now) / s->prefill_s)),
+                                  .total = 1000,
+                                  .left_s = s->prefill_until - now,
+                                  .what = "prefill"});
         return;
     }
     if (now < s->first + s->n_answer * s->token_s) return;
@@ -211,9 +230,26 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     }
     load(p, "opening");
     static const int32_t eos[] = {EOS};
-    e->info = (struct engine_info){.model_type = "fake", .name = "fake", .vocab = VOCAB, .n_layers = 1, .hidden = 1, .n_experts = 1, .topk = 1,
-        .context = p->context ? p->context : context, .max_context = context, .threads = 1, .level = "scalar", .eos = eos, .n_eos = 1, .temperature = 0.5,
-        .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .do_sample = true, .kv_token_bytes = 64, .fingerprint = 7};
+    e->info = (struct engine_info){.model_type = "fake",
+                                   .name = "fake",
+                                   .vocab = VOCAB,
+                                   .n_layers = 1,
+                                   .hidden = 1,
+                                   .n_experts = 1,
+                                   .topk = 1,
+                                   .context = p->context ? p->context : context,
+                                   .max_context = context,
+                                   .threads = 1,
+                                   .level = "scalar",
+                                   .eos = eos,
+                                   .n_eos = 1,
+                                   .temperature = 0.5,
+                                   .top_p = NAN,
+                                   .min_p = NAN,
+                                   .repeat_penalty = NAN,
+                                   .do_sample = true,
+                                   .kv_token_bytes = 64,
+                                   .fingerprint = 7};
     e->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&e->lock, NULL);
     pthread_create(&e->thread, NULL, work, e);
@@ -234,7 +270,8 @@ void engine_close(struct engine **out) {
 }
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e) {
-    return buf_str(json, "{\"family\": \"fake\", \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": {\"F8_E4M3\": 3}, \"skipped\": [\"a\", \"b\\u001b]0;title\\u0007\\u009b31m\"]}");
+    return buf_str(json, "{\"family\": \"fake\", \"layers\": 1, \"total_bytes\": 123456789, \"dtypes\": {\"F8_E4M3\": 3}, \"skipped\": [\"a\", "
+                         "\"b\\u001b]0;title\\u0007\\u009b31m\"]}");
 }
 int engine_verify(const struct engine_params *p, struct error *e) {
     load(p, "verify");
@@ -287,7 +324,9 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     s->token_s = 0.001;
     s->fail = s->stubborn = false;
     b->len = 0;
-    if (!strcmp(word, "escape")) buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B" "31mE\x7F.");
+    if (!strcmp(word, "escape"))
+        buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B"
+                   "31mE\x7F.");
     else if (!strcmp(word, "think")) buf_str(b, "\x0Ereasoning here\x0F\n\nthe answer");
     else if (!strcmp(word, "code")) buf_str(b, "Sure:\n```sh\necho hi\n```\nand\n```\nother\n```\n");
     else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");

@@ -26,11 +26,11 @@ static float *reference; /* [n_tokens, n_columns] */
 static double largest;
 
 static const struct {
-    const char *gpus; /* of `emu`; NULL: the processor */
+    const char *gpus;        /* of `emu`; NULL: the processor */
     const struct mode *mode; /* of the prefills */
     enum step_cut cut;       /* of the rest */
     const char *split;
-    bool turns;              /* every other step is the processor's alone */
+    bool turns; /* every other step is the processor's alone */
 } places[] = {
     {NULL, &mode_cpu, STEP_CPU},
     {"emu:1,cpu=scalar,chunk=7", &mode_slp, STEP_CPU},
@@ -113,8 +113,12 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
         for (int i = 0; i < 4 && cut[i] && !rc; i++) {
             int end = n_tokens * cut[i] / 24;
             rc = mislead(e, places[place].cut, s[k], &tokens[!k][at], at, err);
-            if (!rc) rc = prefill(&e->machine, places[place].mode, &(struct prefill_job){.kv = &s[k]->kv, .tokens = tokens[k] + at, .pos = at, .n = end - at, .last = logits,
-                                                                                         .all = take, .all_ctx = r, .cancel = &never}, err);
+            if (!rc)
+                rc = prefill(
+                    &e->machine, places[place].mode,
+                    &(struct prefill_job){
+                        .kv = &s[k]->kv, .tokens = tokens[k] + at, .pos = at, .n = end - at, .last = logits, .all = take, .all_ctx = r, .cancel = &never},
+                    err);
             at = end;
         }
     }
@@ -130,7 +134,8 @@ static void quiet(void *ctx, enum log_level level, const char *text) {}
 static void check(const char *dir, int place, int level) {
     struct error err = {0};
     struct engine *e;
-    struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
+    struct engine_params p = {
+        .dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
     const char *where = places[place].gpus ? places[place].gpus : "processor";
     const struct gemm *products = gemm_for((enum cpu_level)level);
     if (engine_open(&e, &p, &err)) {
@@ -145,8 +150,8 @@ static void check(const char *dir, int place, int level) {
         qsort(r.off, (size_t)n_tokens, sizeof *r.off, by_size);
         double off = products->bf16 ? r.off[n_tokens / 2] : r.off[n_tokens - 1];
         bool ok = !rc && r.next == n_tokens && off <= (products->bf16 ? bf16_bound : float_bound);
-        printf("%-4s %s, %s (%s), cut %zu: %.2g of %g%s%s\n", ok ? "ok" : "FAIL", where, cpu_level_name((enum cpu_level)level), products->name, i, off, largest, rc ? ": " : "",
-               rc ? err.text : "");
+        printf("%-4s %s, %s (%s), cut %zu: %.2g of %g%s%s\n", ok ? "ok" : "FAIL", where, cpu_level_name((enum cpu_level)level), products->name, i, off, largest,
+               rc ? ": " : "", rc ? err.text : "");
         failures += !ok, ran++;
     }
     engine_close(&e);

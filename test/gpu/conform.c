@@ -52,8 +52,14 @@ static float *floats(size_t n, char type) {
     return p;
 }
 static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
-    struct mat m = {.stride = dtype_bytes(t, (size_t)cols), .rows = rows, .cols = cols, .block_rows = br, .block_cols = bc, .row_step = 1,
-        .dtype = (uint8_t)t, .scale_dtype = DT_F32};
+    struct mat m = {.stride = dtype_bytes(t, (size_t)cols),
+                    .rows = rows,
+                    .cols = cols,
+                    .block_rows = br,
+                    .block_cols = bc,
+                    .row_step = 1,
+                    .dtype = (uint8_t)t,
+                    .scale_dtype = DT_F32};
     uint8_t *p = buf_new(m.stride * (size_t)rows, 'c');
     for (size_t i = 0; i < m.stride * (size_t)rows; i++) {
         p[i] = (uint8_t)rnd();
@@ -77,8 +83,7 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
     return m;
 }
 static struct expert expert_new(int hidden, int inter) {
-    return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128),
-                           matrix(hidden, inter, DT_E4M3, 128, 128)};
+    return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128), matrix(hidden, inter, DT_E4M3, 128, 128)};
 }
 static struct kv_plane plane_new(int rows, int heads, int dim, enum dtype t, char type) {
     size_t n = (size_t)rows * (size_t)heads * (size_t)dim;
@@ -126,8 +131,7 @@ static int to_device(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
     return 1;
 }
 static void expert_to_device(struct expert *x) {
-    if (op_visit_mat(&x->gate, to_device, NULL) || op_visit_mat(&x->up, to_device, NULL) || op_visit_mat(&x->down, to_device, NULL))
-        die("expert", NULL);
+    if (op_visit_mat(&x->gate, to_device, NULL) || op_visit_mat(&x->up, to_device, NULL) || op_visit_mat(&x->down, to_device, NULL)) die("expert", NULL);
 }
 
 /* Runs a on the device and whatever reference has been left in the host buffers by `reference`; compares everything. */
@@ -314,8 +318,7 @@ static void ref_ffn(const union op_args *u) {
 static void ref_scatter(const union op_args *u) {
     const struct op_scatter_add *a = &u->scatter_add;
     for (int i = 0; i < a->n; i++)
-        for (int d = 0; d < a->dim; d++)
-            a->y[(a->index ? a->index[i] : i) * a->ldy + d] += (a->weight ? a->weight[i] : 1) * a->x[i * a->dim + d];
+        for (int d = 0; d < a->dim; d++) a->y[(a->index ? a->index[i] : i) * a->ldy + d] += (a->weight ? a->weight[i] : 1) * a->x[i * a->dim + d];
 }
 static void ref_merge(const union op_args *u) {
     const struct op_merge *a = &u->merge;
@@ -336,31 +339,30 @@ static void elementwise(void) {
     CHECK("embed bf16", embed, OP_EMBED, .out = floats(7 * 96, 'f'), .ids = ids, .table = table, .n = 7);
     for (int ln = 0; ln < 2; ln++)
         for (int dim = 60; dim < 2000; dim = dim * 5 + 13)
-            CHECK(ln ? "layer norm" : "rms norm", norm, OP_NORM, .out = floats((size_t)(5 * dim + 10), 'f'),
-                  .x = floats((size_t)(5 * (dim + 3)), 'c'), .w = floats((size_t)dim, 'c'), .bias = ln ? floats((size_t)dim, 'c') : NULL,
-                  .rows = 5, .dim = dim, .ldx = dim + 3, .ldo = dim + 2, .eps = 1e-6f, .add = ln ? 0 : 1, .w_dtype = DT_F32,
-                  .layer_norm = (uint8_t)ln);
+            CHECK(ln ? "layer norm" : "rms norm", norm, OP_NORM, .out = floats((size_t)(5 * dim + 10), 'f'), .x = floats((size_t)(5 * (dim + 3)), 'c'),
+                  .w = floats((size_t)dim, 'c'), .bias = ln ? floats((size_t)dim, 'c') : NULL, .rows = 5, .dim = dim, .ldx = dim + 3, .ldo = dim + 2,
+                  .eps = 1e-6f, .add = ln ? 0 : 1, .w_dtype = DT_F32, .layer_norm = (uint8_t)ln);
     float *x = floats(3 * 50, 'c');
     x[70] = INFINITY;
     _Atomic int *bad = buf_new(4, 'i');
     *bad = -1;
-    CHECK("norm marks what is not finite", norm, OP_NORM, .out = floats(150, 'f'), .x = x, .w = floats(50, 'c'), .rows = 3, .dim = 50,
-          .ldx = 50, .ldo = 50, .eps = 1e-6f, .w_dtype = DT_F32, .tag = 9, .bad = bad);
+    CHECK("norm marks what is not finite", norm, OP_NORM, .out = floats(150, 'f'), .x = x, .w = floats(50, 'c'), .rows = 3, .dim = 50, .ldx = 50, .ldo = 50,
+          .eps = 1e-6f, .w_dtype = DT_F32, .tag = 9, .bad = bad);
     int32_t *pos = buf_new(6 * 4, 'c');
     for (int i = 0; i < 6; i++) pos[i] = (int32_t)(rnd() % 100000);
     float *freq = floats(16, 'c');
     for (int i = 0; i < 16; i++) freq[i] = powf(10000, -(float)i / 16);
-    CHECK("rope table", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = pos, .inv_freq = freq, .n = 6,
-          .half = 16, .mscale = 1.2f);
+    CHECK("rope table", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = pos, .inv_freq = freq, .n = 6, .half = 16,
+          .mscale = 1.2f);
     for (int il = 0; il < 4; il++)
-        CHECK("rope", rope, OP_ROPE, .x = floats(5 * 200, 'f'), .cos = floats(40, 'c'), .sin = floats(40, 'c'), .n = 5, .heads = 3,
-              .ld = 200, .head_ld = 60, .half = 8, .interleaved = il & 1, .inverse = il > 1);
+        CHECK("rope", rope, OP_ROPE, .x = floats(5 * 200, 'f'), .cos = floats(40, 'c'), .sin = floats(40, 'c'), .n = 5, .heads = 3, .ld = 200, .head_ld = 60,
+              .half = 8, .interleaved = il & 1, .inverse = il > 1);
     CHECK("add", add, OP_ADD, .y = floats(999, 'f'), .x = floats(999, 'c'), .n = 27, .m = 37);
     CHECK("sigmoid", sigmoid, OP_SIGMOID, .x = floats(77, 'f'), .n = 7, .m = 11);
-    CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100,
-          .head_ldx = 17, .head_ldy = 25);
-    CHECK("copy, one head for all", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16,
-          .ldx = 70, .ldy = 100, .head_ldy = 25);
+    CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100, .head_ldx = 17,
+          .head_ldy = 25);
+    CHECK("copy, one head for all", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100,
+          .head_ldy = 25);
 }
 
 static void linears(void) {
@@ -376,14 +378,14 @@ static void linears(void) {
             int n = sizes[i][0], rows = sizes[i][1], cols = sizes[i][2];
             snprintf(name, sizeof name, "linear %s %d/%d  %d x %d x %d", dtype_name(kinds[k].t), kinds[k].br, kinds[k].bc, n, rows, cols);
             CHECK(name, linear, OP_LINEAR, .y = floats((size_t)(n * (rows + 1)), 'f'), .x = floats((size_t)(n * (cols + 4)), 'c'),
-                  .bias = i & 1 ? floats((size_t)rows, 'c') : NULL, .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc), .n = n,
-                  .ldx = cols + 4, .ldy = rows + 1, .accumulate = i % 3 == 1, .exact = i == 4);
+                  .bias = i & 1 ? floats((size_t)rows, 'c') : NULL, .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc), .n = n, .ldx = cols + 4,
+                  .ldy = rows + 1, .accumulate = i % 3 == 1, .exact = i == 4);
         }
     for (int tr = 0; tr < 2; tr++) /* heads of an absorbed MLA: views into a matrix with blocks that the heads do not divide */
         for (int n = 1; n < 100; n += n < 9 ? 8 : 40)
             CHECK(tr ? "linear, heads, transposed" : "linear, heads", linear, OP_LINEAR, .y = floats((size_t)(n * 5 * 192), 'f'),
-                  .x = floats((size_t)(n * 5 * 192), 'c'), .w = mat_rows(matrix(5 * 96, 192, DT_E4M3, 128, 128), 32, 96), .n = n,
-                  .ldx = 5 * 192, .ldy = 5 * 192, .transposed = tr, .batch = 5, .batch_rows = 96, .batch_x = 192, .batch_y = 192);
+                  .x = floats((size_t)(n * 5 * 192), 'c'), .w = mat_rows(matrix(5 * 96, 192, DT_E4M3, 128, 128), 32, 96), .n = n, .ldx = 5 * 192,
+                  .ldy = 5 * 192, .transposed = tr, .batch = 5, .batch_rows = 96, .batch_x = 192, .batch_y = 192);
 }
 
 static void attentions(void) {
@@ -391,23 +393,22 @@ static void attentions(void) {
     for (int t = 0; t < 3; t++) {
         struct kv_plane p = plane_new(20, 3, 40, types[t], types[t] == DT_F32 ? 'f' : 'i');
         CHECK("kv_store", kv_store, OP_KV_STORE, .plane = p, .x = floats(7 * 130, 'c'), .row0 = 5, .n = 7, .ldx = 130);
-        CHECK("kv_load", kv_load, OP_KV_LOAD, .plane = plane_new(20, 3, 40, types[t], 'c'), .out = floats(7 * 130, 'f'), .row0 = 5, .n = 7,
-              .ldo = 130);
+        CHECK("kv_load", kv_load, OP_KV_LOAD, .plane = plane_new(20, 3, 40, types[t], 'c'), .out = floats(7 * 130, 'f'), .row0 = 5, .n = 7, .ldo = 130);
     }
     static const struct {
         int n, heads, kv, dim, v, q0, k0, keys, window, sinks;
-    } c[] = {{5, 4, 2, 32, 32, 0, 0, 5, 0, 0},         {1, 16, 1, 72, 64, 300, 0, 301, 0, 0},    {40, 4, 4, 64, 64, 10, 0, 50, 0, 0},
-             {70, 6, 2, 128, 128, 0, 0, 70, 0, 1},     {33, 2, 2, 192, 128, 100, 0, 133, 50, 0}, {20, 4, 2, 64, 64, 5, 64, 40, 0, 0},
-             {100, 4, 2, 64, 64, 30, 64, 70, 0, 0},    {17, 4, 4, 192, 128, 0, 4, 30, 0, 1},     {140, 1, 1, 192, 128, 0, 0, 140, 0, 0},
-             {19, 8, 2, 96, 96, 30, 0, 90, 0, 0},      {21, 4, 4, 80, 80, 200, 10, 210, 70, 1},  {68, 1, 1, 256, 256, 30, 0, 98, 0, 0},
-             {33, 12, 4, 48, 32, 0, 0, 33, 0, 0},      {24, 3, 3, 36, 20, 9, 0, 33, 0, 1},       {130, 2, 1, 128, 128, 0, 0, 130, 100, 0},
-             {3, 16, 2, 64, 64, 597, 0, 600, 0, 1},    {1, 34, 1, 576, 512, 300, 0, 301, 0, 1},  {1, 24, 1, 576, 512, 900, 800, 101, 64, 0},
-             {16, 3, 1, 576, 512, 60, 0, 76, 0, 1},    {1, 24, 2, 128, 128, 300, 0, 301, 0, 0},  {17, 2, 1, 320, 256, 5, 0, 22, 0, 0}};
+    } c[] = {{5, 4, 2, 32, 32, 0, 0, 5, 0, 0},      {1, 16, 1, 72, 64, 300, 0, 301, 0, 0},    {40, 4, 4, 64, 64, 10, 0, 50, 0, 0},
+             {70, 6, 2, 128, 128, 0, 0, 70, 0, 1},  {33, 2, 2, 192, 128, 100, 0, 133, 50, 0}, {20, 4, 2, 64, 64, 5, 64, 40, 0, 0},
+             {100, 4, 2, 64, 64, 30, 64, 70, 0, 0}, {17, 4, 4, 192, 128, 0, 4, 30, 0, 1},     {140, 1, 1, 192, 128, 0, 0, 140, 0, 0},
+             {19, 8, 2, 96, 96, 30, 0, 90, 0, 0},   {21, 4, 4, 80, 80, 200, 10, 210, 70, 1},  {68, 1, 1, 256, 256, 30, 0, 98, 0, 0},
+             {33, 12, 4, 48, 32, 0, 0, 33, 0, 0},   {24, 3, 3, 36, 20, 9, 0, 33, 0, 1},       {130, 2, 1, 128, 128, 0, 0, 130, 100, 0},
+             {3, 16, 2, 64, 64, 597, 0, 600, 0, 1}, {1, 34, 1, 576, 512, 300, 0, 301, 0, 1},  {1, 24, 1, 576, 512, 900, 800, 101, 64, 0},
+             {16, 3, 1, 576, 512, 60, 0, 76, 0, 1}, {1, 24, 2, 128, 128, 300, 0, 301, 0, 0},  {17, 2, 1, 320, 256, 5, 0, 22, 0, 0}};
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
         for (int t = 0; t < 3; t++) {
             char name[80];
-            snprintf(name, sizeof name, "attention %s n %d heads %d/%d dim %d/%d keys %d", dtype_name(types[t]), c[i].n, c[i].heads,
-                     c[i].kv, c[i].dim, c[i].v, c[i].keys);
+            snprintf(name, sizeof name, "attention %s n %d heads %d/%d dim %d/%d keys %d", dtype_name(types[t]), c[i].n, c[i].heads, c[i].kv, c[i].dim, c[i].v,
+                     c[i].keys);
             int32_t *pos = NULL;
             if (i % 2) {
                 pos = buf_new((size_t)c[i].n * 4, 'c');
@@ -416,25 +417,18 @@ static void attentions(void) {
             struct kv_plane k = plane_new(c[i].keys, c[i].kv, c[i].dim, types[t], 'c');
             struct kv_plane v = c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(c[i].keys, c[i].kv, c[i].v, types[t], 'c');
             CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(c[i].n * c[i].heads * c[i].v), 'f'),
-                  .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v,
-                  .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL, .lse = floats((size_t)(c[i].n * c[i].heads), 'f'),
-                  .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads, .v_dim = c[i].v, .ldq = c[i].heads * c[i].dim,
-                  .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
+                  .q = floats((size_t)(c[i].n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .sinks = c[i].sinks ? floats((size_t)c[i].heads, 'c') : NULL,
+                  .lse = floats((size_t)(c[i].n * c[i].heads), 'f'), .q_pos = pos, .n = c[i].n, .n_heads = c[i].heads, .v_dim = c[i].v,
+                  .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
                   .scale = 0.1f);
         }
     float *lse = floats(15, 'f'), *lse2 = floats(15, 'c');
     lse[3] = lse2[7] = lse[9] = lse2[9] = -INFINITY;
-    check("merge", OP_MERGE,
-          &(union op_args){.merge = {.out = floats(5 * 70, 'f'),
-                                     .lse = lse,
-                                     .out2 = floats(5 * 80, 'c'),
-                                     .lse2 = lse2,
-                                     .n = 5,
-                                     .heads = 3,
-                                     .dim = 20,
-                                     .ldo = 70,
-                                     .ldo2 = 80}},
-          ref_merge);
+    check(
+        "merge", OP_MERGE,
+        &(union op_args){
+            .merge = {.out = floats(5 * 70, 'f'), .lse = lse, .out2 = floats(5 * 80, 'c'), .lse2 = lse2, .n = 5, .heads = 3, .dim = 20, .ldo = 70, .ldo2 = 80}},
+        ref_merge);
 }
 
 static int32_t *choices(int n, int topk, int experts) {
@@ -447,17 +441,15 @@ static void mixtures(void) {
     for (int i = 0; i < 8; i++) {
         int groups = i & 2 ? 4 : 1;
         CHECK("route", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'), .logits = floats(40 * 64, 'c'),
-            .bias = i & 1 ? floats(64, 'c') : NULL, .n = 40, .n_experts = 64, .topk = 6, .n_group = groups, .topk_group = 2,
-            .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .norm = i & 4, .scale = 2.5f);
+              .bias = i & 1 ? floats(64, 'c') : NULL, .n = 40, .n_experts = 64, .topk = 6, .n_group = groups, .topk_group = 2,
+              .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .norm = i & 4, .scale = 2.5f);
     }
     struct expert table[8], shared = expert_new(256, 128);
     for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
-    CHECK("experts, shared and routed", experts, OP_EXPERTS, .y = floats(20 * 256, 'f'), .x = floats(20 * 256, 'c'),
-          .ids = choices(20, 2, 8), .weights = floats(40, 'c'), .experts = table, .shared = &shared, .shared_weight = floats(20, 'c'),
-          .n = 20, .topk = 2, .n_experts = 8, .hidden = 256);
+    CHECK("experts, shared and routed", experts, OP_EXPERTS, .y = floats(20 * 256, 'f'), .x = floats(20 * 256, 'c'), .ids = choices(20, 2, 8),
+          .weights = floats(40, 'c'), .experts = table, .shared = &shared, .shared_weight = floats(20, 'c'), .n = 20, .topk = 2, .n_experts = 8, .hidden = 256);
     shared = expert_new(256, 384);
-    CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'), .shared = &shared, .n = 70,
-          .hidden = 256);
+    CHECK("experts, dense", experts, OP_EXPERTS, .y = floats(70 * 256, 'f'), .x = floats(70 * 256, 'c'), .shared = &shared, .n = 70, .hidden = 256);
     for (int half = 0; half < 2; half++) {
         int32_t *ids = choices(300, 4, 16), *token = buf_new(1200 * 4, 'i');
         check("sort", OP_SORT,
@@ -475,30 +467,22 @@ static void mixtures(void) {
     int32_t *index = buf_new(9 * 4, 'c');
     for (int i = 0; i < 9; i++) index[i] = (i * 5 + 2) % 17;
     check("gather", OP_GATHER,
-          &(union op_args){.gather = {.out = floats(9 * 33, 'f'), .x = floats(17 * 40, 'c'), .index = index, .n = 9, .dim = 33, .ldx = 40}},
-          ref_gather);
+          &(union op_args){.gather = {.out = floats(9 * 33, 'f'), .x = floats(17 * 40, 'c'), .index = index, .n = 9, .dim = 33, .ldx = 40}}, ref_gather);
     for (int w = 0; w < 2; w++) {
         index = buf_new(9 * 4, 'c');
         for (int i = 0; i < 9; i++) index[i] = (i * 5 + 2) % 17;
         check("scatter_add", OP_SCATTER_ADD,
-              &(union op_args){.scatter_add = {.y = floats(17 * 40, 'f'),
-                                               .x = floats(9 * 33, 'c'),
-                                               .index = index,
-                                               .weight = w ? floats(9, 'c') : NULL,
-                                               .n = 9,
-                                               .dim = 33,
-                                               .ldy = 40}},
+              &(union op_args){
+                  .scatter_add =
+                      {.y = floats(17 * 40, 'f'), .x = floats(9 * 33, 'c'), .index = index, .weight = w ? floats(9, 'c') : NULL, .n = 9, .dim = 33, .ldy = 40}},
               ref_scatter);
     }
     check("scatter_add, rows in order", OP_SCATTER_ADD,
           &(union op_args){.scatter_add = {.y = floats(9 * 40, 'f'), .x = floats(9 * 33, 'c'), .n = 9, .dim = 33, .ldy = 40}}, ref_scatter);
     for (int n = 1; n < 200; n = n * 8 + 1)
         check("ffn", OP_FFN,
-              &(union op_args){.ffn = {.y = floats((size_t)n * 256, 'f'),
-                                       .x = floats((size_t)n * 256, 'c'),
-                                       .expert = expert_new(256, 136),
-                                       .n = n,
-                                       .hidden = 256}},
+              &(union op_args){
+                  .ffn = {.y = floats((size_t)n * 256, 'f'), .x = floats((size_t)n * 256, 'c'), .expert = expert_new(256, 136), .n = n, .hidden = 256}},
               ref_ffn);
 }
 
@@ -522,7 +506,8 @@ static void random_linear(char *name, size_t size) {
 static void random_attention(char *name, size_t size) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
     enum dtype type = types[within(0, 2)];
-    int kv = within(1, 3), heads = kv * within(1, 9), n = within(0, 1) ? within(1, 4) : within(5, 90), keys = within(0, 2) ? within(1, 90) : within(200, 700 / kv);
+    int kv = within(1, 3), heads = kv * within(1, 9), n = within(0, 1) ? within(1, 4) : within(5, 90),
+        keys = within(0, 2) ? within(1, 90) : within(200, 700 / kv);
     int dim = within(0, 1) ? within(1, 20) * 8 : within(1, 200), v_dim = within(0, 2) ? dim : within(1, dim), q0 = within(0, keys), k0 = within(0, 30);
     if ((double)n * heads * keys * dim > 4e6) n = 1 + (int)(4e6 / ((double)heads * keys * dim)), n = n < 1 ? 1 : n;
     bool one = kv == 1 && v_dim <= dim && within(0, 1);
@@ -545,7 +530,7 @@ static void tiles(void) {
         enum dtype t, scale;
         int br, bc;
     } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}};
-    static const int sizes[][3] = {{19, 100, 256}, {32, 130, 200}, {20, 128, 328}, {33, 70, 132},  {65, 300, 130},
+    static const int sizes[][3] = {{19, 100, 256}, {32, 130, 200}, {20, 128, 328},  {33, 70, 132}, {65, 300, 130},
                                    {100, 128, 64}, {129, 130, 33}, {130, 260, 391}, {77, 200, 400}};
     double wide = tol;
     if (!spec.emu && spec.math != GPU_F32 && spec.gemm != GPU_GEMM_CUBLAS) tol = spec.math == GPU_FP8 ? 2e-3 : 1e-4;
@@ -652,7 +637,7 @@ static void groups_apart(void) {
 /* Up to FEW tokens, which others are in a call must not show in a bit of a token's result. alone() makes a call of all tokens one
  * of token t; row: where its result lies in `out`, and how much of it. */
 static void company(const char *name, enum op_code code, const union op_args *all, void (*alone)(union op_args *a, int t), int n, float *out, size_t ld,
-    size_t width) {
+                    size_t width) {
     struct error e = {0};
     union op_args a = *all;
     int at = 0;
@@ -718,9 +703,15 @@ static void companies(void) {
                 float *y = floats((size_t)(n * outs), 'f');
                 snprintf(name, sizeof name, "company of %d, %s%s", n, dtype_name(kinds[k].t), turned ? ", transposed" : "");
                 company(name, OP_LINEAR,
-                    &(union op_args){.linear = {.y = y, .x = floats((size_t)(n * in), 'c'), .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc), .n = n,
-                                         .ldx = in, .ldy = outs, .transposed = turned, .accumulate = i % 2}},
-                    alone_linear, n, y, (size_t)outs, (size_t)outs);
+                        &(union op_args){.linear = {.y = y,
+                                                    .x = floats((size_t)(n * in), 'c'),
+                                                    .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc),
+                                                    .n = n,
+                                                    .ldx = in,
+                                                    .ldy = outs,
+                                                    .transposed = turned,
+                                                    .accumulate = i % 2}},
+                        alone_linear, n, y, (size_t)outs, (size_t)outs);
             }
     static const struct {
         int n, heads, kv, dim, v, q0, window;
@@ -730,13 +721,25 @@ static void companies(void) {
         for (int t = 0; t < 3; t++) {
             if (c[i].q0 > 4000 && spec.math != GPU_F32 && !spec.emu) continue; /* the emulated tensor cores take minutes */
             int keys = c[i].q0 + c[i].n, n = c[i].n, row = c[i].heads * c[i].v;
-            struct kv_plane k = plane_new(keys, c[i].kv, c[i].dim, types[t], 'c'), v = c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(keys, c[i].kv, c[i].v, types[t], 'c');
+            struct kv_plane k = plane_new(keys, c[i].kv, c[i].dim, types[t], 'c'),
+                            v = c[i].kv == 1 && c[i].dim > c[i].v ? k : plane_new(keys, c[i].kv, c[i].v, types[t], 'c');
             float *out = floats((size_t)(n * row), 'f');
             snprintf(name, sizeof name, "company of %d, attention %s %d/%d, %d keys", n, dtype_name(types[t]), c[i].heads, c[i].dim, keys);
             company(name, OP_ATTENTION,
-                &(union op_args){.attention = {.out = out, .q = floats((size_t)(n * c[i].heads * c[i].dim), 'c'), .k = k, .v = v, .n = n, .n_heads = c[i].heads,
-                                     .v_dim = c[i].v, .ldq = c[i].heads * c[i].dim, .ldo = row, .q_pos0 = c[i].q0, .n_keys = keys, .window = c[i].window, .scale = 0.1f}},
-                alone_attention, n, out, (size_t)row, (size_t)row);
+                    &(union op_args){.attention = {.out = out,
+                                                   .q = floats((size_t)(n * c[i].heads * c[i].dim), 'c'),
+                                                   .k = k,
+                                                   .v = v,
+                                                   .n = n,
+                                                   .n_heads = c[i].heads,
+                                                   .v_dim = c[i].v,
+                                                   .ldq = c[i].heads * c[i].dim,
+                                                   .ldo = row,
+                                                   .q_pos0 = c[i].q0,
+                                                   .n_keys = keys,
+                                                   .window = c[i].window,
+                                                   .scale = 0.1f}},
+                    alone_attention, n, out, (size_t)row, (size_t)row);
         }
 }
 

@@ -9,8 +9,8 @@
 #include "gpu/cost.h"
 
 static int failures;
-#define CHECK(ok)                                                          \
-    do {                                                                   \
+#define CHECK(ok) \
+    do { \
         if (!(ok)) printf("FAIL %s:%d: %s\n", __FILE__, __LINE__, #ok), failures++; \
     } while (0)
 
@@ -66,8 +66,8 @@ static void parsing(void) {
         e = (struct error){0};
         if (gpu_parse(&s, bad[i], &e) != ERR_USAGE || !e.text[0]) printf("FAIL '%s' was taken\n", bad[i]), failures++;
     }
-    CHECK(!gpu_parse(&s, "emu:2,mem=32G,h2d=57,fail=die:9@1", &e) && s.n == 2 && s.mem == (size_t)32 << 30 && s.h2d == 57e9 &&
-          s.fail == GPU_FAULT_DIE && s.fail_at == 9 && s.fail_rank == 1);
+    CHECK(!gpu_parse(&s, "emu:2,mem=32G,h2d=57,fail=die:9@1", &e) && s.n == 2 && s.mem == (size_t)32 << 30 && s.h2d == 57e9 && s.fail == GPU_FAULT_DIE &&
+          s.fail_at == 9 && s.fail_rank == 1);
     CHECK(!gpu_parse(&s, NULL, &e) && s.n == 0);
     CHECK(!gpu_parse(&s, "", &e) && s.n == 0);
 }
@@ -84,8 +84,8 @@ static void costs(void) {
                         /* keys that end before the query's window begins are left out of the formula's scope */
                         if (window && k0 + keys < q0 + n) continue;
                         if (fabs(want - cost_pairs(n, q0, k0, keys, window)) > 1e-9) {
-                            printf("FAIL pairs n %d q0 %d k0 %d keys %d window %d: %g, want %g\n", n, q0, k0, keys, window,
-                                   cost_pairs(n, q0, k0, keys, window), want);
+                            printf("FAIL pairs n %d q0 %d k0 %d keys %d window %d: %g, want %g\n", n, q0, k0, keys, window, cost_pairs(n, q0, k0, keys, window),
+                                   want);
                             failures++;
                             return;
                         }
@@ -111,8 +111,14 @@ static double run_for(struct gpu_stream *s, enum op_code code, const union op_ar
     return took;
 }
 static void processor(void) {
-    struct gpu_spec s = {.emu = true, .is_virtual = true, .host = true, .launch = 1e-6, .bw = 40e9, .attn = 1e12,
-        .bw_rows = {3, {1, 4, 16}, {1e9f, 5e8f, 2e8f}}, .flops_rows = {1, {1}, {1e12f}}};
+    struct gpu_spec s = {.emu = true,
+                         .is_virtual = true,
+                         .host = true,
+                         .launch = 1e-6,
+                         .bw = 40e9,
+                         .attn = 1e12,
+                         .bw_rows = {3, {1, 4, 16}, {1e9f, 5e8f, 2e8f}},
+                         .flops_rows = {1, {1}, {1e12f}}};
     struct gpu *g, *card;
     struct gpu_stream *a, *b;
     struct gpu_number *n, *back;
@@ -121,8 +127,15 @@ static void processor(void) {
     for (int i = 0; i < 8; i++) table[i] = (struct expert){bytes_of(128, 256), bytes_of(128, 256), bytes_of(256, 128)};
     CHECK(gpu_open(&g, &s, 0, &e) == ERR_USAGE && !gpu_open(&g, &s, GPU_HOST, &e) && !gpu_stream_open(g, &a, "host", false, NULL, &e));
     float *nowhere = (float *)64; /* nothing is read, no choice either */
-    union op_args x = {.experts = {.y = nowhere, .x = nowhere, .ids = (const int32_t *)nowhere, .weights = nowhere, .experts = table, .n = 1, .topk = 2,
-                           .n_experts = 8, .hidden = 256}};
+    union op_args x = {.experts = {.y = nowhere,
+                                   .x = nowhere,
+                                   .ids = (const int32_t *)nowhere,
+                                   .weights = nowhere,
+                                   .experts = table,
+                                   .n = 1,
+                                   .topk = 2,
+                                   .n_experts = 8,
+                                   .hidden = 256}};
     run_for(a, OP_EXPERTS, NULL);
     double one = 98304, row = 8 * 256; /* bytes of an expert; of a choice's activations */
     CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + 2 * (one + row) / 1e9)) < 1e-11);
@@ -140,13 +153,31 @@ static void processor(void) {
     struct expert half[18];
     for (int i = 0; i < 18; i++) half[i] = (struct expert){bytes_of(64, 256), bytes_of(64, 256), bytes_of(256, 64)};
     struct expert_shards cut = {half, 2};
-    x.experts = (struct op_experts){.y = nowhere, .x = nowhere, .ids = (const int32_t *)nowhere, .weights = nowhere, .experts = table, .shards = &cut, .n = 1,
-        .topk = 2, .n_experts = 8, .hidden = 256};
+    x.experts = (struct op_experts){.y = nowhere,
+                                    .x = nowhere,
+                                    .ids = (const int32_t *)nowhere,
+                                    .weights = nowhere,
+                                    .experts = table,
+                                    .shards = &cut,
+                                    .n = 1,
+                                    .topk = 2,
+                                    .n_experts = 8,
+                                    .hidden = 256};
     CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + 2 * (one + row) / 1e9)) < 1e-11);
     union op_args l = {.linear = {.y = nowhere, .x = nowhere, .w = bytes_of(1000, 1000), .n = 64, .ldx = 1000, .ldy = 1000}}; /* 16 and more: 0.2 GB/s */
     CHECK(fabs(run_for(a, OP_LINEAR, &l) - (1e-6 + (1e6 + 64 * 8000) / 2e8)) < 1e-9);
-    union op_args t = {.attention = {.out = nowhere, .q = nowhere, .k = {nowhere, NULL, 1, 64, DT_BF16}, .v = {nowhere, NULL, 1, 64, DT_BF16}, .n = 1,
-                           .n_heads = 4, .v_dim = 64, .ldq = 256, .ldo = 256, .q_pos0 = 999, .n_keys = 1000, .scale = 1}}; /* 256 kB at 40 GB/s */
+    union op_args t = {.attention = {.out = nowhere,
+                                     .q = nowhere,
+                                     .k = {nowhere, NULL, 1, 64, DT_BF16},
+                                     .v = {nowhere, NULL, 1, 64, DT_BF16},
+                                     .n = 1,
+                                     .n_heads = 4,
+                                     .v_dim = 64,
+                                     .ldq = 256,
+                                     .ldo = 256,
+                                     .q_pos0 = 999,
+                                     .n_keys = 1000,
+                                     .scale = 1}}; /* 256 kB at 40 GB/s */
     CHECK(fabs(run_for(a, OP_ATTENTION, &t) - (1e-6 + (256e3 + 2048) / 40e9)) < 1e-10);
     CHECK(!gpu_copy(a, nowhere, nowhere, 1000, GPU_H2D) && fabs(run_for(a, OP_ADD, NULL) - (1e-6 + 2000 / 1e9)) < 1e-11);
     /* beside a device with a clock of its own: rows over, experts here, sums back */
@@ -183,11 +214,8 @@ static void copies(void) {
     struct pipe_run runs[8];
     const void *field;
     size_t bytes;
-    struct pipe_range r[] = {{memory + 1000, 24, &field},
-                             {memory + 10, 90, &field},
-                             {memory + 100, 100, &field},
-                             {memory + 1010, 4, &field},
-                             {memory + 1025, 5, &field}};
+    struct pipe_range r[] = {
+        {memory + 1000, 24, &field}, {memory + 10, 90, &field}, {memory + 100, 100, &field}, {memory + 1010, 4, &field}, {memory + 1025, 5, &field}};
     CHECK(pipe_runs(r, 5, runs, &bytes) == 3); /* 10..200, 1000..1024, 1025..1030 */
     CHECK(runs[0].host == memory + 10 && runs[0].bytes == 190 && runs[1].bytes == 24 && runs[2].bytes == 5);
     for (int i = 0; i < 3; i++) CHECK(runs[i].at % 256 == (size_t)runs[i].host % 256);
@@ -215,8 +243,7 @@ static void plans(void) {
                        .rope = {.dim = 64},
                        .n_experts = 256,
                        .topk = 8};
-    struct pipe_need d = {
-        .experts = 256, .expert_bytes = 44040192 + 10752, .dense_bytes = 396u << 20, .kv_row_bytes = 1152, .reserve = 768u << 20};
+    struct pipe_need d = {.experts = 256, .expert_bytes = 44040192 + 10752, .dense_bytes = 396u << 20, .kv_row_bytes = 1152, .reserve = 768u << 20};
     struct pipe_plan p, last = {0};
     struct error e = {0};
     for (int gb = 60; gb > 0; gb--) { /* less memory: never a longer ring, never more than there is */
@@ -303,8 +330,7 @@ static void clocks(void) { /* virtual: 1 GB at 1 GB/s, then an operation on it, 
     void *p;
     CHECK(!gpu_parse(&s, "emu:1,virtual,h2d=1,bw=1,launch=1", &e) && !gpu_open(&g, &s, 0, &e));
     CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_stream_open(g, &b, "b", true, NULL, &e) && !gpu_event_open(g, &ev, &e));
-    CHECK(!gpu_alloc(g, &p, (size_t)30 << 30, &e) &&
-          gpu_alloc(g, &(void *){0}, (size_t)3 << 30, &e) == ERR_MEMORY); /* no memory behind it, but a cap */
+    CHECK(!gpu_alloc(g, &p, (size_t)30 << 30, &e) && gpu_alloc(g, &(void *){0}, (size_t)3 << 30, &e) == ERR_MEMORY); /* no memory behind it, but a cap */
     gpu_copy(a, p, NULL, 1000000000, GPU_H2D);
     gpu_event_record(ev, a);
     gpu_event_wait(ev, b);
@@ -330,8 +356,7 @@ static void pairs(void) {
     struct gpu_pair *p;
     struct error e = {0};
     pthread_t t;
-    CHECK(!gpu_parse(&s, "emu:1", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e) &&
-          !gpu_pair_open(g, &p, &e));
+    CHECK(!gpu_parse(&s, "emu:1", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_pair_open(g, &p, &e));
     CHECK(!gpu_pair_set(p, a) && !gpu_pair_wait(p, 1, a));
     CHECK(!pthread_create(&t, NULL, breaker, p) && gpu_pair_wait(p, 2, a) == ERR_CANCELLED);
     pthread_join(t, NULL);

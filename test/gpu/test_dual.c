@@ -18,8 +18,8 @@
 enum { SESSIONS = 6, LAYERS = 13, KEYS = 96, ROUNDS = 12, ATTEMPTS = 6 };
 
 static int failures;
-#define CHECK(c, ...)                                                                 \
-    do {                                                                              \
+#define CHECK(c, ...) \
+    do { \
         if (!(c)) failures++, printf("FAIL: " __VA_ARGS__), printf("\n"), fflush(stdout); \
     } while (0)
 static void die(const char *what, const struct error *e) {
@@ -50,7 +50,8 @@ static void open_model(void) {
     c->n_layers = LAYERS;
     b.w.layers = b.many;
     b.m.w = &b.w;
-    if (pool_open(&b.pool, 1, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)) || residency_open(&b.m.known, c, &err)) die("processor", &err);
+    if (pool_open(&b.pool, 1, false, &err) || !(b.m.cpu = cpu_exec_open(b.pool, CPU_SCALAR, &err)) || residency_open(&b.m.known, c, &err))
+        die("processor", &err);
     b.m.scan = (struct scan){&b.w, b.pool, &b.m.known};
     b.m.touched = mem_calloc((size_t)c->n_experts + 1, 1);
 }
@@ -74,7 +75,8 @@ static void open_bench(double attn) { /* TFLOP/s of attention */
         if (kv_open(&b.kv[i], &b.w.config, 256, DT_F32, &err)) die("session", &err);
         for (int k = 0; k < KEYS; k++) tokens[k] = (k * 37 + i * 11) % 500;
         for (int at = 0; at < KEYS; at += STEP_ROWS)
-            if (step_run(b.m.step, STEP_CPU, &(struct step_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = STEP_ROWS}, 1, &never, &err)) die("keys", &err);
+            if (step_run(b.m.step, STEP_CPU, &(struct step_span){.kv = &b.kv[i], .tokens = tokens + at, .pos = at, .n = STEP_ROWS}, 1, &never, &err))
+                die("keys", &err);
     }
 }
 static void close_bench(void) {
@@ -140,8 +142,9 @@ static void overlap(int n, int other, double least) {
         }
         close_bench();
         double gain = turns.wall / other / (dual.wall / n);
-        printf("%d sessions, dual: %.2f ms a step, device %.2f ms, processor %.2f ms, %.2f of the device's time beside the processor's; %d, hybrid: %.2f ms; %.2f times the throughput\n", n,
-               dual.wall * 1e3, dual.device * 1e3, dual.processor * 1e3, dual.share, other, turns.wall * 1e3, gain);
+        printf("%d sessions, dual: %.2f ms a step, device %.2f ms, processor %.2f ms, %.2f of the device's time beside the processor's; %d, hybrid: %.2f ms; "
+               "%.2f times the throughput\n",
+               n, dual.wall * 1e3, dual.device * 1e3, dual.processor * 1e3, dual.share, other, turns.wall * 1e3, gain);
         fflush(stdout);
         best = gain > best ? gain : best;
         share = dual.share > share ? dual.share : share;
@@ -160,8 +163,16 @@ static void cancel(enum prefill_mode prefill, double after) {
     int32_t tokens[40];
     double least = 1e9;
     for (int i = 0; i < 40; i++) tokens[i] = 7 + i * 3;
-    if (engine_open(&e, &(struct engine_params){.dir = "ember:", .threads = 1, .cpu_level = CPU_SCALAR + 1, .gpus = "emu:1,attn=0.0000001", .context = 256, .prefill = prefill,
-                                                .decode = DECODE_HYBRID}, &err)) die("open", &err);
+    if (engine_open(&e,
+                    &(struct engine_params){.dir = "ember:",
+                                            .threads = 1,
+                                            .cpu_level = CPU_SCALAR + 1,
+                                            .gpus = "emu:1,attn=0.0000001",
+                                            .context = 256,
+                                            .prefill = prefill,
+                                            .decode = DECODE_HYBRID},
+                    &err))
+        die("open", &err);
     if (session_open(e, &s, &err)) die("session", &err);
     for (int i = 0; i < ATTEMPTS && least > 0.2; i++) {
         struct event ev = {0};
@@ -171,7 +182,8 @@ static void cancel(enum prefill_mode prefill, double after) {
             if (!cancelled && clock_now() > begin + after) session_cancel(s), cancelled = clock_now();
             if (!engine_poll(e, &ev, 10)) ev.kind = EVENT_NONE;
         }
-        CHECK(ev.kind == EVENT_DONE && ev.reason == DONE_CANCELLED && cancelled, "cancel: event %d, reason %d: %s", ev.kind, ev.reason, ev.kind == EVENT_ERROR ? ev.error.text : "");
+        CHECK(ev.kind == EVENT_DONE && ev.reason == DONE_CANCELLED && cancelled, "cancel: event %d, reason %d: %s", ev.kind, ev.reason,
+              ev.kind == EVENT_ERROR ? ev.error.text : "");
         if (clock_now() - cancelled < least) least = clock_now() - cancelled;
     }
     printf("cancelled after %.0f ms\n", least * 1e3);

@@ -16,9 +16,9 @@ enum { WORDS = 4096 };
 static struct gpu_spec spec;
 static struct gpu *dev[2];
 static int failures;
-#define CHECK(ok)                                                                                     \
-    do {                                                                                              \
-        if (!(ok)) printf("FAIL %s:%d (%s): %s\n", __FILE__, __LINE__, __func__, #ok), failures++;     \
+#define CHECK(ok) \
+    do { \
+        if (!(ok)) printf("FAIL %s:%d (%s): %s\n", __FILE__, __LINE__, __func__, #ok), failures++; \
     } while (0)
 
 static struct gpu_stream *stream(int d, const _Atomic int *cancel) {

@@ -23,8 +23,7 @@ static int run(const struct weights *w, struct kv *kv, const char *gpus, const c
     struct gpu_set *set;
     struct error e = {0};
     if (gpu_set_open(&set, gpus, w, &e)) return printf("%s\n", e.text), 1;
-    struct pipe_job j = {
-        .w = w, .set = set, .ranks = 1, .k = kv->k, .v = kv->v, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace = trace};
+    struct pipe_job j = {.w = w, .set = set, .ranks = 1, .k = kv->k, .v = kv->v, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace = trace};
     int rc = pipe_prefill(&j, s, &e);
     if (rc) printf("%s: %s\n", gpus, e.text);
     gpu_set_close(&set);
@@ -100,8 +99,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++) {
         double share = 0, least = 9;
         snprintf(gpus, sizeof gpus, "%s,h2d=%g", device, bytes / (compute * ratios[i]) / 1e9);
-        for (int attempt = 0; attempt < 4 && (share < 0.9 || least > 1.1);
-             attempt++) { /* other processes may delay a thread: the best counts */
+        for (int attempt = 0; attempt < 4 && (share < 0.9 || least > 1.1); attempt++) { /* other processes may delay a thread: the best counts */
             if (run(&w, &kv, gpus, trace, &s)) return 1;
             double shorter = s.load < s.compute ? s.load : s.compute, longer = s.load < s.compute ? s.compute : s.load;
             share = s.both / shorter > share ? s.both / shorter : share;

@@ -13,21 +13,27 @@
 #include "engine/engine.h"
 
 enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* of FEW only the experts that they choose are loaded */
-static const char *dir, *cpu; /* of processor and emulated devices: float32, and the fastest that is */
+static const char *dir, *cpu;              /* of processor and emulated devices: float32, and the fastest that is */
 static int failures;
 static double patience = 60;
 static int32_t prompt[4 * PROMPT];
 
-#define CHECK(ok, ...)                                                                                                                     \
-    do {                                                                                                                                   \
-        if (!(ok)) {                                                                                                                       \
-            printf("FAIL %s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__);                                                               \
-            printf("\n"), failures++;                                                                                                      \
-        }                                                                                                                                  \
+#define CHECK(ok, ...) \
+    do { \
+        if (!(ok)) { \
+            printf("FAIL %s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__); \
+            printf("\n"), failures++; \
+        } \
     } while (0)
 
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
-    struct engine_params p = {.dir = dir, .threads = 1, .cpu_level = strcmp(cpu, "avx2") ? CPU_SCALAR + 1 : CPU_AVX2 + 1, .kv = DT_F32, .gpus = gpus, .prefill = mode, .context = 128};
+    struct engine_params p = {.dir = dir,
+                              .threads = 1,
+                              .cpu_level = strcmp(cpu, "avx2") ? CPU_SCALAR + 1 : CPU_AVX2 + 1,
+                              .kv = DT_F32,
+                              .gpus = gpus,
+                              .prefill = mode,
+                              .context = 128};
     struct engine *e = NULL;
     struct error err = {0};
     if (engine_open(&e, &p, &err)) {
@@ -139,12 +145,11 @@ int main(int argc, char **argv) {
         e = open_engine(gpus, ranks > 1 ? PREFILL_DSLP : PREFILL_SLP);
         if (session_open(e, &s, &err)) return 1;
         turn(e, s, PROMPT, -1, &got);
-        CHECK(got.end.kind == EVENT_DONE && same(&got, &want) && strcmp(got.end.stats.prefill_mode, "cpu"), "%s, first turn: %s", gpus,
-              got.end.stats.why);
+        CHECK(got.end.kind == EVENT_DONE && same(&got, &want) && strcmp(got.end.stats.prefill_mode, "cpu"), "%s, first turn: %s", gpus, got.end.stats.why);
         turn(e, s, 3 * PROMPT, -1, &got);
         CHECK(got.end.kind == EVENT_DONE && same(&got, &longer), "%s, second turn", gpus);
-        CHECK(got.end.stats.cached_tokens == PROMPT && strcmp(got.end.stats.prefill_mode, "cpu"), "%s: %d cached, %s", gpus,
-              got.end.stats.cached_tokens, got.end.stats.why);
+        CHECK(got.end.stats.cached_tokens == PROMPT && strcmp(got.end.stats.prefill_mode, "cpu"), "%s: %d cached, %s", gpus, got.end.stats.cached_tokens,
+              got.end.stats.why);
         session_close(&s);
         engine_close(&e);
     }
@@ -162,8 +167,7 @@ int main(int argc, char **argv) {
     engine_close(&e);
 
     static const char *const kinds[] = {"alloc", "copy", "launch", "die"};
-    static const struct setup setups[] = {
-        {"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
+    static const struct setup setups[] = {{"emu:1", "", PROMPT}, {"emu:2", "@1", PROMPT}, {"emu:3,nopeer", "@2", PROMPT}, {"emu:2", "@0", FEW}};
     for (int k = 0; k < 4 && !cuda; k++)
         for (int i = 0; i < 4 && (argc < 4 || !strcmp(argv[3], kinds[k])); i++) faults(kinds[k], &setups[i], every, i < 3 ? &want : &few);
     printf("%d failed\n", failures);

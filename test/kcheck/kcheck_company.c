@@ -30,8 +30,19 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
     int in = transposed ? s->rows : s->cols, out = transposed ? s->cols : s->rows, ldx = batch * in + 3, ldy = batch * out + 1;
     size_t size = (size_t)OP_FEW * (size_t)ldy;
     float *x = vec((size_t)(OP_FEW * ldx)), *was = vec(size), *alone = vec(size), *y = vec(size), *bias = vec((size_t)out);
-    struct op_linear o = {.x = x, .w = w, .n = 1, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .transposed = transposed, .exact = exact,
-                          .batch = batch, .batch_rows = s->rows, .batch_x = in, .batch_y = out, .bias = accumulate ? bias : NULL};
+    struct op_linear o = {.x = x,
+                          .w = w,
+                          .n = 1,
+                          .ldx = ldx,
+                          .ldy = ldy,
+                          .accumulate = accumulate,
+                          .transposed = transposed,
+                          .exact = exact,
+                          .batch = batch,
+                          .batch_rows = s->rows,
+                          .batch_x = in,
+                          .batch_y = out,
+                          .bias = accumulate ? bias : NULL};
     memcpy(alone, was, size * 4);
     for (int i = 0; i < OP_FEW; i++) {
         o.x = x + i * ldx, o.y = alone + i * ldy;
@@ -43,17 +54,26 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
         o.n = n, o.x = x + first * ldx, o.y = y + first * ldy;
         must(several->ops->linear(several, &o));
         for (int i = first; i < first + n; i++)
-            if (memcmp(y + i * ldy, alone + i * ldy, (size_t)(batch * out) * 4)) fail(transposed ? "transposed product" : "product", s->dtype, s->cols, n, i - first);
+            if (memcmp(y + i * ldy, alone + i * ldy, (size_t)(batch * out) * 4))
+                fail(transposed ? "transposed product" : "product", s->dtype, s->cols, n, i - first);
     }
     drop();
 }
 
 static void check_products(void) {
     static const struct shape shapes[] = {
-        {70, 1200, 128, 128, DT_E4M3, DT_F32, 0, 1}, {33, 700, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1}, {20, 333, 16, 100, DT_E4M3, DT_F16, 5, 1},
-        {37, 515, 1, 0, DT_E4M3, DT_F32, 0, 1},      {45, 2050, 1, 0, DT_BF16, 0, 0, 1},            {31, 513, 1, 0, DT_F16, 0, 0, 1},
-        {29, 777, 1, 0, DT_F32, 0, 0, 1},            {34, 1088, 1, 32, DT_E2M1, DT_E8M0, 0, 1},     {36, 1408, 1, 128, DT_Q8_G128, DT_F32, 0, 1},
-        {36, 1664, 1, 128, DT_Q4_G128, DT_F32, 0, 1}, {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},           {34, 768, 1, 0, DT_Q4_K, 0, 0, 1},
+        {70, 1200, 128, 128, DT_E4M3, DT_F32, 0, 1},
+        {33, 700, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1},
+        {20, 333, 16, 100, DT_E4M3, DT_F16, 5, 1},
+        {37, 515, 1, 0, DT_E4M3, DT_F32, 0, 1},
+        {45, 2050, 1, 0, DT_BF16, 0, 0, 1},
+        {31, 513, 1, 0, DT_F16, 0, 0, 1},
+        {29, 777, 1, 0, DT_F32, 0, 0, 1},
+        {34, 1088, 1, 32, DT_E2M1, DT_E8M0, 0, 1},
+        {36, 1408, 1, 128, DT_Q8_G128, DT_F32, 0, 1},
+        {36, 1664, 1, 128, DT_Q4_G128, DT_F32, 0, 1},
+        {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},
+        {34, 768, 1, 0, DT_Q4_K, 0, 0, 1},
         {35, 1280, 1, 0, DT_Q6_K, 0, 0, 1},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -110,8 +130,8 @@ static void check_attention(const struct attention_case *c) {
     must(one->ops->kv_store(one, &store));
     if (!c->same) must(one->ops->kv_store(one, &store_v));
     float *q = vec((size_t)(OP_FEW * ldq)), *alone = vec(size), *y = vec(size), *lse_alone = vec(rows), *lse = vec(rows), *sinks = vec((size_t)c->heads);
-    struct op_attention o = {.k = k, .v = v, .sinks = c->sinks ? sinks : NULL, .n_heads = c->heads, .v_dim = c->v_dim, .ldq = ldq, .ldo = ldo,
-                             .window = c->window, .scale = 0.3f};
+    struct op_attention o = {
+        .k = k, .v = v, .sinks = c->sinks ? sinks : NULL, .n_heads = c->heads, .v_dim = c->v_dim, .ldq = ldq, .ldo = ldo, .window = c->window, .scale = 0.3f};
     for (int i = 0; i < OP_FEW; i++) {
         o.n = 1, o.q = q + i * ldq, o.out = alone + i * ldo, o.lse = lse_alone + i * c->heads, o.q_pos0 = c->pos + i, o.n_keys = c->pos + i + 1;
         must(one->ops->attention(one, &o));
@@ -121,7 +141,8 @@ static void check_attention(const struct attention_case *c) {
         o.n = n, o.q = q + first * ldq, o.out = y + first * ldo, o.lse = lse + first * c->heads, o.q_pos0 = c->pos + first, o.n_keys = c->pos + first + n;
         must(several->ops->attention(several, &o));
         for (int i = first; i < first + n; i++)
-            if (memcmp(y + i * ldo, alone + i * ldo, (size_t)(c->heads * c->v_dim) * 4) || memcmp(lse + i * c->heads, lse_alone + i * c->heads, (size_t)c->heads * 4))
+            if (memcmp(y + i * ldo, alone + i * ldo, (size_t)(c->heads * c->v_dim) * 4) ||
+                memcmp(lse + i * c->heads, lse_alone + i * c->heads, (size_t)c->heads * 4))
                 fail("attention", c->pos, c->heads, n, i - first);
     }
     drop();
@@ -129,9 +150,9 @@ static void check_attention(const struct attention_case *c) {
 
 static void check_attentions(bool slow) {
     static const struct attention_case cases[] = {
-        {8, 2, 32, 32, 0, 0, DT_BF16, false, false},       {8, 2, 24, 40, 50, 0, DT_F32, false, true},    {16, 4, 33, 17, 120, 30, DT_BF16, false, true},
-        {40, 1, 48, 40, 1000, 0, DT_BF16, true, false},    {128, 1, 40, 32, 200, 0, DT_BF16, true, false}, {4, 4, 16, 16, 600, 0, DT_E4M3, false, false},
-        {6, 2, 16, 16, 2030, 0, DT_BF16, false, false},    {4, 2, 16, 16, 2030, 70, DT_F32, false, true},  {4, 1, 16, 16, 4080, 0, DT_F32, false, false},
+        {8, 2, 32, 32, 0, 0, DT_BF16, false, false},     {8, 2, 24, 40, 50, 0, DT_F32, false, true},     {16, 4, 33, 17, 120, 30, DT_BF16, false, true},
+        {40, 1, 48, 40, 1000, 0, DT_BF16, true, false},  {128, 1, 40, 32, 200, 0, DT_BF16, true, false}, {4, 4, 16, 16, 600, 0, DT_E4M3, false, false},
+        {6, 2, 16, 16, 2030, 0, DT_BF16, false, false},  {4, 2, 16, 16, 2030, 70, DT_F32, false, true},  {4, 1, 16, 16, 4080, 0, DT_F32, false, false},
         {48, 1, 16, 16, 32750, 0, DT_BF16, true, false}, /* partial results in several parts */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -142,7 +163,8 @@ static void check_route(void) {
     enum { EXPERTS = 32, TOPK = 5 };
     float *logits = vec(OP_FEW * EXPERTS), *bias = vec(EXPERTS), *alone = vec(OP_FEW * TOPK), *w = vec(OP_FEW * TOPK);
     int32_t *ids = guarded(OP_FEW * TOPK * 4), *ids_alone = guarded(OP_FEW * TOPK * 4);
-    struct op_route o = {.bias = bias, .n_experts = EXPERTS, .topk = TOPK, .n_group = 4, .topk_group = 2, .score = SCORE_SIGMOID, .group_top2 = true, .norm = true, .scale = 2};
+    struct op_route o = {
+        .bias = bias, .n_experts = EXPERTS, .topk = TOPK, .n_group = 4, .topk_group = 2, .score = SCORE_SIGMOID, .group_top2 = true, .norm = true, .scale = 2};
     for (int i = 0; i < OP_FEW; i++) {
         o.n = 1, o.logits = logits + i * EXPERTS, o.ids = ids_alone + i * TOPK, o.weights = alone + i * TOPK;
         must(one->ops->route(one, &o));

@@ -14,15 +14,15 @@ extern const struct gemm gemm_few_simde, gemm_few16_simde;
 
 static void fail(const struct gemm *g, const struct mat *w, int n, const char *what, int i, int r, double got, double want, double bound) {
     if (failures++ < 20)
-        printf("FAIL %s %s [%d x %d] n %d: %s at token %d row %d: %.9g, should be %.9g, off %.3g of %.3g\n", g->name, dtype_name(w->dtype),
-               w->rows, w->cols, n, what, i, r, got, want, fabs(got - want), bound);
+        printf("FAIL %s %s [%d x %d] n %d: %s at token %d row %d: %.9g, should be %.9g, off %.3g of %.3g\n", g->name, dtype_name(w->dtype), w->rows, w->cols, n,
+               what, i, r, got, want, fabs(got - want), bound);
 }
 
 /* ---- One product ---- */
 
 /* y of rows [r0, r1), in `cuts` ranges and packed in `parts`; everything else in y must stay as it was. */
-static void product(const struct gemm *g, const struct mat *w, const float *x, const int32_t *gather, int ldx, int n, int r0, int r1,
-                    int cuts, int parts, float *y, int ldy, bool accumulate) {
+static void product(const struct gemm *g, const struct mat *w, const float *x, const int32_t *gather, int ldx, int n, int r0, int r1, int cuts, int parts,
+                    float *y, int ldy, bool accumulate) {
     void *packed = aligned(g->packed_bytes(n, w->cols)), *scratch = aligned(g->scratch_bytes(n, w->cols));
     for (int p = parts; p-- > 0;) g->pack(packed, x, gather, ldx, n, w->cols, p, parts);
     for (int c = 0; c < cuts; c++) {
@@ -52,8 +52,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
     if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits when cut", 0, 0, 0, 0, 0);
 
-    bool split =
-        s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype == DT_Q4_K || s->dtype == DT_Q6_K || (s->block_cols && s->block_cols % 32);
+    bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype == DT_Q4_K || s->dtype == DT_Q6_K || (s->block_cols && s->block_cols % 32);
     double unit = (k + 8) * 0x1p-24;
     if (g->bf16 && !exact_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
     if (g->bf16x2 && !exact_x) unit += 0x1p-16;
@@ -158,7 +157,8 @@ int main(void) {
     };
     static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70};
     static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1, DT_Q4_G128, DT_Q8_G128};
-    const struct gemm *all[] = {&gemm_scalar, &gemm_avx2, &gemm_avx512, &gemm_avx512bf16, &gemm_few, &gemm_few16, &gemm_amx, &gemm_amx_emulated, &gemm_few_simde, &gemm_few16_simde};
+    const struct gemm *all[] = {&gemm_scalar, &gemm_avx2, &gemm_avx512,       &gemm_avx512bf16, &gemm_few,
+                                &gemm_few16,  &gemm_amx,  &gemm_amx_emulated, &gemm_few_simde,  &gemm_few16_simde};
     const char *seed = getenv("KCHECK_SEED");
     uint64_t start = seed ? strtoull(seed, NULL, 0) : 1;
     printf("kcheck_gemm seed %llu\n", (unsigned long long)start);
@@ -172,8 +172,7 @@ int main(void) {
         }
 #endif
         if (simde ? false : emulated ? !gemm_has(&gemm_avx512bf16) : !gemm_has(g)) {
-            printf("%-10s %s SKIPPED: this processor lacks %s\n", g->name, emulated ? "emulated" : "",
-                   emulated ? "AVX-512 BF16 or VBMI" : g->name);
+            printf("%-10s %s SKIPPED: this processor lacks %s\n", g->name, emulated ? "emulated" : "", emulated ? "AVX-512 BF16 or VBMI" : g->name);
             continue;
         }
         int before = failures, cases = 0;
@@ -187,8 +186,7 @@ int main(void) {
         const struct shape large = {300, 1100, 128, 128, DT_E4M3, DT_F32, 0, 1};
         if (g != &gemm_scalar && !simde) check(g, &large, 1030, true, false), cases++; /* several chunks of tokens */
         for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i]), cases++;
-        printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "", failures == before ? "ok" : "FAILED",
-               cases);
+        printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "", failures == before ? "ok" : "FAILED", cases);
     }
     return failures != 0;
 }

@@ -101,7 +101,8 @@ static void check_codes(uint8_t dtype, int codes) {
     }
     float *wide = vec(codes);
     k.widen[dtype](wide, data, codes);
-    struct mat all = {.data = data, .rows = 1, .cols = codes, .stride = (size_t)(side * bytes), .row_step = 1, .block_rows = 1, .block_cols = 1, .dtype = dtype};
+    struct mat all = {
+        .data = data, .rows = 1, .cols = codes, .stride = (size_t)(side * bytes), .row_step = 1, .block_rows = 1, .block_cols = 1, .dtype = dtype};
     for (int i = 0; i < codes; i++) {
         float want = mat_at(&all, 0, i);
         if (isnan(want) ? !isnan(wide[i]) : f32_bits(want) != f32_bits(wide[i])) fail("widen", i, dtype, wide[i], want, 0);

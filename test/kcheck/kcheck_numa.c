@@ -6,8 +6,8 @@
 #include "engine/base/mem.h"
 
 static int failures;
-#define CHECK(x)                                                        \
-    do {                                                                \
+#define CHECK(x) \
+    do { \
         if (!(x)) failures++, printf("FAIL line %d: %s\n", __LINE__, #x); \
     } while (0)
 
@@ -63,8 +63,16 @@ int main(void) {
         int have[8], n_nodes, threads;
         const char *node;
     } deals[] = {
-        {{16}, 1, 3, "000"},         {{4, 4}, 2, 8, "00001111"}, {{4, 4}, 2, 3, "001"},   {{6, 2}, 2, 4, "0001"},        {{1, 1, 1, 1, 1, 1, 1, 1}, 8, 8, "01234567"},
-        {{0, 4, 0, 4}, 4, 4, "1133"}, {{4, 4, 0}, 3, 1, "0"},     {{4, 4, 4, 4}, 4, 2, "02"}, {{0, 0}, 2, 4, "0011"},      {{3, 1}, 2, 8, "00000011"},
+        {{16}, 1, 3, "000"},
+        {{4, 4}, 2, 8, "00001111"},
+        {{4, 4}, 2, 3, "001"},
+        {{6, 2}, 2, 4, "0001"},
+        {{1, 1, 1, 1, 1, 1, 1, 1}, 8, 8, "01234567"},
+        {{0, 4, 0, 4}, 4, 4, "1133"},
+        {{4, 4, 0}, 3, 1, "0"},
+        {{4, 4, 4, 4}, 4, 2, "02"},
+        {{0, 0}, 2, 4, "0011"},
+        {{3, 1}, 2, 8, "00000011"},
     };
     for (size_t i = 0; i < sizeof deals / sizeof *deals; i++) {
         uint8_t node[8];
@@ -74,8 +82,19 @@ int main(void) {
     CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\n", &e)); /* three quarters belong on the first */
     CHECK(numa_binds(&n, (size_t)1200 << 20, 0) && !numa_binds(&n, (size_t)1400 << 20, 0));
 
-    static const char *const bad[] = {"", "node\n", "node x 0\n", "node 10 0-\n", "node 10 5-2\n", "node 10 0\nnode 10 0\n", "nodes 10 0\n",
-                                      "node 10 0-5000\n", "node 0 1\n", "node 10 0 1\n", "distance 70 10\n", "node 10 0\ndistance 0 9\n", "node 10 1;2\n"};
+    static const char *const bad[] = {"",
+                                      "node\n",
+                                      "node x 0\n",
+                                      "node 10 0-\n",
+                                      "node 10 5-2\n",
+                                      "node 10 0\nnode 10 0\n",
+                                      "nodes 10 0\n",
+                                      "node 10 0-5000\n",
+                                      "node 0 1\n",
+                                      "node 10 0 1\n",
+                                      "distance 70 10\n",
+                                      "node 10 0\ndistance 0 9\n",
+                                      "node 10 1;2\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         memset(&e, 0, sizeof e);
         CHECK(numa_parse(&n, bad[i], &e) == ERR_USAGE && e.text[0]);

@@ -24,18 +24,18 @@ static float *vec(size_t n) {
     return v;
 }
 /* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; the first result stays. */
-#define EACH_THREADS(what, y, n, before, call)                                                             \
-    do {                                                                                                    \
-        float *kept = aligned((size_t)(n) * 4);                                                             \
-        for (int th = 0; th < THREADS; th++) {                                                              \
-            struct exec *on = execs[th];                                                                    \
-            memcpy(y, before, (size_t)(n) * 4);                                                             \
-            int rc = (call);                                                                                \
-            if (rc) fail(what " returned", th, rc, rc, 0);                                                  \
-            if (!th) memcpy(kept, y, (size_t)(n) * 4);                                                      \
-            else if (memcmp(kept, y, (size_t)(n) * 4)) fail(what " differs between threads", th, 0, 0, 0);  \
-        }                                                                                                   \
-        free(kept);                                                                                         \
+#define EACH_THREADS(what, y, n, before, call) \
+    do { \
+        float *kept = aligned((size_t)(n)*4); \
+        for (int th = 0; th < THREADS; th++) { \
+            struct exec *on = execs[th]; \
+            memcpy(y, before, (size_t)(n)*4); \
+            int rc = (call); \
+            if (rc) fail(what " returned", th, rc, rc, 0); \
+            if (!th) memcpy(kept, y, (size_t)(n)*4); \
+            else if (memcmp(kept, y, (size_t)(n)*4)) fail(what " differs between threads", th, 0, 0, 0); \
+        } \
+        free(kept); \
     } while (0)
 
 static void check_linear(int n, bool transposed, bool accumulate, int batch, uint8_t dtype, bool exact) {
@@ -45,8 +45,20 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
     int in = transposed ? ROWS : COLS, out = transposed ? COLS : ROWS, ldx = batch * in + GAP, ldy = batch * out + GAP;
     float *x = vec((size_t)n * (size_t)ldx), *bias = vec((size_t)out), *y = vec((size_t)n * (size_t)ldy), *was = aligned((size_t)(n * ldy) * 4);
     memcpy(was, y, (size_t)(n * ldy) * 4);
-    struct op_linear o = {.y = y, .x = x, .bias = batch == 1 ? bias : NULL, .w = w, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate,
-                          .transposed = transposed, .exact = exact, .batch = batch, .batch_rows = ROWS + 6, .batch_x = in, .batch_y = out};
+    struct op_linear o = {.y = y,
+                          .x = x,
+                          .bias = batch == 1 ? bias : NULL,
+                          .w = w,
+                          .n = n,
+                          .ldx = ldx,
+                          .ldy = ldy,
+                          .accumulate = accumulate,
+                          .transposed = transposed,
+                          .exact = exact,
+                          .batch = batch,
+                          .batch_rows = ROWS + 6,
+                          .batch_x = in,
+                          .batch_y = out};
     int32_t *top = guarded((size_t)n * 4);
     bool tops = !transposed && batch == 1;
     if (tops) o.top = top;
@@ -91,8 +103,17 @@ static void check_experts(int n, int n_experts, int topk, bool shared) {
     int32_t *ids = guarded((size_t)(n * topk) * 4);
     for (int t = 0; t < n; t++)
         for (int k = 0; k < topk; k++) ids[t * topk + k] = (t * 3 + (topk - k) * (1 + t % 2)) % n_experts;
-    struct op_experts o = {.y = y, .x = x, .ids = topk ? ids : NULL, .weights = weights, .experts = e, .n = n, .topk = topk, .n_experts = n_experts,
-                           .shared = shared ? &e[n_experts] : NULL, .shared_weight = n % 2 ? sw : NULL, .hidden = HIDDEN};
+    struct op_experts o = {.y = y,
+                           .x = x,
+                           .ids = topk ? ids : NULL,
+                           .weights = weights,
+                           .experts = e,
+                           .n = n,
+                           .topk = topk,
+                           .n_experts = n_experts,
+                           .shared = shared ? &e[n_experts] : NULL,
+                           .shared_weight = n % 2 ? sw : NULL,
+                           .hidden = HIDDEN};
     EACH_THREADS("experts", y, size, was, on->ops->experts(on, &o));
     for (int t = 0; t < n; t++) {
         double want[HIDDEN], scale = 0;
@@ -137,7 +158,8 @@ static void check_subset(int n, int n_experts, int topk, bool shared) {
     struct expert e[MOST], some[MOST];
     for (int i = 0; i <= n_experts; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
     size_t size = (size_t)n * HIDDEN, slots = (size_t)(n * topk);
-    float *x = vec(size), *y = vec(size), *whole = aligned(size * 4), *was = aligned(size * 4), *weights = vec(slots), *left = vec(slots), *sizes = aligned(size * 4);
+    float *x = vec(size), *y = vec(size), *whole = aligned(size * 4), *was = aligned(size * 4), *weights = vec(slots), *left = vec(slots),
+          *sizes = aligned(size * 4);
     int32_t *ids = guarded(slots * 4), *mine = guarded(slots * 4);
     for (size_t i = 0; i < size; i++) x[i] *= 0.05f;
     memcpy(was, y, size * 4);
@@ -199,9 +221,23 @@ static void check_attention(const struct attention_case *c) {
     float *q = vec((size_t)(c->n * ldq)), *both = aligned((n_out + rows) * 4), *was = aligned((n_out + rows) * 4), *sinks = vec((size_t)c->heads);
     int32_t *pos = guarded((size_t)c->n * 4);
     for (int i = 0; i < c->n; i++) pos[i] = c->q_pos0 + i * 3 % 7;
-    struct op_attention o = {.out = both, .q = q, .k = k, .v = v, .sinks = c->sinks ? sinks : NULL, .lse = both + n_out, .q_pos = c->positions ? pos : NULL,
-                             .n = c->n, .n_heads = c->heads, .v_dim = c->v_dim, .ldq = ldq, .ldo = ldo, .q_pos0 = c->q_pos0, .k_pos0 = c->k_pos0,
-                             .n_keys = c->n_keys, .window = c->window, .scale = 0.3f};
+    struct op_attention o = {.out = both,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .sinks = c->sinks ? sinks : NULL,
+                             .lse = both + n_out,
+                             .q_pos = c->positions ? pos : NULL,
+                             .n = c->n,
+                             .n_heads = c->heads,
+                             .v_dim = c->v_dim,
+                             .ldq = ldq,
+                             .ldo = ldo,
+                             .q_pos0 = c->q_pos0,
+                             .k_pos0 = c->k_pos0,
+                             .n_keys = c->n_keys,
+                             .window = c->window,
+                             .scale = 0.3f};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
     /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16, of few tokens to twice its bits. */
@@ -237,8 +273,19 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
     for (int i = 0; i < n * experts && ties; i++) logits[i] = (float)(int)(logits[i] * 2);
     for (int i = 0; i < experts; i++) bias[i] = ties ? 0 : bias[i] * 0.1f;
     int32_t *ids = guarded((size_t)(n * topk) * 4);
-    struct op_route o = {.ids = ids, .weights = w, .logits = logits, .bias = bias, .n = n, .n_experts = experts, .topk = topk, .n_group = n_group,
-                         .topk_group = topk_group, .score = sigmoid ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = top2, .norm = norm, .scale = 2.5f};
+    struct op_route o = {.ids = ids,
+                         .weights = w,
+                         .logits = logits,
+                         .bias = bias,
+                         .n = n,
+                         .n_experts = experts,
+                         .topk = topk,
+                         .n_group = n_group,
+                         .topk_group = topk_group,
+                         .score = sigmoid ? SCORE_SIGMOID : SCORE_SOFTMAX,
+                         .group_top2 = top2,
+                         .norm = norm,
+                         .scale = 2.5f};
     EACH_THREADS("route", w, n * topk, was, on->ops->route(on, &o));
     for (int t = 0; t < n; t++) {
         double score[64], sum = 0, total = 0;
@@ -291,8 +338,20 @@ static void check_small(void) {
     for (int i = 0; i < DIM; i++) w16[i] = f32_to_bf16(w[i]);
     for (int layer = 0; layer < 2; layer++) {
         _Atomic int bad = -1;
-        struct op_norm o = {.out = out, .x = x, .w = layer ? (void *)w : w16, .bias = layer ? b : NULL, .rows = N, .dim = DIM, .ldx = DIM, .ldo = DIM,
-                            .eps = 1e-6f, .add = layer ? 0 : 1, .w_dtype = layer ? DT_F32 : DT_BF16, .layer_norm = (uint8_t)layer, .tag = 7, .bad = &bad};
+        struct op_norm o = {.out = out,
+                            .x = x,
+                            .w = layer ? (void *)w : w16,
+                            .bias = layer ? b : NULL,
+                            .rows = N,
+                            .dim = DIM,
+                            .ldx = DIM,
+                            .ldo = DIM,
+                            .eps = 1e-6f,
+                            .add = layer ? 0 : 1,
+                            .w_dtype = layer ? DT_F32 : DT_BF16,
+                            .layer_norm = (uint8_t)layer,
+                            .tag = 7,
+                            .bad = &bad};
         EACH_THREADS("norm", out, N * DIM, was, on->ops->norm(on, &o));
         for (int i = 0; i < N; i++) {
             double mean = 0, sq = 0;
@@ -327,7 +386,8 @@ static void check_small(void) {
             near("rope table", i, j, sn[i * HALF + j], sin(angle) * 1.25, 3e-7);
         }
     for (int form = 0; form < 4; form++) {
-        struct op_rope o = {.x = out, .cos = cs, .sin = sn, .n = N, .heads = 6, .ld = DIM, .head_ld = 100, .half = HALF, .interleaved = form & 1, .inverse = form & 2};
+        struct op_rope o = {
+            .x = out, .cos = cs, .sin = sn, .n = N, .heads = 6, .ld = DIM, .head_ld = 100, .half = HALF, .interleaved = form & 1, .inverse = form & 2};
         for (int i = 0; i < N * DIM; i++) was[i] = x[i];
         EACH_THREADS("rope", out, N * DIM, was, on->ops->rope(on, &o));
         for (int i = 0; i < N; i++)
@@ -393,21 +453,23 @@ int main(int argc, char **argv) {
         int before = failures;
         state = seed, products_bf16 = gemm_for((enum cpu_level)l)->bf16, tiles_bf16 = gemm_kernels((enum cpu_level)l)->qk16;
         for (int i = 0; i < 40; i++)
-            check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1, (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
-        static const int experts[][4] = {{1, 4, 2, 1}, {1, 8, 8, 0}, {3, 5, 2, 1}, {8, 8, 3, 1}, {9, 4, 2, 0}, {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}, {16, 3, 2, 1}, {24, 2, 1, 0}};
+            check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
+                         (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
+        static const int experts[][4] = {{1, 4, 2, 1},  {1, 8, 8, 0}, {3, 5, 2, 1},   {8, 8, 3, 1},  {9, 4, 2, 0},
+                                         {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}, {16, 3, 2, 1}, {24, 2, 1, 0}};
         for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3]);
         for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
         static const struct attention_case attention[] = {
-            {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},      {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
+            {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},       {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
             {3, 8, 2, 16, 16, 900, 0, 1100, 200, DT_F32, false, true, false}, {1, 40, 1, 48, 40, 1500, 0, 1400, 0, DT_BF16, true, false, false},
             {2, 16, 4, 32, 32, 700, 0, 702, 0, DT_E4M3, false, false, false}, {70, 4, 4, 24, 16, 10, 0, 80, 0, DT_F32, false, false, false},
-            {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},   {1, 7, 1, 130, 72, 300, 0, 203, 0, DT_BF16, false, false, false},
-            {4, 4, 2, 64, 128, 600, 0, 603, 70, DT_BF16, false, true, true}, {70, 6, 2, 33, 17, 60, 0, 131, 0, DT_BF16, false, true, false},   {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
-            {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},    {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
+            {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},    {1, 7, 1, 130, 72, 300, 0, 203, 0, DT_BF16, false, false, false},
+            {4, 4, 2, 64, 128, 600, 0, 603, 70, DT_BF16, false, true, true},  {70, 6, 2, 33, 17, 60, 0, 131, 0, DT_BF16, false, true, false},
+            {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},    {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},
+            {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
         };
         for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
-        for (int i = 0; i < 16; i++)
-            check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, i & 1, i & 2, i & 4, i & 8);
+        for (int i = 0; i < 16; i++) check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, i & 1, i & 2, i & 4, i & 8);
         check_small();
         check_cancel();
         printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");

@@ -10,8 +10,8 @@
 #include "engine/base/fault.h"
 
 static int failures;
-#define CHECK(x)                                                        \
-    do {                                                                \
+#define CHECK(x) \
+    do { \
         if (!(x)) failures++, printf("FAIL line %d: %s\n", __LINE__, #x); \
     } while (0)
 

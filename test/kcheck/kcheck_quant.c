@@ -5,8 +5,8 @@
 
 static void fail(const char *what, const char *level, const struct mat *w, int n, int t, int r, double got, double want) {
     if (failures++ < 20)
-        printf("FAIL %s %s %s [%d x %d] n %d: token %d row/column %d: %.9g, should be %.9g\n", level, what, dtype_name(w->dtype), w->rows,
-               w->cols, n, t, r, got, want);
+        printf("FAIL %s %s %s [%d x %d] n %d: token %d row/column %d: %.9g, should be %.9g\n", level, what, dtype_name(w->dtype), w->rows, w->cols, n, t, r,
+               got, want);
 }
 
 /* ---- GGUF blocks, from the format's description: a whole block at a time ---- */

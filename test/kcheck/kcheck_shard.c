@@ -11,7 +11,7 @@ static const char *const topologies[] = {
     "node 1024 0-3\n",
     "node 1024 0-1\nnode 1024 2-3\n",
     "node 1024 0-3\nnode 1024 4-7\nnode 1024 8-11\nnode 1024 12-15\nnode 1024 16-19\nnode 1024 20-23\nnode 1024 24-27\nnode 1024 28-31\n",
-    "node 1024 0-5\nnode 1024 6-7\nnode 4096 -\n",          /* uneven, the last with memory alone */
+    "node 1024 0-5\nnode 1024 6-7\nnode 4096 -\n",            /* uneven, the last with memory alone */
     "node 4096 -\nnode 1024 0\nnode 1024 1-6\nnode 1024 7\n", /* the first without processors */
 };
 enum { TOPOLOGIES = sizeof topologies / sizeof *topologies, MAX_EXPERTS = 6, HIDDEN = 272 };
@@ -75,8 +75,16 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
     for (size_t i = 0; i < size; i++) x[i] = normal() * 0.05f, was[i] = normal();
     for (int i = 0; i < n * topk; i++) weights[i] = normal(), ids[i] = (i / topk * 3 + i % topk * (1 + i / topk % 2)) % n_experts;
     for (int i = 0; i < n_experts; i++) late[i] = i % 3 == 0;
-    struct op_experts o = {.y = y, .x = x, .ids = topk ? ids : NULL, .weights = weights, .experts = e, .shared = &e[n_experts], .n = n, .topk = topk,
-                           .n_experts = topk ? n_experts : 0, .hidden = HIDDEN};
+    struct op_experts o = {.y = y,
+                           .x = x,
+                           .ids = topk ? ids : NULL,
+                           .weights = weights,
+                           .experts = e,
+                           .shared = &e[n_experts],
+                           .n = n,
+                           .topk = topk,
+                           .n_experts = topk ? n_experts : 0,
+                           .hidden = HIDDEN};
     struct cut *cut = malloc(sizeof *cut);
     struct error err = {0};
     for (int t = 0; t < TOPOLOGIES; t++) {
@@ -188,7 +196,7 @@ int main(int argc, char **argv) {
         state = seed;
         check_experts((enum cpu_level)l, 1, 5, 3, 1024, DT_E4M3, 128, 128);
         check_experts((enum cpu_level)l, 3, 6, 2, 384, DT_E4M3, 128, 128);
-        check_experts((enum cpu_level)l, 1, 4, 2, 200, DT_E4M3, 1, 1); /* a scale for each row */
+        check_experts((enum cpu_level)l, 1, 4, 2, 200, DT_E4M3, 1, 1);  /* a scale for each row */
         check_experts((enum cpu_level)l, 1, 4, 2, 1000, DT_E4M3, 5, 7); /* blocks that fit no vector */
         check_experts((enum cpu_level)l, 1, 4, 2, 700, DT_E4M3, 48, 96);
         check_experts((enum cpu_level)l, 2, 4, 2, 520, DT_BF16, 0, 0);

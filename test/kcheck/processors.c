@@ -14,11 +14,8 @@ static const struct {
     const char *name;
     unsigned flags;
 } processors[] = {
-    {"avx2", CPU_F_AVX2},
-    {"avx512", CPU_F_AVX2 | CPU_F_AVX512},
-    {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST},
-    {"intel", VNNI},
-    {"intel-amx", VNNI | TILES},
+    {"avx2", CPU_F_AVX2}, {"avx512", CPU_F_AVX2 | CPU_F_AVX512}, {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST},
+    {"intel", VNNI},      {"intel-amx", VNNI | TILES},
 };
 static unsigned flags;
 

@@ -15,8 +15,8 @@ MLA, PREFILL, WEIGHTS = "engine/layer/attention_mla.c", "engine/step/prefill_cpu
 STEP, MIRROR, BLEND, LOOP = "engine/step/step.c", "engine/step/mirror.c", "engine/step/prefill_blend.c", "engine/loop.c"
 change("mla-head-groups", "every group of heads gets the keys of the first", "positions", (MLA, "h * rows, h * rows + c->qk_nope", "0, c->qk_nope"))
 change("mla-group-values", "every group of heads gets the values of the first", "positions", (MLA, "h * rows + c->qk_nope, (h + 1) * rows", "c->qk_nope, rows"))
-change("mla-causal-prefix", "behind a prefix a query sees one key too many", "positions", (MLA, ".ldo = heads * c->v_dim, .q_pos0 = s->pos", ".ldo = heads * c->v_dim, .q_pos0 = s->pos + (s->pos > 0)"))
-change("mla-rope-key", "the rotary part of an absorbed query is not copied for the last head", "positions", (MLA, ".y = w->qc + c->kv_lora, .x = q + c->qk_nope, .n = s->n, .heads = heads", ".y = w->qc + c->kv_lora, .x = q + c->qk_nope, .n = s->n, .heads = heads - 1"))
+change("mla-causal-prefix", "behind a prefix a query sees one key too many", "positions", (MLA, ".ldo = heads * c->v_dim,\n                                 .q_pos0 = s->pos", ".ldo = heads * c->v_dim,\n                                 .q_pos0 = s->pos + (s->pos > 0)"))
+change("mla-rope-key", "the rotary part of an absorbed query is not copied for the last head", "positions", (MLA, ".x = q + c->qk_nope,\n                                              .n = s->n,\n                                              .heads = heads", ".x = q + c->qk_nope,\n                                              .n = s->n,\n                                              .heads = heads - 1"))
 change("rope-second-batch", "positions begin anew in each batch of a prompt", "positions", (PREFILL, "w->pos[i] = p->span.pos + i", "w->pos[i] = i"))
 change("rope-decode", "a decoded token turns as the one before it", "positions", (STEP, "m->host.pos[m->n + i] = from->pos + i", "m->host.pos[m->n + i] = from->pos + i - 1"))
 change("rope-halves", "DeepSeek's rope pairs halves instead of neighbours", "positions", ("engine/model/deepseek_v3.c", '"rope_interleave", true', '"rope_interleave", false'))
@@ -54,8 +54,8 @@ change("sample-penalty", "the repeat penalty raises negative logits", "sample", 
 change("sample-position", "each position draws the same number", "sample", ("engine/sample.c", "uniform(s->seed, position)", "uniform(s->seed, 0)"))
 change("prefix-too-long", "of a changed prompt one token too many is kept", "engine", ("engine/session.c", "s->n_kv = keep;", "s->n_kv = keep + (keep < r->n - 1);"))
 
-change("step-join", "a device leaves out what the processor's experts add", "reference mla_plain", (STEP, "return exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden});", "return 0;"))
-change("step-join-early", "a device does not wait for the processor's experts", "reference mla_plain", (STEP, "TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));\n    TRY(gpu_copy(d->main, w->xn", "++m->n_wanted;\n    TRY(gpu_copy(d->main, w->xn"))
+change("step-join", "a device leaves out what the processor's experts add", "reference mla_plain", (STEP, "TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));\n", ""))
+change("step-join-early", "a device does not wait for the processor's experts", "reference mla_plain", (STEP, "TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));\n    int span", "++m->n_wanted;\n    int span"))
 change("step-rewind", "a device keeps rows of a prefix that changed", "reference mla_plain", (MIRROR, "struct step_mirror *m = find(s, kv);\n    if (m && m->rows > pos) m->rows = pos;", ""))
 change("step-mirror-rows", "the last row that a prefill left is not sent to the device", "reference mla_plain", (MIRROR, "rows_of(from, m->rows, pos - m->rows)", "rows_of(from, m->rows, pos - m->rows - 1)"))
 change("step-rows-store", "what a step on a device adds to a cache stays there", "reference mla_plain", (STEP, "step_rows_store(s, m, spans, n);", ""))

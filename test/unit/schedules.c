@@ -32,7 +32,10 @@ static struct kind {
 } kinds[KINDS];
 
 static struct request request_of(const struct kind *k) {
-    return (struct request){.tokens = k->tokens, .n = k->n, .max_tokens = k->max, .flags = REQUEST_NO_EOS,
+    return (struct request){.tokens = k->tokens,
+                            .n = k->n,
+                            .max_tokens = k->max,
+                            .flags = REQUEST_NO_EOS,
                             .sampling = {.temperature = k->temperature, .top_p = 0.95f, .seed = (uint64_t)(k - kinds) + 7}};
 }
 static void die(const char *what, const char *why) {
@@ -43,7 +46,11 @@ static enum decode_mode decode_mode;
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
     struct engine *e;
     struct error err = {0};
-    if (engine_open(&e, &(struct engine_params){.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .prefill = mode, .decode = gpus ? decode_mode : DECODE_CPU, .context = 128}, &err)) die("open", err.text);
+    if (engine_open(&e,
+                    &(struct engine_params){
+                        .dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .prefill = mode, .decode = gpus ? decode_mode : DECODE_CPU, .context = 128},
+                    &err))
+        die("open", err.text);
     return e;
 }
 static struct event next(struct engine *e) {
@@ -170,8 +177,8 @@ int main(int argc, char **argv) {
             take(e, &ev);
         }
     engine_close(&e);
-    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d with a prefix in the cache, %d fell back, %d on devices at their end\n", gpus ? gpus : "processor", requests, clock_now() - begin, wholes,
-           cancelled, closed, reused, fell, on_devices);
+    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d with a prefix in the cache, %d fell back, %d on devices at their end\n",
+           gpus ? gpus : "processor", requests, clock_now() - begin, wholes, cancelled, closed, reused, fell, on_devices);
     if (decode_mode && !on_devices && requests >= 100) die("devices", "never took part");
     return wholes > requests / 4 && (requests < 100 || (cancelled && closed && reused)) ? 0 : 1;
 }

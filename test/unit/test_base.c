@@ -64,8 +64,17 @@ static void views_keep_their_scale_blocks(void **st) {
     uint8_t codes[300 * 130];
     float scales[3 * 2] = {1, 2, 3, 4, 5, 6};
     memset(codes, 0x38, sizeof codes); /* 1.0 */
-    struct mat m = {.data = codes, .scale = scales, .stride = 130, .rows = 300, .cols = 130, .block_rows = 128, .block_cols = 128,
-                    .scale_stride = 2, .row_step = 1, .dtype = DT_E4M3, .scale_dtype = DT_F32};
+    struct mat m = {.data = codes,
+                    .scale = scales,
+                    .stride = 130,
+                    .rows = 300,
+                    .cols = 130,
+                    .block_rows = 128,
+                    .block_cols = 128,
+                    .scale_stride = 2,
+                    .row_step = 1,
+                    .dtype = DT_E4M3,
+                    .scale_dtype = DT_F32};
     assert_true(mat_at(&m, 0, 0) == 1 && mat_at(&m, 127, 128) == 2 && mat_at(&m, 128, 127) == 3 && mat_at(&m, 299, 129) == 6);
     struct mat v = mat_rows(m, 100, 200);
     assert_true(v.rows == 100 && mat_at(&v, 27, 0) == 1 && mat_at(&v, 28, 0) == 3 && mat_at(&v, 99, 129) == 4);
@@ -96,8 +105,30 @@ static void json_reads(void **st) {
 }
 
 static void json_refuses(void **st) {
-    static const char *const bad[] = {"", "{", "[1,]", "{\"a\":1,}", "01", "1.", ".5", "+1", "nul", "\"\\x\"", "\"\\ud800\"", "\"\\udc00\"", "\"a\nb\"", "[1] 2",
-                                      "{\"a\":1,\"a\":2}", "{a:1}", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"abc", "'a'", "NaN", "[1 2]"};
+    static const char *const bad[] = {"",
+                                      "{",
+                                      "[1,]",
+                                      "{\"a\":1,}",
+                                      "01",
+                                      "1.",
+                                      ".5",
+                                      "+1",
+                                      "nul",
+                                      "\"\\x\"",
+                                      "\"\\ud800\"",
+                                      "\"\\udc00\"",
+                                      "\"a\nb\"",
+                                      "[1] 2",
+                                      "{\"a\":1,\"a\":2}",
+                                      "{a:1}",
+                                      "\"\xff\"",
+                                      "\"\xc0\x80\"",
+                                      "\"\xed\xa0\x80\"",
+                                      "\"\xf4\x90\x80\x80\"",
+                                      "\"abc",
+                                      "'a'",
+                                      "NaN",
+                                      "[1 2]"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct arena a = {0};
         struct json j;
@@ -117,7 +148,8 @@ static void json_refuses(void **st) {
 }
 
 static void json_survives_no_memory(void **st) {
-    const char *text = "{\"k\": [\"a\\n\", {\"b\": [1,2,3]}], \"1\":1,\"2\":1,\"3\":1,\"4\":1,\"5\":1,\"6\":1,\"7\":1,\"8\":1,\"9\":1,\"10\":1,\"11\":1,\"12\":1,\"13\":1}";
+    const char *text =
+        "{\"k\": [\"a\\n\", {\"b\": [1,2,3]}], \"1\":1,\"2\":1,\"3\":1,\"4\":1,\"5\":1,\"6\":1,\"7\":1,\"8\":1,\"9\":1,\"10\":1,\"11\":1,\"12\":1,\"13\":1}";
     int rc = ERR_MEMORY, n = 0;
     for (; rc; n++) {
         struct arena a = {0};
@@ -257,7 +289,7 @@ static void maps_can_be_dropped(void **state) {
     file_map_drop(m.data + 100 * PAGE + 100, 8000 * PAGE); /* pages 101 to 8099 lie in it as a whole */
     assert_int_equal(mincore((void *)m.data, PAGES * PAGE, in), 0);
     bool keeps = fs.f_type == 0x01021994 || fs.f_type == 0x794c7630; /* tmpfs and overlays hold their pages */
-    int left = 0, beside = 0; /* the kernel drops larger pieces only whole */
+    int left = 0, beside = 0;                                        /* the kernel drops larger pieces only whole */
     for (int i = 0; i < PAGES; i++) *(i > 100 && i < 8100 ? &left : &beside) += in[i] & 1;
     assert_true(beside == PAGES - 7999 && (keeps || left < 4000));
     file_map_ahead(m.data + 120 * PAGE, 3);
@@ -270,8 +302,9 @@ static void maps_can_be_dropped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(e4m3_is_exact), cmocka_unit_test(halves_round_trip), cmocka_unit_test(views_keep_their_scale_blocks), cmocka_unit_test(json_reads),
-        cmocka_unit_test(json_refuses), cmocka_unit_test(json_survives_no_memory), cmocka_unit_test(write_is_old_or_new), cmocka_unit_test(outputs_by_one_rule),
-        cmocka_unit_test(maps_know_their_owner), cmocka_unit_test(maps_can_be_dropped), cmocka_unit_test(errors_hold_no_escapes)};
+        cmocka_unit_test(e4m3_is_exact),       cmocka_unit_test(halves_round_trip),     cmocka_unit_test(views_keep_their_scale_blocks),
+        cmocka_unit_test(json_reads),          cmocka_unit_test(json_refuses),          cmocka_unit_test(json_survives_no_memory),
+        cmocka_unit_test(write_is_old_or_new), cmocka_unit_test(outputs_by_one_rule),   cmocka_unit_test(maps_know_their_owner),
+        cmocka_unit_test(maps_can_be_dropped), cmocka_unit_test(errors_hold_no_escapes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

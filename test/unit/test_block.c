@@ -51,7 +51,8 @@ static void test_parts(void **state) {
             snprintf(dir, sizeof dir, SHARED_DIR "/fixtures/%s", families[f]);
             if (access(dir, R_OK)) skip();
             if (weights_open(&m, dir, false, &e) || numa_parse(&topology, nodes > 1 ? "node 1000 0\nnode 1000 1\n" : "node 1000 0-1\n", &e) ||
-                pool_open_nodes(&pool, 2, false, &topology, &e) || work_open(&w, &m.config, N, NULL, NULL, NULL, &e)) fail_msg("%s", e.text);
+                pool_open_nodes(&pool, 2, false, &topology, &e) || work_open(&w, &m.config, N, NULL, NULL, NULL, &e))
+                fail_msg("%s", e.text);
             assert_non_null(x = cpu_exec_open(pool, CPU_SCALAR, &e));
             if (residency_open(&known, &m.config, &e) || (nodes > 1 && place_open(&place, &m, &topology, false, &known, &e))) fail_msg("%s", e.text);
             for (int i = 0; i < m.config.n_layers; i++) parts(x, &m, place_layer(place, &m, i), i, &w);

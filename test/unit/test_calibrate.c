@@ -37,7 +37,8 @@ static void text_means_what_it_says(void **st) {
     const struct cost_curve *c = &m.domain[0].rate[COST_FFN][COST_8BIT];
     assert_true(c->n == 2 && c->rows[1] == 64 && c->value[0] == 0.1e12f && c->value[1] == 0.5e12f);
     assert_true(m.domain[1].link[COST_H2D].rate == 25e9 && m.domain[1].link[COST_D2H].rate == 20e9);
-    static const char more[] = "\r\n  fingerprint=abc \nname = a machine \ndevices=2\nnear = 3\ngpu.bw=1e12\ngpu.h2d=1G\ngpu.d2h = 1G\ngpu1.h2d = 2G\nnear.bw=150G\nnear2.rate.ffn = 256G\ncpu.bw=1G\n"
+    static const char more[] = "\r\n  fingerprint=abc \nname = a machine \ndevices=2\nnear = 3\ngpu.bw=1e12\ngpu.h2d=1G\ngpu.d2h = 1G\ngpu1.h2d = "
+                               "2G\nnear.bw=150G\nnear2.rate.ffn = 256G\ncpu.bw=1G\n"
                                "gpu.latency = 4u\ngpu.h2d.latency=1m\ncpu.latency.ffn = 20u\ndram = 1.2T\njoin = 5u\ncpu_chunk = 512";
     assert_int_equal(calibrate_parse(&m, more, sizeof more - 1, "x", print, &e), 0);
     assert_string_equal(print, "abc");
@@ -140,7 +141,9 @@ static int teardown(void **st) {
     cpu_exec_close(&cpu), pool_close(&pool);
     return 0;
 }
-static struct calibrate_options quick(double seconds) { return (struct calibrate_options){.cpu = cpu, .threads = 1, .seconds = seconds, .bytes = (size_t)64 << 20, .dir = dir}; }
+static struct calibrate_options quick(double seconds) {
+    return (struct calibrate_options){.cpu = cpu, .threads = 1, .seconds = seconds, .bytes = (size_t)64 << 20, .dir = dir};
+}
 
 static void the_processor(void **st) {
     struct error e = {0};
@@ -150,20 +153,33 @@ static void the_processor(void **st) {
     double first = clock_now() - begin;
     const struct cost_domain *d = &m.domain[0];
     printf("%s: %.1f s; dram %.1f GB/s; experts %.1f GB/s,", d->name, first, m.dram * 1e-9, (double)d->bw[COST_FFN].value[0] * 1e-9);
-    for (int i = 0; i < d->rate[COST_FFN][COST_8BIT].n; i++) printf(" %g:%.0fG", (double)d->rate[COST_FFN][COST_8BIT].rows[i], (double)d->rate[COST_FFN][COST_8BIT].value[i] * 1e-9);
+    for (int i = 0; i < d->rate[COST_FFN][COST_8BIT].n; i++)
+        printf(" %g:%.0fG", (double)d->rate[COST_FFN][COST_8BIT].rows[i], (double)d->rate[COST_FFN][COST_8BIT].value[i] * 1e-9);
     printf("; latency %.1f %.1f %.1f %.1f us\n", d->latency[0] * 1e6, d->latency[1] * 1e6, d->latency[2] * 1e6, d->latency[3] * 1e6);
     assert_true(first < 10); /* 1.5 s was asked for; the machine may be busy */
-    assert_true(m.n_domains == 1 && m.dram > 1e8 && d->rate[COST_FFN][COST_8BIT].n >= 3 && d->rate[COST_FFN][COST_16BIT].n && d->rate[COST_LINEAR][COST_8BIT].n && d->rate[COST_ATTENTION][COST_16BIT].n);
+    assert_true(m.n_domains == 1 && m.dram > 1e8 && d->rate[COST_FFN][COST_8BIT].n >= 3 && d->rate[COST_FFN][COST_16BIT].n &&
+                d->rate[COST_LINEAR][COST_8BIT].n && d->rate[COST_ATTENTION][COST_16BIT].n);
     for (int k = 0; k < COST_KINDS; k++) assert_true(d->bw[k].n && d->bw[k].value[0] > 1e8f && d->latency[k] > 0 && d->latency[k] < 0.1);
     for (int k = 0; k < COST_KINDS; k++)
         for (int f = 0; f < COST_FORMATS; f++)
-            for (int i = 1; i < d->rate[k][f].n; i++) assert_true(d->rate[k][f].value[i] >= d->rate[k][f].value[i - 1] && d->rate[k][f].rows[i] > d->rate[k][f].rows[i - 1]);
+            for (int i = 1; i < d->rate[k][f].n; i++)
+                assert_true(d->rate[k][f].value[i] >= d->rate[k][f].value[i - 1] && d->rate[k][f].rows[i] > d->rate[k][f].rows[i - 1]);
     /* The figures are those of an operation as it runs: units are right, whatever a busy machine makes of it. */
     enum { SIDE = 2048, ROWS = 16 };
     uint8_t *weights = mem_calloc(SIDE, SIDE);
     float *x = mem_calloc(ROWS, SIDE * 4), *y = mem_calloc(ROWS, SIDE * 4), scales[16 * 16] = {0};
     struct op_linear op = {.y = y, .x = x, .n = ROWS, .ldx = SIDE, .ldy = SIDE};
-    op.w = (struct mat){.data = weights, .scale = scales, .stride = SIDE, .rows = SIDE, .cols = SIDE, .block_rows = 128, .block_cols = 128, .scale_stride = 16, .row_step = 1, .dtype = DT_E4M3, .scale_dtype = DT_F32};
+    op.w = (struct mat){.data = weights,
+                        .scale = scales,
+                        .stride = SIDE,
+                        .rows = SIDE,
+                        .cols = SIDE,
+                        .block_rows = 128,
+                        .block_cols = 128,
+                        .scale_stride = 16,
+                        .row_step = 1,
+                        .dtype = DT_E4M3,
+                        .scale_dtype = DT_F32};
     double real = INFINITY, expected = cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, ROWS, SIDE * SIDE, 2.0 * SIDE * SIDE * ROWS, 1});
     for (int i = 0; i < 30; i++) {
         double t = clock_now();
@@ -256,8 +272,9 @@ static void devices(void **st) {
     double begin = clock_now();
     if (calibrate(&m, &o, &e)) fail_msg("%s", e.text);
     gpu_close(&g);
-    printf("emulated, slowed: %.1f s; h2d %.2f GB/s, d2h %.2f, 64 rows %.3f TFLOP/s, latency %.0f us, hand-off %.0f us\n", clock_now() - begin, d->link[COST_H2D].rate * 1e-9, d->link[COST_D2H].rate * 1e-9,
-           cost_at(&d->rate[COST_FFN][COST_8BIT], 64) * 1e-12, d->latency[COST_FFN] * 1e6, m.join * 1e6);
+    printf("emulated, slowed: %.1f s; h2d %.2f GB/s, d2h %.2f, 64 rows %.3f TFLOP/s, latency %.0f us, hand-off %.0f us\n", clock_now() - begin,
+           d->link[COST_H2D].rate * 1e-9, d->link[COST_D2H].rate * 1e-9, cost_at(&d->rate[COST_FFN][COST_8BIT], 64) * 1e-12, d->latency[COST_FFN] * 1e6,
+           m.join * 1e6);
     assert_true(d->link[COST_H2D].rate < 2.1e9 && d->link[COST_D2H].rate < 1.05e9); /* never faster; how much slower is up to the machine */
     assert_true(cost_at(&d->rate[COST_FFN][COST_8BIT], 64) < 0.055e12 && d->latency[COST_FFN] > 190e-6);
     g = open_gpu("emu:1,mem=64M");
@@ -275,7 +292,11 @@ static void devices(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(text_means_what_it_says), cmocka_unit_test(errors_name_line_and_key), cmocka_unit_test(text_and_back), cmocka_unit_test(the_processor),
-                                       cmocka_unit_test(the_cache), cmocka_unit_test(devices)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_means_what_it_says),
+                                       cmocka_unit_test(errors_name_line_and_key),
+                                       cmocka_unit_test(text_and_back),
+                                       cmocka_unit_test(the_processor),
+                                       cmocka_unit_test(the_cache),
+                                       cmocka_unit_test(devices)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -25,8 +25,9 @@ static void drop(const char *name) {
     unlink(path);
 }
 static void clean(void) {
-    static const char *const names[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json", "config.json", "special_tokens_map.json", "t.jinja",
-                                        "tokenizer.json", "tiktoken.model"};
+    static const char *const names[] = {"chat_template.jinja", "chat_template.json",      "tokenizer_config.json",
+                                        "config.json",         "special_tokens_map.json", "t.jinja",
+                                        "tokenizer.json",      "tiktoken.model"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) drop(names[i]);
 }
 static int before(void **state) {
@@ -65,7 +66,8 @@ static void test_places(void **state) {
     assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
     assert_null(c);
     assert_non_null(strstr(e.text, "no chat template"));
-    put("tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"chat_template\": \"{{ bos_token }}A{{ eos_token }}{{ pad_token }}\"}");
+    put("tokenizer_config.json",
+        "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"chat_template\": \"{{ bos_token }}A{{ eos_token }}{{ pad_token }}\"}");
     expect("{}", "<s>A</s>");
     put("special_tokens_map.json", "{\"bos_token\": \"no\", \"pad_token\": \"<p>\"}");
     expect("{}", "<s>A</s><p>");
@@ -100,7 +102,8 @@ static void test_named(void **state) {
     struct chat *c;
     struct error e = {0};
     clean();
-    put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"tool_use\", \"template\": \"T\"}, {\"name\": \"rag\", \"template\": \"{% x\"}]}");
+    put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"D\"}, {\"name\": \"tool_use\", \"template\": \"T\"}, {\"name\": "
+                                 "\"rag\", \"template\": \"{% x\"}]}");
     expect("{\"messages\": []}", "D");
     expect("{\"tools\": null}", "D");
     expect("{\"tools\": [1]}", "T");
@@ -125,22 +128,29 @@ static void test_deepseek_v32(void **state) {
     clean();
     put("config.json", "{\"model_type\": \"deepseek_v32\"}");
     expect("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}", BOS "<｜User｜>hi<｜Assistant｜></think>");
-    expect("{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}, {\"role\": \"assistant\", \"content\": \"Hello! I am DeepSeek.\", "
-           "\"reasoning_content\": \"thinking...\"}, {\"role\": \"user\", \"content\": \"1+1=?\"}]}",
-           BOS "<｜User｜>hello<｜Assistant｜></think>Hello! I am DeepSeek." EOS "<｜User｜>1+1=?<｜Assistant｜><think>");
-    expect("{\"enable_thinking\": true, \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"q\"}, "
-           "{\"role\": \"assistant\", \"reasoning_content\": \"R\", \"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "
-           "\"{\\\"a\\\": \\\"x\\\", \\\"n\\\": [1]}\"}}]}, {\"role\": \"tool\", \"content\": \"ok\"}]}",
-           BOS "S<｜User｜>q<｜Assistant｜><think>R</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">x"
-               "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"n\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>" EOS
-               "\n\n<function_results>\n<result>ok</result>\n</function_results>\n\n<think>");
+    expect(
+        "{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}, {\"role\": \"assistant\", \"content\": \"Hello! I am DeepSeek.\", "
+        "\"reasoning_content\": \"thinking...\"}, {\"role\": \"user\", \"content\": \"1+1=?\"}]}",
+        BOS "<｜User｜>hello<｜Assistant｜></think>Hello! I am DeepSeek." EOS "<｜User｜>1+1=?<｜Assistant｜><think>");
+    expect(
+        "{\"enable_thinking\": true, \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"q\"}, "
+        "{\"role\": \"assistant\", \"reasoning_content\": \"R\", \"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "
+        "\"{\\\"a\\\": \\\"x\\\", \\\"n\\\": [1]}\"}}]}, {\"role\": \"tool\", \"content\": \"ok\"}]}",
+        BOS
+        "S<｜User｜>q<｜Assistant｜><think>R</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">x"
+        "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"n\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>" EOS
+        "\n\n<function_results>\n<result>ok</result>\n</function_results>\n\n<think>");
     struct chat *c;
     struct text t;
     struct error e = {0};
     assert_int_equal(chat_open(&c, dir, NULL, &e), 0);
     assert_int_not_equal(render(c, "{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", &t, &e), 0);
-    assert_int_equal(render(c, "{\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, "
-                               "{\"role\": \"user\", \"content\": \"q\"}]}", &t, &e), 0);
+    assert_int_equal(
+        render(c,
+               "{\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, "
+               "{\"role\": \"user\", \"content\": \"q\"}]}",
+               &t, &e),
+        0);
     assert_non_null(strstr(t.data, BOS "S\n\n## Tools\n\nYou have access to a set of tools you can use"));
     assert_non_null(strstr(t.data, "<functions>\n{\"name\": \"f\"}\n</functions>\n<｜User｜>q<｜Assistant｜></think>"));
     text_free(&t);
@@ -150,17 +160,22 @@ static void test_deepseek_v32(void **state) {
 static void test_deepseek_v4(void **state) {
     clean();
     put("config.json", "{\"model_type\": \"deepseek_v4\"}");
-    expect("{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"hi\"}]}", BOS "S<｜User｜>hi<｜Assistant｜></think>");
-    expect("{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"r\"}, "
+    expect("{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"hi\"}]}",
+           BOS "S<｜User｜>hi<｜Assistant｜></think>");
+    expect("{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": "
+           "\"r\"}, "
            "{\"role\": \"user\", \"content\": \"c\"}]}",
            BOS "<｜User｜>a<｜Assistant｜></think>b" EOS "<｜User｜>c<｜Assistant｜><think>");
-    expect("{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"q\", \"tools\": []}, {\"role\": \"assistant\", \"reasoning_content\": \"R\", "
-           "\"content\": \"\", \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}, {\"id\": \"2\", \"function\": "
-           "{\"name\": \"g\", \"arguments\": \"bad\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"2\", \"content\": \"two\"}, {\"role\": \"tool\", "
-           "\"tool_call_id\": \"1\", \"content\": \"one\"}, {\"role\": \"user\", \"content\": \"and\"}]}",
-           BOS "<｜User｜>q<｜Assistant｜></think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"false\">1</｜DSML｜parameter>\n"
-               "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n<｜DSML｜parameter name=\"arguments\" string=\"true\">bad</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
-               "</｜DSML｜tool_calls>" EOS "<｜User｜><tool_result>one</tool_result>\n\n<tool_result>two</tool_result>\n\nand<｜Assistant｜><think>");
+    expect(
+        "{\"thinking\": true, \"messages\": [{\"role\": \"user\", \"content\": \"q\", \"tools\": []}, {\"role\": \"assistant\", \"reasoning_content\": \"R\", "
+        "\"content\": \"\", \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}, {\"id\": \"2\", "
+        "\"function\": "
+        "{\"name\": \"g\", \"arguments\": \"bad\"}}]}, {\"role\": \"tool\", \"tool_call_id\": \"2\", \"content\": \"two\"}, {\"role\": \"tool\", "
+        "\"tool_call_id\": \"1\", \"content\": \"one\"}, {\"role\": \"user\", \"content\": \"and\"}]}",
+        BOS "<｜User｜>q<｜Assistant｜></think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+            "string=\"false\">1</｜DSML｜parameter>\n"
+            "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n<｜DSML｜parameter name=\"arguments\" string=\"true\">bad</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+            "</｜DSML｜tool_calls>" EOS "<｜User｜><tool_result>one</tool_result>\n\n<tool_result>two</tool_result>\n\nand<｜Assistant｜><think>");
 }
 
 /* ---- every control token of every vocabulary at hand, typed by the user: no more control ids than without them */
@@ -352,9 +367,8 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),      cmocka_unit_test(test_named),     cmocka_unit_test(test_deepseek_v32),
-        cmocka_unit_test(test_deepseek_v4), cmocka_unit_test(test_injection), cmocka_unit_test(test_expected),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_places),    cmocka_unit_test(test_named),    cmocka_unit_test(test_deepseek_v32), cmocka_unit_test(test_deepseek_v4),
+        cmocka_unit_test(test_injection), cmocka_unit_test(test_expected), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, before, after);
 }

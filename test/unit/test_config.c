@@ -54,9 +54,13 @@ static void refusals_name_the_key(void **st) {
     static const struct {
         const char *text, *word;
     } bad[] = {
-        {V3 ",\"query_pre_attn_scalar\":256}", "query_pre_attn_scalar"}, {V3 ",\"layer_types\":[\"linear_attention\"]}", "layer_types"},
-        {V3 ",\"sliding_window\":128}", "sliding_window"}, {V3 ",\"hidden_act\":\"relu\"}", "relu"}, {V3 ",\"qk_head_dim\":100}", "qk_head_dim"},
-        {"{\"model_type\":\"llama\",\"vocab_size\":3}", "llama"}, {"{}", "model_type"},
+        {V3 ",\"query_pre_attn_scalar\":256}", "query_pre_attn_scalar"},
+        {V3 ",\"layer_types\":[\"linear_attention\"]}", "layer_types"},
+        {V3 ",\"sliding_window\":128}", "sliding_window"},
+        {V3 ",\"hidden_act\":\"relu\"}", "relu"},
+        {V3 ",\"qk_head_dim\":100}", "qk_head_dim"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":3}", "llama"},
+        {"{}", "model_type"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct config c;
@@ -66,13 +70,13 @@ static void refusals_name_the_key(void **st) {
     }
     struct config c;
     struct error e = {0};
-    assert_int_equal(parse(&c, V3 ",\"query_pre_attn_scalar\":256}", true, &e), 0);                        /* --force */
+    assert_int_equal(parse(&c, V3 ",\"query_pre_attn_scalar\":256}", true, &e), 0);                                                /* --force */
     assert_int_equal(parse(&c, V3 ",\"attn_thing\":null,\"other\":false,\"transformers_version\":\"4\",\"_x\":1}", false, &e), 0); /* inactive */
 }
 
-#define QWEN2                                                                                                                                 \
-    "{\"model_type\":\"qwen2_moe\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":4,\"max_position_embeddings\":512,"             \
-    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_experts\":8,"             \
+#define QWEN2 \
+    "{\"model_type\":\"qwen2_moe\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":4,\"max_position_embeddings\":512," \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_experts\":8," \
     "\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":48,\"sliding_window\":64"
 
 static void windows_only_where_in_force(void **st) {

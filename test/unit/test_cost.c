@@ -15,11 +15,37 @@ static void near(double got, double want, double share) {
 }
 
 static int setup(void **st) {
-    config = (struct config){.vocab = 129280, .hidden = 7168, .n_layers = 61, .attn = ATTN_MLA, .n_heads = 128, .n_kv_heads = 1, .head_dim = 192, .v_dim = 128, .q_lora = 1536, .kv_lora = 512,
-                             .qk_nope = 128, .qk_rope = 64, .dense_inter = 18432, .n_experts = 256, .topk = 8, .moe_inter = 2048, .shared_inter = 2048, .block_rows = 128, .block_cols = 128};
+    config = (struct config){.vocab = 129280,
+                             .hidden = 7168,
+                             .n_layers = 61,
+                             .attn = ATTN_MLA,
+                             .n_heads = 128,
+                             .n_kv_heads = 1,
+                             .head_dim = 192,
+                             .v_dim = 128,
+                             .q_lora = 1536,
+                             .kv_lora = 512,
+                             .qk_nope = 128,
+                             .qk_rope = 64,
+                             .dense_inter = 18432,
+                             .n_experts = 256,
+                             .topk = 8,
+                             .moe_inter = 2048,
+                             .shared_inter = 2048,
+                             .block_rows = 128,
+                             .block_cols = 128};
     for (int i = 3; i < 61; i++) config.layer[i].moe = true;
     cost_model_of(&v3, &config, DT_E4M3, DT_E4M3, DT_BF16);
-    struct config c = {.vocab = 32000, .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .v_dim = 128, .n_experts = 8, .topk = 2, .moe_inter = 14336};
+    struct config c = {.vocab = 32000,
+                       .hidden = 4096,
+                       .n_layers = 32,
+                       .n_heads = 32,
+                       .n_kv_heads = 8,
+                       .head_dim = 128,
+                       .v_dim = 128,
+                       .n_experts = 8,
+                       .topk = 2,
+                       .moe_inter = 14336};
     for (int i = 0; i < 32; i++) c.layer[i].moe = true;
     cost_model_of(&mixtral, &c, DT_BF16, DT_BF16, DT_BF16);
     return 0;
@@ -120,7 +146,14 @@ static void decode_floor(void **st) {
     near(cost_step(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 1.219e-3, 5e-3);
     assert_int_equal(cost_cut(&m, &v3, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 2, .on_device = 61}), 1);
     /* Where a half takes as long as the experts an even cut is best: 4 rows, 2 + 2. */
-    struct cost_model even = {.layers = 10, .n_experts = 1000000, .topk = 1, .experts = COST_8BIT, .dense = COST_8BIT, .expert_bytes = 947e6, .half_bytes = 1.52e6, .half_flops = 335e9};
+    struct cost_model even = {.layers = 10,
+                              .n_experts = 1000000,
+                              .topk = 1,
+                              .experts = COST_8BIT,
+                              .dense = COST_8BIT,
+                              .expert_bytes = 947e6,
+                              .half_bytes = 1.52e6,
+                              .half_flops = 335e9};
     assert_int_equal(cost_cut(&m, &even, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 4, .on_device = 10}), 2);
     /* Layers that do not fit stay on the processor; none there is the processor's own step. */
     one.on_device = 0;
@@ -234,7 +267,8 @@ static void paper_b(void **st) {
  * 0.154 ms of 307.2 GB/s. Missing, 1 row: the link. The processor at 16 rows: 755 MFLOP at 6 TFLOP/s 0.126 ms, less than its read;
  * at 128: 6.04 GFLOP at 30 TFLOP/s 0.201 ms. Near memory, 1 row: the read at 153.6 GB/s, 0.307 ms. At 4: 0.1887 GFLOP at 256 GFLOP/s = 0.737 ms. */
 static void paper_c(void **st) {
-    struct config c = {.hidden = 5120, .n_layers = 1, .n_heads = 128, .n_kv_heads = 1, .head_dim = 128, .v_dim = 128, .n_experts = 160, .topk = 6, .moe_inter = 1536};
+    struct config c = {
+        .hidden = 5120, .n_layers = 1, .n_heads = 128, .n_kv_heads = 1, .head_dim = 128, .v_dim = 128, .n_experts = 160, .topk = 6, .moe_inter = 1536};
     struct cost_model q;
     cost_model_of(&q, &c, DT_BF16, DT_BF16, DT_BF16);
     assert_true(cost_preset(&m, "paper-c"));
@@ -324,8 +358,11 @@ static void tables(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(checkpoints), cmocka_unit_test(roofline), cmocka_unit_test(distinct), cmocka_unit_test(decode_floor), cmocka_unit_test(beside_a_stream),
-                                       cmocka_unit_test(prefills), cmocka_unit_test(blend), cmocka_unit_test(paper_b), cmocka_unit_test(paper_c),
-                                       cmocka_unit_test(one_length_does_not_mislead), cmocka_unit_test(learning), cmocka_unit_test(tables)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(checkpoints),     cmocka_unit_test(roofline),
+                                       cmocka_unit_test(distinct),        cmocka_unit_test(decode_floor),
+                                       cmocka_unit_test(beside_a_stream), cmocka_unit_test(prefills),
+                                       cmocka_unit_test(blend),           cmocka_unit_test(paper_b),
+                                       cmocka_unit_test(paper_c),         cmocka_unit_test(one_length_does_not_mislead),
+                                       cmocka_unit_test(learning),        cmocka_unit_test(tables)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -161,8 +161,8 @@ static void levels_and_caches_agree(void **st) {
             e = open_engine(0, kinds[i].kv, (enum cpu_level)level);
             float *l = logits_of(e, N);
             distances(ref, l, vocab, off);
-            print_message("%s, kv %s: half of the positions within %.1e, nine in ten %.1e, all %.1e\n", cpu_level_name((enum cpu_level)level), dtype_name(kinds[i].kv),
-                          off[N / 2], off[N * 9 / 10 - 1], off[N - 1]);
+            print_message("%s, kv %s: half of the positions within %.1e, nine in ten %.1e, all %.1e\n", cpu_level_name((enum cpu_level)level),
+                          dtype_name(kinds[i].kv), off[N / 2], off[N * 9 / 10 - 1], off[N - 1]);
             assert_true(exact ? off[N - 1] <= float_bound : off[N / 2] <= kinds[i].most);
             free(l);
             engine_close(&e);
@@ -173,7 +173,8 @@ static void levels_and_caches_agree(void **st) {
 /* Text of a greedy or sampled answer as ids. */
 static int answer(struct engine *e, struct session *s, int n, int max, uint64_t seed, float temperature, int32_t *out) {
     struct error err = {0};
-    struct request r = {.tokens = prompt, .n = n, .max_tokens = max, .flags = REQUEST_NO_EOS, .sampling = {.temperature = temperature, .top_p = 0.95f, .seed = seed}};
+    struct request r = {
+        .tokens = prompt, .n = n, .max_tokens = max, .flags = REQUEST_NO_EOS, .sampling = {.temperature = temperature, .top_p = 0.95f, .seed = seed}};
     assert_int_equal(session_submit(s, &r, &err), 0);
     struct event ev;
     int k = 0;
@@ -199,7 +200,8 @@ static void sessions_answer_side_by_side(void **st) {
         assert_int_equal(session_open(e, &s[i], &err), 0);
     }
     for (int i = 0; i < S; i++) {
-        struct request r = {.tokens = prompt, .n = 10 + 9 * i, .max_tokens = LEN, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.95f, .seed = 3}};
+        struct request r = {
+            .tokens = prompt, .n = 10 + 9 * i, .max_tokens = LEN, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.95f, .seed = 3}};
         assert_int_equal(session_submit(s[i], &r, &err), 0);
         assert_int_equal(session_submit(s[i], &r, &err), ERR_RUNTIME); /* busy */
     }
@@ -271,7 +273,7 @@ static void no_memory_is_an_error(void **st) {
 int main(void) {
     file_embed(ember_files);
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_by_one_equals_all_at_once), cmocka_unit_test(threads_give_identical_bytes),
-                                       cmocka_unit_test(levels_and_caches_agree), cmocka_unit_test(sessions_answer_side_by_side),
-                                       cmocka_unit_test(a_turn_can_be_stopped), cmocka_unit_test(no_memory_is_an_error)};
+                                       cmocka_unit_test(levels_and_caches_agree),       cmocka_unit_test(sessions_answer_side_by_side),
+                                       cmocka_unit_test(a_turn_can_be_stopped),         cmocka_unit_test(no_memory_is_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

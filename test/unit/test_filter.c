@@ -2,15 +2,24 @@
 #include "cli/render.h"
 #include "test/unit/unit.h"
 
-static const struct { const char *in, *out; } rows[] = {
+static const struct {
+    const char *in, *out;
+} rows[] = {
     {"plain\ttext\n", "plain\ttext\n"},
     {"\x1B[31mred", "\xE2\x90\x9B[31mred"},
     {"\x1B]0;title\x07", "\xE2\x90\x9B]0;title\xE2\x90\x87"},
-    {"a\bb\x7F", "a\xE2\x90\x88" "b\xE2\x90\xA1"},
+    {"a\bb\x7F", "a\xE2\x90\x88"
+                 "b\xE2\x90\xA1"},
     {"one\r\ntwo\rthree\r", "one\ntwo\xE2\x90\x8Dthree\xE2\x90\x8D"},
     {"\r\r\n", "\xE2\x90\x8D\n"},
-    {"x\xC2\x9B" "31m", "x\xEF\xBF\xBD" "31m"},
-    {"\x9B" "1A", "\xEF\xBF\xBD" "1A"},
+    {"x\xC2\x9B"
+     "31m",
+     "x\xEF\xBF\xBD"
+     "31m"},
+    {"\x9B"
+     "1A",
+     "\xEF\xBF\xBD"
+     "1A"},
     {"\xE2\x80\xAEnever", "\xEF\xBF\xBDnever"},
     {"\xC3\xA4\xE6\x97\xA5\xF0\x9F\x94\xA5", "\xC3\xA4\xE6\x97\xA5\xF0\x9F\x94\xA5"},
     {"\xE6\x97x", "\xEF\xBF\xBDx"},
@@ -37,12 +46,16 @@ static void test_nul(void **state) {
     struct filter f = {0};
     struct buf out = {0};
     filter_add(&f, "a\0b", 3, &out);
-    assert_string_equal(out.data, "a\xE2\x90\x80" "b");
+    assert_string_equal(out.data, "a\xE2\x90\x80"
+                                  "b");
     buf_free(&out);
 }
 
 static void test_width(void **state) {
-    assert_int_equal(render_width("ab\xE6\x97\xA5" "e\xCC\x81", 8), 5);
+    assert_int_equal(render_width("ab\xE6\x97\xA5"
+                                  "e\xCC\x81",
+                                  8),
+                     5);
     assert_int_equal(render_fit("a\xE6\x97\xA5z", 5, 2), 1);
     assert_int_equal(render_fit("a\xE6\x97\xA5z", 5, 3), 4);
 }

@@ -69,7 +69,8 @@ static const char *const good[][2] = {
     {"{% for x in [[1, [2]], 3] recursive %}{{ loop(x) if x is iterable else x }}{{ loop.depth }}{% endfor %}", "12232131"},
     {"{% for i in xs %}{{ loop.previtem }}<{{ i }}>{{ loop.nextitem }} {% endfor %}", "<3>1 3<1>2 1<2> "},
     /* macros */
-    {"{% macro m(a, b='B', c=a) %}{{ a }}{{ b }}{{ c }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, 4, k=5) }}|{{ m('x') }}", "123(4,){'k': 5}|xBx(){}"},
+    {"{% macro m(a, b='B', c=a) %}{{ a }}{{ b }}{{ c }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, 4, k=5) }}|{{ m('x') }}",
+     "123(4,){'k': 5}|xBx(){}"},
     {"{% macro m(a) %}[{{ caller(a) }}]{% endmacro %}{% call(v) m(3) %}<{{ v }}>{% endcall %}", "[<3>]"},
     {"{% filter upper %}ab{{ s }}{% endfilter %}{% generation %}g{% endgeneration %}", "ABHELLOg"},
     /* filters, tests, methods */
@@ -79,14 +80,18 @@ static const char *const good[][2] = {
     {"{{ xs | sort }}{{ xs | sum }}{{ xs | max }}{{ xs | batch(2) | list }}{{ xs | reverse | list }}", "[1, 2, 3]63[[3, 1], [2]][2, 1, 3]"},
     {"{{ 'a\nb\n\nc' | indent(2) }}", "a\n  b\n\n  c"},
     {"{{ '  x ' | trim }}{{ 'straße' | upper }}{{ 'ΑΣ' | lower }}{{ 'a-b c' | title }}{{ 'ABC' | capitalize }}", "xSTRASSEαςA-B CAbc"},
-    {"{{ 2.5 | round }} {{ 3.5 | round }} {{ 2.675 | round(2) }} {{ 7 | round(-1) }} {{ '42.9' | int }} {{ 'x' | int(3) }} {{ '1e3' | float }}", "2.0 4.0 2.67 10 42 3 1000.0"},
+    {"{{ 2.5 | round }} {{ 3.5 | round }} {{ 2.675 | round(2) }} {{ 7 | round(-1) }} {{ '42.9' | int }} {{ 'x' | int(3) }} {{ '1e3' | float }}",
+     "2.0 4.0 2.67 10 42 3 1000.0"},
     {"{{ missing | default('D') }}{{ '' | default('E', true) }}{{ none | default('F') }}", "DENone"},
     {"{{ '<a>' | e ~ '<b>' }} {{ ('<a>' | e) + '<b>' }} {{ '<a>' | safe }}", "&lt;a&gt;<b> &lt;a&gt;&lt;b&gt; <a>"},
-    {"{{ s is string }}{{ n is number }}{{ d is mapping }}{{ xs is sequence }}{{ missing is defined }}{{ z is none }}{{ 4 is divisibleby 2 }}", "TrueTrueTrueTrueFalseTrueTrue"},
-    {"{{ 'a,b,,c'.split(',') }}{{ ' a  b '.split() }}{{ 'a.b.c'.rsplit('.', 1) }}{{ s.replace('l', 'L', 1) }}", "['a', 'b', '', 'c']['a', 'b']['a.b', 'c']HeLlo"},
+    {"{{ s is string }}{{ n is number }}{{ d is mapping }}{{ xs is sequence }}{{ missing is defined }}{{ z is none }}{{ 4 is divisibleby 2 }}",
+     "TrueTrueTrueTrueFalseTrueTrue"},
+    {"{{ 'a,b,,c'.split(',') }}{{ ' a  b '.split() }}{{ 'a.b.c'.rsplit('.', 1) }}{{ s.replace('l', 'L', 1) }}",
+     "['a', 'b', '', 'c']['a', 'b']['a.b', 'c']HeLlo"},
     {"{{ '  a  b  c  '.split(none, 1) }}{{ '  a  b  c  '.rsplit(none, 1) }}{{ '  a '.split(none, 0) }}{{ '  a '.rsplit(none, 0) }}{{ ' a '.split(none, 5) }}",
      "['a', 'b  c  ']['  a  b', 'c']['a ']['  a']['a']"},
-    {"{{ 'A1'.isupper() }}{{ 'a1'.islower() }}{{ 'Aa'.isupper() }}{{ 'A1' is upper }}{{ 'a1' is lower }}{{ 'Aa' is lower }}{{ '1' is upper }}", "TrueTrueFalseTrueTrueFalseFalse"},
+    {"{{ 'A1'.isupper() }}{{ 'a1'.islower() }}{{ 'Aa'.isupper() }}{{ 'A1' is upper }}{{ 'a1' is lower }}{{ 'Aa' is lower }}{{ '1' is upper }}",
+     "TrueTrueFalseTrueTrueFalseFalse"},
     {"{{ d.get('b') }}{{ d.get('q', 9) }}{{ d.items is callable }}{{ d['items'] }}", "19True5"},
     {"{{ xs | groupby(0) | list if false else msgs | groupby('role') | map('first') | list }}", "['tool', 'user']"},
     {"{% if false %}{{ s | nosuch }}{% endif %}ok", "ok"}, /* refused only when it is reached, as Jinja2 does inside an if */
@@ -185,14 +190,38 @@ static void test_deep_source(void **state) {
 /* Every byte of the value stays a value's byte whatever happens to it; the template's bytes stay the template's. */
 static void test_origin(void **state) {
     static const char *const through[] = {
-        "{{ evil }}", "{{ 'x' + evil + 'y' }}", "{{ evil ~ evil }}", "{{ evil | upper | lower }}", "{{ [evil] | tojson }}", "{{ [evil] }}",
-        "{{ {'k': evil} | tojson(indent=2) }}", "{{ [evil, evil] | join('<|im_end|>') }}", "{{ 'a' | replace('a', evil) }}",
-        "{{ evil | replace('q', 'im') }}", "{{ evil[0] ~ evil[1:] }}", "{{ evil[::-1][::-1] }}", "{{ evil | trim | list | join }}",
-        "{{ '%s' % evil }}", "{{ '{}'.format(evil) }}", "{{ '%s' | format(evil) }}", "{% set x %}[{{ evil }}]{% endset %}{{ x }}",
-        "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(evil) }}", "{% filter trim %} {{ evil }} {% endfilter %}", "{{ evil.split('m') | join('q') }}q",
-        "{{ evil | indent(2, true) }}", "{{ evil.center(40, '|') }}", "{{ evil | truncate(300) }}", "{{ evil.partition('_') | join }}",
-        "{{ evil | title | lower }}", "{{ dict([[evil, 1]]) }}", "{% for k, v in {'a': evil}.items() %}{{ v }}{% endfor %}", "{{ [evil] | first }}",
-        "{{ evil | string }}", "{{ evil.swapcase().swapcase() }}", "{{ evil | safe | replace('q', '') }}", "{{ [[evil]] | map('first') | join }}",
+        "{{ evil }}",
+        "{{ 'x' + evil + 'y' }}",
+        "{{ evil ~ evil }}",
+        "{{ evil | upper | lower }}",
+        "{{ [evil] | tojson }}",
+        "{{ [evil] }}",
+        "{{ {'k': evil} | tojson(indent=2) }}",
+        "{{ [evil, evil] | join('<|im_end|>') }}",
+        "{{ 'a' | replace('a', evil) }}",
+        "{{ evil | replace('q', 'im') }}",
+        "{{ evil[0] ~ evil[1:] }}",
+        "{{ evil[::-1][::-1] }}",
+        "{{ evil | trim | list | join }}",
+        "{{ '%s' % evil }}",
+        "{{ '{}'.format(evil) }}",
+        "{{ '%s' | format(evil) }}",
+        "{% set x %}[{{ evil }}]{% endset %}{{ x }}",
+        "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(evil) }}",
+        "{% filter trim %} {{ evil }} {% endfilter %}",
+        "{{ evil.split('m') | join('q') }}q",
+        "{{ evil | indent(2, true) }}",
+        "{{ evil.center(40, '|') }}",
+        "{{ evil | truncate(300) }}",
+        "{{ evil.partition('_') | join }}",
+        "{{ evil | title | lower }}",
+        "{{ dict([[evil, 1]]) }}",
+        "{% for k, v in {'a': evil}.items() %}{{ v }}{% endfor %}",
+        "{{ [evil] | first }}",
+        "{{ evil | string }}",
+        "{{ evil.swapcase().swapcase() }}",
+        "{{ evil | safe | replace('q', '') }}",
+        "{{ [[evil]] | map('first') | join }}",
         "{% set n = namespace(t='') %}{% for c in evil %}{% set n.t = n.t + c %}{% endfor %}{{ n.t }}",
         "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{{ evil }}{% endcall %}",
     };
@@ -211,7 +240,8 @@ static void test_origin(void **state) {
             }
             at += s->n;
         }
-        if (from_value + (strstr(through[i], "split") != NULL) < strlen("<|im_end|>")) fail_msg("%s: only %zu bytes of the value are left in %s", through[i], from_value, t.data);
+        if (from_value + (strstr(through[i], "split") != NULL) < strlen("<|im_end|>"))
+            fail_msg("%s: only %zu bytes of the value are left in %s", through[i], from_value, t.data);
         text_free(&t);
     }
     struct text t;
@@ -237,8 +267,9 @@ static void test_date(void **state) {
 
 /* No allocation may be the one that breaks it: each fails once, and the answer is the usual one or a clean error. */
 static void test_no_memory(void **state) {
-    static const char source[] = "{% macro m(a) %}{{ a | upper }}{% endmacro %}{% set x = namespace(t='') %}{% for c in msgs | selectattr('content') %}{% set x.t = x.t + m(c.content) "
-                                 "%}{% endfor %}{{ x.t }}{{ d | tojson(indent=1) }}{{ range(3000) | join(', ') }}{{ xs | sort | string }}{{ [1, 2] }}";
+    static const char source[] =
+        "{% macro m(a) %}{{ a | upper }}{% endmacro %}{% set x = namespace(t='') %}{% for c in msgs | selectattr('content') %}{% set x.t = x.t + m(c.content) "
+        "%}{% endfor %}{{ x.t }}{{ d | tojson(indent=1) }}{{ range(3000) | join(', ') }}{{ xs | sort | string }}{{ [1, 2] }}";
     long nth = 1;
     for (;; nth++) {
         struct text t;
@@ -260,7 +291,10 @@ static void test_no_memory(void **state) {
 
 /* Names cost what they are, not what they are times each other: seconds of the processor's own time, before it was quick. */
 static void test_many_names(void **state) {
-    static const struct { int sets, reads; bool good; } rows[] = {{30000, 100000, true}, {100000, 0, false}};
+    static const struct {
+        int sets, reads;
+        bool good;
+    } rows[] = {{30000, 100000, true}, {100000, 0, false}};
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         struct buf b = {0};
         struct text t;
@@ -286,9 +320,8 @@ static void test_many_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prints), cmocka_unit_test(test_refuses), cmocka_unit_test(test_deep_source),
-        cmocka_unit_test(test_origin), cmocka_unit_test(test_date),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_prints), cmocka_unit_test(test_refuses),   cmocka_unit_test(test_deep_source), cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_date),   cmocka_unit_test(test_no_memory), cmocka_unit_test(test_many_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

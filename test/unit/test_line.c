@@ -91,13 +91,33 @@ static void assert_row(const struct editor *e, int r, const char *want) {
 }
 
 static void test_keys(void **state) {
-    static const struct { const char *keys, *text; size_t cursor; } rows[] = {
-        {"abc", "abc", 3}, {"abc\x02x", "abxc", 3}, {"abc\x01x", "xabc", 1}, {"abc\x01\x04", "bc", 0}, {"abc\x7F", "ab", 2},
-        {"one two\x17", "one ", 4}, {"one two\x15", "", 0}, {"one two\x01\x0B\x19\x19", "one twoone two", 14}, {"ab\x14", "ba", 2},
-        {"one two\x1B" "b\x1B[D", "one two", 3}, {"one two\x1B[1;5D\x1B[3~", "one wo", 4}, {"abc\x1B[Hx\x1BOFy", "xabcy", 5},
-        {"a\x1B[999;1Zb", "ab", 2}, {"a\x1B\x1B[Db", "ba", 1}, {"n\xC3\xA4\x7Fo", "no", 2}, {"e\xCC\x81x\x02\x02y", "ye\xCC\x81x", 1},
-        {"\xC3(\xFFok", "(ok", 3}, {"\xED\xA0\x80z", "z", 1}, {"a\nb\x01x", "a\nxb", 3}, {"\x1B[200~a\rb\x1B[31m\x1B[201~c", "a\nb[31mc", 8},
-        {"\x1B[200~\x1B[201\x1B[201~!", "[201!", 5}, {"one\\\rtwo", "one\ntwo", 7}};
+    static const struct {
+        const char *keys, *text;
+        size_t cursor;
+    } rows[] = {{"abc", "abc", 3},
+                {"abc\x02x", "abxc", 3},
+                {"abc\x01x", "xabc", 1},
+                {"abc\x01\x04", "bc", 0},
+                {"abc\x7F", "ab", 2},
+                {"one two\x17", "one ", 4},
+                {"one two\x15", "", 0},
+                {"one two\x01\x0B\x19\x19", "one twoone two", 14},
+                {"ab\x14", "ba", 2},
+                {"one two\x1B"
+                 "b\x1B[D",
+                 "one two", 3},
+                {"one two\x1B[1;5D\x1B[3~", "one wo", 4},
+                {"abc\x1B[Hx\x1BOFy", "xabcy", 5},
+                {"a\x1B[999;1Zb", "ab", 2},
+                {"a\x1B\x1B[Db", "ba", 1},
+                {"n\xC3\xA4\x7Fo", "no", 2},
+                {"e\xCC\x81x\x02\x02y", "ye\xCC\x81x", 1},
+                {"\xC3(\xFFok", "(ok", 3},
+                {"\xED\xA0\x80z", "z", 1},
+                {"a\nb\x01x", "a\nxb", 3},
+                {"\x1B[200~a\rb\x1B[31m\x1B[201~c", "a\nb[31mc", 8},
+                {"\x1B[200~\x1B[201\x1B[201~!", "[201!", 5},
+                {"one\\\rtwo", "one\ntwo", 7}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct editor *e = begin();
         assert_int_equal(type(e, rows[i].keys), LINE_MORE);
@@ -109,9 +129,14 @@ static void test_keys(void **state) {
 
 /* Keys that go to or erase up to an end know the rows of a text. */
 static void test_keys_in_rows(void **state) {
-    static const struct { const char *keys, *text; size_t cursor; } rows[] = {
-        {"a\nbc\x15", "a\n", 2}, {"a\nbc\x15\x19\x19", "a\nbcbc", 6}, {"a\nbc\x02\x15", "a\nc", 2}, {"ab\ncd\x01\x02\x01\x0B", "\ncd", 0}, {"ab\ncd\x01\x02\x0B", "abcd", 2},
-        {"ab\ncd\x01\x02\x01\x05x", "abx\ncd", 3}, {"ab\ncd\x1B<x", "xab\ncd", 1}, {"ab\ncd\x1B<\x1B>x", "ab\ncdx", 6}, {"ab\nc d\x17\x17", "ab\n", 3}, {"ab\n\x7F", "ab", 2}};
+    static const struct {
+        const char *keys, *text;
+        size_t cursor;
+    } rows[] = {{"a\nbc\x15", "a\n", 2},           {"a\nbc\x15\x19\x19", "a\nbcbc", 6},
+                {"a\nbc\x02\x15", "a\nc", 2},      {"ab\ncd\x01\x02\x01\x0B", "\ncd", 0},
+                {"ab\ncd\x01\x02\x0B", "abcd", 2}, {"ab\ncd\x01\x02\x01\x05x", "abx\ncd", 3},
+                {"ab\ncd\x1B<x", "xab\ncd", 1},    {"ab\ncd\x1B<\x1B>x", "ab\ncdx", 6},
+                {"ab\nc d\x17\x17", "ab\n", 3},    {"ab\n\x7F", "ab", 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct editor *e = begin();
         assert_int_equal(type(e, rows[i].keys), LINE_MORE);
@@ -122,9 +147,17 @@ static void test_keys_in_rows(void **state) {
 }
 
 static void test_results(void **state) {
-    static const struct { const char *keys; enum line_result result; const char *text; } rows[] = {
-        {"a\r", LINE_DONE, "a"}, {"\x04", LINE_EOF, ""}, {"a\x07", LINE_EDITOR, "a"}, {"\"\"\"\ra\"\"\"\r", LINE_DONE, "\"\"\"\na\"\"\""},
-        {"\"\"\"\r", LINE_MORE, "\"\"\"\n"}, {"a\\\\\r", LINE_DONE, "a\\\\"}, {"a\x1B\rb\r", LINE_DONE, "a\nb"}};
+    static const struct {
+        const char *keys;
+        enum line_result result;
+        const char *text;
+    } rows[] = {{"a\r", LINE_DONE, "a"},
+                {"\x04", LINE_EOF, ""},
+                {"a\x07", LINE_EDITOR, "a"},
+                {"\"\"\"\ra\"\"\"\r", LINE_DONE, "\"\"\"\na\"\"\""},
+                {"\"\"\"\r", LINE_MORE, "\"\"\"\n"},
+                {"a\\\\\r", LINE_DONE, "a\\\\"},
+                {"a\x1B\rb\r", LINE_DONE, "a\nb"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct editor *e = begin();
         assert_int_equal(type(e, rows[i].keys), rows[i].result);
@@ -143,10 +176,12 @@ static void test_screen(void **state) {
     type(e, "\x01");
     assert_int_equal(e->screen.r, 0);
     assert_int_equal(e->screen.c, 2);
-    type(e, "\x0B" "12345678901234567\xE6\x97\xA5"); /* a wide character that does not fit goes to the next row */
+    type(e, "\x0B"
+            "12345678901234567\xE6\x97\xA5"); /* a wide character that does not fit goes to the next row */
     assert_row(e, 0, "> 12345678901234567");
     assert_row(e, 1, "?_");
-    type(e, "\x15" "a\nb\n");
+    type(e, "\x15"
+            "a\nb\n");
     assert_row(e, 0, "> a");
     assert_row(e, 1, "  b");
     assert_int_equal(e->screen.r, 2);
@@ -262,9 +297,16 @@ static void test_harmful(void **state) {
 
 /* Columns go by what a person sees as one character; so do the keys. */
 static void test_clusters(void **state) {
-    static const struct { const char *text; int columns; } rows[] = {
-        {"\U0001F468\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466", 2}, {"\U0001F1E9\U0001F1EA", 2}, {"\u2764\uFE0F", 2}, {"\U0001F44D\U0001F3FD", 2},
-        {"e\u0301\u0302", 1}, {"\u1112\u1161\u11AB", 2}, {"\u65E5", 2}};
+    static const struct {
+        const char *text;
+        int columns;
+    } rows[] = {{"\U0001F468\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466", 2},
+                {"\U0001F1E9\U0001F1EA", 2},
+                {"\u2764\uFE0F", 2},
+                {"\U0001F44D\U0001F3FD", 2},
+                {"e\u0301\u0302", 1},
+                {"\u1112\u1161\u11AB", 2},
+                {"\u65E5", 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct editor *e = begin();
         size_t used;
@@ -303,8 +345,10 @@ static void test_resize(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys), cmocka_unit_test(test_keys_in_rows), cmocka_unit_test(test_results), cmocka_unit_test(test_screen), cmocka_unit_test(test_edge),
-        cmocka_unit_test(test_taller_than_the_screen), cmocka_unit_test(test_output_above), cmocka_unit_test(test_history), cmocka_unit_test(test_search), cmocka_unit_test(test_harmful), cmocka_unit_test(test_clusters), cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_resize)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keys),         cmocka_unit_test(test_keys_in_rows), cmocka_unit_test(test_results),
+                                       cmocka_unit_test(test_screen),       cmocka_unit_test(test_edge),         cmocka_unit_test(test_taller_than_the_screen),
+                                       cmocka_unit_test(test_output_above), cmocka_unit_test(test_history),      cmocka_unit_test(test_search),
+                                       cmocka_unit_test(test_harmful),      cmocka_unit_test(test_clusters),     cmocka_unit_test(test_completion),
+                                       cmocka_unit_test(test_resize)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,10 +49,22 @@ static void test_forms(void **state) {
 static void test_errors(void **state) {
     struct opts o;
     struct error e;
-    static const struct { const char *args[3], *words; } rows[] = {
-        {{"--tmep=1"}, "--temp"}, {{"--promt", "x"}, "--prompt"}, {{"--nothink"}, "--no-think"}, {{"--maxtokens=3"}, "--max-tokens"}, {{"-n"}, "needs a value"},
-        {{"--temp=-1"}, "0 to 100"}, {{"--temp=nan"}, "not a number"}, {{"--top-p", "1.5"}, "0 to 1"}, {{"--seed=99999999999999999999"}, "outside"},
-        {{"--threads=0"}, "1 to 1024"}, {{"--cpu=sse"}, "avx2"}, {{"--model="}, "empty"}, {{"--", "x"}, "unexpected"}, {{"--special"}, "--tokenize"}};
+    static const struct {
+        const char *args[3], *words;
+    } rows[] = {{{"--tmep=1"}, "--temp"},
+                {{"--promt", "x"}, "--prompt"},
+                {{"--nothink"}, "--no-think"},
+                {{"--maxtokens=3"}, "--max-tokens"},
+                {{"-n"}, "needs a value"},
+                {{"--temp=-1"}, "0 to 100"},
+                {{"--temp=nan"}, "not a number"},
+                {{"--top-p", "1.5"}, "0 to 1"},
+                {{"--seed=99999999999999999999"}, "outside"},
+                {{"--threads=0"}, "1 to 1024"},
+                {{"--cpu=sse"}, "avx2"},
+                {{"--model="}, "empty"},
+                {{"--", "x"}, "unexpected"},
+                {{"--special"}, "--tokenize"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_int_equal(parse(&o, &e, rows[i].args[0], rows[i].args[1], rows[i].args[2], NULL), ERR_USAGE);
         assert_non_null(strstr(e.text, rows[i].words));
@@ -102,6 +114,7 @@ static void test_precedence(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_errors), cmocka_unit_test(test_table), cmocka_unit_test(test_precedence)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_errors), cmocka_unit_test(test_table),
+                                       cmocka_unit_test(test_precedence)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,9 +10,7 @@
 #include "engine/pipe/internal.h"
 
 static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe"};
-static struct {
-    uintptr_t begin, end;
-} maps[4096];
+static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is at */
 enum { DEVICE = 1 << 30 };
@@ -25,7 +23,8 @@ static void read_maps(void) {
         unsigned long begin, end;
         char read;
         /* what a sanitizer keeps beside the memory is terabytes, and sizes in a struct can look like an address there */
-        if (sscanf(line, "%lx-%lx %c", &begin, &end, &read) == 3 && read == 'r' && end - begin < 1ul << 40) maps[n_maps].begin = begin, maps[n_maps++].end = end;
+        if (sscanf(line, "%lx-%lx %c", &begin, &end, &read) == 3 && read == 'r' && end - begin < 1ul << 40)
+            maps[n_maps].begin = begin, maps[n_maps++].end = end;
     }
     fclose(f);
 }
@@ -54,7 +53,8 @@ static void look(const struct config *c, int layer, unsigned modules, const void
     for (size_t i = 0; i < size / sizeof(uintptr_t); i++) {
         *host += on_host(word_at(src, i));
         *there += on_device(word_at(view, i));
-        if (on_host(word_at(view, i))) fail_msg("%s, layer %d, modules %u: byte %zu of the view points to the host", c->model_type, layer, modules, i * sizeof(uintptr_t));
+        if (on_host(word_at(view, i)))
+            fail_msg("%s, layer %d, modules %u: byte %zu of the view points to the host", c->model_type, layer, modules, i * sizeof(uintptr_t));
     }
     assert_int_equal(*there, n);
 }

@@ -25,7 +25,10 @@ static struct chat *chat_of(const char *template) {
 }
 
 /* Collects "T:text|K:thinking|C:call", neighbours of one part joined. */
-struct seen { struct buf b; int last; };
+struct seen {
+    struct buf b;
+    int last;
+};
 static int note(void *ctx, enum part part, const char *s, size_t n) {
     struct seen *v = ctx;
     if ((int)part != v->last) buf_fmt(&v->b, "%s%c:", v->b.len ? "|" : "", "TKC"[part]);
@@ -33,7 +36,9 @@ static int note(void *ctx, enum part part, const char *s, size_t n) {
     return buf_add(&v->b, s, n);
 }
 
-static const struct { const char *template, *prompt, *output, *want; } cases[] = {
+static const struct {
+    const char *template, *prompt, *output, *want;
+} cases[] = {
     {"<think>{{ x }}</think>", "<|assistant|>", "<think>\nhm\n</think>\n\nyes", "K:hm\n|T:yes"},
     {"<think>{{ x }}</think>", "<|assistant|><think>\n", "hm</think>yes", "K:hm|T:yes"},
     {"<think>{{ x }}</think>", "<|user|>what is <think>?<|assistant|>", "a tag", "T:a tag"}, /* typed, not opened */
@@ -50,10 +55,12 @@ static const struct { const char *template, *prompt, *output, *want; } cases[] =
      "K:a|C:<｜DSML｜function_calls>\nf</｜DSML｜function_calls>"},
     {"[TOOL_CALLS]", "", "ok [TOOL_CALLS][{}]", "T:ok |C:[TOOL_CALLS][{}]"},
     {"<think></think>", "", "1 < 2 <b> <thin <thinker>", "T:1 < 2 <b> <thin <thinker>"},
-    {"<|channel|><|message|>", "<|start|>assistant", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>", "K:hm|T:yes"},
+    {"<|channel|><|message|>", "<|start|>assistant", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>",
+     "K:hm|T:yes"},
     {"<|channel|><|message|>", "<|start|>assistant", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>",
      "C:<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"},
-    {"<|channel|><|message|>", "<|start|>assistant", "<|channel|>commentary<|message|>first<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
+    {"<|channel|><|message|>", "<|start|>assistant",
+     "<|channel|>commentary<|message|>first<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
      "T:first|C:assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>"},
     {"<|channel|><|message|>", "<|start|>assistant<|channel|>final<|message|>", "yes<|return|>", "T:yes"},
 };

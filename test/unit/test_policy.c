@@ -13,8 +13,25 @@ static struct cost_model v3;
 
 /* DeepSeek-V3 on paper A's machine. */
 static int setup(void **st) {
-    static struct config c = {.vocab = 129280, .hidden = 7168, .n_layers = 61, .attn = ATTN_MLA, .n_heads = 128, .n_kv_heads = 1, .head_dim = 192, .v_dim = 128, .q_lora = 1536, .kv_lora = 512,
-                              .qk_nope = 128, .qk_rope = 64, .dense_inter = 18432, .n_experts = 256, .topk = 8, .moe_inter = 2048, .shared_inter = 2048, .block_rows = 128, .block_cols = 128};
+    static struct config c = {.vocab = 129280,
+                              .hidden = 7168,
+                              .n_layers = 61,
+                              .attn = ATTN_MLA,
+                              .n_heads = 128,
+                              .n_kv_heads = 1,
+                              .head_dim = 192,
+                              .v_dim = 128,
+                              .q_lora = 1536,
+                              .kv_lora = 512,
+                              .qk_nope = 128,
+                              .qk_rope = 64,
+                              .dense_inter = 18432,
+                              .n_experts = 256,
+                              .topk = 8,
+                              .moe_inter = 2048,
+                              .shared_inter = 2048,
+                              .block_rows = 128,
+                              .block_cols = 128};
     for (int i = 3; i < 61; i++) c.layer[i].moe = true;
     cost_model_of(&v3, &c, DT_E4M3, DT_E4M3, DT_BF16);
     return !cost_preset(&paper, "paper-a-2");
@@ -106,7 +123,7 @@ static void those_who_answer_count(void **st) {
     in.decoding = 1, in.keys = 500;
     assert_int_equal(pick(m, in), POLICY_BLEND); /* 7.9 s * 1.5 against 11.7 s * 1.15 */
     in.decoding = 4;
-    assert_int_equal(pick(m, in), POLICY_SLP);   /* 7.9 s * 3 against 11.7 s * 1.6 */
+    assert_int_equal(pick(m, in), POLICY_SLP); /* 7.9 s * 3 against 11.7 s * 1.6 */
     in = prompt(256), in.decoding = 4;
     assert_int_equal(pick(m, in), POLICY_BLEND); /* 0.9 s against 11.7 s */
 }
@@ -268,7 +285,16 @@ static void batches(void **st) {
     struct policy_decode_out out = step(machine(1), sessions(10));
     assert_int_equal(out.batch, POLICY_BATCH);
     assert_non_null(strstr(out.why, "6 of 10 sessions at once"));
-    struct config c = {.vocab = 32000, .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .v_dim = 128, .n_experts = 8, .topk = 2, .moe_inter = 14336};
+    struct config c = {.vocab = 32000,
+                       .hidden = 4096,
+                       .n_layers = 32,
+                       .n_heads = 32,
+                       .n_kv_heads = 8,
+                       .head_dim = 128,
+                       .v_dim = 128,
+                       .n_experts = 8,
+                       .topk = 2,
+                       .moe_inter = 14336};
     for (int i = 0; i < 32; i++) c.layer[i].moe = true;
     struct cost_model mixtral;
     cost_model_of(&mixtral, &c, DT_E4M3, DT_E4M3, DT_BF16);
@@ -308,8 +334,16 @@ static void forced_steps(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_are_assumed), cmocka_unit_test(rows_of_the_table), cmocka_unit_test(those_who_answer_count), cmocka_unit_test(first_come_first_served),
-                                       cmocka_unit_test(memory_of_the_devices), cmocka_unit_test(forced), cmocka_unit_test(a_short_prompt_does_not_mislead), cmocka_unit_test(steps_of_the_table),
-                                       cmocka_unit_test(small_devices), cmocka_unit_test(batches), cmocka_unit_test(forced_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_are_assumed),
+                                       cmocka_unit_test(rows_of_the_table),
+                                       cmocka_unit_test(those_who_answer_count),
+                                       cmocka_unit_test(first_come_first_served),
+                                       cmocka_unit_test(memory_of_the_devices),
+                                       cmocka_unit_test(forced),
+                                       cmocka_unit_test(a_short_prompt_does_not_mislead),
+                                       cmocka_unit_test(steps_of_the_table),
+                                       cmocka_unit_test(small_devices),
+                                       cmocka_unit_test(batches),
+                                       cmocka_unit_test(forced_steps)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

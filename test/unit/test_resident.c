@@ -51,7 +51,8 @@ static void several(void **state) {
     out = CHOOSE(31, 70, 70);
     assert_int_equal(out.n, 2), assert_int_equal(out.until[1], 6), assert_int_equal(out.head, -1);
     out = CHOOSE(30, 30, 30, 30); /* one layer fits each but the first, which has two */
-    assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 2), assert_int_equal(out.until[1], 3), assert_int_equal(out.until[2], 4), assert_int_equal(out.head, -1);
+    assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 2), assert_int_equal(out.until[1], 3), assert_int_equal(out.until[2], 4),
+        assert_int_equal(out.head, -1);
     out = CHOOSE(30, 1000, 1000); /* the first has room for all: the second is left to prefills */
     assert_int_equal(out.n, 1), assert_int_equal(out.head, 0), assert_non_null(strstr(out.why, "on 1 of 2 devices"));
 }
@@ -61,12 +62,14 @@ static void uneven(void **state) {
     assert_int_equal(out.until[out.n - 1], LAYERS), assert_int_equal(out.head, 1);
     assert_int_equal(out.n, 2), assert_int_equal(out.until[0], 0);
     out = CHOOSE(30, 70, 5, 70); /* and one in the middle */
-    assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 4), assert_int_equal(out.until[1], 4), assert_int_equal(out.until[2], 6), assert_int_equal(out.head, 2);
+    assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 4), assert_int_equal(out.until[1], 4), assert_int_equal(out.until[2], 6),
+        assert_int_equal(out.head, 2);
     out = CHOOSE(30, 70, 5); /* or the last: then it holds none */
     assert_int_equal(out.n, 1), assert_int_equal(out.until[0], 4), assert_int_equal(out.head, -1);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device), cmocka_unit_test(nothing), cmocka_unit_test(reserve), cmocka_unit_test(several), cmocka_unit_test(uneven)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device), cmocka_unit_test(nothing), cmocka_unit_test(reserve), cmocka_unit_test(several),
+                                       cmocka_unit_test(uneven)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

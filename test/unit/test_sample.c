@@ -119,25 +119,32 @@ static int32_t by_sorting(const float *logits, int vocab, const struct sampling 
 /* What logits may look like; each gives the same draws as before there was a selection. */
 static float logit_of(int kind, int i, float normal) {
     switch (kind) {
-    case 0: return normal;                                   /* a model's */
-    case 1: return normal + (i % 997 == 5 ? 14 : 0);         /* few stand out */
-    case 2: return 1;                                        /* all equal */
-    case 3: return (float)(i % 3);                           /* few distinct */
-    case 4: return i % 2 ? -INFINITY : normal;               /* half is forbidden */
-    case 5: return i % 5 == 3 ? NAN : normal;                /* not the first, which would be the best */
-    case 6: return (float)i * 1e-3f;                         /* rising */
-    case 7: return (float)-i * 1e-6f;                        /* falling, hardly apart */
-    case 8: return i == 77 ? 1e30f : -1e30f;                 /* one */
+    case 0: return normal;                           /* a model's */
+    case 1: return normal + (i % 997 == 5 ? 14 : 0); /* few stand out */
+    case 2: return 1;                                /* all equal */
+    case 3: return (float)(i % 3);                   /* few distinct */
+    case 4: return i % 2 ? -INFINITY : normal;       /* half is forbidden */
+    case 5: return i % 5 == 3 ? NAN : normal;        /* not the first, which would be the best */
+    case 6: return (float)i * 1e-3f;                 /* rising */
+    case 7: return (float)-i * 1e-6f;                /* falling, hardly apart */
+    case 8: return i == 77 ? 1e30f : -1e30f;         /* one */
     case 9: return i ? -INFINITY : 2;
-    default: return 1e6f + (float)(i % 40) * 0.0625f;        /* large numbers, ties of many */
+    default: return 1e6f + (float)(i % 40) * 0.0625f; /* large numbers, ties of many */
     }
 }
 static void selection_is_what_sorting_gives(void **st) {
     static const int sizes[] = {1, 2, 15, 16, 17, 33, 1000, 20011};
     static const struct sampling knobs[] = {
-        {.temperature = 0.8f, .top_k = 20, .top_p = 1}, {.temperature = 1, .top_p = 0.95f}, {.temperature = 1, .top_p = 1}, {.temperature = 0.6f, .top_k = 40, .top_p = 0.9f},
-        {.temperature = 1, .min_p = 0.05f}, {.temperature = 30, .top_p = 0.5f}, {.temperature = 0.01f, .top_p = 0.99f}, {.temperature = 1.5f, .top_k = 5000, .top_p = 0.97f, .min_p = 0.001f},
-        {.temperature = 1, .top_p = 1e-6f}, {.temperature = 1, .top_k = 3, .min_p = 2},
+        {.temperature = 0.8f, .top_k = 20, .top_p = 1},
+        {.temperature = 1, .top_p = 0.95f},
+        {.temperature = 1, .top_p = 1},
+        {.temperature = 0.6f, .top_k = 40, .top_p = 0.9f},
+        {.temperature = 1, .min_p = 0.05f},
+        {.temperature = 30, .top_p = 0.5f},
+        {.temperature = 0.01f, .top_p = 0.99f},
+        {.temperature = 1.5f, .top_k = 5000, .top_p = 0.97f, .min_p = 0.001f},
+        {.temperature = 1, .top_p = 1e-6f},
+        {.temperature = 1, .top_k = 3, .min_p = 2},
     };
     uint64_t z = 1;
     for (int kind = 0; kind <= 10; kind++)
@@ -156,7 +163,8 @@ static void selection_is_what_sorting_gives(void **st) {
                     s.seed = 11 + k, s.repeat_penalty = 1;
                     memcpy(copy, logits, (size_t)vocab * sizeof *copy);
                     int32_t got = sample_token(copy, vocab, &s, NULL, 0, pos, scratch), want = by_sorting(logits, vocab, &s, pos);
-                    if (got != want) fail_msg("kind %d, %d tokens, knobs %zu, position %llu: %d, by sorting %d", kind, vocab, k, (unsigned long long)pos, got, want);
+                    if (got != want)
+                        fail_msg("kind %d, %d tokens, knobs %zu, position %llu: %d, by sorting %d", kind, vocab, k, (unsigned long long)pos, got, want);
                 }
             free(logits), free(copy), free(scratch);
         }
@@ -195,15 +203,20 @@ static void without_numbers_the_first_is_taken(void **st) {
     for (int kind = 0; kind < 3; kind++) {
         for (int i = 0; i < 40; i++) logits[i] = kind == 0 ? NAN : kind == 1 ? -INFINITY : i == 9 ? INFINITY : 0;
         for (int k = 0; k < 2; k++)
-            assert_int_equal(sample_token(logits, 40, &(struct sampling){.temperature = 1, .top_k = k * 5, .top_p = 0.9f, .repeat_penalty = 1}, NULL, 0, 1, scratch),
-                             kind == 2 ? 9 : 0);
+            assert_int_equal(
+                sample_token(logits, 40, &(struct sampling){.temperature = 1, .top_k = k * 5, .top_p = 0.9f, .repeat_penalty = 1}, NULL, 0, 1, scratch),
+                kind == 2 ? 9 : 0);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie), cmocka_unit_test(penalty_moves_the_choice), cmocka_unit_test(penalty_lowers_negative_logits),
-                                       cmocka_unit_test(frequencies_follow_softmax), cmocka_unit_test(each_knob_cuts),
-                                       cmocka_unit_test(same_seed_same_token), cmocka_unit_test(selection_is_what_sorting_gives),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_lower_of_a_tie),
+                                       cmocka_unit_test(penalty_moves_the_choice),
+                                       cmocka_unit_test(penalty_lowers_negative_logits),
+                                       cmocka_unit_test(frequencies_follow_softmax),
+                                       cmocka_unit_test(each_knob_cuts),
+                                       cmocka_unit_test(same_seed_same_token),
+                                       cmocka_unit_test(selection_is_what_sorting_gives),
                                        cmocka_unit_test(selection_is_faster_than_sorting),
                                        cmocka_unit_test(without_numbers_the_first_is_taken)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,7 +87,8 @@ static void random_problem(struct problem *c, int most) {
         s->scale = draw(4) ? 0 : 0.5 + draw(100) * 0.01;
         s->busy = draw(3) ? 0 : draw(30) * 1e-5;
         s->first = draw(2) ? 0 : draw(10) * 1e-5;
-        if (s->class == COST_GPU && draw(8)) s->move = (1 + draw(60)) * 1e-5, s->link_busy = draw(3) ? 0 : draw(50) * 1e-5, s->room = draw(3) ? 512 : (int)draw(4);
+        if (s->class == COST_GPU && draw(8))
+            s->move = (1 + draw(60)) * 1e-5, s->link_busy = draw(3) ? 0 : draw(50) * 1e-5, s->room = draw(3) ? 512 : (int)draw(4);
     }
     bool decode = draw(2);
     for (int i = 0; i < c->in.n; i++) {
@@ -120,7 +121,8 @@ static void promises(void **st) {
         }
         assert_true(end[TRIMOE] <= end[HOST] * (1 + 1e-6) && end[TRIMOE] <= end[STREAM] * (1 + 1e-6));
     }
-    for (int i = 0; i < N; i++) printf("%-9s of the best there is: mean %.3f, worst %.2f, equal in %.1f%%\n", names[i], sum[i] / cases, worst[i], 100.0 * equal[i] / cases);
+    for (int i = 0; i < N; i++)
+        printf("%-9s of the best there is: mean %.3f, worst %.2f, equal in %.1f%%\n", names[i], sum[i] / cases, worst[i], 100.0 * equal[i] / cases);
     assert_true(proved > cases * 95 / 100);
     assert_true(sum[HYBRIMOE] / cases < 1.12);
     assert_true(sum[TRIMOE] / cases < 1.05 && sum[CUT] / cases < 1.015);
@@ -279,7 +281,8 @@ static void quick(void **st) {
         begin(&c, 3, many ? 256 : 40);
         linear_table(&c.table[0], 46e-6, 4e-6), linear_table(&c.table[1], 29e-6, 0.3e-6), linear_table(&c.table[2], 29e-6, 0.3e-6);
         for (int d = 1; d < 3; d++) c.domain[d] = (struct split_domain){.class = COST_GPU, .expert = &c.table[d], .move = 0.77e-3, .room = 256};
-        for (int i = 0; i < c.in.n; i++) c.expert[i] = (struct split_expert){many ? 1 + (int32_t)(draw(300) * draw(300) / 300) : 1 + (int32_t)draw(3), draw(8) ? 1 : 3};
+        for (int i = 0; i < c.in.n; i++)
+            c.expert[i] = (struct split_expert){many ? 1 + (int32_t)(draw(300) * draw(300) / 300) : 1 + (int32_t)draw(3), draw(8) ? 1 : 3};
         for (int i = 0; i < EXACT; i++) {
             const struct split_policy *policy = split_find(names[i]);
             double best = INFINITY;
@@ -296,7 +299,8 @@ static void quick(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(promises), cmocka_unit_test(many_experts), cmocka_unit_test(exact_is_the_best), cmocka_unit_test(paper_d),
-                                       cmocka_unit_test(paper_c),  cmocka_unit_test(edges),        cmocka_unit_test(quick)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(promises), cmocka_unit_test(many_experts), cmocka_unit_test(exact_is_the_best),
+                                       cmocka_unit_test(paper_d),  cmocka_unit_test(paper_c),      cmocka_unit_test(edges),
+                                       cmocka_unit_test(quick)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,7 @@
 /* ---- vocabularies in memory ---- */
 
 static int open_text(struct tokenizer **t, const char *json, struct error *e) {
-    const struct file_embedded table[] = {{"tokenizer.json", (const uint8_t *)json, (const uint8_t *)json + strlen(json)},
-                                          {NULL, NULL, NULL}};
+    const struct file_embedded table[] = {{"tokenizer.json", (const uint8_t *)json, (const uint8_t *)json + strlen(json)}, {NULL, NULL, NULL}};
     file_embed(table);
     int rc = tokenizer_open(t, "ember:", e);
     file_embed(NULL);
@@ -34,15 +33,15 @@ static void expect_ids(const struct tokenizer *t, const char *s, size_t n, enum 
     for (size_t i = 0; i < n_want; i++) assert_int_equal(ids.data[i], want[i]);
     ids_free(&ids);
 }
-#define EXPECT(t, s, origin, ...)                                                                                                          \
+#define EXPECT(t, s, origin, ...) \
     expect_ids(t, s, sizeof(s) - 1, origin, (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
 
-#define SMALL(rest)                                                                                                                        \
+#define SMALL(rest) \
     "{\"added_tokens\":[{\"id\":20,\"content\":\"<s>\",\"special\":true,\"normalized\":false},{\"id\":21,\"content\":\"<x>\",\"special\":" \
-    "false,"                                                                                                                               \
-    "\"normalized\":true,\"lstrip\":true},{\"id\":22,\"content\":\"b\",\"special\":false,\"normalized\":false,\"single_word\":true}]"      \
-    "," rest "\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{\"a\":0,\"c\":1,\"ac\":2,\" "                                     \
-             "\":3,\"u\":4,\"<\":5,\"s\":6,\">\":7,\"x\":8,\"aca\":9,\"A\":10},"                                                           \
+    "false," \
+    "\"normalized\":true,\"lstrip\":true},{\"id\":22,\"content\":\"b\",\"special\":false,\"normalized\":false,\"single_word\":true}]" \
+    "," rest "\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{\"a\":0,\"c\":1,\"ac\":2,\" " \
+    "\":3,\"u\":4,\"<\":5,\"s\":6,\">\":7,\"x\":8,\"aca\":9,\"A\":10}," \
     "\"merges\":[\"a c\",[\"ac\",\"a\"]]}}"
 
 static void test_small(void **state) {
@@ -108,15 +107,14 @@ static void test_decoder(void **state) {
     struct tokenizer *t;
     struct error e = {0};
     struct buf out = {0};
-    assert_int_equal(
-        open_text(&t,
-                  "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"
-                  "\"content\":\" \"},{\"type\":\"ByteFallback\"},"
-                  "{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" "
-                  "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xE2\x96\x81\":0,\"\xE2\x96\x81\xE2\x96\x81h\":1,"
-                  "\"<0xE4>\":2,\"<0xB8>\":3,\"<0xAD>\":4},\"merges\":[]}}",
-                  &e),
-        0);
+    assert_int_equal(open_text(&t,
+                               "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"
+                               "\"content\":\" \"},{\"type\":\"ByteFallback\"},"
+                               "{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" "
+                               "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xE2\x96\x81\":0,\"\xE2\x96\x81\xE2\x96\x81h\":1,"
+                               "\"<0xE4>\":2,\"<0xB8>\":3,\"<0xAD>\":4},\"merges\":[]}}",
+                               &e),
+                     0);
     struct decoder d = {.t = t};
     assert_int_equal(decoder_add(&d, 1, &out), 0);
     assert_string_equal(out.data, " h");
@@ -163,8 +161,7 @@ static const char *const wrong[][2] = {
     {"{\"post_processor\":{\"type\":\"BertProcessing\"}," FINE, "BertProcessing"},
     {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Odd\"}," FINE, "Odd"},
     {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(\"},\"behavior\":\"Removed\"}," FINE, "')' is missing"},
-    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{Klingon}\"},\"behavior\":\"Removed\"}," FINE,
-     "unknown property"},
+    {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{Klingon}\"},\"behavior\":\"Removed\"}," FINE, "unknown property"},
     {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}," FINE, "unknown escape"},
     {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:ss)\"},\"behavior\":\"Removed\"}," FINE, "fold into one"},
     {"{\"added_tokens\":[{\"id\":-1,\"content\":\"x\"}]," FINE, "\"x\" is not a number"},
@@ -177,8 +174,7 @@ static void test_wrong(void **state) {
         struct tokenizer *t;
         struct error e = {0};
         int rc = open_text(&t, wrong[i][0], &e);
-        if (rc != ERR_MODEL || !strstr(e.text, wrong[i][1]))
-            fail_msg("%s: got %d \"%s\", want \"%s\"", wrong[i][0], rc, e.text, wrong[i][1]);
+        if (rc != ERR_MODEL || !strstr(e.text, wrong[i][1])) fail_msg("%s: got %d \"%s\", want \"%s\"", wrong[i][0], rc, e.text, wrong[i][1]);
         assert_null(t);
     }
 }
@@ -291,8 +287,7 @@ static void test_growth(void **state) {
 
 /* ---- ../shared ---- */
 
-static void check_ids(const struct tokenizer *t, const char *s, size_t n, enum text_origin origin, const struct json *want,
-                      const char *what) {
+static void check_ids(const struct tokenizer *t, const char *s, size_t n, enum text_origin origin, const struct json *want, const char *what) {
     struct ids ids = {0};
     struct error e = {0};
     assert_int_equal(tokenizer_encode(t, s, n, origin, &ids, &e), 0);
@@ -372,15 +367,21 @@ static void repeat(struct buf *b, const char *s, int times) {
 static void test_kimi_cuts(void **state) {
     static const char config[] = "{\"tokenizer_class\": \"TikTokenTokenizer\"}";
     static const char *const pieces[] = {"aa", "aaaa", "  ", "é", "éé"};
-    static const struct { const char *head; int heads; const char *middle, *unit; int units; size_t ids; } rows[] = {
-        {"", 0, "x", "a", 24999, 6252},                /* 25,000 characters: whole */
-        {"", 0, "x", "a", 25002, 6252 + 2},            /* x and 24,999; three */
-        {"", 0, "x", "a", 50002, 6252 + 6250 + 2},     /* cut twice */
+    static const struct {
+        const char *head;
+        int heads;
+        const char *middle, *unit;
+        int units;
+        size_t ids;
+    } rows[] = {
+        {"", 0, "x", "a", 24999, 6252},            /* 25,000 characters: whole */
+        {"", 0, "x", "a", 25002, 6252 + 2},        /* x and 24,999; three */
+        {"", 0, "x", "a", 50002, 6252 + 6250 + 2}, /* cut twice */
         {"", 0, "\t", " ", 25002, 12501 + 2},
-        {"", 0, "x", "é", 25002, 12501 + 2},           /* characters, not bytes */
+        {"", 0, "x", "é", 25002, 12501 + 2},               /* characters, not bytes */
         {"a", 20001, "\x1C", "a", 20000, 5001 + 1 + 5000}, /* white space to Python */
-        {"", 0, "bbb", "aaaa ", 80001, 160005 + 1},    /* cut within a word at 400,000 */
-        {"b ", 187501, "", "a", 25002, 375002 + 6251}, /* there a run begins anew */
+        {"", 0, "bbb", "aaaa ", 80001, 160005 + 1},        /* cut within a word at 400,000 */
+        {"b ", 187501, "", "a", 25002, 375002 + 6251},     /* there a run begins anew */
     };
     struct buf ranks = {0};
     struct tokenizer *t;
@@ -388,7 +389,8 @@ static void test_kimi_cuts(void **state) {
     for (int i = 0; i < 256; i++) add_rank(&ranks, &(char){(char)i}, 1, i);
     for (int i = 0; i < 5; i++) add_rank(&ranks, pieces[i], strlen(pieces[i]), 256 + i);
     const struct file_embedded table[] = {{"tiktoken.model", (uint8_t *)ranks.data, (uint8_t *)ranks.data + ranks.len},
-                                          {"tokenizer_config.json", (const uint8_t *)config, (const uint8_t *)config + sizeof config - 1}, {NULL, NULL, NULL}};
+                                          {"tokenizer_config.json", (const uint8_t *)config, (const uint8_t *)config + sizeof config - 1},
+                                          {NULL, NULL, NULL}};
     file_embed(table);
     int rc = tokenizer_open(&t, "ember:", &e);
     file_embed(NULL);
@@ -513,10 +515,9 @@ static void test_typed_control(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),         cmocka_unit_test(test_origin),   cmocka_unit_test(test_decoder),
-        cmocka_unit_test(test_wrong),         cmocka_unit_test(test_memory),   cmocka_unit_test(test_every_character),
-        cmocka_unit_test(test_growth),        cmocka_unit_test(test_fixtures), cmocka_unit_test(test_vendors), cmocka_unit_test(test_kimi_cuts),
-        cmocka_unit_test(test_typed_control),
+        cmocka_unit_test(test_small),   cmocka_unit_test(test_origin),          cmocka_unit_test(test_decoder),       cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_every_character), cmocka_unit_test(test_growth),        cmocka_unit_test(test_fixtures),
+        cmocka_unit_test(test_vendors), cmocka_unit_test(test_kimi_cuts),       cmocka_unit_test(test_typed_control),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

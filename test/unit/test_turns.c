@@ -35,7 +35,8 @@ static struct session *new_session(struct engine *e) {
 }
 static void submit(struct session *s, int from, int n, int max_tokens) {
     struct error err = {0};
-    struct request r = {.tokens = prompt + from, .n = n, .max_tokens = max_tokens, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+    struct request r = {
+        .tokens = prompt + from, .n = n, .max_tokens = max_tokens, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 static struct event next(struct engine *e) {
@@ -277,9 +278,13 @@ static void answers_beside_a_device(void **st) {
 int main(int argc, char **argv) {
     file_embed(ember_files);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_queued_turn_is_cancelled_at_once), cmocka_unit_test(unread_events_hold_nobody_else),
-                                       cmocka_unit_test(more_sessions_than_a_step_takes), cmocka_unit_test(bandwidth_beside_a_turn),
-                                       cmocka_unit_test(bytes_are_the_turns_own), cmocka_unit_test(a_cancelled_prefill_keeps_whole_batches),
-                                       cmocka_unit_test(a_long_prompt_beside_answers), cmocka_unit_test(answers_beside_a_device)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_queued_turn_is_cancelled_at_once),
+                                       cmocka_unit_test(unread_events_hold_nobody_else),
+                                       cmocka_unit_test(more_sessions_than_a_step_takes),
+                                       cmocka_unit_test(bandwidth_beside_a_turn),
+                                       cmocka_unit_test(bytes_are_the_turns_own),
+                                       cmocka_unit_test(a_cancelled_prefill_keeps_whole_batches),
+                                       cmocka_unit_test(a_long_prompt_beside_answers),
+                                       cmocka_unit_test(answers_beside_a_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

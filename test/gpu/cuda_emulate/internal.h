@@ -22,8 +22,8 @@ struct block { /* an allocation of a device */
 };
 
 /* memory.cpp */
-bool memory_is_device(const void *p);         /* an address of any device, live or not */
-const block *memory_find(const void *p);      /* the live allocation it lies in or right behind */
+bool memory_is_device(const void *p);                             /* an address of any device, live or not */
+const block *memory_find(const void *p);                          /* the live allocation it lies in or right behind */
 const char *memory_check(const void *p, size_t size, int device); /* NULL, or what is wrong with it as memory of the device */
 void *memory_new(size_t size, int device);
 bool memory_delete(void *p);
@@ -31,9 +31,9 @@ size_t memory_used(int device);
 
 /* host.cpp */
 bool host_reaches(int device, int other);
-int host_device();                            /* of the calling host thread */
+int host_device();                             /* of the calling host thread */
 int host_setting(const char *name, int value); /* CUDA_EMULATE_name */
-int host_shared();                            /* bytes of shared memory a block may have */
+int host_shared();                             /* bytes of shared memory a block may have */
 bool host_fails(const char *kind);
 void host_enqueue(cudaStream_t s, std::function<void()> task);
 bool host_mapped(const void *p, size_t size); /* pinned memory that kernels may touch */
@@ -43,7 +43,7 @@ cudaError_t host_error(cudaError_t e);        /* kept for cudaGetLastError */
 int host_stream_device(cudaStream_t s);
 
 /* device.cpp: one launch at a time runs in the process */
-int device_thread();         /* in its block */
+int device_thread();          /* in its block */
 uint32_t device_block_time(); /* differs for every block */
 int device_shared_limit(const void *kernel);
 void device_shared_set(const void *kernel, int bytes);

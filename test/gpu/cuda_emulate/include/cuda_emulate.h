@@ -36,9 +36,9 @@
 #define __constant__ static const
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __align__(n) __attribute__((aligned(n)))
+#define __align__(n)    __attribute__((aligned(n)))
 #define __forceinline__ inline
-#define __noinline__ __attribute__((noinline))
+#define __noinline__    __attribute__((noinline))
 
 struct dim3 {
     unsigned x, y, z;
@@ -81,14 +81,14 @@ const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t size, int 
 int cuda_emulate_lane(void);
 int cuda_emulate_atomic_int(int *p, int op, int value, int compare);
 float cuda_emulate_atomic_float(float *p, float add);
-void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, void (*call)(void *),
-    const void *args, size_t size);
+void cuda_emulate_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t s, void (*call)(void *), const void *args,
+                      size_t size);
 }
 #define threadIdx cuda_emulate_thread()
-#define blockIdx cuda_emulate_block()
-#define blockDim cuda_emulate_block_dim()
-#define gridDim cuda_emulate_grid_dim()
-#define warpSize 32
+#define blockIdx  cuda_emulate_block()
+#define blockDim  cuda_emulate_block_dim()
+#define gridDim   cuda_emulate_grid_dim()
+#define warpSize  32
 
 /* Arguments are converted to the kernel's types now and kept by value, as CUDA does. */
 template <class... P, class... A>
@@ -127,10 +127,10 @@ template <class T> static inline T cuda_emulate_shfl(int kind, int line, unsigne
     int from = kind == 0 ? lane ^ d : kind == 1 ? lane + d : kind == 2 ? lane - d : base + (d & (width - 1));
     return cuda_emulate_take(mask, v, from, width, line);
 }
-#define __shfl_xor_sync(...) cuda_emulate_shfl(0, __LINE__, __VA_ARGS__)
+#define __shfl_xor_sync(...)  cuda_emulate_shfl(0, __LINE__, __VA_ARGS__)
 #define __shfl_down_sync(...) cuda_emulate_shfl(1, __LINE__, __VA_ARGS__)
-#define __shfl_up_sync(...) cuda_emulate_shfl(2, __LINE__, __VA_ARGS__)
-#define __shfl_sync(...) cuda_emulate_shfl(3, __LINE__, __VA_ARGS__)
+#define __shfl_up_sync(...)   cuda_emulate_shfl(2, __LINE__, __VA_ARGS__)
+#define __shfl_sync(...)      cuda_emulate_shfl(3, __LINE__, __VA_ARGS__)
 static inline unsigned cuda_emulate_ballot(unsigned mask, int v, int line) {
     const char *all = cuda_emulate_meet(mask, &v, sizeof v, line);
     unsigned votes = 0;
@@ -142,8 +142,8 @@ static inline unsigned cuda_emulate_ballot(unsigned mask, int v, int line) {
     return votes;
 }
 #define __ballot_sync(mask, v) cuda_emulate_ballot(mask, (v) ? 1 : 0, __LINE__)
-#define __any_sync(mask, v) (cuda_emulate_ballot(mask, (v) ? 1 : 0, __LINE__) != 0)
-#define __all_sync(mask, v) (cuda_emulate_ballot(mask, (v) ? 0 : 1, __LINE__) == 0)
+#define __any_sync(mask, v)    (cuda_emulate_ballot(mask, (v) ? 1 : 0, __LINE__) != 0)
+#define __all_sync(mask, v)    (cuda_emulate_ballot(mask, (v) ? 0 : 1, __LINE__) == 0)
 
 enum { CUDA_EMULATE_MIN, CUDA_EMULATE_MAX, CUDA_EMULATE_ADD, CUDA_EMULATE_CAS, CUDA_EMULATE_EXCH, CUDA_EMULATE_OR };
 static inline int atomicMin(int *p, int v) { return cuda_emulate_atomic_int(p, CUDA_EMULATE_MIN, v, 0); }

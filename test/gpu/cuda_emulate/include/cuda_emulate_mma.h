@@ -11,9 +11,9 @@ void cuda_emulate_cp_async(void *shared, const void *global, int piece, int byte
 void cuda_emulate_cp_commit(void);
 void cuda_emulate_cp_wait(int open);
 }
-#define mma_bf16(c, a, b0, b1) cuda_emulate_mma_bf16(c, a, b0, b1, __LINE__)
-#define mma_e4m3(c, a, b0, b1) cuda_emulate_mma_e4m3(c, a, b0, b1, __LINE__)
-#define ldmatrix_x4(out, row) cuda_emulate_ldmatrix(out, 4, row, false, __LINE__)
+#define mma_bf16(c, a, b0, b1)      cuda_emulate_mma_bf16(c, a, b0, b1, __LINE__)
+#define mma_e4m3(c, a, b0, b1)      cuda_emulate_mma_e4m3(c, a, b0, b1, __LINE__)
+#define ldmatrix_x4(out, row)       cuda_emulate_ldmatrix(out, 4, row, false, __LINE__)
 #define ldmatrix_x4_trans(out, row) cuda_emulate_ldmatrix(out, 4, row, true, __LINE__)
 static inline uint32_t bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) { return cuda_emulate_bf16x2_fma(a, b, c); }
 static inline void cp_async16(void *to, const void *from, int bytes) { cuda_emulate_cp_async(to, from, 16, bytes); }
