@@ -50,18 +50,13 @@ static inline __attribute__((always_inline)) void micro(int n, const struct gemm
 
 static void tokens(int n, const struct gemm_tile *t, const uint16_t *w, const float *scale, const uint16_t *x, const uint16_t *next, float *y, int ldy) {
     switch (n) {
+// clang-format off
 #define CASE(k) \
     case k: micro(k, t, w, scale, x, next, y, ldy); break;
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8) CASE(9) CASE(10) CASE(11)
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11)
 #undef CASE
-            default : micro(TOKENS, t, w, scale, x, next, y, ldy);
+    default: micro(TOKENS, t, w, scale, x, next, y, ldy);
+        // clang-format on
     }
 }
 

@@ -121,10 +121,12 @@ static void tokens(int n, const float *w, int cols, const float *x, const float 
         CASE(6)
         CASE(7)
         CASE(8)
-        CASE(9) CASE(10) CASE(11)
+        CASE(9)
+        CASE(10)
+        CASE(11)
 #endif
 #undef CASE
-            default : micro(TOKENS, w, cols, x, next, y, ldy, add);
+    default: micro(TOKENS, w, cols, x, next, y, ldy, add);
     }
 }
 

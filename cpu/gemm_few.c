@@ -200,7 +200,7 @@ INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, i
     case n: \
         if (format != DT_E4M3) all_rows(j, t, r0, r1, R, n, S, format); \
         break;
-            CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
+        CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1) CASE(13, 1) CASE(14, 1) CASE(15, 1) CASE(16, 1)
 #undef CASE
     }
 }
