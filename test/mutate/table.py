@@ -54,8 +54,8 @@ change("sample-penalty", "the repeat penalty raises negative logits", "sample", 
 change("sample-position", "each position draws the same number", "sample", ("engine/sample.c", "uniform(s->seed, position)", "uniform(s->seed, 0)"))
 change("prefix-too-long", "of a changed prompt one token too many is kept", "engine", ("engine/session.c", "s->n_kv = keep;", "s->n_kv = keep + (keep < r->n - 1);"))
 
-change("step-join", "a device leaves out what the processor's experts add", "reference mla_plain", (STEP, "TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));\n", ""))
-change("step-join-early", "a device does not wait for the processor's experts", "reference mla_plain", (STEP, "TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));\n    int span", "++m->n_wanted;\n    int span"))
+change("step-join", "a device leaves out what the processor's experts add", "reference mla_plain", (STEP, "TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));", ""))
+change("step-join-early", "a device does not wait for the processor's experts", "reference mla_plain", (STEP, "TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));", "++m->n_wanted;"))
 change("step-rewind", "a device keeps rows of a prefix that changed", "reference mla_plain", (MIRROR, "struct step_mirror *m = find(s, kv);\n    if (m && m->rows > pos) m->rows = pos;", ""))
 change("step-mirror-rows", "the last row that a prefill left is not sent to the device", "reference mla_plain", (MIRROR, "rows_of(from, m->rows, pos - m->rows)", "rows_of(from, m->rows, pos - m->rows - 1)"))
 change("step-rows-store", "what a step on a device adds to a cache stays there", "reference mla_plain", (STEP, "step_rows_store(s, m, spans, n);", ""))
