@@ -115,6 +115,7 @@ static int open_machine(struct engine *e, struct error *err) {
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);
     assume_machine(e, level);
+    e->machine.alone = e->params.decode == DECODE_CPU && e->params.prefill != PREFILL_AUTO && e->params.prefill != PREFILL_BLEND;
     if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
         return error_set(err, ERR_MEMORY, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));

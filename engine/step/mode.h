@@ -18,6 +18,7 @@ struct machine {
     struct exec *cpu;
     struct work *prefill; /* host memory */
     struct gpu_set *gpus;
+    bool alone;                /* steps keep off the devices */
     struct step *step;         /* what runs steps, and what of it lies on devices */
     struct cost_machine *cost; /* this machine, corrected by what happened */
     struct cost_model *model;

@@ -448,9 +448,9 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
     s->processor = m->processor;
-    memcpy(s->why, "nothing, there are none", sizeof "nothing, there are none");
+    snprintf(s->why, sizeof s->why, "nothing, %s", m->alone ? "the processor was asked for" : "there are none");
     int rc = step_rows_plan(s, e);
-    if (!rc && m->gpus && !m->gpus->lost) rc = step_devices_open(s, e);
+    if (!rc && m->gpus && !m->gpus->lost && !m->alone) rc = step_devices_open(s, e);
     if (!rc) rc = step_processor_open(s, e);
     if (rc && s->n_dev) { /* a device that fails already now: whoever forced steps on it learns why not */
         struct error why = *e;

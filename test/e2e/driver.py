@@ -14,7 +14,10 @@ import time
 import unittest
 
 BIN = os.environ["HEARTH_BIN"]
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup leaves it ignored, and a child inherits that
+for sig in (signal.SIGHUP, signal.SIGQUIT):  # nohup and a shell's & leave them ignored, and a child inherits that
+    signal.signal(sig, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 PATIENCE = float(os.environ.get("PATIENCE", "60"))  # seconds: these machines may be busy
 
 

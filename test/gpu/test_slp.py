@@ -61,7 +61,7 @@ def fault(model, tokens, gpus, mode, kind):
     ran += 1
     want = processor(model, tokens)
     os.environ["CUDA_EMULATE_FAIL"] = kind
-    rc, got, err = logits(model, tokens, ["--gpus", gpus, "--prefill", mode])
+    rc, got, err = logits(model, tokens, ["--gpus", gpus, "--prefill", mode, "--decode", "cpu"])
     del os.environ["CUDA_EMULATE_FAIL"]
     if rc or got != want or "instead" not in err:
         failed += 1
