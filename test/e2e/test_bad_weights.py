@@ -275,10 +275,13 @@ def main():
                 check(rc == 3 and out == b"" and all(w in err for w in words), what, f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
         # NaN weights that nobody verified: found when they are first used; in other formats the error names the layer.
         d = os.path.join(tmp, "nan")
-        tiny.make(d)
-        flip("model.layers.1.self_attn.o_proj.weight", b"\x7f" * 160, at=0)(d)
-        rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
-        check(rc == 3 and "o_proj" in err and "row 0, column 0" in err, "NaN in FP8 is found before it is used", f"exit {rc} {err!r}")
+        for code in (b"\x7f", b"\xff"):  # both signs
+            for name, n in (("self_attn.o_proj", 1), ("mlp.experts.{}.up_proj", 4)):
+                tiny.make(d)
+                for i in range(n):
+                    flip(f"model.layers.1.{name.format(i)}.weight", code, at=0)(d)
+                rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
+                check(rc == 3 and name.split(".")[-1] in err and "row 0, column 0" in err, f"a NaN {code} in FP8 is found before it is used", f"exit {rc} {err!r}")
         tiny.make(d)
         flip("model.layers.1.mlp.gate.weight", b"\xc0\x7f", at=0)(d)
         rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
