@@ -5,7 +5,8 @@
  * a device has the attention half of one while the processor has the experts of the other (paper A, section 3.3).
  *
  * Order is by data alone: a device writes a number when rows have arrived in host memory, and waits for the number that says
- * their experts are added. Sums have one order wherever they are made, so a row's text is the same in any company and any cut. */
+ * their experts are added. On one place a row has the same bits in any company and any cut; a device and the processor differ by a
+ * rounding (5e-6 of the logits), since the parts of a sum are joined in another order. */
 #include "engine/step/mode.h"
 
 enum { STEP_ROWS = OP_FEW, STEP_MICROS = 2 }; /* rows of a step: as many as have the same bits in any company; parts it may be cut into */
