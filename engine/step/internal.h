@@ -2,6 +2,7 @@
 /* What the files of step/ share: devices that hold layers, micro-batches, and copies of caches on devices. */
 #include <pthread.h>
 
+#include "engine/layer/attention.h" /* TRY */
 #include "engine/pipe/pipe.h"
 #include "engine/pipe/trace.h"
 #include "engine/step/step.h"

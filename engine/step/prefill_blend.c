@@ -10,12 +10,6 @@
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
 
-#define TRY(call) \
-    do { \
-        int rc_ = (call); \
-        if (rc_) return rc_; \
-    } while (0)
-
 enum { BLEND_ROWS = 4096, SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8, GROUP_MOVED = 4 };
 
 struct blend_slot { /* room for one expert's weights */

@@ -12,12 +12,6 @@
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
 
-#define TRY(call) \
-    do { \
-        int rc_ = (call); \
-        if (rc_) return rc_; \
-    } while (0)
-
 static struct exec *exec_of(struct step_device *d) { return gpu_stream_exec(d->main); }
 static int begin(struct step_device *d, const char *name, int layer, int item) {
     return trace_begin(d->s->m->trace, d->main, d->rank, LANE_COMPUTE, name, layer, item);
