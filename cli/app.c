@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "cli/models.h"
 #include "cli/out.h"
 #include "cli/progress.h"
 #include "engine/base/file.h"
@@ -30,7 +31,13 @@ void app_note(const struct app *a, const char *fmt, ...) {
     progress_say(text);
 }
 
-static const char *bytes_text(uint64_t n, char *buf, size_t cap) {
+void app_note_builtin(const struct app *a, bool documents, size_t n) {
+    enum { LONG_QUESTION = 400 }; /* bytes; questions about hearth are shorter */
+    if (strncmp(a->dir, "ember:", 6) || strcmp(engine_info(a->engine)->name, "ember") || (!documents && n < LONG_QUESTION)) return;
+    app_note(a, "the built-in model knows only hearth; open a real one with -m DIR to work on documents");
+}
+
+const char *app_bytes(uint64_t n, char *buf, size_t cap) {
     static const char *const unit[] = {"B", "kB", "MB", "GB", "TB"};
     double v = (double)n;
     int u = 0;
@@ -39,22 +46,25 @@ static const char *bytes_text(uint64_t n, char *buf, size_t cap) {
     return buf;
 }
 
+static const char *seconds_text(double s, char *out, size_t size) {
+    snprintf(out, size, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1e3 : s);
+    return out;
+}
+
 void app_stats_text(const struct turn_stats *s, struct buf *out) {
-    char bytes[32];
-    buf_fmt(out, "prompt %d tokens", s->prompt_tokens);
-    if (s->cached_tokens) buf_fmt(out, " (%d cached)", s->cached_tokens);
-    if (s->ttft_s > 0) buf_fmt(out, ", first token %.2f s", s->ttft_s);
-    else buf_str(out, ", stopped while it was read");
-    if (s->ttft_s > 0 && s->prefill_s > 0 && s->prompt_tokens > s->cached_tokens)
-        buf_fmt(out, " (%.0f tok/s)", (s->prompt_tokens - s->cached_tokens) / s->prefill_s);
-    buf_fmt(out, ", answer %d tokens", s->answer_tokens);
-    if (s->answer_tokens > 1 && s->decode_s > 0) {
-        double tpot = s->decode_s / (s->answer_tokens - 1);
-        buf_fmt(out, ", %.1f tok/s (%.1f ms a token)", 1 / tpot, tpot * 1e3);
-    }
-    buf_fmt(out, ", %s read", bytes_text(s->bytes_read, bytes, sizeof bytes));
-    if (s->prefill_mode) buf_fmt(out, ", prefill %s", s->prefill_mode);
-    if (s->decode_mode) buf_fmt(out, ", decode %s", s->decode_mode);
+    char text[32];
+    int fresh = s->prompt_tokens - s->cached_tokens, steps = s->answer_tokens - 1;
+    buf_fmt(out, "prompt: %d tokens", s->prompt_tokens);
+    if (s->cached_tokens) buf_fmt(out, ", %d of them known from before", s->cached_tokens);
+    if (s->ttft_s <= 0) buf_str(out, ", stopped while it was read");
+    else if (s->prefill_s > 0 && fresh > 0)
+        buf_fmt(out, ", read in %s (%.0f tokens a second)", seconds_text(s->prefill_s, text, sizeof text), fresh / s->prefill_s);
+    if (s->ttft_s > 0) buf_fmt(out, "; first token after %s", seconds_text(s->ttft_s, text, sizeof text));
+    buf_fmt(out, "; answer: %d tokens", s->answer_tokens);
+    if (steps > 0 && s->decode_s > 0) buf_fmt(out, " in %s (%.1f tokens a second)", seconds_text(s->decode_s, text, sizeof text), steps / s->decode_s);
+    buf_fmt(out, "; %s of weights read", app_bytes(s->bytes_read, text, sizeof text));
+    if (s->prefill_mode) buf_fmt(out, "; prompt by %s", s->prefill_mode);
+    if (s->decode_mode) buf_fmt(out, ", answer by %s", s->decode_mode);
 }
 
 void app_stats(const struct app *a, const struct turn_stats *s) {
@@ -62,11 +72,6 @@ void app_stats(const struct app *a, const struct turn_stats *s) {
     app_stats_text(s, &b);
     if (b.data) progress_say(b.data);
     buf_free(&b);
-}
-
-static const char *seconds_text(double s, char *out, size_t size) {
-    snprintf(out, size, s < 1 ? "%.3g ms" : "%.3g s", s < 1 ? s * 1e3 : s);
-    return out;
 }
 
 void app_explain_text(const struct turn_stats *s, struct buf *out) {
@@ -100,20 +105,32 @@ bool app_model_dir(const struct opts *o, int i, char *out, size_t cap) {
     return true;
 }
 
+static bool is_gguf(const char *path) {
+    size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".gguf") && file_exists(path);
+}
+
 int app_find_model(struct app *a, struct error *e) {
     const char *m = a->opts.v[OPT_MODEL].text;
     if (!m) m = "ember:";
     if (strlen(m) >= sizeof a->dir) return error_set(e, ERR_USAGE, "-m: the path is too long");
     snprintf(a->dir, sizeof a->dir, "%s", m);
-    if (file_is_dir(m)) return 0;
+    if (file_is_dir(m)) return models_within(m, a->dir, sizeof a->dir, e);
     if (!strncmp(m, "ember:", 6)) return error_set(e, ERR_MODEL, "this binary holds no built-in model; open one with -m DIR");
-    if (file_exists(m)) return error_set(e, ERR_MODEL, "%s: a file; -m wants the directory it lies in", m);
+    if (is_gguf(m)) return 0;
+    if (file_exists(m)) return error_set(e, ERR_MODEL, "%s: a file that is no GGUF; -m wants the directory it lies in", m);
     char dir[PATHS_MAX];
     for (int i = 0; !strchr(m, '/') && app_model_dir(&a->opts, i, dir, sizeof dir); i++)
-        if (!file_join(a->dir, sizeof a->dir, dir, m, NULL) && file_is_dir(a->dir)) return 0;
+        if (!file_join(a->dir, sizeof a->dir, dir, m, NULL) && (file_is_dir(a->dir) || is_gguf(a->dir))) return 0;
+    if (!strcmp(m, "ember")) { /* what /model and --models call it */
+        snprintf(a->dir, sizeof a->dir, "ember:");
+        if (file_is_dir(a->dir)) return 0;
+    }
+    int rc = models_snapshot(m, a->dir, sizeof a->dir, e);
+    if (rc != ERR_CANCELLED) return rc;
     if (!strchr(m, '/') && a->opts.v[OPT_MODEL_PATH].text)
-        return error_set(e, ERR_MODEL, "%s: no such directory here or in the model path %s", m, a->opts.v[OPT_MODEL_PATH].text);
-    return error_set(e, ERR_MODEL, "%s: no such directory", m);
+        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file here or in the model path %s", m, a->opts.v[OPT_MODEL_PATH].text);
+    return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file", m);
 }
 
 /* A sign of life before anything that may take long */
@@ -184,6 +201,24 @@ void app_close(struct app *a) {
     engine_close(&a->engine);
     chat_close(&a->chat);
     tokenizer_close(&a->tokenizer);
+}
+
+int app_change_model(struct app *a, const char *name, struct error *e) {
+    struct opt_value was = a->opts.v[OPT_MODEL];
+    struct error again;
+    int rc = opt_set(&a->opts, OPT_MODEL, name, ORIGIN_CHAT, "/model", e);
+    if (!rc) rc = app_find_model(a, e);
+    if (!rc) {
+        app_close(a);
+        rc = app_open_text(a, e);
+        if (!rc) rc = app_open_engine(a, e);
+        if (!rc) return 0;
+        app_close(a);
+    }
+    a->opts.v[OPT_MODEL] = was;
+    if (app_find_model(a, &again) || a->engine) return rc;
+    if (app_open_text(a, &again) || app_open_engine(a, &again)) app_close(a);
+    return rc;
 }
 
 void app_sampling(const struct app *a, const struct opts *o, struct sampling *s) {

@@ -27,6 +27,8 @@ int app_open_tokenizer(struct app *a, struct error *e);
 int app_open_text(struct app *a, struct error *e);
 int app_open_engine(struct app *a, struct error *e);
 void app_close(struct app *a);
+/* Closes what is open and opens another model; when that fails, the old one again. a->engine is NULL when neither opens. */
+int app_change_model(struct app *a, const char *name, struct error *e);
 /* Engine parameters from the options; strings belong to the options. */
 void app_engine_params(struct app *a, struct engine_params *p);
 
@@ -36,11 +38,15 @@ void app_sampling(const struct app *a, const struct opts *o, struct sampling *s)
 /* Messages on stderr, each on lines of its own with "hearth: " before; progress is taken off the screen first. */
 int app_fail(const struct app *a, const struct error *e);                                       /* returns the exit code */
 void app_note(const struct app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* silent with -q */
-void app_stats(const struct app *a, const struct turn_stats *s);                                /* the --stats line */
+/* A document, or a text as long as one, goes to the built-in model, which knows only hearth: that is said. */
+void app_note_builtin(const struct app *a, bool documents, size_t n);
+void app_stats(const struct app *a, const struct turn_stats *s); /* the --stats line */
 void app_stats_text(const struct turn_stats *s, struct buf *out);
 /* --explain: why the modes of a turn, and what was expected of them; one line. */
 void app_explain(const struct app *a, const struct turn_stats *s);
 void app_explain_text(const struct turn_stats *s, struct buf *out);
+
+const char *app_bytes(uint64_t n, char *buf, size_t cap); /* "32.1 GB" */
 
 /* Where -m NAME is looked up, one directory a call; false at the end. */
 bool app_model_dir(const struct opts *o, int i, char *out, size_t cap);

@@ -2,6 +2,7 @@
  * once, so that their decoding shares what is read of the weights. */
 #include "cli/batch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/conv.h"
@@ -15,8 +16,8 @@ enum { SLOTS = 6 };
 
 struct job {
     const char *text; /* of the file */
-    size_t n;
-    struct buf line; /* the finished output */
+    size_t n, number; /* number: of its line, from 1 */
+    struct buf line;  /* the finished output */
     bool done, failed;
 };
 struct slot {
@@ -40,6 +41,14 @@ static void job_begin(const struct batch *b, struct job *j, const struct json *i
     else if (id->type == JSON_INT) buf_fmt(&j->line, "%lld", (long long)id->integer);
     else buf_str(&j->line, "null");
     buf_str(&j->line, ", ");
+}
+
+/* Each line is a text of its own to the parser, which therefore counts from 1 in it. */
+static void name_line(const struct job *j, struct error *e) {
+    char text[sizeof e->text];
+    const char *within = strstr(e->text, ", column ");
+    snprintf(text, sizeof text, "%s", within ? within : e->text);
+    error_set(e, e->code, within ? "line %zu%s" : "line %zu: %s", j->number, text);
 }
 
 static void job_fail(struct job *j, const struct error *e) {
@@ -106,8 +115,10 @@ static void start(struct batch *b, struct slot *s, struct job *j) {
     if (!rc) rc = make_prompt(b, &line, &p, &e);
     if (!rc && !s->session) rc = session_open(b->app->engine, &s->session, &e);
     if (!rc) rc = turn_start(&s->turn, b->app, s->session, &p, &q, NULL, NULL, &e);
-    if (rc) job_fail(j, &e);
-    else s->job = j;
+    if (rc) {
+        name_line(j, &e);
+        job_fail(j, &e);
+    } else s->job = j;
     prompt_free(&p);
     arena_free(&arena);
 }
@@ -161,13 +172,13 @@ static void run(struct batch *b) {
 
 static int split(struct batch *b, struct error *e) {
     const char *s = b->file.data ? b->file.data : "", *end = s + b->file.len;
-    while (s < end) {
+    for (size_t number = 1; s < end; number++) {
         const char *nl = memchr(s, '\n', (size_t)(end - s));
         size_t n = (size_t)((nl ? nl : end) - s), blank = 0;
         while (blank < n && strchr(" \t\r", s[blank])) blank++;
         if (blank < n) {
             if (mem_grow(&b->jobs, &b->cap, b->n + 1, sizeof *b->jobs)) return error_set(e, ERR_MEMORY, "no memory");
-            b->jobs[b->n++] = (struct job){.text = s, .n = n};
+            b->jobs[b->n++] = (struct job){.text = s, .n = n, .number = number};
         }
         s += n + 1;
     }

@@ -29,6 +29,12 @@ static void row(struct bench *b, struct buf *line) {
 
 /* --- kernels --------------------------------------------------------------------------------------------------------- */
 
+/* What a row says of key, width wide. */
+static void put_text(struct buf *line, const struct json *row, const char *key, int width) {
+    const struct json *v = json_get(row, key);
+    bool text = v && v->type == JSON_STRING;
+    buf_fmt(line, "%-*.*s ", width, text ? (int)v->n : 0, text ? v->string : "");
+}
 static int kernel_row(void *ctx, const char *json) {
     struct bench *b = ctx;
     struct buf line = {0};
@@ -36,12 +42,17 @@ static int kernel_row(void *ctx, const char *json) {
     struct json r;
     if (b->json) buf_str(&line, json);
     else if (!json_parse(&arena, json, strlen(json), 0, "bench", &r, NULL)) {
-        const struct json *gbps = json_get(&r, "gbps"), *kernel = json_get(&r, "kernel"), *level = json_get(&r, "level"), *shape = json_get(&r, "shape");
-        buf_fmt(&line, "%-22.*s %-8.*s %-24.*s %2d threads %9.1f %s  of %9.1f  %3.0f %%", kernel ? (int)kernel->n : 0, kernel ? kernel->string : "",
-                level ? (int)level->n : 0, level ? level->string : "", shape && shape->type == JSON_STRING ? (int)shape->n : 0,
-                shape && shape->type == JSON_STRING ? shape->string : "", (int)json_int(json_get(&r, "threads"), 0),
-                json_num(gbps ? gbps : json_get(&r, "gflops"), 0), gbps ? "GB/s  " : "GFLOP/s", json_num(json_get(&r, "limit"), 0),
-                100 * json_num(json_get(&r, "share"), 0));
+        const struct json *gbps = json_get(&r, "gbps");
+        char tokens[24] = "";
+        int n = (int)json_int(json_get(&r, "tokens"), 0);
+        if (n > 0) snprintf(tokens, sizeof tokens, "%d token%s", n, n > 1 ? "s" : "");
+        put_text(&line, &r, "kernel", 10);
+        put_text(&line, &r, "format", 8);
+        put_text(&line, &r, "level", 7);
+        buf_fmt(&line, "%11s  ", tokens);
+        put_text(&line, &r, "shape", 38);
+        buf_fmt(&line, "%2d threads %9.1f %s  of %9.1f  %3.0f %%", (int)json_int(json_get(&r, "threads"), 0), json_num(gbps ? gbps : json_get(&r, "gflops"), 0),
+                gbps ? "GB/s  " : "GFLOP/s", json_num(json_get(&r, "limit"), 0), 100 * json_num(json_get(&r, "share"), 0));
     }
     row(b, &line);
     arena_free(&arena);
@@ -126,7 +137,7 @@ static void decode_row(struct bench *b, int prompt, int sessions, const struct r
 static int limited(struct bench *b, int sessions, int prompt, struct result *r, struct error *e) {
     double before = b->bandwidth;
     int rc = measure(b, sessions, prompt, DECODE_TOKENS, r, e);
-    b->bandwidth = engine_read_bandwidth(b->app->engine);
+    b->bandwidth = engine_read_bandwidth(b->app->engine, 3);
     b->limit = (before + b->bandwidth) / 2;
     return rc;
 }
@@ -139,7 +150,7 @@ static int model(struct bench *b, struct error *e) {
     if (rc || (rc = app_open_engine(a, e))) return rc;
     context = engine_info(a->engine)->context;
     progress_begin("measuring");
-    b->bandwidth = engine_read_bandwidth(a->engine);
+    b->bandwidth = engine_read_bandwidth(a->engine, 3);
     struct buf line = {0};
     const struct engine_info *i = engine_info(a->engine);
     if (b->json)

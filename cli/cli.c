@@ -8,11 +8,13 @@
 #include "cli/batch.h"
 #include "cli/bench.h"
 #include "cli/inspect.h"
+#include "cli/models.h"
 #include "cli/oneshot.h"
 #include "cli/out.h"
 #include "cli/progress.h"
 #include "cli/repl.h"
 #include "cli/sig.h"
+#include "cli/store.h"
 #include "cli/term.h"
 #include "engine/base/log.h"
 
@@ -56,9 +58,13 @@ static int print(struct buf *b, struct error *e) {
 
 static int version(struct app *a, struct error *e) {
     struct buf b = {0};
+    struct engine_params p;
+    app_engine_params(a, &p);
     buf_str(&b, "hearth " HEARTH_VERSION "\n");
-    if (a->opts.v[OPT_VERBOSE].on && engine_describe(&b)) b.failed = true;
-    return print(&b, e);
+    int rc = a->opts.v[OPT_VERBOSE].on ? engine_describe(&p, &b, e) : 0;
+    if (!rc) return print(&b, e);
+    buf_free(&b);
+    return rc;
 }
 
 static int plan(struct app *a, struct error *e) { return error_set(e, ERR_RUNTIME, "--plan: this build cannot plan for a described machine"); }
@@ -79,13 +85,23 @@ static int print_config(struct app *a, struct error *e) {
     return print(&b, e);
 }
 
+static int delete_chat(struct app *a, struct error *e) {
+    int rc = store_delete(a->opts.v[OPT_DELETE].text, e);
+    if (!rc) app_note(a, "deleted %s", a->opts.v[OPT_DELETE].text);
+    return rc;
+}
+
 /* Without a mode: a prompt or piped input is answered, a terminal opens the chat. */
 static int talk(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
+    char last[128];
+    int rc = v[OPT_LAST].on ? store_last(last, sizeof last, e) : 0;
+    if (!rc && v[OPT_LAST].on) rc = opt_set(&a->opts, OPT_CONTINUE, last, ORIGIN_FLAG, "--last", e);
+    if (rc) return rc;
     if (v[OPT_PROMPT].text || !a->tty_in) return oneshot_run(a, e);
     for (size_t i = 0; i < v[OPT_FILE].n_items; i++)
         if (!strcmp(v[OPT_FILE].items[i], "-")) return oneshot_run(a, e);
-    static const enum opt_id scripted[] = {OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_RAW, OPT_FILE};
+    static const enum opt_id scripted[] = {OPT_JSON, OPT_JSON_LINES, OPT_EXTRACT, OPT_RAW};
     for (size_t i = 0; i < sizeof scripted / sizeof *scripted; i++)
         if (v[scripted[i]].text) return error_set(e, ERR_USAGE, "no prompt for --%s: give one with -p TEXT or on stdin", opt_table[scripted[i]].name);
     if (!a->tty_out) return error_set(e, ERR_USAGE, "no prompt: give one with -p TEXT or on stdin (a chat needs a terminal on stdout)");
@@ -105,6 +121,9 @@ static int run(struct app *a, struct error *e) {
                  {OPT_TOKENS, inspect_tokens},
                  {OPT_BENCH, bench_run},
                  {OPT_PLAN, plan},
+                 {OPT_MODELS, models_print},
+                 {OPT_LIST_CHATS, store_print_list},
+                 {OPT_DELETE, delete_chat},
                  {OPT_PRINT_CONFIG, print_config},
                  {OPT_COMPLETION, completion}};
     if (a->opts.v[OPT_HELP].on) return help(a, e);

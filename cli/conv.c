@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/out.h"
+#include "cli/render.h"
 
 enum { tail_size = 512 };
 
@@ -67,6 +68,50 @@ const struct message *conv_last(const struct conv *c, enum role role) {
     for (size_t i = c->n; i-- > 0;)
         if (c->m[i].role == role) return &c->m[i];
     return NULL;
+}
+
+size_t conv_turns(const struct conv *c) {
+    size_t n = 0;
+    for (size_t i = 0; i < c->n; i++) n += c->m[i].role == ROLE_USER;
+    return n;
+}
+
+const char *conv_question(const struct message *m, struct buf *documents) {
+    static const char begin[] = "<document name=\"", end[] = "\n</document>\n\n";
+    const char *s = m->text.data ? m->text.data : "";
+    for (const char *name, *stop; !strncmp(s, begin, sizeof begin - 1) && (stop = strstr(s, end)); s = stop + sizeof end - 1) {
+        name = s + sizeof begin - 1;
+        buf_fmt(documents, "%s(%.*s)", documents->len ? " " : "", (int)strcspn(name, "\""), name);
+    }
+    return *s ? s : NULL;
+}
+
+/* The first words that fit; a cut is said by an ellipsis. */
+void conv_title(const struct conv *c, int cols, struct buf *out) {
+    const struct message *m = NULL;
+    struct buf b = {0};
+    for (size_t i = c->n; i-- > 0;)
+        if (c->m[i].role == ROLE_USER) m = &c->m[i];
+    if (!m) return;
+    const char *text = conv_question(m, &b);
+    if (b.len) buf_char(&b, ' ');
+    for (const char *s = text ? text : ""; *s; s++) {
+        bool blank = (unsigned char)*s <= ' ';
+        if (!blank) buf_char(&b, *s);
+        else if (b.len && b.data[b.len - 1] != ' ') buf_char(&b, ' ');
+    }
+    while (b.len && b.data[b.len - 1] == ' ') b.data[--b.len] = 0;
+    size_t fit = b.len ? render_fit(b.data, b.len, cols) : 0;
+    bool cut = fit < b.len;
+    if (cut) {
+        fit = render_fit(b.data, b.len, cols - 1);
+        size_t k = fit;
+        while (k > fit / 2 && b.data[k] != ' ') k--;
+        if (b.data[k] == ' ') fit = k;
+    }
+    if (fit) buf_add(out, b.data, fit);
+    if (cut) buf_str(out, "\xE2\x80\xA6");
+    buf_free(&b);
 }
 
 void prompt_free(struct prompt *p) {

@@ -21,6 +21,12 @@ int conv_copy(struct conv *to, const struct conv *from);
 void conv_cut(struct conv *c, size_t n); /* keeps the first n messages */
 void conv_free(struct conv *c);
 const struct message *conv_last(const struct conv *c, enum role role); /* NULL: none */
+size_t conv_turns(const struct conv *c);                               /* questions */
+
+/* What a user said behind the documents that came along; their names are appended as "(a.txt) (b.txt)". NULL: nothing. */
+const char *conv_question(const struct message *m, struct buf *documents);
+/* What a conversation is about, in a line of at most so many columns: its first question. Empty when there is none. */
+void conv_title(const struct conv *c, int cols, struct buf *out);
 
 /* A message as JSON, its last brace left open for more: role, content, and what was thought, under that name. */
 void conv_message_json(const struct message *m, const char *thinking, struct buf *b);

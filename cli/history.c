@@ -67,12 +67,15 @@ static void read_file(struct history *h) {
     buf_free(&b);
 }
 
-void history_open(struct history *h) {
+void history_open(struct history *h, bool keep) {
     char path[PATHS_MAX];
     *h = (struct history){0};
     if (paths_make(PATHS_STATE, "history", path, sizeof path, NULL)) return;
     h->path = mem_strdup(path);
     if (h->path && file_exists(path)) read_file(h);
+    if (keep) return;
+    mem_free(h->path);
+    h->path = NULL;
 }
 
 void history_close(struct history *h) {

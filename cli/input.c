@@ -65,11 +65,38 @@ static int add_text(struct app *a, const char *what, const struct buf *raw, stru
     return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;
 }
 
+/* A document is a text: NUL bytes, or more broken characters than a slip explains, tell of something else. */
+static int check_document(const char *path, const struct buf *raw, struct error *e) {
+    static const struct {
+        const char *begin, *what;
+    } kinds[] = {{"PK\003\004", "a zip archive or an office document"},
+                 {"\x7F"
+                  "ELF",
+                  "a program"},
+                 {"\x89PNG", "a picture"},
+                 {"\xFF\xD8\xFF", "a picture"},
+                 {"GIF8", "a picture"},
+                 {"\x1F\x8B", "compressed"},
+                 {"GGUF", "a model; -m opens one"}};
+    size_t n = raw->len < 65536 ? raw->len : 65536, broken;
+    struct buf waste = {0};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin))) return error_set(e, ERR_RUNTIME, "%s: no text but %s", path, kinds[i].what);
+    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0; /* said better below */
+    if (n && memchr(raw->data, 0, n)) return error_set(e, ERR_RUNTIME, "%s: no text: there are NUL bytes in it", path);
+    broken = n ? out_utf8(&waste, raw->data, n) : 0;
+    buf_free(&waste);
+    if (broken > 8 && broken > n / 20)
+        return error_set(e, ERR_RUNTIME, "%s: no UTF-8 text: %zu of its first %zu bytes are broken; for Latin-1: iconv -f LATIN1 -t UTF-8", path, broken, n);
+    return 0;
+}
+
 int input_document(struct app *a, const char *path, struct buf *out, struct error *e) {
     struct buf raw = {0};
     const char *name = strrchr(path, '/');
     name = name && name[1] ? name + 1 : path;
     int rc = input_file(path, &raw, e);
+    if (!rc) rc = check_document(path, &raw, e);
     if (!rc) {
         buf_str(out, "<document name=\"");
         out_utf8(out, name, strlen(name));

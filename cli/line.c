@@ -411,8 +411,7 @@ enum line_result line_feed(struct line *l, const char *data, size_t n, size_t *u
 
 /* --- around it ------------------------------------------------------------------------------------------------------- */
 
-void line_begin(struct line *l, const char *prompt) {
-    l->prompt = prompt;
+void line_empty(struct line *l) {
     empty(&l->text);
     empty(&l->hint);
     l->cursor = 0;
@@ -421,7 +420,16 @@ void line_begin(struct line *l, const char *prompt) {
     l->n_esc = l->n_utf = 0;
     l->at = l->history->n;
     l->shown = false;
+}
+
+void line_open(struct line *l, const char *prompt) {
+    l->prompt = prompt;
     line_draw(l);
+}
+
+void line_begin(struct line *l, const char *prompt) {
+    line_empty(l);
+    line_open(l, prompt);
 }
 
 void line_replace(struct line *l, const char *text, size_t n) {

@@ -48,7 +48,9 @@ struct line {
 
 void line_init(struct line *l, struct history *h);
 void line_free(struct line *l);
-void line_begin(struct line *l, const char *prompt); /* an empty line; draws */
+void line_empty(struct line *l);                     /* forgets the text, and does not draw */
+void line_open(struct line *l, const char *prompt);  /* draws what there is of the text */
+void line_begin(struct line *l, const char *prompt); /* both: an empty line */
 /* Eats bytes until a result other than LINE_MORE; *used says how many. */
 enum line_result line_feed(struct line *l, const char *data, size_t n, size_t *used);
 /* Whether Enter begins another row: within an open block of triple quotes, and behind a backslash, which is taken off. */

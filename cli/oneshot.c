@@ -121,7 +121,10 @@ static void drive(struct app *a, struct turn *t) {
     struct event ev;
     progress_begin("reading the prompt");
     while (t->running) {
-        if (!engine_poll(a->engine, &ev, -1)) continue;
+        if (!engine_poll(a->engine, &ev, 250)) {
+            progress_tick();
+            continue;
+        }
         if (ev.kind == EVENT_PROGRESS && ev.total > 0) progress_update(NULL, (double)ev.done / ev.total, ev.left_s);
         if (ev.kind == EVENT_DONE || ev.kind == EVENT_ERROR || (ev.kind == EVENT_TOKEN && progress_shown() && t->fn)) progress_clear();
         turn_event(t, &ev);
@@ -212,12 +215,14 @@ int oneshot_run(struct app *a, struct error *e) {
     if (v[OPT_RAW].on) rc = conv_prompt_raw(a, text.data, text.len, &prompt, e);
     else {
         if (name) rc = store_open(&store, a, name, v[OPT_CONTINUE].text ? STORE_LOAD : STORE_NEW, &conv, e);
+        if (!rc && v[OPT_NO_SAVE].on) store.off = true;
         if (!rc && v[OPT_SAVE].text && v[OPT_CONTINUE].text) rc = store_rename(&store, v[OPT_SAVE].text, e);
         if (!rc && v[OPT_SYSTEM].text && conv_system(&conv, v[OPT_SYSTEM].text)) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc && conv_add(&conv, ROLE_USER, text.data, text.len, NULL, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!rc) rc = conv_prompt(a, &conv, conv_think(&a->opts), &prompt, e);
     }
     if (!rc) rc = app_open_engine(a, e);
+    if (!rc) app_note_builtin(a, v[OPT_FILE].n_items > 0, text.len);
     if (!rc) rc = answer(a, &conv, &prompt, name ? &store : NULL, e);
 out:
     store_close(&store);

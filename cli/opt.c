@@ -265,7 +265,8 @@ static int check(const struct opts *o, struct error *e) {
     static const struct {
         enum opt_id a, b;
     } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE}, {OPT_RAW, OPT_SYSTEM},         {OPT_RAW, OPT_TEMPLATE},
-                 {OPT_RAW, OPT_SAVE},        {OPT_RAW, OPT_CONTINUE},  {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS}};
+                 {OPT_RAW, OPT_SAVE},        {OPT_RAW, OPT_CONTINUE},  {OPT_EXTRACT, OPT_JSON_LINES}, {OPT_LOGITS_OUT, OPT_IDS},
+                 {OPT_RAW, OPT_LAST},        {OPT_LAST, OPT_CONTINUE}, {OPT_NO_SAVE, OPT_SAVE}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
             return error_set(e, ERR_USAGE, "--%s and --%s cannot stand together", opt_table[apart[i].a].name, opt_table[apart[i].b].name);

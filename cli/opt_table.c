@@ -15,10 +15,12 @@
 #define MAX_CTX 16777216
 
 const struct opt_def opt_table[OPT_COUNT] = {
-    [OPT_MODEL] = {"model", 'm', OPT_TEXT, SETTING | OPT_PATH, MODEL, "DIR", .help = "checkpoint directory, or a name in the model path (built-in model)"},
+    [OPT_MODEL] = {"model", 'm', OPT_TEXT, SETTING | OPT_PATH, MODEL, "DIR",
+                   .help = "checkpoint directory or GGUF file, or a name that --models lists (built-in model)"},
     [OPT_MODEL_PATH] = {"model-path", 0, OPT_TEXT, SETTING | OPT_PATH, MODEL, "DIRS", .help = "where bare model names are looked up, colons between"},
     [OPT_CONTEXT] = {"context", 'c', OPT_INT, SETTING, MODEL, "N", .lo = 1, .hi = MAX_CTX, .help = "tokens a session may hold (the model's own limit)"},
     [OPT_TEMPLATE] = {"template", 0, OPT_TEXT, SETTING | OPT_PATH, MODEL, "FILE", .help = "chat template to use instead of the checkpoint's"},
+    [OPT_MODELS] = {"models", 0, OPT_FLAG, OPT_MODE, MODEL, .help = "what lies in the model path and in a Hugging Face cache; also with --json"},
     [OPT_RAW] = {"raw", 0, OPT_FLAG, 0, MODEL, .help = "no chat template: the text goes to the model as it is"},
 
     [OPT_PROMPT] = {"prompt", 'p', OPT_TEXT, 0, PROMPT, "TEXT", .help = "answer TEXT and exit; a document may come on stdin (- reads TEXT there)"},
@@ -30,6 +32,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_JSON_LINES] = {"json-lines", 0, OPT_FLAG, 0, OUTPUT, .help = "one JSON event a line as the answer grows"},
     [OPT_EXTRACT] = {"extract", 0, OPT_FLAG, 0, OUTPUT, .help = "print only the first code block of the answer"},
     [OPT_NO_STREAM] = {"no-stream", 0, OPT_FLAG, SETTING, OUTPUT, .help = "print the answer in one piece when it is finished"},
+    [OPT_PLAIN] = {"plain", 0, OPT_FLAG, SETTING, OUTPUT, .help = "on a terminal too, the answer as it comes: no wrapping at words, no styles"},
     [OPT_STATS] = {"stats", 0, OPT_FLAG, LIVE, OUTPUT, .help = "token counts and speeds on stderr after the answer"},
     [OPT_EXPLAIN] = {"explain", 0, OPT_FLAG, LIVE, OUTPUT, .help = "say on stderr why a mode was chosen"},
     [OPT_QUIET] = {"quiet", 'q', OPT_FLAG, SETTING, OUTPUT, .help = "no thinking, progress or notes on stderr"},
@@ -50,10 +53,14 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_SAVE] = {"save", 0, OPT_TEXT, 0, SESSION, "NAME", .help = "keep the conversation under NAME"},
     [OPT_CONTINUE] = {"continue", 0, OPT_TEXT, 0, SESSION, "NAME", .help = "go on with the saved conversation NAME"},
+    [OPT_LAST] = {"last", 0, OPT_FLAG, 0, SESSION, .help = "go on with the conversation that was saved last"},
+    [OPT_NO_SAVE] = {"no-save", 0, OPT_FLAG, SETTING, SESSION, .help = "keep nothing of this chat on disk, nor the lines entered"},
+    [OPT_LIST_CHATS] = {"list", 0, OPT_FLAG, OPT_MODE, SESSION, .help = "the saved conversations, newest first; also with --json"},
+    [OPT_DELETE] = {"delete", 0, OPT_TEXT, OPT_MODE, SESSION, "NAME", .help = "delete the saved conversation NAME"},
 
     [OPT_THREADS] = {"threads", 't', OPT_INT, SETTING, MACHINE, "N", .lo = 1, .hi = 1024, .help = "CPU threads (by the physical cores)"},
     [OPT_CPU] = {"cpu", 0, OPT_CHOICE, SETTING, MACHINE, "LEVEL", "scalar avx2 avx512 amx", .help = "highest instruction set to use (the best there is)"},
-    [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "0, 0,1, emu:N for N emulated ones, or none"},
+    [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "0, 0,1, emu:N for N emulated ones, or none; no card has run it yet"},
     [OPT_KV] = {"kv", 0, OPT_CHOICE, SETTING, MACHINE, "TYPE", "f32 bf16 fp8", .def = "bf16", .help = "number format of the KV cache"},
     [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu blend slp dslp", .def = "auto", .help = "how prompts are read"},
     [OPT_DECODE] = {"decode", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu hybrid dual", .def = "auto", .help = "how answers are generated"},
@@ -77,10 +84,10 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_BENCH] = {"bench", 0, OPT_MAYBE, OPT_MODE, MEASURE, "kernels", "kernels",
                    .help = "speeds of the model beside this machine's limits; or of every kernel"},
-    [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_MODE, MEASURE, "MACHINE", .help = "what a described machine would give, in virtual time"},
+    [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_MODE, MEASURE, "MACHINE", .help = "what a described machine would give, in virtual time (this build refuses it)"},
 
     [OPT_PRINT_CONFIG] = {"print-config", 0, OPT_FLAG, OPT_MODE, OTHER, .help = "every setting with its value and where it comes from"},
-    [OPT_COMPLETION] = {"completion", 0, OPT_CHOICE, OPT_MODE | OPT_HIDDEN, OTHER, "SHELL", "bash zsh fish", .help = "print the completion script of a shell"},
+    [OPT_COMPLETION] = {"completion", 0, OPT_CHOICE, OPT_MODE, OTHER, "SHELL", "bash zsh fish", .help = "print the completion script of a shell"},
     [OPT_HELP] = {"help", 'h', OPT_FLAG, OPT_MODE, OTHER, .help = "this text"},
     [OPT_VERSION] = {"version", 0, OPT_FLAG, OPT_MODE, OTHER, .help = "the version; with -v also CPU level and build"},
 };

@@ -1,14 +1,58 @@
 #include "cli/printer.h"
 
-#include "cli/out.h"
+#include <string.h>
 
-void printer_init(struct printer *p, struct app *a) { *p = (struct printer){.app = a}; }
+#include "cli/out.h"
+#include "cli/term.h"
+
+void printer_init(struct printer *p, struct app *a) {
+    int rows, cols;
+    term_size(&rows, &cols);
+    *p = (struct printer){.app = a};
+    style_init(&p->text, cols, a->color_out);
+    style_init(&p->thinking, cols, false);
+    p->text.plain = p->thinking.plain = a->opts.v[OPT_PLAIN].on;
+}
+
+void printer_resize(struct printer *p, int cols, bool fresh_row) {
+    style_resize(&p->text, cols);
+    style_resize(&p->thinking, cols);
+    if (fresh_row) p->text.col = p->thinking.col = 0;
+    p->col = fresh_row ? 0 : p->col;
+}
+
+/* n 0: what is held back too. */
+static int show(struct printer *p, int fd, const char *data, size_t n) {
+    struct style *s = fd == 1 ? &p->text : &p->thinking;
+    bool dim = fd == 2 && p->app->color_err;
+    if (!out_terminal(fd)) {
+        if (n && p->before) p->before(p->ctx);
+        if (fd == 1) return out_write(data, n);
+        if (dim && n) out_draw(2, "\033[2m", 4);
+        out_err(data, n);
+        if (dim && n) out_draw(2, "\033[0m", 4);
+        return 0;
+    }
+    struct buf out = {0};
+    if (dim) buf_str(&out, "\033[2m");
+    size_t begun = out.len;
+    if (n) style_add(s, data, n, &out);
+    else style_flush(s, &out);
+    if (dim && out.len > begun) buf_str(&out, "\033[0m");
+    if (out.len > begun && p->before) p->before(p->ctx);
+    int rc = out.failed ? ERR_MEMORY : out.len > begun ? out_draw(fd, out.data, out.len) : 0;
+    p->col = s->col;
+    buf_free(&out);
+    return rc;
+}
 
 static void thinking_end(struct printer *p) {
-    if (p->dim) out_draw(2, "\033[0m", 4);
-    if (p->open) out_err("\n\n", p->app->tty_err ? 2 : 1);
+    show(p, 2, "", 0);
+    if (p->before) p->before(p->ctx);
+    out_err("\n\n", p->app->tty_err ? 2 : 1);
+    p->col = 0;
     p->think_ends = 0;
-    p->dim = p->open = false;
+    p->open = false;
 }
 
 /* Bytes of data before the line ends that close it. */
@@ -21,14 +65,10 @@ static void thinking(struct printer *p, const char *data, size_t n) {
     if (!p->open) /* blank lines before the first word say nothing */
         while (n && *data == '\n') data++, n--;
     if (!n || p->app->quiet) return;
-    if (!p->dim && p->app->color_err) {
-        out_draw(2, "\033[2m", 4);
-        p->dim = true;
-    }
     size_t end = text_end(data, n);
     if (end) {
-        for (; p->think_ends; p->think_ends--) out_err("\n", 1);
-        out_err(data, end);
+        for (; p->think_ends; p->think_ends--) show(p, 2, "\n", 1);
+        show(p, 2, data, end);
     }
     p->think_ends += n - end;
     p->open = true;
@@ -45,9 +85,8 @@ int printer_piece(void *ctx, enum part part, const char *data, size_t n) {
     size_t end = text_end(data, n);
     int rc = 0;
     if (end) {
-        for (; p->line_ends; p->line_ends--) out_write("\n", 1);
-        rc = out_write(data, end);
-        p->any = true;
+        for (; p->line_ends; p->line_ends--) show(p, 1, "\n", 1);
+        rc = show(p, 1, data, end);
     }
     p->line_ends += n - end;
     return rc;
@@ -55,11 +94,22 @@ int printer_piece(void *ctx, enum part part, const char *data, size_t n) {
 
 void printer_end(struct printer *p) {
     if (p->open) thinking_end(p);
+    show(p, 1, "", 0);
     out_write("\n", 1);
     p->line_ends = 0;
+    p->col = 0;
 }
 
-/* Leaves the terminal plain whatever happened. */
 void printer_free(struct printer *p) {
-    if (p->open || p->dim) thinking_end(p);
+    if (p->open) thinking_end(p);
+    style_free(&p->text);
+    style_free(&p->thinking);
+}
+
+void printer_print(struct app *a, const char *text, size_t n) {
+    struct printer p;
+    printer_init(&p, a);
+    printer_piece(&p, PART_TEXT, text, n);
+    printer_end(&p);
+    printer_free(&p);
 }

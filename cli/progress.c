@@ -5,14 +5,15 @@
 #include <string.h>
 
 #include "cli/out.h"
-#include "cli/render.h"
+#include "cli/style.h"
 #include "cli/term.h"
 #include "engine/base/buf.h"
 #include "engine/base/clock.h"
 
 static struct {
     bool terminal, color, quiet, shown, held;
-    double begun, drawn;
+    double begun, drawn, told;
+    double share, left, most; /* as last told; most: of what was drawn */
     char what[64];
     struct buf queue;
 } p;
@@ -50,6 +51,7 @@ void progress_begin(const char *what) {
     snprintf(p.what, sizeof p.what, "%s", what);
     snprintf(text, sizeof text, "%s …", p.what);
     p.begun = clock_now();
+    p.told = p.most = 0;
     if (!p.held) draw(text);
     pthread_mutex_unlock(&lock);
 }
@@ -60,21 +62,46 @@ static void time_text(char *out, size_t cap, double s) {
     else snprintf(out, cap, "%.1f h left", s / 3600);
 }
 
+/* What was last reported, carried on: between two reports (a layer that streams in may take a quarter of a minute) the bar
+ * moves as fast as was expected, slower the nearer it comes to the end, and never back. */
+static void draw_bar(double now) {
+    char text[256], left[32], bar[32] = "";
+    double since = now - p.told, on = p.left > 0 ? since / (since + p.left) : 0, share = p.share + (1 - p.share) * on;
+    if (share < p.most) share = p.most;
+    p.most = share;
+    time_text(left, sizeof left, p.left - since);
+    int full = (int)(share * 20);
+    for (int i = 0; i < 20; i++) memcpy(bar + i, i < full ? "#" : "-", 2);
+    snprintf(text, sizeof text, "%s [%s] %.0f %%  %s", p.what, bar, share * 100, p.left >= 0 ? left : "");
+    draw(text);
+}
+
 void progress_update(const char *what, double share, double left_s) {
     if (!p.terminal || p.quiet || p.held) return;
     pthread_mutex_lock(&lock);
     double now = clock_now();
     if (!p.begun) p.begun = now;
     double since = now - p.begun;
-    if (since >= 1 && (!p.shown || now - p.drawn >= 0.1)) {
-        char text[256], left[32] = "", bar[64] = "";
-        share = share < 0 ? 0 : share > 1 ? 1 : share;
-        if (left_s < 0 && share > 0.01) left_s = since * (1 - share) / share;
-        if (left_s >= 0) time_text(left, sizeof left, left_s);
-        int full = (int)(share * 20);
-        for (int i = 0; i < 20; i++) memcpy(bar + i, i < full ? "#" : "-", 2);
-        snprintf(text, sizeof text, "%s [%s] %.0f %%  %s", what ? what : p.what, bar, share * 100, left);
-        draw(text);
+    if (what && strcmp(what, p.what)) {
+        snprintf(p.what, sizeof p.what, "%s", what);
+        p.most = 0;
+    }
+    p.share = share < 0 ? 0 : share > 1 ? 1 : share;
+    p.left = left_s >= 0 || p.share <= 0.01 ? left_s : since * (1 - p.share) / p.share;
+    p.told = now;
+    if (since >= 1 && (!p.shown || now - p.drawn >= 0.1)) draw_bar(now);
+    pthread_mutex_unlock(&lock);
+}
+
+void progress_tick(void) {
+    if (!p.shown || p.held) return;
+    pthread_mutex_lock(&lock);
+    double now = clock_now();
+    char text[128];
+    if (now - p.begun >= 1 && now - p.drawn >= 0.25) {
+        snprintf(text, sizeof text, "%s … %.0f s", p.what, now - p.begun);
+        if (p.told > p.begun) draw_bar(now);
+        else draw(text); /* nothing is known but the time */
     }
     pthread_mutex_unlock(&lock);
 }
@@ -86,6 +113,21 @@ void progress_clear(void) {
 }
 bool progress_shown(void) { return p.shown; }
 
+/* Lines of our own, broken between words; as they are where there is no memory for that. */
+static void put_lines(const char *text, size_t n) {
+    struct style s;
+    struct buf out = {0};
+    int rows, cols;
+    term_size(&rows, &cols);
+    style_init(&s, cols, false);
+    style_add(&s, text, n, &out);
+    style_flush(&s, &out);
+    if (!p.terminal || out.failed) out_err(text, n);
+    else if (out.len) out_draw(2, out.data, out.len);
+    style_free(&s);
+    buf_free(&out);
+}
+
 void progress_say(const char *text) {
     pthread_mutex_lock(&lock);
     size_t n = strlen(text), had = p.queue.len;
@@ -93,7 +135,7 @@ void progress_say(const char *text) {
     if (p.held && (buf_add(&p.queue, text, n) || buf_char(&p.queue, '\n'))) p.queue.len = had;
     if (!p.held || p.queue.len == had) { /* no memory to keep it: better among the edited line than lost */
         clear_locked();
-        out_err(text, n);
+        put_lines(text, n);
         out_err("\n", 1);
     }
     pthread_mutex_unlock(&lock);
@@ -108,7 +150,7 @@ void progress_hold(bool hold) {
 bool progress_waiting(void) { return p.queue.len != 0; }
 void progress_flush(void) {
     pthread_mutex_lock(&lock);
-    if (p.queue.len) out_err(p.queue.data, p.queue.len);
+    if (p.queue.len) put_lines(p.queue.data, p.queue.len);
     buf_free(&p.queue);
     pthread_mutex_unlock(&lock);
 }

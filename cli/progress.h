@@ -8,6 +8,7 @@ void progress_init(bool terminal, bool color, bool quiet); /* terminal: stderr i
 /* Shows a first sign at once; the bar with the time left follows when a second has passed. */
 void progress_begin(const char *what);
 void progress_update(const char *what, double share, double left_s); /* left_s < 0: unknown, from share */
+void progress_tick(void);                                            /* a quarter of a second has passed, and nothing was heard: the bar goes on */
 void progress_clear(void);
 bool progress_shown(void);
 

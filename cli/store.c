@@ -1,5 +1,6 @@
 #include "cli/store.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -97,9 +98,10 @@ static int load(struct store *s, struct app *a, struct conv *conv, struct error 
     rc = store_parse(data, n, s->name, a, conv, e);
     mem_free(data);
     if (rc != ERR_MODEL) return rc;
-    app_note(a, "%s; the file is kept as %s.damaged and the conversation begins empty", e->text, s->name);
-    if (!path_of(s->name, ".damaged", false, aside, e) && rename(path, aside)) app_note(a, "%s: %s", aside, strerror(errno));
-    return 0;
+    e->code = ERR_RUNTIME; /* it is no model that is bad */
+    if (!path_of(s->name, ".damaged", false, aside, &(struct error){0}) && !rename(path, aside))
+        snprintf(e->text + strlen(e->text), sizeof e->text - strlen(e->text), "; the file is kept as %s", aside);
+    return e->code;
 }
 
 /* --- locking --------------------------------------------------------------------------------------------------------- */
@@ -130,13 +132,14 @@ static int take_lock(const char *name, int *out, struct error *e) {
     }
 }
 
-static void drop_lock(struct store *s) {
+static void drop(const char *name, int *lock) {
     char path[PATHS_MAX];
-    if (!s->lock) return;
-    if (!path_of(s->name, ".lock", false, path, NULL)) unlink(path);
-    close(s->lock - 1);
-    s->lock = 0;
+    if (!*lock) return;
+    if (!path_of(name, ".lock", false, path, NULL)) unlink(path);
+    close(*lock - 1);
+    *lock = 0;
 }
+static void drop_lock(struct store *s) { drop(s->name, &s->lock); }
 
 void store_close(struct store *s) {
     drop_lock(s);
@@ -190,6 +193,52 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
     return rc;
 }
 
+/* Letters and digits of a title in lower case, a dash for what is between them; "chat" when there are none. */
+static void slug(const char *title, char *out, size_t cap) {
+    size_t n = 0;
+    for (; *title && n + 1 < cap; title++) {
+        if (isalnum((unsigned char)*title)) out[n++] = (char)tolower((unsigned char)*title);
+        else if (n && out[n - 1] != '-') out[n++] = '-';
+    }
+    while (n && out[n - 1] == '-') n--;
+    out[n] = 0;
+    if (!n) snprintf(out, cap, "chat");
+}
+
+int store_open_for(struct store *s, struct app *a, const struct conv *conv, struct error *e) {
+    char base[48], name[64];
+    struct buf title = {0};
+    conv_title(conv, 40, &title);
+    slug(title.data ? title.data : "", base, sizeof base);
+    buf_free(&title);
+    for (int k = 1; k < 10000; k++) {
+        int lock = 0, rc;
+        if (k > 1) snprintf(name, sizeof name, "%s-%d", base, k);
+        else snprintf(name, sizeof name, "%s", base);
+        if (exists(name)) continue;
+        rc = take_lock(name, &lock, e);
+        if (rc == ERR_CONTEXT) continue; /* another hearth has just begun one of that name */
+        if (rc || exists(name)) drop(name, &lock);
+        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* which says that nothing is saved */
+        if (!lock) continue;
+        *s = (struct store){.lock = lock};
+        snprintf(s->name, sizeof s->name, "%s", name);
+        return 0;
+    }
+    return error_set(e, ERR_RUNTIME, "there are too many conversations called '%s'; /save NAME gives it another name", base);
+}
+
+int store_delete(const char *name, struct error *e) {
+    char path[PATHS_MAX];
+    int lock = 0, rc = store_check_name(name, e);
+    if (!rc) rc = path_of(name, ".json", false, path, e);
+    if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows what there is", name);
+    if (!rc) rc = take_lock(name, &lock, e);
+    if (!rc && unlink(path)) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    drop(name, &lock);
+    return rc == ERR_CONTEXT ? (e->code = ERR_RUNTIME) : rc;
+}
+
 int store_rename(struct store *s, const char *name, struct error *e) {
     int lock = 0, rc = store_check_name(name, e);
     if (rc || s->off) return rc;
@@ -227,35 +276,5 @@ int store_save(struct store *s, struct app *a, const struct conv *conv, struct e
     if (!rc) rc = file_write(path, all.data, all.len, e);
     buf_free(&body);
     buf_free(&all);
-    return rc;
-}
-
-/* --- listing --------------------------------------------------------------------------------------------------------- */
-
-struct names {
-    char **v;
-    size_t n, cap;
-};
-static int add_name(void *ctx, const char *file) {
-    struct names *l = ctx;
-    size_t n = strlen(file);
-    if (n < 6 || strcmp(file + n - 5, ".json") || mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return 0;
-    char *name = mem_strndup(file, n - 5);
-    if (name) l->v[l->n++] = name;
-    return 0;
-}
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
-int store_list(struct buf *out, struct error *e) {
-    char dir[PATHS_MAX];
-    struct names l = {0};
-    if (paths_get(PATHS_DATA, "sessions", dir, sizeof dir) || !file_is_dir(dir)) return 0;
-    int rc = file_list(dir, add_name, &l, e);
-    if (l.n) qsort(l.v, l.n, sizeof *l.v, by_name);
-    for (size_t i = 0; i < l.n; i++) {
-        buf_fmt(out, "%s\n", l.v[i]);
-        mem_free(l.v[i]);
-    }
-    mem_free(l.v);
     return rc;
 }

@@ -13,7 +13,7 @@ enum store_mode { STORE_NEW, STORE_LOAD, STORE_REPLACE };
 
 int store_check_name(const char *name, struct error *e); /* ERR_USAGE */
 /* STORE_NEW refuses a name that exists, STORE_LOAD one that does not; STORE_REPLACE takes both and reads nothing. Loading
- * appends to conv; a damaged file is put aside with a note and the conversation begins empty. A place that cannot be
+ * appends to conv; a damaged file is put aside and is an error. A place that cannot be
  * written: a note (once) and store->off. ERR_RUNTIME when another hearth has it open. */
 int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conv *conv, struct error *e);
 int store_save(struct store *s, struct app *a, const struct conv *conv, struct error *e); /* 0 when off */
@@ -21,8 +21,23 @@ int store_rename(struct store *s, const char *name, struct error *e);           
 void store_close(struct store *s);
 /* Takes away what a killed hearth left of a save that it never finished. Once, before anything is opened. */
 void store_sweep(void);
-/* Names on disk, sorted, newline-separated. */
-int store_list(struct buf *out, struct error *e);
+/* Opens a name for a conversation that has none: the first words of its first question, and a number where that is taken. */
+int store_open_for(struct store *s, struct app *a, const struct conv *conv, struct error *e);
+/* Takes a conversation off the disk. ERR_RUNTIME when there is none, or another hearth has it open. */
+int store_delete(const char *name, struct error *e);
+
+/* store_list.c: what is on disk, newest first. */
+struct store_entry {
+    char name[128], title[256]; /* the title within 60 columns */
+    int64_t saved;              /* seconds since 1970 */
+    size_t bytes, turns;
+    bool damaged;
+};
+int store_entries(struct store_entry **out, size_t *n, struct error *e); /* freed with mem_free */
+void store_entry_text(const struct store_entry *t, struct buf *out);     /* a row of a list, without a line end */
+/* The name of the newest that is not damaged. ERR_RUNTIME when there is none. */
+int store_last(char *name, size_t cap, struct error *e);
+int store_print_list(struct app *a, struct error *e); /* --list */
 
 /* Reads the bytes of a session file; what names it in errors. For store_open and the fuzz target. */
 int store_parse(const char *data, size_t n, const char *what, struct app *a, struct conv *conv, struct error *e);

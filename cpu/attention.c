@@ -61,10 +61,11 @@ static struct scratch carve(const struct job *j, int thread) {
 }
 
 static int64_t q_pos(const struct op_attention *o, int i) { return o->q_pos ? o->q_pos[i] : (int64_t)o->q_pos0 + i; }
-/* The keys that token i sees are [*lo, *hi), as indices of rows. */
+/* The keys that token i sees are [*lo, *hi), as indices of rows, or of places in its list of chosen ones. */
 static void visible(const struct op_attention *o, int i, int *lo, int *hi) {
-    int64_t p = q_pos(o, i), end = p - o->k_pos0 + 1, begin = o->window > 0 ? end - o->window : 0;
-    *hi = end < 0 ? 0 : end < o->n_keys ? (int)end : o->n_keys;
+    int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
+    *hi = op_seen(p, o->k_pos0, o->n_keys);
+    if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* places of the list, not rows */
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
 }
 
@@ -77,10 +78,16 @@ static struct ahead ahead_of(const struct job *j, const struct kv_plane *p, int 
     return (struct ahead){next + one * (size_t)head, width, n, (int)dtype_bytes(p->dtype, (size_t)dim)};
 }
 
-/* Rows [j0, j0 + n) of one head as float32: in place where they are, else widened into buf. Scales are not applied. */
-static const float *tile_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, float *buf, int *ld) {
+/* Rows [j0, j0 + n) of one head as float32: in place where they are, else widened into buf. Scales are not applied.
+ * pick: the rows to take instead of these, or NULL. */
+static const float *tile_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, float *buf, int *ld) {
     size_t width = (size_t)p->heads * (size_t)p->dim, at = (size_t)j0 * width + (size_t)head * (size_t)p->dim, size = dtype_bytes(p->dtype, 1);
-    *ld = p->dtype == DT_F32 ? (int)width : dim;
+    *ld = p->dtype == DT_F32 && !pick ? (int)width : dim;
+    if (pick) {
+        for (int i = 0; i < n; i++)
+            j->x->k.widen[p->dtype](buf + i * dim, (const uint8_t *)p->data + ((size_t)pick[i] * width + (size_t)head * (size_t)p->dim) * size, dim);
+        return buf;
+    }
     if (p->dtype == DT_F32) return (const float *)p->data + at;
     struct ahead a = ahead_of(j, p, head, j0, n, dim);
     for (int i = 0; i < n; i++, a.next += a.stride) {
@@ -91,10 +98,14 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
 }
 /* The same for products of BF16 pairs. Of several heads in a row one has lines that fall into few sets of the caches, so its
  * tile is copied together. */
-static const uint16_t *tile16(const struct kv_plane *p, int head, int j0, int n, int dim, uint16_t *buf, int *ld) {
+static const uint16_t *tile16(const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
     const size_t width = (size_t)p->heads * (size_t)p->dim;
-    const uint16_t *row = (const uint16_t *)p->data + (size_t)j0 * width + (size_t)head * (size_t)p->dim;
-    *ld = p->heads > 1 ? dim : (int)width;
+    const uint16_t *first = (const uint16_t *)p->data + (size_t)head * (size_t)p->dim, *row = first + (size_t)j0 * width;
+    *ld = p->heads > 1 || pick ? dim : (int)width;
+    if (pick) {
+        for (int i = 0; i < n; i++) memcpy(buf + i * dim, first + (size_t)pick[i] * width, (size_t)dim * 2);
+        return buf;
+    }
     if (p->heads == 1) return row;
     for (int i = 0; i < n; i++, row += width) memcpy(buf + i * dim, row, (size_t)dim * 2);
     return buf;
@@ -113,10 +124,10 @@ static void mask(const struct rows *r, int r0, int r1, float *s, int j0, int n) 
             if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[(i - r0) * TILE + c] = -INFINITY;
     }
 }
-static void times_scale(const struct kv_plane *p, int head, int rows, float *s, int j0, int n) {
+static void times_scale(const struct kv_plane *p, int head, int rows, const int32_t *pick, float *s, int j0, int n) {
     if (p->dtype != DT_E4M3) return;
     for (int i = 0; i < rows; i++)
-        for (int c = 0; c < n; c++) s[i * TILE + c] *= p->scale[(size_t)(j0 + c) * (size_t)p->heads + (size_t)head];
+        for (int c = 0; c < n; c++) s[i * TILE + c] *= p->scale[(size_t)(pick ? pick[c] : j0 + c) * (size_t)p->heads + (size_t)head];
 }
 
 /* One tile of keys of a KV head for rows [r0, r1). Rows that see none of it keep what they have. */
@@ -126,18 +137,20 @@ static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const 
     int ldk, ldv;
     const float *kt = NULL, *vt = NULL;
     const uint16_t *k16 = NULL, *v16 = NULL;
-    if (j->bf16) v16 = k16 = tile16(&o->k, kv_head, j0, n, o->k.dim, w->k16, &ldk);
-    else vt = kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, w->k, &ldk);
+    const int32_t *pick = o->chosen ? o->chosen + (size_t)r->token[r0] * (size_t)o->n_chosen + j0 : NULL;
+    if (j->bf16) v16 = k16 = tile16(&o->k, kv_head, j0, n, o->k.dim, pick, w->k16, &ldk);
+    else vt = kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, pick, w->k, &ldk);
     if (j->same) ldv = ldk;
-    else if (j->bf16) v16 = tile16(&o->v, kv_head, j0, n, o->v_dim, w->v16, &ldv);
-    else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, w->v, &ldv);
-    struct ahead ak = ahead_of(j, &o->k, kv_head, j0, n, o->k.dim), av = {0};
-    if (!j->same) av = ahead_of(j, &o->v, kv_head, j0, n, o->v_dim);
+    else if (j->bf16) v16 = tile16(&o->v, kv_head, j0, n, o->v_dim, pick, w->v16, &ldv);
+    else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, pick, w->v, &ldv);
+    struct ahead ak = {0}, av = {0};
+    if (!pick) ak = ahead_of(j, &o->k, kv_head, j0, n, o->k.dim);
+    if (!pick && !j->same) av = ahead_of(j, &o->v, kv_head, j0, n, o->v_dim);
     float corr[WIDE], *out = w->out + (size_t)r0 * (size_t)o->v_dim;
     const int rows = r1 - r0;
     if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)r0 * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
-    times_scale(&o->k, kv_head, rows, w->s, j0, n);
+    times_scale(&o->k, kv_head, rows, pick, w->s, j0, n);
     mask(r, r0, r1, w->s, j0, n);
     for (int i = r0; i < r1; i++) {
         float *s = w->s + (i - r0) * TILE;
@@ -147,7 +160,7 @@ static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const 
             memset(s, 0, (size_t)n * 4);
         }
     }
-    times_scale(&o->v, kv_head, rows, w->s, j0, n);
+    times_scale(&o->v, kv_head, rows, pick, w->s, j0, n);
     if (j->bf16) k->pv16(out, o->v_dim, corr, w->s, TILE, rows, v16, ldv, n, o->v_dim, j->split, &av);
     else k->pv(out, o->v_dim, corr, w->s, TILE, rows, vt, ldv, n, o->v_dim);
 }
@@ -231,19 +244,23 @@ static int chunk_of(int n_keys) {
     return chunk;
 }
 
+/* That a token attends to, at most. */
+static int most_keys(const struct op_attention *o) { return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys; }
+
 /* Tokens whose chunks are `chunk` long. */
 static int run(struct exec *base, const struct op_attention *o, int chunk, bool few) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
-    j.wide = o->n <= WIDE_TOKENS && o->n * o->n_heads <= WIDE;
+    j.wide = o->n <= (o->chosen ? 1 : WIDE_TOKENS) && o->n * o->n_heads <= WIDE;
     j.heads_per = j.group < BLOCK || j.wide ? j.group : BLOCK;
-    j.tokens_per = j.wide ? o->n : BLOCK / j.heads_per;
+    j.tokens_per = j.wide ? o->n : o->chosen ? 1 : BLOCK / j.heads_per; /* tokens that chose for themselves share no tile */
     j.rows = j.wide ? o->n * o->n_heads : BLOCK;
     j.head_blocks = (j.group + j.heads_per - 1) / j.heads_per;
     j.token_blocks = (o->n + j.tokens_per - 1) / j.tokens_per;
     int blocks = j.token_blocks * (j.wide ? 1 : j.head_blocks * o->k.heads);
     j.chunk = chunk;
-    j.n_chunks = (blocks >= ENOUGH && !few) || o->n_keys <= j.chunk ? 1 : (o->n_keys + j.chunk - 1) / j.chunk;
+    const int keys = most_keys(o);
+    j.n_chunks = (blocks >= ENOUGH && !few) || keys <= j.chunk ? 1 : (keys + j.chunk - 1) / j.chunk;
     j.bf16 = j.x->k.qk16 && o->k.dtype == DT_BF16 && o->v.dtype == DT_BF16;
     j.split = few;
     j.scratch_part = scratch_bytes(&j);
@@ -260,7 +277,7 @@ static int run(struct exec *base, const struct op_attention *o, int chunk, bool 
 
 int attention_run(struct exec *base, const struct op_attention *o) {
     int rc = 0, lo, hi;
-    if (o->n > OP_FEW) return run(base, o, chunk_of(o->n_keys), false);
+    if (o->n > OP_FEW) return run(base, o, chunk_of(most_keys(o)), false);
     for (int i = 0, n; !rc && i < o->n; i += n) { /* tokens side by side whose chunks are of one length: mostly all */
         struct op_attention part = *o;
         visible(o, i, &lo, &hi);
@@ -275,6 +292,7 @@ int attention_run(struct exec *base, const struct op_attention *o) {
         part.n = n, part.q_pos0 += i;
         part.out += (ptrdiff_t)i * o->ldo, part.q += (ptrdiff_t)i * o->ldq;
         if (o->q_pos) part.q_pos += i;
+        if (o->chosen) part.chosen += (ptrdiff_t)i * o->n_chosen;
         if (o->lse) part.lse += (ptrdiff_t)i * o->n_heads;
         rc = run(base, &part, chunk, true);
     }

@@ -127,13 +127,26 @@ static SCALE_FN(scale_row) {
         else vstore(out + i, vmul(vmul(vload(x + i), vs), vadd(vload(w + i), va)));
     }
 }
-INLINE V silu_v(V g, V u) { return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u); }
-static SILU_FN(silu) {
+struct glu_v { /* a struct glu in vectors */
+    V limit, low, alpha, shift;
+};
+INLINE V glu_of(V g, V u, const struct glu_v *a, const bool plain) {
+    if (plain) return vmul(vdiv(g, vadd(vset1(1), vexp(vsub(vzero(), g)))), u);
+    g = vmin(a->limit, g), u = vmax(a->low, vmin(a->limit, u));
+    return vmul(vdiv(g, vadd(vset1(1), vexp(vmul(a->alpha, g)))), vadd(u, a->shift));
+}
+INLINE void glu_all(float *h, const float *g, const float *u, int n, const struct glu_v *a, const bool plain) {
     for (int i = 0; i < n; i += LANES) {
         const int m = n - i;
-        if (m < LANES) vstorem(h + i, silu_v(vloadm(g + i, m), vloadm(u + i, m)), m);
-        else vstore(h + i, silu_v(vload(g + i), vload(u + i)));
+        if (m < LANES) vstorem(h + i, glu_of(vloadm(g + i, m), vloadm(u + i, m), a, plain), m);
+        else vstore(h + i, glu_of(vload(g + i), vload(u + i), a, plain));
     }
+}
+static GLU_FN(glu) {
+    const float limit = a->limit > 0 ? a->limit : INFINITY;
+    const struct glu_v v = {vset1(limit), vset1(-limit), vset1(a->alpha > 0 ? -a->alpha : -1), vset1(a->shift)};
+    if (a->limit > 0 || a->alpha > 0 || a->shift != 0) glu_all(h, g, u, n, &v, false);
+    else glu_all(h, g, u, n, &v, true);
 }
 static AXPY_FN(axpy) {
     V va = vset1(a);
@@ -175,7 +188,7 @@ static void fill_attn(struct kernels *k) {
     k->pv = pv;
     k->sumsq = sumsq;
     k->scale = scale_row;
-    k->silu = silu;
+    k->glu = glu;
     k->axpy = axpy;
     k->rope = rope;
 }

@@ -83,13 +83,16 @@ int elem_norm(struct exec *base, const struct op_norm *o) { return run(base, o, 
 static void rope_table_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_rope_table *o = j->op;
-    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++) {
+        const bool far = o->longest && (o->length ? o->length[i] : o->total) > o->longest;
+        const float *inv_freq = o->inv_freq + (far ? o->half : 0), mscale = far ? o->long_mscale : o->mscale;
         for (int c = 0; c < o->half; c++) {
             /* The angle is rounded to float32, as in the models' own code; its cosine is not approximated further. */
-            double angle = (double)((float)o->pos[i] * o->inv_freq[c]);
-            o->cos[(size_t)i * (size_t)o->half + (size_t)c] = (float)cos(angle) * o->mscale;
-            o->sin[(size_t)i * (size_t)o->half + (size_t)c] = (float)sin(angle) * o->mscale;
+            double angle = (double)((float)o->pos[i] * inv_freq[c]);
+            o->cos[(size_t)i * (size_t)o->half + (size_t)c] = (float)cos(angle) * mscale;
+            o->sin[(size_t)i * (size_t)o->half + (size_t)c] = (float)sin(angle) * mscale;
         }
+    }
 }
 int elem_rope_table(struct exec *base, const struct op_rope_table *o) { return run(base, o, o->n, o->half * 16, rope_table_task); }
 
@@ -105,7 +108,7 @@ static void rope_task(void *arg, int task, int thread) {
 }
 int elem_rope(struct exec *base, const struct op_rope *o) { return run(base, o, o->n, o->heads * o->half * 2, rope_task); }
 
-/* --- y += x, sigmoid, copy --- */
+/* --- y += x, sigmoid, clip, copy --- */
 
 static void add_task(void *arg, int task, int thread) {
     const struct job *j = arg;
@@ -122,6 +125,15 @@ static void sigmoid_task(void *arg, int task, int thread) {
     for (int i = 0, m = (end_of(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++) x[i] = 1 / (1 + expf(-x[i]));
 }
 int elem_sigmoid(struct exec *base, const struct op_sigmoid *o) { return run(base, o, o->n, o->m, sigmoid_task); }
+
+static void clip_task(void *arg, int task, int thread) {
+    const struct job *j = arg;
+    const struct op_clip *o = j->op;
+    float *x = o->x + (size_t)(task * j->per) * (size_t)o->m;
+    for (int i = 0, m = (end_of(task, j->per, j->rows) - task * j->per) * o->m; i < m; i++)
+        x[i] = x[i] > o->limit ? o->limit : x[i] < -o->limit ? -o->limit : x[i];
+}
+int elem_clip(struct exec *base, const struct op_clip *o) { return run(base, o, o->n, o->m, clip_task); }
 
 static void copy_task(void *arg, int task, int thread) {
     const struct job *j = arg;
@@ -150,6 +162,19 @@ static void merge_task(void *arg, int task, int thread) {
         for (int h = 0; h < o->heads; h++) merge_row(o, i, h);
 }
 int elem_merge(struct exec *base, const struct op_merge *o) { return run(base, o, o->n, o->heads * o->dim, merge_task); }
+
+static void gate_task(void *arg, int task, int thread) {
+    const struct job *j = arg;
+    const struct op_gate *o = j->op;
+    for (int i = task * j->per, end = end_of(task, j->per, j->rows); i < end; i++)
+        for (int h = 0; h < o->heads; h++) {
+            float *y = o->y + (ptrdiff_t)i * o->ldy + (ptrdiff_t)h * o->head_ldy;
+            const float *g = o->g + (ptrdiff_t)i * o->ldg + (ptrdiff_t)h * o->head_ldg;
+            if (o->silu) j->x->k.glu(y, g, y, o->dim, &(struct glu){0});
+            else j->x->k.gate(y, g, o->dim);
+        }
+}
+int elem_gate(struct exec *base, const struct op_gate *o) { return run(base, o, o->n, o->heads * o->dim, gate_task); }
 
 /* --- KV cache --- */
 

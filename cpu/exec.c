@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "cpu/quant.h"
+#include "cpu/choose.h"
 #include "engine/base/mem.h"
 
 enum { STAGES = 2 };
@@ -17,8 +17,8 @@ struct exec_cursor {
 static const struct ops tables[CPU_LEVELS] = {
 #define TABLE(level) \
     { \
-        level, elem_embed, elem_norm, linear_run, elem_rope_table, elem_rope, kv_store, kv_load, attention_run, route_run, experts_run, elem_add, \
-            elem_sigmoid, elem_copy, elem_merge \
+        level, elem_embed, elem_norm, linear_run, elem_rope_table, elem_rope, kv_store, kv_load, attention_run, select_run, route_run, experts_run, elem_add, \
+            elem_sigmoid, elem_clip, elem_copy, elem_merge, elem_gate, conv_run, delta_run \
     }
     [CPU_SCALAR] = TABLE("scalar"),
     [CPU_AVX2] = TABLE("avx2"),
@@ -32,13 +32,13 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
     kernels_scalar(k);
     unsigned f = cpu_flags();
     if (level >= CPU_AVX2) {
-        kernels_avx2(k), quant_avx2(k);
-        if (f & CPU_F_SUBNORMAL) kernels_avx2sub(k);
+        kernels_avx2(k), delta_avx2(k);
+        if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx2sub_e4m3);
     }
     if (level >= CPU_AVX512) {
-        kernels_avx512(k), quant_avx512(k);
-        if (f & CPU_F_SUBNORMAL) kernels_avx512sub(k);
-        else if (f & CPU_F_VBMI) kernels_avx512vbmi(k);
+        kernels_avx512(k), delta_avx512(k);
+        if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx512sub_e4m3);
+        else if (f & CPU_F_VBMI) kernels_format(k, choose_e4m3());
         if (f & CPU_F_BF16_FAST) kernels_avx512bf16(k);
     }
 }

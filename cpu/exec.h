@@ -39,6 +39,7 @@ bool exec_stopped(struct cpu_exec *x); /* cancel was seen; cheap enough for ever
 int linear_run(struct exec *, const struct op_linear *);
 int experts_run(struct exec *, const struct op_experts *);
 int attention_run(struct exec *, const struct op_attention *);
+int select_run(struct exec *, const struct op_select *);
 int route_run(struct exec *, const struct op_route *);
 int kv_store(struct exec *, const struct op_kv_store *);
 int kv_load(struct exec *, const struct op_kv_load *);
@@ -48,5 +49,9 @@ int elem_rope_table(struct exec *, const struct op_rope_table *);
 int elem_rope(struct exec *, const struct op_rope *);
 int elem_add(struct exec *, const struct op_add *);
 int elem_sigmoid(struct exec *, const struct op_sigmoid *);
+int elem_clip(struct exec *, const struct op_clip *);
 int elem_copy(struct exec *, const struct op_copy *);
 int elem_merge(struct exec *, const struct op_merge *);
+int elem_gate(struct exec *, const struct op_gate *);
+int conv_run(struct exec *, const struct op_conv *);
+int delta_run(struct exec *, const struct op_delta *);

@@ -1,8 +1,8 @@
-/* The feed-forward of a layer: y += sum of weight * down(silu(gate x) * up x) over the experts of each token.
+/* The feed-forward of a layer: y += sum of weight * down(glu(gate x, up x)) over the experts of each token.
  *
  * Tokens are grouped by expert, in rising order of expert, the shared one last; a group has at most GROUP_MAX tokens. All
  * groups of a wave run in one pool_run with two stages:
- *   1. tasks (group, rows of gate and up): SiLU * mul is fused, the result goes to h. A group's counter falls with each.
+ *   1. tasks (group, rows of gate and up): what joins them is fused, the result goes to h. A group's counter falls with each.
  *   2. tasks (rows of y): walk all groups in order, wait for a group's counter where it has not reached 0 yet, multiply
  *      those rows of down with the group's h, and add to y with the router's weight.
  * So there is no barrier between the stages but one for each expert, and by the time that a thread runs out of stage 1
@@ -23,7 +23,7 @@
 #include "cpu/numa.h"
 #include "engine/base/mem.h"
 
-enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64 };
+enum { GROUP_MAX = 512, WAVE = 8192, TASK_BYTES = 512 << 10, TASK_ROWS = 256, MANY_ROWS = 64, PANEL = 32 };
 
 struct group {
     const struct expert *expert;
@@ -51,13 +51,22 @@ struct wave {
     struct counter *behind; /* [parts] nodes that have not summed these rows yet */
     int32_t *turn;          /* [n] groups in the order that stage 1 begins them, by `first`; NULL: as they are */
     bool any_many;
-    uint8_t *space, *scratch; /* scratch: one part a thread */
-    size_t scratch_part, tile_bytes;
+    uint8_t *space, *scratch;                     /* scratch: one part a thread */
+    size_t scratch_part, tile_bytes, inner_bytes; /* a task's outputs, a product's own, a turned matrix */
 };
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
 /* --- Stage 1 --- */
+
+static void add_bias(float *y, const float *bias, int from, int n) {
+    for (int i = 0; i < n && bias; i++) y[i] += bias[from + i];
+}
+static void join(const struct wave *w, const struct expert *e, float *h, float *gate, float *up, int r0, int n) {
+    add_bias(gate, e->gate_bias, r0, n);
+    add_bias(up, e->up_bias, r0, n);
+    w->x->k.glu(h, gate, up, n, &e->glu);
+}
 
 static void gate_up_few(const struct wave *w, const struct group *g, int r0, int r1) {
     float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
@@ -70,7 +79,7 @@ static void gate_up_few(const struct wave *w, const struct group *g, int r0, int
         for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
         w->x->k.gemv[mg.dtype](gates, xs, n, &mg);
         w->x->k.gemv[mu.dtype](ups, xs, n, &mu);
-        for (int i = 0; i < n; i++) w->x->k.silu(h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r1 - r0);
+        for (int i = 0; i < n; i++) join(w, g->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
     }
 }
 
@@ -80,7 +89,7 @@ static void gate_up_many(const struct wave *w, const struct group *g, int r0, in
     g->gemm->rows(&g->expert->gate, r0, r1, w->space + g->packed_x, g->n, gate - r0, g->per, false, inner);
     g->gemm->rows(&g->expert->up, r0, r1, w->space + g->packed_x, g->n, up - r0, g->per, false, inner);
     for (int i = 0; i < g->n; i++)
-        w->x->k.silu(h + (size_t)i * (size_t)g->inter + (size_t)r0, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r1 - r0);
+        join(w, g->expert, h + (size_t)i * (size_t)g->inter + (size_t)r0, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
 }
 
 static void stage1(const struct wave *w, int task, uint8_t *scratch) {
@@ -128,14 +137,34 @@ static void reduce(const struct wave *w, int part, int r0, int rows) {
 }
 
 static void down_few(const struct wave *w, const struct group *g, int r0, int r1, float *tile) {
-    struct mat down = mat_rows(g->expert->down, r0, r1);
+    const bool turned = g->expert->turned;
+    struct mat down = turned ? g->expert->down : mat_rows(g->expert->down, r0, r1);
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         float *ys[KERNEL_TOKENS];
         const float *hs[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + (size_t)t * (size_t)g->inter;
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) ys[i] = tile + (t + i) * (r1 - r0), hs[i] = h + (size_t)i * (size_t)g->inter;
-        w->x->k.gemv[down.dtype](ys, hs, n, &down);
+        if (turned) w->x->k.gevm[down.dtype](ys, hs, n, &down, r0, r1);
+        else w->x->k.gemv[down.dtype](ys, hs, n, &down);
     }
+}
+
+/* Columns [c0, c1) of a matrix as rows of one in buf. */
+static struct mat turn(const struct mat *m, int c0, int c1, uint8_t *buf) {
+    const size_t size = dtype_bytes(m->dtype, 1), stride = size * (size_t)m->rows;
+    for (int r = 0; r < m->rows; r++) {
+        const uint8_t *from = (const uint8_t *)m->data + (size_t)r * m->stride + size * (size_t)c0;
+        for (int c = 0; c < c1 - c0; c++) memcpy(buf + (size_t)c * stride + size * (size_t)r, from + size * (size_t)c, size);
+    }
+    return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
+}
+static void down_many(const struct wave *w, const struct group *g, int r0, int r1, float *tile, uint8_t *scratch) {
+    const struct mat *down = &g->expert->down;
+    const void *packed = w->space + g->packed_h;
+    if (g->expert->turned) {
+        struct mat rows = turn(down, r0, r1, scratch + w->inner_bytes);
+        g->gemm->rows(&rows, 0, r1 - r0, packed, g->n, tile, r1 - r0, false, scratch);
+    } else g->gemm->rows(down, r0, r1, packed, g->n, tile - r0, r1 - r0, false, scratch);
 }
 
 static void stage2(const struct wave *w, int task, uint8_t *scratch) {
@@ -151,10 +180,12 @@ static void stage2(const struct wave *w, int task, uint8_t *scratch) {
         const struct group *g = &w->groups[i];
         if (!g->inter) continue; /* its expert has nothing on this node */
         if (!wait_for(w, i)) return;
-        if (g->gemm) g->gemm->rows(&g->expert->down, r0, r1, w->space + g->packed_h, g->n, tile - r0, rows, false, scratch + w->tile_bytes);
+        if (g->gemm) down_many(w, g, r0, r1, tile, scratch + w->tile_bytes);
         else down_few(w, g, r0, r1, tile);
-        for (int t = 0; t < g->n; t++)
+        for (int t = 0; t < g->n; t++) {
+            add_bias(tile + (size_t)t * (size_t)rows, g->expert->down_bias, r0, rows);
             w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden + (size_t)r0, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
+        }
     }
     if (w->partial) reduce(w, part, r0, rows);
 }
@@ -210,6 +241,7 @@ static const struct gemm *product_for(const struct cpu_exec *x, const struct gro
     const struct expert *e = g->expert;
     const struct gemm *few = gemm_few_for(x->level, g->n, batch);
     if (!g->inter) return NULL;
+    if (e->turned) few = NULL; /* to turn a matrix round takes some tokens to pay for */
     if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
     return batch > OP_FEW && g->n > KERNEL_TOKENS ? gemm_for(x->level) : NULL;
 }
@@ -218,7 +250,7 @@ static int wave_run(struct wave *w) {
     struct cpu_exec *x = w->x;
     const struct op_experts *o = w->o;
     int n_threads = pool_threads(x->pool), most = 0;
-    size_t size = 0, inner = 0;
+    size_t size = 0, inner = 0, turned = 0;
     bool any_late = false;
     int tile = 16;
     w->any_many = false;
@@ -239,18 +271,22 @@ static int wave_run(struct wave *w) {
             size_t a = g->gemm->scratch_bytes(g->n, o->hidden), b = g->gemm->scratch_bytes(g->n, g->inter);
             inner = a > inner ? a : inner, inner = b > inner ? b : inner;
             most = g->n * g->per * 2 > most ? g->n * g->per * 2 : most;
+            a = g->expert->turned ? dtype_bytes(g->expert->down.dtype, (size_t)g->inter) : 0;
+            turned = a > turned ? a : turned;
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
         g->tasks = (g->inter + g->per - 1) / g->per;
     }
     int sharing = n_threads / w->nodes > 1 ? n_threads / w->nodes : 1; /* threads that share the rows of y */
+    if (tile > PANEL && o->hidden < tile * sharing) tile = PANEL;      /* else there would be fewer tasks than threads; what shares a decoding is the smaller */
     w->rows = round_up(o->hidden / (sharing * 4), tile);
     int cap = round_up(256, tile), floor = 16;
     w->rows = w->rows < floor ? floor : w->rows > cap ? cap : w->rows;
     w->parts = (o->hidden + w->rows - 1) / w->rows;
     for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->rows > most ? w->groups[i].n * w->rows : most;
     w->tile_bytes = align64((size_t)most * 4);
-    w->scratch_part = w->tile_bytes + align64(inner);
+    w->inner_bytes = align64(inner);
+    w->scratch_part = w->tile_bytes + w->inner_bytes + align64(turned * (size_t)w->rows);
     size_t counters = (size_t)w->n * sizeof *w->counters, turn = any_late ? align64((size_t)w->n * sizeof *w->turn) : 0;
     size_t behind = w->nodes > 1 ? (size_t)w->parts * sizeof *w->behind : 0;
     size_t partial = w->nodes > 1 ? align64((size_t)w->nodes * (size_t)o->n * (size_t)o->hidden * sizeof *w->partial) : 0;
@@ -273,7 +309,8 @@ static int wave_run(struct wave *w) {
 /* --- Grouping --- */
 
 static bool usable(const struct cpu_exec *x, const struct expert *e) {
-    return e->gate.data && e->up.data && e->down.data && x->k.gemv[e->gate.dtype] && x->k.gemv[e->up.dtype] && x->k.gemv[e->down.dtype];
+    return e->gate.data && e->up.data && e->down.data && x->k.gemv[e->gate.dtype] && x->k.gemv[e->up.dtype] &&
+           (e->turned ? x->k.gevm[e->down.dtype] && !e->down.scale : x->k.gemv[e->down.dtype] != NULL);
 }
 
 struct plan {        /* tokens and weights sorted by expert, the shared one as number n_experts */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cpu/gemm_inner.h"
+#include "engine/base/scale.h"
 
 enum { PANEL = 2 * LANES, PANEL_LEN = PANEL * GEMM_K_F32, PANELS = 4, CHUNK = GEMM_CHUNK };
 
@@ -20,15 +21,12 @@ static bool panel_e4m3(float *panel, const uint8_t *const row[LANES], V scales, 
 
 /* Scales for one column of LANES rows; false: one is too large for the arithmetic of panel_e4m3. */
 static bool lane_scales(float out[LANES], const struct mat *w, int r0, int last, int c) {
-    int group = -1;
+    size_t was = SIZE_MAX;
     float v = 1;
     bool small = true;
     for (int i = 0; i < LANES; i++) {
-        int r = r0 + i < last ? r0 + i : last;
-        if (w->scale && (w->row0 + r * w->row_step) / w->block_rows != group) {
-            group = (w->row0 + r * w->row_step) / w->block_rows;
-            v = scale_at(w, r, c);
-        }
+        const size_t at = scale_row(w, r0 + i < last ? r0 + i : last) + (w->scale ? (size_t)(c / w->block_cols) : 0);
+        if (at != was) v = scale_load(w, at), was = at;
         out[i] = v;
         small &= v <= 64 && v >= -64;
     }

@@ -9,11 +9,11 @@
 #ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
 #endif
-#include <pthread.h>
 #include <string.h>
 
+#include "cpu/e4m3_table.h"
 #include "cpu/gemm_inner.h"
-#include "engine/base/half.h"
+#include "engine/base/scale.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for
@@ -52,13 +52,7 @@ static void pack_2(void *dst, const float *x, const int32_t *gather, int ldx, in
 
 /* --- 64 weights as two vectors of BF16, columns in order --- */
 
-static uint8_t e4m3_high[128], e4m3_low[128]; /* bytes of the BF16 with a code's magnitude */
-static void e4m3_fill(void) {
-    for (int c = 0; c < 128; c++) {
-        uint16_t h = f32_to_bf16(e4m3_to_f32((uint8_t)c));
-        e4m3_high[c] = (uint8_t)(h >> 8), e4m3_low[c] = (uint8_t)h;
-    }
-}
+static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, 0)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, 0)};
 struct table {
     __m512i high[2], low[2], order;
 };
@@ -83,17 +77,6 @@ INLINE void weights(const struct table *t, const uint8_t *p, int n, __m512i out[
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 
 /* --- Rows --- */
-
-static float scale_value(const struct mat *w, size_t i) {
-    uint16_t h;
-    float f;
-    switch (w->scale_dtype) {
-    case DT_BF16: memcpy(&h, (const uint8_t *)w->scale + 2 * i, 2); return bf16_to_f32(h);
-    case DT_F16: memcpy(&h, (const uint8_t *)w->scale + 2 * i, 2); return f16_to_f32(h);
-    case DT_E8M0: return e8m0_to_f32(((const uint8_t *)w->scale)[i]);
-    default: memcpy(&f, (const uint8_t *)w->scale + 4 * i, 4); return f;
-    }
-}
 
 struct job {
     const struct mat *w;
@@ -133,11 +116,11 @@ INLINE void step(const struct job *j, const struct table *t, const struct piece 
 INLINE void piece(const struct job *j, const struct table *t, const struct piece *p, __m512 *total, const int R, const int N, const int S, const int format) {
     const struct mat *w = j->w;
     const uint8_t *row[4];
-    size_t scale_row[4];
+    size_t scales[4];
     EACH (int i = 0; i < R; i++) {
         const int at = p->r + i * p->gap;
         row[i] = (const uint8_t *)w->data + (size_t)at * w->stride;
-        scale_row[i] = w->scale ? (size_t)((w->row0 + at * w->row_step) / w->block_rows) * (size_t)w->scale_stride : 0;
+        scales[i] = scale_row(w, at);
     }
     for (int c = p->k0; c < p->k1;) {
         const int end = p->k1 - c < j->part ? p->k1 : c + j->part, b = c / j->block;
@@ -148,7 +131,7 @@ INLINE void piece(const struct job *j, const struct table *t, const struct piece
         if (c < end) step(j, t, p, row, part, c, end - c, R, N, S, format);
         c = end;
         EACH (int i = 0; i < R; i++) {
-            const __m512 s = _mm512_set1_ps(w->scale ? scale_value(w, scale_row[i] + (size_t)b) : 1);
+            const __m512 s = _mm512_set1_ps(scale_load(w, scales[i] + (size_t)b));
             EACH (int k = 0; k < N; k++) total[i * p->gap * N + k] = _mm512_fmadd_ps(part[i][k], s, total[i * p->gap * N + k]);
         }
     }
@@ -205,8 +188,6 @@ INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, i
     }
 }
 INLINE void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, const int S) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, e4m3_fill);
     const struct table t = table_load();
     struct job j = {.w = w, .ldx = plane(w->cols), .ldy = ldy, .accumulate = accumulate};
     j.block = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols / PART * PART + PART;

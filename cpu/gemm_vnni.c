@@ -2,15 +2,16 @@
  * holds two neighbouring columns. So 16 rows are loaded as they lie, their dwords transposed (four 8-bit columns, or two
  * 16-bit ones, of one row stay together), and only then decoded, four rows of bytes an instruction.
  *
- * Exactness: every E4M3, E2M1, int8 and int4 value is a BF16 number, so these are stored without their scale, which is
+ * Exactness: every E4M3, E2M1 and int8 value is a BF16 number, so these are stored without their scale, which is
  * applied to the float32 sum of a segment. Formats with finer scales, and F16/F32, are decoded to float32 and kept as a
  * BF16 number and the BF16 of what it leaves over: two products, 2^-17 of the weight. */
 #include <immintrin.h>
 #include <string.h>
 
+#include "cpu/e4m3_table.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
-#include "engine/base/half.h"
+#include "engine/base/scale.h"
 
 enum { LANES = 16, PANEL_LEN = GEMM_K_BF16 * GEMM_PANEL, MAX_SEG = GEMM_K_BF16 / 32 };
 
@@ -37,13 +38,9 @@ void gemm_vnni_pack(void *dst, const float *x, const int32_t *gather, int ldx, i
 struct codes { /* BF16 of a code, bytes apart; by the code's low seven bits, for codes below and from 128 */
     __m512i lo[4], hi[4];
 };
+static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, 0)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, 0)};
 static void codes_e4m3(struct codes *t) {
-    uint8_t lo[128], hi[128];
-    for (int c = 0; c < 128; c++) {
-        uint16_t b = f32_to_bf16(e4m3_to_f32((uint8_t)c));
-        lo[c] = (uint8_t)b, hi[c] = (uint8_t)(b >> 8);
-    }
-    for (int i = 0; i < 2; i++) t->lo[i] = _mm512_loadu_si512(lo + 64 * i), t->hi[i] = _mm512_loadu_si512(hi + 64 * i);
+    for (int i = 0; i < 2; i++) t->lo[i] = _mm512_loadu_si512(e4m3_low + 64 * i), t->hi[i] = _mm512_loadu_si512(e4m3_high + 64 * i);
 }
 static void codes_i8(struct codes *t) {
     uint8_t lo[256], hi[256];
@@ -53,10 +50,10 @@ static void codes_i8(struct codes *t) {
     }
     for (int i = 0; i < 4; i++) t->lo[i] = _mm512_loadu_si512(lo + 64 * i), t->hi[i] = _mm512_loadu_si512(hi + 64 * i);
 }
-static void codes_nibble(struct codes *t, bool e2m1) {
+static void codes_e2m1(struct codes *t) {
     uint8_t lo[64], hi[64];
     for (int c = 0; c < 64; c++) {
-        uint16_t b = f32_to_bf16(e2m1 ? e2m1_to_f32((uint8_t)(c & 15)) : (float)((c & 15) - 8));
+        uint16_t b = f32_to_bf16(e2m1_to_f32((uint8_t)(c & 15)));
         lo[c] = (uint8_t)b, hi[c] = (uint8_t)(b >> 8);
     }
     t->lo[0] = _mm512_loadu_si512(lo), t->hi[0] = _mm512_loadu_si512(hi);
@@ -69,7 +66,7 @@ static inline __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n <= 0 ?
 /* 64 codes, one a byte; n of them exist. ahead: what will be asked for next lies so many bytes further. */
 static inline __attribute__((always_inline)) __m512i load_codes(int dtype, const uint8_t *p, int n, ptrdiff_t ahead) {
     if (ahead) _mm_prefetch(p + ahead, _MM_HINT_T0);
-    if (dtype == DT_E2M1 || dtype == DT_Q4_G128) {
+    if (dtype == DT_E2M1) {
         __m512i b = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8((__mmask32)first((n + 1) / 2), p));
         return _mm512_and_si512(_mm512_or_si512(b, _mm512_slli_epi16(b, 4)), _mm512_set1_epi8(15));
     }
@@ -111,7 +108,7 @@ static inline __attribute__((always_inline)) void panel_codes(int dtype, const s
                 lo = _mm512_permutex2var_epi8(t->lo[0], b, t->lo[1]);
                 hi = _mm512_permutex2var_epi8(t->hi[0], b, t->hi[1]);
                 hi = _mm512_ternarylogic_epi64(hi, b, sign, 0xf8); /* hi | (b & sign) */
-            } else if (dtype == DT_E2M1 || dtype == DT_Q4_G128) {
+            } else if (dtype == DT_E2M1) {
                 lo = _mm512_shuffle_epi8(t->lo[0], b);
                 hi = _mm512_shuffle_epi8(t->hi[0], b);
             } else {
@@ -186,23 +183,17 @@ size_t gemm_vnni_scratch(int n, int k) {
 /* Columns that share a scale within a K block, or 0: the format, or its blocks, do not allow scaling afterwards. */
 static int segment(const struct mat *w) {
     if (w->dtype == DT_Q8_0) return w->scale ? 0 : 32;
-    if (w->dtype != DT_E4M3 && w->dtype != DT_BF16 && w->dtype != DT_E2M1 && w->dtype != DT_Q8_G128 && w->dtype != DT_Q4_G128) return 0;
+    if (w->dtype != DT_E4M3 && w->dtype != DT_BF16 && w->dtype != DT_E2M1) return 0;
     if (!w->scale || w->block_cols >= w->cols || w->block_cols % GEMM_K_BF16 == 0) return GEMM_K_BF16;
     return w->block_cols % 32 == 0 && GEMM_K_BF16 % w->block_cols == 0 ? w->block_cols : 0;
 }
 
-/* Scales of a panel for segments of columns c0 + s * seg; row i belongs to row group[i] of scale blocks. */
-static void panel_scales(float *out, const struct mat *w, const int32_t *group, int c0, int n_seg, int seg) {
-    const struct mat one = {.scale = w->scale,
-                            .scale_stride = w->scale_stride,
-                            .block_rows = 1,
-                            .block_cols = w->block_cols,
-                            .row_step = 1,
-                            .scale_dtype = w->scale_dtype}; /* scale_at without a division for each row */
+/* Scales of a panel for segments of columns c0 + s * seg; first[i]: the number of row i's first scale. */
+static void panel_scales(float *out, const struct mat *w, const size_t *first, int c0, int n_seg, int seg) {
     for (int s = 0; s < n_seg; s++, out += GEMM_PANEL) {
         float v = 1;
         for (int i = 0; i < GEMM_PANEL; i++) {
-            if (w->scale && (!i || group[i] != group[i - 1])) v = scale_at(&one, group[i], c0 + s * seg);
+            if (w->scale && (!i || first[i] != first[i - 1])) v = scale_load(w, first[i] + (size_t)((c0 + s * seg) / w->block_cols));
             out[i] = v;
         }
     }
@@ -220,7 +211,7 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
     float *scales = (float *)(rest + (size_t)PANEL_LEN * GEMM_PANELS), *sums = scales + MAX_SEG * GEMM_PANEL * GEMM_PANELS;
     struct codes t;
     if (w->dtype == DT_E4M3) codes_e4m3(&t);
-    else if (w->dtype == DT_E2M1 || w->dtype == DT_Q4_G128) codes_nibble(&t, w->dtype == DT_E2M1);
+    else if (w->dtype == DT_E2M1) codes_e2m1(&t);
     else codes_i8(&t);
     int seg = segment(w);
     bool split = !seg;
@@ -232,8 +223,8 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
         int chunk = task % chunks, rb = r0 + task / chunks * step, i0 = (int)((int64_t)n * chunk / chunks);
         int m = (int)((int64_t)n * (chunk + 1) / chunks) - i0, have = r1 - rb < step ? r1 - rb : step, last = rb + have - 1;
         struct gemm_tile tile = {.n_panels = (have + GEMM_PANEL - 1) / GEMM_PANEL, .scale = scales, .seg = seg, .n = m, .sums = sums, .ld = step};
-        int32_t group[GEMM_PANEL * GEMM_PANELS] = {0};
-        for (int i = 0; w->scale && i < tile.n_panels * GEMM_PANEL; i++) group[i] = (w->row0 + (rb + i < last ? rb + i : last) * w->row_step) / w->block_rows;
+        size_t first_scale[GEMM_PANEL * GEMM_PANELS];
+        for (int i = 0; i < tile.n_panels * GEMM_PANEL; i++) first_scale[i] = scale_row(w, rb + i < last ? rb + i : last);
         for (int b = 0; b < blocks(w->cols); b++) {
             int c0 = b * GEMM_K_BF16, cols = w->cols - c0 < GEMM_K_BF16 ? w->cols - c0 : GEMM_K_BF16;
             ptrdiff_t ahead = (ptrdiff_t)dtype_bytes(w->dtype, GEMM_K_BF16);
@@ -257,13 +248,12 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
                     else if (w->dtype == DT_BF16) panel_bf16(panel, half, rows, c0, cols, ahead);
                     else if (w->dtype == DT_E4M3) panel_codes(DT_E4M3, &t, panel, half, rows, c0, cols, ahead, lines);
                     else if (w->dtype == DT_Q8_0) panel_codes(DT_Q8_0, &t, panel, half, rows, c0, cols, ahead, lines);
-                    else if (w->dtype == DT_Q8_G128) panel_codes(DT_Q8_G128, &t, panel, half, rows, c0, cols, ahead, lines);
-                    else panel_codes(DT_Q4_G128, &t, panel, half, rows, c0, cols, ahead, lines); /* and E2M1 by another table */
+                    else panel_codes(DT_E2M1, &t, panel, half, rows, c0, cols, ahead, lines);
                 }
                 if (split)
                     for (int i = 0; i < GEMM_PANEL; i++) scale[i] = 1;
                 else if (w->dtype == DT_Q8_0) panel_scales_q8_0(scale, strips, c0, tile.n_seg);
-                else panel_scales(scale, w, group + p * GEMM_PANEL, c0, tile.n_seg, seg);
+                else panel_scales(scale, w, first_scale + p * GEMM_PANEL, c0, tile.n_seg, seg);
             }
             tile.w = panels, tile.add = b;
             tile.cols = (cols + 31) / 32 * 32;

@@ -61,13 +61,29 @@ typedef PV16_FN((*pv16_fn));
 typedef SUMSQ_FN((*sumsq_fn));
 #define SCALE_FN(name) void name(float *out, const float *x, float s, const float *w, float add, int n) /* x * s * (w + add) */
 typedef SCALE_FN((*scale_fn));
-#define SILU_FN(name) void name(float *h, const float *g, const float *u, int n) /* g / (1 + exp(-g)) * u */
-typedef SILU_FN((*silu_fn));
+#define GLU_FN(name) void name(float *h, const float *g, const float *u, int n, const struct glu *a) /* struct glu says what */
+typedef GLU_FN((*glu_fn));
 #define AXPY_FN(name) void name(float *y, float a, const float *x, int n) /* y += a * x */
 typedef AXPY_FN((*axpy_fn));
 /* x[2*half] rotated: (a, b) -> (a*cos - b*sin, b*cos + a*sin), pairs as op_rope says; sign is -1 for the inverse. */
 #define ROPE_FN(name) void name(float *x, const float *cos, const float *sin, int half, bool interleaved, float sign)
 typedef ROPE_FN((*rope_fn));
+
+#define GATE_FN(name) void name(float *y, const float *g, int n) /* y / (1 + exp(-g)) */
+typedef GATE_FN((*gate_fn));
+/* out[c] = silu(sum over j < taps of w[j * ldw + c] * x[j][c]), j rising */
+#define CONV_FN(name) void name(float *out, const float *const *x, const float *w, int ldw, int taps, int n)
+typedef CONV_FN((*conv_fn));
+/* One row of the delta rule for n columns of a head's state, rows ld apart, from `from` (NULL: zeros) to `to` (from, or other
+ * memory): with u = S^T k, d = beta * (v - decay * ks * u), S becomes decay * S + (ks * k) (x) d, o = qs * S^T q. Sums over
+ * rising rows of S. */
+enum { DELTA_COLUMNS = 64 }; /* n at most */
+struct delta_row {
+    const float *q, *k;        /* [k_dim] */
+    float qs, ks, decay, beta; /* what makes q and k of their length */
+};
+#define DELTA_FN(name) void name(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int n)
+typedef DELTA_FN((*delta_fn));
 
 /* Limits for bench.c: read returns something that depends on every byte read; peak the float operations it did. */
 #define READ_FN(name) float name(const uint8_t *p, size_t bytes, int streams, int ahead)
@@ -88,24 +104,42 @@ struct kernels {
     pv16_fn pv16;
     sumsq_fn sumsq;
     scale_fn scale;
-    silu_fn silu;
+    glu_fn glu;
     axpy_fn axpy;
     rope_fn rope;
+    gate_fn gate;
+    conv_fn conv;
+    delta_fn delta;
     read_fn read;
     peak_fn peak;
 };
 
+/* The kernels of one format, NULL where the reference is to stay: one a format and ISA, made by gemv_inner.h. */
+struct format_kernels {
+    uint8_t dtype;
+    gemv_fn gemv;
+    gevm_fn gevm;
+    widen_fn widen;
+    decode_fn decode;
+};
+static inline void kernels_format(struct kernels *k, const struct format_kernels *f) {
+    k->gemv[f->dtype] = f->gemv;
+    if (f->gevm) k->gevm[f->dtype] = f->gevm;
+    k->widen[f->dtype] = f->widen;
+    k->decode[f->dtype] = f->decode;
+}
+/* Better kernels of E4M3: where subnormal operands cost nothing, and where VBMI is. */
+extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3;
+
 /* The table of a level: scalar, then each level up to it overrides. */
 void kernels_fill(struct kernels *k, enum cpu_level level);
-/* One per ISA; call only where cpu_level_has. cpu/quant.c adds its formats in the same way (quant_kernels). */
+/* One per ISA; call only where cpu_level_has. */
 void kernels_scalar(struct kernels *k);
 void kernels_avx2(struct kernels *k);
 void kernels_avx512(struct kernels *k);
-/* Better gemv and gevm of E4M3 on top of these: where subnormal operands cost nothing, and where VBMI is. */
-void kernels_avx2sub(struct kernels *k);
-void kernels_avx512sub(struct kernels *k);
-void kernels_avx512vbmi(struct kernels *k);
 void kernels_avx512bf16(struct kernels *k); /* attention over BF16 planes */
+void delta_avx2(struct kernels *k);         /* delta.c's */
+void delta_avx512(struct kernels *k);
 
 /* Features beyond the levels, read once (flags.c). */
 enum cpu_flag {

@@ -2,10 +2,18 @@
 
 #include "cpu/attn_inner.h"
 #include "cpu/bench_inner.h"
-#include "cpu/gemv_inner.h"
+#include "cpu/formats.h"
+
+#ifndef ISA
+#define ISA avx2
+#endif
+#define ROW(name)    FORMAT_JOIN(FORMAT_JOIN(ISA, _), name)
+#define EXTERN(name) extern const struct format_kernels ROW(name);
+FORMATS(EXTERN)
 
 void kernels_avx2(struct kernels *k) {
-    fill_gemv(k);
+#define FILL(name) kernels_format(k, &ROW(name));
+    FORMATS(FILL)
     fill_attn(k);
     k->read = read_all;
     k->peak = fma_peak;

@@ -54,21 +54,33 @@ static void keep_groups(const struct op_route *o, float *choice, float *group, u
         for (int i = g * size; i < (g + 1) * size && !mark[g]; i++) choice[i] = -INFINITY;
 }
 
+/* The share of the best unmarked logit among those near enough to it, without those marked. */
+static float mixer_weight(const struct op_route *o, const float *logits, const uint8_t *mark, int best) {
+    float top = logits[best], sum = 0;
+    for (int i = 0; i < o->n_experts; i++) {
+        float size = fabsf(logits[i]) > top ? fabsf(logits[i]) : top;
+        if (!mark[i] && !((top - logits[i]) / size > 2 * o->jitter)) sum += expf(logits[i] - top);
+    }
+    return 1 / sum;
+}
+
 static void route_token(const struct op_route *o, int t, uint8_t *space) {
     int n = o->n_experts, n_group = o->n_group > 1 ? o->n_group : 0;
     float *score = (float *)space, *choice = score + n, *group = choice + n;
     uint8_t *mark = (uint8_t *)(group + n_group);
-    scores_of(o, o->logits + (size_t)t * (size_t)n, score);
-    for (int i = 0; i < n; i++) choice[i] = score[i] + (o->bias ? o->bias[i] : 0);
+    const float *logits = o->logits + (size_t)t * (size_t)n;
+    const bool mixer = o->score == SCORE_MIXER;
+    if (!mixer) scores_of(o, logits, score);
+    for (int i = 0; i < n; i++) choice[i] = (mixer ? logits : score)[i] + (o->bias ? o->bias[i] : 0);
     if (n_group) keep_groups(o, choice, group, mark);
     int32_t *ids = o->ids + (size_t)t * (size_t)o->topk;
     float *weights = o->weights + (size_t)t * (size_t)o->topk, sum = 0;
     memset(mark, 0, (size_t)n);
     for (int k = 0; k < o->topk; k++) {
         int i = best_of(choice, mark, n);
+        sum += weights[k] = mixer ? mixer_weight(o, logits, mark, i) : score[i];
         mark[i] = 1;
         ids[k] = i;
-        sum += weights[k] = score[i];
     }
     for (int k = 0; k < o->topk; k++) weights[k] = (o->norm ? weights[k] / (sum + 1e-20f) : weights[k]) * o->scale;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cpu/formats.h"
 #include "cpu/kernels.h"
 #include "engine/base/half.h"
 
@@ -132,8 +133,12 @@ static SUMSQ_FN(sumsq_scalar) {
 static SCALE_FN(scale_scalar) {
     for (int i = 0; i < n; i++) out[i] = x[i] * s * (w[i] + add);
 }
-static SILU_FN(silu_scalar) {
-    for (int i = 0; i < n; i++) h[i] = g[i] / (1 + expf(-g[i])) * u[i];
+static GLU_FN(glu_scalar) {
+    const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
+    for (int i = 0; i < n; i++) { /* what is no number fails every comparison and stays */
+        float x = g[i] > limit ? limit : g[i], y = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
+        h[i] = x / (1 + expf(-alpha * x)) * (y + a->shift);
+    }
 }
 static AXPY_FN(axpy_scalar) {
     for (int i = 0; i < n; i++) y[i] += a * x[i];
@@ -145,6 +150,33 @@ static ROPE_FN(rope_scalar) {
         x[j * step] = a * cos[j] - b * s;
         x[j * step + other] = b * cos[j] + a * s;
     }
+}
+
+static GATE_FN(gate_scalar) {
+    for (int i = 0; i < n; i++) y[i] /= 1 + expf(-g[i]);
+}
+static CONV_FN(conv_scalar) {
+    for (int c = 0; c < n; c++) {
+        float sum = 0;
+        for (int j = 0; j < taps; j++) sum += w[(size_t)j * (size_t)ldw + (size_t)c] * x[j][c];
+        out[c] = sum / (1 + expf(-sum));
+    }
+}
+static DELTA_FN(delta_scalar) {
+    float d[DELTA_COLUMNS] = {0};
+    for (int i = 0; from && i < k_dim; i++)
+        for (int c = 0; c < n; c++) d[c] += from[(size_t)i * (size_t)ld + (size_t)c] * r->k[i];
+    for (int c = 0; c < n; c++) {
+        d[c] = r->beta * (v[c] - r->decay * r->ks * d[c]) * r->ks;
+        o[c] = 0;
+    }
+    for (int i = 0; i < k_dim; i++)
+        for (int c = 0; c < n; c++) {
+            size_t at = (size_t)i * (size_t)ld + (size_t)c;
+            to[at] = (from ? r->decay * from[at] : 0) + r->k[i] * d[c];
+            o[c] += to[at] * r->q[i];
+        }
+    for (int c = 0; c < n; c++) o[c] *= r->qs;
 }
 
 /* --- Limits --- */
@@ -170,7 +202,8 @@ static PEAK_FN(peak_scalar) {
 }
 
 void kernels_scalar(struct kernels *k) {
-    static const uint8_t formats[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E2M1, DT_Q8_G128, DT_Q4_G128, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+#define DTYPE(name) FORMAT_DTYPE(name),
+    static const uint8_t formats[] = {FORMATS(DTYPE)};
     for (size_t i = 0; i < sizeof formats; i++) {
         k->gemv[formats[i]] = gemv_scalar;
         k->gevm[formats[i]] = gevm_scalar;
@@ -182,9 +215,12 @@ void kernels_scalar(struct kernels *k) {
     k->pv = pv_scalar;
     k->sumsq = sumsq_scalar;
     k->scale = scale_scalar;
-    k->silu = silu_scalar;
+    k->glu = glu_scalar;
     k->axpy = axpy_scalar;
     k->rope = rope_scalar;
+    k->gate = gate_scalar;
+    k->conv = conv_scalar;
+    k->delta = delta_scalar;
     k->read = read_scalar;
     k->peak = peak_scalar;
 }

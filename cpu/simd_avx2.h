@@ -17,7 +17,8 @@ INLINE V vadd(V a, V b) { return _mm256_add_ps(a, b); }
 INLINE V vsub(V a, V b) { return _mm256_sub_ps(a, b); }
 INLINE V vmul(V a, V b) { return _mm256_mul_ps(a, b); }
 INLINE V vdiv(V a, V b) { return _mm256_div_ps(a, b); }
-INLINE V vmax(V a, V b) { return _mm256_max_ps(a, b); }
+INLINE V vmax(V a, V b) { return _mm256_max_ps(a, b); } /* b where one is no number */
+INLINE V vmin(V a, V b) { return _mm256_min_ps(a, b); }
 INLINE V vfma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE __m256i vmask(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
 
@@ -113,4 +114,47 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
     V lo = _mm256_unpacklo_ps(even, odd), hi = _mm256_unpackhi_ps(even, odd);
     *a = _mm256_permute2f128_ps(lo, hi, 0x20);
     *b = _mm256_permute2f128_ps(lo, hi, 0x31);
+}
+
+/* --- What GGUF's blocks are made of; see simd_avx512.h --- */
+
+INLINE __m128i load8(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
+INLINE V i8_v(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load8(p))); }
+
+struct nibble {
+    V scale, min;
+};
+INLINE struct nibble nibble_make(float s, float m) { return (struct nibble){vset1(s), vset1(m)}; }
+INLINE void nibble_i(__m256i i, struct nibble a, struct nibble b, V *lo, V *hi) {
+    *lo = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_and_si256(i, _mm256_set1_epi32(15))), a.scale, a.min);
+    *hi = _mm256_fmsub_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(i, 4)), b.scale, b.min);
+}
+INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) { nibble_i(_mm256_cvtepu8_epi32(load8(p)), a, b, lo, hi); }
+
+/* A table of sixteen for four bits, times a scale; look_v: what the low and the high halves of LANES bytes stand for. */
+struct look {
+    __m128i values;
+    V scale;
+};
+INLINE struct look look_make(const int8_t *values, float s) { return (struct look){_mm_loadu_si128((const __m128i *)(const void *)values), vset1(s)}; }
+INLINE V look_i(__m128i code, struct look t) {
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_shuffle_epi8(t.values, _mm_and_si128(code, _mm_set1_epi8(15))))), t.scale);
+}
+INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) {
+    __m128i b = load8(p);
+    *lo = look_i(b, t);
+    *hi = look_i(_mm_srli_epi16(b, 4), t);
+}
+/* Four bits and a fifth, bit number `bit` of another byte. */
+INLINE V q5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit) {
+    __m128i l = load8(ql), h = load8(qh);
+    l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
+    h = _mm_and_si128(bit < 4 ? _mm_slli_epi16(h, 4 - bit) : _mm_srli_epi16(h, bit - 4), _mm_set1_epi8(0x10));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_or_si128(l, h)));
+}
+INLINE V q6_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int shift) {
+    __m128i l = load8(ql), h = load8(qh);
+    l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
+    h = _mm_and_si128(shift < 4 ? _mm_slli_epi16(h, 4 - shift) : _mm_srli_epi16(h, shift - 4), _mm_set1_epi8(0x30));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(32))));
 }

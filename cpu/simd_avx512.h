@@ -20,7 +20,8 @@ INLINE V vadd(V a, V b) { return _mm512_add_ps(a, b); }
 INLINE V vsub(V a, V b) { return _mm512_sub_ps(a, b); }
 INLINE V vmul(V a, V b) { return _mm512_mul_ps(a, b); }
 INLINE V vdiv(V a, V b) { return _mm512_div_ps(a, b); }
-INLINE V vmax(V a, V b) { return _mm512_max_ps(a, b); }
+INLINE V vmax(V a, V b) { return _mm512_max_ps(a, b); } /* b where one is no number */
+INLINE V vmin(V a, V b) { return _mm512_min_ps(a, b); }
 INLINE V vfma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE __mmask16 vmask(int n) { return (__mmask16)((1u << n) - 1); }
 
@@ -101,22 +102,14 @@ INLINE V e4m3_v(__m128i b) {
  * put these where a float has its upper half. Stays in order, and costs half of the conversion below. The table holds
  * the value / E4M3_POST, as the conversion below gives it. */
 #define E4M3_LINE
-struct e4m3_table {
-    uint8_t high[128], low[128];
-};
-static struct e4m3_table e4m3_table;
-static void e4m3_fill(void) {
-    for (int c = 0; c < 128; c++) {
-        uint16_t h = f32_to_bf16(e4m3_to_f32((uint8_t)c) / E4M3_POST);
-        e4m3_table.high[c] = (uint8_t)(h >> 8);
-        e4m3_table.low[c] = (uint8_t)h;
-    }
-}
-INLINE void load_e4m3_line(const uint8_t *p, V *out) {
+#include "cpu/e4m3_table.h"
+static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, -8)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, -8)};
+/* n of 64 codes; the rest is zero. */
+INLINE void load_e4m3_line(const uint8_t *p, int n, V *out) {
     const __m512i first = _mm512_set_epi32(0x4f0f0000, 0x4e0e0000, 0x4d0d0000, 0x4c0c0000, 0x4b0b0000, 0x4a0a0000, 0x49090000, 0x48080000, 0x47070000,
                                            0x46060000, 0x45050000, 0x44040000, 0x43030000, 0x42020000, 0x41010000, 0x40000000);
-    const uint8_t *high = e4m3_table.high, *low = e4m3_table.low;
-    __m512i code = _mm512_loadu_si512(p);
+    const uint8_t *high = e4m3_high, *low = e4m3_low;
+    __m512i code = n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p);
     __m512i h = _mm512_permutex2var_epi8(_mm512_loadu_si512(high), code, _mm512_loadu_si512(high + 64));
     __m512i l = _mm512_permutex2var_epi8(_mm512_loadu_si512(low), code, _mm512_loadu_si512(low + 64));
     h = _mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8); /* h | (code & 0x80) */
@@ -151,4 +144,48 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
     const __m512i lo = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     *a = _mm512_permutex2var_ps(even, lo, odd);
     *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(lo, _mm512_set1_epi32(8)), odd);
+}
+
+/* --- What GGUF's blocks are made of: signed bytes; int4 values q * s - m, rounded once, low halves by a and high ones by b; Q6_K's halves
+ * of ql with two bits of qh, less 32 --- */
+
+INLINE V i8_v(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p))); }
+
+/* All sixteen values in a register; a look-up takes the low four bits of each lane, whatever the others are. */
+struct nibble {
+    V values;
+};
+INLINE struct nibble nibble_make(float s, float m) {
+    const V q = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return (struct nibble){_mm512_fmsub_ps(q, vset1(s), vset1(m))};
+}
+INLINE void nibble_i(__m512i i, struct nibble a, struct nibble b, V *lo, V *hi) {
+    *lo = _mm512_permutexvar_ps(i, a.values);
+    *hi = _mm512_permutexvar_ps(_mm512_srli_epi32(i, 4), b.values);
+}
+INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) {
+    nibble_i(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), a, b, lo, hi);
+}
+/* A table of sixteen for four bits, times a scale; look_v: what the low and the high halves of LANES bytes stand for. */
+struct look {
+    V values;
+};
+INLINE struct look look_make(const int8_t *values, float s) { return (struct look){vmul(i8_v((const uint8_t *)values), vset1(s))}; }
+INLINE void look_v(const uint8_t *p, struct look t, V *lo, V *hi) {
+    __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    *lo = _mm512_permutexvar_ps(i, t.values);
+    *hi = _mm512_permutexvar_ps(_mm512_srli_epi32(i, 4), t.values);
+}
+/* Four bits and a fifth, bit number `bit` of another byte. */
+INLINE V q5_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int bit) {
+    __m128i l = _mm_loadu_si128((const __m128i *)(const void *)ql), h = _mm_loadu_si128((const __m128i *)(const void *)qh);
+    l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
+    h = _mm_and_si128(bit < 4 ? _mm_slli_epi16(h, 4 - bit) : _mm_srli_epi16(h, bit - 4), _mm_set1_epi8(0x10));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_or_si128(l, h)));
+}
+INLINE V q6_v(const uint8_t *ql, const uint8_t *qh, const bool low, const int shift) {
+    __m128i l = _mm_loadu_si128((const __m128i *)(const void *)ql), h = _mm_loadu_si128((const __m128i *)(const void *)qh);
+    l = _mm_and_si128(low ? l : _mm_srli_epi16(l, 4), _mm_set1_epi8(15));
+    h = _mm_and_si128(shift < 4 ? _mm_slli_epi16(h, 4 - shift) : _mm_srli_epi16(h, shift - 4), _mm_set1_epi8(0x30));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(32))));
 }

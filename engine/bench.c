@@ -64,7 +64,7 @@ static int read_all(void *arg) {
     return 0;
 }
 
-double engine_read_bandwidth(struct engine *e) {
+double engine_read_bandwidth(struct engine *e, int rounds) {
     static const int patterns[][2] = {{1, 0}, {1, 2048}, {4, 0}, {4, 1024}, {8, 0}};
     int n = pool_threads(e->pool);
     size_t size = (size_t)1 << 30, have = mem_available();
@@ -77,7 +77,7 @@ double engine_read_bandwidth(struct engine *e) {
     memset(data, 1, size);
     r.data = data;
     double best = 0;
-    for (int round = 0; round < 3; round++)
+    for (int round = 0; round < rounds; round++)
         for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
             r.streams = patterns[i][0], r.ahead = patterns[i][1];
             engine_run(e, read_all, &r);

@@ -26,10 +26,17 @@ static int batch_rows(const struct config *c, int context) {
     return rows < context ? rows : context;
 }
 
+int engine_check_level(const struct engine_params *p, struct error *e) {
+    enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
+    if (cpu_level_has(level)) return 0;
+    return error_set(e, ERR_USAGE, "--cpu %s: this processor has up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
+}
+
 int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
     struct gpu_spec spec = {0};
-    int rc = none ? 0 : gpu_parse(&spec, p->gpus, e);
+    int rc = engine_check_level(p, e);
+    if (!rc && !none) rc = gpu_parse(&spec, p->gpus, e);
     if (rc) return rc;
     if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: in virtual time nothing is computed", p->gpus);
     if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
@@ -69,8 +76,6 @@ static int open_machine(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     enum cpu_level level = e->params.cpu_level ? (enum cpu_level)(e->params.cpu_level - 1) : cpu_level_best();
     int rc;
-    if (!cpu_level_has(level))
-        return error_set(err, ERR_USAGE, "--cpu %s: this processor has up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
     if ((rc = read_nodes(e, err))) return rc;
     if ((rc = pool_open_nodes(&e->pool, e->params.threads, true, &e->nodes, err))) return rc;
     if (!(e->machine.cpu = cpu_exec_open(e->pool, level, err))) return ERR_MEMORY;

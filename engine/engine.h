@@ -60,13 +60,13 @@ const struct engine_info *engine_info(const struct engine *e); /* valid until cl
  * that is wrong. */
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e);
 int engine_verify(const struct engine_params *p, struct error *e);
-/* --version --verbose: CPU level, features, CUDA; plain text lines. */
-int engine_describe(struct buf *out);
+/* --version --verbose: the processor, the level that was asked for, devices, families; plain text lines. */
+int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);
 /* --bench kernels: one JSON object a row through fn {kernel, level, shape, threads, gbps|gflops, limit, share}. */
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row), void *ctx, struct error *e);
 /* What this machine can do at best, measured now: streaming read in bytes/s on the engine's threads, between what they do
  * for running turns. */
-double engine_read_bandwidth(struct engine *e);
+double engine_read_bandwidth(struct engine *e, int rounds);
 /* Bytes of weights that one decoded token reads (routed + dense + head). */
 uint64_t engine_token_bytes(const struct engine *e);
 /* Linear-layer FLOPs of one prompt token (head left out). */
@@ -112,7 +112,7 @@ struct turn_stats {
     uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
     const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
     /* --explain: why these modes, a line each, and what was expected of them; 0 where nothing was */
-    char why[256], decode_why[400];
+    char why[320], decode_why[400];
     double prefill_expected_s, step_expected_s, step_s; /* a step: of the last one that it took part in */
 };
 struct event {

@@ -1,6 +1,7 @@
 /* What is known without running anything: --inspect, --verify, --version. */
 #include <string.h>
 
+#include "cpu/choose.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
@@ -8,13 +9,18 @@
 #include "engine/layer/attention.h"
 #include "engine/model/arch.h"
 
-int engine_describe(struct buf *out) {
+int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) {
+    int rc = engine_check_level(p, e);
+    if (rc) return rc;
     char all[300];
     arch_list(all, sizeof all);
     char devices[400];
     gpu_describe(devices, sizeof devices);
-    buf_fmt(out, "cpu: %s\ndevices: %s\nfamilies: %s\n", cpu_describe(), devices, all);
-    return out->failed ? ERR_MEMORY : 0;
+    buf_fmt(out, "cpu: %s\n", cpu_describe());
+    if (*choose_describe()) buf_fmt(out, "kernels: %s\n", choose_describe());
+    if (p->cpu_level) buf_fmt(out, "level: %s\n", cpu_level_name((enum cpu_level)(p->cpu_level - 1)));
+    buf_fmt(out, "devices: %s\nfamilies: %s\n", devices, all);
+    return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }
 
 /* --- --inspect and --verify ------------------------------------------------------------------------------------------------ */
@@ -67,19 +73,25 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
     const struct config *c = &w.config;
     enum dtype kv = p->kv ? p->kv : DT_BF16;
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
-    int moe = 0, first = -1;
+    int moe = 0, first = -1, kind = 0, delta = 0;
     for (int i = 0; i < c->n_layers; i++) {
         moe += c->layer[i].moe;
+        delta += c->layer[i].delta;
         if (c->layer[i].moe && first < 0) first = i;
     }
+    while (kind < c->n_layers - 1 && c->layer[kind].delta) kind++; /* the kind of attention, where there is some */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);
     json_quote(b, c->model_type, strlen(c->model_type));
     buf_fmt(b, ",\"layers\":%d,\"layers_with_experts\":%d,\"hidden\":%d,\"vocab\":%d,\"context\":%d", c->n_layers, moe, c->hidden, c->vocab, c->max_context);
-    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", attention_of(c, 0)->name, c->n_heads,
+    buf_fmt(b, ",\"attention\":{\"kind\":\"%s\",\"heads\":%d,\"kv_heads\":%d,\"head_dim\":%d,\"v_dim\":%d", attention_of(c, kind)->name, c->n_heads,
             c->kv_lora ? c->n_heads : c->n_kv_heads, c->head_dim, c->v_dim);
+    if (delta)
+        buf_fmt(b, ",\"deltanet\":{\"layers\":%d,\"key_heads\":%d,\"value_heads\":%d,\"key_dim\":%d,\"value_dim\":%d,\"state_bytes\":%zu}", delta,
+                c->delta.k_heads, c->delta.v_heads, c->delta.k_dim, c->delta.v_dim, kv_state_bytes(c));
     if (c->kv_lora) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
+    if (c->attn == ATTN_DSA) buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim, c->index_topk);
     static const char *const ropes[] = {"default", "linear", "yarn", "llama3"};
     buf_fmt(b, ",\"window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", c->layer[0].window, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
@@ -115,7 +127,8 @@ static int verify_progress(void *ctx, double share) {
 
 int engine_verify(const struct engine_params *p, struct error *e) {
     struct weights w;
-    int rc = weights_open(&w, p->dir, p->force, e);
+    int rc = engine_check_modes(p, e);
+    if (!rc) rc = weights_open(&w, p->dir, p->force, e);
     if (rc) return rc;
     rc = weights_verify(&w, verify_progress, (void *)p, e);
     weights_close(&w);

@@ -23,11 +23,13 @@ struct session {
     struct session *next; /* in engine->sessions */
     _Atomic int state;
     _Atomic int cancel;
-    bool held; /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
+    bool held;     /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
+    bool stepping; /* in the step that runs: its turn may be ended all the same, but it must stay */
     struct kv kv;
     int32_t *tokens; /* what the KV cache holds, then what is to be prefilled */
     size_t cap;
     int n_kv, n; /* tokens in the cache; tokens known */
+    bool far;    /* the cache is of a sequence for which config_far holds */
     /* the running turn */
     struct request request;
     int32_t *stop_ids;
@@ -77,11 +79,12 @@ struct engine {
     struct session *reading;
     const struct mode *mode; /* NULL: not begun */
     struct prefill_job job;
-    double begun, worked, told; /* when; seconds of the engine's thread in it; when its progress was last told */
-    double expected;            /* seconds, as the cost model has it */
-    double last_decode;         /* when a session last answered; 0: never */
-    enum step_cut cut;          /* of the next step, as the policy has it */
-    double step_expected;       /* seconds of it */
+    double begun, worked, told;       /* when; seconds of the engine's thread in it; when its progress was last told */
+    double expected;                  /* seconds, as the cost model has it */
+    double last_decode;               /* when a session last answered; 0: never */
+    enum step_cut cut;                /* of the next step, as the policy has it */
+    double step_expected;             /* seconds of it */
+    struct policy_decode_out decided; /* of the sentence that follows */
     char decode_why[400];
     double balance; /* seconds that decoders had more than the prefill beside them */
 };
@@ -100,5 +103,6 @@ void *engine_thread(void *engine);
  * returns its result. From any other thread. */
 int engine_run(void *engine, int (*fn)(void *arg), void *arg);
 
+int engine_check_level(const struct engine_params *p, struct error *e); /* ERR_USAGE: this processor lacks what was asked for */
 int engine_check_modes(const struct engine_params *p, struct error *e); /* engine.c */
 int generation_read(struct engine *e, struct error *err);               /* generation.c: stop ids, the vendor's sampling */

@@ -93,7 +93,9 @@ static void draw(struct session *s, float *logits, int32_t top) {
     session_tell_token(s, id);
     s->held = false;
     if (s->answered >= s->request.max_tokens) session_end(s, s->n >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
-    else if (atomic_load(&s->state) == SESSION_PREFILL) session_move(s, SESSION_DECODE);
+    else if (config_far(&e->weights.config, s->n) != s->far) { /* all keys turn otherwise from here on */ s->n_kv = 0;
+        session_move(s, SESSION_QUEUED);
+    } else if (atomic_load(&s->state) == SESSION_PREFILL) session_move(s, SESSION_DECODE);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -101,14 +103,16 @@ static void draw(struct session *s, float *logits, int32_t top) {
 
 static struct policy_machine policy_machine(const struct engine *e) {
     const struct gpu_set *g = e->machine.gpus;
-    bool resident = step_resident_layers(e->machine.step) > 0;
+    const struct step *s = e->machine.step;
     struct policy_machine m = {.cost = &e->cost,
                                .model = &e->model,
                                .n_devices = g ? g->n : 0,
                                .lost = g && g->lost,
-                               .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP | (step_blends(e->machine.step) ? 1u << POLICY_BLEND : 0),
-                               .decodes = resident ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};
-    for (int i = 0; i < m.n_devices; i++) m.free[i] = (double)gpu_info(g->gpu[i])->mem;
+                               .layers = step_resident_layers(s),
+                               .away = step_away(s),
+                               .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP | (step_blends(s) ? 1u << POLICY_BLEND : 0),
+                               .decodes = step_ready(s) ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};
+    for (int i = 0; i < m.n_devices; i++) m.holds[i] = step_holds(s, i);
     return m;
 }
 
@@ -133,41 +137,70 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
     static const enum step_cut cuts[] = {[POLICY_DECODE_CPU] = STEP_CPU, [POLICY_DECODE_HYBRID] = STEP_HYBRID, [POLICY_DECODE_DUAL] = STEP_DUAL};
     struct policy_machine m = policy_machine(e);
     struct policy_decode_in in = {.decoding = n, .most = ENGINE_BATCH, .beside = e->mode && e->mode != &mode_cpu};
-    struct policy_decode_out out;
+    struct policy_decode_out out, *last = &e->decided;
     m.ask_decode = asks[e->params.decode];
     for (int i = 0; i < n; i++) in.keys += batch[i]->n / (double)n;
     in.context = in.keys + 1024;
     policy_step(&m, &in, &out);
     e->cut = cuts[out.mode];
     e->step_expected = out.seconds[out.mode];
-    snprintf(e->decode_why, sizeof e->decode_why, "%s; on devices: %s", out.why, step_resident(e->machine.step));
+    bool same = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.layers == last->layers &&
+                !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
+    if (!same) { /* words take as long as a layer of a small model */
+        char why[200];
+        *last = out;
+        policy_step_why(&m, &in, &out, why, sizeof why);
+        snprintf(e->decode_why, sizeof e->decode_why, "%s; on devices: %s", why, step_resident(e->machine.step));
+    }
     return out.batch < n ? out.batch : n;
 }
 
-static int step(struct engine *e, struct session **batch, int n, struct step_span *spans, struct error *err) {
+/* A session's part in a step. Its turn may be over before the step is, when it was cancelled: the others' go on, so the step does
+ * too, but what it found for this one is dropped. The session itself stays until then. */
+struct row {
+    struct session *s;
+    uint64_t turn;
+    int32_t token;
+    int pos;
+};
+struct took {
+    uint64_t bytes; /* of each */
+    double seconds;
+};
+
+static int step(struct engine *e, const struct row *rows, int n, struct step_span *spans, struct took *took, struct error *err) {
     uint64_t before = atomic_load(&e->machine.bytes_read);
     double begin = clock_now();
-    for (int i = 0; i < n; i++) {
-        struct session *s = batch[i];
-        spans[i] = (struct step_span){.kv = &s->kv, .tokens = s->tokens + s->n - 1, .pos = s->n - 1, .n = 1};
-    }
-    int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? &batch[0]->cancel : &e->closing, err);
-    static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
-    for (int i = 0; i < n; i++) {
-        batch[i]->stats.bytes_read += (atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n;
-        batch[i]->stats.decode_mode = ran[step_ran(e->machine.step)];
-        batch[i]->stats.step_expected_s = e->step_expected;
-        batch[i]->stats.step_s = clock_now() - begin;
-        memcpy(batch[i]->stats.decode_why, e->decode_why, sizeof e->decode_why);
-    }
+    for (int i = 0; i < n; i++) spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = &rows[i].token, .pos = rows[i].pos, .n = 1};
+    int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? &rows->s->cancel : &e->closing, err);
     double now = clock_now();
+    *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin};
     if (!rc && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
         cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
     e->last_decode = now;
     return rc;
 }
 
-static void settle(struct session *s, int rc, const struct error *why, const struct step_span *t) {
+/* After the step: whether the turn is still the row's; nobody else ends it from here on. */
+static bool still(struct engine *e, const struct row *r) {
+    struct session *s = r->s;
+    pthread_mutex_lock(&e->lock);
+    bool same = atomic_load(&s->state) == SESSION_DECODE && s->order == r->turn;
+    s->stepping = false;
+    pthread_cond_broadcast(&e->over);
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
+static void settle(struct engine *e, const struct row *r, const struct took *took, int rc, const struct error *why, const struct step_span *t) {
+    static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
+    struct session *s = r->s;
+    if (!still(e, r)) return;
+    s->stats.bytes_read += took->bytes;
+    s->stats.decode_mode = ran[step_ran(e->machine.step)];
+    s->stats.step_expected_s = e->step_expected;
+    s->stats.step_s = took->seconds;
+    memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
     if (rc) {
         end(s, DONE_STOP, rc, why);
         return;
@@ -177,17 +210,18 @@ static void settle(struct session *s, int rc, const struct error *why, const str
 }
 
 /* An error may be one session's alone: each then goes by itself, and only the guilty turn ends. */
-static void decode(struct engine *e, struct session **batch, int n) {
+static void decode(struct engine *e, const struct row *rows, int n) {
     struct error err = {0};
     struct step_span spans[ENGINE_BATCH];
-    int rc = step(e, batch, n, spans, &err);
+    struct took took;
+    int rc = step(e, rows, n, spans, &took, &err);
     bool apart = rc && rc != ERR_CANCELLED && n > 1;
     for (int i = 0; i < n; i++) {
         if (apart) {
             err = (struct error){0};
-            rc = step(e, &batch[i], 1, spans, &err);
-            settle(batch[i], rc, &err, spans);
-        } else settle(batch[i], rc, &err, &spans[i]);
+            rc = step(e, &rows[i], 1, &spans[i], &took, &err);
+        }
+        settle(e, &rows[i], &took, rc, &err, &spans[i]);
     }
 }
 
@@ -197,25 +231,32 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     static const enum policy_mode asks[] = {
         [PREFILL_AUTO] = POLICY_AUTO, [PREFILL_CPU] = POLICY_CPU, [PREFILL_BLEND] = POLICY_BLEND, [PREFILL_SLP] = POLICY_SLP, [PREFILL_DSLP] = POLICY_DSLP};
     static const struct mode *const modes[] = {[POLICY_CPU] = &mode_cpu, [POLICY_BLEND] = &mode_blend, [POLICY_SLP] = &mode_slp, [POLICY_DSLP] = &mode_dslp};
-    const struct gpu_set *g = e->machine.gpus;
+    struct gpu_set *g = e->machine.gpus;
     struct policy_machine m = policy_machine(e);
     struct policy_in in = {.n_new = n,
                            .n_cached = s->n_kv,
                            .since_decode_s = e->last_decode > 0 ? clock_now() - e->last_decode : -1,
                            .dense_resident = step_resident_layers(e->machine.step) == e->info.n_layers};
     m.ask = asks[e->params.prefill];
+    for (int i = 0; i < m.n_devices; i++) m.free[i] = (double)(gpu_mem_free(g->gpu[i]) + step_held(e->machine.step, i));
+    if (m.n_devices && !m.lost)
+        in.need[POLICY_SLP] = (double)pipe_least(&(struct pipe_job){.w = &e->weights, .set = g, .ranks = 1, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
+    if (m.n_devices > 1 && !m.lost)
+        in.need[POLICY_DSLP] = (double)pipe_least(&(struct pipe_job){.w = &e->weights, .set = g, .ranks = g->n, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
+    if (m.prefills >> POLICY_BLEND & 1) in.need[POLICY_BLEND] = (double)blend_least(&e->machine, s->n_kv, n);
     pthread_mutex_lock(&e->lock);
     for (struct session *o = e->sessions; o; o = o->next) in.decoding += atomic_load(&o->state) == SESSION_DECODE;
     pthread_mutex_unlock(&e->lock);
     struct policy_out out;
     policy_prefill(&m, &in, &out);
     const struct mode *mode = modes[out.mode];
+    e->job.device = out.device;
     e->expected = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100];
     if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
     else
         snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_dslp ? g->n : 1, g->n,
-                 gpu_info(g->gpu[0])->name);
+                 gpu_info(g->gpu[mode == &mode_slp ? out.device : 0])->name);
     snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s", n, where, out.why);
     return mode;
 }
@@ -237,18 +278,20 @@ static int begin_turn(struct engine *e, struct error *err) {
     int n = s->n - s->n_kv;
     e->begun = e->told = clock_now();
     e->worked = 0;
-    s->stats.queue_s = e->begun - s->submitted;
+    if (!s->answered) s->stats.queue_s = e->begun - s->submitted;
+    s->far = config_far(&e->weights.config, s->n);
     e->job = (struct prefill_job){
         .kv = &s->kv,
         .tokens = s->tokens + s->n_kv,
         .pos = s->n_kv,
         .n = n,
         .last = e->logits,
-        .all = s->request.logits,
+        .all = s->answered ? NULL : s->request.logits,
         .all_ctx = s->request.logits_ctx,
         .cancel = &s->cancel,
     };
     step_rewind(e->machine.step, &s->kv, s->n_kv);
+    kv_keep(&s->kv, s->n_kv); /* who takes the turn back comes here */
     return begin(e, choose(e, s, n), err);
 }
 
@@ -263,6 +306,8 @@ static void prefill(struct engine *e) {
     else if ((rc = e->mode->advance(&e->machine, &e->job, &err)) != PREFILL_MORE) e->mode->close(&e->machine, &e->job);
     if (rc == ERR_MEMORY && (e->mode == &mode_slp || e->mode == &mode_dslp) && step_yield(e->machine.step)) { /* what is resident makes room */
         log_say(LOG_INFO, "%s prefill: %s; what answers need there makes room until the prompt is read", e->mode->name, err.text);
+        size_t at = strlen(s->stats.why);
+        snprintf(s->stats.why + at, sizeof s->stats.why - at, "; what answers need there made room");
         err = (struct error){0};
         rc = begin(e, e->mode, &err);
     }
@@ -284,7 +329,7 @@ static void prefill(struct engine *e) {
     }
     step_back(e->machine.step);
     e->mode = NULL;
-    s->stats.prefill_s = clock_now() - e->begun;
+    if (!s->answered) s->stats.prefill_s = clock_now() - e->begun;
     s->n_kv += e->job.complete;
     if (rc) end(s, DONE_STOP, rc, &err);
     else draw(s, e->job.last, -1);
@@ -295,7 +340,7 @@ static bool prefill_ready(struct engine *e) { return e->reading && (!e->mode || 
 static void tell_progress(struct engine *e) {
     struct session *s = e->reading;
     double now = clock_now(), total = s && e->mode ? atomic_load(&e->job.total) : 0;
-    if (!(total > 0) || now - e->told < 0.1) return;
+    if (!(total > 0) || now - e->told < 0.1 || s->answered) return;
     double share = atomic_load(&e->job.done) / total;
     int whole = s->n - s->stats.cached_tokens;
     e->told = now;
@@ -345,6 +390,7 @@ static void measure(struct engine *e) {
 /* False when the engine closes and nothing is left to be done. */
 static bool go_round(struct engine *e) {
     struct session *batch[ENGINE_BATCH];
+    struct row rows[ENGINE_BATCH];
     pthread_mutex_lock(&e->lock);
     session_reap(e);
     next_prefill(e);
@@ -359,7 +405,11 @@ static bool go_round(struct engine *e) {
     if (steps) {
         n = plan_step(e, batch, n);
         e->steps++;
-        for (int i = 0; i < n; i++) batch[i]->held = true, batch[i]->stepped = e->steps;
+        for (int i = 0; i < n; i++) {
+            struct session *s = batch[i];
+            s->held = s->stepping = true, s->stepped = e->steps;
+            rows[i] = (struct row){s, s->order, s->tokens[s->n - 1], s->n - 1};
+        }
     } else if (piece) e->pieces = piece->next;
     bool over = atomic_load(&e->closing) && !n && !other && !e->reading;
     pthread_mutex_unlock(&e->lock);
@@ -367,7 +417,7 @@ static bool go_round(struct engine *e) {
 
     double begin = clock_now();
     uint64_t wakes;
-    if (steps) decode(e, batch, n);
+    if (steps) decode(e, rows, n);
     else if (piece) run_piece(e, piece);
     else if (other) prefill(e);
     else {

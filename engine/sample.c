@@ -64,11 +64,11 @@ enum {
 struct pick {
     const float *logits;
     int vocab;
-    double top, steps; /* the best logit; steps for a difference of 1 */
-    bool counting;     /* every token weighs 1 */
-    bool cut;          /* `last` and what comes before it in falling order; else all */
+    float top, steps; /* the best logit; steps for a difference of 1 */
+    bool counting;    /* every token weighs 1 */
+    bool cut;         /* `last` and what comes before it in falling order; else all */
     struct sample_item last;
-    double power[STEPS]; /* 2^(ONE - i / STEPS) */
+    float power[STEPS]; /* 2^(ONE - i / STEPS) */
     uint64_t sums[COLUMNS];
     struct sample_item *items; /* those of `column` */
     int column, n_items;
@@ -77,20 +77,22 @@ struct pick {
 static bool before(struct sample_item a, struct sample_item b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
 /* Steps below the best: the whole number of them nearest, and e^-(what is over). `below` is not below ONE * STEPS for a token that
- * weighs nothing, NaN for one that is no number; then the others mean nothing. The sum with 2^52 has the number as its low bits. */
-static inline void place(const struct pick *p, float logit, double *below, double *rest, uint64_t *n) {
-    const double whole = 0x1.8p52;
-    double y = (p->top - (double)logit) * p->steps, z = y + whole, r = (z - whole - y) * (1 / PER_NAT);
+ * weighs nothing, NaN for one that is no number; then the others mean nothing. The sum with 1.5 * 2^23 has the number as its low bits.
+ * In single precision, since this is done for a whole vocabulary: a weight is right to 2e-6 of itself where it is 2^-ONE, to 2e-7 at
+ * the top. */
+static inline void place(const struct pick *p, float logit, float *below, float *rest, uint32_t *n) {
+    const float whole = 0x1.8p23f;
+    float y = (p->top - logit) * p->steps, z = y + whole, r = (z - whole - y) * (float)(1 / PER_NAT);
     *below = y;
-    *rest = 1 + r * (1 + r * (1.0 / 2 + r * (1.0 / 6))); /* |r| < 0.0014 */
+    *rest = 1 + r * (1 + r * 0.5f); /* |r| < 0.0014 */
     memcpy(n, &z, sizeof z);
 }
-static inline uint64_t weight(const struct pick *p, bool counting, double rest, uint64_t n) {
-    return counting ? 1 : (uint64_t)((int64_t)(p->power[n % STEPS] * rest) >> (uint32_t)n / STEPS);
+static inline uint64_t weight(const struct pick *p, bool counting, float rest, uint32_t n) {
+    return counting ? 1 : (uint64_t)((int64_t)(p->power[n % STEPS] * rest) >> (n & 0xffff) / STEPS);
 }
 static uint64_t weight_of(const struct pick *p, float logit) {
-    double below, rest;
-    uint64_t n;
+    float below, rest;
+    uint32_t n;
     place(p, logit, &below, &rest, &n);
     return weight(p, p->counting, rest, n);
 }
@@ -101,7 +103,7 @@ static inline const float *span(const struct pick *p, int i, float *edge) {
     for (int k = 0; k < SPAN; k++) edge[k] = k < p->vocab - i ? p->logits[i + k] : -INFINITY;
     return edge;
 }
-static inline bool taken(const struct pick *p, bool cut, double below, float logit, int32_t id) {
+static inline bool taken(const struct pick *p, bool cut, float below, float logit, int32_t id) {
     return below < ONE * STEPS && (!cut || !before(p->last, (struct sample_item){logit, id}));
 }
 
@@ -121,8 +123,8 @@ static uint64_t weigh(struct pick *p, uint64_t enough) {
     p->column = -1;
     for (int i = 0; i < p->vocab; i += SPAN) {
         const float *l = span(p, i, edge);
-        double below[SPAN], rest[SPAN];
-        uint64_t n[SPAN];
+        float below[SPAN], rest[SPAN];
+        uint32_t n[SPAN];
         if (i % OFTEN == 0 && sum >= enough) {
             uint64_t first = 0;
             int column = 0;
@@ -134,7 +136,7 @@ static uint64_t weigh(struct pick *p, uint64_t enough) {
         for (int k = 0; k < SPAN; k++) {
             if (!taken(p, cut, below[k], l[k], i + k)) continue;
             uint64_t w = weight(p, counting, rest[k], n[k]);
-            p->sums[(uint32_t)n[k] / WIDTH] += w;
+            p->sums[(n[k] & 0xffff) / WIDTH] += w;
             sum += w;
         }
     }
@@ -152,10 +154,10 @@ static void gather(struct pick *p, int column) {
         const float *l = span(p, i, edge);
         if (!any(l, low, high)) continue;
         for (int k = 0; k < SPAN; k++) {
-            double below, rest;
-            uint64_t n;
+            float below, rest;
+            uint32_t n;
             place(p, l[k], &below, &rest, &n);
-            if (taken(p, p->cut, below, l[k], i + k) && (uint32_t)n / WIDTH == (uint32_t)column) p->items[p->n_items++] = (struct sample_item){l[k], i + k};
+            if (taken(p, p->cut, below, l[k], i + k) && (n & 0xffff) / WIDTH == (uint32_t)column) p->items[p->n_items++] = (struct sample_item){l[k], i + k};
         }
     }
 }
@@ -209,8 +211,8 @@ static uint64_t at_least(struct pick *p, double min_p) {
         const float *l = span(p, i, edge);
         if (!any(l, low, INFINITY)) continue;
         for (int k = 0; k < SPAN; k++) {
-            double below, rest;
-            uint64_t n;
+            float below, rest;
+            uint32_t n;
             place(p, l[k], &below, &rest, &n);
             if (below <= most && taken(p, p->cut, below, l[k], i + k)) sum += weight(p, false, rest, n);
         }
@@ -222,14 +224,14 @@ int32_t sample_token(float *logits, int vocab, const struct sampling *s, const i
     if (penalises(s)) penalise(logits, vocab, s->repeat_penalty, seen, n_seen, scratch);
     int32_t top = best(logits, vocab);
     if (s->temperature <= 0 || s->top_k == 1 || s->min_p > 1) return top;
-    struct pick p = {.logits = logits, .vocab = vocab, .top = logits[top], .steps = PER_NAT / s->temperature, .items = scratch};
+    struct pick p = {.logits = logits, .vocab = vocab, .top = logits[top], .steps = (float)(PER_NAT / s->temperature), .items = scratch};
     uint64_t sum, reached;
     if (s->top_k > 0 && s->top_k < vocab) {
         p.counting = true;
         if (weigh(&p, (uint64_t)s->top_k + 1) > (uint64_t)s->top_k) p.last = reach(&p, (uint64_t)s->top_k, &sum), p.cut = true;
         p.counting = false;
     }
-    for (int i = 0; i < STEPS; i++) p.power[i] = exp2(ONE - (double)i / STEPS);
+    for (int i = 0; i < STEPS; i++) p.power[i] = (float)exp2(ONE - (double)i / STEPS);
     if (!(sum = weigh(&p, UINT64_MAX))) return top; /* no numbers */
     const uint64_t least = s->min_p > 0 ? at_least(&p, s->min_p) : sum;
     if (s->top_p > 0 && s->top_p < 1) {

@@ -15,8 +15,8 @@ void session_move(struct session *s, enum session_state to) {
     static const int may_follow[] = {
         [SESSION_IDLE] = 1 << SESSION_QUEUED,
         [SESSION_QUEUED] = 1 << SESSION_PREFILL | 1 << SESSION_ENDED,
-        [SESSION_PREFILL] = 1 << SESSION_DECODE | 1 << SESSION_ENDED,
-        [SESSION_DECODE] = 1 << SESSION_ENDED,
+        [SESSION_PREFILL] = 1 << SESSION_DECODE | 1 << SESSION_QUEUED | 1 << SESSION_ENDED,
+        [SESSION_DECODE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* QUEUED: the answer is so long that all is to be read again */
         [SESSION_ENDED] = 1 << SESSION_IDLE,
     };
     struct engine *e = s->engine;
@@ -27,12 +27,12 @@ void session_move(struct session *s, enum session_state to) {
     if (from == SESSION_PREFILL) e->reading = NULL;
     switch (to) {
     case SESSION_IDLE: assert(!s->n_unread && !s->progress_order && !s->end_order && !s->held); break;
-    case SESSION_QUEUED: assert(s->n_kv < s->n && !s->answered && !s->n_unread && !s->end_order); break;
+    case SESSION_QUEUED: assert(s->n_kv < s->n && (!s->answered || !s->n_kv) && (s->answered || !s->n_unread) && !s->end_order); break;
     case SESSION_PREFILL:
         assert(!e->reading);
         e->reading = s;
         break;
-    case SESSION_DECODE: assert(s->n_kv == s->n - 1 && s->answered == 1); break;
+    case SESSION_DECODE: assert(s->n_kv == s->n - 1 && s->answered >= 1); break;
     case SESSION_ENDED: assert(s->end_order && !s->held && !s->stop_ids); break;
     }
     atomic_store(&s->state, (int)to);
@@ -70,7 +70,7 @@ void session_end(struct session *s, enum done_reason reason, int rc, const struc
 void session_reap(struct engine *e) {
     for (struct session *s = e->sessions; s; s = s->next) {
         int state = atomic_load(&s->state);
-        bool free = state == SESSION_QUEUED || (state == SESSION_DECODE && !s->held);
+        bool free = state == SESSION_QUEUED || (state == SESSION_DECODE && (!s->held || s->stepping));
         if (free && atomic_load(&s->cancel)) session_end(s, DONE_CANCELLED, 0, NULL);
     }
 }
@@ -159,7 +159,7 @@ void session_close(struct session **sp) {
     pthread_mutex_lock(&e->lock);
     session_reap(e);
     int state;
-    while ((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) pthread_cond_wait(&e->over, &e->lock);
+    while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->stepping) pthread_cond_wait(&e->over, &e->lock);
     while (next_order(s)) take(s, &(struct event){0}); /* events of a session that is gone would point nowhere */
     struct session **p = &e->sessions;
     while (*p != s) p = &(*p)->next;
@@ -202,9 +202,11 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     if (rc) return rc;
     int keep = 0;
     while (keep < s->n_kv && keep < r->n - 1 && s->tokens[keep] == r->tokens[keep]) keep++;
-    if (r->logits) keep = 0;
+    if (r->logits || config_far(&e->weights.config, r->n) != s->far) keep = 0;
+    keep = kv_floor(&s->kv, keep);
     int room = e->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
     size_t need = (size_t)(r->n - keep + (answer < 4096 ? answer : 4096)) * e->info.kv_token_bytes, have = mem_available();
+    if (!s->n_kv) need += KV_STATES * kv_state_bytes(&e->weights.config);
     if (have && need > have && !e->params.force)
         return error_set(err, ERR_MEMORY, "the KV cache of %d tokens needs %zu MB, %zu MB are free; --kv fp8 halves it, --force overrides", r->n, need >> 20,
                          have >> 20);

@@ -50,13 +50,20 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
     case OP_KV_LOAD: w.bytes = 6.0 * u->kv_load.n * u->kv_load.plane.heads * u->kv_load.plane.dim; break;
     case OP_ATTENTION: {
         const struct op_attention *a = &u->attention;
+        int window = a->chosen ? a->n_chosen : a->window; /* of so many it sees as many as of a window */
         /* With explicit positions (stripes) the values are the device's; the caller's q_pos0 stands for their mean. */
         double pairs =
-            a->q_pos ? (double)a->n * cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, a->window) : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, a->window);
+            a->q_pos ? (double)a->n * cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, window) : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, window);
         w.attn = pairs * a->n_heads * 2.0 * (a->k.dim + a->v_dim);
         w.bytes = 4.0 * a->n * a->n_heads * ((double)a->k.dim + a->v_dim) +
                   (double)a->n_keys * ((double)dtype_bytes(a->k.dtype, (size_t)a->k.heads * (size_t)a->k.dim) +
                                        (double)dtype_bytes(a->v.dtype, (size_t)a->v.heads * (size_t)a->v_dim));
+        break;
+    }
+    case OP_SELECT: {
+        const struct op_select *a = &u->select;
+        w.attn = cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, 0) * a->heads * 2.0 * a->k.dim;
+        w.bytes = 4.0 * a->n * a->heads * ((double)a->k.dim + 1) + (double)a->n_keys * (double)dtype_bytes(a->k.dtype, (size_t)a->k.dim) + 4.0 * a->n * a->topk;
         break;
     }
     case OP_ROUTE: w.bytes = 4.0 * u->route.n * u->route.n_experts; break;
@@ -84,7 +91,17 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
     }
     case OP_ADD: w.bytes = 12.0 * u->add.n * u->add.m; break;
     case OP_SIGMOID: w.bytes = 8.0 * u->sigmoid.n * u->sigmoid.m; break;
+    case OP_CLIP: w.bytes = 8.0 * u->clip.n * u->clip.m; break;
     case OP_COPY: w.bytes = 8.0 * u->copy.n * u->copy.heads * u->copy.dim; break;
+    case OP_GATE: w.bytes = 12.0 * u->gate.n * u->gate.heads * u->gate.dim; break;
+    case OP_CONV: w.bytes = 8.0 * u->conv.n * u->conv.channels; break;
+    case OP_DELTA: { /* the state is read and written once; two products with it and the change, a row */
+        const struct op_delta *a = &u->delta;
+        double state = (double)a->v_heads * a->k_dim * a->v_dim;
+        w.attn = 6.0 * a->n * state;
+        w.bytes = 8.0 * state + 4.0 * a->n * (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim);
+        break;
+    }
     case OP_SORT: w.bytes = 24.0 * u->sort.n * u->sort.topk; break;
     case OP_GATHER: w.bytes = 8.0 * u->gather.n * u->gather.dim; break;
     case OP_FFN: {

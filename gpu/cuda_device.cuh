@@ -53,9 +53,7 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
     case DT_F16: return half_at(p, (size_t)c);
     case DT_E4M3: return e4m3_decode(p[c]);
     case DT_E2M1: return e2m1_decode((uint32_t)p[c / 2] >> (c % 2 * 4) & 15);
-    case DT_I8:
-    case DT_Q8_G128: return (float)(int8_t)p[c];
-    case DT_Q4_G128: return (float)((int)(p[c / 2] >> (c % 2 * 4) & 15) - 8);
+    case DT_I8: return (float)(int8_t)p[c];
     default: return ((const float *)p)[c];
     }
 }
@@ -90,3 +88,12 @@ __device__ inline float block_sum(float v, float *shared /* [32] */) {
 }
 
 inline unsigned blocks_of(size_t n, size_t per) { return (unsigned)((n + per - 1) / per); }
+
+/* What joins the halves of a feed-forward; what is not a number stays so. */
+__device__ inline float glu(float gate, float up, const struct cuda_glu &a) {
+    if (a.limit > 0) {
+        gate = gate > a.limit ? a.limit : gate;
+        up = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
+    }
+    return gate / (1.0f + expf(-(a.alpha > 0 ? a.alpha : 1.0f) * gate)) * (up + a.shift);
+}

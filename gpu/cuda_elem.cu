@@ -42,18 +42,18 @@ cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w,
 }
 
 /* The angle is rounded to float32, as in the models' own code and on the CPU; its cosine takes a double's range reduction. */
-static __global__ void rope_table_kernel(float *cos_out, float *sin_out, const int32_t *pos, const float *inv_freq, int n, int half,
-                                         float mscale) {
-    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= (size_t)n * (size_t)half) return;
-    double a = (double)((float)pos[at / (size_t)half] * inv_freq[at % (size_t)half]), sn, cs;
+static __global__ void rope_table_kernel(struct cuda_rope_table t) {
+    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x, i = at / (size_t)t.half;
+    if (at >= (size_t)t.n * (size_t)t.half) return;
+    bool far = t.longest && (t.length ? t.length[i] : t.total) > t.longest;
+    float mscale = far ? t.long_mscale : t.mscale;
+    double a = (double)((float)t.pos[i] * t.inv_freq[at % (size_t)t.half + (far ? (size_t)t.half : 0)]), sn, cs;
     sincos(a, &sn, &cs);
-    cos_out[at] = (float)cs * mscale;
-    sin_out[at] = (float)sn * mscale;
+    t.cos[at] = (float)cs * mscale;
+    t.sin[at] = (float)sn * mscale;
 }
-cudaError_t cuda_rope_table(cudaStream_t s, float *cs, float *sn, const int32_t *pos, const float *inv_freq, int n, int half,
-                            float mscale) {
-    rope_table_kernel<<<blocks_of((size_t)n * (size_t)half, 256), 256, 0, s>>>(cs, sn, pos, inv_freq, n, half, mscale);
+cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t) {
+    rope_table_kernel<<<blocks_of((size_t)t->n * (size_t)t->half, 256), 256, 0, s>>>(*t);
     return cudaGetLastError();
 }
 
@@ -138,6 +138,15 @@ __device__ static int best_of(const float *v, const uint8_t *taken, int n) {
     }
     return b.i;
 }
+/* The share of the best unmarked logit among those near enough to it, without those marked. */
+__device__ static float mixer_weight(const struct cuda_route &r, const float *logits, const uint8_t *mark, int best) {
+    float top = logits[best], sum = 0;
+    for (int i = threadIdx.x; i < r.n_experts; i += 32) {
+        float size = fabsf(logits[i]) > top ? fabsf(logits[i]) : top;
+        if (!mark[i] && !((top - logits[i]) / size > 2 * r.jitter)) sum += expf(logits[i] - top);
+    }
+    return 1.0f / warp_sum(sum);
+}
 static __global__ void route_kernel(struct cuda_route r) {
     extern __shared__ float space[];
     int n = r.n_experts, lane = threadIdx.x;
@@ -156,7 +165,7 @@ static __global__ void route_kernel(struct cuda_route r) {
     sum = warp_sum(sum);
     for (int i = lane; i < n; i += 32) {
         if (!r.sigmoid) score[i] /= sum;
-        choice[i] = score[i] + (r.bias ? r.bias[i] : 0.0f);
+        choice[i] = (r.mixer ? logits[i] : score[i]) + (r.bias ? r.bias[i] : 0.0f);
     }
     __syncwarp();
     if (r.n_group > 1) {
@@ -188,16 +197,18 @@ static __global__ void route_kernel(struct cuda_route r) {
     float total = 0;
     for (int k = 0; k < r.topk; k++) {
         int i = best_of(choice, mark, n);
-        total += score[i];
+        float weight = r.mixer ? mixer_weight(r, logits, mark, i) : score[i];
+        total += weight;
         __syncwarp();
         if (!lane) {
             mark[i] = 1;
             ids[k] = i;
+            weights[k] = weight;
         }
         __syncwarp();
     }
     for (int k = lane; k < r.topk; k += 32) {
-        float w = score[ids[k]];
+        float w = weights[k];
         weights[k] = (r.norm ? w / (total + 1e-20f) : w) * r.scale;
     }
 }
@@ -239,6 +250,15 @@ static __global__ void sigmoid_kernel(float *x, size_t n) {
 }
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n) {
     sigmoid_kernel<<<grid_of(n), 256, 0, s>>>(x, n);
+    return cudaGetLastError();
+}
+
+static __global__ void clip_kernel(float *x, size_t n, float limit) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
+}
+cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit) {
+    clip_kernel<<<grid_of(n), 256, 0, s>>>(x, n, limit);
     return cudaGetLastError();
 }
 
@@ -341,13 +361,12 @@ cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m,
     bias_kernel<<<(unsigned)n, 256, 0, s>>>(y, bias, m, ldy);
     return cudaGetLastError();
 }
-static __global__ void silu_mul_kernel(float *out, const float *gate_up, int inter) {
+static __global__ void glu_kernel(float *out, const float *gate_up, int inter, struct cuda_glu a) {
     const float *g = gate_up + (size_t)blockIdx.x * 2 * (size_t)inter, *u = g + inter;
-    for (int d = threadIdx.x; d < inter; d += blockDim.x)
-        out[(size_t)blockIdx.x * (size_t)inter + (size_t)d] = g[d] / (1.0f + expf(-g[d])) * u[d];
+    for (int d = threadIdx.x; d < inter; d += blockDim.x) out[(size_t)blockIdx.x * (size_t)inter + (size_t)d] = glu(g[d], u[d], a);
 }
-cudaError_t cuda_silu_mul(cudaStream_t s, float *out, const float *gate_up, int n, int inter) {
-    silu_mul_kernel<<<(unsigned)n, 256, 0, s>>>(out, gate_up, inter);
+cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct cuda_glu a) {
+    glu_kernel<<<(unsigned)n, 256, 0, s>>>(out, gate_up, inter, a);
     return cudaGetLastError();
 }
 

@@ -54,6 +54,8 @@ static int run_tiles(struct cuda_stream *s, const struct products *g, const stru
             for (int i = 0; i < c; i++) row += part[i];
             t.w[k] = like->gated ? g->e[k]->gate : g->e[k]->down;
             t.w2[k] = g->e[k]->up;
+            t.bias[k] = like->gated ? g->e[k]->gate_bias : g->e[k]->down_bias;
+            t.bias2[k] = g->e[k]->up_bias;
             if (part[c]) {
                 t.part[t.n_parts].w = k;
                 t.part[t.n_parts].row = row;
@@ -66,12 +68,15 @@ static int run_tiles(struct cuda_stream *s, const struct products *g, const stru
     return 0;
 }
 
+static struct cuda_glu glu_of(const struct expert *e) { return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift}; }
+static int out_of(const struct expert *e) { return e->turned ? e->down.cols : e->down.rows; }
+
 /* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x; not weighted. */
 static int run_products(struct cuda_stream *s, const struct products *g, float *y, const float *x, const int32_t *index, char *space) {
-    int n = g->begin[g->n] - g->begin[0], hidden = g->e[0]->gate.cols, inter = g->e[0]->gate.rows, out = g->e[0]->down.rows;
+    int n = g->begin[g->n] - g->begin[0], hidden = g->e[0]->gate.cols, inter = g->e[0]->gate.rows, out = out_of(g->e[0]);
     struct tiled p = tiled_plan(s, g->e[0], n);
     float *x_scale = (float *)(space + p.x_scale), *h_scale = (float *)(space + p.h_scale);
-    struct cuda_tiles up = {.x = space, .x_scale = x_scale, .y = space + p.h, .ldx = p.ldx, .scale_ld = n, .ldy = p.ldh, .gated = 1};
+    struct cuda_tiles up = {.x = space, .x_scale = x_scale, .y = space + p.h, .ldx = p.ldx, .scale_ld = n, .ldy = p.ldh, .gated = 1, .glu = glu_of(g->e[0])};
     struct cuda_tiles down = {.x = p.fp8 ? space + p.hq : space + p.h, .x_scale = h_scale, .y = y, .ldx = p.ldh, .scale_ld = n, .ldy = out};
     cudaError_t c = p.fp8 ? cuda_gather_fp8(s->s, space, x_scale, x, index, n, hidden, hidden, p.ldx, n)
                           : cuda_gather_bf16(s->s, space, x, index, n, hidden, hidden, p.ldx);
@@ -81,7 +86,7 @@ static int run_products(struct cuda_stream *s, const struct products *g, float *
     return run_tiles(s, g, &down, p.fp8);
 }
 
-/* --- One feed-forward, in pieces of tokens: gate and up side by side, silu * mul, down --------------------------------------- */
+/* --- One feed-forward, in pieces of tokens: gate and up side by side, what joins them, down ----------------------------------- */
 
 struct ffn {
     bool tiled;
@@ -100,9 +105,9 @@ static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, 
     }
     size_t piece = ffn_space / (12 * (size_t)f.inter);
     f.piece = piece < 64 ? 64 : piece > (size_t)n ? n : (int)piece;
-    f.gate = (struct cuda_linear){.w = e->gate, .n = f.piece, .ldx = e->gate.cols, .ldy = 2 * f.inter};
-    f.up = (struct cuda_linear){.w = e->up, .n = f.piece, .ldx = e->up.cols, .ldy = 2 * f.inter};
-    f.down = (struct cuda_linear){.w = e->down, .n = f.piece, .ldx = f.inter, .ldy = e->down.rows};
+    f.gate = (struct cuda_linear){.w = e->gate, .bias = e->gate_bias, .n = f.piece, .ldx = e->gate.cols, .ldy = 2 * f.inter};
+    f.up = (struct cuda_linear){.w = e->up, .bias = e->up_bias, .n = f.piece, .ldx = e->up.cols, .ldy = 2 * f.inter};
+    f.down = (struct cuda_linear){.w = e->down, .bias = e->down_bias, .n = f.piece, .ldx = f.inter, .ldy = out_of(e), .transposed = e->turned};
     f.act = f.gate_up + cuda_aligned((size_t)f.piece * 2 * (size_t)f.inter * 4);
     f.scratch = f.act + cuda_aligned((size_t)f.piece * (size_t)f.inter * 4);
     size_t a = cuda_linear_space(s, &f.gate), b = cuda_linear_space(s, &f.up), c = cuda_linear_space(s, &f.down);
@@ -113,7 +118,7 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
     float *gate_up = (float *)(space + f->gate_up), *act = (float *)(space + f->act);
     for (int t = 0; t < n; t += f->piece) {
         int m = t + f->piece < n ? f->piece : n - t;
-        float *to = y + (size_t)t * (size_t)f->e->down.rows;
+        float *to = y + (size_t)t * (size_t)out_of(f->e);
         const float *from = x + (size_t)t * (size_t)f->e->gate.cols;
         if (f->tiled) {
             struct products one = {&f->e, (int[]){0, m}, 1};
@@ -128,7 +133,7 @@ static int ffn_run(struct cuda_stream *s, struct ffn *f, float *y, const float *
         f->down.y = to;
         int r = cuda_linear_run(s, &f->gate, space + f->scratch);
         if (!r) r = cuda_linear_run(s, &f->up, space + f->scratch);
-        if (!r) r = cuda_check(s->g, cuda_silu_mul(s->s, act, gate_up, m, f->inter), "silu_mul");
+        if (!r) r = cuda_check(s->g, cuda_glu(s->s, act, gate_up, m, f->inter, glu_of(f->e)), "glu");
         if (!r) r = cuda_linear_run(s, &f->down, space + f->scratch);
         if (r) return r;
     }

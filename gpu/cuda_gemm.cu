@@ -6,8 +6,7 @@
 #include "gpu/cuda_mma.cuh"
 
 int cuda_mat_known(int dtype) {
-    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 ||
-           dtype == DT_Q8_G128 || dtype == DT_Q4_G128;
+    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8;
 }
 
 /* Eight weights of a row from column c on, with their scale. wide: the row allows one load for all. */
@@ -222,8 +221,7 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
 }
 int cuda_gemm_mma_fits(const struct cuda_linear *l) {
     const struct mat *w = &l->w;
-    int exact = w->dtype == DT_E4M3 || w->dtype == DT_BF16 || w->dtype == DT_E2M1 || w->dtype == DT_I8 || w->dtype == DT_Q8_G128 ||
-                w->dtype == DT_Q4_G128;
+    int exact = w->dtype == DT_E4M3 || w->dtype == DT_BF16 || w->dtype == DT_E2M1 || w->dtype == DT_I8;
     return exact && !l->transposed && (!w->scale || w->block_cols % MMA_K == 0 || w->block_cols >= w->cols) &&
            (w->rows + MMA_N - 1) / MMA_N < 65536;
 }

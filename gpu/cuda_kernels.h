@@ -21,20 +21,28 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     struct cuda_plane k, v;
     const float *sinks;
     float *lse;
-    const int32_t *q_pos;
-    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, n_keys, window;
+    const int32_t *q_pos, *chosen;
+    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, n_keys, window, n_chosen;
     float scale;
     int chunked;     /* few queries: keys are split at fixed places, cuda_attention_chunks, whatever the queries and keys */
     int splits;      /* at least 1; > 1: partials go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
     float *part_lse; /* [splits, n, n_heads] */
 };
+struct cuda_select { /* struct op_select, and scratch */
+    int32_t *chosen;
+    const float *q, *weight;
+    struct cuda_plane k;
+    int n, heads, topk, ldq, q_pos0, k_pos0, n_keys;
+    float scale;
+    float *score; /* [n, n_keys] */
+};
 struct cuda_route { /* struct op_route */
     int32_t *ids;
     float *weights;
     const float *logits, *bias;
-    int n, n_experts, topk, n_group, topk_group, sigmoid, group_top2, norm;
-    float scale;
+    int n, n_experts, topk, n_group, topk_group, sigmoid, mixer, group_top2, norm;
+    float scale, jitter;
 };
 
 /* Numbers (gpu.h): word [2] in pinned host memory. Wait polls it. */
@@ -44,16 +52,43 @@ cudaError_t cuda_word_wait(cudaStream_t s, const uint32_t *word, uint32_t value)
 cudaError_t cuda_embed(cudaStream_t s, float *out, const int32_t *ids, struct mat table, int n);
 cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w, const void *bias, int w_dtype, int rows, int dim, int ldx, int ldo, float eps,
                       float add, int layer_norm, int tag, int *bad);
-cudaError_t cuda_rope_table(cudaStream_t s, float *cos, float *sin, const int32_t *pos, const float *inv_freq, int n, int half, float mscale);
+struct cuda_rope_table { /* struct op_rope_table */
+    float *cos, *sin;
+    const int32_t *pos;
+    const float *inv_freq;
+    const int32_t *length;
+    int n, half, longest, total;
+    float mscale, long_mscale;
+};
+cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t);
 cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cos, const float *sin, int n, int heads, int ld, int head_ld, int half, int interleaved,
                       int inverse);
 cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx);
 cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int row0, int n, int ldo);
+cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a);
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r);
 /* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d] */
 cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads, int dim, int ldx, int ldy, int head_ldx, int head_ldy);
 cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n);
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
+cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit);
+/* y *= sigmoid(g), with silu g * sigmoid(g); [n, heads, dim] each */
+cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int silu);
+struct cuda_conv { /* struct op_conv */
+    float *out;
+    const float *x, *w, *before;
+    float *after;
+    int n, channels, taps, ldx, ldo;
+};
+cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
+struct cuda_delta { /* struct op_delta */
+    float *out;
+    const float *q, *k, *v, *b, *a, *rate, *dt, *before;
+    float *after;
+    int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
+};
+enum { CUDA_DELTA_MOST = 1024 }; /* k_dim */
+cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
 cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n, int topk, int first,
                       int last);
 cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_t *index, int n, int dim, int ldx);
@@ -61,8 +96,11 @@ cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_
 cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int32_t *index, const float *weight, int n, int dim, int ldy);
 cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo, int ldo2);
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
-/* h[i] = silu(gate[i]) * up[i]; gate and up of a row lie side by side, [n, 2 * inter]; out [n, inter] */
-cudaError_t cuda_silu_mul(cudaStream_t s, float *out, const float *gate_up, int n, int inter);
+struct cuda_glu { /* struct glu */
+    float limit, alpha, shift;
+};
+/* out [n, inter] = glu(gate, up); gate and up of a row lie side by side, [n, 2 * inter] */
+cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct cuda_glu a);
 
 /* Weights as BF16 for cuBLAS; out rows are dense. */
 cudaError_t cuda_mat_to_bf16(cudaStream_t s, void *out, struct mat w);
@@ -87,7 +125,7 @@ cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tenso
 
 /* Several products in one launch, in tiles of tokens: part k multiplies rows [row, row + n) of x with w[part.w], so that experts
  * with a few tokens each fill the card together. A launch has one tile size (16, 32, 64, 128); who cuts a group chooses.
- * gated: y = silu(w x) * (w2 x), BF16 where x is BF16, else float32. Otherwise float32, with bias and accumulate. */
+ * gated: y = glu(w x + bias, w2 x + bias2), BF16 where x is BF16, else float32. Otherwise float32, with bias and accumulate. */
 enum { CUDA_PARTS = 16 };
 struct cuda_tiles {
     struct mat w[CUDA_PARTS], w2[CUDA_PARTS]; /* one type, one shape */
@@ -98,7 +136,8 @@ struct cuda_tiles {
     const void *x;        /* BF16 [rows, ldx], ldx a multiple of 8; or E4M3, a multiple of 16 */
     const float *x_scale; /* E4M3: of 128 columns, [columns / 128, scale_ld] */
     void *y;
-    const float *bias;
+    const float *bias[CUDA_PARTS], *bias2[CUDA_PARTS]; /* of each matrix; NULL: none */
+    struct cuda_glu glu;
     int ldx, scale_ld, ldy, accumulate, gated;
     int align; /* of the weights' rows; filled by the launcher */
 };

@@ -81,7 +81,7 @@ static int tile_tokens(const struct cuda *g, int n, int rows) {
     return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->processors ? 128 : 64;
 }
 static struct cuda_tiles tiles_of(const struct cuda_linear *l, int t, int n) {
-    struct cuda_tiles p = {.n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = l->bias, .ldy = l->ldy, .accumulate = l->accumulate};
+    struct cuda_tiles p = {.n_parts = 1, .y = l->y + (size_t)t * (size_t)l->ldy, .bias = {l->bias}, .ldy = l->ldy, .accumulate = l->accumulate};
     p.w[0] = l->w;
     p.part[0].n = n;
     return p;
@@ -171,7 +171,7 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
 }
 
 bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
-    struct cuda_linear gate = {.w = e->gate, .n = n}, down = {.w = e->down, .n = n};
+    struct cuda_linear gate = {.w = e->gate, .n = n}, down = {.w = e->down, .n = n, .transposed = e->turned};
     enum path a = path_of(s, &gate), b = path_of(s, &down);
     return (a == TILES || a == TILES_FP8) && a == b && cuda_linear_alike(&e->gate, &e->up);
 }

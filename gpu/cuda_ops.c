@@ -3,6 +3,7 @@
 #include "gpu/cuda.h"
 
 static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; more go in groups of heads */
+static const size_t select_space = (size_t)64 << 20;     /* of scores; more go in groups of queries */
 
 static struct cuda_plane plane(const struct kv_plane *p) { return (struct cuda_plane){p->data, p->scale, p->heads, p->dim, p->dtype}; }
 
@@ -63,6 +64,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .sinks = o->sinks,
                                .lse = o->lse,
                                .q_pos = o->q_pos,
+                               .chosen = o->chosen,
                                .n = o->n,
                                .n_heads = o->n_heads,
                                .q_dim = o->k.dim,
@@ -74,21 +76,48 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .k_pos0 = o->k_pos0,
                                .n_keys = o->n_keys,
                                .window = o->window,
+                               .n_chosen = o->n_chosen,
                                .scale = o->scale,
                                .chunked = o->n <= CUDA_FEW,
                                .splits = 1};
     if (o->n < 1) return 0;
     /* copying the keys pays from a few queries on; a cache in BF16 needs no copy */
     bool direct = cuda_attention_mma_direct(&a);
-    if (s->g->math != GPU_F32 && o->n_keys > 0 && cuda_attention_mma_rows(&a) && (direct || !a.chunked)) return attention_mma(s, &a, direct);
+    if (s->g->math != GPU_F32 && o->n_keys > 0 && !o->chosen && cuda_attention_mma_rows(&a) && (direct || !a.chunked)) return attention_mma(s, &a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
-    a.splits = a.chunked ? cuda_attention_chunks(o->n_keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), o->n_keys, 128);
+    int keys = o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys;
+    a.splits = a.chunked ? cuda_attention_chunks(keys) : splits_for(s, (long)o->n * o->k.heads * ((group + heads - 1) / heads), keys, 128);
     if (a.splits > 1) {
         char *space = cuda_space(s, parts_size(&a));
         if (!space) return ERR_RUNTIME;
         parts_at(&a, space);
     }
     return cuda_check(s->g, cuda_attention_f32(s->s, &a), "attention_f32");
+}
+
+/* As many queries at a time as their scores fit the workspace. */
+static int select_keys(struct cuda_stream *s, const struct op_select *o) {
+    size_t row = (size_t)(o->n_keys > 0 ? o->n_keys : 1) * sizeof(float);
+    int most = select_space / row < 1 ? 1 : select_space / row < (size_t)o->n ? (int)(select_space / row) : o->n;
+    float *score = o->n < 1 ? NULL : cuda_space(s, (size_t)most * row);
+    if (!score && o->n > 0) return ERR_RUNTIME;
+    for (int at = 0; at < o->n; at += most) {
+        struct cuda_select a = {.chosen = o->chosen + (size_t)at * (size_t)o->topk,
+                                .q = o->q + (size_t)at * (size_t)o->ldq,
+                                .weight = o->weight + (size_t)at * (size_t)o->heads,
+                                .k = plane(&o->k),
+                                .n = o->n - at < most ? o->n - at : most,
+                                .heads = o->heads,
+                                .topk = o->topk,
+                                .ldq = o->ldq,
+                                .q_pos0 = o->q_pos0 + at,
+                                .k_pos0 = o->k_pos0,
+                                .n_keys = o->n_keys,
+                                .scale = o->scale,
+                                .score = score};
+        if (cuda_check(s->g, cuda_select_keys(s->s, &a), "select")) return ERR_RUNTIME;
+    }
+    return 0;
 }
 
 static int norm(struct cuda_stream *s, const struct op_norm *a) {
@@ -98,9 +127,29 @@ static int norm(struct cuda_stream *s, const struct op_norm *a) {
         "norm");
 }
 static int route(struct cuda_stream *s, const struct op_route *o) {
-    struct cuda_route r = {o->ids,        o->weights, o->logits, o->bias, o->n, o->n_experts, o->topk, o->n_group, o->topk_group, o->score == SCORE_SIGMOID,
-                           o->group_top2, o->norm,    o->scale};
+    struct cuda_route r = {o->ids,
+                           o->weights,
+                           o->logits,
+                           o->bias,
+                           o->n,
+                           o->n_experts,
+                           o->topk,
+                           o->n_group,
+                           o->topk_group,
+                           o->score == SCORE_SIGMOID,
+                           o->score == SCORE_MIXER,
+                           o->group_top2,
+                           o->norm,
+                           o->scale,
+                           o->jitter};
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->s, &r), "route");
+}
+
+static int delta(struct cuda_stream *s, const struct op_delta *o) {
+    struct cuda_delta d = {o->out,   o->q, o->k,       o->v,       o->b,     o->a,     o->rate, o->dt,  o->before,
+                           o->after, o->n, o->k_heads, o->v_heads, o->k_dim, o->v_dim, o->ldx,  o->ldg, o->ldo};
+    if (o->n < 1) return 0;
+    return cuda_check(s->g, o->k_dim > CUDA_DELTA_MOST ? cudaErrorNotSupported : cuda_delta_rows(s->s, &d), "delta");
 }
 
 int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
@@ -121,7 +170,8 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_LINEAR: return cuda_linear_op(s, &u->linear);
     case OP_ROPE_TABLE: {
         const struct op_rope_table *a = &u->rope_table;
-        if (a->n > 0) r = cuda_rope_table(s->s, a->cos, a->sin, a->pos, a->inv_freq, a->n, a->half, a->mscale);
+        struct cuda_rope_table t = {a->cos, a->sin, a->pos, a->inv_freq, a->length, a->n, a->half, a->longest, a->total, a->mscale, a->long_mscale};
+        if (a->n > 0) r = cuda_rope_table(s->s, &t);
         break;
     }
     case OP_ROPE: {
@@ -140,6 +190,7 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
         break;
     }
     case OP_ATTENTION: return attention(s, &u->attention);
+    case OP_SELECT: return select_keys(s, &u->select);
     case OP_ROUTE: return route(s, &u->route);
     case OP_EXPERTS: return cuda_experts_op(s, &u->experts);
     case OP_ADD:
@@ -148,11 +199,26 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_SIGMOID:
         if (u->sigmoid.n > 0) r = cuda_sigmoid(s->s, u->sigmoid.x, (size_t)u->sigmoid.n * (size_t)u->sigmoid.m);
         break;
+    case OP_CLIP:
+        if (u->clip.n > 0) r = cuda_clip(s->s, u->clip.x, (size_t)u->clip.n * (size_t)u->clip.m, u->clip.limit);
+        break;
     case OP_COPY: {
         const struct op_copy *a = &u->copy;
         if (a->n > 0) r = cuda_copy(s->s, a->y, a->x, a->n, a->heads, a->dim, a->ldx, a->ldy, a->head_ldx, a->head_ldy);
         break;
     }
+    case OP_GATE: {
+        const struct op_gate *a = &u->gate;
+        if (a->n > 0) r = cuda_gate(s->s, a->y, a->g, a->n, a->heads, a->dim, a->ldy, a->ldg, a->head_ldy, a->head_ldg, a->silu);
+        break;
+    }
+    case OP_CONV: {
+        const struct op_conv *a = &u->conv;
+        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo};
+        if (a->n > 0) r = cuda_conv_rows(s->s, &c);
+        break;
+    }
+    case OP_DELTA: return delta(s, &u->delta);
     case OP_SORT: {
         const struct op_sort *a = &u->sort;
         r = cuda_sort(s->s, a->offset, a->token, a->weight, a->ids, a->weights, a->n, a->topk, a->first, a->last);

@@ -54,8 +54,6 @@ __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], cons
             }
 }
 
-__device__ inline float silu_mul(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
-
 /* t, o of the upper left sum of each fragment are t0 + 16 i + g, row 8 j + 2 q of the tile. */
 template <int MI, int NI, bool BF16>
 __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at, float acc[MI][NI][4], int wm, int wn) {
@@ -72,10 +70,16 @@ __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at,
                     int o = at.o0 + (wn + j * 8) / 2 + 2 * q;
                     if (o >= rows) continue;
                     size_t to = (size_t)t * (size_t)p.ldy + (size_t)o; /* ldy is even and at least rows: o + 1 is there to write */
-                    float a = silu_mul(acc[i][j][2 * half], acc[i][j + 1][2 * half]);
-                    float b = silu_mul(acc[i][j][2 * half + 1], acc[i][j + 1][2 * half + 1]);
-                    if (BF16) *(__nv_bfloat162 *)((__nv_bfloat16 *)p.y + to) = __floats2bfloat162_rn(a, b);
-                    else ((float *)p.y)[to] = a, ((float *)p.y)[to + 1] = b;
+                    float v[2];
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        float gate = acc[i][j][2 * half + e], up = acc[i][j + 1][2 * half + e];
+                        if (p.bias[at.w] && o + e < rows) gate += p.bias[at.w][o + e];
+                        if (p.bias2[at.w] && o + e < rows) up += p.bias2[at.w][o + e];
+                        v[e] = glu(gate, up, p.glu);
+                    }
+                    if (BF16) *(__nv_bfloat162 *)((__nv_bfloat16 *)p.y + to) = __floats2bfloat162_rn(v[0], v[1]);
+                    else ((float *)p.y)[to] = v[0], ((float *)p.y)[to + 1] = v[1];
                 }
                 continue;
             }
@@ -86,7 +90,7 @@ __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at,
                     int o = at.o0 + wn + j * 8 + 2 * q + e;
                     if (o >= rows) continue;
                     float *y = (float *)p.y + (size_t)t * (size_t)p.ldy + (size_t)o, v = acc[i][j][2 * half + e];
-                    if (p.bias) v += p.bias[o];
+                    if (p.bias[at.w]) v += p.bias[at.w][o];
                     *y = p.accumulate ? *y + v : v;
                 }
         }

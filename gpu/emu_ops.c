@@ -74,12 +74,17 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_KV_STORE: return ops->kv_store(cpu, &u->kv_store);
     case OP_KV_LOAD: return ops->kv_load(cpu, &u->kv_load);
     case OP_ATTENTION: return ops->attention(cpu, &u->attention);
+    case OP_SELECT: return ops->select(cpu, &u->select);
     case OP_ROUTE: return ops->route(cpu, &u->route);
     case OP_EXPERTS: return ops->experts(cpu, &u->experts);
     case OP_ADD: return ops->add(cpu, &u->add);
     case OP_SIGMOID: return ops->sigmoid(cpu, &u->sigmoid);
+    case OP_CLIP: return ops->clip(cpu, &u->clip);
     case OP_COPY: return ops->copy(cpu, &u->copy);
     case OP_MERGE: return ops->merge(cpu, &u->merge);
+    case OP_GATE: return ops->gate(cpu, &u->gate);
+    case OP_CONV: return ops->conv(cpu, &u->conv);
+    case OP_DELTA: return ops->delta(cpu, &u->delta);
     case OP_SORT: sort_tokens(&u->sort); return 0;
     case OP_FFN: return ffn(cpu, &u->ffn);
     case OP_GATHER: gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx); return 0;

@@ -129,9 +129,7 @@ static int check_args(struct emu_stream *s, enum op_code code, const union op_ar
         if (i < 0 && !x->shared) continue;
         shared = i < 0 ? *x->shared : x->experts[i];
         if (!shared.gate.data) continue; /* not resident: an error only where it is chosen */
-        r = op_visit_mat(&shared.gate, check_pointer, &c);
-        if (!r) r = op_visit_mat(&shared.up, check_pointer, &c);
-        if (!r) r = op_visit_mat(&shared.down, check_pointer, &c);
+        r = op_visit_expert(&shared, check_pointer, &c);
     }
     return r;
 }

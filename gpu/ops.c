@@ -14,16 +14,21 @@ static const struct {
     [OP_KV_STORE] = {"kv_store", sizeof(struct op_kv_store)},
     [OP_KV_LOAD] = {"kv_load", sizeof(struct op_kv_load)},
     [OP_ATTENTION] = {"attention", sizeof(struct op_attention)},
+    [OP_SELECT] = {"select", sizeof(struct op_select)},
     [OP_ROUTE] = {"route", sizeof(struct op_route)},
     [OP_EXPERTS] = {"experts", sizeof(struct op_experts)},
     [OP_ADD] = {"add", sizeof(struct op_add)},
     [OP_SIGMOID] = {"sigmoid", sizeof(struct op_sigmoid)},
+    [OP_CLIP] = {"clip", sizeof(struct op_clip)},
     [OP_COPY] = {"copy", sizeof(struct op_copy)},
     [OP_SORT] = {"sort", sizeof(struct op_sort)},
     [OP_GATHER] = {"gather", sizeof(struct op_gather)},
     [OP_FFN] = {"ffn", sizeof(struct op_ffn)},
     [OP_SCATTER_ADD] = {"scatter_add", sizeof(struct op_scatter_add)},
     [OP_MERGE] = {"merge", sizeof(struct op_merge)},
+    [OP_GATE] = {"gate", sizeof(struct op_gate)},
+    [OP_CONV] = {"conv", sizeof(struct op_conv)},
+    [OP_DELTA] = {"delta", sizeof(struct op_delta)},
     [OP_GROUP] = {"group", sizeof(struct op_group)},
 };
 
@@ -45,12 +50,17 @@ ENTRY(rope, OP_ROPE)
 ENTRY(kv_store, OP_KV_STORE)
 ENTRY(kv_load, OP_KV_LOAD)
 ENTRY(attention, OP_ATTENTION)
+ENTRY(select, OP_SELECT)
 ENTRY(route, OP_ROUTE)
 ENTRY(experts, OP_EXPERTS)
 ENTRY(add, OP_ADD)
 ENTRY(sigmoid, OP_SIGMOID)
+ENTRY(clip, OP_CLIP)
 ENTRY(copy, OP_COPY)
 ENTRY(merge, OP_MERGE)
+ENTRY(gate, OP_GATE)
+ENTRY(conv, OP_CONV)
+ENTRY(delta, OP_DELTA)
 
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
     x->table = (struct ops){
@@ -63,12 +73,17 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .kv_store = run_kv_store,
         .kv_load = run_kv_load,
         .attention = run_attention,
+        .select = run_select,
         .route = run_route,
         .experts = run_experts,
         .add = run_add,
         .sigmoid = run_sigmoid,
+        .clip = run_clip,
         .copy = run_copy,
         .merge = run_merge,
+        .gate = run_gate,
+        .conv = run_conv,
+        .delta = run_delta,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
     x->run = run;
@@ -114,10 +129,15 @@ static int visit_plane(struct kv_plane *p, int rows, visit_fn fn, void *ctx) {
     return 0;
 }
 
-static int visit_expert(struct expert *x, visit_fn fn, void *ctx) {
+int op_visit_expert(struct expert *x, visit_fn fn, void *ctx) {
     int r = op_visit_mat(&x->gate, fn, ctx);
     if (!r) r = op_visit_mat(&x->up, fn, ctx);
-    return r ? r : op_visit_mat(&x->down, fn, ctx);
+    if (!r) r = op_visit_mat(&x->down, fn, ctx);
+    if (r) return r;
+    VISIT(x->gate_bias, (size_t)x->gate.rows * 4, VISIT_CONST);
+    VISIT(x->up_bias, (size_t)x->up.rows * 4, VISIT_CONST);
+    VISIT(x->down_bias, (size_t)(x->turned ? x->down.cols : x->down.rows) * 4, VISIT_CONST);
+    return 0;
 }
 
 static int visit_linear(struct op_linear *a, visit_fn fn, void *ctx) {
@@ -137,6 +157,7 @@ static int visit_attention(struct op_attention *a, visit_fn fn, void *ctx) {
     if (r) return r;
     VISIT(a->q, span(a->n, a->ldq, (size_t)a->n_heads * (size_t)a->k.dim), VISIT_IN);
     VISIT(a->q_pos, (size_t)a->n * 4, VISIT_IN);
+    VISIT(a->chosen, (size_t)a->n * (size_t)a->n_chosen * 4, VISIT_IN);
     VISIT(a->sinks, (size_t)a->n_heads * 4, VISIT_CONST);
     VISIT(a->lse, (size_t)a->n * (size_t)a->n_heads * 4, VISIT_OUT);
     VISIT(a->out, span(a->n, a->ldo, (size_t)a->n_heads * (size_t)a->v_dim), VISIT_OUT);
@@ -150,6 +171,24 @@ static int visit_experts(struct op_experts *a, visit_fn fn, void *ctx) {
     VISIT(a->weights, picks, VISIT_IN);
     VISIT(a->shared_weight, (size_t)a->n * 4, VISIT_IN);
     VISIT(a->y, rows, VISIT_OUT);
+    return 0;
+}
+
+/* [n, heads, dim], rows ld apart, heads head_ld */
+static size_t heads_span(int n, int ld, int heads, int head_ld, int dim) { return span(n, ld, (size_t)(heads - 1) * (size_t)head_ld + (size_t)dim); }
+
+static int visit_delta(struct op_delta *a, visit_fn fn, void *ctx) {
+    size_t heads = (size_t)a->v_heads, keys = (size_t)a->k_heads * (size_t)a->k_dim, values = heads * (size_t)a->v_dim;
+    VISIT(a->q, span(a->n, a->ldx, keys), VISIT_IN);
+    VISIT(a->k, span(a->n, a->ldx, keys), VISIT_IN);
+    VISIT(a->v, span(a->n, a->ldx, values), VISIT_IN);
+    VISIT(a->b, span(a->n, a->ldg, heads), VISIT_IN);
+    VISIT(a->a, span(a->n, a->ldg, heads), VISIT_IN);
+    VISIT(a->rate, heads * 4, VISIT_CONST);
+    VISIT(a->dt, heads * 4, VISIT_CONST);
+    VISIT(a->before, values * (size_t)a->k_dim * 4, VISIT_IN);
+    VISIT(a->after, values * (size_t)a->k_dim * 4, VISIT_OUT);
+    VISIT(a->out, span(a->n, a->ldo, values), VISIT_OUT);
     return 0;
 }
 
@@ -175,8 +214,9 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
     case OP_LINEAR: return visit_linear(&a->linear, fn, ctx);
     case OP_ROPE_TABLE: {
         struct op_rope_table *o = &a->rope_table;
-        VISIT(o->inv_freq, (size_t)o->half * 4, VISIT_CONST);
+        VISIT(o->inv_freq, (size_t)o->half * (o->longest ? 8 : 4), VISIT_CONST);
         VISIT(o->pos, (size_t)o->n * 4, VISIT_IN);
+        VISIT(o->length, (size_t)o->n * 4, VISIT_IN);
         VISIT(o->cos, span(o->n, o->half, (size_t)o->half), VISIT_OUT);
         VISIT(o->sin, span(o->n, o->half, (size_t)o->half), VISIT_OUT);
         return 0;
@@ -201,6 +241,15 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         return 0;
     }
     case OP_ATTENTION: return visit_attention(&a->attention, fn, ctx);
+    case OP_SELECT: {
+        struct op_select *o = &a->select;
+        int r = visit_plane(&o->k, o->n_keys, fn, ctx);
+        if (r) return r;
+        VISIT(o->q, span(o->n, o->ldq, (size_t)o->heads * (size_t)o->k.dim), VISIT_IN);
+        VISIT(o->weight, (size_t)o->n * (size_t)o->heads * 4, VISIT_IN);
+        VISIT(o->chosen, (size_t)o->n * (size_t)o->topk * 4, VISIT_OUT);
+        return 0;
+    }
     case OP_ROUTE: {
         struct op_route *o = &a->route;
         VISIT(o->logits, (size_t)o->n * (size_t)o->n_experts * 4, VISIT_IN);
@@ -218,7 +267,23 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         VISIT(a->copy.x, span(a->copy.n, a->copy.ldx, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldx + (size_t)a->copy.dim), VISIT_IN);
         VISIT(a->copy.y, span(a->copy.n, a->copy.ldy, (size_t)(a->copy.heads - 1) * (size_t)a->copy.head_ldy + (size_t)a->copy.dim), VISIT_OUT);
         return 0;
+    case OP_GATE:
+        VISIT(a->gate.g, heads_span(a->gate.n, a->gate.ldg, a->gate.heads, a->gate.head_ldg, a->gate.dim), VISIT_IN);
+        VISIT(a->gate.y, heads_span(a->gate.n, a->gate.ldy, a->gate.heads, a->gate.head_ldy, a->gate.dim), VISIT_OUT);
+        return 0;
+    case OP_CONV: {
+        struct op_conv *o = &a->conv;
+        size_t kept = (size_t)(o->taps - 1) * (size_t)o->channels * 4;
+        VISIT(o->x, span(o->n, o->ldx, (size_t)o->channels), VISIT_IN);
+        VISIT(o->w, (size_t)o->taps * (size_t)o->channels * 4, VISIT_CONST);
+        VISIT(o->before, kept, VISIT_IN);
+        VISIT(o->after, kept, VISIT_OUT);
+        VISIT(o->out, span(o->n, o->ldo, (size_t)o->channels), VISIT_OUT);
+        return 0;
+    }
+    case OP_DELTA: return visit_delta(&a->delta, fn, ctx);
     case OP_SIGMOID: VISIT(a->sigmoid.x, (size_t)a->sigmoid.n * (size_t)a->sigmoid.m * 4, VISIT_OUT); return 0;
+    case OP_CLIP: VISIT(a->clip.x, (size_t)a->clip.n * (size_t)a->clip.m * 4, VISIT_OUT); return 0;
     case OP_SORT: {
         struct op_sort *o = &a->sort;
         size_t picks = (size_t)o->n * (size_t)o->topk * 4;
@@ -237,7 +302,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
     case OP_FFN: {
         size_t rows = (size_t)a->ffn.n * (size_t)a->ffn.hidden * 4;
         VISIT(a->ffn.x, rows, VISIT_IN);
-        int r = visit_expert(&a->ffn.expert, fn, ctx);
+        int r = op_visit_expert(&a->ffn.expert, fn, ctx);
         if (r) return r;
         VISIT(a->ffn.y, rows, VISIT_OUT);
         return 0;
@@ -248,7 +313,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         VISIT(o->weight, (size_t)o->begin[o->n] * 4, VISIT_IN);
         VISIT(o->x, (size_t)o->hidden * 4, VISIT_IN);
         for (int k = 0; k < o->n; k++) {
-            int r = visit_expert(&o->expert[k], fn, ctx);
+            int r = op_visit_expert(&o->expert[k], fn, ctx);
             if (r) return r;
         }
         VISIT(o->y, (size_t)o->hidden * 4, VISIT_OUT);

@@ -13,12 +13,17 @@ enum op_code {
     OP_KV_STORE,
     OP_KV_LOAD,
     OP_ATTENTION,
+    OP_SELECT,
     OP_ROUTE,
     OP_EXPERTS,
     OP_ADD,
     OP_SIGMOID,
+    OP_CLIP,
     OP_COPY,
     OP_MERGE,
+    OP_GATE,
+    OP_CONV,
+    OP_DELTA,
     OP_BASE, /* the rest only on devices */
     OP_SORT = OP_BASE,
     OP_GATHER,
@@ -45,7 +50,7 @@ struct op_gather {
     const int32_t *index;
     int n, dim, ldx;
 };
-/* y = expert(x): one SwiGLU feed-forward on a group of tokens, y not accumulated. The group's size is the host's: it
+/* y = expert(x): one feed-forward on a group of tokens, y not accumulated. The group's size is the host's: it
  * reads the offsets of OP_SORT once a layer. */
 struct op_ffn {
     float *y;       /* [n, hidden] */
@@ -85,12 +90,17 @@ union op_args {
     struct op_kv_store kv_store;
     struct op_kv_load kv_load;
     struct op_attention attention;
+    struct op_select select;
     struct op_route route;
     struct op_experts experts;
     struct op_add add;
     struct op_sigmoid sigmoid;
+    struct op_clip clip;
     struct op_copy copy;
     struct op_merge merge;
+    struct op_gate gate;
+    struct op_conv conv;
+    struct op_delta delta;
     struct op_sort sort;
     struct op_gather gather;
     struct op_ffn ffn;
@@ -122,3 +132,4 @@ enum visit_kind {
 typedef int (*visit_fn)(void *ctx, void **p, size_t bytes, enum visit_kind kind);
 int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx);
 int op_visit_mat(struct mat *m, visit_fn fn, void *ctx);
+int op_visit_expert(struct expert *x, visit_fn fn, void *ctx);

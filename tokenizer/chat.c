@@ -1,8 +1,10 @@
 #include "tokenizer/chat.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/file.h"
+#include "engine/base/gguf.h"
 #include "engine/base/hash.h"
 #include "tokenizer/chat_known.h"
 #include "tokenizer/jinja.h"
@@ -112,6 +114,55 @@ static int find_template(struct chat *c, const char *dir, struct error *e) {
     return rc;
 }
 
+/* --- GGUF: the template and the special tokens lie in the metadata --- */
+
+static int gguf_special(struct chat *c, const struct json *meta, struct error *e) {
+    static const char *const ids[n_special] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"}; /* as the format spells them */
+    for (int i = 0; i < n_special; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", ids[i]);
+        int64_t id = json_int(json_get(meta, key), -1);
+        const struct json *t = id < 0 || id > UINT32_MAX ? NULL : json_at(json_get(meta, "tokenizer.ggml.tokens"), (uint32_t)id);
+        if (!t || t->type != JSON_STRING) continue;
+        if (!(c->vars[i].text = arena_strndup(&c->arena, t->string, t->n))) return error_set(e, ERR_MEMORY, "no memory for the chat template");
+        c->vars[i].n = t->n;
+    }
+    return 0;
+}
+static int gguf_template(struct chat *c, const struct json *meta, const char *file, struct error *e) {
+    static const char *const keys[] = {"tokenizer.chat_template", "tokenizer.chat_template.default", "tokenizer.chat_template.tool_use"};
+    int rc = 0;
+    for (int i = 0; i < 3 && !rc; i++) {
+        const struct json *t = json_get(meta, keys[i]);
+        struct jinja **to = i == 2 ? &c->tools : &c->usual;
+        if (!t || *to) continue;
+        rc = t->type == JSON_STRING ? add_template(to, t->string, t->n, file, e) : error_set(e, ERR_MODEL, "%s: metadata '%s' is no string", file, keys[i]);
+    }
+    if (!rc && !c->usual && !c->tools)
+        rc = error_set(e, ERR_MODEL, "%s: no chat template in its metadata (tokenizer.chat_template); give one with --template, or use --raw", file);
+    return rc;
+}
+static int open_gguf(struct chat *c, const char *file, const char *template_file, struct error *e) {
+    struct file_map map;
+    struct arena a = {0};
+    struct gguf g;
+    int rc = file_map(&map, file, e);
+    if (rc) return rc;
+    if (!(rc = gguf_parse(&g, &a, map.data, map.size, file, e)) && !(rc = gguf_special(c, &g.meta, e)))
+        rc = template_file ? read_template(&c->usual, template_file, e) : gguf_template(c, &g.meta, file, e);
+    arena_free(&a);
+    file_unmap(&map);
+    return rc;
+}
+
+static int open_files(struct chat *c, const char *dir, const char *template_file, struct error *e) {
+    int rc = 0;
+    if (dir && !(rc = with_json(c, dir, "tokenizer_config.json", use_special, e))) rc = with_json(c, dir, "special_tokens_map.json", use_special, e);
+    if (rc) return rc;
+    if (template_file) return read_template(&c->usual, template_file, e);
+    return dir ? find_template(c, dir, e) : error_set(e, ERR_MODEL, "no chat template: neither a model nor a template file was given");
+}
+
 static uint64_t mix(const struct jinja *j, uint64_t seed) {
     size_t n;
     const char *s = j ? jinja_source(j, &n) : NULL;
@@ -122,13 +173,9 @@ int chat_open(struct chat **out, const char *dir, const char *template_file, str
     *out = NULL;
     if (!c) return error_set(e, ERR_MEMORY, "no memory for the chat template");
     for (int i = 0; i < n_special; i++) c->vars[i].name = special[i];
-    int rc = 0;
-    if (dir && !(rc = with_json(c, dir, "tokenizer_config.json", use_special, e))) rc = with_json(c, dir, "special_tokens_map.json", use_special, e);
-    if (!rc) {
-        if (template_file) rc = read_template(&c->usual, template_file, e);
-        else if (dir) rc = find_template(c, dir, e);
-        else rc = error_set(e, ERR_MODEL, "no chat template: neither a model nor a template file was given");
-    }
+    char file[4096];
+    int rc = dir ? gguf_find(dir, file, sizeof file, e) : 0;
+    if (rc >= 0) rc = rc ? open_gguf(c, file, template_file, e) : open_files(c, dir, template_file, e);
     if (rc) {
         chat_close(&c);
         return rc;

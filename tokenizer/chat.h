@@ -6,7 +6,7 @@
 struct chat; /* a parsed template and the variables that come with it; read-only after opening */
 
 /* Finds chat_template.jinja, chat_template.json or chat_template in tokenizer_config.json (a string or a list of named
- * ones) in dir, or reads template_file when that is not NULL (dir may then be NULL, or give bos/eos). A known prompt
+ * ones) in dir, or tokenizer.chat_template of a GGUF file, or reads template_file when that is not NULL (dir may then be NULL, or give bos/eos). A known prompt
  * format without Jinja (DeepSeek-V3.2, V4) is recognised by the checkpoint's model_type and comes from tokenizer/.
  * Parsed at once: a broken template is an ERR_MODEL with line and column now. No template: *c = NULL and ERR_MODEL. */
 int chat_open(struct chat **c, const char *dir, const char *template_file, struct error *e);

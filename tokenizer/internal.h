@@ -218,6 +218,11 @@ void encoder_give(struct encoder *x);
 void encoder_free(struct encoder *x);
 
 int load_json(struct tokenizer *t, const char *path, struct error *e);
+int load_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* what such a file says */
+int load_gguf(struct tokenizer *t, const char *file, struct error *e);
+/* The merges of a vocabulary whose pieces have scores [id] and types [id]. */
+int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
+bool mark_inside(const char *s, size_t n); /* a word mark (U+2581) after something else */
 int load_tiktoken(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
 /* bos_token and add_bos_token of tokenizer_config.json. */
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e);

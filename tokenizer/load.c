@@ -112,7 +112,7 @@ static int unknown_piece(uint32_t i, const char *s, size_t n, struct error *e) {
     return error_set(e, ERR_MODEL, "model.merges: number %u needs \"%.*s\", which is not in the vocabulary", i, (int)(n < 80 ? n : 80), s);
 }
 
-static bool mark_inside(const char *s, size_t n) { /* a word mark (U+2581) after something else */
+bool mark_inside(const char *s, size_t n) {
     size_t at = 0;
     while (at + 3 <= n && !memcmp(s + at, "\xE2\x96\x81", 3)) at += 3;
     return at < n && memmem(s + at, n - at, "\xE2\x96\x81", 3);
@@ -213,7 +213,9 @@ static int load_model(struct loading *l, const struct json *model, size_t file_s
         p->n--;
     }
     b->cut_words = !b->raw && !b->prefix && !b->suffix && !b->ignore_merges;
-    if ((rc = load_vocab(l, json_get(model, "vocab"), file_size, e)) || (rc = load_merges(l, json_get(model, "merges"), e))) return rc;
+    const struct json *vocab = json_get(model, "vocab"), *scores = json_get(model, "scores");
+    if ((rc = load_vocab(l, vocab, file_size, e))) return rc;
+    if ((rc = scores ? load_scores(t, vocab, scores, json_get(model, "types"), e) : load_merges(l, json_get(model, "merges"), e))) return rc;
     b->cut_words = b->cut_words && vocab_find(&t->vocab, "\xE2\x96\x81", 3, false) >= 0;
     b->unk = -1;
     if (unk && unk->type == JSON_STRING && (b->unk = load_find(t, unk->string, unk->n)) < 0)
@@ -310,27 +312,32 @@ int load_bos(struct tokenizer *t, const struct json *config, struct error *e) {
     return 0;
 }
 
+int load_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e) {
+    struct loading l = {.t = t};
+    int rc = normalizer_load(&t->normalizer, json_get(root, "normalizer"), e);
+    if (!rc) rc = pretok_load(&t->pretok, json_get(root, "pre_tokenizer"), e);
+    if (!rc) rc = load_model(&l, json_get(root, "model"), file_size, e);
+    if (!rc) rc = pretok_compile(&t->pretok, e);
+    if (!rc) rc = decoding_load(&t->decoding, json_get(root, "decoder"), e);
+    if (!rc) rc = load_added(t, json_get(root, "added_tokens"), e);
+    if (!rc) rc = decoding_show(t, e);
+    if (!rc) rc = load_post(t, json_get(root, "post_processor"), 0, e);
+    mem_free(l.a);
+    return rc;
+}
+
 int load_json(struct tokenizer *t, const char *path, struct error *e) {
     struct file_map map = {0};
     struct arena arena = {0};
     struct json root;
-    struct loading l = {.t = t};
     int rc = file_map(&map, path, e);
     if (rc) return rc;
     if (!map.size) rc = error_set(e, ERR_MODEL, "%s is empty", path);
     if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, 0, path, &root, e))) goto out; /* names the file itself */
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_MODEL, "not an object");
-    if (!rc) rc = normalizer_load(&t->normalizer, json_get(&root, "normalizer"), e);
-    if (!rc) rc = pretok_load(&t->pretok, json_get(&root, "pre_tokenizer"), e);
-    if (!rc) rc = load_model(&l, json_get(&root, "model"), map.size, e);
-    if (!rc) rc = pretok_compile(&t->pretok, e);
-    if (!rc) rc = decoding_load(&t->decoding, json_get(&root, "decoder"), e);
-    if (!rc) rc = load_added(t, json_get(&root, "added_tokens"), e);
-    if (!rc) rc = decoding_show(t, e);
-    if (!rc) rc = load_post(t, json_get(&root, "post_processor"), 0, e);
+    if (!rc) rc = load_tree(t, &root, map.size, e);
     if (rc) error_prefix(e, "%s", path);
 out:
-    mem_free(l.a);
     arena_free(&arena);
     file_unmap(&map);
     return rc;

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/gguf.h"
 #include "tokenizer/internal.h"
 #include "tokenizer/jinja_str.h"
 
@@ -27,10 +28,26 @@ static int read_config(const char *dir, char **text, struct arena *a, struct jso
     return json_parse(a, *text, n, 0, path, config, e);
 }
 
-int tokenizer_open(struct tokenizer **out, const char *dir, struct error *e) {
+/* The files of a checkpoint directory. */
+static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
     char path[4096], *text = NULL;
     struct arena arena = {0};
     struct json config;
+    int rc = read_config(dir, &text, &arena, &config, e);
+    if (!rc) rc = file_join(path, sizeof path, dir, "tokenizer.json", e);
+    if (!rc && file_exists(path)) rc = load_json(t, path, e);
+    else if (!rc && !(rc = file_join(path, sizeof path, dir, "tiktoken.model", e))) {
+        if (file_exists(path)) rc = load_tiktoken(t, path, &config, e);
+        else rc = error_set(e, ERR_RUNTIME, "%s: neither tokenizer.json nor tiktoken.model is there", dir);
+    }
+    if (!rc) rc = load_bos(t, &config, e);
+    arena_free(&arena);
+    mem_free(text);
+    return rc;
+}
+
+int tokenizer_open(struct tokenizer **out, const char *dir, struct error *e) {
+    char file[4096];
     struct tokenizer *t = mem_calloc(1, sizeof *t);
     *out = NULL;
     if (!t) return error_set(e, ERR_MEMORY, "no memory for the tokenizer");
@@ -39,17 +56,9 @@ int tokenizer_open(struct tokenizer **out, const char *dir, struct error *e) {
     t->idle = mem_calloc(1, sizeof(struct encoder *));
     int rc = t->lock && t->idle ? 0 : error_set(e, ERR_MEMORY, "no memory for the tokenizer");
     if (t->lock) pthread_mutex_init(t->lock, NULL);
-    if (!rc) rc = read_config(dir, &text, &arena, &config, e);
-    if (!rc) rc = file_join(path, sizeof path, dir, "tokenizer.json", e);
-    if (!rc && file_exists(path)) rc = load_json(t, path, e);
-    else if (!rc && !(rc = file_join(path, sizeof path, dir, "tiktoken.model", e))) {
-        if (file_exists(path)) rc = load_tiktoken(t, path, &config, e);
-        else rc = error_set(e, ERR_RUNTIME, "%s: neither tokenizer.json nor tiktoken.model is there", dir);
-    }
-    if (!rc) rc = load_bos(t, &config, e);
+    if (!rc) rc = gguf_find(dir, file, sizeof file, e);
+    if (rc >= 0) rc = rc ? load_gguf(t, file, e) : load_files(t, dir, e);
     if (!rc) rc = added_index(t, e);
-    arena_free(&arena);
-    mem_free(text);
     if (rc) tokenizer_close(&t);
     *out = t;
     return rc;

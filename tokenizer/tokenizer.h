@@ -1,5 +1,5 @@
 #pragma once
-/* Text to token ids and back, as the model's vendor does it: tokenizer.json (BPE) or tiktoken.model of Kimi.
+/* Text to token ids and back, as the model's vendor does it: tokenizer.json (BPE), tiktoken.model of Kimi, or the lists of a GGUF file.
  * A tokenizer is read-only after opening and may be shared by threads; each thread that encodes uses its own encoder. */
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 struct tokenizer;
 
-/* dir: a checkpoint directory (or "ember:"), or one that holds tokenizer files alone. ERR_MODEL names the file and what
+/* dir: a checkpoint directory (or "ember:"), one that holds tokenizer files alone, or a GGUF file. ERR_MODEL names the file and what
  * is unknown or wrong in it; ERR_RUNTIME when there is no tokenizer file. */
 int tokenizer_open(struct tokenizer **t, const char *dir, struct error *e);
 void tokenizer_close(struct tokenizer **t);

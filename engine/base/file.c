@@ -361,6 +361,16 @@ int file_join(char *buf, size_t cap, const char *dir, const char *name, struct e
     return len < 0 || (size_t)len >= cap ? error_set(e, ERR_USAGE, "%.200s: path too long", dir) : 0;
 }
 
+int file_looks_wrong(const uint8_t *d, size_t n, const char *what, struct error *e) {
+    static const char lfs[] = "version https://git-lfs";
+    if (n >= sizeof lfs - 1 && !memcmp(d, lfs, sizeof lfs - 1))
+        return error_set(e, ERR_MODEL, "%s: a Git LFS pointer instead of the weights; fetch the real file (git lfs pull)", what);
+    size_t i = 0;
+    while (i < n && i < 64 && (d[i] == ' ' || d[i] == '\n' || d[i] == '\r' || d[i] == '\t')) i++;
+    if (i < n && d[i] == '<') return error_set(e, ERR_MODEL, "%s: a web page instead of the weights; download it again", what);
+    return 0;
+}
+
 int file_list(const char *dir, int (*fn)(void *ctx, const char *name), void *ctx, struct error *e) {
     if (is_embedded(dir)) {
         for (const struct file_embedded *f = embedded; f && f->name; f++)

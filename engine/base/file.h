@@ -49,6 +49,9 @@ int file_mkdirs(const char *path, struct error *e); /* like mkdir -p, mode 0700 
 /* dir + "/" + name into buf; ERR_USAGE when it does not fit. */
 int file_join(char *buf, size_t cap, const char *dir, const char *name, struct error *e);
 
+/* What came instead of a large file: a Git LFS pointer or a web page is an ERR_MODEL that says so. */
+int file_looks_wrong(const uint8_t *data, size_t size, const char *what, struct error *e);
+
 /* The files of the embedded checkpoint; set once at start by main. Table ends with a NULL name. */
 struct file_embedded {
     const char *name;

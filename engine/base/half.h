@@ -61,6 +61,8 @@ static inline float e8m0_to_f32(uint8_t c) {
     if (c == 255) return f32_of_bits(0x7fc00000);
     return c ? f32_of_bits((uint32_t)c << 23) : 0x1p-127f;
 }
+/* Half of that, which the doubled numbers of GGUF's MXFP4 are multiplied by. */
+static inline float e8m0_half(uint8_t c) { return f32_of_bits(c < 2 ? 0x00200000u << c : (uint32_t)(c - 1) << 23); }
 /* FP4 E2M1, low four bits: 0 .5 1 1.5 2 3 4 6 and their negatives. */
 static inline float e2m1_to_f32(uint8_t c) {
     static const float v[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};

@@ -51,6 +51,13 @@ static int utf8_len(const unsigned char *s, const unsigned char *end) {
     return n;
 }
 
+bool json_is_utf8(const char *s, size_t n) {
+    const unsigned char *at = (const unsigned char *)s, *end = at + n;
+    for (int k; at < end; at += k)
+        if (!(k = utf8_len(at, end))) return false;
+    return true;
+}
+
 static int hex4(const char *s) {
     int v = 0;
     for (int i = 0; i < 4; i++) {

@@ -37,7 +37,8 @@ bool json_is(const struct json *j, const char *text);                   /* a str
 bool json_bool(const struct json *j, bool none);
 int64_t json_int(const struct json *j, int64_t none); /* whole floats count */
 double json_num(const struct json *j, double none);
-char *json_strdup(const struct json *j); /* mem_alloc'd, NULL if no string */
+char *json_strdup(const struct json *j);    /* mem_alloc'd, NULL if no string */
+bool json_is_utf8(const char *s, size_t n); /* as a JSON text must be */
 /* Appends text as a JSON string, quotes included, ensure_ascii=False; for writers. Returns 0 or ERR_MEMORY. */
 struct buf;
 int json_quote(struct buf *b, const char *s, size_t n);

@@ -1,19 +1,21 @@
 #include "engine/base/mat.h"
 
-#include "engine/base/half.h"
+#include "engine/base/scale.h"
 
 static const struct {
     const char *name;
     uint16_t block, bytes; /* elements and bytes of the smallest unit */
 } types[DT_COUNT] = {
-    [DT_NONE] = {"none", 1, 0},       [DT_F32] = {"F32", 1, 4},      [DT_BF16] = {"BF16", 1, 2},     [DT_F16] = {"F16", 1, 2},
-    [DT_E4M3] = {"F8_E4M3", 1, 1},    [DT_E8M0] = {"F8_E8M0", 1, 1}, [DT_E2M1] = {"F4_E2M1", 2, 1},  [DT_I8] = {"I8", 1, 1},
-    [DT_U8] = {"U8", 1, 1},           [DT_I16] = {"I16", 1, 2},      [DT_I32] = {"I32", 1, 4},       [DT_I64] = {"I64", 1, 8},
-    [DT_BOOL] = {"BOOL", 1, 1},       [DT_F64] = {"F64", 1, 8},      [DT_E5M2] = {"F8_E5M2", 1, 1},  [DT_Q8_G128] = {"Q8_G128", 1, 1},
-    [DT_Q4_G128] = {"Q4_G128", 2, 1}, [DT_Q8_0] = {"Q8_0", 32, 34},  [DT_Q4_K] = {"Q4_K", 256, 144}, [DT_Q6_K] = {"Q6_K", 256, 210},
+    [DT_NONE] = {"none", 1, 0},       [DT_F32] = {"F32", 1, 4},           [DT_BF16] = {"BF16", 1, 2},     [DT_F16] = {"F16", 1, 2},
+    [DT_E4M3] = {"F8_E4M3", 1, 1},    [DT_E8M0] = {"F8_E8M0", 1, 1},      [DT_E2M1] = {"F4_E2M1", 2, 1},  [DT_I8] = {"I8", 1, 1},
+    [DT_U8] = {"U8", 1, 1},           [DT_I16] = {"I16", 1, 2},           [DT_I32] = {"I32", 1, 4},       [DT_I64] = {"I64", 1, 8},
+    [DT_BOOL] = {"BOOL", 1, 1},       [DT_F64] = {"F64", 1, 8},           [DT_E5M2] = {"F8_E5M2", 1, 1},  [DT_Q8_0] = {"Q8_0", 32, 34},
+    [DT_Q4_0] = {"Q4_0", 32, 18},     [DT_Q4_K] = {"Q4_K", 256, 144},     [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210},
+    [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136}, [DT_MXFP4] = {"MXFP4", 32, 17},
 };
 
 size_t dtype_bytes(enum dtype t, size_t n) { return (n + types[t].block - 1) / types[t].block * types[t].bytes; }
+size_t dtype_block(enum dtype t) { return types[t].block; }
 const char *dtype_name(enum dtype t) { return t < DT_COUNT ? types[t].name : "?"; }
 
 struct mat mat_rows(struct mat m, int32_t begin, int32_t end) {
@@ -30,42 +32,36 @@ struct mat mat_cols(struct mat m, int32_t begin, int32_t end) {
     return m;
 }
 
-float scale_at(const struct mat *m, int32_t r, int32_t c) {
-    if (!m->scale) return 1;
-    size_t i = (size_t)((m->row0 + r * m->row_step) / m->block_rows) * (size_t)m->scale_stride + (size_t)(c / m->block_cols);
-    switch (m->scale_dtype) {
-    case DT_BF16: {
-        uint16_t h;
-        memcpy(&h, (const uint8_t *)m->scale + 2 * i, 2);
-        return bf16_to_f32(h);
-    }
-    case DT_F16: {
-        uint16_t h;
-        memcpy(&h, (const uint8_t *)m->scale + 2 * i, 2);
-        return f16_to_f32(h);
-    }
-    case DT_E8M0: return e8m0_to_f32(((const uint8_t *)m->scale)[i]);
-    default: {
-        float f;
-        memcpy(&f, (const uint8_t *)m->scale + 4 * i, 4);
-        return f;
-    }
-    }
+float scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }
+
+/* Source of the blocks: ggml-quants.c. What four bits stand for, and the scale that it is multiplied by, are exact in float32. */
+const int8_t mat_q4_0[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+const int8_t mat_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* twice E2M1, without its negative zero */
+
+static float half_at(const uint8_t *b) { return f16_to_f32((uint16_t)(b[0] | b[1] << 8)); }
+/* Number i of 32 in 16 bytes: low halves first. */
+static int nibble_at(const uint8_t *q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
+
+static float iq4_xs_at(const uint8_t *b, int i) {
+    int k = i / 32, low = b[4 + k / 2] >> (k % 2 * 4) & 15, high = (b[2] | b[3] << 8) >> (2 * k) & 3;
+    return half_at(b) * (float)((low | high << 4) - 32) * (float)mat_iq4[nibble_at(b + 8 + 16 * k, i % 32)];
 }
 
-static float q4_k_at(const uint8_t *b, int i) {
-    float d = f16_to_f32((uint16_t)(b[0] | b[1] << 8)), dmin = f16_to_f32((uint16_t)(b[2] | b[3] << 8));
-    const uint8_t *s = b + 4, *q = b + 16;
+/* Q4_K and Q5_K: eight parts, each with a scale and a minimum of six bits; qh: a fifth bit of each, NULL in Q4_K. */
+static float q45_k_at(const uint8_t *b, const uint8_t *qh, const uint8_t *q, int i) {
+    const uint8_t *s = b + 4;
     int j = i / 32, sc, mn;
     if (j < 4) sc = s[j] & 63, mn = s[j + 4] & 63;
     else sc = (s[j + 4] & 15) | (s[j - 4] >> 6) << 4, mn = (s[j + 4] >> 4) | (s[j] >> 6) << 4;
     uint8_t byte = q[i / 64 * 32 + i % 32];
-    return d * (float)sc * (float)(i / 32 % 2 ? byte >> 4 : byte & 15) - dmin * (float)mn;
+    int v = (j % 2 ? byte >> 4 : byte & 15) | (qh ? (qh[i % 32] >> j & 1) << 4 : 0);
+    return half_at(b) * (float)sc * (float)v - half_at(b + 2) * (float)mn;
 }
 static float q6_k_at(const uint8_t *b, int i) {
     const uint8_t *ql = b, *qh = b + 128;
     const int8_t *sc = (const int8_t *)b + 192;
-    float d = f16_to_f32((uint16_t)(b[208] | b[209] << 8));
+    float d = half_at(b + 208);
     int half = i / 128, k = i % 128, l = k % 32, part = k / 32;
     int low = ql[half * 64 + l + (part & 1) * 32];
     low = part < 2 ? low & 15 : low >> 4;
@@ -89,14 +85,14 @@ float mat_at(const struct mat *m, int32_t r, int32_t c) {
         break;
     case DT_E4M3: v = e4m3_to_f32(p[c]); break;
     case DT_E2M1: v = e2m1_to_f32((uint8_t)(p[c / 2] >> (c % 2 * 4))); break;
-    case DT_I8:
-    case DT_Q8_G128: v = (float)(int8_t)p[c]; break;
-    case DT_Q4_G128: v = (float)((p[c / 2] >> (c % 2 * 4) & 15) - 8); break;
-    case DT_Q8_0:
-        memcpy(&h, p + c / 32 * 34, 2);
-        v = f16_to_f32(h) * (float)(int8_t)p[c / 32 * 34 + 2 + c % 32];
-        break;
-    case DT_Q4_K: v = q4_k_at(p + c / 256 * 144, c % 256); break;
+    case DT_I8: v = (float)(int8_t)p[c]; break;
+    case DT_Q8_0: v = half_at(p + c / 32 * 34) * (float)(int8_t)p[c / 32 * 34 + 2 + c % 32]; break;
+    case DT_Q4_0: v = half_at(p + c / 32 * 18) * (float)mat_q4_0[nibble_at(p + c / 32 * 18 + 2, c % 32)]; break;
+    case DT_IQ4_NL: v = half_at(p + c / 32 * 18) * (float)mat_iq4[nibble_at(p + c / 32 * 18 + 2, c % 32)]; break;
+    case DT_MXFP4: v = e8m0_half(p[c / 32 * 17]) * (float)mat_mxfp4[nibble_at(p + c / 32 * 17 + 1, c % 32)]; break;
+    case DT_IQ4_XS: v = iq4_xs_at(p + c / 256 * 136, c % 256); break;
+    case DT_Q4_K: v = q45_k_at(p + c / 256 * 144, NULL, p + c / 256 * 144 + 16, c % 256); break;
+    case DT_Q5_K: v = q45_k_at(p + c / 256 * 176, p + c / 256 * 176 + 16, p + c / 256 * 176 + 48, c % 256); break;
     case DT_Q6_K: v = q6_k_at(p + c / 256 * 210, c % 256); break;
     }
     return m->scale ? v * scale_at(m, r, c) : v;
@@ -106,12 +102,21 @@ void mat_row(const struct mat *m, int32_t r, float *out) {
     for (int32_t c = 0; c < m->cols; c++) out[c] = mat_at(m, r, c);
 }
 
+static size_t last_block(const struct mat *m) { return ((size_t)m->row0 + (size_t)(m->rows - 1) * (size_t)m->row_step) / (size_t)m->block_rows; }
+
 size_t mat_bytes(const struct mat *m) {
     size_t n = (size_t)m->rows * dtype_bytes(m->dtype, (size_t)m->cols);
     if (m->scale) {
-        size_t first = (size_t)m->row0 / (size_t)m->block_rows;
-        size_t last = ((size_t)m->row0 + (size_t)(m->rows - 1) * (size_t)m->row_step) / (size_t)m->block_rows;
-        n += (last - first + 1) * (size_t)m->scale_stride * dtype_bytes(m->scale_dtype, 1);
+        size_t blocks = last_block(m) - (size_t)m->row0 / (size_t)m->block_rows + 1;
+        if (blocks > (size_t)m->rows) blocks = (size_t)m->rows; /* every other one is another view's */
+        n += blocks * (size_t)m->scale_stride * dtype_bytes(m->scale_dtype, 1);
     }
     return n;
+}
+
+size_t mat_span(const struct mat *m) { return m->rows > 0 ? (size_t)(m->rows - 1) * m->stride + dtype_bytes(m->dtype, (size_t)m->cols) : 0; }
+size_t mat_scale_span(const struct mat *m) {
+    if (!m->scale || m->rows < 1) return 0;
+    size_t across = ((size_t)m->cols + (size_t)m->block_cols - 1) / (size_t)m->block_cols;
+    return (last_block(m) * (size_t)m->scale_stride + across) * dtype_bytes(m->scale_dtype, 1);
 }

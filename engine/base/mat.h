@@ -19,15 +19,19 @@ enum dtype {
     DT_BOOL,
     DT_F64,
     DT_E5M2,
-    DT_Q8_G128, /* int8, one f32 scale for 128 columns (block_cols 128) */
-    DT_Q4_G128, /* int4 symmetric, offset 8, two to a byte, one f32 scale for 128 columns */
-    DT_Q8_0,
+    DT_Q8_0, /* this and those below: GGUF's blocks, scales inside the data */
+    DT_Q4_0,
     DT_Q4_K,
-    DT_Q6_K, /* GGUF blocks: scales inside the data */
+    DT_Q5_K,
+    DT_Q6_K,
+    DT_IQ4_NL,
+    DT_IQ4_XS,
+    DT_MXFP4, /* E2M1 and E8M0 in one block, low nibbles before high ones */
     DT_COUNT
 };
 /* Bytes of n consecutive elements that begin on a block boundary. */
 size_t dtype_bytes(enum dtype t, size_t n);
+size_t dtype_block(enum dtype t);     /* elements of the smallest unit */
 const char *dtype_name(enum dtype t); /* as safetensors spells it, or GGUF */
 
 /* W of y = W x. Owns nothing; pointers are host or device memory, as the operation that takes it says.
@@ -47,9 +51,14 @@ struct mat {
 struct mat mat_rows(struct mat m, int32_t begin, int32_t end);
 /* Columns [begin, end) of m; begin on a block of its scales and of its format. */
 struct mat mat_cols(struct mat m, int32_t begin, int32_t end);
+extern const int8_t mat_q4_0[16], mat_iq4[16], mat_mxfp4[16]; /* what the four bits of these formats stand for */
 /* One element as float32; the slow reference. */
 float mat_at(const struct mat *m, int32_t r, int32_t c);
 /* A whole row as float32 [cols]. */
 void mat_row(const struct mat *m, int32_t r, float *out);
 float scale_at(const struct mat *m, int32_t r, int32_t c);
 size_t mat_bytes(const struct mat *m); /* data and scales, what one pass reads */
+/* From the first byte to behind the last one of its data, and of its scales: of a view into a fused tensor, what lies between
+ * as well. */
+size_t mat_span(const struct mat *m);
+size_t mat_scale_span(const struct mat *m);

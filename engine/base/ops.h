@@ -63,13 +63,15 @@ struct op_linear {
                    * number. The processor only, without transposed and batch: an output head whose answer is its largest. */
 };
 
-/* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half */
+/* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half. With longest > 0 (LongRoPE), rows of sequences longer than
+ * that take the second row of inv_freq, and long_mscale. */
 struct op_rope_table {
     float *cos, *sin; /* [n, half] */
     const int32_t *pos;
-    const float *inv_freq; /* [half] */
-    int n, half;
-    float mscale;
+    const float *inv_freq; /* [half], or [2, half] */
+    const int32_t *length; /* [n]: how long the sequence of a row is; NULL: all are `total` long */
+    int n, half, longest, total;
+    float mscale, long_mscale;
 };
 /* Rotates in place the 2*half numbers that start at x + i * ld + h * head_ld, for each token i and head h.
  * interleaved: pairs (2j, 2j+1), the layout is kept; else pairs (j, j + half). inverse rotates by -angle. */
@@ -103,6 +105,7 @@ struct op_kv_load {
 /* Causal attention with online softmax. Query row i stands at position q_pos0 + i (or q_pos[i]); key row j at k_pos0 + j.
  * A key is seen when its position <= the query's, and > query's - window when window > 0. Query head h uses KV head
  * h / (n_heads / k.heads). The value is the first v_dim elements of v's row (absorbed MLA: v is k's own plane).
+ * With `chosen` a row sees, of the keys that it would see, only those that op_select chose for it.
  * sinks [n_heads]: a logit that takes part in the softmax with no value. lse, when set, receives log(sum exp) [n, n_heads]
  * of the scaled scores, for merging partial results (zig-zag stripes, split KV); a query that sees no key gives 0 and -inf.
  * Keys that a row does not see, and n_keys, are without influence on its bits in a call of at most OP_FEW rows. */
@@ -112,11 +115,30 @@ struct op_attention {
     struct kv_plane k, v;
     const float *sinks;
     float *lse;
-    const int32_t *q_pos; /* NULL: q_pos0 + i */
+    const int32_t *q_pos;  /* NULL: q_pos0 + i */
+    const int32_t *chosen; /* NULL, or [n, n_chosen] rows of k and v; no window then */
     int n, n_heads, v_dim, ldq, ldo;
-    int q_pos0, k_pos0, n_keys, window;
+    int q_pos0, k_pos0, n_keys, window, n_chosen;
     float scale;
 };
+
+/* Lightning indexer: the `topk` best keys of each query, in rising order; all that it sees where these are no more, and -1 in
+ * the places that are left over. A key's score is scale * sum over heads of weight * max(0, q . k), in float32; ties go to the
+ * lower row, what is no number ranks last. Positions as in op_attention; the plane has one head. */
+struct op_select {
+    int32_t *chosen;     /* [n, topk] */
+    const float *q;      /* [n, heads, k.dim], rows ldq apart */
+    const float *weight; /* [n, heads] */
+    struct kv_plane k;
+    int n, heads, topk, ldq;
+    int q_pos0, k_pos0, n_keys;
+    float scale;
+};
+/* Keys that a query at position pos sees of n_keys rows that begin at k_pos0. */
+static inline int op_seen(int64_t pos, int k_pos0, int n_keys) {
+    int64_t n = pos - k_pos0 + 1;
+    return n < 0 ? 0 : n < n_keys ? (int)n : n_keys;
+}
 
 /* Merges two partial attentions over disjoint keys into the first: lse = log(exp(lse) + exp(lse2)), out weighted alike. */
 struct op_merge {
@@ -130,8 +152,10 @@ struct op_merge {
 /* Router. score = softmax or sigmoid (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only
  * experts of the topk_group best groups may be chosen (others -inf); a group's score is the sum of its two best choices
  * (group_top2, V3) or its best (V2). ids [n, topk] in falling order of choice, ties to the lower index, never -1;
- * weights = score of the chosen, divided by their sum (+ 1e-20) when norm, times scale. */
-enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID };
+ * weights = score of the chosen, divided by their sum (+ 1e-20) when norm, times scale.
+ * SCORE_MIXER (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the
+ * softmax over those which are not behind it, in relation to their size, by more than 2 * jitter, the ones chosen before left out. */
+enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER };
 struct op_route {
     int32_t *ids;
     float *weights;
@@ -140,12 +164,23 @@ struct op_route {
     int n, n_experts, topk, n_group, topk_group;
     uint8_t score; /* enum score_fn */
     bool group_top2, norm;
-    float scale;
+    float scale, jitter;
 };
 
-struct expert {          /* one SwiGLU feed-forward: down(silu(gate x) * up x) */
-    struct mat gate, up; /* [inter, hidden] */
-    struct mat down;     /* [hidden, inter] */
+/* How a feed-forward joins its halves: g * sigmoid(alpha * g) * (u + shift), after g was held below limit and u within +-limit.
+ * All zero: silu(g) * u. */
+struct glu {
+    float limit; /* 0: none */
+    float alpha; /* 0: 1 */
+    float shift;
+};
+struct expert {                 /* one feed-forward: down(glu(gate x, up x)) */
+    struct mat gate, up;        /* [inter, hidden] */
+    struct mat down;            /* [hidden, inter]; turned: stored as [inter, hidden] */
+    float *gate_bias, *up_bias; /* [inter] or NULL */
+    float *down_bias;           /* [hidden] or NULL */
+    struct glu glu;
+    bool turned; /* plain formats without scales only */
 };
 /* The same experts cut by memory node: part [e * n_nodes + a] is the share of expert e that lives on node a, the shared one
  * follows the last. A part has the rows of gate and up and the columns of down that numa_split gives its node, so it is an
@@ -183,12 +218,55 @@ struct op_sigmoid {
     float *x;
     int n, m;
 }; /* x = 1 / (1 + exp(-x)) */
+struct op_clip {
+    float *x;
+    int n, m;
+    float limit;
+}; /* x = min(max(x, -limit), limit); what is no number stays so */
 
 /* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d], d < dim; head_ldx 0 repeats one head for all. No overlap. */
 struct op_copy {
     float *y;
     const float *x;
     int n, heads, dim, ldx, ldy, head_ldx, head_ldy;
+};
+
+/* y *= f(g), g with rows and heads of its own distances: f the sigmoid, or with silu g * sigmoid(g). */
+struct op_gate {
+    float *y;       /* [n, heads, dim], rows ldy apart, heads head_ldy */
+    const float *g; /* the same, ldg and head_ldg */
+    int n, heads, dim, ldy, ldg, head_ldy, head_ldg;
+    bool silu;
+};
+
+/* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(sum of w[j][c] * x[i - taps + 1 + j][c]). Rows
+ * before the first are `before`, NULL: zeros; `after` receives the last taps - 1 rows, those before them included, and may be the
+ * same memory. */
+struct op_conv {
+    float *out;          /* [n, channels], rows ldo apart */
+    const float *x;      /* [n, channels], rows ldx apart */
+    const float *w;      /* [taps, channels] */
+    const float *before; /* [taps - 1, channels] */
+    float *after;
+    int n, channels, taps, ldx, ldo;
+};
+
+/* The gated delta rule, row after row of one sequence, for each value head h with its key head h / (v_heads / k_heads), all in
+ * float32:
+ *     q, k of unit length (x / sqrt(sum x^2 + 1e-6)), q times k_dim^-0.5
+ *     S *= exp(rate[h] * softplus(a + dt[h]))
+ *     S += k (x) sigmoid(b) (v - S^T k)
+ *     out = S^T q
+ * The state S is `before` the first row, NULL: zeros, and `after` the last, which may be the same memory. A row has the same bits
+ * however many are in a call. */
+struct op_delta {
+    float *out;             /* [n, v_heads, v_dim], rows ldo apart */
+    const float *q, *k, *v; /* [n, k_heads, k_dim] twice, [n, v_heads, v_dim]; rows ldx apart */
+    const float *b, *a;     /* [n, v_heads], rows ldg apart */
+    const float *rate, *dt; /* [v_heads]; rate is negative */
+    const float *before;    /* [v_heads, k_dim, v_dim] */
+    float *after;
+    int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
 };
 
 struct ops {
@@ -201,10 +279,15 @@ struct ops {
     int (*kv_store)(struct exec *, const struct op_kv_store *);
     int (*kv_load)(struct exec *, const struct op_kv_load *);
     int (*attention)(struct exec *, const struct op_attention *);
+    int (*select)(struct exec *, const struct op_select *);
     int (*route)(struct exec *, const struct op_route *);
     int (*experts)(struct exec *, const struct op_experts *);
     int (*add)(struct exec *, const struct op_add *);
     int (*sigmoid)(struct exec *, const struct op_sigmoid *);
+    int (*clip)(struct exec *, const struct op_clip *);
     int (*copy)(struct exec *, const struct op_copy *);
     int (*merge)(struct exec *, const struct op_merge *);
+    int (*gate)(struct exec *, const struct op_gate *);
+    int (*conv)(struct exec *, const struct op_conv *);
+    int (*delta)(struct exec *, const struct op_delta *);
 };

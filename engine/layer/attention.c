@@ -1,7 +1,7 @@
 #include "engine/layer/attention.h"
 
-static const struct attention *const kinds[] = {[ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla};
-const struct attention *attention_of(const struct config *c, int layer) { return kinds[c->attn]; }
+static const struct attention *const kinds[] = {[ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa};
+const struct attention *attention_of(const struct config *c, int layer) { return c->layer[layer].delta ? &attention_delta : kinds[c->attn]; }
 
 struct kv_plane attention_plane(struct kv_plane p, int row) {
     size_t width = (size_t)p.heads * (size_t)p.dim;

@@ -3,15 +3,16 @@
 #include "engine/layer/block.h"
 
 struct attention {
-    const char *name;                                             /* as --inspect says it */
-    int (*cache)(const struct config *c, struct cache_desc *out); /* what a layer keeps of a token; returns how many planes */
+    const char *name;                                                        /* as --inspect says it */
+    bool whole;                                                              /* a query needs all its keys at once: they cannot come in pieces */
+    int (*cache)(const struct config *c, int layer, struct cache_desc *out); /* what a layer keeps; returns how many planes */
     /* From w->xn: keys and values of all rows into their spans' caches; queries into w->q. From these: a span's rows of w->att. */
     int (*kv)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
     int (*query)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
     int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
     size_t (*grown_bytes)(const struct config *c, int keys); /* taken on demand beside the workspace; NULL: none */
 };
-extern const struct attention attention_gqa, attention_mla;
+extern const struct attention attention_gqa, attention_mla, attention_dsa, attention_delta;
 const struct attention *attention_of(const struct config *c, int layer);
 
 #define TRY(call) \
@@ -20,7 +21,12 @@ const struct attention *attention_of(const struct config *c, int layer);
         if (rc_) return rc_; \
     } while (0)
 
-int block_norm(struct exec *x, float *out, int ldo, const float *in, int ldx, const float *weight, int rows, int dim, float eps, int tag, _Atomic int *bad);
+/* The model's kind of norm over `rows` rows of dim. bias may be NULL. */
+int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
+               int tag, _Atomic int *bad);
+/* MLA of a span in absorbed form, of at most w->absorb_rows rows; chosen: NULL, or as op_attention's, index_topk of them. */
+int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys,
+                       const int32_t *chosen);
 int block_linear(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
 struct kv_plane attention_plane(struct kv_plane p, int row); /* from that row on */
 /* The operation over all keys of a span, or over a piece of them. */

@@ -1,9 +1,18 @@
 /* Grouped-query attention: each of n_kv_heads keys and values serves a group of query heads. */
 #include "engine/layer/attention.h"
 
-static int cache(const struct config *c, struct cache_desc *out) {
+static int cache(const struct config *c, int layer, struct cache_desc *out) {
     out[0] = out[1] = (struct cache_desc){.heads = c->n_kv_heads, .dim = c->head_dim};
     return 2;
+}
+
+/* What becomes of n rows of `heads` keys, queries or values (norm NULL) of their projection before they are turned. */
+static int projected(struct exec *x, const struct config *c, float *v, int heads, const float *norm, int n) {
+    const int dim = c->head_dim, all = heads * dim;
+    if (c->qkv_clip > 0) TRY(x->ops->clip(x, &(struct op_clip){.x = v, .n = n, .m = all, .limit = c->qkv_clip}));
+    if (!norm) return 0;
+    if (c->qk_norm == QK_NORM_ALL) return block_norm(x, c, v, all, v, all, norm, NULL, n, all, 0, NULL);
+    return block_norm(x, c, v, dim, v, dim, norm, NULL, n * heads, dim, 0, NULL);
 }
 
 static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
@@ -11,7 +20,8 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
     float *k = w->kv, *v = w->kv + (size_t)n * (size_t)kd;
     TRY(block_linear(x, k, kd, w->xn, c->hidden, y->k, y->k_bias, n, false));
     TRY(block_linear(x, v, kd, w->xn, c->hidden, y->v, y->v_bias, n, false));
-    if (c->qk_norm) TRY(block_norm(x, k, dim, k, dim, y->k_norm, n * c->n_kv_heads, dim, c->norm_eps, 0, NULL));
+    TRY(projected(x, c, k, c->n_kv_heads, y->k_norm, n));
+    TRY(projected(x, c, v, c->n_kv_heads, NULL, n));
     TRY(x->ops->rope(x, &(struct op_rope){.x = k,
                                           .cos = w->cos,
                                           .sin = w->sin,
@@ -24,16 +34,21 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         size_t row = (size_t)s->row;
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->k[layer], .x = k + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd}));
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->v[layer], .x = v + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[0], .x = k + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[1], .x = v + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd}));
     }
     return 0;
 }
 
 static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    int dim = c->head_dim, qd = c->n_heads * dim;
-    TRY(block_linear(x, w->q, qd, w->xn, c->hidden, y->q, y->q_bias, n, false));
-    if (c->qk_norm) TRY(block_norm(x, w->q, dim, w->q, dim, y->q_norm, n * c->n_heads, dim, c->norm_eps, 0, NULL));
+    int dim = c->head_dim, qd = c->n_heads * dim, each = c->attn_gate ? 2 * dim : dim; /* a head's query, and its gate behind it */
+    float *q = c->attn_gate ? w->wide : w->q;
+    TRY(block_linear(x, q, c->n_heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
+    if (c->attn_gate)
+        TRY(x->ops->copy(
+            x, &(struct op_copy){
+                   .y = w->q, .x = q, .n = n, .heads = c->n_heads, .dim = dim, .ldx = c->n_heads * each, .ldy = qd, .head_ldx = each, .head_ldy = dim}));
+    TRY(projected(x, c, w->q, c->n_heads, y->q_norm, n));
     return x->ops->rope(x, &(struct op_rope){.x = w->q,
                                              .cos = w->cos,
                                              .sin = w->sin,
@@ -50,8 +65,9 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
     size_t row = (size_t)s->row;
     struct op_attention o = {.out = w->att + row * (size_t)qd,
                              .q = w->q + row * (size_t)qd,
-                             .k = attention_plane(s->k[layer], keys.first),
-                             .v = attention_plane(s->v[layer], keys.first),
+                             .k = attention_plane(s->cache[layer].p[0], keys.first),
+                             .v = attention_plane(s->cache[layer].p[1], keys.first),
+                             .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* they count once */
                              .n = s->n,
                              .n_heads = c->n_heads,
                              .v_dim = dim,
@@ -62,7 +78,17 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                              .n_keys = keys.n,
                              .window = c->layer[layer].window,
                              .scale = c->attn_scale};
-    return attention_pieces(x, w, &o, keys.piece, w->lse);
+    TRY(attention_pieces(x, w, &o, keys.piece, w->lse));
+    if (!c->attn_gate || !(keys.piece & PIECE_LAST)) return 0;
+    return x->ops->gate(x, &(struct op_gate){.y = o.out,
+                                             .g = w->wide + 2 * row * (size_t)qd + (size_t)dim,
+                                             .n = s->n,
+                                             .heads = c->n_heads,
+                                             .dim = dim,
+                                             .ldy = qd,
+                                             .ldg = 2 * qd,
+                                             .head_ldy = dim,
+                                             .head_ldg = 2 * dim});
 }
 
 const struct attention attention_gqa = {.name = "gqa", .cache = cache, .kv = kv, .query = query, .attend = attend};

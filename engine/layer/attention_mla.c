@@ -2,24 +2,32 @@
 #include "engine/base/limit.h"
 #include "engine/layer/attention.h"
 
-static int cache(const struct config *c, struct cache_desc *out) {
+/* The norms inside, whose eps is the same whatever rms_norm_eps says of the others (the vendor's model.py and transformers alike). */
+static int latent_norm(struct exec *x, float *v, int ld, const float *weight, int rows, int dim) {
+    return x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .w = weight, .rows = rows, .dim = dim, .ldx = ld, .ldo = ld, .eps = 1e-6f, .w_dtype = DT_F32});
+}
+
+static int cache(const struct config *c, int layer, struct cache_desc *out) {
     out[0] = (struct cache_desc){.heads = 1, .dim = c->kv_lora + c->qk_rope};
     return 1;
 }
 
 bool block_expands(const struct config *c, int n) {
-    if (n <= OP_FEW) return false; /* a row there is the same in any company */
+    /* a row of few is the same in any company; W_k lies transposed in k_b, which makes queries and no keys */
+    if (n <= OP_FEW || c->split_kv_b) return false;
     /* Work a key and head: absorbed n * (2 * latent + rope); expanded latent * (nope + v) once, then n * (nope + rope + v). */
     double absorbed = (double)n * (2 * c->kv_lora + c->qk_rope), once = (double)c->kv_lora * (c->qk_nope + c->v_dim);
     return once + (double)n * (c->head_dim + c->v_dim) < absorbed;
 }
 
 /* One span in absorbed form: queries go through W_k into the latent space, the cache is both key and value. */
-static int absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
-    int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, rows = c->qk_nope + c->v_dim, heads = c->n_heads;
+int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys,
+                       const int32_t *chosen) {
+    int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, heads = c->n_heads, rows = c->qk_nope + c->v_dim;
+    bool cut = c->split_kv_b; /* W_k lies transposed, and W_v alone */
     const float *q = w->q + (size_t)s->row * (size_t)(heads * dim);
     float *out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim);
-    struct kv_plane plane = attention_plane(s->k[layer], keys.first);
+    struct kv_plane plane = attention_plane(s->cache[layer].p[0], keys.first);
     struct op_attention o = {.out = w->oc,
                              .q = w->qc,
                              .k = plane,
@@ -33,17 +41,19 @@ static int absorbed(struct exec *x, const struct config *c, const struct layer *
                              .k_pos0 = keys.first,
                              .n_keys = keys.n,
                              .window = c->layer[layer].window,
+                             .chosen = chosen,
+                             .n_chosen = c->index_topk,
                              .scale = c->attn_scale};
     if (keys.piece & PIECE_FIRST) {
         TRY(x->ops->linear(x, &(struct op_linear){.y = w->qc,
                                                   .x = q,
-                                                  .w = mat_rows(y->kv_b, 0, c->qk_nope),
+                                                  .w = cut ? mat_rows(y->k_b, 0, c->kv_lora) : mat_rows(y->kv_b, 0, c->qk_nope),
                                                   .n = s->n,
                                                   .ldx = heads * dim,
                                                   .ldy = heads * latent,
-                                                  .transposed = true,
+                                                  .transposed = !cut,
                                                   .batch = heads,
-                                                  .batch_rows = rows,
+                                                  .batch_rows = cut ? c->kv_lora : rows,
                                                   .batch_x = dim,
                                                   .batch_y = latent}));
         TRY(x->ops->copy(x, &(struct op_copy){.y = w->qc + c->kv_lora,
@@ -60,12 +70,12 @@ static int absorbed(struct exec *x, const struct config *c, const struct layer *
     if (!(keys.piece & PIECE_LAST)) return 0;
     return x->ops->linear(x, &(struct op_linear){.y = out,
                                                  .x = w->oc,
-                                                 .w = mat_rows(y->kv_b, c->qk_nope, rows),
+                                                 .w = cut ? mat_rows(y->v_b, 0, c->v_dim) : mat_rows(y->kv_b, c->qk_nope, rows),
                                                  .n = s->n,
                                                  .ldx = heads * c->kv_lora,
                                                  .ldy = heads * c->v_dim,
                                                  .batch = heads,
-                                                 .batch_rows = rows,
+                                                 .batch_rows = cut ? c->v_dim : rows,
                                                  .batch_x = c->kv_lora,
                                                  .batch_y = c->v_dim});
 }
@@ -97,7 +107,7 @@ static int expanded(struct exec *x, const struct config *c, const struct layer *
     size_t per_head = (size_t)most * (size_t)(dim + c->v_dim);
     if (!grown(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
     if (!grown(w, &w->ek, &w->expanded_floats, per_head * (size_t)group)) return ERR_MEMORY;
-    TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = s->k[layer], .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
+    TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = s->cache[layer].p[0], .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
     for (int h = 0; h < heads; h += group) {
         int g = heads - h < group ? heads - h : group;
         float *k = w->ek, *v = w->ek + (size_t)keys.n * (size_t)(g * dim);
@@ -144,7 +154,7 @@ static int expanded(struct exec *x, const struct config *c, const struct layer *
 static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     int latent = c->kv_lora + c->qk_rope;
     TRY(block_linear(x, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
-    TRY(block_norm(x, w->kv, latent, w->kv, latent, y->kv_a_norm, n, c->kv_lora, c->norm_eps, 0, NULL));
+    TRY(latent_norm(x, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
     TRY(x->ops->rope(x, &(struct op_rope){.x = w->kv + c->kv_lora,
                                           .cos = w->cos,
                                           .sin = w->sin,
@@ -157,7 +167,7 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         TRY(x->ops->kv_store(
-            x, &(struct op_kv_store){.plane = s->k[layer], .x = w->kv + (size_t)s->row * (size_t)latent, .row0 = s->pos, .n = s->n, .ldx = latent}));
+            x, &(struct op_kv_store){.plane = s->cache[layer].p[0], .x = w->kv + (size_t)s->row * (size_t)latent, .row0 = s->pos, .n = s->n, .ldx = latent}));
     }
     return 0;
 }
@@ -166,7 +176,7 @@ static int query(struct exec *x, const struct config *c, const struct layer *y, 
     int qd = c->n_heads * c->head_dim;
     if (c->q_lora) {
         TRY(block_linear(x, w->low, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
-        TRY(block_norm(x, w->low, c->q_lora, w->low, c->q_lora, y->q_a_norm, n, c->q_lora, c->norm_eps, 0, NULL));
+        TRY(latent_norm(x, w->low, c->q_lora, y->q_a_norm, n, c->q_lora));
         TRY(block_linear(x, w->q, qd, w->low, c->q_lora, y->q_b, NULL, n, false));
     } else TRY(block_linear(x, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
     return x->ops->rope(x, &(struct op_rope){.x = w->q + c->qk_nope,
@@ -180,7 +190,7 @@ static int query(struct exec *x, const struct config *c, const struct layer *y, 
                                              .interleaved = c->rope.interleaved});
 }
 static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
-    return (block_expands(c, s->n) ? expanded : absorbed)(x, c, y, layer, w, s, keys);
+    return block_expands(c, s->n) ? expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
 }
 
 const struct attention attention_mla = {.name = "mla", .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};

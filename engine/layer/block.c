@@ -4,15 +4,29 @@ int block_embed(struct exec *x, const struct weights *m, struct work *w, int n) 
     return x->ops->embed(x, &(struct op_embed){.out = w->x, .ids = w->tokens, .table = m->embed, .n = n});
 }
 
-int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n) {
-    return x->ops->rope_table(
-        x, &(struct op_rope_table){.cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n, .half = c->rope.dim / 2, .mscale = mscale});
+int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total) {
+    struct op_rope_table o = {.cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n, .half = c->rope.dim / 2, .mscale = mscale};
+    if (c->rope.kind == ROPE_LONG)
+        o.length = total ? NULL : w->length, o.total = total, o.longest = (int)c->rope.original_max, o.long_mscale = c->rope.factors_mscale[1];
+    return x->ops->rope_table(x, &o);
 }
 
-int block_norm(struct exec *x, float *out, int ldo, const float *in, int ldx, const float *weight, int rows, int dim, float eps, int tag, _Atomic int *bad) {
-    return x->ops->norm(
-        x, &(struct op_norm){
-               .out = out, .x = in, .w = weight, .rows = rows, .dim = dim, .ldx = ldx, .ldo = ldo, .eps = eps, .w_dtype = DT_F32, .tag = tag, .bad = bad});
+int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
+               int tag, _Atomic int *bad) {
+    return x->ops->norm(x, &(struct op_norm){.out = out,
+                                             .x = in,
+                                             .w = weight,
+                                             .bias = bias,
+                                             .rows = rows,
+                                             .dim = dim,
+                                             .ldx = ldx,
+                                             .ldo = ldo,
+                                             .eps = c->norm_eps,
+                                             .add = c->norm == NORM_RMS_PLUS_ONE,
+                                             .w_dtype = DT_F32,
+                                             .layer_norm = c->norm == NORM_LAYER,
+                                             .tag = tag,
+                                             .bad = bad});
 }
 
 int block_linear(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate) {
@@ -32,9 +46,10 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    TRY(block_norm(x, w->xn, c->hidden, w->x, c->hidden, y->attn_norm, n, c->hidden, c->norm_eps, 2 * layer, w->bad));
+    TRY(block_norm(x, c, w->xn, c->hidden, w->x, c->hidden, y->attn_norm, y->attn_norm_bias, n, c->hidden, 2 * layer, w->bad));
     return attention_of(c, layer)->kv(x, c, y, layer, w, spans, n_spans, n);
 }
+bool block_whole(const struct config *c, int layer) { return attention_of(c, layer)->whole; }
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     return attention_of(c, layer)->query(x, c, y, layer, w, n);
 }
@@ -42,7 +57,7 @@ int block_attend(struct exec *x, const struct config *c, const struct layer *y, 
     return attention_of(c, layer)->attend(x, c, y, layer, w, s, keys);
 }
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    return block_linear(x, w->x, c->hidden, w->att, c->n_heads * c->v_dim, y->o, y->o_bias, n, true);
+    return block_linear(x, w->x, c->hidden, w->att, y->o.cols, y->o, y->o_bias, n, true);
 }
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));
@@ -54,9 +69,11 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    TRY(block_norm(x, w->xn, c->hidden, w->x, c->hidden, y->ffn_norm, n, c->hidden, c->norm_eps, 2 * layer + 1, w->bad));
+    TRY(block_norm(x, c, w->xn, c->hidden, w->x, c->hidden, y->ffn_norm, y->ffn_norm_bias, n, c->hidden, 2 * layer + 1, w->bad));
     if (!c->layer[layer].moe) return 0;
-    TRY(x->ops->linear(x, &(struct op_linear){.y = w->router, .x = w->xn, .w = y->router, .n = n, .ldx = c->hidden, .ldy = c->n_experts, .exact = true}));
+    TRY(x->ops->linear(x,
+                       &(struct op_linear){
+                           .y = w->router, .x = w->xn, .bias = y->router_shift, .w = y->router, .n = n, .ldx = c->hidden, .ldy = c->n_experts, .exact = true}));
     TRY(x->ops->route(x, &(struct op_route){.ids = w->ids,
                                             .weights = w->weights,
                                             .logits = w->router,
@@ -69,7 +86,8 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .score = c->score,
                                             .group_top2 = c->group_top2,
                                             .norm = c->norm_topk,
-                                            .scale = c->routed_scale}));
+                                            .scale = c->routed_scale,
+                                            .jitter = c->router_jitter}));
     if (!c->shared_gate) return 0;
     TRY(x->ops->linear(x, &(struct op_linear){.y = w->shared_weight, .x = w->xn, .w = y->shared_gate, .n = n, .ldx = c->hidden, .ldy = 1, .exact = true}));
     return x->ops->sigmoid(x, &(struct op_sigmoid){.x = w->shared_weight, .n = n, .m = 1});
@@ -93,6 +111,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
 int block_head(struct exec *x, const struct weights *m, struct work *w, int row, int n, float *logits, int32_t *top) {
     const struct config *c = &m->config;
     size_t at = (size_t)row * (size_t)c->hidden;
-    TRY(block_norm(x, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, n, c->hidden, c->norm_eps, 2 * c->n_layers, w->bad));
-    return x->ops->linear(x, &(struct op_linear){.y = logits, .x = w->xn + at, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top});
+    TRY(block_norm(x, c, w->xn + at, c->hidden, w->x + at, c->hidden, m->norm, m->norm_bias, n, c->hidden, 2 * c->n_layers, w->bad));
+    return x->ops->linear(
+        x, &(struct op_linear){.y = logits, .x = w->xn + at, .bias = m->head_bias, .w = m->head, .n = n, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }

@@ -7,33 +7,41 @@
 
 /* Rows of a batch that belong to one session: rows [row, row + n) are positions pos .. pos + n - 1 of its cache. */
 struct span {
-    struct kv_plane *k, *v; /* [n_layers] */
+    const struct kv_layer *cache; /* [n_layers] */
     int row, n, pos;
+    struct kv_move move; /* in that cache */
 };
 
 /* Workspace for up to `rows` tokens. All pointers are the executor's memory. */
 struct work {
     int rows;
-    float *x;           /* [rows, hidden] the residual stream */
-    float *xn;          /* [rows, hidden] normed */
-    float *q;           /* [rows, n_heads * head_dim] */
-    float *kv;          /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
-    float *low;         /* [rows, q_lora] */
+    float *x;   /* [rows, hidden] the residual stream */
+    float *xn;  /* [rows, hidden] normed */
+    float *q;   /* [rows, n_heads * head_dim] */
+    float *kv;  /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
+    float *low; /* [rows, q_lora] */
+    int absorb_rows;
     float *qc;          /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
     float *oc;          /* [absorb_rows, n_heads * kv_lora] */
     float *att;         /* [rows, n_heads * v_dim] */
+    float *wide;        /* [rows, ..] gated attention: what q_proj gives; DeltaNet: its fused inputs, then what leaves the convolution */
+    float *mixed, *z;   /* DeltaNet: [rows, channels] what enters it, [rows, v_heads * v_dim] */
+    float *ba;          /* [rows, b [v_heads], a [v_heads]] */
     float *latent, *ek; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
     float *lse, *part, *part_lse; /* attention in pieces: [rows, n_heads], a piece's own result, its lse [rows, n_heads]; the caller's, NULL without */
     size_t part_floats;
-    float *router;         /* [rows, n_experts] */
-    int32_t *ids;          /* [rows, topk] */
-    float *weights;        /* [rows, topk] */
-    float *shared_weight;  /* [rows] */
-    const uint8_t *late;   /* [n_experts] or NULL: as op_experts says; not owned */
-    float share;           /* as op_experts says */
-    float *cos, *sin;      /* [rows, rope.dim / 2] */
-    int32_t *pos, *tokens; /* [rows] */
+    float *index_q, *index_weights; /* [rows, index_heads * index_dim], [rows, index_heads] the indexer's queries and their heads' weights */
+    int32_t *chosen;                /* [rows, index_topk] rows of the cache; outlives a layer where the next one takes it over */
+    float *router;                  /* [rows, n_experts] */
+    int32_t *ids;                   /* [rows, topk] */
+    float *weights;                 /* [rows, topk] */
+    float *shared_weight;           /* [rows] */
+    const uint8_t *late;            /* [n_experts] or NULL: as op_experts says; not owned */
+    float share;                    /* as op_experts says */
+    float *cos, *sin;               /* [rows, rope.dim / 2] */
+    int32_t *pos, *tokens;          /* [rows] */
+    int32_t *length;                /* [rows] how long the sequence of a row is; LongRoPE alone, else NULL */
     float *inv_freq;
     _Atomic int *bad;                       /* first place where something was not finite: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* of the executor's memory; NULL: none left */
@@ -52,7 +60,8 @@ bool block_expands(const struct config *c, int n);
 size_t block_grown_bytes(const struct config *c, int keys);
 
 /* Each adds its result to w->x. n: rows of the batch, cos/sin filled for them. Return 0 or an operation's error code. */
-int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n);
+/* total: how long the sequence of all these rows is; 0: as w->length says. It matters to LongRoPE alone. */
+int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total);
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 /* The same step by step, for keys that come in pieces: norm, keys and values of the rows into the cache; queries; for each
  * span attention over keys [first, first + n) of its cache, a piece after the other or all at once; output.
@@ -61,6 +70,7 @@ enum { PIECE_FIRST = 1, PIECE_LAST = 2, PIECE_ALL = 3 };
 struct block_keys {
     int first, n, piece;
 };
+bool block_whole(const struct config *c, int layer); /* keys cannot come in pieces */
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);

@@ -3,17 +3,41 @@
 
 static size_t page_up(size_t n) { return (n + 4095) & ~(size_t)4095; }
 
-int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) { return attention_of(c, layer)->cache(c, out); }
+int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) { return attention_of(c, layer)->cache(c, layer, out); }
+
+struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype) {
+    return (struct kv_plane){.heads = d->heads, .dim = d->dim, .dtype = d->dtype ? d->dtype : (uint8_t)dtype};
+}
+struct kv_rows kv_rows_of(const struct kv_plane *p, int row, int n) {
+    size_t heads = (size_t)p->heads, width = heads * (size_t)p->dim;
+    return (struct kv_rows){dtype_bytes(p->dtype, width * (size_t)row), dtype_bytes(p->dtype, width * (size_t)n), (size_t)row * heads,
+                            p->dtype == DT_E4M3 ? (size_t)n * heads : 0};
+}
 
 size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype) {
     struct cache_desc d[CACHE_PLANES];
     size_t sum = 0;
-    for (int i = kv_planes(c, layer, d); i-- > 0;) sum += (size_t)d[i].heads * (dtype_bytes(dtype, (size_t)d[i].dim) + (dtype == DT_E4M3 ? sizeof(float) : 0));
+    for (int i = kv_planes(c, layer, d); i-- > 0;) {
+        struct kv_plane p = kv_plane_of(&d[i], dtype);
+        struct kv_rows one = kv_rows_of(&p, 0, 1);
+        if (!d[i].rows) sum += one.bytes + one.scales * sizeof(float);
+    }
     return sum;
 }
 size_t kv_token_bytes(const struct config *c, enum dtype dtype) {
     size_t sum = 0;
     for (int i = 0; i < c->n_layers; i++) sum += kv_row_bytes(c, i, dtype);
+    return sum;
+}
+
+size_t kv_state_bytes(const struct config *c) {
+    struct cache_desc d[CACHE_PLANES];
+    size_t sum = 0;
+    for (int l = 0; l < c->n_layers; l++)
+        for (int i = kv_planes(c, l, d); i-- > 0;) {
+            struct kv_plane p = kv_plane_of(&d[i], DT_NONE);
+            if (d[i].rows) sum += kv_rows_of(&p, 0, 1).bytes;
+        }
     return sum;
 }
 
@@ -24,12 +48,14 @@ static size_t lay(struct kv *kv, const struct config *c, enum dtype dtype, uint8
         struct cache_desc d[CACHE_PLANES];
         int n = kv_planes(c, i, d);
         for (int k = 0; k < n; k++) {
-            size_t rows = (size_t)kv->capacity * (size_t)d[k].heads, data = page_up(rows * dtype_bytes(dtype, (size_t)d[k].dim));
-            size_t scale = dtype == DT_E4M3 ? page_up(rows * sizeof(float)) : 0;
-            if (base)
-                kv->v[i] = (struct kv_plane){
-                    .data = base + at, .scale = scale ? (float *)(base + at + data) : NULL, .heads = d[k].heads, .dim = d[k].dim, .dtype = (uint8_t)dtype};
-            if (base && !k) kv->k[i] = kv->v[i];
+            struct kv_plane p = kv_plane_of(&d[k], dtype);
+            struct kv_rows all = kv_rows_of(&p, 0, d[k].rows ? d[k].rows : kv->capacity);
+            size_t data = page_up(all.bytes), scale = page_up(all.scales * sizeof(float));
+            if (base) {
+                p.data = base + at;
+                p.scale = scale ? (float *)(base + at + data) : NULL;
+                kv->layer[i].p[k] = p;
+            }
             at += data + scale;
         }
     }
@@ -40,19 +66,87 @@ int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtyp
     *kv = (struct kv){.n_layers = c->n_layers, .capacity = capacity};
     kv->size = lay(kv, c, dtype, NULL);
     kv->pages = mem_pages(kv->size, 0);
-    kv->k = mem_calloc(2 * (size_t)c->n_layers, sizeof *kv->k);
-    if (!kv->pages || !kv->k) {
+    kv->layer = mem_calloc((size_t)c->n_layers, sizeof *kv->layer);
+    if (!kv->pages || !kv->layer) {
         size_t size = kv->size;
         kv_close(kv);
         return error_set(e, ERR_MEMORY, "no address space for a KV cache of %d tokens (%zu MB); take a smaller context with -c", capacity, size >> 20);
     }
-    kv->v = kv->k + c->n_layers;
     lay(kv, c, dtype, kv->pages);
+    kv->states = kv_state_bytes(c) > 0;
+    for (int i = 0; i < KV_STATES; i++) kv->state[i].at = -1;
     return 0;
 }
 
 void kv_close(struct kv *kv) {
     mem_pages_free(kv->pages, kv->size);
-    mem_free(kv->k);
+    mem_free(kv->layer);
     *kv = (struct kv){0};
+}
+
+/* --- States -------------------------------------------------------------------------------------------------------------------- */
+
+static int find(const struct kv *kv, int pos) { /* a kept one first, so that the other may be written to */
+    int best = -1;
+    for (int i = 0; i < KV_STATES; i++)
+        if (kv->state[i].at == pos && (best < 0 || kv->state[i].kept)) best = i;
+    return best;
+}
+
+int kv_floor(const struct kv *kv, int pos) {
+    int best = 0;
+    for (int i = 0; i < KV_STATES && kv->states; i++)
+        if (kv->state[i].at <= pos && kv->state[i].at > best) best = kv->state[i].at;
+    return kv->states ? best : pos;
+}
+
+void kv_rewind(struct kv *kv, int pos) {
+    for (int i = 0; i < KV_STATES; i++)
+        if (kv->state[i].at > pos) kv->state[i].at = -1, kv->state[i].kept = false;
+}
+
+/* How far one who goes back to it would come without it. */
+static int loss(const struct kv *kv, int i) {
+    int before = 0;
+    for (int k = 0; k < KV_STATES; k++)
+        if (kv->state[k].at < kv->state[i].at && kv->state[k].at > before) before = kv->state[k].at;
+    return kv->state[i].at - before;
+}
+
+/* A row to write to, which is neither of these: one that serves nobody, else the kept one whose loss costs least. */
+static int take(struct kv *kv, int a, int b) {
+    int best = -1;
+    for (int i = 0; i < KV_STATES; i++)
+        if (i != a && i != b && !kv->state[i].kept) return kv->state[i].at = -1, i;
+    for (int i = 0; i < KV_STATES; i++)
+        if (i != a && i != b && (best < 0 || loss(kv, i) < loss(kv, best))) best = i;
+    kv->state[best].at = -1, kv->state[best].kept = false;
+    return best;
+}
+
+struct kv_move kv_begin(struct kv *kv, int pos, int n, int mark) {
+    if (!kv->states) return (struct kv_move){-1, -1, 0, -1};
+    kv_rewind(kv, pos);
+    struct kv_move m = {.from = pos ? find(kv, pos) : -1, .mark = mark < n ? mark : 0, .marked = -1};
+    m.to = take(kv, m.from, -1);
+    if (m.mark) m.marked = take(kv, m.from, m.to);
+    return m;
+}
+
+void kv_done(struct kv *kv, const struct kv_move *m, int pos, int n) {
+    if (!kv->states) return;
+    kv->state[m->to].at = pos + n;
+    if (m->mark) kv->state[m->marked].at = pos + m->mark, kv->state[m->marked].kept = true;
+}
+
+void kv_keep(struct kv *kv, int pos) {
+    int i = kv->states ? find(kv, pos) : -1;
+    if (i >= 0) kv->state[i].kept = true;
+}
+
+/* A template may end a prompt with a few tokens that the next turn writes otherwise, so it is not the very last one. */
+int kv_mark(int pos, int n) {
+    enum { BLOCK = 64, LAST = 16 };
+    int at = (pos + n - LAST) / BLOCK * BLOCK - pos;
+    return at > 0 ? at : 0;
 }

@@ -3,23 +3,62 @@
 #include "engine/base/ops.h"
 #include "engine/model/config.h"
 
-/* A plane of the cache: a row of heads * dim elements for each token. A layer has one or two of them (keys, values), as its kind
- * of attention says; their dtype is the session's choice. */
+/* A plane of a layer's cache: a row of heads * dim elements for each token, or so many rows however many tokens there are. A layer
+ * has as many planes as its kind of attention says.
+ *
+ * Some kinds keep no rows but a state, which is what all tokens up to a position have made of it: a plane of KV_STATES rows, each
+ * the state at one position, in all layers at once. Who goes on reads one and writes another, so that whatever fails or is stopped
+ * has lost nothing. Who goes back goes to the last position that still has its state, and from there on again: a few are kept for
+ * that where one mostly goes back to, at the beginning of a turn and before the end of its prompt. */
 struct cache_desc {
     int heads, dim;
+    int rows;      /* 0: one a token */
+    uint8_t dtype; /* DT_NONE: the session's choice */
 };
-enum { CACHE_PLANES = 2 };
+enum { CACHE_PLANES = 4 };
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns how many */
 size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);              /* of a token in one layer, scales included */
+size_t kv_token_bytes(const struct config *c, enum dtype dtype);                       /* of a token in all layers */
+/* The plane that such a description asks for, without memory. dtype: the session's. */
+struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype);
+/* Rows [row, row + n) of a plane: offsets and bytes of data, offsets and numbers of scales. */
+struct kv_rows {
+    size_t at, bytes, scale_at, scales;
+};
+struct kv_rows kv_rows_of(const struct kv_plane *p, int row, int n);
 
+struct kv_layer {
+    struct kv_plane p[CACHE_PLANES];
+};
+enum { KV_STATES = 8 };
 struct kv {
-    struct kv_plane *k, *v; /* [n_layers]; one plane: v[i] is k[i] */
+    struct kv_layer *layer; /* [n_layers] */
     int n_layers, capacity;
     void *pages;
     size_t size;
+    bool states; /* some layer has one; else what follows is not looked at */
+    struct {
+        int at;    /* the position after whose last token it is; -1: none */
+        bool kept; /* to go back to; else it serves until the next one is written */
+    } state[KV_STATES];
 };
+/* From which rows of state planes a move over some tokens reads, and to which it writes; -1: none, at position 0 and where a model has
+ * no states. The state after its first `mark` tokens goes to another row, mark 0: to none. */
+struct kv_move {
+    int from, to, mark, marked;
+};
+/* The last position up to pos from which one can go on. */
+int kv_floor(const struct kv *kv, int pos);
+/* Tokens from pos on are not what they were. */
+void kv_rewind(struct kv *kv, int pos);
+/* A move over n tokens from pos on, where kv_floor(pos) is pos; states behind pos are dropped. mark: how many of the tokens, 0: none. */
+struct kv_move kv_begin(struct kv *kv, int pos, int n, int mark);
+void kv_done(struct kv *kv, const struct kv_move *m, int pos, int n); /* it is made; only then are its states there */
+void kv_keep(struct kv *kv, int pos);                                 /* the state at pos is kept, if there is one */
+/* How many of the n tokens of a prompt from pos on to mark: back there one would come to ask once more, or to go on otherwise. */
+int kv_mark(int pos, int n);
+size_t kv_state_bytes(const struct config *c); /* of one position, all layers */
 
 /* dtype: DT_F32, DT_BF16 or DT_E4M3. ERR_MEMORY names the size. */
 int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e);
 void kv_close(struct kv *kv);
-size_t kv_token_bytes(const struct config *c, enum dtype dtype);

@@ -1,11 +1,12 @@
 #include "engine/base/mem.h"
 #include "engine/layer/block.h"
+#include "engine/model/rope.h"
 
 static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); }
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The one list of buffers, so that taking, counting and releasing them cannot disagree. */
-enum { max_parts = 24 };
+enum { max_parts = 28 };
 struct part {
     void **p;
     size_t bytes;
@@ -14,22 +15,42 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
     size_t n = (size_t)rows, f = sizeof(float), cached = 0;
     int k = 0, absorb = rows;
     for (int i = 0; i < c->n_layers; i++) cached = kv_row_bytes(c, i, DT_F32) > cached ? kv_row_bytes(c, i, DT_F32) : cached;
+    size_t att = (size_t)(c->n_heads * c->v_dim), channels = 0, values = 0, wide = c->attn_gate ? 2 * (size_t)(c->n_heads * c->head_dim) : 0;
+    if (c->delta.taps) {
+        const struct delta_config *d = &c->delta;
+        values = (size_t)(d->v_heads * d->v_dim), channels = 2 * (size_t)(d->k_heads * d->k_dim) + values;
+        wide = wide > channels + values ? wide : channels + values;
+        att = att > values ? att : values;
+    }
     while (c->kv_lora && absorb > 1 && block_expands(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->xn, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->q, n * (size_t)(c->n_heads * c->head_dim) * f};
     out[k++] = (struct part){(void **)&w->kv, n * cached};
-    out[k++] = (struct part){(void **)&w->att, n * (size_t)(c->n_heads * c->v_dim) * f};
+    out[k++] = (struct part){(void **)&w->att, n * att * f};
     out[k++] = (struct part){(void **)&w->cos, n * (size_t)(c->rope.dim / 2) * f};
     out[k++] = (struct part){(void **)&w->sin, n * (size_t)(c->rope.dim / 2) * f};
-    out[k++] = (struct part){(void **)&w->inv_freq, (size_t)(c->rope.dim / 2) * f};
+    out[k++] = (struct part){(void **)&w->inv_freq, (size_t)rope_floats(&c->rope) * f};
     out[k++] = (struct part){(void **)&w->pos, n * sizeof(int32_t)};
     out[k++] = (struct part){(void **)&w->tokens, n * sizeof(int32_t)};
     out[k++] = (struct part){(void **)&w->bad, sizeof(int)};
+    if (c->rope.kind == ROPE_LONG) out[k++] = (struct part){(void **)&w->length, n * sizeof(int32_t)};
+    if (wide) out[k++] = (struct part){(void **)&w->wide, n * wide * f};
+    if (values) {
+        out[k++] = (struct part){(void **)&w->mixed, n * channels * f};
+        out[k++] = (struct part){(void **)&w->z, n * values * f};
+        out[k++] = (struct part){(void **)&w->ba, 2 * n * (size_t)c->delta.v_heads * f};
+    }
     if (c->q_lora) out[k++] = (struct part){(void **)&w->low, n * (size_t)c->q_lora * f};
     if (c->kv_lora) {
+        w->absorb_rows = absorb;
         out[k++] = (struct part){(void **)&w->qc, (size_t)absorb * (size_t)(c->n_heads * (c->kv_lora + c->qk_rope)) * f};
         out[k++] = (struct part){(void **)&w->oc, (size_t)absorb * (size_t)(c->n_heads * c->kv_lora) * f};
+    }
+    if (c->index_topk) {
+        out[k++] = (struct part){(void **)&w->index_q, n * (size_t)(c->index_heads * c->index_dim) * f};
+        out[k++] = (struct part){(void **)&w->index_weights, n * (size_t)c->index_heads * f};
+        out[k++] = (struct part){(void **)&w->chosen, n * (size_t)c->index_topk * sizeof(int32_t)};
     }
     if (c->n_experts) {
         out[k++] = (struct part){(void **)&w->router, n * (size_t)c->n_experts * f};
@@ -61,8 +82,9 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 }
 
 void work_close(struct work *w) {
-    void *all[] = {w->x,   w->xn,  w->q,   w->kv,     w->low,      w->qc, w->oc, w->att, w->latent, w->ek, w->router, w->ids, w->weights, w->shared_weight,
-                   w->cos, w->sin, w->pos, w->tokens, w->inv_freq, w->bad};
+    void *all[] = {
+        w->x,   w->xn,  w->q,   w->kv,     w->low,      w->qc,  w->oc,     w->att,  w->latent, w->ek, w->router, w->ids,     w->weights,       w->shared_weight,
+        w->cos, w->sin, w->pos, w->tokens, w->inv_freq, w->bad, w->length, w->wide, w->mixed,  w->z,  w->ba,     w->index_q, w->index_weights, w->chosen};
     for (size_t i = 0; i < sizeof all / sizeof *all && w->release; i++)
         if (all[i]) w->release(w->ctx, all[i]);
     *w = (struct work){0};

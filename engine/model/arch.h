@@ -3,27 +3,48 @@
  * in arch.c. */
 #include "engine/model/config.h"
 
-/* Names without the ending .weight / .bias / scale. %d: layer, then expert. NULL: the family has no such tensor. */
+/* Names without the ending .weight / .bias / scale. %d: layer, then expert. NULL: the family has no such tensor. Tensors that hold
+ * several of these (struct layout) have one name under each. */
 struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;
-    const char *q, *k, *v, *o, *q_norm, *k_norm;                /* GQA; q and o also MLA */
-    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b; /* MLA */
-    const char *router, *router_bias;                           /* router_bias is a whole name */
+    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;          /* GQA; q and o also MLA; sinks is a whole name */
+    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;   /* MLA */
+    const char *k_b, *v_b;                                        /* kv_b cut in two, as llama.cpp has it */
+    const char *index_q, *index_k, *index_k_norm, *index_weights; /* DSA */
+    const char *router, *router_bias;                             /* router_bias is a whole name */
     const char *expert_gate, *expert_up, *expert_down;
-    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate; /* shared_gate: [1, hidden] */
+    const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out; /* gated DeltaNet; the first two or the next four */
+    const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                             /* rate and dt are whole names */
+    const char *shared_gate_proj, *shared_up, *shared_down, *shared_gate;                    /* shared_gate: [1, hidden] */
     const char *dense_gate, *dense_up, *dense_down;
+};
+
+/* How tensors hold more than one matrix. */
+enum gate_up { GATE_UP_APART, GATE_UP_STACKED, GATE_UP_TURNS }; /* all rows of gate, then all of up; or a row of each in turn */
+struct layout {
+    bool qkv;         /* rows of q, then k, then v */
+    bool experts;     /* all experts of a layer, the names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
+    bool dotted;      /* of experts: the names with .weight and .bias */
+    bool turned_down; /* the routed experts' down as [inter, hidden] */
+    uint8_t gate_up;  /* enum gate_up; of the routed experts */
 };
 
 struct arch {
     const char *const *model_types; /* NULL-terminated */
     const char *title;              /* for --inspect: "DeepSeek-V3" */
+    const char *nested;             /* the member of config.json that holds the text model's; NULL: it is all of it */
     void (*parse)(struct config_reader *r, struct config *c);
     struct tensor_names names;
+    struct layout layout;
+    const struct arch *apart;     /* the same where each routed expert has tensors of its own: who quantises a checkpoint may take it apart */
+    const char *const (*keys)[2]; /* what this family calls the usual keys of a config: {usual, own}, ends with NULL; NULL: the same */
 };
 
 const struct arch *arch_find(const struct json *model_type); /* NULL: unknown */
 /* "deepseek_v3, kimi_k2, ..." of all families, for messages */
 void arch_list(char *buf, size_t cap);
 
-extern const struct arch arch_deepseek_v3, arch_deepseek_v2, arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;
+extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_glm_moe_dsa, arch_deepseek_v2, arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;
+extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
+extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

@@ -20,13 +20,23 @@ int config_fail(struct config_reader *r, const char *fmt, ...) {
     return r->rc = error_set(r->e, ERR_MODEL, "%s: %s", r->what, text);
 }
 
-static const struct json *ask(struct config_reader *r, const char *key) {
-    const struct json *v = json_get(r->root, key);
+static const char *own(const struct config_reader *r, const char *key) { /* what the family calls it */
+    for (int i = 0; r->keys && r->keys[i][0]; i++)
+        if (!strcmp(key, r->keys[i][0])) return r->keys[i][1];
+    return key;
+}
+
+static const struct json *ask_of(const struct json *root, uint64_t seen[16], const char *key) {
+    const struct json *v = root ? json_get(root, key) : NULL;
     if (v) {
-        size_t i = (size_t)(v - r->root->items) / 2;
-        if (i < 64 * sizeof r->seen / sizeof *r->seen) r->seen[i / 64] |= (uint64_t)1 << i % 64;
+        size_t i = (size_t)(v - root->items) / 2;
+        if (i < 64 * 16) seen[i / 64] |= (uint64_t)1 << i % 64;
     }
     return v && v->type != JSON_NULL ? v : NULL;
+}
+static const struct json *ask(struct config_reader *r, const char *key) {
+    const struct json *inner = ask_of(r->root, r->seen, own(r, key)), *outer = ask_of(r->outer, r->outer_seen, own(r, key));
+    return inner ? inner : outer;
 }
 
 const struct json *config_get(struct config_reader *r, const char *key) { return ask(r, key); }
@@ -35,12 +45,12 @@ bool config_has(struct config_reader *r, const char *key) { return ask(r, key) !
 int config_int(struct config_reader *r, const char *key, int none, int min, int max) {
     const struct json *v = ask(r, key);
     if (!v) {
-        if (none < min) config_fail(r, "'%s' is missing", key);
+        if (none < min) config_fail(r, "'%s' is missing", own(r, key));
         return none < min ? min : none;
     }
     int64_t n = json_int(v, INT64_MIN);
-    if (n == INT64_MIN) config_fail(r, "'%s' is not a whole number", key);
-    else if (n < min || n > max) config_fail(r, "'%s' is %lld; hearth takes %d to %d", key, (long long)n, min, max);
+    if (n == INT64_MIN) config_fail(r, "'%s' is not a whole number", own(r, key));
+    else if (n < min || n > max) config_fail(r, "'%s' is %lld; hearth takes %d to %d", own(r, key), (long long)n, min, max);
     else return (int)n;
     return min;
 }
@@ -49,15 +59,15 @@ double config_num(struct config_reader *r, const char *key, double none, double 
     const struct json *v = ask(r, key);
     if (!v) return none;
     double x = json_num(v, NAN);
-    if (isnan(x)) config_fail(r, "'%s' is not a number", key);
-    else if (!(x >= min && x <= max)) config_fail(r, "'%s' is %g; hearth takes %g to %g", key, x, min, max);
+    if (isnan(x)) config_fail(r, "'%s' is not a number", own(r, key));
+    else if (!(x >= min && x <= max)) config_fail(r, "'%s' is %g; hearth takes %g to %g", own(r, key), x, min, max);
     else return x;
     return min;
 }
 
 bool config_bool(struct config_reader *r, const char *key, bool none) {
     const struct json *v = ask(r, key);
-    if (v && v->type != JSON_BOOL) config_fail(r, "'%s' is neither true nor false", key);
+    if (v && v->type != JSON_BOOL) config_fail(r, "'%s' is neither true nor false", own(r, key));
     return json_bool(v, none);
 }
 
@@ -70,36 +80,73 @@ int config_choice(struct config_reader *r, const char *key, const char *const *o
         size_t at = strlen(all);
         snprintf(all + at, sizeof all - at, "%s%s", i ? ", " : "", options[i]);
     }
-    if (v->type == JSON_STRING) config_fail(r, "'%s' is \"%.*s\"; hearth knows %s", key, (int)(v->n < 80 ? v->n : 80), v->string, all);
-    else config_fail(r, "'%s' is not a text; hearth knows %s", key, all);
+    if (v->type == JSON_STRING) config_fail(r, "'%s' is \"%.*s\"; hearth knows %s", own(r, key), (int)(v->n < 80 ? v->n : 80), v->string, all);
+    else config_fail(r, "'%s' is not a text; hearth knows %s", own(r, key), all);
     return 0;
+}
+
+/* --- Objects inside -------------------------------------------------------------------------------------------------- */
+
+void config_open(struct config_reader *r, const char *key, struct config_reader *in) {
+    static const struct json none = {.type = JSON_OBJECT};
+    const struct json *v = ask(r, key);
+    *in = (struct config_reader){.root = v && v->type == JSON_OBJECT ? v : &none, .what = r->what, .e = r->e, .rc = r->rc};
+    if (v && v->type != JSON_OBJECT) config_fail(in, "'%s' is not an object", key);
+    else if (in->root->n > 64 * sizeof in->seen / sizeof *in->seen) config_fail(in, "'%s' has %u members, more than any kind of it", key, in->root->n);
+}
+
+void config_close(struct config_reader *r, const char *key, struct config_reader *in) {
+    const struct json *s = in->root;
+    for (uint32_t i = 0; i < s->n && !in->rc; i++)
+        if (!(in->seen[i / 64] >> i % 64 & 1) && s->items[2 * i + 1].type != JSON_NULL)
+            config_fail(in, "'%s.%.*s' is unknown to hearth", key, (int)s->items[2 * i].n, s->items[2 * i].string);
+    r->rc = in->rc;
 }
 
 /* --- What many families share -------------------------------------------------------------------------------------- */
 
+/* Numbers of a list, one for each pair of rotary dimensions. */
+static void read_factors(struct config_reader *r, const char *key, float *out, int n) {
+    const struct json *v = config_get(r, key);
+    if (!v || v->type != JSON_ARRAY || v->n != (uint32_t)n) {
+        config_fail(r, "'rope_scaling.%s' is not a list of %d", key, n);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        double x = json_num(json_at(v, (uint32_t)i), 0);
+        if (!(x > 0 && x <= 1e6)) config_fail(r, "'rope_scaling.%s' has %g at %d; hearth takes more than 0", key, x, i);
+        out[i] = (float)x;
+    }
+}
+
+/* LongRoPE (Ding et al. 2024) as Phi-3.5-MoE has it. Without factors for cos and sin they follow from the stretch. */
+static void read_long(struct config_reader *in, struct rope_config *k, int max_context, int pairs) {
+    read_factors(in, "short_factor", k->factors[0], pairs);
+    read_factors(in, "long_factor", k->factors[1], pairs);
+    if (k->factor == 0) k->factor = max_context / k->original_max;
+    double m = k->attention_factor > 0 ? k->attention_factor : k->factor > 1 ? sqrt(1 + log(k->factor) / log(k->original_max)) : 1;
+    k->factors_mscale[0] = (float)config_num(in, "short_mscale", m, 0, 1e3);
+    k->factors_mscale[1] = (float)config_num(in, "long_mscale", m, 0, 1e3);
+}
+
 void config_rope(struct config_reader *r, struct config *c, int dim, double theta) {
     struct rope_config *k = &c->rope;
-    const struct json *old = config_get(r, "rope_scaling"), *new = config_get(r, "rope_parameters"), *s = new ? new : old;
-    *k = (struct rope_config){.kind = ROPE_DEFAULT, .dim = dim, .truncate = true, .interleaved = k->interleaved};
-    double partial = config_num(r, "partial_rotary_factor", 1, 0, 1);
+    *k = (struct rope_config){.kind = ROPE_DEFAULT, .dim = dim, .truncate = true, .interleaved = k->interleaved, .partial = k->partial};
+    double partial = config_num(r, "partial_rotary_factor", k->partial > 0 ? k->partial : 1, 0, 1);
     k->theta = config_num(r, "rope_theta", theta, 1, 1e12);
-    if (s) {
-        if (s->type != JSON_OBJECT) {
-            config_fail(r, "'rope_scaling' is not an object");
-            return;
-        }
-        struct config_reader in = {.root = s, .what = r->what, .e = r->e, .rc = r->rc};
-        if (s->n > 64 * sizeof in.seen / sizeof *in.seen) {
-            config_fail(r, "'rope_scaling' has %u members, more than any kind of it", s->n);
-            return;
-        }
-        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", NULL};
+    const char *key = config_has(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    config_get(r, "rope_scaling"); /* transformers 5 calls it parameters, and both may stand there */
+    if (config_has(r, key)) {
+        struct config_reader in;
+        config_open(r, key, &in);
+        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", NULL};
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
         config_has(&in, "type"); /* both spellings may stand there */
         k->kind = (uint8_t)config_choice(&in, type, kinds, 0);
+        double original = k->kind == ROPE_LONG ? config_num(r, "original_max_position_embeddings", c->max_context, 1, 1e9) : c->max_context;
         k->theta = config_num(&in, "rope_theta", k->theta, 1, 1e12);
         partial = config_num(&in, "partial_rotary_factor", partial, 0, 1);
-        k->original_max = config_num(&in, "original_max_position_embeddings", c->max_context, 1, 1e9);
+        k->original_max = config_num(&in, "original_max_position_embeddings", original, 1, 1e9);
         k->factor = config_num(&in, "factor", k->kind == ROPE_DEFAULT ? 1 : 0, 0, 1e6);
         k->beta_fast = config_num(&in, "beta_fast", 32, 0, 1e6);
         k->beta_slow = config_num(&in, "beta_slow", 1, 0, 1e6);
@@ -109,16 +156,16 @@ void config_rope(struct config_reader *r, struct config *c, int dim, double thet
         k->mscale_all_dim = config_num(&in, "mscale_all_dim", 0, 0, 1e3);
         k->attention_factor = config_num(&in, "attention_factor", 0, 0, 1e3);
         k->truncate = config_bool(&in, "truncate", true);
+        config_has(&in, "mrope_section"), config_has(&in, "mrope_interleaved"); /* a text's three positions are one */
         k->low_freq = config_num(&in, "low_freq_factor", 0, 0, 1e6);
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
         if (!in.rc && k->kind == ROPE_YARN && k->factor == 0) k->factor = c->max_context / k->original_max;
-        if (!in.rc && k->kind != ROPE_DEFAULT && !(k->factor >= 1)) config_fail(&in, "'rope_scaling.factor' is %g; hearth takes 1 or more", k->factor);
+        if (!in.rc && k->kind == ROPE_LONG) read_long(&in, k, c->max_context, (int)(dim * partial) / 2);
+        if (!in.rc && k->kind != ROPE_DEFAULT && k->kind != ROPE_LONG && !(k->factor >= 1))
+            config_fail(&in, "'rope_scaling.factor' is %g; hearth takes 1 or more", k->factor);
         if (!in.rc && k->kind == ROPE_LLAMA3 && !(k->high_freq > k->low_freq && k->low_freq > 0))
             config_fail(&in, "'rope_scaling' of type llama3 needs 0 < low_freq_factor < high_freq_factor");
-        for (uint32_t i = 0; i < s->n && !in.rc; i++)
-            if (!(in.seen[i / 64] >> i % 64 & 1) && s->items[2 * i + 1].type != JSON_NULL)
-                config_fail(&in, "'rope_scaling.%.*s' is unknown to hearth", (int)s->items[2 * i].n, s->items[2 * i].string);
-        r->rc = in.rc;
+        config_close(r, "rope_scaling", &in);
     }
     k->dim = (int)(dim * partial);
     if (!r->rc && (k->dim < 2 || k->dim % 2)) config_fail(r, "%d rotary dimensions of a head of %d: must be even and at least 2", k->dim, dim);
@@ -133,6 +180,24 @@ void config_gqa(struct config_reader *r, struct config *c) {
     if (c->n_heads % c->n_kv_heads) config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
     if (!config_has(r, "head_dim") && c->hidden % c->n_heads) config_fail(r, "hidden_size %d does not divide among %d heads", c->hidden, c->n_heads);
     c->attn_scale = (float)(1 / sqrt(c->head_dim));
+}
+
+void config_windows(struct config_reader *r, struct config *c, int window, int layers) {
+    const struct json *types = config_get(r, "layer_types");
+    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) {
+        config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
+        return;
+    }
+    for (int i = 0; i < c->n_layers; i++) {
+        bool sliding = i % 2 == 0 && i < layers;
+        if (types) {
+            const struct json *t = json_at(types, (uint32_t)i);
+            sliding = json_is(t, "sliding_attention");
+            if (!sliding && !json_is(t, "full_attention")) config_fail(r, "'layer_types' of layer %d is neither full_attention nor sliding_attention", i);
+            if (sliding && !window) config_fail(r, "'layer_types' asks for a sliding window in layer %d, and none is in force", i);
+        }
+        c->layer[i].window = sliding ? window : 0;
+    }
 }
 
 void config_sparse_step(struct config_reader *r, struct config *c) {
@@ -229,10 +294,10 @@ static bool inactive(const struct json *v) {
     }
 }
 
-static void refuse_unknown(struct config_reader *r, const struct config *c, bool force) {
-    for (uint32_t i = 0; i < r->root->n && !r->rc; i++) {
-        const struct json *k = &r->root->items[2 * i], *v = k + 1;
-        if (i < 64 * sizeof r->seen / sizeof *r->seen && r->seen[i / 64] >> i % 64 & 1) continue;
+static void refuse_unknown(struct config_reader *r, const struct json *root, const uint64_t seen[16], const struct config *c, bool force) {
+    for (uint32_t i = 0; root && i < root->n && !r->rc; i++) {
+        const struct json *k = &root->items[2 * i], *v = k + 1;
+        if (i < 64 * 16 && seen[i / 64] >> i % 64 & 1) continue;
         if (inactive(v) || (k->n && k->string[0] == '_')) continue;
         bool known = false;
         for (const char *const *h = harmless; *h && !known; h++) known = json_is(k, *h);
@@ -252,9 +317,11 @@ static void read_quantization(struct config_reader *r, struct config *c) {
         return;
     }
     struct config_reader in = {.root = q, .what = r->what, .e = r->e, .rc = r->rc};
-    static const char *const methods[] = {"fp8", "compressed-tensors", "modelopt", NULL};
+    static const char *const methods[] = {"fp8", "compressed-tensors", "modelopt", "mxfp4", NULL};
     if (!config_has(&in, "quant_method")) config_fail(&in, "'quantization_config.quant_method' is missing");
     config_choice(&in, "quant_method", methods, 0);
+    static const char *const formats[] = {"float-quantized", "naive-quantized", NULL}; /* of compressed-tensors */
+    config_choice(&in, "format", formats, 0);
     const struct json *block = config_get(&in, "weight_block_size");
     if (block) {
         int64_t a = json_int(json_at(block, 0), 0), b = json_int(json_at(block, 1), 0);
@@ -280,12 +347,25 @@ static void read_tokens(struct config_reader *r, struct config *c) {
     }
 }
 
+/* On with the member that describes the text model; keys beside it are looked at where it lacks them. */
+static int enter(struct config_reader *r, const char *member) {
+    const struct json *inner = config_get(r, member);
+    if (!inner || inner->type != JSON_OBJECT) return config_fail(r, "'%s' is missing or not an object", member);
+    if (inner->n > 64 * sizeof r->seen / sizeof *r->seen) return config_fail(r, "'%s' has %u keys, more than a model's config has", member, inner->n);
+    r->outer = r->root;
+    memcpy(r->outer_seen, r->seen, sizeof r->seen);
+    memset(r->seen, 0, sizeof r->seen);
+    r->root = inner;
+    return 0;
+}
+
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e) {
     *c = (struct config){0};
     if (root->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: not a JSON object", what);
     struct config_reader r = {.root = root, .what = what, .e = e};
     if (root->n > 64 * sizeof r.seen / sizeof *r.seen) return error_set(e, ERR_MODEL, "%s: %u keys, more than a model's config has", what, root->n);
     const struct json *type = config_get(&r, "model_type");
+    int rc;
     c->arch = arch_find(type);
     if (!c->arch) {
         char all[300];
@@ -293,7 +373,10 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
         if (!type || type->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: 'model_type' is missing; hearth knows %s", what, all);
         return error_set(e, ERR_MODEL, "%s: the family '%.*s' is unknown to hearth; it knows %s", what, (int)(type->n < 60 ? type->n : 60), type->string, all);
     }
+    c->names = &c->arch->names, c->layout = &c->arch->layout;
     snprintf(c->model_type, sizeof c->model_type, "%.*s", (int)type->n, type->string);
+    r.keys = c->arch->keys;
+    if (c->arch->nested && (rc = enter(&r, c->arch->nested))) return rc;
     c->vocab = config_int(&r, "vocab_size", 0, 1, 1 << 22);
     c->hidden = config_int(&r, "hidden_size", 0, 1, 65536);
     c->n_layers = config_int(&r, "num_hidden_layers", 0, 1, CONFIG_MAX_LAYERS);
@@ -301,6 +384,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->norm_eps = (float)config_num(&r, "rms_norm_eps", 1e-6, 0, 1);
     c->tied = config_bool(&r, "tie_word_embeddings", false);
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
+    if (r.outer) config_get(&r, "model_type"); /* the text model's own name says nothing more */
     static const char *const acts[] = {"silu", NULL};
     config_choice(&r, "hidden_act", acts, 0);
     read_quantization(&r, c);
@@ -314,6 +398,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
         else if (c->topk > c->n_experts / c->n_group * c->topk_group)
             config_fail(&r, "%d experts a token out of %d groups of %d", c->topk, c->topk_group, c->n_experts / c->n_group);
     }
-    if (!r.rc) refuse_unknown(&r, c, force);
+    if (!r.rc) refuse_unknown(&r, r.root, r.seen, c, force);
+    if (!r.rc) refuse_unknown(&r, r.outer, r.outer_seen, c, force);
     return r.rc;
 }

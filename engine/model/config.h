@@ -5,11 +5,16 @@
 #include <stdint.h>
 
 #include "engine/base/json.h"
+#include "engine/base/ops.h"
 
 enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16 };
 
-enum attn_kind { ATTN_GQA, ATTN_MLA };
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 };
+enum attn_kind { ATTN_GQA, ATTN_MLA, ATTN_DSA };            /* DSA: MLA over keys that an indexer chooses */
+enum index_kind { INDEX_OWN, INDEX_BEFORE };                /* a layer's own indexer, or the choice of the layer before */
+enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER }; /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };   /* over each head before rope; over all heads together */
+enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG };
+enum { ROPE_PAIRS_MAX = 512 };
 
 struct rope_config {
     uint8_t kind;
@@ -18,39 +23,65 @@ struct rope_config {
     int dim;                                                                                            /* rotated dimensions of a head, even */
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
     double low_freq, high_freq;                                                                         /* llama3 */
+    double partial; /* rotated share of a head where the config says nothing; 0: all */
+    /* LongRoPE: what divides the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer ones */
+    float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];
 };
 
 struct arch;
 struct config {
     const struct arch *arch;
+    const struct tensor_names *names; /* the family's, or llama.cpp's */
+    const struct layout *layout;
     char model_type[64];
     int vocab, hidden, n_layers, max_context;
     float norm_eps;
-    bool tied; /* lm_head is the embedding */
+    uint8_t norm;   /* enum norm_kind */
+    bool norm_bias; /* of NORM_LAYER */
+    bool tied;      /* lm_head is the embedding */
+    bool head_bias;
 
     uint8_t attn; /* enum attn_kind */
     int n_heads, n_kv_heads;
-    int head_dim, v_dim;                   /* of a query/key head and a value head; MLA: nope + rope, v_head_dim */
-    int q_lora, kv_lora, qk_nope, qk_rope; /* MLA; q_lora 0: q straight from hidden */
-    bool qkv_bias, o_bias, qk_norm;        /* qk_norm: RMSNorm over each head before rope */
+    int head_dim, v_dim;                    /* of a query/key head and a value head; MLA: nope + rope, v_head_dim */
+    int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q straight from hidden */
+    bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
+    int index_heads, index_dim, index_topk; /* DSA: the lightning indexer */
+    bool index_interleaved;                 /* its rope, as rope.interleaved */
+    bool qkv_bias, o_bias;
+    uint8_t qk_norm; /* enum qk_norm */
+    bool sinks;      /* a logit a head that takes part in the softmax with no value */
+    bool attn_gate;  /* GQA: q_proj gives a head its query and a gate; what it attends to is multiplied by sigmoid(gate) */
+    float qkv_clip;  /* q, k and v are held within +-this; 0: not */
     float attn_scale;
     struct rope_config rope;
+    struct delta_config { /* of layers with gated DeltaNet in place of attention; taps 0: there are none */
+        int k_heads, v_heads, k_dim, v_dim, taps;
+        bool fused; /* inputs in two tensors, the rows of a key head together, instead of four */
+    } delta;
     struct layer_config {
-        bool moe;
-        int window; /* keys a query sees, itself included; 0: all */
+        bool moe, delta;
+        uint8_t index; /* enum index_kind */
+        int window;    /* keys a query sees, itself included; 0: all */
     } layer[CONFIG_MAX_LAYERS];
 
     int dense_inter; /* of layers without experts */
     int n_experts, topk, n_group, topk_group, moe_inter;
     int shared_inter; /* all shared experts together; 0: none */
     bool shared_gate, router_bias, group_top2, norm_topk;
-    uint8_t score; /* enum score_fn */
-    float routed_scale;
+    bool router_shift; /* a bias of the router's logits; router_bias is of its choice alone */
+    bool expert_bias;
+    struct glu glu; /* of all feed-forwards */
+    uint8_t score;  /* enum score_fn */
+    float routed_scale, router_jitter;
 
     int block_rows, block_cols; /* of FP8 scales, 128 unless quantization_config says otherwise */
     int n_mtp;                  /* prediction layers after the last one, not part of the model proper */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
+
+/* Whether a sequence of n tokens turns its keys otherwise than a short one: then those of a shorter one are of no use. */
+static inline bool config_far(const struct config *c, int n) { return c->rope.kind == ROPE_LONG && n > (int)c->rope.original_max; }
 
 /* Reads one config.json. `what` names it in errors. force: unknown keys are logged instead of refused. ERR_MODEL. */
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e);
@@ -58,11 +89,12 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
 /* For the families' parsers: each read marks its key as understood; out of range or of the wrong type is an error that
  * stays in the reader, so that a parser reads straight through and checks once. */
 struct config_reader {
-    const struct json *root;
+    const struct json *root, *outer; /* outer: what root is a member of, where keys that root lacks may stand; NULL: nothing */
+    const char *const (*keys)[2];    /* of struct arch; NULL: none */
     const char *what;
     struct error *e;
     int rc;
-    uint64_t seen[16]; /* bit i: member i was asked for */
+    uint64_t seen[16], outer_seen[16]; /* bit i: member i was asked for */
 };
 bool config_has(struct config_reader *r, const char *key);                            /* there and not null */
 int config_int(struct config_reader *r, const char *key, int none, int min, int max); /* none < min: required */
@@ -72,9 +104,14 @@ bool config_bool(struct config_reader *r, const char *key, bool none);
 int config_choice(struct config_reader *r, const char *key, const char *const *options, int none);
 const struct json *config_get(struct config_reader *r, const char *key); /* NULL when absent or null */
 int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* An object inside, to be read like the whole; close refuses what nobody asked for. *in is an empty one where there is none. */
+void config_open(struct config_reader *r, const char *key, struct config_reader *in);
+void config_close(struct config_reader *r, const char *key, struct config_reader *in);
 /* rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotated dimensions if not partial. */
 void config_rope(struct config_reader *r, struct config *c, int dim, double theta);
 /* attention of the usual kind: heads, KV heads, head_dim, max_position_embeddings, scale = head_dim^-0.5 */
 void config_gqa(struct config_reader *r, struct config *c);
+/* layer[i].window from layer_types; without it, `window` in every other one of the first so many layers */
+void config_windows(struct config_reader *r, struct config *c, int window, int layers);
 /* layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
 void config_sparse_step(struct config_reader *r, struct config *c);

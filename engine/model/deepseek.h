@@ -4,8 +4,15 @@
 
 void deepseek_attention(struct config_reader *r, struct config *c);
 void deepseek_experts(struct config_reader *r, struct config *c);
+void deepseek_router(struct config_reader *r, struct config *c); /* noaux_tc */
+/* The indexer of V3.2. heads, interleaved: its heads and rope where the config does not say. */
+void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved);
 
 #define DEEPSEEK_LAYER "model.layers.%d."
+#define DEEPSEEK_INDEX_NAMES \
+    .index_q = DEEPSEEK_LAYER "self_attn.indexer.wq_b", .index_k = DEEPSEEK_LAYER "self_attn.indexer.wk", \
+    .index_k_norm = DEEPSEEK_LAYER "self_attn.indexer.k_norm", .index_weights = DEEPSEEK_LAYER "self_attn.indexer.weights_proj"
+#define DEEPSEEK_BIAS_NAME .router_bias = DEEPSEEK_LAYER "mlp.gate.e_score_correction_bias"
 #define DEEPSEEK_NAMES \
     .embed = "model.embed_tokens", .norm = "model.norm", .head = "lm_head", .attn_norm = DEEPSEEK_LAYER "input_layernorm", \
     .ffn_norm = DEEPSEEK_LAYER "post_attention_layernorm", .q = DEEPSEEK_LAYER "self_attn.q_proj", .o = DEEPSEEK_LAYER "self_attn.o_proj", \

@@ -24,6 +24,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     config_has(r, "head_dim"); /* some configs repeat qk_rope_head_dim here */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", true);
+    c->split_kv_b = config_bool(r, "split_kv_b", false); /* of llama.cpp's files alone */
     config_rope(r, c, c->qk_rope, 10000);
     double scale = 1 / sqrt(c->head_dim);
     if (c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1) {
@@ -46,9 +47,7 @@ void deepseek_experts(struct config_reader *r, struct config *c) {
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= first && i % freq == 0;
 }
 
-static void parse(struct config_reader *r, struct config *c) {
-    deepseek_attention(r, c);
-    deepseek_experts(r, c);
+void deepseek_router(struct config_reader *r, struct config *c) {
     static const char *const scores[] = {"softmax", "sigmoid", NULL}, *const methods[] = {"noaux_tc", NULL};
     c->score = config_choice(r, "scoring_func", scores, 1) ? SCORE_SIGMOID : SCORE_SOFTMAX;
     config_choice(r, "topk_method", methods, 0);
@@ -59,6 +58,11 @@ static void parse(struct config_reader *r, struct config *c) {
     if (c->n_group > 1 && c->n_experts / c->n_group < 2) config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
 }
 
+static void parse(struct config_reader *r, struct config *c) {
+    deepseek_attention(r, c);
+    deepseek_experts(r, c);
+    deepseek_router(r, c);
+}
+
 static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
-const struct arch arch_deepseek_v3 = {
-    .model_types = types, .title = "DeepSeek-V3", .parse = parse, .names = {DEEPSEEK_NAMES, .router_bias = "model.layers.%d.mlp.gate.e_score_correction_bias"}};
+const struct arch arch_deepseek_v3 = {.model_types = types, .title = "DeepSeek-V3", .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME}};

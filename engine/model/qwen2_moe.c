@@ -9,21 +9,7 @@ static void read_windows(struct config_reader *r, struct config *c) {
     if (!use) window = 0;
     else if (!window) config_fail(r, "'sliding_window' is 0 and in force");
     int max_layers = config_int(r, "max_window_layers", 28, 0, 1 << 20);
-    const struct json *types = config_get(r, "layer_types");
-    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) {
-        config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
-        return;
-    }
-    for (int i = 0; i < c->n_layers; i++) {
-        bool sliding = use && i % 2 == 0 && i < max_layers;
-        if (types) {
-            const struct json *t = json_at(types, (uint32_t)i);
-            sliding = json_is(t, "sliding_attention");
-            if (!sliding && !json_is(t, "full_attention")) config_fail(r, "'layer_types' of layer %d is neither full_attention nor sliding_attention", i);
-            if (sliding && !window) config_fail(r, "'layer_types' asks for a sliding window, 'use_sliding_window' is false");
-        }
-        c->layer[i].window = sliding ? window : 0;
-    }
+    config_windows(r, c, window, use ? max_layers : 0);
 }
 
 static void parse(struct config_reader *r, struct config *c) {

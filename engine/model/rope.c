@@ -36,6 +36,13 @@ static void llama3(const struct rope_config *r, float *inv_freq) {
     }
 }
 
+static float longrope(const struct rope_config *r, float *inv_freq) {
+    int half = r->dim / 2;
+    for (int k = 1; k >= 0; k--)
+        for (int j = 0; j < half; j++) inv_freq[k * half + j] = inv_freq[j] / r->factors[k][j];
+    return r->factors_mscale[0];
+}
+
 float rope_frequencies(const struct rope_config *r, float *inv_freq) {
     int half = r->dim / 2;
     for (int j = 0; j < half; j++) inv_freq[j] = (float)(1 / pow(r->theta, 2.0 * j / r->dim));
@@ -45,6 +52,7 @@ float rope_frequencies(const struct rope_config *r, float *inv_freq) {
         break;
     case ROPE_YARN: return yarn(r, inv_freq);
     case ROPE_LLAMA3: llama3(r, inv_freq); break;
+    case ROPE_LONG: return longrope(r, inv_freq);
     }
     return 1;
 }

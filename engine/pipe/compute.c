@@ -26,6 +26,7 @@ static struct work rows_of(struct rank *r, int row) {
         w.ids = r->ids + (at + (size_t)exchange_row(r)) * (size_t)r->p->c->topk;
         w.weights = r->weights + (at + (size_t)exchange_row(r)) * (size_t)r->p->c->topk;
     }
+    if (r->chosen_keys) w.chosen = r->chosen_keys + at * (size_t)r->p->c->index_topk;
     if (r->shared_weight) w.shared_weight = r->shared_weight + at;
     return w;
 }
@@ -45,6 +46,8 @@ static int ring_attention(struct rank *r, const struct layer *y, int layer, stru
     struct kvring_piece pieces[KVRING_PIECES];
     int n = kvring_pieces(r, s->pos + s->n - r->p->job->pos, pieces), span = trace_begin(r->p->trace, r->main, r->id, LANE_COMPUTE, "attention", layer, *steps);
     TRY(block_query(x, c, y, layer, w, s->n));
+    if (block_whole(c, layer))
+        for (; *steps < pieces[n - 1].step; ++*steps) TRY(kvring_arrived(r, layer, *steps + 1));
     if (pieces[n - 1].step <= *steps) { /* they come in rising order of step */
         pieces[0] = (struct kvring_piece){.n = s->pos + s->n};
         n = 1;
@@ -71,39 +74,47 @@ static int attention_rows(struct rank *r, const struct layer *y, int layer, enum
     const struct pipe_job *j = r->p->job;
     const struct config *c = r->p->c;
     struct exec *x = exec_of(r);
+    bool state = c->layer[layer].delta;
     for (int i = 0; i < r->n_stripes; i++) {
         const struct stripe *s = &r->stripe[i];
+        int from = -1;
+        if (state) TRY(kvring_state(r, layer, i, &from));
         for (int at = 0; at < s->n; at += r->plan.chunk) {
             int n = s->n - at < r->plan.chunk ? s->n - at : r->plan.chunk, rc;
             struct work w = rows_of(r, s->row + at);
-            struct span span = {.k = r->k, .v = r->v, .n = n, .pos = j->pos + s->first + at};
+            struct span span = {.cache = r->cache, .n = n, .pos = j->pos + s->first + at, .move = {.from = from, .to = STATE_STRIPE + i, .marked = STATE_MARK}};
+            int mark = j->move.mark - s->first - at;
+            if (mark > 0 && mark < n) span.move.mark = mark;
+            from = span.move.to;
             if (pass == PASS_ALL) rc = block_attention(x, c, y, layer, &w, &span, 1, n);
             else if (pass == PASS_KV) rc = block_kv(x, c, y, layer, &w, &span, 1, n);
             else rc = ring_attention(r, y, layer, &w, &span, steps);
             keep(r, &w);
             if (rc) return rc;
+            if (state && mark == n) TRY(kvring_state_mark(r, layer, i));
             TRY(pace_unit(r, &r->pace_main, r->main));
         }
+        if (state) TRY(kvring_state_made(r, layer, i));
     }
     return 0;
 }
 
 static int attention(struct rank *r, uint64_t module, int layer) {
     struct pipe *p = r->p;
-    struct cache_desc cache[CACHE_PLANES];
     int steps = 0;
     TRY(ring_ready(&r->dense, module, r->main));
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_off[layer % 2], (uint64_t)layer / 2, r->main));
-    r->k[layer] = r->plane[layer % 2][0];
-    r->v[layer] = r->plane[layer % 2][kv_planes(p->c, layer, cache) - 1];
+    kvring_planes(r, layer, r->cache[layer].p);
     int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
-    TRY(attention_rows(r, y, layer, p->n_ranks == 1 ? PASS_ALL : PASS_KV, NULL));
+    bool state = p->c->layer[layer].delta, whole = state || p->n_ranks == 1; /* a state passes from rank to rank: no keys to wait for */
+    TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, NULL));
+    for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_set(r->state_on[layer % 2][i], r->main));
     trace_end(p->trace, span, r->main);
     TRY(gpu_pair_set(r->kv_on[layer % 2], r->main));
     if (p->n_ranks > 1) {
         TRY(kvring_receive(r, layer));
-        TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
+        if (!whole) TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
         for (; steps < p->n_ranks - 1; steps++) TRY(kvring_arrived(r, layer, steps + 1)); /* kvring.c counts on it */
     }
     TRY(gpu_pair_set(r->kv_read[layer % 2], r->main));
@@ -261,7 +272,8 @@ static int run(struct rank *r) {
     const struct pipe_job *j = r->p->job;
     const struct config *c = r->p->c;
     if (r->n)
-        TRY(block_rope(exec_of(r), c, &(struct work){.cos = r->cos, .sin = r->sin, .pos = r->pos, .inv_freq = r->work.inv_freq}, j->w->rope_mscale, r->n));
+        TRY(block_rope(exec_of(r), c, &(struct work){.cos = r->cos, .sin = r->sin, .pos = r->pos, .inv_freq = r->work.inv_freq}, j->w->rope_mscale, r->n,
+                       j->pos + j->n));
     for (int l = 0; l < c->n_layers; l++) TRY(layer_run(r, l, &dense, &module));
     int bad = -1;
     if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->main, r->host_offset, (const void *)r->work.bad, 4, GPU_D2H));

@@ -13,6 +13,9 @@ struct stripe {
 };
 
 enum { STAGES = 2, STRIPES = 2 };
+/* A rank's states of a layer, rows of its planes: after each of its stripes, at the mark, before the first. On the host: after the
+ * last stripe, at the mark, and those that another rank goes on from where it cannot reach this one's memory. */
+enum { STATE_STRIPE, STATE_MARK = STRIPES, STATE_BEFORE, RANK_STATES, HOST_LAST = 0, HOST_MARK, HOST_STRIPE, HOST_STATES = HOST_STRIPE + STRIPES };
 struct rank {
     struct pipe *p;
     int id;
@@ -31,18 +34,19 @@ struct rank {
     struct work work;   /* of a chunk */
     /* device memory of all rows of this rank, and of all tokens for the experts */
     float *x, *xn, *cos, *sin, *shared_weight;
-    int32_t *ids, *pos;
+    int32_t *ids, *pos, *chosen_keys; /* chosen_keys: only where layers take over a choice, else a chunk's */
     float *weights;
     float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
     int32_t *offset, *token;
     float *weight;
-    int32_t *host_offset;        /* pinned, [experts + 2]; the last one is the mark of a number that is not finite */
-    struct kv_plane plane[2][2]; /* [layer parity][k, v] on the device */
-    struct kv_plane *k, *v;      /* [n_layers]: views for struct span */
+    int32_t *host_offset;   /* pinned, [experts + 2]; the last one is the mark of a number that is not finite */
+    char *kv_mem[2];        /* by the layer's parity: its planes of the cache on the device, of all positions */
+    struct kv_layer *cache; /* [n_layers]: views for struct span */
     /* kvring.c, by the layer's parity, its (layer / 2 + 1)th use: KV of a layer made; in pinned memory; read by attention */
     struct gpu_pair *kv_on[2], *kv_off[2], *kv_read[2];
-    char *kv_host[2];    /* pinned: this rank's rows of a layer */
-    void *stage[STAGES]; /* pinned, for weights that are not pinned yet */
+    struct gpu_pair *state_on[2][STRIPES]; /* the state after a stripe is there */
+    char *kv_host[2];                      /* pinned: this rank's rows of a layer */
+    void *stage[STAGES];                   /* pinned, for weights that are not pinned yet */
     struct gpu_event *staged[STAGES];
     int next_stage;
     struct pace pace_load, pace_main;

@@ -29,57 +29,72 @@ static int planes(const struct rank *r, int layer) {
     struct cache_desc d[CACHE_PLANES];
     return kv_planes(r->p->c, layer, d);
 }
+static bool is_state(const struct rank *r, int layer, int plane) {
+    struct cache_desc d[CACHE_PLANES];
+    kv_planes(r->p->c, layer, d);
+    return d[plane].rows > 0;
+}
+static bool alike(const struct rank *r, int a, int b) { /* two layers' planes lie in the same places */
+    struct cache_desc x[CACHE_PLANES], y[CACHE_PLANES];
+    int n = kv_planes(r->p->c, a, x);
+    if (kv_planes(r->p->c, b, y) != n) return false;
+    for (int i = 0; i < n; i++)
+        if (x[i].heads != y[i].heads || x[i].dim != y[i].dim || x[i].rows != y[i].rows || x[i].dtype != y[i].dtype) return false;
+    return true;
+}
 static struct rank *rank_at(const struct rank *r, int step) { /* who made the block of that step */
     int s = r->p->n_ranks;
     return &r->p->rank[(r->id - step + s) % s];
 }
 static uint64_t use_of(int layer) { return (uint64_t)layer / 2 + 1; } /* of events by parity */
 
-/* n rows of a plane: its data and its scales. */
-struct rows {
-    size_t at, bytes, scale_at, scales;
-};
-static struct rows rows_of(const struct kv_plane *k, int row, int n) {
-    size_t heads = (size_t)k->heads, width = heads * (size_t)k->dim;
-    struct rows x = {dtype_bytes(k->dtype, width * (size_t)row), dtype_bytes(k->dtype, width * (size_t)n), (size_t)row * heads, (size_t)n * heads};
-    if (!k->scale) x.scales = 0;
-    return x;
+static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
+/* The planes of a layer with so many rows, or states, one behind the other from mem on. Returns their bytes. Virtual time has no host memory:
+ * addresses are names there, NULL all of them. */
+static size_t lay(const struct rank *r, int layer, int rows, int states, char *mem, struct kv_plane out[CACHE_PLANES]) {
+    struct cache_desc d[CACHE_PLANES];
+    size_t at = 0;
+    for (int i = 0, n = kv_planes(r->p->c, layer, d); i < n; i++) {
+        out[i] = r->p->job->cache[layer].p[i];
+        struct kv_rows all = kv_rows_of(&out[i], 0, d[i].rows ? states : rows);
+        out[i].data = mem ? mem + at : NULL;
+        at += up(all.bytes);
+        out[i].scale = mem && all.scales ? (float *)(mem + at) : NULL;
+        at += up(all.scales * 4);
+    }
+    return at;
 }
+static size_t largest(const struct rank *r, int rows, int states) { /* what a layer of them takes */
+    struct kv_plane p[CACHE_PLANES];
+    size_t most = 0;
+    for (int l = 0; l < r->p->c->n_layers; l++) {
+        size_t one = lay(r, l, rows, states, NULL, p);
+        most = one > most ? one : most;
+    }
+    return most;
+}
+static int total(const struct rank *r) { return r->p->job->pos + r->p->job->n; }
 
-/* Keys or values of all rows of this rank in one of its pinned buffers. Virtual time has none: addresses are names there. */
-static struct kv_plane host_plane(const struct rank *r, int layer, int which) {
-    struct kv_plane k = r->plane[layer % 2][which];
-    struct rows all = rows_of(&k, 0, r->n);
-    size_t data = (all.bytes + 255) & ~(size_t)255;
-    char *at = r->kv_host[layer % 2];
-    if (at) at += (size_t)which * (data + all.scales * 4);
-    k.data = at;
-    k.scale = k.scale && at ? (float *)(at + data) : NULL;
-    return k;
+int kvring_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLANES]) {
+    lay(r, layer, total(r), RANK_STATES, r->kv_mem[layer % 2], out);
+    return planes(r, layer);
+}
+/* What a layer keeps of all rows of this rank, in one of its pinned buffers. */
+static int host_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLANES]) {
+    lay(r, layer, r->n, HOST_STATES, r->kv_host[layer % 2], out);
+    return planes(r, layer);
 }
 
 int kvring_open(struct rank *r, struct error *e) {
     const struct pipe_job *j = r->p->job;
-    size_t rows = (size_t)j->pos + (size_t)j->n;
     int rc = 0;
-    for (int i = 0; i < 4 && !rc; i++) {
-        struct kv_plane *to = &r->plane[i / 2][i % 2];
-        const struct kv_plane *like = i % 2 ? &j->v[0] : &j->k[0];
-        if (i % 2 && planes(r, 0) == 1) continue;
-        *to = *like;
-        to->data = NULL;
-        to->scale = NULL;
-        rc = gpu_alloc(r->g, &to->data, dtype_bytes(like->dtype, rows * (size_t)like->heads * (size_t)like->dim), e);
-        if (!rc && like->scale) rc = gpu_alloc(r->g, (void **)&to->scale, rows * (size_t)like->heads * 4, e);
-    }
-    for (int i = 0; i < 2 && !rc && !j->set->spec.is_virtual; i++) {
-        struct rows all = rows_of(&r->plane[0][0], 0, r->n);
-        rc = gpu_host_alloc(r->g, (void **)&r->kv_host[i], (size_t)planes(r, 0) * (((all.bytes + 255) & ~(size_t)255) + all.scales * 4), e);
-    }
+    for (int i = 0; i < 2 && !rc; i++) rc = gpu_alloc(r->g, (void **)&r->kv_mem[i], largest(r, total(r), RANK_STATES), e);
+    for (int i = 0; i < 2 && !rc && !j->set->spec.is_virtual; i++) rc = gpu_host_alloc(r->g, (void **)&r->kv_host[i], largest(r, r->n, HOST_STATES), e);
     for (int i = 0; i < 2 && !rc; i++) {
         rc = gpu_pair_open(r->g, &r->kv_on[i], e);
         if (!rc) rc = gpu_pair_open(r->g, &r->kv_off[i], e);
         if (!rc) rc = gpu_pair_open(r->g, &r->kv_read[i], e);
+        for (int k = 0; k < STRIPES && !rc; k++) rc = gpu_pair_open(r->g, &r->state_on[i][k], e);
     }
     if (rc || r->p->n_ranks == 1) return rc;
     struct exchange *x = r->exchange;
@@ -93,8 +108,8 @@ int kvring_open(struct rank *r, struct error *e) {
 
 void kvring_break(struct rank *r) {
     for (int i = 0; i < 2; i++) {
-        struct gpu_pair *own[] = {r->kv_on[i], r->kv_off[i], r->kv_read[i]};
-        for (int k = 0; k < 3; k++)
+        struct gpu_pair *own[] = {r->kv_on[i], r->kv_off[i], r->kv_read[i], r->state_on[i][0], r->state_on[i][1]};
+        for (int k = 0; k < 3 + STRIPES; k++)
             if (own[k]) gpu_pair_break(own[k]);
         for (int k = 0; r->exchange && k < GPU_MAX; k++)
             if (r->exchange->hop[i][k]) gpu_pair_break(r->exchange->hop[i][k]);
@@ -106,11 +121,9 @@ void kvring_close(struct rank *r) {
         gpu_pair_close(&r->kv_on[i]);
         gpu_pair_close(&r->kv_off[i]);
         gpu_pair_close(&r->kv_read[i]);
+        for (int k = 0; k < STRIPES; k++) gpu_pair_close(&r->state_on[i][k]);
         for (int k = 0; r->exchange && k < GPU_MAX; k++) gpu_pair_close(&r->exchange->hop[i][k]);
-        for (int k = 0; k < 2; k++) {
-            gpu_free(r->g, r->plane[i][k].data);
-            gpu_free(r->g, r->plane[i][k].scale);
-        }
+        gpu_free(r->g, r->kv_mem[i]);
         gpu_host_free(r->g, r->kv_host[i]);
     }
     gpu_free(r->g, r->work.lse);
@@ -118,34 +131,68 @@ void kvring_close(struct rank *r) {
     gpu_free(r->g, r->work.part);
 }
 
+static char *state(const struct kv_plane *p, int row) { return p->data ? (char *)p->data + kv_rows_of(p, row, 1).at : NULL; }
+
 /* --- Loader and unloader -------------------------------------------------------------------------------------------------- */
 
 int kvring_prefix(struct rank *r, int layer) {
     const struct pipe_job *j = r->p->job;
     if (!j->pos) return 0;
     if (layer >= 2) TRY(gpu_pair_wait(r->kv_read[layer % 2], use_of(layer) - 1, r->load)); /* the plane's last layer has been read */
-    for (int i = 0; i < planes(r, layer); i++) {
-        const struct kv_plane *to = &r->plane[layer % 2][i], *from = i ? &j->v[layer] : &j->k[layer];
-        struct rows x = rows_of(from, 0, j->pos);
-        TRY(loader_send(r, to->data, from->data, x.bytes));
-        TRY(loader_send(r, (char *)to->scale, (const char *)from->scale, x.scales * 4));
+    /* Where that one had other planes, what it made lies also where this one's prefix goes, and has to be away. */
+    if (layer >= 2 && !alike(r, layer, layer - 2)) TRY(gpu_pair_wait(r->kv_off[layer % 2], use_of(layer) - 1, r->load));
+    struct kv_plane to[CACHE_PLANES];
+    for (int i = kvring_planes(r, layer, to); i-- > 0;) {
+        const struct kv_plane *from = &j->cache[layer].p[i];
+        if (is_state(r, layer, i)) {
+            if (r->n && !r->stripe[0].first) TRY(loader_send(r, state(&to[i], STATE_BEFORE), state(from, j->move.from), kv_rows_of(from, 0, 1).bytes));
+            continue;
+        }
+        struct kv_rows x = kv_rows_of(from, 0, j->pos);
+        TRY(loader_send(r, to[i].data, from->data, x.bytes));
+        TRY(loader_send(r, (char *)to[i].scale, (const char *)from->scale, x.scales * 4));
     }
     return 0;
 }
 
 /* A copy between this rank's rows of two planes; in virtual time host has no memory. */
 static int copy_out(struct rank *r, const struct kv_plane *to, const struct kv_plane *from, const struct stripe *s) {
-    struct rows x = rows_of(from, r->p->job->pos + s->first, s->n), y = rows_of(to, s->row, s->n);
+    struct kv_rows x = kv_rows_of(from, r->p->job->pos + s->first, s->n), y = kv_rows_of(to, s->row, s->n);
     atomic_fetch_add(&r->p->d2h, x.bytes + x.scales * 4);
     TRY(gpu_copy(r->out, to->data ? (char *)to->data + y.at : NULL, (const char *)from->data + x.at, x.bytes, GPU_D2H));
     return x.scales ? gpu_copy(r->out, to->scale ? to->scale + y.scale_at : NULL, from->scale + x.scale_at, x.scales * 4, GPU_D2H) : 0;
 }
 
+/* What the session keeps of a layer's states is in two of them: whether this rank makes the state after the last token, or the one at
+ * the mark. */
+static bool has_last(const struct rank *r) {
+    const struct stripe *last = r->n_stripes ? &r->stripe[r->n_stripes - 1] : NULL;
+    return last && last->first + last->n == r->p->job->n;
+}
+static bool has_mark(const struct rank *r) {
+    int mark = r->p->job->move.mark;
+    for (int k = 0; k < r->n_stripes && mark; k++)
+        if (r->stripe[k].first < mark && mark <= r->stripe[k].first + r->stripe[k].n) return true;
+    return false;
+}
+static int state_out(struct rank *r, char *to, const char *from, size_t bytes) {
+    atomic_fetch_add(&r->p->d2h, bytes);
+    return gpu_copy(r->out, to, from, bytes, GPU_D2H);
+}
+static int states_out(struct rank *r, const struct kv_plane *to, const struct kv_plane *from) {
+    size_t bytes = kv_rows_of(from, 0, 1).bytes;
+    if (has_last(r)) TRY(state_out(r, state(to, HOST_LAST), state(from, STATE_STRIPE + r->n_stripes - 1), bytes));
+    return has_mark(r) ? state_out(r, state(to, HOST_MARK), state(from, STATE_MARK), bytes) : 0;
+}
+
 int kvring_unload(struct rank *r, int layer) {
     int rc = gpu_pair_wait(r->kv_on[layer % 2], use_of(layer), r->out), span = trace_begin(r->p->trace, r->out, r->id, LANE_UNLOAD, "kv", layer, -1);
-    for (int i = 0; i < planes(r, layer) && !rc; i++) {
-        struct kv_plane to = host_plane(r, layer, i);
-        for (int k = 0; k < r->n_stripes && !rc; k++) rc = copy_out(r, &to, &r->plane[layer % 2][i], &r->stripe[k]);
+    struct kv_plane from[CACHE_PLANES], to[CACHE_PLANES];
+    kvring_planes(r, layer, from);
+    for (int i = 0, n = host_planes(r, layer, to); i < n && !rc; i++) {
+        if (is_state(r, layer, i)) rc = states_out(r, &to[i], &from[i]);
+        else
+            for (int k = 0; k < r->n_stripes && !rc; k++) rc = copy_out(r, &to[i], &from[i], &r->stripe[k]);
     }
     trace_end(r->p->trace, span, r->out);
     return rc ? rc : gpu_pair_set(r->kv_off[layer % 2], r->out);
@@ -154,13 +201,20 @@ int kvring_unload(struct rank *r, int layer) {
 int kvring_save(struct rank *r, int layer) {
     const struct pipe_job *j = r->p->job;
     TRY(gpu_event_sync(gpu_pair_event(r->kv_off[layer % 2])));
-    for (int i = 0; i < planes(r, layer) && r->kv_host[0] && !atomic_load(&r->p->stop); i++) {
-        struct kv_plane from = host_plane(r, layer, i), to = i ? j->v[layer] : j->k[layer];
+    struct kv_plane from[CACHE_PLANES];
+    for (int i = host_planes(r, layer, from); i-- > 0 && r->kv_host[0] && !atomic_load(&r->p->stop);) {
+        const struct kv_plane *to = &j->cache[layer].p[i];
+        if (is_state(r, layer, i)) {
+            size_t bytes = kv_rows_of(to, 0, 1).bytes;
+            if (has_last(r)) memcpy(state(to, j->move.to), state(&from[i], HOST_LAST), bytes);
+            if (has_mark(r)) memcpy(state(to, j->move.marked), state(&from[i], HOST_MARK), bytes);
+            continue;
+        }
         for (int k = 0; k < r->n_stripes; k++) {
             const struct stripe *s = &r->stripe[k];
-            struct rows x = rows_of(&from, s->row, s->n), y = rows_of(&to, j->pos + s->first, s->n);
-            memcpy((char *)to.data + y.at, (const char *)from.data + x.at, x.bytes);
-            if (x.scales) memcpy(to.scale + y.scale_at, from.scale + x.scale_at, x.scales * 4);
+            struct kv_rows x = kv_rows_of(&from[i], s->row, s->n), y = kv_rows_of(to, j->pos + s->first, s->n);
+            memcpy((char *)to->data + y.at, (const char *)from[i].data + x.at, x.bytes);
+            if (x.scales) memcpy(to->scale + y.scale_at, from[i].scale + x.scale_at, x.scales * 4);
         }
     }
     return 0;
@@ -181,21 +235,22 @@ static bool wanted(const struct rank *r, const struct rank *maker, const struct 
 
 static int receive_stripe(struct rank *r, struct rank *maker, const struct rank *before, int layer, const struct stripe *s) {
     struct gpu_stream *recv = r->exchange->recv;
-    for (int i = 0; i < planes(r, layer); i++) {
-        const struct kv_plane *to = &r->plane[layer % 2][i];
-        struct rows x = rows_of(to, r->p->job->pos + s->first, s->n);
-        char *data = (char *)to->data + x.at;
-        float *scale = to->scale ? to->scale + x.scale_at : NULL;
+    struct kv_plane to[CACHE_PLANES], from[CACHE_PLANES];
+    bool peer = exchange_peers(r, before);
+    if (peer) kvring_planes(before, layer, from); /* the same place there */
+    else host_planes(maker, layer, from);
+    for (int i = 0, n = kvring_planes(r, layer, to); i < n; i++) {
+        if (is_state(r, layer, i)) continue;
+        struct kv_rows x = kv_rows_of(&to[i], r->p->job->pos + s->first, s->n), y = peer ? x : kv_rows_of(&from[i], s->row, s->n);
+        char *data = (char *)to[i].data + x.at;
+        float *scale = to[i].scale ? to[i].scale + x.scale_at : NULL;
         atomic_fetch_add(&r->p->exchanged, x.bytes + x.scales * 4);
-        if (exchange_peers(r, before)) { /* the same place there */
-            const struct kv_plane *from = &before->plane[layer % 2][i];
-            TRY(gpu_copy_peer(recv, data, before->g, (const char *)from->data + x.at, x.bytes));
-            if (x.scales) TRY(gpu_copy_peer(recv, scale, before->g, from->scale + x.scale_at, x.scales * 4));
+        if (peer) {
+            TRY(gpu_copy_peer(recv, data, before->g, (const char *)from[i].data + x.at, x.bytes));
+            if (x.scales) TRY(gpu_copy_peer(recv, scale, before->g, from[i].scale + x.scale_at, x.scales * 4));
         } else {
-            struct kv_plane from = host_plane(maker, layer, i);
-            struct rows y = rows_of(&from, s->row, s->n);
-            TRY(gpu_copy(recv, data, from.data ? (const char *)from.data + y.at : NULL, x.bytes, GPU_H2D));
-            if (x.scales) TRY(gpu_copy(recv, scale, from.scale ? from.scale + y.scale_at : NULL, x.scales * 4, GPU_H2D));
+            TRY(gpu_copy(recv, data, from[i].data ? (const char *)from[i].data + y.at : NULL, x.bytes, GPU_H2D));
+            if (x.scales) TRY(gpu_copy(recv, scale, from[i].scale ? from[i].scale + y.scale_at : NULL, x.scales * 4, GPU_H2D));
         }
     }
     return 0;
@@ -237,4 +292,58 @@ int kvring_pieces(const struct rank *r, int end, struct kvring_piece *out) {
         }
     }
     return n;
+}
+
+/* --- States: from stripe to stripe, whoever has it ------------------------------------------------------------------------------- */
+
+/* Who makes the stripe that ends (begins, with `next`) where this one begins (ends), and which of its own it is; NULL: nobody. */
+static struct rank *beside(const struct rank *r, const struct stripe *s, bool next, int *which) {
+    for (int i = 0; i < r->p->n_ranks; i++)
+        for (int k = 0; k < r->p->rank[i].n_stripes; k++) {
+            const struct stripe *o = &r->p->rank[i].stripe[k];
+            *which = k;
+            if (next ? o->first == s->first + s->n : o->first + o->n == s->first) return &r->p->rank[i];
+        }
+    return NULL;
+}
+
+/* Waits only for stripes before it, and each rank takes its own in rising order: so nobody waits in a circle. A row is written
+ * again two layers on, when, as for keys, whoever read it is through. */
+int kvring_state(struct rank *r, int layer, int stripe, int *from) {
+    int k;
+    struct rank *q = beside(r, &r->stripe[stripe], false, &k);
+    struct kv_plane to[CACHE_PLANES], source[CACHE_PLANES];
+    if (!q) *from = r->p->job->pos ? STATE_BEFORE : -1;
+    else *from = STATE_STRIPE + (q == r ? k : stripe);
+    if (!q || q == r) return 0;
+    bool peer = exchange_peers(r, q);
+    if (peer) kvring_planes(q, layer, source);
+    else host_planes(q, layer, source);
+    TRY(gpu_pair_wait(q->state_on[layer % 2][k], use_of(layer), r->main));
+    for (int i = 0, n = kvring_planes(r, layer, to); i < n; i++) {
+        size_t bytes = kv_rows_of(&to[i], 0, 1).bytes;
+        atomic_fetch_add(&r->p->exchanged, bytes);
+        if (peer) TRY(gpu_copy_peer(r->main, state(&to[i], *from), q->g, state(&source[i], STATE_STRIPE + k), bytes));
+        else TRY(gpu_copy(r->main, state(&to[i], *from), state(&source[i], HOST_STRIPE + k), bytes, GPU_H2D));
+    }
+    return 0;
+}
+
+int kvring_state_mark(struct rank *r, int layer, int stripe) {
+    struct kv_plane p[CACHE_PLANES];
+    for (int i = 0, n = kvring_planes(r, layer, p); i < n; i++)
+        TRY(gpu_copy(r->main, state(&p[i], STATE_MARK), state(&p[i], STATE_STRIPE + stripe), kv_rows_of(&p[i], 0, 1).bytes, GPU_D2D));
+    return 0;
+}
+
+int kvring_state_made(struct rank *r, int layer, int stripe) {
+    int k;
+    const struct rank *q = beside(r, &r->stripe[stripe], true, &k);
+    struct kv_plane to[CACHE_PLANES], from[CACHE_PLANES];
+    host_planes(r, layer, to);
+    for (int i = 0, n = kvring_planes(r, layer, from); i < n && q && q != r && !exchange_peers(r, q); i++) {
+        size_t bytes = kv_rows_of(&from[i], 0, 1).bytes;
+        if (is_state(r, layer, i)) TRY(gpu_copy(r->main, state(&to[i], HOST_STRIPE + stripe), state(&from[i], STATE_STRIPE + stripe), bytes, GPU_D2H));
+    }
+    return gpu_pair_set(r->state_on[layer % 2][stripe], r->main);
 }

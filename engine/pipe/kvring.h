@@ -5,6 +5,12 @@
 int kvring_open(struct rank *r, struct error *e); /* after the plan and the workspace */
 void kvring_close(struct rank *r);
 void kvring_break(struct rank *r);
+int kvring_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLANES]); /* of a layer on the device; returns how many */
+/* States, where the layer has some (compute): from which row a stripe's first chunk goes on, once it is there (*from, -1: none);
+ * chunks leave theirs in STATE_STRIPE + stripe. After its last chunk others may have it. */
+int kvring_state(struct rank *r, int layer, int stripe, int *from);
+int kvring_state_mark(struct rank *r, int layer, int stripe); /* where a chunk ends at the mark */
+int kvring_state_made(struct rank *r, int layer, int stripe);
 int kvring_prefix(struct rank *r, int layer);            /* loader: what the session already has */
 int kvring_unload(struct rank *r, int layer);            /* unloader: to pinned memory; sets kv_off */
 int kvring_save(struct rank *r, int layer);              /* unloader: waits for that, then to the session's cache */

@@ -19,6 +19,7 @@ static int collect_one(void *ctx, void **p, size_t bytes, enum visit_kind kind) 
 int module_ranges(const struct config *c, int layer, unsigned modules, const void *src, void *view, struct pipe_range *out) {
     struct param list[PARAMS_MAX];
     struct collect found = {out, 0};
+    params_kind(modules, src, view);
     for (int i = 0, n = params_list(c, layer, modules, list); i < n; i++) {
         const struct param *p = &list[i];
         if (!p->cols) {

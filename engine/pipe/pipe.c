@@ -5,6 +5,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/model/rope.h"
 #include "engine/pipe/exchange.h"
 #include "engine/pipe/kvring.h"
 
@@ -33,7 +34,7 @@ int pipe_check(struct rank *r, int rc) {
     struct error e = {0};
     if (!rc) return 0;
     if (atomic_load(&r->p->stop)) return rc; /* somebody was first */
-    if (!gpu_error(r->g, &e)) error_set(&e, rc, rc == ERR_CANCELLED ? "stopped" : "device %d: an operation failed", r->id);
+    if (!gpu_error(r->g, &e)) error_set(&e, rc, rc == ERR_CANCELLED ? "stopped" : "device %d: an operation failed", r->id + r->p->job->device);
     return pipe_fail(r->p, e.code, &e);
 }
 
@@ -50,9 +51,13 @@ void pipe_layer_done(struct rank *r, int layer) {
 
 /* --- A rank: its share of the prompt, memory, streams -------------------------------------------------------------------- */
 
-/* Zig-zag: of 2 S stripes a rank has the i-th and the i-th from the end, so that causal work is even. */
-static void share_out(struct rank *r) {
-    int s = r->p->n_ranks, n = r->p->job->n;
+/* Its device; zig-zag: of 2 S stripes a rank has the i-th and the i-th from the end, so that causal work is even. */
+static void share_out(struct pipe *p, int id) {
+    struct rank *r = &p->rank[id];
+    int s = p->n_ranks, n = p->job->n;
+    r->p = p;
+    r->id = id;
+    r->g = p->job->set->gpu[p->job->device + id];
     if (s == 1) {
         r->stripe[r->n_stripes++] = (struct stripe){.first = 0, .n = r->n = n, .row = 0};
     } else {
@@ -68,38 +73,77 @@ static void share_out(struct rank *r) {
     r->last = (int)((int64_t)r->p->c->n_experts * (r->id + 1) / s);
 }
 
-/* The most that one such module takes in a slot. */
-static size_t max_module(const struct rank *r, enum module which) {
+/* The most that one such module takes in a slot: the same for every prompt. */
+static size_t max_module(struct gpu_set *set, const struct weights *w, int which) {
+    static const enum module modules[] = {MODULE_ATTENTION, MODULE_FFN, MODULE_EXPERT};
     struct pipe_range ranges[MODULE_RANGES];
     struct pipe_run runs[MODULE_RANGES];
     struct layer view; /* or an expert, which is smaller */
-    size_t most = 0, bytes;
-    for (int l = 0; l < r->p->c->n_layers; l++) {
-        const struct layer *y = &r->p->job->w->layers[l];
-        int last = which != MODULE_EXPERT ? r->first + 1 : y->experts ? r->last : 0;
-        for (int i = r->first; i < last; i++) {
-            const void *src = which == MODULE_EXPERT ? (const void *)&y->experts[i] : y;
-            pipe_runs(ranges, module_ranges(r->p->c, l, which, src, &view, ranges), runs, &bytes);
+    size_t most = set->most[which], bytes;
+    for (int l = 0; l < w->config.n_layers && !set->most[which]; l++) {
+        const struct layer *y = &w->layers[l];
+        int n = which < 2 ? 1 : y->experts ? w->config.n_experts : 0;
+        for (int i = 0; i < n; i++) {
+            const void *src = which < 2 ? (const void *)y : &y->experts[i];
+            pipe_runs(ranges, module_ranges(&w->config, l, modules[which], src, &view, ranges), runs, &bytes);
             most = bytes > most ? bytes : most;
         }
     }
-    return (most + 255) & ~(size_t)255;
+    return set->most[which] = (most + 255) & ~(size_t)255;
 }
 
-static int make_plan(struct rank *r, struct error *e) {
-    struct pipe *p = r->p;
-    const struct gpu_spec *spec = &p->job->set->spec;
-    size_t attention = max_module(r, MODULE_ATTENTION), ffn = max_module(r, MODULE_FFN);
+/* Of a position, or a state, in the layer that keeps most of it. */
+static size_t row_bytes(const struct pipe *p, bool state) {
+    struct cache_desc d[CACHE_PLANES];
+    size_t most = 0;
+    for (int l = 0; l < p->c->n_layers; l++) {
+        size_t one = 0;
+        for (int i = kv_planes(p->c, l, d); i-- > 0;) {
+            struct kv_rows x = kv_rows_of(&p->job->cache[l].p[i], 0, 1);
+            if (!d[i].rows == !state) one += x.bytes + x.scales * 4;
+        }
+        most = one > most ? one : most;
+    }
+    return most;
+}
+
+static struct pipe_need need_of(const struct rank *r) {
+    const struct pipe *p = r->p;
+    struct gpu_set *set = p->job->set;
+    const struct gpu_spec *spec = &set->spec;
+    size_t attention = max_module(set, p->job->w, 0), ffn = max_module(set, p->job->w, 1);
     struct pipe_need need = {.n = r->n,
                              .total = p->job->pos + p->job->n,
                              .all = p->job->n,
                              .experts = r->last - r->first,
-                             .expert_bytes = max_module(r, MODULE_EXPERT),
+                             .expert_bytes = max_module(set, p->job->w, 2),
                              .dense_bytes = attention > ffn ? attention : ffn,
                              .chunk = spec->chunk,
                              .ring = spec->ring,
-                             .kv_row_bytes = kv_row_bytes(p->c, 0, p->job->k[0].dtype)};
+                             .state_bytes = RANK_STATES * row_bytes(p, true),
+                             .kv_row_bytes = row_bytes(p, false)};
     if (!spec->emu || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantised matrices, feed-forward pieces, cuBLAS */
+    return need;
+}
+
+size_t pipe_least(const struct pipe_job *j) {
+    struct pipe *p = mem_calloc(1, sizeof *p);
+    size_t most = p ? 0 : SIZE_MAX;
+    for (int i = 0; i < j->ranks && p; i++) {
+        struct pipe_plan plan;
+        p->job = j, p->c = &j->w->config, p->n_ranks = j->ranks;
+        share_out(p, i);
+        struct pipe_need need = need_of(&p->rank[i]);
+        pipe_plan(&plan, p->c, &need, 0, &(struct error){0});
+        if (plan.bytes > most) most = plan.bytes;
+    }
+    mem_free(p);
+    return most;
+}
+
+static int make_plan(struct rank *r, struct error *e) {
+    struct pipe *p = r->p;
+    struct pipe_need need = need_of(r);
     int rc = pipe_plan(&r->plan, p->c, &need, gpu_mem_free(r->g), e);
     if (rc) return rc;
     if ((rc = ring_open(&r->dense, r->g, r->plan.dense, need.dense_bytes, e))) return rc;
@@ -130,6 +174,7 @@ static int open_rows(struct rank *r, struct error *e) {
                 {(void **)&r->cos, n * half},
                 {(void **)&r->sin, n * half},
                 {(void **)&r->pos, n * 4},
+                {(void **)&r->chosen_keys, pipe_chosen_bytes(c) * n},
                 {(void **)&r->shared_weight, c->shared_gate ? n * 4 : 0},
                 {(void **)&r->ids, c->n_experts ? all * topk : 0},
                 {(void **)&r->weights, c->n_experts ? all * topk : 0},
@@ -165,11 +210,10 @@ int rank_open(struct rank *r, struct error *e) {
     bool all_to_all = p->n_ranks > 1 && spec->all_to_all;
     if (!rc && pipe_few(p->c, p->job->n) && !all_to_all && !(r->chosen = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
-    r->k = mem_calloc(2 * (size_t)p->c->n_layers, sizeof *r->k);
+    r->cache = mem_calloc((size_t)p->c->n_layers, sizeof *r->cache);
     if (p->job->check && !(r->check_ids = mem_alloc(((size_t)(r->last - r->first) + 1) * sizeof *r->check_ids)) && !rc)
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
-    if (!rc && !r->k) rc = error_set(e, ERR_MEMORY, "no memory for a rank");
-    if (!rc) r->v = r->k + p->c->n_layers;
+    if (!rc && !r->cache) rc = error_set(e, ERR_MEMORY, "no memory for a rank");
     return rc;
 }
 
@@ -188,7 +232,7 @@ void rank_close(struct rank *r) {
     gpu_stream_close(&r->main);
     ring_close(&r->dense, r->g);
     ring_close(&r->experts, r->g);
-    void *all[] = {r->x, r->xn, r->cos, r->sin, r->pos, r->shared_weight, r->ids, r->weights, r->token, r->weight, r->offset, r->sum};
+    void *all[] = {r->x, r->xn, r->cos, r->sin, r->pos, r->chosen_keys, r->shared_weight, r->ids, r->weights, r->token, r->weight, r->offset, r->sum};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
     for (int i = 0; i < 3; i++) gpu_event_close(&r->timed[i]);
     pace_close(&r->pace_load);
@@ -200,7 +244,7 @@ void rank_close(struct rank *r) {
     gpu_host_free(r->g, r->host_offset);
     mem_free(r->chosen);
     mem_free(r->check_ids);
-    mem_free(r->k);
+    mem_free(r->cache);
 }
 
 /* --- The run --------------------------------------------------------------------------------------------------------------- */
@@ -211,7 +255,7 @@ static int send_inputs(struct rank *r, float *buf, int rows, struct error *e) {
     const struct pipe_job *j = p->job;
     size_t hidden = (size_t)p->c->hidden;
     int rc = gpu_fill(r->main, (void *)r->work.bad, 0xff, 4);
-    if (!rc) rc = gpu_copy(r->main, r->work.inv_freq, j->w->inv_freq, (size_t)(p->c->rope.dim / 2) * 4, GPU_H2D);
+    if (!rc) rc = gpu_copy(r->main, r->work.inv_freq, j->w->inv_freq, (size_t)rope_floats(&p->c->rope) * 4, GPU_H2D);
     for (int i = 0; i < r->n_stripes && !rc; i++)
         for (int at = 0; at < r->stripe[i].n && !rc; at += rows) {
             const struct stripe *s = &r->stripe[i];
@@ -258,7 +302,7 @@ static void start(struct pipe *p, void *(*thread)(void *)) {
         struct rank *r = &p->rank[i];
         struct error e = {0};
         if (!pthread_create(&r->thread[r->n_threads], NULL, thread, r)) r->n_threads++;
-        else pipe_fail(p, error_set(&e, ERR_RUNTIME, "no thread for device %d", i), &e);
+        else pipe_fail(p, error_set(&e, ERR_RUNTIME, "no thread for device %d", i + p->job->device), &e);
     }
 }
 
@@ -270,7 +314,7 @@ static void run_threads(struct pipe *p, float *buf, int rows) {
     for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
         struct error e = {0};
         int rc = send_inputs(&p->rank[i], buf, rows, &e);
-        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: the prompt could not be sent", i);
+        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: the prompt could not be sent", i + j->device);
         if (rc) pipe_fail(p, e.code, &e);
     }
     start(p, compute_thread);
@@ -337,13 +381,7 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     int rc = 0;
     if (!(buf = mem_alloc((size_t)rows * ((size_t)p->c->hidden * 4 + 4)))) rc = error_set(e, ERR_MEMORY, "no memory for a prefill");
     if (!rc && (j->trace || j->into) && !(p->trace = trace_open())) rc = error_set(e, ERR_MEMORY, "no memory for a trace");
-    for (int i = 0; i < p->n_ranks; i++) {
-        struct rank *r = &p->rank[i];
-        r->p = p;
-        r->id = i;
-        r->g = j->set->gpu[i];
-        share_out(r);
-    }
+    for (int i = 0; i < p->n_ranks; i++) share_out(p, i);
     for (int i = 0; i < p->n_ranks && !rc; i++) rc = rank_open(&p->rank[i], e);
     if (!rc) {
         run_threads(p, buf, rows);
@@ -360,11 +398,11 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     for (int i = 0; i < p->n_ranks; i++) rank_close(&p->rank[i]);
     struct error lost_trace = {0};
     if (!rc && j->trace && trace_write(p->trace, j->trace, &lost_trace)) log_say(LOG_WARN, "%s", lost_trace.text);
-    if (p->trace && j->into) trace_join(j->into, p->trace);
+    if (p->trace && j->into) trace_join(j->into, p->trace, j->device);
     trace_close(&p->trace);
     for (int i = 0; rc && i < j->ranks; i++) {
         struct error lost = {0};
-        if (gpu_clear(j->set->gpu[i], &lost)) j->set->lost = true;
+        if (gpu_clear(j->set->gpu[j->device + i], &lost)) j->set->lost = true;
     }
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->cond);

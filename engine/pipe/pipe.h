@@ -12,6 +12,7 @@ struct gpu_set {
     int n;
     _Atomic bool lost;   /* a device failed for good: prefill on the processor from then on */
     struct gpu_pin *pin; /* pinning of the checkpoint's mappings, in the background */
+    size_t most[3];      /* bytes of the largest attention half, feed-forward and expert in a slot; 0: not looked at yet */
 };
 /* list as --gpus. 0 with *s NULL for "none". Begins to pin the mapped weights. ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
 int gpu_set_open(struct gpu_set **s, const char *list, const struct weights *w, struct error *e);
@@ -24,7 +25,8 @@ struct pipe_need {
     int all;                          /* tokens of all ranks, whose experts this rank computes */
     int experts;                      /* routed experts of a layer that this rank computes */
     size_t expert_bytes, dense_bytes; /* of the largest expert and the largest other module */
-    size_t kv_row_bytes;              /* of one position in one layer */
+    size_t state_bytes;               /* of the states of a layer, all that a rank has of it */
+    size_t kv_row_bytes;              /* of one position in the layer that keeps most of it */
     size_t reserve;                   /* workspace that operations take for themselves */
     int chunk, ring;                  /* > 0: forced */
 };
@@ -32,7 +34,7 @@ struct pipe_plan {
     int chunk;    /* rows at once in attention */
     int ring;     /* slots of the expert ring */
     int dense;    /* slots for the other modules: what 1 GB holds, at least 2 */
-    size_t bytes; /* all of it */
+    size_t bytes; /* all of it; after ERR_MEMORY what the least would have been */
 };
 /* As many slots as a layer has experts while they fit; when memory is short first smaller chunks, then fewer slots, down to
  * two. ERR_MEMORY says need and have. */
@@ -41,6 +43,8 @@ int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_nee
  * only those, than to load ahead of it. */
 bool pipe_few(const struct config *c, int n);
 
+/* Of a row's choice of keys, where it must last from layer to layer. */
+size_t pipe_chosen_bytes(const struct config *c);
 /* A piece of attention before it is merged: so many rows at a time, of all heads. */
 size_t pipe_part_floats(const struct config *c, int chunk);
 
@@ -65,9 +69,11 @@ struct trace;
 struct pipe_job {
     const struct weights *w;
     struct gpu_set *set;
-    int ranks;              /* 1: SLP; more: DSLP on that many devices */
-    struct kv_plane *k, *v; /* [n_layers] of the session, host memory */
-    int pos, n;             /* the new positions */
+    int ranks;                    /* 1: SLP; more: DSLP on that many devices */
+    int device;                   /* of the set: the first of them */
+    const struct kv_layer *cache; /* [n_layers] of the session, host memory */
+    struct kv_move move;          /* in that cache */
+    int pos, n;                   /* the new positions */
     /* Fills out [n, hidden] with the embeddings of new tokens row .. row + n; NULL in virtual time. */
     int (*embed)(void *ctx, float *out, int row, int n);
     /* Receives the final residual rows; n rows from row on. NULL: not wanted. Rows below `first` are not sent. */
@@ -90,6 +96,8 @@ struct pipe_stats {
     double load, compute, exchange, both, span;
     uint64_t h2d, d2h, exchanged; /* bytes enqueued; these three after a failure, too */
 };
+/* Bytes that must be free on each device of such a run, with the smallest ring. */
+size_t pipe_least(const struct pipe_job *j);
 /* On the caller's thread; 0, or the first failure of any rank. Nothing of the run is left on the devices. A trace that cannot
  * be written is a warning: the prompt has been read. */
 int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct error *e);

@@ -10,14 +10,20 @@ size_t pipe_part_floats(const struct config *c, int chunk) {
     return row * rows > least ? row * rows : least;
 }
 
+size_t pipe_chosen_bytes(const struct config *c) {
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->attn == ATTN_DSA && c->layer[i].index == INDEX_BEFORE) return (size_t)c->index_topk * sizeof(int32_t);
+    return 0;
+}
+
 /* What does not depend on the ring. Residual stream and normed input of all rows, two layers of KV, choices sorted and
  * unsorted, and the workspace of a chunk; keys and values that a chunk expands. */
 static size_t fixed_bytes(const struct config *c, const struct pipe_need *d, int chunk, int dense) {
     size_t n = (size_t)d->n, all = (size_t)d->all, hidden = (size_t)c->hidden * 4, sum = n * hidden + all * hidden;
     if (d->all > d->n) /* partial sums of all ranks' tokens; attention in pieces */
         sum += all * hidden + pipe_part_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
-    sum += all * (size_t)c->topk * 16 + n * (size_t)c->rope.dim * 4 + n * 12 + all * 4;
-    sum += 2 * (size_t)d->total * d->kv_row_bytes + work_bytes(c, chunk) + (size_t)dense * d->dense_bytes + d->reserve;
+    sum += all * (size_t)c->topk * 16 + n * (size_t)c->rope.dim * 4 + n * (12 + pipe_chosen_bytes(c)) + all * 4;
+    sum += 2 * ((size_t)d->total * d->kv_row_bytes + d->state_bytes) + work_bytes(c, chunk) + (size_t)dense * d->dense_bytes + d->reserve;
     return sum + block_grown_bytes(c, d->total) + (2u << 20); /* rounding of some forty blocks */
 }
 
@@ -42,6 +48,7 @@ int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_nee
         }
         if (d->ring) break;
     }
+    p->bytes = need;
     return error_set(e, ERR_MEMORY, "%d tokens need %zu MB on the device with the smallest ring, %zu MB are free", d->n, need >> 20, have >> 20);
 }
 

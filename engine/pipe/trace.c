@@ -126,10 +126,12 @@ void trace_settle(struct trace *t) {
     }
     pthread_mutex_unlock(&t->lock);
 }
-void trace_join(struct trace *t, struct trace *other) {
+void trace_join(struct trace *t, struct trace *other, int device) {
     trace_settle(other);
-    for (size_t i = 0; t && i < other->n; i++)
+    for (size_t i = 0; t && i < other->n; i++) {
+        other->spans[i].rank += device;
         if (other->spans[i].whole && !other->spans[i].begin) add(t, &other->spans[i]);
+    }
 }
 
 struct piece {

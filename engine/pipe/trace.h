@@ -20,7 +20,7 @@ void trace_host(struct trace *t, double begin, const char *name, int layer, int 
 
 /* Takes the times of spans that are over and lets their events go. By the one thread that begins spans, between two of them. */
 void trace_settle(struct trace *t);
-void trace_join(struct trace *t, struct trace *other); /* other, its streams idle, gives all it has */
+void trace_join(struct trace *t, struct trace *other, int device); /* other, its streams idle, gives all it has; its rank 0 is that device */
 
 /* After all streams were synced. Busy seconds of a lane of a rank, and of two at once. */
 double trace_busy(const struct trace *t, int rank, enum trace_lane lane);

@@ -60,8 +60,10 @@ static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) {
 static int ffn_pass(struct side *s, struct task *t) {
     struct expert e[8];
     int hidden = t->tiny ? 128 : s->hidden, inter = t->tiny ? 128 : s->inter;
-    for (int k = 0; k < t->n; k++)
-        e[k].gate = matrix(s, inter, hidden, t->format), e[k].up = matrix(s, inter, hidden, t->format), e[k].down = matrix(s, hidden, inter, t->format);
+    for (int k = 0; k < t->n; k++) {
+        struct mat gate = matrix(s, inter, hidden, t->format), up = matrix(s, inter, hidden, t->format);
+        e[k] = (struct expert){.gate = gate, .up = up, .down = matrix(s, hidden, inter, t->format)};
+    }
     t->bytes = 3.0 * (double)dtype_bytes(t->format, (size_t)hidden * (size_t)inter), t->flops = 6.0 * hidden * inter * t->rows;
     for (int i = 0; i < t->rows * t->n && !s->gpu; i++) s->ids[i] = i / t->rows;
     if (!s->gpu)

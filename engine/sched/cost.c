@@ -20,8 +20,8 @@ static double weight_bytes(const struct config *c, enum dtype t, double n) {
 
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
     double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
-    bool mla = c->attn == ATTN_MLA;
-    double expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
+    bool mla = c->kv_lora;
+    double attended = 1, expert = 3.0 * c->moe_inter * hidden, shared = 3.0 * c->shared_inter * hidden, ffn = 3.0 * c->dense_inter * hidden, half,
            router = hidden * c->n_experts;
     *q = (struct cost_model){
         .layers = c->n_layers, .n_experts = c->n_experts, .topk = c->topk, .experts = format_of(experts), .dense = format_of(dense), .kv = format_of(kv)};
@@ -36,7 +36,25 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         half = hidden * (heads + c->n_kv_heads) * (dim + v);
         q->pair_flops = 2 * heads * (dim + v);
     }
+    if (c->delta.taps) { /* halves differ: their mean. A state costs what a few keys do, whatever the context */
+        const struct delta_config *d = &c->delta;
+        double keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, own = hidden * (2 * keys + 3 * values + 2 * d->v_heads), some = 0;
+        for (int i = 0; i < c->n_layers; i++) some += c->layer[i].delta / (double)c->n_layers;
+        half = some * own + (1 - some) * (half + (c->attn_gate ? hidden * heads * dim : 0));
+        attended = 1 - some;
+        q->pair_flops *= attended;
+    }
+    if (c->attn == ATTN_DSA) { /* layers that take over a choice have none of it, which a mean over layers would say */
+        double own = 0;
+        for (int i = 0; i < c->n_layers; i++) own += c->layer[i].index == INDEX_OWN;
+        own /= c->n_layers;
+        q->most_keys = c->index_topk;
+        q->index_bytes = own * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
+        q->index_flops = own * 2.0 * c->index_heads * c->index_dim;
+        half += own * (c->index_heads * (c->index_dim * (double)c->q_lora + hidden) + c->index_dim * hidden);
+    }
     double row = mla ? latent + rope : c->n_kv_heads * (dim + v);
+    row *= attended;
     q->kv_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * c->n_kv_heads * (mla ? 1 : 2) : 0);
     q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
     q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
@@ -70,11 +88,12 @@ static const struct cost_curve *rate_of(const struct cost_domain *d, enum cost_k
     return &d->rate[kind][f];
 }
 
-/* `taken`: bytes/s of host memory that somebody else has; they are missing where they are the processor's. */
+/* `taken`: bytes/s of host memory that somebody else has. The processor reads at a share of what memory gives, and has that share of
+ * what is left. */
 static double piece_time(const struct cost_machine *m, int domain, const struct cost_piece *p, double taken) {
     const struct cost_domain *d = &m->domain[domain];
     double bw = cost_at(&d->bw[p->kind], p->rows);
-    if (d->class == COST_CPU && taken > 0 && m->dram > 0) bw = smaller(bw, larger(m->dram - taken, m->dram / 8));
+    if (d->class == COST_CPU && taken > 0 && m->dram > 0) bw *= larger(1 - taken / m->dram, 0.125);
     double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate_of(d, p->kind, p->format), p->rows) : 0;
     return (p->calls * d->latency[p->kind] + larger(read, work)) * cost_factor(m, &d->seen[p->kind], p->rows);
 }
@@ -94,10 +113,13 @@ struct cost_rows cost_prefill_rows(double n, double pos) {
 }
 
 static double half_time(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r, double taken) {
-    double flops = r.pairs * q->pair_flops, wide = r.pairs * q->wide_flops + r.keys * q->widen_flops;
+    double pairs = r.pairs, keys = r.keys;
+    if (q->most_keys > 0) pairs = smaller(pairs, r.rows * q->most_keys), keys = smaller(keys, pairs);
+    double flops = pairs * q->pair_flops, wide = pairs * q->wide_flops + keys * q->widen_flops;
     if (q->wide_flops > 0) flops = smaller(flops, wide);
+    flops += r.pairs * q->index_flops;
     return piece_time(m, d, &(struct cost_piece){COST_LINEAR, q->dense, r.rows, q->half_bytes, r.rows * q->half_flops, q->linears}, taken) +
-           piece_time(m, d, &(struct cost_piece){COST_ATTENTION, q->kv, r.rows, r.keys * q->kv_bytes, flops, 1}, taken) +
+           piece_time(m, d, &(struct cost_piece){COST_ATTENTION, q->kv, r.rows, keys * q->kv_bytes + r.keys * q->index_bytes, flops, 1}, taken) +
            piece_time(m, d, &(struct cost_piece){COST_ELEM, COST_F32, r.rows, r.rows * q->elem_bytes, 0, q->elems}, taken);
 }
 double cost_half(const struct cost_machine *m, int d, const struct cost_model *q, struct cost_rows r) { return half_time(m, d, q, r, 0); }

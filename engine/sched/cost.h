@@ -67,13 +67,15 @@ struct cost_model {
     double shared_bytes, shared_flops;         /* shared experts of a layer */
     double ffn_bytes, ffn_flops;               /* of a layer without experts */
     double head_bytes, head_flops;
-    double kv_bytes;                /* a position in a layer */
-    double pair_flops;              /* a query with a key, all heads, keys as they lie in the cache */
-    double wide_flops, widen_flops; /* MLA with keys expanded: such a pair, and expanding a key; 0: there is no such way */
-    double row_bytes;               /* a row of the residual stream, float32 */
-    int linears, elems;             /* operations of an attention half */
-    double elem_bytes;              /* of a row in those that are no products */
-    double skew;                    /* experts are chosen as 1 / rank^skew; 0: all alike */
+    double kv_bytes;                 /* a position in a layer */
+    double index_bytes, index_flops; /* DSA: the indexer's part of a position, and of a query with a key */
+    double most_keys;                /* that a query attends to; 0: all */
+    double pair_flops;               /* a query with a key, all heads, keys as they lie in the cache */
+    double wide_flops, widen_flops;  /* MLA with keys expanded: such a pair, and expanding a key; 0: there is no such way */
+    double row_bytes;                /* a row of the residual stream, float32 */
+    int linears, elems;              /* operations of an attention half */
+    double elem_bytes;               /* of a row in those that are no products */
+    double skew;                     /* experts are chosen as 1 / rank^skew; 0: all alike */
 };
 /* dense, experts, kv: enum dtype of the checkpoint's matrices, of its experts, and of the cache. */
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv);

@@ -54,19 +54,29 @@ static int devices(const struct policy_machine *m) { return m->lost ? 0 : m->n_d
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------- */
 
+/* Where a prompt is streamed to: where no step reads, if it fits there; then where most is free. -1: nowhere. */
+static int stream_to(const struct policy_machine *m, const struct policy_in *in) {
+    int best = -1;
+    for (int i = 0; i < devices(m); i++) {
+        if (m->free[i] < in->need[POLICY_SLP]) continue;
+        if (best < 0 || (m->holds[i] == m->holds[best] ? m->free[i] > m->free[best] : m->holds[best])) best = i;
+    }
+    return best;
+}
+
 /* Why a mode cannot read this prompt, or may not unless it is asked for; NULL: it can. */
 static const char *cannot(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode, bool asked) {
-    int n = devices(m), fit = 0;
+    int n = devices(m), short_of = 0;
     if (mode == POLICY_CPU) return NULL;
     if (m->lost) return "a device was lost";
     if (!n) return "no device";
     if (!(m->prefills >> mode & 1)) return "not with what lies on the devices";
-    for (int i = 0; i < n; i++) fit += m->free[i] >= in->need || !(in->need > 0);
-    if (!fit) return "too little memory free on the device";
+    for (int i = 0; i < n; i++) short_of += m->free[i] < in->need[mode];
+    if (mode == POLICY_SLP ? stream_to(m, in) < 0 : mode == POLICY_BLEND && m->free[0] < in->need[mode]) return "too little memory free on the device";
     if (mode == POLICY_BLEND && !known(m) && !asked) return "nothing is known of the machine's speed";
     if (mode != POLICY_DSLP) return NULL;
     if (n < 2) return "one device";
-    if (fit < n) return "too little memory free on one of the devices";
+    if (short_of) return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
     if (asked) return NULL;
     if (in->decoding) return "a session is answering";
     if (in->since_decode_s >= 0 && in->since_decode_s < POLICY_WINDOW_S) return "a session answered a short while ago";
@@ -89,6 +99,8 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
     *out = (struct policy_out){.mode = POLICY_CPU};
     const size_t cap = sizeof out->why;
     const char *refused[POLICY_MODES] = {0}, *of_asked = NULL;
+    int to = stream_to(m, in);
+    out->device = to < 0 ? 0 : to;
     if (in->queued > 0) {
         out->mode = POLICY_AUTO;
         out->wait = true;
@@ -131,8 +143,8 @@ static double step_time(const struct policy_machine *m, const struct policy_deco
 }
 
 /* The best of the modes that are not refused for so many sessions: its time, and the times of all. */
-static double best_step(const struct policy_machine *m, const struct policy_decode_in *in, const char *const *refused, int rows,
-                        struct policy_decode_out *out) {
+static double best_step(const struct policy_machine *m, const struct policy_decode_in *in, int rows, struct policy_decode_out *out) {
+    const char *const *refused = out->refused;
     enum policy_decode asked =
         m->ask_decode > POLICY_DECODE_AUTO && m->ask_decode < POLICY_DECODES && !refused[m->ask_decode] ? m->ask_decode : POLICY_DECODE_AUTO;
     out->mode = asked ? asked : POLICY_DECODE_CPU;
@@ -148,38 +160,44 @@ static double best_step(const struct policy_machine *m, const struct policy_deco
 
 void policy_step(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out) {
     *out = (struct policy_decode_out){.mode = POLICY_DECODE_CPU};
-    const size_t cap = sizeof out->why;
     int n = in->decoding < in->most ? in->decoding : in->most, b = n < POLICY_BATCH ? n : POLICY_BATCH;
     out->batch = b;
     if (!known(m)) {
         out->batch = n;
-        return say(out->why, cap, m->n_devices ? "nothing is known of the machine's speed" : "no device");
+        return;
     }
-    for (int i = 0; i < devices(m); i++) out->layers += cost_layers_fit(m->model, m->free[i], in->context * b);
+    out->layers = m->layers;
+    for (int i = 0; i < devices(m) && !m->layers; i++) out->layers += cost_layers_fit(m->model, m->free[i], in->context * b);
     if (out->layers > m->model->layers) out->layers = m->model->layers;
-    const char *refused[POLICY_DECODES] = {0};
+    const char **refused = out->refused;
     for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODES; i++)
         refused[i] = m->lost                  ? "a device was lost"
                      : !devices(m)            ? "no device"
+                     : m->away                ? "the devices are a prompt's until it is read"
                      : !(m->decodes >> i & 1) ? "not with what lies on the devices"
                      : !out->layers           ? "no layer's attention half fits the device"
                                               : NULL;
     if (refused[POLICY_DECODE_HYBRID]) refused[POLICY_DECODE_DUAL] = refused[POLICY_DECODE_HYBRID];
-    double now = best_step(m, in, refused, b, out);
+    double now = best_step(m, in, b, out);
     while (b < n) {
         struct policy_decode_out more = *out;
-        double then = best_step(m, in, refused, b + 1, &more);
+        double then = best_step(m, in, b + 1, &more);
         if ((b + 1) / then - b / now < pays / now) break;
         *out = more, now = then, out->batch = ++b;
     }
+}
+
+void policy_step_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap) {
+    const char *const *refused = out->refused;
     enum policy_decode asked = m->ask_decode;
+    *why = 0;
+    if (!known(m)) return say(why, cap, m->n_devices ? "nothing is known of the machine's speed" : "no device");
     if (asked > POLICY_DECODE_AUTO && asked < POLICY_DECODES) {
-        if (asked == out->mode) say(out->why, cap, "asked for");
-        else say(out->why, cap, "%s was asked for, but: %s", decodes[asked], refused[asked] ? refused[asked] : "one session");
-        say(out->why, cap, "; ");
-    } else if (refused[POLICY_DECODE_HYBRID]) say(out->why, cap, "%s; ", refused[POLICY_DECODE_HYBRID]);
-    say_times(out->why, cap, decodes, out->seconds, POLICY_DECODES, out->mode);
-    if (out->mode != POLICY_DECODE_CPU && out->layers < m->model->layers)
-        say(out->why, cap, "; %d of %d layers fit the devices", out->layers, m->model->layers);
-    if (in->decoding > out->batch) say(out->why, cap, "; %d of %d sessions at once", out->batch, in->decoding);
+        if (asked == out->mode) say(why, cap, "asked for");
+        else say(why, cap, "%s was asked for, but: %s", decodes[asked], refused[asked] ? refused[asked] : "one session");
+        say(why, cap, "; ");
+    } else if (refused[POLICY_DECODE_HYBRID]) say(why, cap, "%s; ", refused[POLICY_DECODE_HYBRID]);
+    say_times(why, cap, decodes, out->seconds, POLICY_DECODES, out->mode);
+    if (out->mode != POLICY_DECODE_CPU && out->layers < m->model->layers) say(why, cap, "; %d of %d layers fit the devices", out->layers, m->model->layers);
+    if (in->decoding > out->batch) say(why, cap, "; %d of %d sessions at once", out->batch, in->decoding);
 }

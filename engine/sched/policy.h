@@ -30,23 +30,27 @@ struct policy_machine {
     const struct cost_machine *cost; /* NULL with model: nothing is known, lengths are assumed */
     const struct cost_model *model;
     int n_devices;
-    double free[POLICY_DEVICES];   /* bytes of each device that may be taken */
+    double free[POLICY_DEVICES];   /* bytes of each device that may be taken, those included that can make room */
+    bool holds[POLICY_DEVICES];    /* what steps read lies there: a prompt goes elsewhere if it can */
+    int layers;                    /* whose attention halves lie on devices; 0: as many as fit there */
     bool lost;                     /* a device failed for good */
+    bool away;                     /* what lies on the devices made room for a prompt that is being read */
     unsigned prefills, decodes;    /* bit m: the engine can run mode m; the processor's always can */
     enum policy_mode ask;          /* --prefill */
     enum policy_decode ask_decode; /* --decode */
 };
 
 struct policy_in {
-    int n_new, n_cached;   /* prompt tokens that no cache holds; that one holds */
-    int decoding, queued;  /* sessions that answer now; prefills submitted before this one that have not begun */
-    double keys;           /* positions of those that answer, mean */
-    double since_decode_s; /* since any session last answered; < 0: never */
-    double need;           /* bytes that stream-loading this prompt takes on a device at least (pipe_plan); 0: not asked */
-    bool dense_resident;   /* attention halves lie on the device already */
+    int n_new, n_cached;       /* prompt tokens that no cache holds; that one holds */
+    int decoding, queued;      /* sessions that answer now; prefills submitted before this one that have not begun */
+    double keys;               /* positions of those that answer, mean */
+    double since_decode_s;     /* since any session last answered; < 0: never */
+    double need[POLICY_MODES]; /* bytes that reading it so takes at least on each device that takes part; 0: not asked */
+    bool dense_resident;       /* attention halves lie on the device already */
 };
 struct policy_out {
     enum policy_mode mode;
+    int device;                   /* slp: on which */
     bool wait;                    /* others were first: ask again when they have begun */
     double seconds[POLICY_MODES]; /* what the model expects of each; 0: not asked, INFINITY: it cannot */
     char why[200];
@@ -62,10 +66,12 @@ struct policy_decode_in {
 };
 struct policy_decode_out {
     enum policy_decode mode;
-    int batch;                      /* sessions in a step; the others wait for the next, in turn */
-    int cut;                        /* dual: sessions of the first micro-batch */
-    int layers;                     /* hybrid and dual: layers whose attention half lies on a device */
-    double seconds[POLICY_DECODES]; /* a step of `batch`; 0: not asked, INFINITY: it cannot */
-    char why[200];
+    int batch;                           /* sessions in a step; the others wait for the next, in turn */
+    int cut;                             /* dual: sessions of the first micro-batch */
+    int layers;                          /* hybrid and dual: layers whose attention half lies on a device */
+    double seconds[POLICY_DECODES];      /* a step of `batch`; 0: not asked, INFINITY: it cannot */
+    const char *refused[POLICY_DECODES]; /* why not; NULL: it can */
 };
 void policy_step(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);
+/* The reason of a decision in words, of which a step has no need. */
+void policy_step_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap);

@@ -240,10 +240,37 @@ static void cut(const struct split_in *in, struct split_plan *p) {
 /* host and stream are where trimoe begins. */
 static void (*const table[])(const struct split_in *, struct split_plan *) = {split_hybrimoe, trimoe, cut};
 static const char *const table_names[] = {"hybrimoe", "trimoe", "cut"};
+
+/* No plan ends before this: if some of those that no device has are moved there, the links take at least so many transfers, and the
+ * processor's work is at least that of all but the dearest. With one processor; else 0, which says nothing. */
+static double floor_of(const struct split_in *in, const struct split_plan *p) {
+    double rest = 0, link = 0, least = INFINITY, next[SPLIT_DOMAINS];
+    int left = 0;
+    for (int d = 0; d < in->n_domains; d++) {
+        if (is_gpu(in, d) != (d > 0)) return 0;
+        next[d] = d && in->domain[d].move > 0 ? in->domain[d].link_busy + in->domain[d].move : INFINITY;
+    }
+    for (int i = 0; i < in->n; i++)
+        if (!on_gpu(in, p, i)) rest += (double)p->work.cost[0][i], left++;
+    for (int at = 0;; at++) {
+        while (at < in->n && on_gpu(in, p, p->work.heavy[at])) at++;
+        double here = left ? in->domain[0].busy + in->domain[0].first + rest : 0, end = link > here ? link : here;
+        if (end < least) least = end;
+        int soon = 0; /* the next transfer goes where it is over first */
+        for (int d = 1; d < in->n_domains; d++)
+            if (next[d] < next[soon]) soon = d;
+        if (!left || link > here || !soon) return least;
+        if (next[soon] > link) link = next[soon];
+        next[soon] += in->domain[soon].move;
+        rest -= (double)p->work.cost[0][p->work.heavy[at]];
+        left--;
+    }
+}
+
 static void automatic(const struct split_in *in, struct split_plan *p) {
     /* trimoe keeps its own best in work.best, so each result is compared as it comes. */
-    double end = INFINITY;
-    for (int k = 0; k < (int)(sizeof table / sizeof *table); k++) {
+    double end = INFINITY, enough = floor_of(in, p) * 1.005;
+    for (int k = 0; k < (int)(sizeof table / sizeof *table) && end > enough; k++) {
         table[k](in, p);
         double e = as_planned(in, p);
         if (e >= end) continue;

@@ -4,6 +4,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/model/rope.h"
 #include "engine/step/internal.h"
 #include "engine/step/resident.h"
 
@@ -20,6 +21,7 @@ static int load_ranges(struct step_device *d, char **mem, struct pipe_range *ran
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
     int k = pipe_runs(ranges, n, runs, &bytes), rc = gpu_alloc(d->g, (void **)mem, bytes, e);
+    if (!rc) d->held += bytes, d->loaded += bytes;
     for (int i = 0; i < k && !rc; i++) rc = gpu_copy(d->main, *mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
     for (int i = 0; i < n && !rc; i++) *ranges[i].field = *mem + ranges[i].at;
     return rc;
@@ -52,7 +54,7 @@ static int load(struct step_device *d, struct error *e) {
         rc = load_ranges(d, &d->layer[l].mem, ranges, layer_ranges(w, l, &d->layer[l].view, ranges), e);
     }
     if (!rc && d->head) rc = load_ranges(d, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
-    for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)(w->config.rope.dim / 2) * 4, GPU_H2D);
+    for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)rope_floats(&w->config.rope) * 4, GPU_H2D);
     return rc ? rc : gpu_stream_sync(d->main);
 }
 
@@ -74,6 +76,8 @@ void step_unload(struct step *s) {
         }
         gpu_free(d->g, d->head_mem);
         d->head_mem = NULL;
+        d->held -= d->loaded;
+        d->loaded = 0;
     }
     s->loaded = false;
 }
@@ -112,7 +116,7 @@ static int open_device(struct step_device *d, struct error *e) {
 static size_t reserve_bytes(struct step *s, const struct gpu_info *g) {
     const struct config *c = s->c;
     size_t own = STEP_MICROS * work_bytes(c, STEP_ROWS) + step_rows_bytes(s, STEP_ROWS) + (size_t)STEP_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
-    size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32), rest = g->mem / 8;
+    size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32) + MIRROR_STATES * kv_state_bytes(c), rest = g->mem / 8;
     return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
 }
 
@@ -133,13 +137,17 @@ static int choose(struct step *s, struct error *e) {
         in.reserve[i] = reserve_bytes(s, gpu_info(set->gpu[i]));
     }
     resident_choose(&in, &out);
-    mem_free(layers);
     memcpy(s->why, out.why, sizeof s->why);
     for (int i = 0; i < out.n; i++)
         if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer has no part in steps */
             s->dev[s->n_dev++] =
                 (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
     s->n_resident = out.n ? out.until[out.n - 1] : 0;
+    for (int i = 0; i < s->n_dev; i++) {
+        for (int l = s->dev[i].first; l < s->dev[i].last; l++) s->dev[i].weights += layers[l];
+        if (s->dev[i].head) s->dev[i].weights += in.head;
+    }
+    mem_free(layers);
     if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->why);
     return 0;
 }

@@ -22,6 +22,8 @@ struct step_device {
     struct gpu_stream *main;
     _Atomic int stop;         /* main's cancel */
     struct step_layer *layer; /* [n_layers] */
+    size_t weights, loaded;   /* bytes of the weights that it is to hold, and holds now */
+    size_t held;              /* these and the caches' */
     struct work work[STEP_MICROS];
     char *rows; /* what a step adds to caches, on its way to host memory: mirror.c */
     bool head;  /* final norm and output head are here */
@@ -46,13 +48,18 @@ struct step_micro {
     uint32_t sent[2];                         /* by the layer's parity: the number that says that its rows are in host memory */
 };
 
-struct step_mirror { /* a session's cache on devices */
+enum { MIRROR_MARK = 2, MIRROR_STATES }; /* two states that take turns, and the one at a mark */
+struct step_mirror {                     /* a session's cache on devices */
     struct step_mirror *next;
     const struct kv *kv;    /* NULL: closed */
     int rows, capacity;     /* positions that equal the host's; positions there is room for */
-    struct kv_plane *k, *v; /* [n_layers] */
+    struct kv_layer *layer; /* [n_layers] */
     char *mem[GPU_MAX];
-    uint64_t used; /* the step that read it last */
+    size_t bytes[GPU_MAX];
+    uint64_t used;            /* the step that read it last */
+    bool kept;                /* a prefill writes it, layer by layer: it stays */
+    int state[MIRROR_STATES]; /* positions whose states stand in these rows of its state planes; -1: none */
+    struct kv_move move;      /* of its own rows, from where it was asked for; marked: the last of them */
 };
 
 struct step {
@@ -69,11 +76,13 @@ struct step {
     int n_micros;
     enum dtype kv;                 /* of caches */
     int planes[CONFIG_MAX_LAYERS]; /* of a layer's cache */
-    size_t *row_at;                /* [n_layers + 1] bytes that a row adds to the caches of the layers before */
-    char *host_rows;               /* pinned: as step_device.rows, of all layers */
-    _Atomic int *bad;              /* pinned [GPU_MAX][STEP_MICROS] */
-    struct work head;              /* x, xn and bad of all rows in host memory */
-    float *logits;                 /* [STEP_ROWS, vocab] */
+    struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
+    size_t *row_at;   /* [n_layers + 1] bytes that a row adds to the caches of the layers before */
+    size_t *state_at; /* [n_layers + 1] bytes of a state of the layers before */
+    char *host_rows;  /* pinned: as step_device.rows, of all layers */
+    _Atomic int *bad; /* pinned [GPU_MAX][STEP_MICROS] */
+    struct work head; /* x, xn and bad of all rows in host memory */
+    float *logits;    /* [STEP_ROWS, vocab] */
     int32_t top[STEP_ROWS];
     pthread_mutex_t lock; /* the list, and whose each is */
     struct step_mirror *mirrors;
@@ -97,11 +106,15 @@ bool step_device_error(struct step *s, struct error *e);       /* whether a devi
 int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
 
 /* mirror.c */
-/* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), or NULL: no device memory left. */
-struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos, int end);
+/* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), ready to go on from there: `from` is the row of
+ * the cache's own state at pos, -1: none. NULL: no device memory left. */
+struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end);
 void step_mirrors_reap(struct step *s); /* of sessions that are closed */
 void step_mirror_drop(struct step *s, struct step_mirror *m);
-void step_mirror_filled(struct step *s, const struct kv *kv, int rows); /* after a step: these equal the host's */
+void step_mirror_keep(struct step *s, const struct kv *kv, bool kept);                      /* its copy, if there is one */
+size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions); /* of a copy for so many */
+void step_mirror_filled(struct step *s, const struct kv *kv, int rows);                     /* after a step: these equal the host's */
+void step_mirror_stale(struct step *s, const struct kv *kv, int pos);                       /* rows from pos on do not */
 /* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside,
  * at the end sends those of its layers to host memory, where they go to the sessions' caches. */
 int step_rows_plan(struct step *s, struct error *e);
@@ -109,6 +122,9 @@ size_t step_rows_bytes(const struct step *s, int n);
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total);
 int step_rows_send(struct step_device *d, int total);
 void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total);
+/* The state that a span of a step has made, of the layers that are on devices, to its row of the session's cache (enqueued). */
+int step_states_send(struct step_device *d, const struct span *dev, const struct span *host);
 /* The same for many rows of one session: rows [pos, pos + n) of a layer to `host` (step_rows_bytes of n), from there to its cache. */
 int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_stream *stream, int layer, int pos, int n, char *host);
-void step_mirror_store(struct step *s, const struct kv *kv, int pos, int n, char *host);
+void step_mirror_store(struct step *s, const struct kv *kv, const struct kv_move *move, int pos, int n, char *host);
+size_t step_saved_bytes(const struct step *s, int n); /* what `host` takes for n rows: those, and two states of each layer */

@@ -6,15 +6,6 @@
 #include "engine/base/mem.h"
 #include "engine/step/internal.h"
 
-/* Rows [row, row + n) of a plane: offsets and bytes of data, offsets and numbers of scales. */
-struct rows {
-    size_t at, bytes, scale_at, scales;
-};
-static struct rows rows_of(const struct kv_plane *p, int row, int n) {
-    size_t heads = (size_t)p->heads, width = heads * (size_t)p->dim;
-    return (struct rows){dtype_bytes(p->dtype, width * (size_t)row), dtype_bytes(p->dtype, width * (size_t)n), (size_t)row * heads,
-                         p->scale ? (size_t)n * heads : 0};
-}
 static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
 
 /* --- Device memory of a copy ---------------------------------------------------------------------------------------------------- */
@@ -22,9 +13,12 @@ static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
 static void release(struct step *s, struct step_mirror *m) {
     for (int i = 0; i < s->n_dev; i++) {
         gpu_free(s->dev[i].g, m->mem[i]);
+        s->dev[i].held -= m->bytes[i];
         m->mem[i] = NULL;
+        m->bytes[i] = 0;
     }
     m->rows = m->capacity = 0;
+    for (int i = 0; i < MIRROR_STATES; i++) m->state[i] = -1;
 }
 
 void step_mirror_drop(struct step *s, struct step_mirror *m) {
@@ -34,7 +28,7 @@ void step_mirror_drop(struct step *s, struct step_mirror *m) {
     *p = m->next;
     pthread_mutex_unlock(&s->lock);
     release(s, m);
-    mem_free(m->k);
+    mem_free(m->layer);
     mem_free(m);
 }
 
@@ -45,23 +39,36 @@ static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int
         size_t bytes = 0;
         for (int pass = 0; pass < 2; pass++) {
             if (pass && gpu_alloc(d->g, (void **)&m->mem[i], bytes, NULL)) return ERR_MEMORY;
+            if (pass) d->held += m->bytes[i] = bytes;
             bytes = 0;
             for (int l = d->first; l < d->last; l++)
                 for (int p = 0; p < s->planes[l]; p++) {
-                    const struct kv_plane *from = p ? &kv->v[l] : &kv->k[l];
-                    struct kv_plane *to = p ? &m->v[l] : &m->k[l];
-                    struct rows all = rows_of(from, 0, capacity);
+                    const struct kv_plane *from = &kv->layer[l].p[p];
+                    struct kv_plane *to = &m->layer[l].p[p];
+                    struct kv_rows all = kv_rows_of(from, 0, d->s->desc[l][p].rows ? MIRROR_STATES : capacity);
                     *to = *from;
                     to->data = m->mem[i] + bytes;
                     bytes += up(all.bytes);
                     if (from->scale) to->scale = (float *)(m->mem[i] + bytes);
                     bytes += up(all.scales * 4);
-                    if (s->planes[l] == 1) m->v[l] = *to;
                 }
         }
     }
     m->capacity = capacity;
     return 0;
+}
+
+size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions) {
+    size_t bytes = 0;
+    for (int l = d->first; l < d->last; l++) {
+        struct cache_desc desc[CACHE_PLANES];
+        for (int p = kv_planes(s->c, l, desc); p-- > 0;) {
+            struct kv_plane plane = kv_plane_of(&desc[p], s->kv);
+            struct kv_rows all = kv_rows_of(&plane, 0, desc[p].rows ? MIRROR_STATES : positions);
+            bytes += up(all.bytes) + up(all.scales * 4);
+        }
+    }
+    return bytes;
 }
 
 static struct step_mirror *find(struct step *s, const struct kv *kv) {
@@ -76,7 +83,7 @@ static struct step_mirror *find(struct step *s, const struct kv *kv) {
 static struct step_mirror *idle(struct step *s) {
     struct step_mirror *best = NULL;
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
-        if (m->used < s->clock && m->capacity && (!best || m->used < best->used)) best = m;
+        if (m->used < s->clock && m->capacity && !m->kept && (!best || m->used < best->used)) best = m;
     return best;
 }
 
@@ -95,15 +102,36 @@ static int grow(struct step *s, struct step_mirror *m, const struct kv *kv, int 
     }
 }
 
-struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos, int end) {
+/* Ready to go on from pos: the state there is in one of the rows that take turns, the next goes to the other. */
+static int begin_states(struct step *s, struct step_mirror *m, const struct kv *kv, int from, int pos) {
+    int at = -1;
+    for (int i = 0; i < MIRROR_STATES; i++) {
+        if (m->state[i] > pos) m->state[i] = -1;
+        if (m->state[i] == pos && i < MIRROR_MARK) at = i;
+    }
+    if (at < 0 && from >= 0) {
+        at = 0;
+        for (int l = 0; l < s->n_resident; l++)
+            for (int p = 0; p < s->planes[l]; p++) {
+                struct kv_plane to = attention_plane(m->layer[l].p[p], at), source = attention_plane(kv->layer[l].p[p], from);
+                if (s->desc[l][p].rows && gpu_copy(step_device_of(s, l)->main, to.data, source.data, kv_rows_of(&to, 0, 1).bytes, GPU_H2D)) return ERR_RUNTIME;
+            }
+        m->state[at] = pos;
+    }
+    m->move = (struct kv_move){.from = at, .to = at == 0, .marked = MIRROR_MARK};
+    m->state[m->move.to] = m->state[MIRROR_MARK] = -1;
+    return 0;
+}
+
+struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end) {
     struct step_mirror *m = find(s, kv);
     if (!m) {
-        if (!(m = mem_calloc(1, sizeof *m)) || !(m->k = mem_calloc(2 * (size_t)s->c->n_layers, sizeof *m->k))) {
+        if (!(m = mem_calloc(1, sizeof *m)) || !(m->layer = mem_calloc((size_t)s->c->n_layers, sizeof *m->layer))) {
             mem_free(m);
             return NULL;
         }
-        m->v = m->k + s->c->n_layers;
         m->kv = kv;
+        for (int i = 0; i < MIRROR_STATES; i++) m->state[i] = -1;
         pthread_mutex_lock(&s->lock);
         m->next = s->mirrors;
         s->mirrors = m;
@@ -115,26 +143,42 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int pos
         return NULL;
     }
     if (m->rows > pos) m->rows = pos;
+    if (kv->states && begin_states(s, m, kv, from, pos)) return m; /* the step will find out */
     for (int l = 0; l < s->n_resident && m->rows < pos; l++)
         for (int p = 0; p < s->planes[l]; p++) {
             struct gpu_stream *main = step_device_of(s, l)->main;
-            const struct kv_plane *from = p ? &kv->v[l] : &kv->k[l], *to = p ? &m->v[l] : &m->k[l];
-            struct rows x = rows_of(from, m->rows, pos - m->rows);
-            if (gpu_copy(main, (char *)to->data + x.at, (const char *)from->data + x.at, x.bytes, GPU_H2D)) return m; /* the step will find out */
-            if (x.scales && gpu_copy(main, to->scale + x.scale_at, from->scale + x.scale_at, x.scales * 4, GPU_H2D)) return m;
+            const struct kv_plane *host = &kv->layer[l].p[p], *to = &m->layer[l].p[p];
+            struct kv_rows x = kv_rows_of(host, m->rows, pos - m->rows);
+            if (s->desc[l][p].rows) continue;
+            if (gpu_copy(main, (char *)to->data + x.at, (const char *)host->data + x.at, x.bytes, GPU_H2D)) return m;
+            if (x.scales && gpu_copy(main, to->scale + x.scale_at, host->scale + x.scale_at, x.scales * 4, GPU_H2D)) return m;
         }
     m->rows = pos;
     return m;
 }
 
-void step_mirror_filled(struct step *s, const struct kv *kv, int rows) {
+void step_mirror_keep(struct step *s, const struct kv *kv, bool kept) {
     struct step_mirror *m = find(s, kv);
-    if (m && m->used == s->clock) m->rows = rows;
+    if (m) m->kept = kept;
 }
 
-void step_rewind(struct step *s, const struct kv *kv, int pos) {
+void step_mirror_filled(struct step *s, const struct kv *kv, int rows) {
     struct step_mirror *m = find(s, kv);
-    if (m && m->rows > pos) m->rows = pos;
+    if (!m || m->used != s->clock) return;
+    m->rows = rows;
+    m->state[m->move.to] = rows;
+}
+
+void step_mirror_stale(struct step *s, const struct kv *kv, int pos) {
+    struct step_mirror *m = find(s, kv);
+    if (!m) return;
+    if (m->rows > pos) m->rows = pos;
+    for (int i = 0; i < MIRROR_STATES; i++)
+        if (m->state[i] > pos || !pos) m->state[i] = -1;
+}
+void step_rewind(struct step *s, struct kv *kv, int pos) {
+    kv_rewind(kv, pos);
+    step_mirror_stale(s, kv, pos);
 }
 void step_forget(struct step *s, const struct kv *kv) {
     pthread_mutex_lock(&s->lock);
@@ -148,31 +192,36 @@ void step_mirrors_reap(struct step *s) {
 
 /* --- What a step adds: [layer][plane][row], and a plane's scales behind its rows ------------------------------------------------- */
 
-static size_t desc_bytes(const struct step *s, const struct cache_desc *d) { /* of a row's data */
-    return (dtype_bytes(s->kv, (size_t)d->heads * (size_t)d->dim) + 15) & ~(size_t)15;
-}
-static size_t desc_scales(const struct step *s, const struct cache_desc *d) { return s->kv == DT_E4M3 ? (size_t)d->heads * 4 : 0; }
+static size_t data_bytes(const struct kv_plane *p) { return (kv_rows_of(p, 0, 1).bytes + 15) & ~(size_t)15; } /* of a row */
+static size_t scale_bytes(const struct kv_plane *p) { return kv_rows_of(p, 0, 1).scales * 4; }
 
 int step_rows_plan(struct step *s, struct error *e) {
-    if (!(s->row_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->row_at))) return error_set(e, ERR_MEMORY, "no memory for steps");
+    s->row_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->row_at);
+    s->state_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->state_at);
+    if (!s->row_at || !s->state_at) return error_set(e, ERR_MEMORY, "no memory for steps");
     for (int l = 0; l < s->c->n_layers; l++) {
-        struct cache_desc d[CACHE_PLANES];
-        s->row_at[l + 1] = s->row_at[l];
-        s->planes[l] = kv_planes(s->c, l, d);
-        for (int p = s->planes[l]; p-- > 0;) s->row_at[l + 1] += desc_bytes(s, &d[p]) + desc_scales(s, &d[p]);
+        s->row_at[l + 1] = s->row_at[l], s->state_at[l + 1] = s->state_at[l];
+        s->planes[l] = kv_planes(s->c, l, s->desc[l]);
+        for (int k = s->planes[l]; k-- > 0;) {
+            struct kv_plane p = kv_plane_of(&s->desc[l][k], s->kv);
+            if (s->desc[l][k].rows) s->state_at[l + 1] += up(kv_rows_of(&p, 0, 1).bytes);
+            else s->row_at[l + 1] += data_bytes(&p) + scale_bytes(&p);
+        }
     }
     return 0;
 }
 size_t step_rows_bytes(const struct step *s, int n) { return s->row_at[s->c->n_layers] * (size_t)n; }
 
-/* The planes of a layer for n rows, in memory of which `mem` is where the rows of layer `first` begin. */
+/* The planes of a layer for n rows, in memory of which `mem` is where the rows of layer `first` begin. Those of states have none. */
 static int gathered(const struct step *s, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
-    struct cache_desc d[CACHE_PLANES];
-    int planes = kv_planes(s->c, layer, d);
+    int planes = s->planes[layer];
     char *at = mem + (s->row_at[layer] - s->row_at[first]) * (size_t)n;
     for (int p = 0; p < planes; p++) {
-        size_t data = desc_bytes(s, &d[p]) * (size_t)n, scales = desc_scales(s, &d[p]) * (size_t)n;
-        out[p] = (struct kv_plane){.data = at, .scale = scales ? (float *)(at + data) : NULL, .heads = d[p].heads, .dim = d[p].dim, .dtype = (uint8_t)s->kv};
+        out[p] = kv_plane_of(&s->desc[layer][p], s->kv);
+        if (s->desc[layer][p].rows) continue;
+        size_t data = data_bytes(&out[p]) * (size_t)n, scales = scale_bytes(&out[p]) * (size_t)n;
+        out[p].data = at;
+        out[p].scale = scales ? (float *)(at + data) : NULL;
         at += data + scales;
     }
     return planes;
@@ -186,6 +235,7 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
     int planes = gathered(s, d->rows, d->first, layer, total, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
         int width = to[p].heads * to[p].dim;
+        if (!to[p].data) continue;
         rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = to[p], .x = from, .row0 = m->row0, .n = m->n_dev, .ldx = width});
         from += (size_t)m->n_dev * (size_t)width;
     }
@@ -197,8 +247,19 @@ int step_rows_send(struct step_device *d, int total) {
     return gpu_copy(d->main, d->s->host_rows + at[d->first] * n, d->rows, (at[d->last] - at[d->first]) * n, GPU_D2H);
 }
 
+int step_states_send(struct step_device *d, const struct span *dev, const struct span *host) {
+    for (int l = d->first; l < d->last; l++)
+        for (int p = 0; p < d->s->planes[l]; p++) {
+            if (!d->s->desc[l][p].rows) continue;
+            struct kv_plane from = attention_plane(dev->cache[l].p[p], dev->move.to), to = attention_plane(host->cache[l].p[p], host->move.to);
+            TRY(gpu_copy(d->main, to.data, from.data, kv_rows_of(&from, 0, 1).bytes, GPU_D2H));
+        }
+    return 0;
+}
+
 static void store_rows(const struct kv_plane *to, int row, const struct kv_plane *from, int from_row, int n) {
-    struct rows x = rows_of(from, from_row, n), y = rows_of(to, row, n);
+    if (!from->data) return; /* a state's */
+    struct kv_rows x = kv_rows_of(from, from_row, n), y = kv_rows_of(to, row, n);
     memcpy((char *)to->data + y.at, (const char *)from->data + x.at, x.bytes);
     if (x.scales) memcpy(to->scale + y.scale_at, from->scale + x.scale_at, x.scales * 4);
 }
@@ -211,27 +272,52 @@ void step_rows_store(struct step *s, const struct step_micro *m, const struct st
             for (int i = 0; i < m->n_dev_spans; i++) {
                 const struct span *t = &m->spans[i];
                 const struct kv *kv = caller[m->source[i]].kv;
-                store_rows(p ? &kv->v[l] : &kv->k[l], t->pos, &from[p], m->row0 + t->row, t->n);
+                store_rows(&kv->layer[l].p[p], t->pos, &from[p], m->row0 + t->row, t->n);
             }
     }
 }
+
+/* Behind the rows that a prefill has made: the states of a layer, after all of them and at the mark. */
+static char *saved_state(const struct step *s, char *host, int n, int layer, int plane, bool mark) {
+    char *at = host + step_rows_bytes(s, n) + (mark ? s->state_at[s->c->n_layers] : 0) + s->state_at[layer];
+    for (int p = 0; p < plane; p++)
+        if (s->desc[layer][p].rows) {
+            struct kv_plane before = kv_plane_of(&s->desc[layer][p], s->kv);
+            at += up(kv_rows_of(&before, 0, 1).bytes);
+        }
+    return at;
+}
+size_t step_saved_bytes(const struct step *s, int n) { return step_rows_bytes(s, n) + 2 * s->state_at[s->c->n_layers]; }
 
 int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_stream *stream, int layer, int pos, int n, char *host) {
     struct kv_plane to[CACHE_PLANES];
     int planes = gathered(s, host, 0, layer, n, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
-        const struct kv_plane *from = p ? &m->v[layer] : &m->k[layer];
-        struct rows x = rows_of(from, pos, n);
+        const struct kv_plane *from = &m->layer[layer].p[p];
+        struct kv_rows x = kv_rows_of(from, pos, n);
+        if (!to[p].data) continue;
         rc = gpu_copy(stream, to[p].data, (const char *)from->data + x.at, x.bytes, GPU_D2H);
         if (!rc && x.scales) rc = gpu_copy(stream, to[p].scale, from->scale + x.scale_at, x.scales * 4, GPU_D2H);
+    }
+    for (int p = 0; p < 2 * planes && !rc; p++) {
+        bool mark = p >= planes;
+        if (!s->desc[layer][p % planes].rows || (mark && !m->move.mark)) continue;
+        struct kv_plane from = attention_plane(m->layer[layer].p[p % planes], mark ? m->move.marked : m->move.to);
+        rc = gpu_copy(stream, saved_state(s, host, n, layer, p % planes, mark), from.data, kv_rows_of(&from, 0, 1).bytes, GPU_D2H);
     }
     return rc;
 }
 
-void step_mirror_store(struct step *s, const struct kv *kv, int pos, int n, char *host) {
+void step_mirror_store(struct step *s, const struct kv *kv, const struct kv_move *move, int pos, int n, char *host) {
     for (int l = 0; l < s->n_resident; l++) {
         struct kv_plane from[CACHE_PLANES];
         int planes = gathered(s, host, 0, l, n, from);
-        for (int p = 0; p < planes; p++) store_rows(p ? &kv->v[l] : &kv->k[l], pos, &from[p], 0, n);
+        for (int p = 0; p < planes; p++) store_rows(&kv->layer[l].p[p], pos, &from[p], 0, n);
+        for (int p = 0; p < 2 * planes; p++) {
+            bool mark = p >= planes;
+            if (!s->desc[l][p % planes].rows || (mark && !move->mark)) continue;
+            struct kv_plane to = attention_plane(kv->layer[l].p[p % planes], mark ? move->marked : move->to);
+            memcpy(to.data, saved_state(s, host, n, l, p % planes, mark), kv_rows_of(&to, 0, 1).bytes);
+        }
     }
 }

@@ -50,6 +50,7 @@ struct prefill_job {
     int (*all)(void *ctx, int position, const float *logits); /* NULL, or each position's logits in order; by the owner */
     void *all_ctx;
     const _Atomic int *cancel;
+    int device;              /* slp: of the set */
     int told;                /* tokens whose logits all has had: another mode that goes on does not send them again */
     int complete;            /* tokens whose rows in the KV cache are whole, in all layers; true after a failure as well */
     _Atomic int ready;       /* advance has something to do; else a thread works, which sets it and wakes the owner */
@@ -70,6 +71,7 @@ struct mode {
     void (*close)(struct machine *m, struct prefill_job *j);
 };
 extern const struct mode mode_cpu, mode_blend, mode_slp, mode_dslp;
+size_t blend_least(const struct machine *m, int pos, int n); /* bytes that mode_blend takes on its device at least, resident weights included */
 
 /* ERR_MODEL naming the layer when w->bad was set; 0 else. */
 int check_finite(const struct weights *m, const struct work *w, struct error *e);
@@ -77,4 +79,8 @@ int check_finite(const struct weights *m, const struct work *w, struct error *e)
 int check_logits(const struct weights *m, const struct work *w, const float *logits, struct error *e);
 /* Hands on the logits [n, vocab] of tokens at .. at + n of a job; w: the workspace of the head that made them. */
 int tell_logits(struct machine *m, struct prefill_job *j, const struct work *w, int at, int n, const float *logits, struct error *e);
+/* Of tokens at .. at + n of a job: after how many of them the state is marked, 0: it is not there. */
+int prefill_mark(const struct prefill_job *j, int at, int n);
+/* Tokens at .. at + n, the next batch, are whole in the cache; of a long prompt every batch's state is kept. */
+void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_move *move);
 int op_error(int rc, struct error *e); /* text for an operation's code */

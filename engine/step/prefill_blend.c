@@ -5,7 +5,9 @@
  * prefill on the processor and stream-loading. Needs a device that holds all layers but their routed experts. */
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/model/rope.h"
 #include "engine/sched/split.h"
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
@@ -24,6 +26,7 @@ struct blend {
     struct step *s;
     struct step_device *d; /* d->main is NULL when steps have left the device in the meantime */
     struct gpu_stream *link;
+    struct kv_move move;    /* of the batch, in the session's cache */
     int at, n, rows, layer; /* the batch: tokens [at, at + n) of the job; at most `rows`; its next layer */
     struct work work;       /* on the device */
     int32_t *token;         /* device [rows * topk]: pairs in the order of their experts' work */
@@ -59,10 +62,19 @@ static void work_release(void *ctx, void *p) {
     gpu_free(b->d->g, p);
 }
 
-static int open_slots(struct blend *b, size_t bytes, struct error *e) {
+enum { ROWS_LEAST = 64 };
+static size_t slot_bytes(const struct machine *m) { return (m->expert_bytes + 4096) & ~(size_t)255; }
+/* Beside the workspace of so many rows: a short ring, what attention grows by, what operations take for themselves. */
+static size_t beside_bytes(const struct machine *m, int rows, int end) {
+    const struct config *c = &m->w->config;
+    return SLOTS_LEAST * slot_bytes(m) + block_grown_bytes(c, end) + work_bytes(c, rows) / 2;
+}
+
+static int open_slots(struct blend *b, int end, struct error *e) {
     int most = b->s->c->n_experts;
+    size_t bytes = slot_bytes(b->s->m), keep = beside_bytes(b->s->m, b->rows, end) - SLOTS_LEAST * bytes;
     if (!(b->slots = mem_calloc((size_t)most, sizeof *b->slots))) return error_set(e, ERR_MEMORY, "no memory for a prefill");
-    size_t keep = gpu_mem_free(b->d->g) / 16; /* what operations take for themselves */
+    if (keep < gpu_mem_free(b->d->g) / 16) keep = gpu_mem_free(b->d->g) / 16;
     while (b->n_slots < most && (b->n_slots < SLOTS_LEAST || gpu_mem_free(b->d->g) > keep + bytes)) {
         struct blend_slot *t = &b->slots[b->n_slots];
         int rc = gpu_alloc(b->d->g, (void **)&t->mem, bytes, e);
@@ -75,13 +87,19 @@ static int open_slots(struct blend *b, size_t bytes, struct error *e) {
     return 0;
 }
 
+size_t blend_least(const struct machine *m, int pos, int n) {
+    const struct step *s = m->step;
+    int rows = n < ROWS_LEAST ? n : ROWS_LEAST, end = pos + n;
+    return s->dev[0].weights + step_mirror_bytes(s, &s->dev[0], end < 512 ? 512 : end + 64) + work_bytes(s->c, rows) + beside_bytes(m, rows, end) +
+           2 * (size_t)rows * (size_t)s->c->topk * 4 + ((size_t)1 << 16); /* rounding */
+}
+
 static int open_memory(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct step *s = b->s;
     const struct config *c = s->c;
     struct gpu *g = b->d->g;
-    size_t expert = (s->m->expert_bytes + 4096) & ~(size_t)255;
-    for (b->rows = j->n < BLEND_ROWS ? j->n : BLEND_ROWS; b->rows > 64; b->rows = (b->rows + 1) / 2) { /* the workspace, and a ring beside it */
-        if (!work_open(&b->work, c, b->rows, work_alloc, work_release, b, e) && gpu_mem_free(g) > SLOTS_LEAST * expert + work_bytes(c, b->rows) / 2) break;
+    for (b->rows = j->n < BLEND_ROWS ? j->n : BLEND_ROWS; b->rows > ROWS_LEAST; b->rows = (b->rows + 1) / 2) {
+        if (!work_open(&b->work, c, b->rows, work_alloc, work_release, b, e) && gpu_mem_free(g) > beside_bytes(s->m, b->rows, j->pos + j->n)) break;
         if (b->work.release) work_close(&b->work);
     }
     if (!b->work.release && work_open(&b->work, c, b->rows, work_alloc, work_release, b, e)) return e->code;
@@ -92,10 +110,10 @@ static int open_memory(struct blend *b, const struct prefill_job *j, struct erro
         bool device;
     } want[] = {{&b->token, pairs, true},        {&b->weight, pairs, true}, {&b->x, hidden, false},      {&b->xn, hidden, false},
                 {&b->ids, pairs, false},         {&b->mine, pairs, false},  {&b->weights, pairs, false}, {&b->pair_token, pairs, false},
-                {&b->pair_weight, pairs, false}, {&b->pos, n * 4, false},   {&b->bad, 4, false},         {&b->kv, n * s->row_at[c->n_layers], false}};
+                {&b->pair_weight, pairs, false}, {&b->pos, n * 4, false},   {&b->bad, 4, false},         {&b->kv, step_saved_bytes(s, b->rows), false}};
     int rc = 0;
     for (size_t i = 0; i < sizeof want / sizeof *want && !rc; i++) rc = (want[i].device ? gpu_alloc : gpu_host_alloc)(g, want[i].p, want[i].bytes, e);
-    if (!rc) rc = open_slots(b, expert, e);
+    if (!rc) rc = open_slots(b, j->pos + j->n, e);
     if (rc) return rc;
     size_t experts = (size_t)c->n_experts;
     b->experts = mem_alloc(experts * sizeof *b->experts);
@@ -132,6 +150,7 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     void *own[] = {b->slots, b->experts, b->expert_of, b->rows_of, b->logits, b};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     j->state = NULL;
+    step_mirror_keep(m->step, j->kv, false);
     struct error device = {0};
     if (m->step->n_dev && gpu_error(g, &device)) step_leave(m->step, device.text, &device);
 }
@@ -144,12 +163,18 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     b->s = s;
     b->d = &s->dev[0];
     struct gpu *g = b->d->g;
+    if (gpu_mem_free(g) + b->d->loaded < blend_least(m, j->pos, j->n)) /* caches of others come back as there is room */
+        while (s->mirrors) step_mirror_drop(s, s->mirrors);
     int rc = s->loaded ? 0 : step_load(s, e);
+    b->move = kv_begin(j->kv, j->pos, j->n, 0);
+    if (!rc && !step_mirror_get(s, j->kv, b->move.from, j->pos, j->pos + j->n))
+        rc = error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);
+    if (!rc) step_mirror_keep(s, j->kv, true);
     if (!rc) rc = gpu_stream_open(g, &b->link, "link", false, &b->d->stop, e);
     if (!rc) rc = gpu_number_open(g, &b->arrived, e);
     if (!rc) rc = gpu_number_open(g, &b->answered, e);
     if (!rc) rc = open_memory(b, j, e);
-    if (!rc) rc = gpu_copy(b->d->main, b->work.inv_freq, m->w->inv_freq, (size_t)(s->c->rope.dim / 2) * 4, GPU_H2D);
+    if (!rc) rc = gpu_copy(b->d->main, b->work.inv_freq, m->w->inv_freq, (size_t)rope_floats(&s->c->rope) * 4, GPU_H2D);
     if (rc) {
         if (!e->code && !gpu_error(g, e)) op_error(rc, e);
         blend_close(m, j);
@@ -217,7 +242,7 @@ static int attention(struct blend *b, const struct prefill_job *j, const struct 
     const struct config *c = b->s->c;
     struct exec *x = gpu_stream_exec(b->d->main);
     const struct layer *y = &b->d->layer[b->layer].view;
-    struct span t = {.k = copy->k, .v = copy->v, .n = b->n, .pos = j->pos + b->at};
+    struct span t = {.cache = copy->layer, .n = b->n, .pos = j->pos + b->at, .move = copy->move};
     size_t pairs = (size_t)b->n * (size_t)c->topk * 4, hidden = (size_t)b->n * (size_t)c->hidden * 4;
     int span = trace_begin(b->s->m->trace, b->d->main, b->d->rank, LANE_COMPUTE, "attention", b->layer, -1);
     TRY(block_attention(x, c, y, b->layer, &b->work, &t, 1, b->n));
@@ -326,6 +351,16 @@ static int pairs_of(const struct blend *b, int from, int to) {
     return sum;
 }
 
+/* The next layer's split knows how long the processor took for this one's. */
+static void learn(struct blend *b, double took) {
+    struct cost_machine *c = b->s->m->cost;
+    int n = b->plan.begin[1] - b->plan.begin[0];
+    double rows = pairs_of(b, b->plan.begin[0], b->plan.begin[1]) / (double)n, expected = 0;
+    for (int i = b->plan.begin[0]; i < b->plan.begin[1]; i++) expected += cost_table_at(&b->table[0], b->experts[b->plan.queue[i]].rows);
+    cost_observe(c, &c->domain[0].seen[COST_FFN], rows, expected, took);
+    if (!c->deterministic) cost_table_fill(&b->table[0], c, 0, b->s->m->model);
+}
+
 /* The processor's share: their sum goes to b->x, and from there to the device. */
 static int processor_share(struct blend *b, struct error *e) {
     struct step *s = b->s;
@@ -339,9 +374,10 @@ static int processor_share(struct blend *b, struct error *e) {
     }
     s->m->cpu->cancel = s->cancel;
     w.share = (float)pairs_of(b, b->plan.begin[0], b->plan.begin[1]) / (float)(b->n * s->c->topk);
-    double t = trace_now(s->m->trace);
+    double t = trace_now(s->m->trace), begin = clock_now();
     TRY(block_experts(s->m->cpu, s->c, place_layer(s->m->place, s->m->w, b->layer), b->layer, &w, PART_ROUTED, b->x, b->n));
     trace_host(s->m->trace, t, "experts", b->layer, -1);
+    if (!s->processor) learn(b, clock_now() - begin);
     if (s->processor) {
         TRY(gpu_number_write(b->answered, ++b->n_answered, s->processor));
         TRY(gpu_number_wait(b->answered, b->n_answered, b->d->main));
@@ -359,8 +395,9 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     struct step *s = b->s;
     struct machine *m = s->m;
     bool moe = s->c->layer[b->layer].moe;
-    struct step_mirror *copy = step_mirror_get(s, j->kv, j->pos + b->at, j->pos + j->n);
+    struct step_mirror *copy = step_mirror_get(s, j->kv, b->move.from, j->pos + b->at, j->pos + j->n);
     if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);
+    copy->move.mark = b->move.mark;
     double half = cost_half(m->cost, 1 + b->d->rank, m->model, cost_prefill_rows(b->n, j->pos + b->at)), ahead = 0;
     if (moe) TRY(fetch_ahead(b, b->layer, half, &ahead, e));
     TRY(attention(b, j, copy));
@@ -383,13 +420,14 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
     struct machine *m = s->m;
     b->n = j->n - b->at < b->rows ? j->n - b->at : b->rows;
     b->layer = 0;
+    b->move = kv_begin(j->kv, j->pos + b->at, b->n, prefill_mark(j, b->at, b->n));
     m->cpu->cancel = j->cancel;
     for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i;
     if (!s->processor) TRY(m->cpu->ops->embed(m->cpu, &(struct op_embed){.out = b->x, .ids = j->tokens + b->at, .table = m->w->embed, .n = b->n}));
     TRY(gpu_fill(b->d->main, (void *)b->work.bad, 0xff, 4));
     TRY(gpu_copy(b->d->main, b->work.x, b->x, (size_t)b->n * (size_t)s->c->hidden * 4, GPU_H2D));
     TRY(gpu_copy(b->d->main, b->work.pos, b->pos, (size_t)b->n * 4, GPU_H2D));
-    return block_rope(gpu_stream_exec(b->d->main), s->c, &b->work, m->w->rope_mscale, b->n);
+    return block_rope(gpu_stream_exec(b->d->main), s->c, &b->work, m->w->rope_mscale, b->n, j->pos + j->n);
 }
 
 /* Caches in host memory are filled, and the logits that are wanted made. */
@@ -404,9 +442,9 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     TRY(gpu_stream_sync(b->d->main));
     if (s->processor) return 0;
     if (*b->bad >= 0) return not_finite(b, *b->bad, e);
-    step_mirror_store(s, j->kv, j->pos + b->at, b->n, b->kv);
+    step_mirror_store(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
     step_mirror_filled(s, j->kv, j->pos + b->at + b->n);
-    j->complete = b->at + b->n;
+    prefill_complete(j, b->at, b->n, &b->move);
     for (int i = first; i < b->n; i += HEAD_ROWS) {
         struct work *w = m->prefill;
         int n = b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS;
@@ -424,7 +462,7 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
 static int blend_advance(struct machine *m, struct prefill_job *j, struct error *e) {
     struct blend *b = j->state;
     int layers = b->s->c->n_layers, rc = 0;
-    b->s->cancel = j->cancel;
+    b->s->cancel = m->cpu->cancel = j->cancel; /* a step since the last piece left its own there */
     b->s->clock++;
     if (j->cancel && atomic_load(j->cancel)) rc = ERR_CANCELLED;
     if (!rc && !b->d->main) rc = error_set(e, ERR_RUNTIME, "the device failed in a step");
@@ -433,7 +471,7 @@ static int blend_advance(struct machine *m, struct prefill_job *j, struct error 
     if (!rc && ++b->layer == layers) rc = end_batch(b, j, e);
     if (rc) {
         if (!e->code && !gpu_error(b->d->g, e)) op_error(rc, e);
-        step_rewind(b->s, j->kv, 0);
+        step_mirror_stale(b->s, j->kv, 0);
         return e->code;
     }
     if (b->layer == layers) trace_settle(m->trace);

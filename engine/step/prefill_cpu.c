@@ -55,6 +55,17 @@ int tell_logits(struct machine *m, struct prefill_job *j, const struct work *w, 
     return rc;
 }
 
+int prefill_mark(const struct prefill_job *j, int at, int n) {
+    int mark = kv_mark(j->pos, j->n) - at;
+    return mark > 0 && mark < n ? mark : 0;
+}
+
+void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_move *move) {
+    j->complete = at + n;
+    kv_done(j->kv, move, j->pos + at, n);
+    if (j->complete < j->n) kv_keep(j->kv, j->pos + j->complete);
+}
+
 /* --- Prefill: a batch of rows after the other, a layer or the head of a few rows at a time -------------------------------- */
 
 enum { HEAD_ROWS = 16 };
@@ -88,12 +99,13 @@ static int begin_batch(struct machine *m, struct prefill_job *j, struct walk *p,
     struct work *w = m->prefill;
     p->n = j->n - p->at < w->rows ? j->n - p->at : w->rows;
     p->layer = 0;
-    p->span = (struct span){.k = j->kv->k, .v = j->kv->v, .n = p->n, .pos = j->pos + p->at};
+    p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = j->pos + p->at};
+    p->span.move = kv_begin(j->kv, p->span.pos, p->n, prefill_mark(j, p->at, p->n));
     /* of all positions those that nobody was told of yet; else the last one */
     p->row = j->all ? (j->told > p->at ? j->told - p->at : 0) : p->at + p->n == j->n ? p->n - 1 : p->n;
     for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
     processor_read(m, m->w->bytes_dense);
-    return processor_begin(m, w, p->n, j->cancel, e);
+    return processor_begin(m, w, p->n, j->pos + j->n, j->cancel, e);
 }
 
 static int head_rows(struct machine *m, struct prefill_job *j, struct walk *p, struct error *e) {
@@ -115,7 +127,7 @@ static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
     if (!p->n) rc = begin_batch(m, j, p, e);
     if (!rc && p->layer < layers) {
         rc = layer_run(m, m->prefill, p->layer, &p->span, 1, p->n, j->cancel, e);
-        if (!rc && ++p->layer == layers) j->complete = p->at + p->n;
+        if (!rc && ++p->layer == layers) prefill_complete(j, p->at, p->n, &p->span.move);
         atomic_store(&j->done, p->at * layers + p->n * p->layer);
     } else if (!rc) rc = head_rows(m, j, p, e);
     if (rc) return rc;

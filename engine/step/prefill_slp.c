@@ -16,6 +16,7 @@ struct slp {
     struct prefill_job *j;
     pthread_t thread;
     int ranks, rc;
+    struct kv_move move; /* in the session's cache */
     struct pipe_stats stats;
     float *logits;              /* [HEAD_ROWS, vocab] */
     struct error error, inside; /* of the run; of the processor's part in it, which says more */
@@ -106,8 +107,9 @@ static void *run(void *arg) {
     struct pipe_job job = {.w = s->m->w,
                            .set = s->m->gpus,
                            .ranks = s->ranks,
-                           .k = s->j->kv->k,
-                           .v = s->j->kv->v,
+                           .device = s->ranks == 1 ? s->j->device : 0,
+                           .cache = s->j->kv->layer,
+                           .move = s->move,
                            .pos = s->j->pos,
                            .n = s->j->n,
                            .embed = embed,
@@ -132,6 +134,7 @@ static int open_run(struct machine *m, struct prefill_job *j, int ranks, struct 
     int rc = s && s->logits ? 0 : error_set(e, ERR_MEMORY, "no memory for logits");
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
+        s->move = kv_begin(j->kv, j->pos, j->n, prefill_mark(j, 0, j->n));
         j->state = s;
         if (pthread_create(&s->thread, NULL, run, s)) rc = error_set(e, ERR_RUNTIME, "no thread for a stream-loaded prefill");
     }
@@ -150,7 +153,7 @@ static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
     pthread_join(s->thread, NULL);
     atomic_fetch_add(&m->bytes_read, s->stats.h2d);
     if (s->rc) *e = s->error;
-    else j->complete = j->n;
+    else prefill_complete(j, 0, j->n, &s->move);
     return s->rc;
 }
 

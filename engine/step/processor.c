@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/model/rope.h"
+
 /* Which weights a batch reads: dense ones once, each routed expert once if any token chose it. */
 static void count_bytes(struct machine *m, const struct work *w, int n) {
     const struct config *c = &m->w->config;
@@ -33,13 +35,13 @@ static void read_ahead(struct machine *m, struct work *w, int i, int n) {
     } else if (n * c->topk >= 2 * c->n_experts) fetch_likely(m->fetch, i + 1, NULL, c->n_experts);
 }
 
-int processor_begin(struct machine *m, struct work *w, int n, const _Atomic int *cancel, struct error *e) {
+int processor_begin(struct machine *m, struct work *w, int n, int total, const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
     m->cpu->cancel = cancel;
     *w->bad = -1;
-    if (!m->processor) memcpy(w->inv_freq, m->w->inv_freq, (size_t)(c->rope.dim / 2) * sizeof(float));
+    if (!m->processor) memcpy(w->inv_freq, m->w->inv_freq, (size_t)rope_floats(&c->rope) * sizeof(float));
     int rc = block_embed(m->cpu, m->w, w, n);
-    if (!rc) rc = block_rope(m->cpu, c, w, m->w->rope_mscale, n);
+    if (!rc) rc = block_rope(m->cpu, c, w, m->w->rope_mscale, n, total);
     return rc ? op_error(rc, e) : 0;
 }
 

@@ -2,8 +2,8 @@
 /* The processor's part of a layer, for every mode that computes on it. The engine's thread alone. */
 #include "engine/step/mode.h"
 
-/* Embeds w->tokens[0..n) and makes the rope tables of w->pos. */
-int processor_begin(struct machine *m, struct work *w, int n, const _Atomic int *cancel, struct error *e);
+/* Embeds w->tokens[0..n) and makes the rope tables of w->pos; total as block_rope has it. */
+int processor_begin(struct machine *m, struct work *w, int n, int total, const _Atomic int *cancel, struct error *e);
 /* Attention half and router of a layer. */
 int processor_half(struct machine *m, struct work *w, const struct span *spans, int n_spans, int layer, int n, const _Atomic int *cancel, struct error *e);
 /* Before the experts that w->ids[0..n) name (-1: not here) are computed: asks for what is not in memory, looks at what was not

@@ -68,6 +68,12 @@ static int device_join(struct step *s, struct step_micro *m, int layer) {
     return 0;
 }
 
+/* What goes with the residual stream: a choice of keys that the layer takes over. */
+static size_t carried(const struct step *s, int n, int layer) {
+    bool takes = s->c->attn == ATTN_DSA && layer < s->c->n_layers && s->c->layer[layer].index == INDEX_BEFORE;
+    return takes ? (size_t)n * (size_t)s->c->index_topk * sizeof(int32_t) : 0;
+}
+
 /* The residual stream from where layer - 1 left it to where layer runs; layer n_layers is the head's place. */
 static int device_move(struct step *s, struct step_micro *m, int layer) {
     struct step_device *from = step_device_of(s, layer - 1), *to = step_device_of(s, layer);
@@ -75,12 +81,14 @@ static int device_move(struct step *s, struct step_micro *m, int layer) {
     if (layer == s->c->n_layers && from->head)
         return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
     TRY(gpu_copy(from->main, m->host.x, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2H));
+    TRY(gpu_copy(from->main, m->host.chosen, work_of(from, m)->chosen, carried(s, m->n_dev, layer), GPU_D2H)); /* none: no copy */
     TRY(arrive(from, m));
     if (!to) { /* the processor awaits it */
         m->sent[layer % 2] = m->n_arrived;
         return 0;
     }
     TRY(gpu_number_wait(m->arrived, m->n_arrived, to->main));
+    TRY(gpu_copy(to->main, work_of(to, m)->chosen, m->host.chosen, carried(s, m->n_dev, layer), GPU_H2D));
     return gpu_copy(to->main, work_of(to, m)->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D);
 }
 
@@ -105,7 +113,8 @@ static int device_begin(struct step *s, struct step_micro *m) {
         struct work *w = work_of(d, m);
         TRY(gpu_fill(d->main, (void *)w->bad, 0xff, 4));
         TRY(gpu_copy(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
-        TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev));
+        if (w->length) TRY(gpu_copy(d->main, w->length, m->host.length, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev, 0));
         if (!i) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
     }
     return 0;
@@ -124,6 +133,7 @@ static struct work from_row(const struct config *c, const struct work *w, int ro
     struct work r = *w;
     size_t at = (size_t)row;
     r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
+    if (r.chosen) r.chosen += at * (size_t)c->index_topk;
     r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;
@@ -231,7 +241,7 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     if (!any_on_device(s)) processor_read(s->m, s->m->w->bytes_dense);
     for (int i = 0; i < s->n_micros; i++) {
         struct step_micro *m = &s->micro[i];
-        TRY(processor_begin(s->m, &m->host, m->n, s->cancel, e));
+        TRY(processor_begin(s->m, &m->host, m->n, 0, s->cancel, e));
         TRY(device_begin(s, m));
         TRY(device_go(s, m, -1, n));
         TRY(processor_attention(s, m, 0, e));
@@ -247,6 +257,8 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct step_device *d = &s->dev[i];
         TRY(step_rows_send(d, n));
+        for (int k = 0; k < s->n_micros; k++)
+            for (int t = 0; t < s->micro[k].n_dev_spans; t++) TRY(step_states_send(d, &s->micro[k].dev[t], &s->micro[k].spans[t]));
         for (int k = 0; k < s->n_micros; k++)
             if (s->micro[k].n_dev) TRY(gpu_copy(d->main, (void *)&s->bad[i * STEP_MICROS + k], (const void *)d->work[k].bad, 4, GPU_D2H));
     }
@@ -308,7 +320,7 @@ static int settle(struct step *s, struct error *e) {
         if (s->dev[i].main) gpu_stream_sync(s->dev[i].main);
     for (int i = 0; i < s->n_dev; i++) atomic_store(&s->dev[i].stop, 0);
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
-        if (m->used == s->clock) m->rows = 0; /* what was sent there may not have arrived */
+        if (m->used == s->clock) step_mirror_stale(s, m->kv, 0); /* what was sent there may not have arrived */
     return s->n_dev ? step_numbers_open(s, e) : 0;
 }
 
@@ -325,13 +337,15 @@ int step_leave(struct step *s, const char *why, struct error *e) {
 
 /* --- Cutting -------------------------------------------------------------------------------------------------------------------- */
 
-static void add_span(struct step *s, struct step_micro *m, const struct step_span *from, int source, const struct step_mirror *copy) {
-    struct span t = {.k = from->kv->k, .v = from->kv->v, .row = m->n, .n = from->n, .pos = from->pos};
+static void add_span(struct step *s, struct step_micro *m, const struct step_span *from, int source, const struct kv_move *move,
+                     const struct step_mirror *copy) {
+    struct span t = {.cache = from->kv->layer, .row = m->n, .n = from->n, .pos = from->pos, .move = *move};
     for (int i = 0; i < from->n; i++) m->host.tokens[m->n + i] = from->tokens[i], m->host.pos[m->n + i] = from->pos + i;
+    for (int i = 0; i < from->n && m->host.length; i++) m->host.length[m->n + i] = from->pos + from->n;
     m->source[m->n_spans] = source;
     m->spans[m->n_spans] = t;
     if (copy) {
-        t.k = copy->k, t.v = copy->v;
+        t.cache = copy->layer, t.move = copy->move;
         m->dev[m->n_dev_spans++] = t;
         m->n_dev += from->n;
     } else {
@@ -346,10 +360,12 @@ static void add_span(struct step *s, struct step_micro *m, const struct step_spa
  * cache first, so that both halves attend to much the same. Returns all rows. */
 static int cut(struct step *s, enum step_cut how, const struct step_span *spans, int n_spans) {
     const struct step_mirror *copies[STEP_ROWS];
+    struct kv_move moves[STEP_ROWS];
     int order[STEP_ROWS], n = 0, on_devices = 0;
     s->clock++;
     for (int i = 0; i < n_spans; i++) {
-        copies[i] = how == STEP_CPU || !s->n_dev ? NULL : step_mirror_get(s, spans[i].kv, spans[i].pos, spans[i].pos + spans[i].n);
+        moves[i] = kv_begin(spans[i].kv, spans[i].pos, spans[i].n, 0);
+        copies[i] = how == STEP_CPU || !s->n_dev ? NULL : step_mirror_get(s, spans[i].kv, moves[i].from, spans[i].pos, spans[i].pos + spans[i].n);
         on_devices += copies[i] != NULL;
         int k = i;
         while (k && spans[order[k - 1]].pos < spans[i].pos) order[k] = order[k - 1], k--;
@@ -364,7 +380,7 @@ static int cut(struct step *s, enum step_cut how, const struct step_span *spans,
             if ((copies[k] == NULL) != pass) continue;
             struct step_micro *m = &s->micro[0];
             if (s->n_micros > 1 && s->micro[1].n < m->n) m = &s->micro[1];
-            add_span(s, m, &spans[k], k, copies[k]);
+            add_span(s, m, &spans[k], k, &moves[k], copies[k]);
         }
     for (int i = 0; i < s->n_micros; i++) s->micro[i].row0 = n, n += s->micro[i].n;
     return n;
@@ -382,6 +398,9 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
         }
         if (rc) how = STEP_CPU;
     }
+    for (int i = 0; i < n_spans; i++)
+        if (!s->processor && kv_floor(spans[i].kv, spans[i].pos) != spans[i].pos)
+            return error_set(e, ERR_RUNTIME, "a session's state at position %d is not there", spans[i].pos);
     int n = cut(s, how, spans, n_spans), rc;
     atomic_store(s->head.bad, -1);
     if ((rc = walk(s, n, s->top, e))) return rc;
@@ -397,6 +416,11 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
         }
     }
     if ((rc = check(s, n, s->top, e))) return rc;
+    for (int i = 0; i < s->n_micros; i++)
+        for (int k = 0; k < s->micro[i].n_spans; k++) {
+            const struct span *t = &s->micro[i].spans[k];
+            kv_done(spans[s->micro[i].source[k]].kv, &t->move, t->pos, t->n);
+        }
     for (int i = 0; i < n_spans; i++) step_mirror_filled(s, spans[i].kv, spans[i].pos + spans[i].n);
     return 0;
 }
@@ -428,6 +452,18 @@ bool step_yield(struct step *s) {
     return s->away = true;
 }
 void step_back(struct step *s) { s->away = false; }
+bool step_away(const struct step *s) { return s->away; }
+size_t step_held(const struct step *s, int device) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].rank == device) return s->dev[i].held;
+    return 0;
+}
+bool step_holds(const struct step *s, int device) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].rank == device) return true;
+    return false;
+}
+bool step_ready(const struct step *s) { return s->n_resident && !s->away && (s->loaded || s->clock >= s->again); }
 
 int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
@@ -464,6 +500,7 @@ void step_close(struct step **sp) {
     step_processor_close(s);
     step_devices_close(s);
     mem_free(s->row_at);
+    mem_free(s->state_at);
     pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }

@@ -13,7 +13,7 @@ enum { STEP_ROWS = OP_FEW, STEP_MICROS = 2 }; /* rows of a step: as many as have
 enum step_cut { STEP_CPU, STEP_HYBRID, STEP_DUAL };
 
 struct step_span { /* n tokens of one session at positions pos .. pos + n - 1; the cache holds all before them */
-    const struct kv *kv;
+    struct kv *kv;
     const int32_t *tokens;
     int pos, n;
     float *logits;      /* set: [n, vocab], the caller's to change, valid until the next step */
@@ -29,13 +29,18 @@ void step_close(struct step **s);
  * from then on, with a warning, and the step is done again on the processor. ERR_CANCELLED, ERR_MODEL, ERR_MEMORY. */
 int step_run(struct step *s, enum step_cut cut, struct step_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
 enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
-/* Host rows of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
-void step_rewind(struct step *s, const struct kv *kv, int pos);
+/* Tokens of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
+void step_rewind(struct step *s, struct kv *kv, int pos);
 void step_forget(struct step *s, const struct kv *kv);
 /* A prefill needs the devices' memory: resident weights and caches go, and steps run on the processor until step_back. False when
  * there was nothing to give. */
 bool step_yield(struct step *s);
 void step_back(struct step *s);
+bool step_away(const struct step *s);
+/* Of a device of the set: bytes that step_yield would free there; whether layers lie there, loaded or to be. */
+size_t step_held(const struct step *s, int device);
+bool step_holds(const struct step *s, int device);
+bool step_ready(const struct step *s); /* devices take part in the next step, as far as is known */
 /* Layers [0, n) whose attention halves run on devices, and why so many, in one sentence. */
 int step_resident_layers(const struct step *s);
 const char *step_resident(const struct step *s);

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/gguf.h"
 #include "engine/base/hash.h"
 #include "engine/store/safetensors.h"
 
@@ -63,6 +64,38 @@ no_memory:
     return error_set(a->e, ERR_MEMORY, "%s: no memory for its tensor table", a->path);
 }
 
+/* Split files say which of how many they are. That they belong together shows in the tensors alone, once all are there. */
+static int check_split(const struct checkpoint *c, const struct json *meta, const char *path, struct error *e) {
+    int number = 1, count = 1;
+    size_t stem;
+    bool split = gguf_split(c->shards[0].name, &number, &count, &stem);
+    int64_t no = json_int(json_get(meta, "split.no"), 0), of = json_int(json_get(meta, "split.count"), 0);
+    if (!split && of > 1)
+        return error_set(e, ERR_MODEL, "%s: file %lld of %lld that belong together, by its metadata; its name lacks -00001-of-%05lld", path, (long long)no + 1,
+                         (long long)of, (long long)of);
+    if (split && count > 1 && (no != c->n_shards - 1 || of != count))
+        return error_set(e, ERR_MODEL, "%s: by its metadata file %lld of %lld, by its name %d of %d: from another model, or renamed", path, (long long)no + 1,
+                         (long long)of, c->n_shards, count);
+    return 0;
+}
+
+/* One file of GGUF. The first one's metadata stays: the others have none but their number. */
+static int parse_gguf(struct checkpoint *c, const struct shard *s, struct adding *a, struct error *e) {
+    struct gguf g;
+    struct arena own = {0}, *arena = c->n_shards > 1 ? &own : &c->meta_arena;
+    int rc = gguf_parse(&g, arena, s->map.data, s->map.size, a->path, e);
+    for (size_t i = 0; i < g.n_tensors && !rc; i++) {
+        const struct gguf_tensor *f = &g.tensors[i];
+        struct tensor t = {.name = f->name, .data = s->map.data + f->offset, .size = f->size, .dtype = f->dtype, .ndim = f->ndim};
+        memcpy(t.shape, f->shape, sizeof f->shape);
+        rc = add_tensor(a, &t);
+    }
+    if (!rc && c->n_shards == 1) c->meta = g.meta;
+    if (!rc) rc = check_split(c, &g.meta, a->path, e);
+    arena_free(&own);
+    return rc;
+}
+
 static int add_shard(struct checkpoint *c, const char *name, size_t n, struct error *e) {
     char path[4096], *copy = mem_strndup(name, n);
     struct shard *more = mem_realloc(c->shards, ((size_t)c->n_shards + 1) * sizeof *more);
@@ -78,7 +111,7 @@ static int add_shard(struct checkpoint *c, const char *name, size_t n, struct er
     if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; the download is incomplete", path);
     if ((rc = file_map(&s->map, path, e))) return rc;
     struct adding a = {c, c->n_shards - 1, path, e};
-    return safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, e);
+    return c->gguf ? parse_gguf(c, s, &a, e) : safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, e);
 }
 
 /* First pass over the index: each file once, in order of appearance. */
@@ -110,11 +143,39 @@ static int on_index(void *ctx, const char *tensor, size_t nt, const char *file, 
     return 0;
 }
 
+/* A GGUF file, and the others when it is the first of split ones. */
+static int open_gguf(struct checkpoint *c, const char *file, struct error *e) {
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    int number = 1, count = 1, rc;
+    size_t stem = 0;
+    c->gguf = true;
+    mem_free(c->dir);
+    if (!(c->dir = slash ? mem_strndup(file, slash > file ? (size_t)(slash - file) : 1) : mem_strdup(".")))
+        return error_set(e, ERR_MEMORY, "%s: no memory", file);
+    if (gguf_split(name, &number, &count, &stem) && number > 1) return error_set(e, ERR_USAGE, "%s: file %d of %d; -m takes the first", file, number, count);
+    if (count > 4096) return error_set(e, ERR_MODEL, "%s: more than 4096 files", file);
+    if ((rc = add_shard(c, name, strlen(name), e))) return rc;
+    for (int i = 2; i <= count && !rc; i++) {
+        char next[512];
+        int n = snprintf(next, sizeof next, "%.*s-%05d-of-%05d.gguf", (int)stem, name, i, count);
+        rc = n > 0 && n < (int)sizeof next ? add_shard(c, next, (size_t)n, e) : error_set(e, ERR_USAGE, "%.200s: path too long", file);
+    }
+    const struct json *all = json_get(&c->meta, "split.tensors.count");
+    if (!rc && count > 1 && all && json_int(all, -1) != (int64_t)c->n_tensors)
+        rc = error_set(e, ERR_MODEL, "%s: its metadata tells of %lld tensors, the %d files have %zu: some are from another model", file,
+                       (long long)json_int(all, -1), count, c->n_tensors);
+    return rc;
+}
+
 int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
     char path[4096], *text = NULL;
     size_t n;
     int rc;
     *c = (struct checkpoint){0};
+    if ((rc = gguf_find(dir, path, sizeof path, e))) {
+        if (rc > 0) rc = open_gguf(c, path, e);
+        goto out;
+    }
     if (!(c->dir = mem_strdup(dir))) return error_set(e, ERR_MEMORY, "%s: no memory", dir);
     if ((rc = file_join(path, sizeof path, dir, "model.safetensors.index.json", e))) goto out;
     if (file_exists(path)) {
@@ -134,7 +195,13 @@ out:
     return rc;
 }
 
+void checkpoint_forget(struct checkpoint *c) {
+    arena_free(&c->meta_arena);
+    c->meta = (struct json){0};
+}
+
 void checkpoint_close(struct checkpoint *c) {
+    checkpoint_forget(c);
     for (int i = 0; i < c->n_shards; i++) {
         file_unmap(&c->shards[i].map);
         mem_free(c->shards[i].name);

@@ -53,9 +53,8 @@ static int ranges(const struct fetch *f, const struct expert *e, struct range *o
     for (int i = 0; i < f->n_params; i++) {
         if (!f->params[i].cols) continue; /* vectors are copies, always there */
         const struct mat *m = params_mat(e, &f->params[i]);
-        size_t weights = (size_t)m->rows * m->stride;
-        out[n++] = whole_pages(f, m->data, weights);
-        if (m->scale) out[n++] = whole_pages(f, m->scale, mat_bytes(m) - weights);
+        out[n++] = whole_pages(f, m->data, mat_span(m));
+        if (m->scale) out[n++] = whole_pages(f, m->scale, mat_scale_span(m));
     }
     return n;
 }

@@ -126,7 +126,7 @@ static bool copy_rows(const struct place *p, const struct mat *to, const struct 
 static void each_mat(const struct place *p, int layer, unsigned modules, const void *base, void (*fn)(const void *, size_t)) {
     struct param list[PARAMS_MAX];
     for (int i = 0, n = params_list(&p->w->config, layer, modules, list); i < n; i++)
-        if (list[i].cols) fn(params_mat(base, &list[i])->data, (size_t)list[i].rows * params_mat(base, &list[i])->stride);
+        if (list[i].cols) fn(params_mat(base, &list[i])->data, mat_span(params_mat(base, &list[i])));
 }
 
 static void publish(struct place *p, int layer) {

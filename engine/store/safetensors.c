@@ -27,18 +27,8 @@ static int dtype_of(const struct json *j) {
     return DT_NONE;
 }
 
-static int looks_wrong(const uint8_t *d, size_t n, const char *what, struct error *e) {
-    static const char lfs[] = "version https://git-lfs";
-    if (n >= sizeof lfs - 1 && !memcmp(d, lfs, sizeof lfs - 1))
-        return error_set(e, ERR_MODEL, "%s: a Git LFS pointer instead of the weights; fetch the real file (git lfs pull)", what);
-    size_t i = 0;
-    while (i < n && i < 64 && (d[i] == ' ' || d[i] == '\n' || d[i] == '\r' || d[i] == '\t')) i++;
-    if (i < n && d[i] == '<') return error_set(e, ERR_MODEL, "%s: a web page instead of the weights; download it again", what);
-    return 0;
-}
-
 int safetensors_parse(const uint8_t *data, size_t size, const char *what, safetensors_fn fn, void *ctx, struct error *e) {
-    int rc = looks_wrong(data, size, what, e);
+    int rc = file_looks_wrong(data, size, what, e);
     if (rc) return rc;
     if (size < 8) return error_set(e, ERR_MODEL, "%s: %zu bytes; a safetensors file has at least 8: the download is incomplete", what, size);
     uint64_t n = 0;
@@ -149,7 +139,7 @@ out:
 int safetensors_index(const char *text, size_t n, const char *what, index_fn fn, void *ctx, struct error *e) {
     struct arena a = {0};
     struct json root;
-    int rc = looks_wrong((const uint8_t *)text, n, what, e);
+    int rc = file_looks_wrong((const uint8_t *)text, n, what, e);
     if (!rc) rc = json_parse(&a, text, n, JSON_UNIQUE, what, &root, e);
     const struct json *map = rc ? NULL : json_get(&root, "weight_map");
     if (!rc && (!map || map->type != JSON_OBJECT || !map->n)) rc = error_set(e, ERR_MODEL, "%s: 'weight_map' is missing or empty", what);

@@ -1,12 +1,13 @@
 #pragma once
-/* The tensors of a checkpoint directory: one safetensors file, or an index and its shards, mapped read-only. Strict:
- * whatever a file promises is checked against its size before a byte of it is used. */
+/* The tensors of a checkpoint: one safetensors file of a directory, or an index and its shards, or a GGUF file and those it
+ * was split into, mapped read-only. Strict: whatever a file promises is checked against its size before a byte of it is used. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/json.h"
 #include "engine/base/mat.h"
 #include "engine/base/mem.h"
 
@@ -26,7 +27,10 @@ struct shard {
 };
 
 struct checkpoint {
-    char *dir;
+    char *dir; /* files lie in it */
+    bool gguf;
+    struct json meta; /* GGUF: the metadata of the first file, until checkpoint_forget */
+    struct arena meta_arena;
     struct shard *shards;
     int n_shards;
     struct tensor *tensors;
@@ -38,9 +42,10 @@ struct checkpoint {
     size_t bytes;         /* of all tensors */
 };
 
-/* Opens the weights of a directory. ERR_MODEL names file, tensor and numbers. Nothing is left behind on error. */
+/* Opens the weights of a directory, or of a GGUF file. ERR_MODEL names file, tensor and numbers. Nothing is left behind on error. */
 int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e);
 void checkpoint_close(struct checkpoint *c);
+void checkpoint_forget(struct checkpoint *c);                                 /* the metadata, which takes megabytes and is read once */
 struct tensor *checkpoint_find(const struct checkpoint *c, const char *name); /* NULL: not there */
 
 /* The header of one file of `size` bytes, for checkpoint_open and the fuzz target: calls fn for each tensor. `data` may be

@@ -29,8 +29,7 @@ static void look(void *arg, int thread, int n_threads) {
     struct batch *b = arg;
     for (int i = 0; i < b->n; i++) {
         const uint8_t *data = b->m[i]->data;
-        size_t size = (size_t)b->m[i]->rows * b->m[i]->stride, from = size * (size_t)thread / (size_t)n_threads,
-               to = size * (size_t)(thread + 1) / (size_t)n_threads;
+        size_t size = mat_span(b->m[i]), from = size * (size_t)thread / (size_t)n_threads, to = size * (size_t)(thread + 1) / (size_t)n_threads;
         const uint8_t *bad = scan_e4m3(data + from, to - from), *old = NULL;
         while (bad && (!(old = atomic_load(&b->bad)) || bad < old) && !atomic_compare_exchange_weak(&b->bad, &old, bad)) {
         }

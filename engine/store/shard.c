@@ -17,19 +17,19 @@ static int common(int a, int b) { /* the least common multiple */
 
 int shard_unit(const struct expert *e) {
     const struct mat *m = &e->down;
-    int unit = 64;
-    if (m->dtype == DT_Q4_K || m->dtype == DT_Q6_K) unit = 256;
-    if (m->dtype == DT_Q8_G128 || m->dtype == DT_Q4_G128) unit = 128;
+    int unit = common(64, (int)dtype_block(m->dtype));
     return m->scale && m->block_cols < m->cols ? common(unit, m->block_cols) : unit;
 }
 
 struct expert shard_view(const struct expert *e, struct numa_part p) {
     if (!e->gate.data) return (struct expert){0};
-    return (struct expert){
-        .gate = mat_rows(e->gate, p.first, p.first + p.count),
-        .up = mat_rows(e->up, p.first, p.first + p.count),
-        .down = mat_cols(e->down, p.first, p.first + p.count),
-    };
+    struct expert part = *e;
+    part.gate = mat_rows(e->gate, p.first, p.first + p.count);
+    part.up = mat_rows(e->up, p.first, p.first + p.count);
+    part.down = (e->turned ? mat_rows : mat_cols)(e->down, p.first, p.first + p.count);
+    if (e->gate_bias) part.gate_bias += p.first, part.up_bias += p.first;
+    if (p.first || !p.count) part.down_bias = NULL; /* the parts' outputs are added up: it counts once */
+    return part;
 }
 
 /* Rows of blocks [*first, *last] that m uses, and how many blocks stand in each. */
@@ -59,7 +59,7 @@ struct mat shard_lay(const struct mat *m, uint8_t *base, size_t *at) {
 }
 
 struct expert shard_lay_expert(const struct expert *e, uint8_t *base, size_t *at) {
-    struct expert to;
+    struct expert to = *e;
     to.gate = shard_lay(&e->gate, base, at);
     to.up = shard_lay(&e->up, base, at);
     to.down = shard_lay(&e->down, base, at);

@@ -5,7 +5,7 @@
 
 /* Parts begin at multiples of this: no block of scales, no block of a format, and no vector of the kernels is cut. */
 int shard_unit(const struct expert *e);
-/* The part of an expert: rows of gate and up, columns of down. A view of the same memory. */
+/* The part of an expert: rows of gate and up, columns of down (rows where it is turned). A view of the same memory. */
 struct expert shard_view(const struct expert *e, struct numa_part p);
 /* m laid out without gaps behind base + *at, which moves on; what shard_copy fills. base NULL: only counts. */
 struct mat shard_lay(const struct mat *m, uint8_t *base, size_t *at);

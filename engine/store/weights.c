@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/gguf.h"
 #include "engine/base/half.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
-#include "engine/model/arch.h"
+#include "engine/model/gguf.h"
 #include "engine/model/rope.h"
 
 /* --- One tensor after the other, claimed by name and checked against the config ------------------------------------ */
@@ -41,51 +42,107 @@ static void spell(char *buf, size_t cap, const char *pattern, int layer, int exp
     snprintf(buf, cap, "%s%s", name, ending);
 }
 
-/* A vector [n] as float32, in the arena. NULL when it is absent and optional. */
-static float *load_vector(struct loader *l, const char *pattern, int layer, const char *ending, int n, bool required) {
+static struct tensor *named(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {
+    char name[512];
+    spell(name, sizeof name, pattern, layer, expert, ending);
+    return claim(l, name);
+}
+static void missing(struct loader *l, const char *pattern, int layer, int expert, const char *ending) {
+    char name[512];
+    spell(name, sizeof name, pattern, layer, expert, ending);
+    const struct checkpoint *f = &l->w->files;
+    const char *file = f->gguf ? f->shards[0].name : ""; /* one of many files says little */
+    if (!l->rc) l->rc = error_set(l->e, ERR_MODEL, "%s%s%s: tensor %s is missing", f->dir, *file ? "/" : "", file, name);
+}
+
+/* Whether t is what the config asks for: rows x cols (cols 0: a vector) once, or for each expert. Behind `inner` dimensions that
+ * the format adds to a row. llama.cpp counts heads in a dimension of their own, and leaves out that of a single row. */
+static bool shaped(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
+    const int64_t experts = p->slice.stacked ? l->w->config.n_experts : 1, *s = t->shape;
+    const int own = (cols ? 2 : 1) + inner; /* dimensions without experts */
+    const bool gguf = l->w->files.gguf;
+    bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
+    if (p->slice.stacked && !cols) together = false;
+    if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
+    if ((apart || together) && (!cols || inner || s[t->ndim - 1] == cols)) return true;
+    char text[128];
+    const char *asks = gguf ? "its metadata asks" : "config.json asks";
+    if (p->slice.stacked && cols) snprintf(text, sizeof text, "%s for [%lld, %d, %d]", asks, (long long)experts, rows, cols);
+    else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);
+    else if (cols) snprintf(text, sizeof text, "%s for [%d, %d]", asks, rows, cols);
+    else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
+    fail(l, t, text);
+    return false;
+}
+
+/* As the kernels take it. turned: other memory for what changes places. */
+static float *made(float *v, const struct param *p, float *turned) {
+    for (int i = 0; i < p->rows && p->made == MADE_MINUS_EXP; i++) v[i] = -expf(v[i]);
+    for (int i = 0; i < p->rows && p->made == MADE_TURNED; i++) turned[i % p->taps * (p->rows / p->taps) + i / p->taps] = v[i];
+    return p->made == MADE_TURNED ? turned : v;
+}
+static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
+    char text[64];
+    if (t->ndim == 3 && t->shape[0] == p->rows / p->taps && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
+    snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", p->rows / p->taps, p->taps);
+    fail(l, t, text);
+    return false;
+}
+
+/* A vector as float32, in the arena. NULL when it is absent and optional. */
+static float *load_vector(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     if (l->rc) return NULL;
-    char name[512], text[96];
-    spell(name, sizeof name, pattern, layer, 0, ending);
-    struct tensor *t = claim(l, name);
+    struct tensor *t = named(l, pattern, layer, expert, p->ending);
     if (!t) {
-        if (required) l->rc = error_set(l->e, ERR_MODEL, "%s: tensor %s is missing", l->w->files.dir, name);
+        if (!p->optional) missing(l, pattern, layer, expert, p->ending);
         return NULL;
     }
-    int64_t count = 1;
-    for (int i = 0; i < t->ndim; i++) count *= t->shape[i];
-    if (count != n || t->ndim != 1) {
-        snprintf(text, sizeof text, "config.json asks for [%d]", n);
-        fail(l, t, text);
-        return NULL;
-    }
+    const int of = p->slice.of ? p->slice.of : p->rows, step = p->slice.of ? p->slice.step : 1;
+    if (p->taps ? !is_taps(l, t, p) : !shaped(l, t, p, of, 0, 0)) return NULL;
     if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16) {
         fail(l, t, "a vector must be F32, BF16 or F16");
         return NULL;
     }
-    float *out = arena_alloc(&l->w->arena, (size_t)n * sizeof *out);
-    if (!out) {
+    float *out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out);
+    float *turned = p->made == MADE_TURNED ? arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out) : out;
+    if (!out || !turned) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its small tensors", l->w->files.dir);
         return NULL;
     }
-    struct mat m = {.data = t->data, .rows = 1, .cols = n, .dtype = t->dtype};
-    mat_row(&m, 0, out);
-    return out;
+    struct mat m = {.data = t->data, .rows = 1, .cols = 1, .dtype = t->dtype};
+    size_t first = (size_t)p->slice.first + (p->slice.stacked ? (size_t)expert * (size_t)of : 0);
+    for (int i = 0; i < p->rows; i++) {
+        m.data = t->data + dtype_bytes(t->dtype, first + (size_t)i * (size_t)step);
+        mat_row(&m, 0, &out[i]);
+    }
+    return made(out, p, turned);
 }
 
-/* Finds how FP8 codes are scaled from the shape of the scale tensor alone: one for all, one a row, or one a block. */
-static void attach_scale(struct loader *l, struct mat *m, const struct tensor *t, const struct tensor *s) {
+/* Kernels read scales as numbers; a header of odd length leaves the data unaligned, so those few are moved. */
+static const void *aligned_scale(struct loader *l, const struct tensor *s, const uint8_t *data, size_t size) {
+    if ((uintptr_t)data % dtype_bytes(s->dtype, 1) == 0) return data;
+    void *copy = arena_alloc(&l->w->arena, size);
+    if (copy) return memcpy(copy, data, size);
+    if (!l->rc) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its scales", l->w->files.dir);
+    return data;
+}
+
+/* Finds how FP8 codes are scaled from the shape of the scale tensor alone: one for all, one a row, or one a block. m is a whole
+ * matrix, of expert number `expert` where the tensor has one of each. */
+static void attach_scale(struct loader *l, struct mat *m, const struct param *p, const struct tensor *s, int expert) {
     const struct config *c = &l->w->config;
     if (s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16 && s->dtype != DT_E8M0) {
         fail(l, s, "a scale must be F32, BF16, F16 or F8_E8M0");
         return;
     }
-    int64_t rows = s->ndim > 0 ? s->shape[0] : 1, cols = s->ndim > 1 ? s->shape[1] : 1;
+    const int lead = p->slice.stacked;
+    int64_t rows = s->ndim > lead ? s->shape[lead] : 1, cols = s->ndim > lead + 1 ? s->shape[lead + 1] : 1;
     int64_t br = (m->rows + c->block_rows - 1) / c->block_rows, bc = (m->cols + c->block_cols - 1) / c->block_cols;
-    m->scale = s->data;
+    bool flat = s->ndim <= lead + 2 && (!lead || (s->ndim && s->shape[0] == c->n_experts));
     m->scale_dtype = s->dtype;
-    if (s->ndim <= 2 && rows == br && cols == bc) m->block_rows = c->block_rows, m->block_cols = c->block_cols;
-    else if (s->ndim <= 2 && rows == m->rows && cols == 1) m->block_rows = 1, m->block_cols = m->cols;
-    else if (rows == 1 && cols == 1) m->block_rows = m->rows, m->block_cols = m->cols;
+    if (flat && rows == br && cols == bc) m->block_rows = c->block_rows, m->block_cols = c->block_cols;
+    else if (flat && rows == m->rows && cols == 1) m->block_rows = 1, m->block_cols = m->cols;
+    else if (rows == 1 && cols == 1 && (!lead || flat)) m->block_rows = m->rows, m->block_cols = m->cols;
     else {
         char text[200];
         snprintf(text, sizeof text, "as the scale of [%d, %d] it must be [%lld, %lld] (blocks of %d x %d), [%d, 1] (one a row) or one number", m->rows, m->cols,
@@ -94,50 +151,85 @@ static void attach_scale(struct loader *l, struct mat *m, const struct tensor *t
         return;
     }
     m->scale_stride = (int32_t)(m->block_cols >= m->cols ? 1 : cols);
-    if ((uintptr_t)m->scale % dtype_bytes(m->scale_dtype, 1) == 0) return;
-    /* Kernels read scales as numbers; a header of odd length leaves the data unaligned, so those few are moved. */
-    void *copy = arena_alloc(&l->w->arena, s->size);
-    if (!copy) l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its scales", l->w->files.dir);
-    else m->scale = memcpy(copy, s->data, s->size);
+    size_t size = dtype_bytes(s->dtype, (size_t)(rows * cols));
+    m->scale = aligned_scale(l, s, s->data + (lead ? (size_t)expert * size : 0), size);
 }
 
-static struct mat load_matrix(struct loader *l, const char *pattern, int layer, int expert, int rows, int cols, bool required) {
+/* MXFP4 as gpt-oss stores it: NAME_blocks [.., rows, cols / 32, 16] of two codes a byte, NAME_scales [.., rows, cols / 32] of exponents. */
+static struct mat load_mxfp4(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
+    enum { BLOCK = 32 };
+    const int cols = p->cols, blocks = cols / BLOCK;
     struct mat m = {0};
-    if (l->rc) return m;
-    char name[512], text[96];
-    spell(name, sizeof name, pattern, layer, expert, ".weight");
-    struct tensor *t = claim(l, name);
-    if (!t) {
-        if (required) l->rc = error_set(l->e, ERR_MODEL, "%s: tensor %s is missing", l->w->files.dir, name);
+    struct tensor *s = named(l, pattern, layer, expert, "_scales");
+    if (!s) {
+        missing(l, pattern, layer, expert, "_scales");
         return m;
     }
-    if (t->ndim != 2 || t->shape[0] != rows || t->shape[1] != cols) {
-        snprintf(text, sizeof text, "config.json asks for [%d, %d]", rows, cols);
-        fail(l, t, text);
+    if (!shaped(l, t, p, rows, cols, 1)) return m;
+    if (t->dtype != DT_U8 || cols % BLOCK || t->shape[t->ndim - 1] != BLOCK / 2 || t->shape[t->ndim - 2] != blocks) {
+        fail(l, t, "not MXFP4: U8 [.., columns / 32, 16]");
         return m;
     }
-    m = (struct mat){.data = t->data, .stride = dtype_bytes(t->dtype, (size_t)cols), .rows = rows, .cols = cols, .row_step = 1, .dtype = t->dtype};
-    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale"};
+    if (!shaped(l, s, p, rows, blocks, 0)) return m;
+    if (s->dtype != DT_U8 && s->dtype != DT_E8M0) {
+        fail(l, s, "the scales of MXFP4 must be U8");
+        return m;
+    }
+    s->dtype = DT_E8M0; /* what these bytes are, for the search for damage */
+    m = (struct mat){.data = t->data, .scale = s->data, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = BLOCK, .row_step = 1, .dtype = DT_E2M1};
+    m.stride = dtype_bytes(DT_E2M1, (size_t)cols), m.scale_dtype = DT_E8M0, m.scale_stride = blocks;
+    if (!p->slice.stacked) return m;
+    m.data = t->data + (size_t)expert * (size_t)rows * m.stride;
+    m.scale = s->data + (size_t)expert * (size_t)rows * (size_t)blocks;
+    return m;
+}
+
+static struct mat load_plain(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
+    struct mat m = {.rows = rows, .cols = p->cols, .row_step = 1, .dtype = t->dtype};
+    static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
     struct tensor *s = NULL;
-    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) {
-        spell(name, sizeof name, pattern, layer, expert, endings[i]);
-        s = claim(l, name);
-    }
+    if (!shaped(l, t, p, rows, p->cols, 0)) return m;
+    m.stride = dtype_bytes(t->dtype, (size_t)p->cols);
+    m.data = t->data + (p->slice.stacked ? (size_t)expert * (size_t)rows * m.stride : 0);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) s = named(l, pattern, layer, expert, endings[i]);
     switch (t->dtype) {
     case DT_F32:
     case DT_BF16:
     case DT_F16:
-        if (s) fail(l, s, "a scale beside a weight that is not quantised");
+    case DT_Q8_0:
+    case DT_Q4_0:
+    case DT_Q4_K:
+    case DT_Q5_K:
+    case DT_Q6_K:
+    case DT_IQ4_NL:
+    case DT_IQ4_XS:
+    case DT_MXFP4:
+        if (s) fail(l, s, "a scale beside a weight that has none, or its own");
         break;
     case DT_E4M3:
         if (!s) fail(l, t, "no scale beside it (.weight_scale_inv or .weight_scale)");
-        else attach_scale(l, &m, t, s);
+        else attach_scale(l, &m, p, s, expert);
         break;
-    default: fail(l, t, "hearth computes with F32, BF16, F16 and F8_E4M3 weights");
+    default: fail(l, t, "hearth computes with F32, BF16, F16 and F8_E4M3 weights, and MXFP4 where it is stored as blocks and scales");
     }
-    /* Static activation scales of other engines: the weights alone say what to compute. */
-    spell(name, sizeof name, pattern, layer, expert, ".input_scale");
-    claim(l, name);
+    if (p->at == offsetof(struct expert, down) && p->module == MODULE_EXPERT && l->w->config.layout->turned_down && m.scale)
+        fail(l, t, "a matrix that is stored the other way round may have no scales");
+    named(l, pattern, layer, expert, ".input_scale"); /* static activation scales of other engines: the weights alone say what to compute */
+    return m;
+}
+
+static struct mat load_matrix(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
+    struct mat m = {0};
+    if (l->rc) return m;
+    const int rows = p->slice.of ? p->slice.of : p->rows; /* of the whole that this is a slice of */
+    struct tensor *t = named(l, pattern, layer, expert, p->ending), *blocks = t ? NULL : named(l, pattern, layer, expert, "_blocks");
+    if (t) m = load_plain(l, p, pattern, layer, expert, rows, t);
+    else if (blocks) m = load_mxfp4(l, p, pattern, layer, expert, rows, blocks);
+    else if (!p->optional) missing(l, pattern, layer, expert, p->ending);
+    if (!m.data || !p->slice.of) return m;
+    m.data = (const uint8_t *)m.data + (size_t)p->slice.first * m.stride;
+    m.row0 = p->slice.first, m.row_step = p->slice.step, m.rows = p->rows;
+    m.stride *= (size_t)p->slice.step;
     return m;
 }
 
@@ -148,9 +240,9 @@ static size_t load(struct loader *l, unsigned modules, void *base, int layer, in
     int n = params_list(c, layer, modules, list);
     for (int i = 0; i < n; i++) {
         const struct param *p = &list[i];
-        const char *pattern = *(const char *const *)((const char *)&c->arch->names + p->name);
-        if (p->cols) *params_mat(base, p) = load_matrix(l, pattern, layer, expert, p->rows, p->cols, !p->optional);
-        else *params_vector(base, p) = load_vector(l, pattern, layer, p->ending, p->rows, !p->optional);
+        const char *pattern = *(const char *const *)((const char *)c->names + p->name);
+        if (p->cols) *params_mat(base, p) = load_matrix(l, p, pattern, layer, expert);
+        else *params_vector(base, p) = load_vector(l, p, pattern, layer, expert);
     }
     return l->rc ? 0 : params_bytes(base, list, n);
 }
@@ -160,12 +252,16 @@ static void load_layer(struct loader *l, int i) {
     const struct config *c = &w->config;
     struct layer *y = &w->layers[i];
     load(l, MODULE_LAYER, y, i, 0);
+    y->dense.glu = c->glu;
     if (l->rc || !c->layer[i].moe) return;
     if (!(y->experts = arena_calloc(&w->arena, (size_t)c->n_experts, sizeof *y->experts))) {
         l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its list of experts", w->files.dir);
         return;
     }
-    for (int k = 0; k < c->n_experts && !l->rc; k++) w->bytes_routed += load(l, MODULE_EXPERT, &y->experts[k], i, k);
+    for (int k = 0; k < c->n_experts && !l->rc; k++) {
+        w->bytes_routed += load(l, MODULE_EXPERT, &y->experts[k], i, k);
+        y->experts[k].glu = c->glu, y->experts[k].turned = c->layout->turned_down;
+    }
 }
 
 static bool harmless_tensor(const char *name) {
@@ -179,19 +275,25 @@ static bool harmless_tensor(const char *name) {
  * the layers compute something this family's file does not know of. */
 static void check_left_over(struct loader *l, bool force) {
     struct weights *w = l->w;
+    const char *pattern = w->config.names->attn_norm, *number = strstr(pattern, "%d.");
+    const size_t prefix = (size_t)(number - pattern); /* of the names of layers */
     for (size_t i = 0; i < w->files.n_tensors && !l->rc; i++) {
         const struct tensor *t = &w->files.tensors[i];
         if (t->used) continue;
         w->n_skipped++;
         w->bytes_skipped += t->size;
         int k, at = 0;
-        if (sscanf(t->name, "model.layers.%d.%n", &k, &at) == 1 && at) {
+        if (!strncmp(t->name, pattern, prefix) && sscanf(t->name + prefix, "%d.%n", &k, &at) == 1 && at) {
             if (k >= w->config.n_layers) w->n_mtp++;
             else if (!harmless_tensor(t->name)) {
                 if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
                 else fail(l, t, "hearth does not know what it is for in this family; --force ignores it");
             }
         } else if (!strncmp(t->name, "mtp.", 4)) w->n_mtp++;
+        else if (w->files.gguf) { /* factors of rotary frequencies and the like: such a file holds one model and nothing else */
+            if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
+            else fail(l, t, "hearth does not know what it is for in this family; --force ignores it");
+        }
     }
 }
 
@@ -200,8 +302,8 @@ static int read_config(struct weights *w, const char *dir, bool force, struct er
     size_t n;
     int rc = file_join(path, sizeof path, dir, "config.json", e);
     if (rc) return rc;
-    if (!file_is_dir(dir)) return error_set(e, ERR_MODEL, "%s: no such directory; -m takes a checkpoint directory as published", dir);
-    if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; -m takes a checkpoint directory as published", path);
+    if (!file_is_dir(dir)) return error_set(e, ERR_MODEL, "%s: no such directory; -m takes a checkpoint directory as published, or a GGUF file", dir);
+    if (!file_exists(path)) return error_set(e, ERR_MODEL, "%s: missing; -m takes a checkpoint directory as published, or a GGUF file", path);
     if ((rc = file_read(path, 4u << 20, &text, &n, e))) return rc;
     struct arena a = {0};
     struct json root;
@@ -212,16 +314,62 @@ static int read_config(struct weights *w, const char *dir, bool force, struct er
     return rc;
 }
 
+/* A family whose experts are published stacked, and also one by one: which it is, the files say. */
+static void choose_layout(struct weights *w) {
+    struct config *c = &w->config;
+    char name[512];
+    int first = 0;
+    while (first < c->n_layers - 1 && !c->layer[first].moe) first++;
+    spell(name, sizeof name, c->arch->names.expert_gate, first, 0, "");
+    if (c->arch->apart && !checkpoint_find(&w->files, name)) c->arch = c->arch->apart;
+    c->names = &c->arch->names, c->layout = &c->arch->layout;
+}
+
+/* The same of a GGUF file, whose tensors tell what its metadata leaves out. */
+static int read_metadata(struct weights *w, bool force, struct error *e) {
+    struct checkpoint *f = &w->files;
+    const struct tensor *embed = checkpoint_find(f, "token_embd.weight");
+    struct gguf_facts facts = {.vocab = embed ? embed->shape[0] : 1, .tied = !checkpoint_find(f, "output.weight")};
+    for (size_t i = 0; i < f->n_tensors; i++) {
+        const char *dot = strrchr(f->tensors[i].name, '.');
+        size_t n = dot ? (size_t)(dot - f->tensors[i].name) : 0;
+        facts.router_bias |= n >= 12 && !strcmp(dot - 12, ".exp_probs_b.bias");
+        facts.split_kv_b |= n >= 9 && !strcmp(dot - 9, ".attn_k_b.weight");
+        facts.qkv_bias |= n >= 7 && !strcmp(dot - 7, ".attn_q.bias");
+        facts.qk_norm |= n >= 12 && !strcmp(dot - 12, ".attn_q_norm.weight");
+    }
+    char what[4352];
+    snprintf(what, sizeof what, "%s/%s", f->dir, f->shards[0].name);
+    struct arena a = {0};
+    struct json root;
+    int rc = gguf_config(&a, &f->meta, &facts, what, &root, e);
+    if (!rc) rc = config_parse(&w->config, &root, what, force, e);
+    if (!rc) gguf_names(&w->config, &f->meta);
+    arena_free(&a);
+    checkpoint_forget(f);
+    return rc;
+}
+
+static int read_head(struct weights *w, const char *dir, bool force, struct error *e) {
+    char file[4096];
+    int gguf = gguf_find(dir, file, sizeof file, e), rc;
+    if (gguf < 0) return gguf;
+    if (!gguf && (rc = read_config(w, dir, force, e))) return rc;
+    if ((rc = checkpoint_open(&w->files, dir, e))) return rc;
+    if (gguf) return read_metadata(w, force, e);
+    choose_layout(w);
+    return 0;
+}
+
 int weights_open(struct weights *w, const char *dir, bool force, struct error *e) {
     *w = (struct weights){0};
     struct loader l = {.w = w, .e = e};
     struct config *c = &w->config;
-    if ((l.rc = read_config(w, dir, force, e)) || (l.rc = checkpoint_open(&w->files, dir, e))) goto out;
+    if ((l.rc = read_head(w, dir, force, e))) goto out;
     load(&l, MODULE_MODEL, w, 0, 0);
     if (c->tied) w->head = w->embed;
     w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers);
-    int half = c->rope.dim / 2;
-    w->inv_freq = arena_alloc(&w->arena, (size_t)half * sizeof(float));
+    w->inv_freq = arena_alloc(&w->arena, (size_t)rope_floats(&c->rope) * sizeof(float));
     if (!w->layers || !w->inv_freq) {
         l.rc = error_set(e, ERR_MEMORY, "%s: no memory for its layers", dir);
         goto out;
@@ -267,27 +415,41 @@ uint64_t weights_token_flops(const struct weights *w) {
 
 /* --- --verify -------------------------------------------------------------------------------------------------------- */
 
+/* Blocks that carry their scales: where a block's float16 numbers stand, -1: none. All codes are numbers. */
+static const struct scales {
+    uint8_t dtype;
+    int16_t half[2];
+} scales_inside[] = {{DT_Q8_0, {0, -1}},   {DT_Q4_0, {0, -1}},   {DT_Q4_K, {0, 2}},    {DT_Q5_K, {0, 2}},
+                     {DT_Q6_K, {208, -1}}, {DT_IQ4_NL, {0, -1}}, {DT_IQ4_XS, {0, -1}}, {DT_MXFP4, {-1, -1}}};
+
+static bool half_finite(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return (h & 0x7c00) != 0x7c00;
+}
+static bool block_finite(const struct scales *s, const uint8_t *b) {
+    if (s->dtype == DT_MXFP4) return b[0] != 255;
+    return half_finite(b + s->half[0]) && (s->half[1] < 0 || half_finite(b + s->half[1]));
+}
+
 static bool all_finite(const struct tensor *t, size_t begin, size_t end, size_t *bad) {
     const uint8_t *p = t->data;
-    for (size_t i = begin; i < end; i++) {
+    const struct scales *inside = NULL;
+    for (size_t i = 0; i < sizeof scales_inside / sizeof *scales_inside; i++)
+        if (scales_inside[i].dtype == t->dtype) inside = &scales_inside[i];
+    for (size_t i = begin, step = dtype_block(t->dtype); i < end; i += step) {
         bool ok = true;
-        uint16_t h;
         uint32_t u;
         switch (t->dtype) {
         case DT_E4M3: ok = (p[i] & 0x7f) != 0x7f; break;
         case DT_E8M0: ok = p[i] != 255; break;
-        case DT_BF16:
-            memcpy(&h, p + 2 * i, 2);
-            ok = (h & 0x7f80) != 0x7f80;
-            break;
-        case DT_F16:
-            memcpy(&h, p + 2 * i, 2);
-            ok = (h & 0x7c00) != 0x7c00;
-            break;
+        case DT_BF16: ok = (p[2 * i + 1] & 0x7f) != 0x7f || !(p[2 * i] & 0x80); break;
+        case DT_F16: ok = half_finite(p + 2 * i); break;
         case DT_F32:
             memcpy(&u, p + 4 * i, 4);
             ok = (u & 0x7f800000) != 0x7f800000;
             break;
+        default: ok = !inside || block_finite(inside, p + dtype_bytes(t->dtype, i));
         }
         if (!ok) {
             *bad = i;

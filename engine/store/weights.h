@@ -10,15 +10,17 @@ struct weights {
     struct arena arena;
     struct mat embed, head;
     float *norm;          /* [hidden] */
+    float *norm_bias;     /* [hidden] */
+    float *head_bias;     /* [vocab] */
     struct layer *layers; /* [n_layers] */
-    float *inv_freq;      /* [rope.dim / 2] */
+    float *inv_freq;      /* [rope_floats] */
     float rope_mscale;
     /* What --inspect tells: bytes by kind, tensors left alone. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;
     size_t n_skipped, n_mtp;
 };
 
-/* Opens config.json and the weights of dir. ERR_MODEL names file, tensor and numbers. force: see config_parse. */
+/* Opens config.json and the weights of dir, or a GGUF file. ERR_MODEL names file, tensor and numbers. force: see config_parse. */
 int weights_open(struct weights *w, const char *dir, bool force, struct error *e);
 void weights_close(struct weights *w);
 /* Reads every byte: NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and column. The

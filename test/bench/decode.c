@@ -39,7 +39,8 @@ static void count(int kind, double begin, double bytes) {
     }
 // clang-format off
 WRAP(embed, EMBED) WRAP(norm, NORM) WRAP(rope_table, ROPE) WRAP(rope, ROPE) WRAP(kv_store, KV_STORE) WRAP(kv_load, SMALL) WRAP(attention, ATTENTION)
-WRAP(route, ROUTE) WRAP(add, SMALL) WRAP(sigmoid, SMALL) WRAP(copy, SMALL)
+WRAP(route, ROUTE) WRAP(add, SMALL) WRAP(sigmoid, SMALL) WRAP(clip, SMALL) WRAP(copy, SMALL) WRAP(merge, ATTENTION) WRAP(gate, SMALL)
+WRAP(conv, ATTENTION) WRAP(delta, ATTENTION)
     // clang-format on
     static int on_linear(struct exec *x, const struct op_linear *o) {
     double t = clock_now();
@@ -60,8 +61,25 @@ static int on_experts(struct exec *x, const struct op_experts *o) {
     count(EXPERTS, t, bytes);
     return rc;
 }
-static struct ops outer = {"counted",  on_embed,     on_norm,  on_linear,  on_rope_table, on_rope,    on_kv_store,
-                           on_kv_load, on_attention, on_route, on_experts, on_add,        on_sigmoid, on_copy};
+static struct ops outer = {.name = "counted",
+                           .embed = on_embed,
+                           .norm = on_norm,
+                           .linear = on_linear,
+                           .rope_table = on_rope_table,
+                           .rope = on_rope,
+                           .kv_store = on_kv_store,
+                           .kv_load = on_kv_load,
+                           .attention = on_attention,
+                           .route = on_route,
+                           .experts = on_experts,
+                           .add = on_add,
+                           .sigmoid = on_sigmoid,
+                           .clip = on_clip,
+                           .copy = on_copy,
+                           .merge = on_merge,
+                           .gate = on_gate,
+                           .conv = on_conv,
+                           .delta = on_delta};
 
 /* --- The limit --- */
 
@@ -99,8 +117,8 @@ int main(int argc, char **argv) {
     for (int s = 0; s < n; s++) {
         if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e)) return fail(&e);
         for (int l = 0; l < c->n_layers; l++) { /* what stands there does not matter, but it must be there */
-            memset(kv[s].k[l].data, 0x3c, (size_t)arg[1] * (size_t)kv[s].k[l].heads * (size_t)kv[s].k[l].dim * 2);
-            memset(kv[s].v[l].data, 0x3c, (size_t)arg[1] * (size_t)kv[s].v[l].heads * (size_t)kv[s].v[l].dim * 2);
+            struct cache_desc d[CACHE_PLANES];
+            for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[s].layer[l].p[p].data, 0x3c, kv_rows_of(&kv[s].layer[l].p[p], 0, arg[1]).bytes);
         }
         spans[s] = (struct step_span){.kv = &kv[s], .tokens = &tokens[s], .n = 1};
     }

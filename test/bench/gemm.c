@@ -43,7 +43,7 @@ static struct weights weights(uint8_t dtype, int rows, int cols, size_t pool) {
     size_t size = dtype_bytes(dtype, (size_t)cols) * (size_t)rows;
     struct weights w = {.copies = (int)(pool / size) + 1};
     w.data = memory(size * (size_t)w.copies);
-    bool scaled = dtype == DT_E4M3 || dtype == DT_Q8_G128 || dtype == DT_Q4_G128;
+    bool scaled = dtype == DT_E4M3;
     int stride = (cols + 127) / 128;
     w.scale = memory(sizeof *w.scale * (size_t)(rows * stride));
     w.m = memory(sizeof *w.m * (size_t)w.copies);
@@ -107,7 +107,7 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
 }
 
 static void gemvs(int rounds) {
-    static const uint8_t formats[] = {DT_E4M3, DT_Q8_G128, DT_Q4_G128, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+    static const uint8_t formats[] = {DT_E4M3, DT_BF16, DT_Q8_0, DT_Q4_K, DT_Q6_K};
     for (int l = CPU_AVX2; l <= CPU_AVX512; l++) {
         if (!cpu_level_has((enum cpu_level)l)) continue;
         struct kernels k;

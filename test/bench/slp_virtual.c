@@ -9,16 +9,16 @@
 #include "virtual_v3.h"
 
 static struct pipe_stats run(const char *gpus, int ranks, int n, const char *trace) {
-    static struct kv_plane planes[61];
+    static struct kv_layer planes[61];
     struct gpu_set *set;
     struct error e = {0};
     struct pipe_stats s = {0};
-    for (int i = 0; i < 61; i++) planes[i] = (struct kv_plane){.data = at, .heads = 1, .dim = 576, .dtype = DT_BF16};
+    for (int i = 0; i < 61; i++) planes[i].p[0] = (struct kv_plane){.data = at, .heads = 1, .dim = 576, .dtype = DT_BF16};
     if (gpu_set_open(&set, gpus, &model, &e)) {
         fprintf(stderr, "%s\n", e.text);
         exit(1);
     }
-    struct pipe_job j = {.w = &model, .set = set, .ranks = ranks, .k = planes, .v = planes, .n = n, .trace = trace};
+    struct pipe_job j = {.w = &model, .set = set, .ranks = ranks, .cache = planes, .n = n, .trace = trace};
     if (pipe_prefill(&j, &s, &e)) {
         s.seconds = -1;
         fprintf(stderr, "%s, %d tokens: %s\n", gpus, n, e.text);

@@ -16,6 +16,7 @@ static struct cost_machine cost;
 static struct cost_model shape;
 static struct machine m;
 static struct gpu *host;
+static double taken; /* bytes/s of host memory that a prompt's stream to another device has: the processor reads at a share of the rest, as in sched/cost */
 
 static void fail(const struct error *e) {
     fprintf(stderr, "%s\n", e->text);
@@ -35,6 +36,8 @@ static void open_machine(double gemv, double h2d) {
     struct cost_domain *cpu = &cost.domain[0], *gpu = &cost.domain[1];
     for (int k = 0; k < COST_KINDS && gemv > 0; k++)
         if (k != COST_ELEM) cpu->bw[k].value[0] = (float)gemv;
+    for (int k = 0; k < COST_KINDS; k++)
+        for (int i = 0; i < cpu->bw[k].n; i++) cpu->bw[k].value[i] *= (float)(1 - taken / cost.dram);
     if (h2d > 0) gpu->link[COST_H2D].rate = gpu->link[COST_D2H].rate = h2d;
     struct gpu_spec spec = {.n = 1,
                             .emu = true,
@@ -147,6 +150,18 @@ static double prefill_seconds(const char *split, int n) {
     return t;
 }
 
+/* A step beside a prompt that is streamed to another device. */
+static double beside_seconds(enum step_cut cut, int sessions, int keys, double gemv) {
+    taken = cost.domain[1].link[COST_H2D].rate;
+    close_machine();
+    open_machine(gemv, 0);
+    double t = step_seconds(cut, sessions, keys);
+    taken = 0;
+    close_machine();
+    open_machine(gemv, 0);
+    return t;
+}
+
 /* The processor alone, as the cost model has it: there is no virtual time without a device. */
 static double model_seconds(enum cost_whole how, int n) { return cost_prefill(&cost, &shape, &(struct cost_prefill){.how = how, .n = n, .ranks = 1}); }
 
@@ -156,7 +171,7 @@ static double slp_seconds(int n) {
     struct pipe_stats stats;
     struct gpu_set *set; /* of its own: its clocks begin anew */
     if (kv_open(&kv, &model.config, n + 1, DT_BF16, &e) || gpu_set_open(&set, "emu:1,virtual", &model, &e)) fail(&e);
-    if (pipe_prefill(&(struct pipe_job){.w = &model, .set = set, .ranks = 1, .k = kv.k, .v = kv.v, .n = n}, &stats, &e)) fail(&e);
+    if (pipe_prefill(&(struct pipe_job){.w = &model, .set = set, .ranks = 1, .cache = kv.layer, .n = n}, &stats, &e)) fail(&e);
     gpu_set_close(&set);
     kv_close(&kv);
     return stats.seconds;
@@ -172,6 +187,12 @@ static void table(double gemv) {
         printf("| %d | %.1f ms | %.1f | %.1f ms | %.1f | %.2f | %.1f ms | %.1f ms | %.2f |\n", n, h * 1e3, n / h, d * 1e3, n / d, h / d, x * 1e3, a * 1e3,
                (x > a ? x : a) / d);
         fflush(stdout);
+    }
+    printf("\n| sessions | a step | beside a stream to the other device | longer by |\n|---|---|---|---|\n");
+    for (int i = 0; i < 4; i++) {
+        enum step_cut cut = sessions[i] > 1 ? STEP_DUAL : STEP_HYBRID;
+        double t = step_seconds(cut, sessions[i], 1000), b = beside_seconds(cut, sessions[i], 1000, gemv);
+        printf("| %d | %.1f ms | %.1f ms | %.1f %% |\n", sessions[i], t * 1e3, b * 1e3, (b / t - 1) * 100);
     }
     printf("\n| tokens | processor | stream-loaded | host | stream | hybrimoe | trimoe | cut | auto |\n|---|---|---|---|---|---|---|---|---|\n");
     static const int lengths[] = {64, 256, 512, 1024, 2048, 4096};
@@ -193,6 +214,10 @@ static int check(double gemv) {
     } while (0)
     double one = step_seconds(STEP_HYBRID, 1, 1000);
     HOLD(one <= 38e-3, "one session: %.1f ms a token", one * 1e3);
+    for (int n = 1; n <= 2; n++) {
+        double t = n > 1 ? step_seconds(STEP_DUAL, n, 1000) : one, b = beside_seconds(n > 1 ? STEP_DUAL : STEP_HYBRID, n, 1000, gemv);
+        HOLD(b > 1.01 * t && b < 1.12 * t, "%d sessions beside a stream: %.1f ms a step, alone %.1f ms", n, b * 1e3, t * 1e3);
+    }
     for (int n = 2; n <= 6; n += 2) {
         double h = step_seconds(STEP_HYBRID, n, 1000), d = step_seconds(STEP_DUAL, n, 1000), x = alone(gemv, true, n, 1000), a = alone(gemv, false, n, 1000);
         HOLD(d < h && (x > a ? x : a) / d >= 0.9, "%d sessions: hybrid %.1f ms, dual %.1f ms, the longer part alone %.1f ms", n, h * 1e3, d * 1e3,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "engine/model/arch.h"
 #include "engine/store/weights.h"
 
 static struct weights model;
@@ -39,7 +40,10 @@ static struct expert expert(int inter, int hidden) { return (struct expert){fp8(
 /* layers of them, the first `dense` without experts. */
 static void build(int layers, int dense) {
     struct config *c = &model.config;
-    *c = (struct config){.vocab = 129280,
+    *c = (struct config){.arch = &arch_deepseek_v3,
+                         .names = &arch_deepseek_v3.names,
+                         .layout = &arch_deepseek_v3.layout,
+                         .vocab = 129280,
                          .hidden = 7168,
                          .n_layers = layers,
                          .max_context = 163840,

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import termios
 import time
+import unicodedata
 import unittest
 
 BIN = os.environ["HEARTH_BIN"]
@@ -115,7 +116,7 @@ class Terminal:
     def until(self, pattern, start=0):
         """Waits for a pattern in what came after `start`; returns the offset behind it."""
         if isinstance(pattern, str):
-            pattern = re.escape(pattern)
+            pattern = re.escape(pattern).replace(r"\ ", r"(?: |\r*\n *)")  # words may stand on two rows
         rx = re.compile(pattern if isinstance(pattern, bytes) else pattern.encode())
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
@@ -148,10 +149,13 @@ class Terminal:
     def restored(self):
         return termios.tcgetattr(self.slave) == self.before
 
-    def screen(self, rows=24, cols=80):
+    def emulated(self, rows=24, cols=80):
         s = Screen(rows, cols)
         s.feed(self.out.decode("utf-8", "replace"))
-        return s.lines()
+        return s
+
+    def screen(self, rows=24, cols=80):
+        return self.emulated(rows, cols).lines()
 
     def close(self):
         if self.p.poll() is None:
@@ -161,24 +165,37 @@ class Terminal:
         os.close(self.slave)
 
 
+def columns(ch):
+    """Of one code point, as terminals count them."""
+    if unicodedata.combining(ch) or ch in "\u200d\ufe0f" or unicodedata.category(ch) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(ch) in "WF" else 1
+
+
 class Screen:
-    """As much of a terminal as the line editor uses; an unknown sequence is an error."""
+    """As much of a terminal as hearth uses: a full row waits with the next one until something comes, wide characters take
+    two cells, what joins them none. An unknown sequence is an error, and so is a character in the C1 range."""
+
+    CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
+    COMMAND = re.compile(r"\x1b\][^\x07]*\x07")
 
     def __init__(self, rows, cols):
         self.rows, self.cols = rows, cols
         self.cells = [[" "] * cols for _ in range(rows)]
+        self.looks = [[""] * cols for _ in range(rows)]
         self.r = self.c = 0
+        self.look, self.joined = "", False
 
     def feed(self, text):
         i = 0
         while i < len(text):
             ch = text[i]
-            m = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])").match(text, i)
+            m = self.CONTROL.match(text, i)
             if m:
                 self.control(m.group(1), m.group(2))
                 i = m.end()
                 continue
-            m = re.compile(r"\x1b\][^\x07]*\x07").match(text, i)
+            m = self.COMMAND.match(text, i)
             if m:
                 i = m.end()
                 continue
@@ -186,25 +203,40 @@ class Screen:
             if ch == "\r":
                 self.c = 0
             elif ch == "\n":
-                self.r += 1
-                self.scroll()
-            elif ch == "\x1b":
+                self.down()
+            elif ch < " " or "\x7f" <= ch < "\xa0":
                 raise AssertionError(f"unknown sequence {text[i - 1:i + 8]!r}")
-            elif ch >= " ":
-                if self.c >= self.cols:
-                    self.c = 0
-                    self.r += 1
-                    self.scroll()
-                self.cells[self.r][self.c] = ch
-                self.c += 1
+            else:
+                self.put(ch)
 
-    def scroll(self):
+    def down(self):
+        self.r += 1
         if self.r >= self.rows:
             self.cells = self.cells[1:] + [[" "] * self.cols]
+            self.looks = self.looks[1:] + [[""] * self.cols]
             self.r = self.rows - 1
+
+    def put(self, ch):
+        w = 0 if self.joined else columns(ch)
+        self.joined = ch == "\u200d"
+        if not w:  # it belongs to the cell before
+            at = self.c - 1
+            while at > 0 and self.cells[self.r][at] == "":
+                at -= 1
+            self.cells[self.r][max(at, 0)] += ch
+            return
+        if self.c + w > self.cols:
+            self.c = 0
+            self.down()
+        self.cells[self.r][self.c] = ch
+        self.looks[self.r][self.c] = self.look
+        if w == 2:
+            self.cells[self.r][self.c + 1] = ""
+        self.c += w
 
     def control(self, args, what):
         n = int(args) if args.isdigit() else 1
+        blank = [" "] * self.cols
         if what == "A":
             self.r = max(0, self.r - n)
         elif what == "C":
@@ -212,15 +244,25 @@ class Screen:
         elif what == "H":
             self.r = self.c = 0
         elif what == "K":
-            self.cells[self.r][self.c:] = [" "] * (self.cols - self.c)
+            self.cells[self.r][self.c:] = blank[self.c:]
         elif what == "J" and args == "":
-            self.cells[self.r][self.c:] = [" "] * (self.cols - self.c)
+            self.cells[self.r][self.c:] = blank[self.c:]
             for r in range(self.r + 1, self.rows):
-                self.cells[r] = [" "] * self.cols
+                self.cells[r] = list(blank)
         elif what == "J":
-            self.cells = [[" "] * self.cols for _ in range(self.rows)]
-        elif what not in "mhl":
+            self.cells = [list(blank) for _ in range(self.rows)]
+        elif what == "m":
+            self.look = "" if args in ("", "0") else args
+        elif what not in "hl":
             raise AssertionError(f"unknown control {args}{what}")
 
     def lines(self):
         return [re.sub(r" +$", "", "".join(r)) for r in self.cells]
+
+    def look_of(self, text):
+        """How the first place where it stands on one row looks."""
+        for r, cells in enumerate(self.cells):
+            at = "".join(c or "\0" for c in cells).find(text)
+            if at >= 0:
+                return self.looks[r][at]
+        raise AssertionError(f"no {text!r} on the screen {self.lines()}")

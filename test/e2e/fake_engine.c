@@ -135,6 +135,7 @@ struct session {
     size_t at;
     int32_t *held; /* what the KV cache would hold */
     int n_held, n_answer, max, prompt;
+    double progress_s; /* between two reports of a prefill */
     double start, prefill_until, prefill_s, last_progress, token_s, first;
     bool fail, stubborn; /* stubborn: deaf to session_cancel, as an engine that hangs would be */
     _Atomic bool busy, cancel;
@@ -180,7 +181,7 @@ static void step(struct session *s) {
         return;
     }
     if (now < s->prefill_until) {
-        if (now - s->last_progress < 0.05) return;
+        if (now - s->last_progress < s->progress_s) return;
         s->last_progress = now;
         post(s->e, (struct event){.kind = EVENT_PROGRESS,
                                   .session = s,
@@ -277,14 +278,15 @@ int engine_verify(const struct engine_params *p, struct error *e) {
     load(p, "verify");
     return 0;
 }
-int engine_describe(struct buf *out) { return buf_str(out, "fake\n"); }
+int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) { return buf_str(out, "fake\n"); }
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), void *ctx, struct error *e) {
     for (int i = 0; i < 2000; i++)
-        if (fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, \"limit\": 2.0, \"share\": 0.5}"))
+        if (fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"format\": \"F8_E4M3\", \"tokens\": 2, \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, "
+                    "\"limit\": 2.0, \"share\": 0.5}"))
             return error_set(e, ERR_CANCELLED, "cancelled");
     return 0;
 }
-double engine_read_bandwidth(struct engine *e) { return 1e9; }
+double engine_read_bandwidth(struct engine *e, int rounds) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
 uint64_t engine_token_flops(const struct engine *e) { return 1000; }
 
@@ -321,6 +323,7 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     if (w > n) w = n;
     snprintf(word, sizeof word, "%.*s", (int)w, user);
     s->prefill_s = 0.01;
+    s->progress_s = 0.05;
     s->token_s = 0.001;
     s->fail = s->stubborn = false;
     b->len = 0;
@@ -332,7 +335,23 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
     else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");
     else if (!strcmp(word, "fail")) s->fail = !buf_str(b, "begun");
     else if (!strcmp(word, "broken")) buf_str(b, "x\xFF\xE2\x82y");
-    else if (!strcmp(word, "Summarise")) buf_str(b, "the gist");
+    else if (!strcmp(word, "markdown"))
+        buf_str(b, "# Title\n\nSome **bold words** and `code` in a paragraph that is longer than a row of eighty columns, with more.\n\n- an item\n\n"
+                   "```c\nint x;\n```\n\n| name | n |\n|---|--:|\n| a | 1 |\n| long name | 20 |\n\nSee https://example.org/x.");
+    else if (!strcmp(word, "wide"))
+        buf_str(
+            b,
+            "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E"
+            "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E "
+            "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7 e\xCC\x81t\xC3\xA9 end");
+    else if (!strcmp(word, "layers")) {
+        buf_str(b, "read");
+        s->prefill_s = 5;
+        s->progress_s = 2;
+    } else if (!strcmp(word, "slow")) {
+        for (int i = 0; i < 60; i++) buf_fmt(b, "w%d ", i);
+        s->token_s = 0.02;
+    } else if (!strcmp(word, "Summarise")) buf_str(b, "the gist");
     else if (!strcmp(word, "sampling")) {
         const struct sampling *a = &r->sampling;
         buf_fmt(b, "temp %g top-p %g top-k %d min-p %g repeat-penalty %g seed %llu max %d", a->temperature, a->top_p, a->top_k, a->min_p, a->repeat_penalty,

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
+import models
 import tiny
 from checks import HEARTH, check, end, run as run_binary
 
@@ -216,6 +218,103 @@ CASES += [
 ]
 
 
+ALONE = "model.safetensors"
+UP = "model.layers.1.mlp.experts.gate_up_proj"
+
+
+def change(name, edit):
+    """A damage of a checkpoint of models.py: edit(dtype, shape, bytes) of a tensor gives its new ones, None takes it away."""
+    def damage(d):
+        header, data = split(d, ALONE)
+        header.pop("__metadata__", None)
+        items = {k: (t["dtype"], t["shape"], data[t["data_offsets"][0]:t["data_offsets"][1]]) for k, t in header.items()}
+        new = edit(*items[name])
+        if new:
+            items[name] = new
+        else:
+            del items[name]
+        write(d, ALONE, tiny.shard_bytes(list(items.items())))
+    return damage
+
+
+def byte(name, at, value):
+    return change(name, lambda dtype, shape, raw: (dtype, shape, raw[:at] + bytes([value]) + raw[at + 1:]))
+
+
+def inside(key, **changes):
+    """An object in the config, changed."""
+    def damage(d):
+        c = json.loads(read(d, CONFIG))
+        c[key].update(changes)
+        write(d, CONFIG, json.dumps(c))
+    return damage
+
+
+def unquantised(dtype, shape, raw):  # as some publish it: the columns of what the blocks have as rows
+    return "BF16", [shape[0], shape[2] * 32, shape[1]], b"\0\0" * (len(raw) * 2)
+
+
+# Formats and options of single families: (model, what, damage, words)
+FAMILIES = [
+    ("gqa_sinks", "MXFP4 without scales", change(UP + "_scales", lambda *t: None), [UP + "_scales", "missing"]),
+    ("gqa_sinks", "MXFP4 without blocks", change(UP + "_blocks", lambda *t: None), [UP, "missing"]),
+    ("gqa_sinks", "MXFP4 in blocks of 64", change(UP + "_blocks", lambda t, s, raw: (t, [s[0], s[1], s[2], 8, 2], raw)), [UP + "_blocks"]),
+    ("gqa_sinks", "MXFP4 blocks that are cut otherwise", change(UP + "_blocks", lambda t, s, raw: (t, [s[0], s[1], s[2] * 2, 8], raw)), [UP + "_blocks", "MXFP4"]),
+    ("gqa_sinks", "MXFP4 of fewer experts", change(UP + "_blocks", lambda t, s, raw: (t, [s[0] - 1, *s[1:]], raw[:len(raw) // s[0] * (s[0] - 1)])), [UP + "_blocks", "7"]),
+    ("gqa_sinks", "MXFP4 scales of another shape", change(UP + "_scales", lambda t, s, raw: (t, [s[0], s[2], s[1]], raw)), [UP + "_scales", "192, 5"]),
+    ("gqa_sinks", "MXFP4 scales of another type", change(UP + "_scales", lambda t, s, raw: ("I8", s, raw)), [UP + "_scales", "U8"]),
+    ("gqa_sinks", "experts the other way round", change(UP + "_blocks", unquantised), [UP]),
+    ("gqa_sinks", "an expert's bias missing", change(UP + "_bias", lambda *t: None), [UP + "_bias", "missing"]),
+    ("gqa_sinks", "biases of another shape", change(UP + "_bias", lambda t, s, raw: (t, [s[0] * s[1]], raw)), [UP + "_bias", "7, 192"]),
+    ("gqa_sinks", "sinks missing", change("model.layers.2.self_attn.sinks", lambda *t: None), ["model.layers.2.self_attn.sinks"]),
+    ("gqa_sinks", "two numbers of experts", config_edit(experts_per_token=2), ["experts_per_token"]),
+    ("gqa_sinks", "a layer of an unknown kind", config_edit(layer_types=["full_attention", "chunked_attention", "full_attention"]), ["layer_types", "1"]),
+    ("gqa_half", "scales of too few rows", change("model.layers.1.self_attn.o_proj.weight_scale", lambda t, s, raw: (t, [s[0] - 1, 1], raw[2:])), ["o_proj.weight_scale", "152"]),
+    ("gqa_half", "weights in another format of compressed-tensors", inside("quantization_config", format="pack-quantized"), ["pack-quantized"]),
+    ("gqa_flat", "linear attention", config_edit(attn_type_list=[1, 0, 1]), ["attn_type_list", "1"]),
+    ("gqa_flat", "a shared expert", config_edit(shared_intermediate_size=64), ["shared_intermediate_size"]),
+    ("gqa_flat", "another scale of the residual", config_edit(layernorm_mlp_beta=0.5), ["layernorm_mlp_beta"]),
+    ("gqa_flat", "a norm of one head alone", change("model.layers.0.self_attn.q_norm.weight", lambda t, s, raw: (t, [28], raw[:56])), ["q_norm", "168"]),
+    ("gqa_mixer", "three experts a token", config_edit(num_experts_per_tok=3), ["num_experts_per_tok"]),
+    ("gqa_mixer", "too few factors", inside("rope_scaling", long_factor=[1.0] * 18), ["long_factor", "19"]),
+    ("gqa_mixer", "a factor of nothing", inside("rope_scaling", short_factor=[0] * 19), ["short_factor"]),
+    ("gqa_mixer", "the head's bias missing", change("lm_head.bias", lambda *t: None), ["lm_head.bias"]),
+    ("gqa_fused", "an option of attention", inside("attn_config", alibi=True), ["attn_config.alibi"]),
+    ("gqa_fused", "another activation", inside("ffn_config", ffn_act_fn={"name": "gelu"}), ["gelu"]),
+    ("gqa_fused", "another norm of the chosen", inside("ffn_config", moe_normalize_expert_weights=2), ["moe_normalize_expert_weights"]),
+    ("gqa_fused", "no size", config_edit(d_model=DROP), ["d_model"]),
+    ("gqa_fused", "q, k and v of another size", change("transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight", lambda t, s, raw: (t, [s[0] - 1, s[1]], raw[:-2 * s[1]])), ["Wqkv", "304, 152"]),
+    ("gqa_fused", "experts of another size", change("transformer.blocks.1.ffn.experts.mlp.w2", lambda t, s, raw: (t, [s[1], s[0]], raw)), ["mlp.w2", "7, 72, 152"]),
+]
+
+
+def families(tmp):
+    for model, what, damage, words in FAMILIES:
+        d = os.path.join(tmp, "family")
+        shutil.rmtree(d, ignore_errors=True)
+        models.make(d, model)
+        damage(d)
+        rc, out, err = run(d, "--inspect")
+        check(rc == 3 and out == b"" and all(w in err for w in words), f"{model}, {what}", f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
+    for model in ("gqa_sinks", "gqa_half", "gqa_flat", "gqa_mixer", "gqa_fused"):
+        d = os.path.join(tmp, model)
+        models.make(d, model)
+        rc, out, err = run(d, "--verify")
+        check(rc == 0, f"{model} verifies", err)
+    d = os.path.join(tmp, "gqa_sinks")
+    byte(UP + "_scales", 192 * 5 + 7, 255)(d)  # of the second expert
+    rc, out, err = run(d, "--verify")
+    check(rc == 3 and UP + "_scales" in err and "column 2" in err, "an exponent of MXFP4 that is no number", f"exit {rc} {err!r}")
+    for e in range(7):
+        byte(UP + "_scales", e * 192 * 5, 255)(d)
+    rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
+    check(rc == 3 and "feed-forward of layer 1" in err, "it is met in a forward pass, which names the layer", f"exit {rc} {err!r}")
+    d = os.path.join(tmp, "gqa_half")
+    byte("model.layers.1.self_attn.o_proj.weight", 152 * 2, 0x7f)(d)
+    rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
+    check(rc == 3 and "o_proj" in err and "row 2" in err, "a NaN in FP8 with a scale a row", f"exit {rc} {err!r}")
+
+
 def shrinks(tmp):
     """A file that becomes shorter while several threads read it: each time its whole name, made harmless on a terminal."""
     d = os.path.join(tmp, "sh\x1b[31mrunk")
@@ -292,6 +391,7 @@ def main():
         check(rc == 3 and "feed-forward of layer 0" in err, "NaN in a forward pass names the layer", f"exit {rc} {err!r}")
         rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids", "--prefill", "slp", "--gpus", "emu:1")
         check(rc == 3 and "feed-forward of layer 0" in err, "NaN in a device's forward pass names the layer", f"exit {rc} {err!r}")
+        families(tmp)
         shrinks(tmp)
     return end()
 

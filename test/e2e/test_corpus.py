@@ -14,7 +14,8 @@ SENTENCE = re.compile(r"(?<=[.;:?!]) +(?=[A-Zh-])")  # of an answer; "hearth" an
 # How answers call models, and the model_type that a binary which opens them lists.
 MODELS = {
     r"DeepSeek V2\b": "deepseek_v2", r"\bV3(?!\.2)(?:\.1)?\b": "deepseek_v3", r"\bR1\b": "deepseek_v3", r"\bKimi\b": "kimi_k2", r"\bQwen2\b": "qwen2_moe",
-    r"\bQwen3\b": "qwen3_moe", r"\bMixtral\b": "mixtral", r"\bV3\.2\b": "deepseek_v32", r"\bV4\b": "deepseek_v4", r"\bGLM\b": "glm4_moe", r"\bMiniMax\b": "minimax_m2",
+    r"\bQwen3\b(?![-.])": "qwen3_moe", r"\bQwen3-Next\b": "qwen3_next", r"\bQwen3\.5\b": "qwen3_5_moe", r"\bQwen3\.5 MoE\b": "qwen3_5_moe_text",
+    r"\bMixtral\b": "mixtral", r"\bV3\.2\b": "deepseek_v32", r"\bV4\b": "deepseek_v4", r"\bGLM\b(?!-5)": "glm4_moe", r"\bGLM-5\b": "glm_moe_dsa", r"\bMiniMax\b": "minimax_m2",
     r"\bgpt-oss\b": "gpt_oss", r"\bPhi\b": "phimoe", r"\bDBRX\b": "dbrx", r"\bLlama\b": "llama4", r"\bGrok\b": "grok", r"\bGemma\b": "gemma",
 }
 # Features, and the option that comes with them.
@@ -22,7 +23,7 @@ FEATURES = {
     r"expert cache|hot experts": "expert-cache", r"[Ss]peculat|\bdraft\b|\bMTP\b": "draft", r"on disk too|KV caches? in|on disk yet": "kv-cache",
     r"\bAPI\b|server mode": "serve",
 }
-FORMATS = r"GGUF|MXFP4|NVFP4|\bFP4\b|INT4|AWQ|GPTQ|4-bit"  # none of them is read
+FORMATS = r"NVFP4|\bFP4\b|INT4|AWQ|GPTQ|other 4-bit"  # none of them is read
 
 
 class Corpus(driver.Case):

@@ -28,13 +28,19 @@ class Docs(driver.Case):
         out = self.run_bin("-h")[1].decode()
         self.assertLess(out.index("hearth -m DIR -p"), out.index("Model:"))
 
+    def test_refused_options_say_so(self):
+        out = self.run_bin("--help")[1].decode()
+        for name in re.findall(r"(?m)^ +(?:-\w, )?--([a-z-]+) MACHINE", out):
+            refused = "this build cannot" in self.run_bin("--" + name, "x")[2]
+            self.assertEqual("this build refuses it" in re.search(rf"--{name} .*", out)[0], refused)
+
     def test_contract(self):
         rows = self.help_options()
         for letter, name in (("m", "model"), ("p", "prompt"), ("f", "file"), ("s", "system"), ("n", "max-tokens"), ("c", "context"), ("t", "threads"),
                              ("q", "quiet"), ("v", "verbose"), ("h", "help")):
             self.assertEqual(rows[name][0], letter)
         for name in ("temp top-p top-k min-p repeat-penalty seed think no-think raw template json json-lines extract stats no-stream color gpus cpu kv prefill "
-                     "decode explain batch save continue print-config version inspect verify tokenize special detokenize render tokens logits-out ids bench plan").split():
+                     "decode explain batch save continue last list delete no-save plain models print-config version inspect verify tokenize special detokenize render tokens logits-out ids bench plan").split():
             self.assertIn(name, rows)
 
     def test_manual(self):
@@ -74,7 +80,7 @@ class Docs(driver.Case):
             found = set(re.findall(option, out.decode()))
             if shell == "bash":
                 found -= {"-", ""}
-            self.assertEqual({n for n in found if n != "completion"}, set(rows), shell)
+            self.assertEqual(found, set(rows), shell)
             if shutil.which(shell):
                 self.assertEqual(subprocess.run([shell, "-n"], input=out, env=self.env).returncode, 0)
 

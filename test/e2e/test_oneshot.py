@@ -29,6 +29,16 @@ class OneShot(driver.Case):
         self.assertEqual(out, b'You said: <document name="a.txt">\ntext of a.txt\n</document>\n\n'
                               b'<document name="b.txt">\ntext of b.txt\n</document>\n\nCompare\n')
         self.assertEqual(self.run_bin("-f", paths[0])[0], 2)  # no question
+        for data, words in ((b"PK\x03\x04....", "an office document"), (b"\x7fELF\x02", "a program"), (b"abc\0def", "NUL bytes"), (b"\xe9t\xe9 " * 50, "LATIN1"),
+                            (b"\xff\xfea\0b\0", "UTF-16")):
+            with open(paths[0], "wb") as f:
+                f.write(data)
+            rc, out, err = self.run_bin("-f", paths[0], "-p", "Compare")
+            self.assertEqual((rc, out), (1, b""), data)
+            self.assertIn(words, err)
+        with open(paths[0], "wb") as f:
+            f.write(b"one slip \xff in it")
+        self.assertEqual(self.run_bin("-f", paths[0], "-p", "Compare")[0], 0)
         rc, out, err = self.run_bin("-f", "/nowhere", "-p", "x")
         self.assertEqual((rc, out), (1, b""))
         self.assertIn("/nowhere", err)
@@ -91,7 +101,7 @@ class OneShot(driver.Case):
     def test_stats(self):
         rc, out, err = self.run_bin("-p", "hi", "--stats", "--explain")
         self.assertEqual((rc, out), (0, b"You said: hi\n"))
-        for word in ("prompt ", "first token", "tok/s", "read", "only one mode"):
+        for word in ("prompt: ", "first token after", "tokens a second", "of weights read", "only one mode"):
             self.assertIn(word, err)
 
     def test_json(self):
@@ -225,6 +235,13 @@ class OneShot(driver.Case):
         rc, out, err = self.run_bin("-m", "other", "-p", "x", env={"HEARTH_MODEL_PATH": self.home + "/models"})
         self.assertEqual(rc, 3)
         self.assertIn("other", err)
+
+    def test_batch_names_the_line(self):
+        rc, out, err = self.run_bin("--batch", "-", data='"a"\n\n{"prompt": }\n7\n{"prompt": "x", "max_tokens": 0}')
+        rows = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual((rc, len(rows)), (1, 4))
+        for row, word in zip(rows[1:], ("line 3, column 12: ", "line 4: neither", "line 5: max_tokens")):
+            self.assertTrue(row["error"]["message"].startswith(word), row)
 
     def test_batch(self):
         lines = ['"one"', '{"prompt": "think", "id": "x"}', "", "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20

@@ -9,6 +9,8 @@ import struct
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
+import models
 import tiny
 from checks import check, end, run
 
@@ -20,6 +22,28 @@ TOPOLOGIES = {
     "small": "node 1 0-1\nnode 1 2-3\n",  # a copy does not fit
 }
 PROMPT = "5,6,7,200,31,9,44,45,101,3,77,12"
+
+
+def other_experts(tmp, files):
+    """Experts that are views into tensors of all of them, with biases, or the other way round, are cut like the others."""
+    out = os.path.join(tmp, "logits")
+    for model in ("gqa_sinks", "gqa_fused"):
+        d = os.path.join(tmp, model)
+        models.make(d, model)
+        seen = {}
+        for name in ("one", "two", "uneven"):
+            args = ("-m", d, "--tokens", "5,6,7,20,31,9,44", "--cpu", "scalar", "--kv", "f32", "--topology", files[name])
+            rc, _, err = run(*args, "--logits-out", out)
+            check(rc == 0, f"{model}, {name}", err)
+            with open(out, "rb") as f:
+                logits = array.array("f", f.read())
+            rc, text, err = run(*args, "-n", "200", "--temp", "0", "--ids", "-v")
+            check(rc == 0 and (name == "one" or "weights copied for" in err), f"{model}, {name}: the copies were made", err)
+            seen[name] = logits, text
+        for name in ("two", "uneven"):
+            worst = max(abs(a - b) for a, b in zip(seen[name][0], seen["one"][0])) / max(map(abs, seen["one"][0]))
+            check(worst <= 1e-5, f"{model}, {name}: near one node", str(worst))
+            check(seen[name][1][:60] == seen["one"][1][:60], f"{model}, {name}: answers as one", seen[name][1])
 
 
 def main():
@@ -68,6 +92,7 @@ def main():
         rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--hugepages", "-v")
         check(text == ids["one"] and "weights copied for 1 memory node " in err, "2 MB pages: copied, same answer", err)
 
+        other_experts(tmp, files)
         rc, _, err = run("-m", d, "--tokens", "5", "-n", "1", "--ids", "--topology", os.path.join(tmp, "none"))
         check(rc == 1 and "none" in err, "a topology that is not there", f"{rc} {err}")
         with open(files["small"], "w", encoding="utf-8") as f:

@@ -82,8 +82,8 @@ class Reach(driver.Case):
 
     def test_bench_of_kernels(self):
         rc, out, err = self.run_bin("--bench", "kernels", "--json")
-        self.assertEqual((rc, err, json.loads(out)[:1]), (0, "", [{"kernel": "fake", "level": "scalar", "shape": "1x1", "threads": 1, "gbps": 1.0, "limit": 2.0, "share": 0.5}]))
-        self.assertRegex(self.run_bin("--bench", "kernels")[1].decode(), r"^fake +scalar +1x1 +1 threads +1\.0 GB/s +of +2\.0 +50 %\n")
+        self.assertEqual((rc, err, json.loads(out)[:1]), (0, "", [{"kernel": "fake", "level": "scalar", "format": "F8_E4M3", "tokens": 2, "shape": "1x1", "threads": 1, "gbps": 1.0, "limit": 2.0, "share": 0.5}]))
+        self.assertRegex(self.run_bin("--bench", "kernels")[1].decode(), r"^fake +F8_E4M3 +scalar +2 tokens +1x1 +1 threads +1\.0 GB/s +of +2\.0 +50 %\n")
 
     def test_second_interrupt(self):
         """An answer that does not stop: the second Ctrl-C ends the program at once."""

@@ -46,6 +46,46 @@ class Refuse(driver.Case):
         for key, value in (("transformers_version", "5.0"), ("use_cache", False), ("what_is_off", False), ("what_is_null", None)):
             self.assertEqual(self.ids(self.model(**{key: value})), good, key)
 
+    def test_levels_that_the_machine_lacks(self):
+        """Exit 2 in every spelling: flag, variable and file, whatever is to be done."""
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            if "amx_tile" in f.read():
+                self.skipTest("this processor lacks nothing")
+        folder = os.path.join(self.home, ".config/hearth")
+        for args in (["-p", "x"], ["--inspect"], ["--verify"], ["--tokens", "1", "--ids", "-n", "1"], ["--bench"], ["--version", "-v"]):
+            self.assertEqual(self.run_bin("--cpu", "amx", *args)[:2], (2, b""), args)
+            if args[0] != "--version":
+                self.assertEqual(self.run_bin(*args, env={"HEARTH_CPU": "amx"})[:2], (2, b""), args)
+        os.makedirs(folder)
+        with open(folder + "/config", "w", encoding="utf-8") as f:
+            f.write("cpu = amx\n")
+        self.assertEqual(self.run_bin("--inspect")[:2], (2, b""))
+        self.assertIn(b"\nlevel: avx2\n", self.run_bin("--version", "-v", "--cpu=avx2")[1])
+
+    def test_caches_of_others(self):
+        """A Hugging Face cache: its root, a model's folder in it, and ORG/NAME; several snapshots are named."""
+        hub = os.path.join(self.home, ".cache/huggingface/hub")
+        one = os.path.join(hub, "models--tiny--one", "snapshots", "abc")
+        tiny.make(one)
+        want = self.ids(one)
+        self.assertEqual(want[0], 0)
+        for name in ("tiny/one", os.path.dirname(os.path.dirname(one)), hub):
+            self.assertEqual(self.ids(name), want, name)
+        self.assertEqual(self.run_bin("-m", "tiny/none", "--inspect")[0], 3)
+        os.makedirs(os.path.join(self.home, "models"))
+        tiny.make(os.path.join(self.home, "models", "two"))
+        rc, out, err = self.run_bin("--models", "--json", "--model-path", os.path.join(self.home, "models"))
+        rows = {r["name"]: r for r in json.loads(out)}
+        self.assertEqual((rc, sorted(rows)), (0, ["ember", "tiny/one", "two"]))
+        self.assertTrue(all(r["fits"] and r["tokens_per_s_at_most"] > 0 and r["family"] == "DeepSeek-V3" for r in rows.values()))
+        tiny.make(os.path.join(os.path.dirname(one), "def"))
+        for name in ("tiny/one", hub):
+            rc, out, err = self.run_bin("-m", name, "--inspect")
+            self.assertEqual((rc, out), (3, b""))
+            self.assertRegex(err, "2 models are in it; .*/abc .*/def")
+        tiny.make(os.path.join(hub, "models--tiny--other", "snapshots", "x"))
+        self.assertIn("tiny/other", self.run_bin("-m", hub, "--inspect")[2])
+
     def test_context_beyond_the_model(self):
         d = self.model()
         rc, out, err = self.ids(d, "-c", "513")

@@ -1,4 +1,4 @@
-"""Four tiny checkpoints out of nothing but the standard library: between them everything that the families do differently.
+"""Tiny checkpoints out of nothing but the standard library: between them everything that the families do differently.
 Bytes come from SHAKE-256 of a tensor's name, so they are the same for ever; references.py wrote down what their logits are.
 The widths are no multiples of a block of 128, of a vector register or of a tile, so that every edge is ragged."""
 import hashlib
@@ -29,6 +29,22 @@ MODELS = {
         "routed_scaling_factor": 1.5, "scoring_func": "softmax", "topk_method": "group_limited_greedy", "kv_lora_rank": 72, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 5000,
     },
+    # The same latent attention over the keys that an indexer chooses, which turns its halves; every layer for itself
+    "dsa_halves": {
+        **COMMON, "model_type": "deepseek_v32", "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 3,
+        "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "norm_topk_prob": True,
+        "routed_scaling_factor": 2, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "q_lora_rank": 40, "kv_lora_rank": 72, "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 10000, "quantization_config": FP8, "index_n_heads": 5, "index_head_dim": 20, "index_topk": 9,
+        "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "beta_fast": 4, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    # An indexer that turns neighbours, whose choice the two layers behind it take over
+    "dsa_shared": {
+        **COMMON, "model_type": "glm_moe_dsa", "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 40, "num_attention_heads": 3,
+        "num_key_value_heads": 3, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "q_lora_rank": 40, "kv_lora_rank": 72,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 100000}, "index_n_heads": 3,
+        "index_head_dim": 24, "index_topk": 6, "index_topk_pattern": "FSSF", "indexer_rope_interleave": True,
+    },
     # Heads with norms and biases, a window on every layer, the embedding as head
     "gqa_norm": {
         **COMMON, "model_type": "qwen3_moe", "intermediate_size": 168, "moe_intermediate_size": 136, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 28,
@@ -41,6 +57,45 @@ MODELS = {
         "num_key_value_heads": 4, "num_experts": 9, "num_experts_per_tok": 4, "norm_topk_prob": False, "use_sliding_window": True, "sliding_window": 9,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "mlp_only_layers": [1], "rope_theta": 10000,
         "rope_scaling": {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64},
+    },
+    # Half of a head turned, no norm over q and k, two groups, FP8 with one scale a row, a shared expert
+    "gqa_half": {
+        **COMMON, "model_type": "glm4_moe", "intermediate_size": 168, "moe_intermediate_size": 72, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24,
+        "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": False, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 2,
+        "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "rope_theta": 10000,
+        "quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"},
+    },
+    # One norm over all heads, fewer than half of a head's dimensions turned, a choice that is corrected
+    "gqa_flat": {
+        **COMMON, "model_type": "minimax_m2", "intermediate_size": 72, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 28, "rotary_dim": 12,
+        "num_local_experts": 9, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "rope_theta": 5000000,
+        "quantization_config": FP8,
+    },
+    # MXFP4 experts in few tensors with biases and limits, sinks, a window on every other layer, YaRN between whole dimensions
+    "gqa_sinks": {
+        **COMMON, "model_type": "gpt_oss", "hidden_size": 160, "intermediate_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "attention_bias": True,
+        "num_local_experts": 7, "num_experts_per_tok": 3, "sliding_window": 11, "swiglu_limit": 1.5, "rope_theta": 150000,
+        "rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 24, "truncate": False},
+        "quantization_config": {"quant_method": "mxfp4"},
+    },
+    # LayerNorm and a head with biases, the sparse mixer, LongRoPE past its first length, a window
+    "gqa_mixer": {
+        **COMMON, "model_type": "phimoe", "intermediate_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "lm_head_bias": True,
+        "num_local_experts": 9, "num_experts_per_tok": 2, "router_jitter_noise": 0.1, "sliding_window": 33, "rope_theta": 10000, "original_max_position_embeddings": 24,
+        "rope_scaling": {"type": "longrope", "original_max_position_embeddings": 24, "short_mscale": 1.1, "long_mscale": 1.25,
+                         "short_factor": [round(1 + 0.1 * i, 2) for i in range(19)], "long_factor": [round(1 + 1.5 * i, 2) for i in range(19)]},
+    },
+    # q, k and v in one matrix and held within limits, experts in three, the last the other way round, LayerNorm without bias
+    "gqa_fused": {
+        "model_type": "dbrx", "vocab_size": 120, "d_model": 152, "n_layers": 3, "n_heads": 4, "max_seq_len": 4096, "eos_token_id": 1,
+        "attn_config": {"clip_qkv": 1.5, "kv_n_heads": 2, "rope_theta": 500000}, "ffn_config": {"ffn_hidden_size": 72, "moe_num_experts": 7, "moe_top_k": 3},
+    },
+    # Gated DeltaNet in most layers, gated attention in the others, norms by 1 + w, a dense layer, fused inputs
+    "delta_fused": {
+        **COMMON, "model_type": "qwen3_next", "num_hidden_layers": 4, "intermediate_size": 168, "moe_intermediate_size": 56, "shared_expert_intermediate_size": 72,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "partial_rotary_factor": 0.5, "num_experts": 9, "num_experts_per_tok": 3,
+        "norm_topk_prob": True, "rope_theta": 1000000, "full_attention_interval": 3, "mlp_only_layers": [1], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
+        "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "quantization_config": FP8,
     },
 }
 N_TOKENS = 48
@@ -67,13 +122,39 @@ def tensor(name, shape, size, middle=0.0):
 def weight(out, config, name, rows, cols, gain=1.0, fp8=True):
     """A matrix that keeps the size of what it multiplies, times gain."""
     size = gain / math.sqrt(cols)
-    if not fp8 or "quantization_config" not in config:
+    method = config.get("quantization_config", {}).get("quant_method")
+    if not fp8 or method not in ("fp8", "compressed-tensors"):
         out[name + ".weight"] = tensor(name, [rows, cols], size)
+        return
+    if method == "compressed-tensors":
+        out[name + ".weight"] = "F8_E4M3", [rows, cols], stream(name).digest(rows * cols).translate(CODES)
+        out[name + ".weight_scale"] = "BF16", [rows, 1], b"".join(bf16(size / CODES_RMS * 4 ** (b / 255 - 0.5)) for b in stream(name, "scales").digest(rows))
         return
     blocks = [-(-rows // 128), -(-cols // 128)]
     spread = stream(name, "scales").digest(math.prod(blocks))  # neighbours differ by up to 4, so that a wrong one shows
     out[name + ".weight"] = "F8_E4M3", [rows, cols], stream(name).digest(rows * cols).translate(CODES)
     out[name + ".weight_scale_inv"] = "F32", blocks, b"".join(struct.pack("<f", size / CODES_RMS * 4 ** (b / 255 - 0.5)) for b in spread)
+
+
+def mxfp4(out, name, n, rows, cols, gain=1.0):
+    """As gpt-oss stores it. Codes are even over all sixteen, whose values have a deviation of 2.9; exponents differ by up to 2."""
+    size = gain / math.sqrt(cols)
+    power = round(math.log2(size / 2.9)) + 127
+    out[name + "_blocks"] = "U8", [n, rows, cols // 32, 16], stream(name).digest(n * rows * cols // 2)
+    out[name + "_scales"] = "U8", [n, rows, cols // 32], bytes(power - 1 + b % 3 for b in stream(name, "scales").digest(n * rows * cols // 32))
+
+
+def delta(out, c, p):
+    """Gated DeltaNet with its inputs in two tensors."""
+    h, k_heads, v_heads = c["hidden_size"], c["linear_num_key_heads"], c["linear_num_value_heads"]
+    keys, values, taps = k_heads * c["linear_key_head_dim"], v_heads * c["linear_value_head_dim"], c["linear_conv_kernel_dim"]
+    weight(out, c, p + "in_proj_qkvz", 2 * keys + 2 * values, h)
+    weight(out, c, p + "in_proj_ba", 2 * v_heads, h, fp8=False)
+    out[p + "conv1d.weight"] = tensor(p + "conv1d", [2 * keys + values, 1, taps], 1 / math.sqrt(taps))
+    out[p + "A_log"] = tensor(p + "A_log", [v_heads], 1)
+    out[p + "dt_bias"] = tensor(p + "dt_bias", [v_heads], 0.5, -1)
+    out[p + "norm.weight"] = tensor(p + "norm", [c["linear_value_head_dim"]], 0.3, 1)
+    weight(out, c, p + "out_proj", h, values)
 
 
 def attention(out, c, p):
@@ -88,42 +169,103 @@ def attention(out, c, p):
         out[p + "kv_a_layernorm.weight"] = tensor(p + "kv_a_layernorm", [latent], 0.3, 1)
         weight(out, c, p + "kv_b_proj", heads * (nope + v), latent)
         weight(out, c, p + "o_proj", h, heads * v)
+        if "index_topk" in c and c.get("index_topk_pattern", "F" * 99)[int(p.split(".")[2])] == "F":
+            index, dim = p + "indexer.", c["index_head_dim"]
+            weight(out, c, index + "wq_b", c["index_n_heads"] * dim, low, 2)
+            weight(out, c, index + "wk", dim, h)
+            weight(out, c, index + "weights_proj", c["index_n_heads"], h, fp8=False)
+            out[index + "k_norm.weight"] = tensor(index + "k_norm", [dim], 0.3, 1)
+            out[index + "k_norm.bias"] = tensor(index + "k_norm_bias", [dim], 0.3)
         return
     kv = c["num_key_value_heads"]
     dim = c.get("head_dim", h // heads)
     for name, n in (("q", heads), ("k", kv), ("v", kv)):
-        weight(out, c, p + name + "_proj", n * dim, h, 2 if name == "q" else 1)
+        weight(out, c, p + name + "_proj", n * dim * (2 if name == "q" and c["model_type"] == "qwen3_next" else 1), h, 2 if name == "q" else 1)
         if c["model_type"] == "qwen2_moe" or c.get("attention_bias"):
             out[p + name + "_proj.bias"] = tensor(p + name + "_bias", [n * dim], 0.5)
-    if c["model_type"] == "qwen3_moe":
-        for name in ("q_norm", "k_norm"):
-            out[p + name + ".weight"] = tensor(p + name, [dim], 0.3, 1.2)
+    if c["model_type"] in ("qwen3_moe", "minimax_m2", "qwen3_next"):
+        for name, n in (("q_norm", heads), ("k_norm", kv)):
+            out[p + name + ".weight"] = tensor(p + name, [n * dim if c["model_type"] == "minimax_m2" else dim], 0.3, 1.2 - one(c))
+    if c["model_type"] == "gpt_oss":
+        out[p + "sinks"] = tensor(p + "sinks", [heads], 1, 1)
     weight(out, c, p + "o_proj", h, heads * dim)
-    if c.get("attention_bias"):
+    if c.get("attention_bias") and c["model_type"] != "glm4_moe":
         out[p + "o_proj.bias"] = tensor(p + "o_bias", [h], 0.2)
 
 
-def mlp(out, c, p, inter, gain=1.0):
-    weight(out, c, p + "gate_proj", inter, c["hidden_size"], 1.5)
-    weight(out, c, p + "up_proj", inter, c["hidden_size"])
-    weight(out, c, p + "down_proj", c["hidden_size"], inter, 1.5 * gain)
+def mlp(out, c, p, inter, gain=1.0, names=("gate_proj", "up_proj", "down_proj")):
+    weight(out, c, p + names[0], inter, c["hidden_size"], 1.5)
+    weight(out, c, p + names[1], inter, c["hidden_size"])
+    weight(out, c, p + names[2], c["hidden_size"], inter, 1.5 * gain)
+
+
+def dbrx(c):
+    out, h, heads, kv, f = {}, c["d_model"], c["n_heads"], c["attn_config"]["kv_n_heads"], c["ffn_config"]
+    out["transformer.wte.weight"] = tensor("embed", [c["vocab_size"], h], 1)
+    for i in range(c["n_layers"]):
+        p = f"transformer.blocks.{i}."
+        for name in ("norm_1", "norm_2"):
+            out[p + f"norm_attn_norm.{name}.weight"] = tensor(p + name, [h], 0.3, 1)
+        weight(out, c, p + "norm_attn_norm.attn.Wqkv", (heads + 2 * kv) * (h // heads), h, 1.5)
+        weight(out, c, p + "norm_attn_norm.attn.out_proj", h, h)
+        weight(out, c, p + "ffn.router.layer", f["moe_num_experts"], h, 1.5)
+        for name, gain in (("w1", 1.5), ("v1", 1), ("w2", 1.5)):
+            inner = h if name != "w2" else f["ffn_hidden_size"]
+            out[p + "ffn.experts.mlp." + name] = tensor(p + name, [f["moe_num_experts"] * f["ffn_hidden_size"], h], gain / math.sqrt(inner))
+    out["transformer.norm_f.weight"] = tensor("norm", [h], 0.3, 1)
+    weight(out, c, "lm_head", c["vocab_size"], h)
+    return out
+
+
+def routed(out, c, p):
+    """The experts of a layer, of families that call them otherwise; False: not of those."""
+    kind, n, h, inter = c["model_type"], c.get("num_local_experts"), c["hidden_size"], c["intermediate_size"]
+    if kind == "gpt_oss":
+        weight(out, c, p + "mlp.router", n, h, 1.5)
+        out[p + "mlp.router.bias"] = tensor(p + "router bias", [n], 0.5)
+        mxfp4(out, p + "mlp.experts.gate_up_proj", n, 2 * inter, h, 2)
+        mxfp4(out, p + "mlp.experts.down_proj", n, h, inter)
+        for name, rows in (("gate_up_proj_bias", 2 * inter), ("down_proj_bias", h)):
+            out[p + "mlp.experts." + name] = tensor(p + name, [n, rows], 0.3)
+    elif kind in ("minimax_m2", "phimoe"):
+        p += "block_sparse_moe."
+        weight(out, c, p + "gate", n, h, 1.5, fp8=False)
+        if kind == "minimax_m2":
+            out[p + "e_score_correction_bias"] = "F32", [n], b"".join(struct.pack("<f", (b - 127.5) / 500) for b in stream(p, "bias").digest(n))
+        for e in range(n):
+            mlp(out, c, f"{p}experts.{e}.", inter, names=("w1", "w3", "w2"))
+    return kind in ("gpt_oss", "minimax_m2", "phimoe")
+
+
+def one(c):
+    """What a norm's weight is published without."""
+    return 1 if c["model_type"] == "qwen3_next" else 0
 
 
 def tensors(c):
     """name -> (dtype, shape, bytes), by the names that the vendors publish."""
+    if c["model_type"] == "dbrx":
+        return dbrx(c)
     out, h = {}, c["hidden_size"]
     out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], h], 0.2 if c.get("tie_word_embeddings") else 1)
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         for name in ("input_layernorm", "post_attention_layernorm"):
-            out[p + name + ".weight"] = tensor(p + name, [h], 0.3, 1)
-        attention(out, c, p + "self_attn.")
+            out[p + name + ".weight"] = tensor(p + name, [h], 0.3, 1 - one(c))
+            if c["model_type"] == "phimoe":
+                out[p + name + ".bias"] = tensor(p + name + " bias", [h], 0.2)
+        if (i + 1) % c.get("full_attention_interval", 1):
+            delta(out, c, p + "linear_attn.")
+        else:
+            attention(out, c, p + "self_attn.")
+        if routed(out, c, p):
+            continue
         if i < c.get("first_k_dense_replace", 0) or i in c.get("mlp_only_layers", []):
             mlp(out, c, p + "mlp.", c["intermediate_size"])
             continue
         n = c.get("n_routed_experts") or c["num_experts"]
         weight(out, c, p + "mlp.gate", n, h, 1.5, fp8=False)
-        if c["model_type"] == "deepseek_v3":
+        if c["model_type"] == "glm4_moe" or c.get("topk_method") == "noaux_tc":
             out[p + "mlp.gate.e_score_correction_bias"] = "F32", [n], b"".join(struct.pack("<f", (b - 127.5) / 500) for b in stream(p, "bias").digest(n))
         for e in range(n):
             mlp(out, c, f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
@@ -132,7 +274,9 @@ def tensors(c):
         if c.get("shared_expert_intermediate_size"):
             mlp(out, c, p + "mlp.shared_expert.", c["shared_expert_intermediate_size"])
             weight(out, c, p + "mlp.shared_expert_gate", 1, h, 2, fp8=False)
-    out["model.norm.weight"] = tensor("norm", [h], 0.3, 1)
+    out["model.norm.weight"] = tensor("norm", [h], 0.3, 1 - one(c))
+    if c["model_type"] == "phimoe":
+        out["model.norm.bias"], out["lm_head.bias"] = tensor("norm bias", [h], 0.2), tensor("head bias", [c["vocab_size"]], 1)
     if not c.get("tie_word_embeddings"):
         weight(out, c, "lm_head", c["vocab_size"], h, fp8=False)
     return out

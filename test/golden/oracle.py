@@ -1,4 +1,4 @@
-"""What a checkpoint's logits are: DeepSeek-V2 and V3, Qwen2-MoE, Qwen3-MoE and Mixtral in float64, written after the papers
+"""What a checkpoint's logits are: DeepSeek-V2 and V3, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written after the papers
 and the vendors' code to be read, not to be fast. Nothing here is shared with the engine, not even the reading of files.
 Needs NumPy; the tests do not: they compare with what references.py has written down."""
 import json
@@ -38,6 +38,8 @@ class Checkpoint:
         return name in self.raw
 
     def __getitem__(self, name):
+        if name + "_blocks" in self.raw:
+            return self.mxfp4(name)
         dtype, shape, data = self.raw[name]
         if dtype == "F32":
             x = np.frombuffer(data, "<f4").astype(np.float64)
@@ -47,10 +49,20 @@ class Checkpoint:
             assert dtype == "F8_E4M3", dtype
             x = e4m3(np.frombuffer(data, np.uint8))
         x = x.reshape(shape)
-        if dtype == "F8_E4M3":
+        if dtype == "F8_E4M3" and name + "_scale" in self.raw:  # one a row
+            x = x * self[name + "_scale"].reshape(-1, 1)
+        elif dtype == "F8_E4M3":
             scale = self[name + "_scale_inv"]
             x = x * np.repeat(np.repeat(scale, self.block[0], 0), self.block[1], 1)[: shape[0], : shape[1]]
         return x
+
+    def mxfp4(self, name):
+        """[experts, rows, cols / 32, 16] of two codes a byte, the low one first, and exponents of blocks of 32."""
+        values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+        (_, shape, blocks), (_, _, scales) = self.raw[name + "_blocks"], self.raw[name + "_scales"]
+        codes, power = np.frombuffer(blocks, np.uint8).reshape(shape), np.frombuffer(scales, np.uint8).reshape(shape[:3]).astype(int)
+        x = np.stack((values[codes & 15], values[codes >> 4]), -1).reshape(*shape[:3], 32) * 2.0 ** (power - 127)[..., None]
+        return x.reshape(*shape[:2], -1)
 
     def linear(self, x, name):
         y = x @ self[name + ".weight"].T
@@ -59,6 +71,20 @@ class Checkpoint:
 
 def rms_norm(x, weight, eps):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def norm(m, x, name):
+    """The model's own: LayerNorm (Phi, DBRX) or RMSNorm."""
+    eps = m.config.get("rms_norm_eps", 1e-5 if m.config["model_type"] == "dbrx" else 1e-6)
+    if m.config["model_type"] not in ("phimoe", "dbrx"):
+        return rms_norm(x, m[name + ".weight"] + (m.config["model_type"] == "qwen3_next"), eps)  # that one publishes it less 1
+    x = x - x.mean(-1, keepdims=True)
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * m[name + ".weight"]
+    return y + m[name + ".bias"] if name + ".bias" in m else y
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
 
 
 def softmax(x):
@@ -72,14 +98,17 @@ def silu(x):
 
 # --- Positions --------------------------------------------------------------------------------------------------------------
 
-def frequencies(config, dim):
+def frequencies(config, dim, length):
     """Radians a position for each of dim / 2 pairs, and the factor that cos and sin carry."""
-    scaling = config.get("rope_scaling") or {}
-    theta = config.get("rope_theta", 10000)
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    theta = config.get("attn_config", config).get("rope_theta") or scaling.get("rope_theta", 10000)
     freq = theta ** (-np.arange(0, dim, 2) / dim)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
         return freq, 1.0
+    if kind == "longrope":
+        far = "long" if length > scaling["original_max_position_embeddings"] else "short"
+        return freq / np.array(scaling[far + "_factor"]), scaling[far + "_mscale"]
     factor = scaling["factor"]
     if kind == "linear":
         return freq / factor, 1.0
@@ -94,8 +123,9 @@ def frequencies(config, dim):
     def dimension(rotations):
         return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
-    first = max(math.floor(dimension(scaling.get("beta_fast") or 32)), 0)
-    last = min(math.ceil(dimension(scaling.get("beta_slow") or 1)), dim - 1)
+    down, up = (math.floor, math.ceil) if scaling.get("truncate", True) else (float, float)
+    first = max(down(dimension(scaling.get("beta_fast") or 32)), 0)
+    last = min(up(dimension(scaling.get("beta_slow") or 1)), dim - 1)
     ramp = np.clip((np.arange(dim // 2) - first) / ((last - first) or 0.001), 0, 1)
     freq = freq / factor * ramp + freq * (1 - ramp)
     mscale, all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
@@ -107,7 +137,7 @@ def frequencies(config, dim):
 def rotate(x, config, pairs):
     """x [T, heads, dim] turned by its position; pairs: neighbours belong together (DeepSeek), else halves do."""
     half = x.shape[-1] // 2
-    freq, factor = frequencies(config, x.shape[-1])
+    freq, factor = frequencies(config, x.shape[-1], len(x))
     angle = np.arange(len(x))[:, None, None] * freq
     cos, sin = np.cos(angle) * factor, np.sin(angle) * factor
     a, b = (x[..., 0::2], x[..., 1::2]) if pairs else (x[..., :half], x[..., half:])
@@ -117,18 +147,44 @@ def rotate(x, config, pairs):
 
 # --- Attention --------------------------------------------------------------------------------------------------------------
 
-def attend(q, k, v, scale, window=0):
-    """q, k [T, heads, dim], v [T, heads, v_dim]: each position sees itself and those before it, `window` of them at most."""
+def attend(q, k, v, scale, window=0, sinks=None, chosen=None):
+    """q, k [T, heads, dim], v [T, heads, v_dim]: each position sees itself and those before it, `window` of them at most, or of
+    these those that are chosen [T, T]. sinks [heads]: a score more in the softmax, of nothing."""
     t = np.arange(len(q))
     seen = t[None, :] <= t[:, None]
     if window:
         seen &= t[None, :] > t[:, None] - window
+    if chosen is not None:
+        seen &= chosen
     score = np.einsum("qhd,khd->hqk", q, k) * scale
-    return np.einsum("hqk,khd->qhd", softmax(np.where(seen, score, -np.inf)), v).reshape(len(q), -1)
+    score = np.where(seen, score, -np.inf)
+    if sinks is not None:
+        score = np.concatenate((score, np.broadcast_to(sinks[:, None, None], (*score.shape[:2], 1))), -1)
+    return np.einsum("hqk,khd->qhd", softmax(score)[..., : len(k)], v).reshape(len(q), -1)
 
 
-def latent_attention(m, x, name):
-    """Multi-head latent attention as the DeepSeek-V2 paper writes it: keys and values of every head from one small latent."""
+def lightning_indexer(m, x, low, name):
+    """Which keys each position attends to [T, T]: the best by the sum of its heads' positive products, each with a weight; and how
+    near to a tie the nearest choice was."""
+    c, n, heads, dim, rope = m.config, len(x), m.config["index_n_heads"], m.config["index_head_dim"], m.config["qk_rope_head_dim"]
+    pairs = c.get("indexer_rope_interleave", c["model_type"] == "glm_moe_dsa")
+    turn = lambda y: np.concatenate((rotate(y[..., :rope], c, pairs), y[..., rope:]), -1)
+    k = m.linear(x, name + "wk")
+    k = (k - k.mean(-1, keepdims=True)) / np.sqrt(k.var(-1, keepdims=True) + 1e-6) * m[name + "k_norm.weight"] + m[name + "k_norm.bias"]
+    q, k = turn(m.linear(low, name + "wq_b").reshape(n, heads, dim)), turn(k[:, None])[:, 0]
+    score = np.einsum("qh,hqk->qk", m.linear(x, name + "weights_proj"), np.maximum(np.einsum("qhd,kd->hqk", q, k), 0))
+    chosen, gap = np.zeros((n, n), bool), math.inf
+    for t in range(n):
+        best = np.argsort(-score[t, : t + 1], kind="stable")
+        chosen[t, best[: c["index_topk"]]] = True
+        if t >= c["index_topk"]:
+            gap = min(gap, score[t, best[c["index_topk"] - 1]] - score[t, best[c["index_topk"]]])
+    return chosen, gap / np.abs(score).max()
+
+
+def latent_attention(m, x, name, taken):
+    """Multi-head latent attention as the DeepSeek-V2 paper writes it: keys and values of every head from one small latent. With an
+    indexer over the keys that it chooses, or that were taken [T, T] by the last one before; returns these too."""
     c, n, heads = m.config, len(x), m.config["num_attention_heads"]
     nope, rope, latent = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["kv_lora_rank"]
     eps = c["rms_norm_eps"]
@@ -146,21 +202,64 @@ def latent_attention(m, x, name):
     scaling = c.get("rope_scaling") or {}
     if scaling.get("mscale_all_dim") and scaling["factor"] > 1:
         scale *= (0.1 * scaling["mscale_all_dim"] * math.log(scaling["factor"]) + 1) ** 2
-    return m.linear(attend(q, k, kv[..., nope:], scale), name + "o_proj")
+    gap = math.inf
+    if name + "indexer.weights_proj.weight" in m:
+        taken, gap = lightning_indexer(m, x, low, name + "indexer.")
+    return m.linear(attend(q, k, kv[..., nope:], scale, chosen=taken), name + "o_proj"), taken, gap
 
 
 def grouped_attention(m, x, name, layer):
     """Several heads of queries to one of keys and values."""
-    c, n, heads, kv = m.config, len(x), m.config["num_attention_heads"], m.config["num_key_value_heads"]
-    q, k, v = (m.linear(x, name + p).reshape(n, h, -1) for p, h in (("q_proj", heads), ("k_proj", kv), ("v_proj", kv)))
+    c, n = m.config, len(x)
+    if c["model_type"] == "dbrx":
+        heads, kv, clip = c["n_heads"], c["attn_config"]["kv_n_heads"], c["attn_config"].get("clip_qkv") or np.inf
+        dim = c["d_model"] // heads
+        whole = np.clip(m.linear(x, name + "Wqkv"), -clip, clip)
+        q, k, v = (y.reshape(n, -1, dim) for y in np.split(whole, (heads * dim, (heads + kv) * dim), -1))
+    else:
+        heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+        q, k, v = (m.linear(x, name + p).reshape(n, h, -1) for p, h in (("q_proj", heads), ("k_proj", kv), ("v_proj", kv)))
+    gated = c["model_type"] == "qwen3_next"  # a head's query, and behind it the gate of what it attends to
+    if gated:
+        q, gate = q[..., : q.shape[-1] // 2], q[..., q.shape[-1] // 2 :]
     if name + "q_norm.weight" in m:
-        q, k = (rms_norm(y, m[name + p + "_norm.weight"], c["rms_norm_eps"]) for y, p in ((q, "q"), (k, "k")))
-    q, k = rotate(q, c, False), rotate(k, c, False)
-    window = (c.get("sliding_window") or 0) if c.get("use_sliding_window", c["model_type"] == "mixtral") else 0
-    if "layer_types" in c and c["layer_types"][layer] == "full_attention":
+        flat = c["model_type"] == "minimax_m2"  # over all heads together
+        q, k = (rms_norm(y.reshape(n, -1) if flat else y, m[name + p + "_norm.weight"] + gated, c["rms_norm_eps"]).reshape(y.shape) for y, p in ((q, "q"), (k, "k")))
+    turned = c.get("rotary_dim") or int(q.shape[-1] * c.get("partial_rotary_factor", 0.5 if c["model_type"] == "glm4_moe" else 0.25 if gated else 1))
+    q, k = (np.concatenate((rotate(y[..., :turned], c, False), y[..., turned:]), -1) for y in (q, k))
+    window = (c.get("sliding_window") or 0) if c.get("use_sliding_window", c["model_type"] in ("mixtral", "gpt_oss", "phimoe", "minimax_m2")) else 0
+    if (c.get("layer_types") or (["sliding_attention", "full_attention"] * 999 if c["model_type"] == "gpt_oss" else [""] * 999))[layer] == "full_attention":
         window = 0
     k, v = (np.repeat(y, heads // kv, 1) for y in (k, v))
-    return m.linear(attend(q, k, v, q.shape[-1] ** -0.5, window), name + "o_proj")
+    out = attend(q, k, v, q.shape[-1] ** -0.5, window, m[name + "sinks"] if name + "sinks" in m else None)
+    if gated:
+        out = out * sigmoid(gate.reshape(n, -1))
+    return m.linear(out, name + ("out_proj" if c["model_type"] == "dbrx" else "o_proj"))
+
+
+def gated_delta(m, x, name):
+    """Gated DeltaNet, token by token: a matrix for each head that forgets a little, and takes from each token what it lacks."""
+    c, n, k_heads, v_heads = m.config, len(x), m.config["linear_num_key_heads"], m.config["linear_num_value_heads"]
+    k_dim, v_dim, share = c["linear_key_head_dim"], c["linear_value_head_dim"], v_heads // k_heads
+    groups = m.linear(x, name + "in_proj_qkvz").reshape(n, k_heads, -1)
+    q, k, v, z = np.split(groups, np.cumsum((k_dim, k_dim, share * v_dim)), -1)
+    b, a = np.split(m.linear(x, name + "in_proj_ba").reshape(n, k_heads, -1), 2, -1)
+    mixed = np.concatenate([part.reshape(n, -1) for part in (q, k, v)], -1)
+    taps = m[name + "conv1d.weight"][:, 0]  # [channels, taps], the last for the token itself
+    padded = np.concatenate((np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed))
+    mixed = silu(sum(padded[j : j + n] * taps[:, j] for j in range(taps.shape[1])))
+    q, k, v = np.split(mixed, (k_heads * k_dim, 2 * k_heads * k_dim), -1)
+    q, k = (np.repeat(y.reshape(n, k_heads, k_dim), share, 1) for y in (q, k))
+    q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+    v, z, b, a = (y.reshape(n, v_heads, -1) for y in (v, z, b, a))
+    keep = np.exp(-np.exp(m[name + "A_log"])[:, None] * np.log1p(np.exp(a + m[name + "dt_bias"][:, None])))
+    state, out = np.zeros((v_heads, k_dim, v_dim)), np.zeros((n, v_heads, v_dim))
+    for t in range(n):
+        state = state * keep[t][..., None]
+        lacking = v[t] - np.einsum("hk,hkv->hv", k[t], state)
+        state = state + np.einsum("hk,hv->hkv", k[t], sigmoid(b[t]) * lacking)
+        out[t] = np.einsum("hk,hkv->hv", q[t], state) * k_dim**-0.5
+    return m.linear((rms_norm(out, m[name + "norm.weight"], c["rms_norm_eps"]) * silu(z)).reshape(n, -1), name + "out_proj")
 
 
 # --- Experts ----------------------------------------------------------------------------------------------------------------
@@ -171,19 +270,23 @@ def mlp(m, x, name, gate="gate_proj", up="up_proj", down="down_proj"):
 
 def route(m, x, name):
     """Experts and weights [T, k] of each token, and how near to a tie the nearest choice was."""
-    c = m.config
-    logits = m.linear(x, name + "gate")
-    experts, k = logits.shape[1], c["num_experts_per_tok"]
-    sigmoid = c.get("scoring_func", "sigmoid" if c["model_type"] in ("deepseek_v3", "kimi_k2") else "softmax") == "sigmoid"
+    c, kind = m.config, m.config["model_type"]
+    logits = m.linear(x, name + {"gpt_oss": "router", "dbrx": "router.layer"}.get(kind, "gate"))
+    experts, k = logits.shape[1], c["num_experts_per_tok"] if kind != "dbrx" else c["ffn_config"]["moe_top_k"]
+    if kind == "phimoe":
+        return mixer(logits, c["router_jitter_noise"])
+    sigmoid = c.get("scoring_func", "sigmoid" if kind in ("deepseek_v3", "kimi_k2", "glm4_moe", "minimax_m2") else "softmax") == "sigmoid"
     score = 1 / (1 + np.exp(-logits)) if sigmoid else softmax(logits)
     choice = score.copy()
     gap = math.inf
-    if name + "gate.e_score_correction_bias" in m:
-        choice += m[name + "gate.e_score_correction_bias"]
-    groups = c.get("n_group", 1) if c.get("topk_method") in ("noaux_tc", "group_limited_greedy") else 1
+    for bias in ("gate.e_score_correction_bias", "e_score_correction_bias"):
+        if name + bias in m:
+            choice += m[name + bias]
+    best_two = c.get("topk_method") == "noaux_tc" or kind == "glm4_moe"
+    groups = c.get("n_group", 1) if best_two or c.get("topk_method") == "group_limited_greedy" else 1
     if groups > 1:  # only the best groups count: by their two best experts (V3) or by their best (V2)
         inside = np.sort(choice.reshape(len(x), groups, -1), -1)
-        rank = inside[..., -2:].sum(-1) if c["topk_method"] == "noaux_tc" else inside[..., -1]
+        rank = inside[..., -2:].sum(-1) if best_two else inside[..., -1]
         order = np.sort(rank, -1)[:, ::-1]
         if c["topk_group"] < groups:
             gap = min(gap, (order[:, c["topk_group"] - 1] - order[:, c["topk_group"]]).min())
@@ -193,22 +296,59 @@ def route(m, x, name):
     order = -np.sort(-choice, -1)
     gap = min(gap, (order[:, k - 1] - order[:, k]).min())
     weight = np.take_along_axis(score, chosen, -1)
-    normed = c.get("norm_topk_prob", False) or c["model_type"] == "mixtral"
-    if c["model_type"] == "deepseek_v2":  # either normalised or scaled (the vendor's MoEGate)
+    normed = c.get("norm_topk_prob", False) or kind in ("mixtral", "minimax_m2", "gpt_oss", "dbrx")
+    if kind == "deepseek_v2":  # either normalised or scaled (the vendor's MoEGate)
         return chosen, weight / weight.sum(-1, keepdims=True) if normed and k > 1 else weight * c.get("routed_scaling_factor", 1), gap
     if normed:
         weight = weight / (weight.sum(-1, keepdims=True) + 1e-20)
     return chosen, weight * c.get("routed_scaling_factor", 1), gap
 
 
+def mixer(logits, jitter):
+    """Phi's two experts: each weighs what it has of a softmax over the scores near it, the second without the first."""
+    rows, left, chosen, weight = np.arange(len(logits)), logits.copy(), [], []
+    for _ in range(2):
+        best = left.argmax(-1)
+        top = left[rows, best][:, None]
+        near = (top - logits) / np.maximum(np.abs(logits), top) <= 2 * jitter
+        chosen.append(best)
+        weight.append(softmax(np.where(near, left, -np.inf))[rows, best])
+        left[rows, best] = -np.inf
+    order = -np.sort(-logits, -1)
+    behind = (order[:, :1] - logits) / np.maximum(np.abs(logits), order[:, :1]), (order[:, 1:2] - logits) / np.maximum(np.abs(logits), order[:, 1:2])
+    gap = min((order[:, 0] - order[:, 1]).min(), (order[:, 1] - order[:, 2]).min(), *(np.abs(b - 2 * jitter).min() for b in behind))
+    return np.stack(chosen, -1), np.stack(weight, -1), gap
+
+
+def stacked_experts(m, name):
+    """expert(e, x) of families that keep all experts of a layer in a few tensors."""
+    c = m.config
+    if c["model_type"] == "gpt_oss":  # a row of gate and one of up in turn
+        up, down = m[name + "experts.gate_up_proj"], m[name + "experts.down_proj"]
+        up_bias, down_bias, limit = m[name + "experts.gate_up_proj_bias"], m[name + "experts.down_proj_bias"], c.get("swiglu_limit", 7)
+
+        def expert(e, x):
+            both = x @ up[e].T + up_bias[e]
+            gate, linear = np.minimum(both[:, 0::2], limit), np.clip(both[:, 1::2], -limit, limit)
+            return gate / (1 + np.exp(-1.702 * gate)) * (linear + 1) @ down[e].T + down_bias[e]
+    else:
+        w1, v1, w2 = (m[f"{name}experts.mlp.{w}"].reshape(c["ffn_config"]["moe_num_experts"], -1, c["d_model"]) for w in ("w1", "v1", "w2"))
+
+        def expert(e, x):
+            return (silu(x @ w1[e].T) * (x @ v1[e].T)) @ w2[e]
+    return expert
+
+
 def experts(m, x, name):
-    mixtral = m.config["model_type"] == "mixtral"
+    mixtral = m.config["model_type"] in ("mixtral", "minimax_m2", "phimoe")
+    stacked = stacked_experts(m, name) if m.config["model_type"] in ("gpt_oss", "dbrx") else None
     chosen, weight, gap = route(m, x, name)
     y = np.zeros_like(x)
     for e in np.unique(chosen):
         rows, place = np.nonzero(chosen == e)
         names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
-        y[rows] += weight[rows, place][:, None] * mlp(m, x[rows], f"{name}experts.{e}.", *names)
+        out = stacked(e, x[rows]) if stacked else mlp(m, x[rows], f"{name}experts.{e}.", *names)
+        y[rows] += weight[rows, place][:, None] * out
     if name + "shared_experts.up_proj.weight" in m:
         y += mlp(m, x, name + "shared_experts.")
     if name + "shared_expert.up_proj.weight" in m:
@@ -218,22 +358,33 @@ def experts(m, x, name):
 
 # --- The whole --------------------------------------------------------------------------------------------------------------
 
+BLOCKS = {"dbrx": "ffn.", "mixtral": "block_sparse_moe.", "minimax_m2": "block_sparse_moe.", "phimoe": "block_sparse_moe."}
+
+
 def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
-    c, eps = m.config, m.config.get("rms_norm_eps", 1e-6)
-    x = m["model.embed_tokens.weight"][tokens]
-    nearest = math.inf
-    for layer in range(c["num_hidden_layers"]):
-        name = f"model.layers.{layer}."
-        h = rms_norm(x, m[name + "input_layernorm.weight"], eps)
-        x = x + (latent_attention(m, h, name + "self_attn.") if "kv_lora_rank" in c else grouped_attention(m, h, name + "self_attn.", layer))
-        h = rms_norm(x, m[name + "post_attention_layernorm.weight"], eps)
-        block = name + ("block_sparse_moe." if c["model_type"] == "mixtral" else "mlp.")
-        if block + "gate.weight" in m:
+    c, dbrx = m.config, m.config["model_type"] == "dbrx"
+    embed, last, layers = ("transformer.wte", "transformer.norm_f", "n_layers") if dbrx else ("model.embed_tokens", "model.norm", "num_hidden_layers")
+    x = m[embed + ".weight"][tokens]
+    nearest, taken = math.inf, None
+    for layer in range(c[layers]):
+        name = f"transformer.blocks.{layer}." if dbrx else f"model.layers.{layer}."
+        h = norm(m, x, name + ("norm_attn_norm.norm_1" if dbrx else "input_layernorm"))
+        if name + "linear_attn.A_log" in m:
+            y = gated_delta(m, h, name + "linear_attn.")
+        elif "kv_lora_rank" in c:
+            y, taken, gap = latent_attention(m, h, name + "self_attn.", taken)
+            nearest = min(nearest, gap)
+        else:
+            y = grouped_attention(m, h, name + ("norm_attn_norm.attn." if dbrx else "self_attn."), layer)
+        x = x + y
+        h = norm(m, x, name + ("norm_attn_norm.norm_2" if dbrx else "post_attention_layernorm"))
+        block = name + BLOCKS.get(c["model_type"], "mlp.")
+        if any(block + router in m for router in ("gate.weight", "router.weight", "router.layer.weight")):
             y, gap = experts(m, h, block)
             nearest = min(nearest, gap)
         else:
             y = mlp(m, h, block)
         x = x + y
-    head = "model.embed_tokens" if c.get("tie_word_embeddings") else "lm_head"
-    return m.linear(rms_norm(x, m["model.norm.weight"], eps), head), nearest
+    head = embed if c.get("tie_word_embeddings") else "lm_head"
+    return m.linear(norm(m, x, last), head), nearest

@@ -16,6 +16,28 @@ hearth, name, pieces = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3:]
 BOUND = 1e-5  # of the largest logit, float32 activations; see pieces.c
 MODES = ([], ["--gpus", "emu:1,cpu=scalar", "--prefill", "slp"], ["--gpus", "emu:2,cpu=scalar", "--prefill", "dslp"])
 
+
+
+def greedy(model, tokens, n, mode):
+    args = [hearth, "-m", model, "--tokens", ",".join(map(str, tokens)), "-n", str(n), "--temp", "0", "--ids", "--cpu", "scalar", "--kv", "f32", *mode]
+    p = subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    return json.loads(p.stdout) if p.returncode == 0 else p.stderr
+
+
+def across(model, tokens, first):
+    """An answer past the length at which LongRoPE turns all keys anew is, token by token, that of the whole text read at once."""
+    failed = 0
+    for start in (first - 4, first, first + 1):
+        whole, n = list(tokens[:start]), 9
+        for _ in range(n):
+            whole += greedy(model, whole, 1, [])
+        for mode in ([], ["--gpus", "emu:1,cpu=scalar", "--decode", "hybrid"]):
+            got = greedy(model, tokens[:start], n, mode)
+            failed += got != whole[start:]
+            print(f"{'ok' if got == whole[start:] else 'FAIL'} {name} from {start} tokens on {' '.join(mode)}: {got}")
+    return failed
+
+
 with open(os.path.join(HERE, name + ".json"), encoding="utf-8") as f:
     wanted = json.load(f)
 tokens = ",".join(map(str, wanted["tokens"]))
@@ -49,6 +71,9 @@ with tempfile.TemporaryDirectory() as tmp:
         ok = p.returncode == 0 and len(got) == len(want) * step and off <= BOUND and "instead" not in err
         print(f"{'ok' if ok else 'FAIL'} {name} {' '.join(mode)}: {off:.1e} {'' if ok else err[:300]}")
         failed += not ok
+    rope = models.MODELS.get(name, {}).get("rope_scaling", {})
+    if rope.get("type") == "longrope":
+        failed += across(model, wanted["tokens"], rope["original_max_position_embeddings"])
     for program in pieces:
         failed += subprocess.run([program, model, tokens, os.path.join(HERE, name + ".f32")], timeout=300).returncode != 0
 sys.exit(failed != 0)

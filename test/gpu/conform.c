@@ -85,6 +85,23 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
 static struct expert expert_new(int hidden, int inter) {
     return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128), matrix(hidden, inter, DT_E4M3, 128, 128)};
 }
+/* MXFP4 with the rows of gate and up in turns, biases and limits; or BF16 whose down lies the other way round. */
+static struct expert expert_other(int hidden, int inter, bool mxfp4) {
+    if (!mxfp4)
+        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
+                               .turned = true};
+    struct expert e = {.gate = matrix(2 * inter, hidden, DT_E2M1, 1, 32),
+                       .down = matrix(hidden, inter, DT_E2M1, 1, 32),
+                       .gate_bias = floats((size_t)inter, 'c'),
+                       .up_bias = floats((size_t)inter, 'c'),
+                       .down_bias = floats((size_t)hidden, 'c'),
+                       .glu = {.limit = 0.7f, .alpha = 1.702f, .shift = 1}};
+    e.up = e.gate;
+    e.up.data = (const uint8_t *)e.up.data + e.up.stride;
+    e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;
+    e.gate.stride *= 2, e.up.stride *= 2;
+    return e;
+}
 static struct kv_plane plane_new(int rows, int heads, int dim, enum dtype t, char type) {
     size_t n = (size_t)rows * (size_t)heads * (size_t)dim;
     struct kv_plane p = {.heads = heads, .dim = dim, .dtype = (uint8_t)t};
@@ -131,7 +148,7 @@ static int to_device(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
     return 1;
 }
 static void expert_to_device(struct expert *x) {
-    if (op_visit_mat(&x->gate, to_device, NULL) || op_visit_mat(&x->up, to_device, NULL) || op_visit_mat(&x->down, to_device, NULL)) die("expert", NULL);
+    if (op_visit_expert(x, to_device, NULL)) die("expert", NULL);
 }
 
 /* Runs a on the device and whatever reference has been left in the host buffers by `reference`; compares everything. */
@@ -239,15 +256,25 @@ static void oracle_expert(double *y, const struct expert *e, const float *x, boo
     float *h = malloc(inter * 4);
     multiply(gate, &e->gate, x, exact ? AS_IS : narrow_of(&e->gate));
     multiply(up, &e->up, x, exact ? AS_IS : narrow_of(&e->up));
-    for (size_t i = 0; i < inter; i++) h[i] = (float)(gate[i] / (1 + exp(-gate[i])) * up[i]);
-    multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
+    double limit = e->glu.limit > 0 ? (double)e->glu.limit : INFINITY, alpha = e->glu.alpha > 0 ? (double)e->glu.alpha : 1;
+    for (size_t i = 0; i < inter; i++) {
+        double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), limit), b = up[i] + (e->up_bias ? (double)e->up_bias[i] : 0);
+        h[i] = (float)(a / (1 + exp(-alpha * a)) * (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
+    }
+    if (!e->turned) multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
+    for (int d = 0; d < e->down.cols && e->turned; d++) {
+        y[d] = 0;
+        for (size_t i = 0; i < inter; i++) y[d] += (double)mat_at(&e->down, (int)i, d) * (double)h[i];
+    }
+    for (int d = 0; d < e->down.rows && e->down_bias; d++) y[d] += (double)e->down_bias[d];
     free(gate);
     free(h);
 }
 static void add_expert(float *y, const struct expert *e, const float *x, double weight, bool exact) {
-    double *out = malloc((size_t)e->down.rows * sizeof *out);
+    const int n = e->turned ? e->down.cols : e->down.rows;
+    double *out = malloc((size_t)n * sizeof *out);
     oracle_expert(out, e, x, exact);
-    for (int d = 0; d < e->down.rows; d++) y[d] = (float)((double)y[d] + weight * out[d]);
+    for (int d = 0; d < n; d++) y[d] = (float)((double)y[d] + weight * out[d]);
     free(out);
 }
 
@@ -262,10 +289,15 @@ BASE(rope, OP_ROPE)
 BASE(kv_store, OP_KV_STORE)
 BASE(kv_load, OP_KV_LOAD)
 BASE(attention, OP_ATTENTION)
+BASE(select, OP_SELECT)
 BASE(route, OP_ROUTE)
 BASE(add, OP_ADD)
 BASE(sigmoid, OP_SIGMOID)
+BASE(clip, OP_CLIP)
 BASE(copy, OP_COPY)
+BASE(gate, OP_GATE)
+BASE(conv, OP_CONV)
+BASE(delta, OP_DELTA)
 enum { FEW = 18 }; /* tokens for which activations stay float32 */
 static void ref_linear(const union op_args *u) {
     const struct op_linear *a = &u->linear;
@@ -354,23 +386,60 @@ static void elementwise(void) {
     for (int i = 0; i < 16; i++) freq[i] = powf(10000, -(float)i / 16);
     CHECK("rope table", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = pos, .inv_freq = freq, .n = 6, .half = 16,
           .mscale = 1.2f);
+    for (int all = 0; all < 2; all++) {
+        int32_t *length = buf_new(6 * 4, 'c'), *at = buf_new(6 * 4, 'c');
+        float *two = floats(32, 'c');
+        for (int i = 0; i < 6; i++) length[i] = i % 2 ? 65 : 64, at[i] = (int32_t)(rnd() % 100000);
+        for (int i = 0; i < 32; i++) two[i] = powf(10000, -(float)(i % 16) / 16) / (i < 16 ? 1 : 3);
+        CHECK("rope tables", rope_table, OP_ROPE_TABLE, .cos = floats(96, 'f'), .sin = floats(96, 'f'), .pos = at, .inv_freq = two,
+              .length = all ? NULL : length, .n = 6, .half = 16, .longest = 64, .total = 65, .mscale = 1.2f, .long_mscale = 1.5f);
+    }
     for (int il = 0; il < 4; il++)
         CHECK("rope", rope, OP_ROPE, .x = floats(5 * 200, 'f'), .cos = floats(40, 'c'), .sin = floats(40, 'c'), .n = 5, .heads = 3, .ld = 200, .head_ld = 60,
               .half = 8, .interleaved = il & 1, .inverse = il > 1);
     CHECK("add", add, OP_ADD, .y = floats(999, 'f'), .x = floats(999, 'c'), .n = 27, .m = 37);
     CHECK("sigmoid", sigmoid, OP_SIGMOID, .x = floats(77, 'f'), .n = 7, .m = 11);
+    CHECK("clip", clip, OP_CLIP, .x = floats(700, 'f'), .n = 7, .m = 100, .limit = 0.3f);
     CHECK("copy", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100, .head_ldx = 17,
           .head_ldy = 25);
     CHECK("copy, one head for all", copy, OP_COPY, .y = floats(5 * 100, 'f'), .x = floats(5 * 70, 'c'), .n = 5, .heads = 4, .dim = 16, .ldx = 70, .ldy = 100,
           .head_ldy = 25);
 }
 
+/* Gated DeltaNet: at the beginning and further on, states apart and in place. */
+static void deltas(void) {
+    static const struct {
+        int n, k_heads, v_heads, k_dim, v_dim, taps;
+    } c[] = {{1, 2, 4, 32, 32, 4}, {7, 1, 1, 5, 7, 2}, {40, 2, 6, 64, 40, 4}, {3, 1, 2, 128, 128, 4}, {6, 1, 1, 200, 9, 3}, {2, 1, 1, 300, 3, 1}};
+    for (int silu = 0; silu < 2; silu++)
+        CHECK(silu ? "gate, silu" : "gate", gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100,
+              .ldg = 210, .head_ldy = 31, .head_ldg = 70, .silu = silu);
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
+        for (int how = 0; how < 3; how++) { /* nothing before; a state; the same memory */
+            int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim, channels = 2 * keys + values;
+            size_t kept = (size_t)((c[i].taps - 1) * channels), state = (size_t)(values * c[i].k_dim);
+            float *after = floats(kept + 1, 'f'), *before = how == 0 ? NULL : how == 1 ? floats(kept + 1, 'c') : after;
+            char name[80];
+            snprintf(name, sizeof name, "conv of %d channels, %d taps, n %d, %d", channels, c[i].taps, n, how);
+            CHECK(name, conv, OP_CONV, .out = floats((size_t)(n * (channels + 2)), 'f'), .x = floats((size_t)(n * (channels + 3)), 'c'),
+                  .w = floats((size_t)(c[i].taps * channels), 'c'), .before = before, .after = after, .n = n, .channels = channels, .taps = c[i].taps,
+                  .ldx = channels + 3, .ldo = channels + 2);
+            float *x = floats((size_t)(n * channels), 'c'), *ba = floats((size_t)(2 * n * c[i].v_heads), 'c'), *rate = floats((size_t)c[i].v_heads, 'c');
+            for (int h = 0; h < c[i].v_heads; h++) rate[h] = -expf(rate[h]);
+            after = floats(state, 'f'), before = how == 0 ? NULL : how == 1 ? floats(state, 'c') : after;
+            snprintf(name, sizeof name, "delta of %d/%d heads, %d x %d, n %d, %d", c[i].k_heads, c[i].v_heads, c[i].k_dim, c[i].v_dim, n, how);
+            CHECK(name, delta, OP_DELTA, .out = floats((size_t)(n * (values + 1)), 'f'), .q = x, .k = x + keys, .v = x + 2 * keys, .b = ba,
+                  .a = ba + c[i].v_heads, .rate = rate, .dt = floats((size_t)c[i].v_heads, 'c'), .before = before, .after = after, .n = n,
+                  .k_heads = c[i].k_heads, .v_heads = c[i].v_heads, .k_dim = c[i].k_dim, .v_dim = c[i].v_dim, .ldx = channels, .ldg = 2 * c[i].v_heads,
+                  .ldo = values + 1);
+        }
+}
+
 static void linears(void) {
     static const struct {
         enum dtype t;
         int br, bc;
-    } kinds[] = {{DT_F32, 0, 0},     {DT_BF16, 0, 0},  {DT_F16, 0, 0},       {DT_E4M3, 128, 128},
-                 {DT_E4M3, 1, 4096}, {DT_E2M1, 1, 32}, {DT_Q8_G128, 1, 128}, {DT_Q4_G128, 1, 128}};
+    } kinds[] = {{DT_F32, 0, 0}, {DT_BF16, 0, 0}, {DT_F16, 0, 0}, {DT_E4M3, 128, 128}, {DT_E4M3, 1, 4096}, {DT_E2M1, 1, 32}};
     static const int sizes[][3] = {{1, 64, 128}, {3, 70, 130}, {8, 200, 256}, {9, 200, 1100}, {65, 130, 384}, {130, 300, 200}, {17, 40, 600}, {1, 300, 2100}};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -386,6 +455,48 @@ static void linears(void) {
             CHECK(tr ? "linear, heads, transposed" : "linear, heads", linear, OP_LINEAR, .y = floats((size_t)(n * 5 * 192), 'f'),
                   .x = floats((size_t)(n * 5 * 192), 'c'), .w = mat_rows(matrix(5 * 96, 192, DT_E4M3, 128, 128), 32, 96), .n = n, .ldx = 5 * 192,
                   .ldy = 5 * 192, .transposed = tr, .batch = 5, .batch_rows = 96, .batch_x = 192, .batch_y = 192);
+}
+
+/* The indexer's numbers are small and whole here, so sums are the same in any order and many of them are equal; then attention over
+ * what a row chose, and over all. */
+static float *whole(size_t n, char type) {
+    float *p = floats(n, type);
+    for (size_t i = 0; i < n; i++) p[i] = (float)(int)p[i];
+    return p;
+}
+static void choosers(void) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
+    static const struct { int n, heads, dim, q0, topk; } c[] = {{1, 64, 128, 700, 256}, {20, 5, 40, 30, 33}, {7, 8, 32, 1300, 100}, {3, 2, 16, 0, 5}};
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
+        for (int t = 0; t < 3; t++) {
+            char name[80];
+            int n = c[i].n, keys = op_seen(c[i].q0 + n - 1, 0, 1 << 20);
+            snprintf(name, sizeof name, "select %s %d of %d", dtype_name(types[t]), c[i].topk, keys);
+            struct kv_plane k = plane_new(keys + 1, 1, c[i].dim, types[t], 'c');
+            for (int j = 0; j < keys * c[i].dim; j++) {
+                float v = (float)((int)(rnd() % 5) - 2);
+                uint16_t h = f32_to_bf16(v);
+                if (types[t] == DT_F32) ((float *)k.data)[j] = v;
+                if (types[t] == DT_BF16) ((uint16_t *)k.data)[j] = h;
+                if (types[t] == DT_E4M3) ((uint8_t *)k.data)[j] = f32_to_e4m3(v), k.scale[j / c[i].dim] = 0.5f;
+            }
+            CHECK(name, select, OP_SELECT, .chosen = buf_new((size_t)(n * c[i].topk) * 4, 'i'), .q = whole((size_t)(n * c[i].heads * c[i].dim), 'c'),
+                  .weight = whole((size_t)(n * c[i].heads), 'c'), .k = k, .n = n, .heads = c[i].heads, .topk = c[i].topk, .ldq = c[i].heads * c[i].dim,
+                  .q_pos0 = c[i].q0, .n_keys = keys, .scale = 0.25f);
+            int dim = c[i].dim, heads = c[i].heads < 16 ? c[i].heads : 16;
+            for (int chosen = 0; chosen < 2; chosen++) {
+                snprintf(name, sizeof name, "attention %s over %s %d", dtype_name(types[t]), chosen ? "chosen" : "all of", keys);
+                struct kv_plane plane = plane_new(keys + 1, 1, dim, types[t], 'c');
+                int32_t *list = chosen ? buf_new((size_t)(n * c[i].topk) * 4, 'c') : NULL;
+                for (int r = 0; r < n && chosen; r++)
+                    for (int j = 0, seen = op_seen(c[i].q0 + r, 0, keys); j < c[i].topk; j++)
+                        list[r * c[i].topk + j] = j >= seen ? -1 : seen <= c[i].topk ? j : seen - c[i].topk + j;
+                CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(n * heads * dim), 'f'), .q = floats((size_t)(n * heads * dim), 'c'), .k = plane,
+                      .v = plane, .sinks = chosen ? NULL : floats((size_t)heads, 'c'), .lse = floats((size_t)(n * heads), 'f'), .chosen = list,
+                      .n_chosen = chosen ? c[i].topk : 0, .n = n, .n_heads = heads, .v_dim = dim, .ldq = heads * dim, .ldo = heads * dim, .q_pos0 = c[i].q0,
+                      .n_keys = keys, .scale = 0.1f);
+            }
+        }
 }
 
 static void attentions(void) {
@@ -422,6 +533,7 @@ static void attentions(void) {
                   .ldq = c[i].heads * c[i].dim, .ldo = c[i].heads * c[i].v, .q_pos0 = c[i].q0, .k_pos0 = c[i].k0, .n_keys = c[i].keys, .window = c[i].window,
                   .scale = 0.1f);
         }
+    choosers();
     float *lse = floats(15, 'f'), *lse2 = floats(15, 'c');
     lse[3] = lse2[7] = lse[9] = lse2[9] = -INFINITY;
     check(
@@ -443,6 +555,18 @@ static void mixtures(void) {
         CHECK("route", route, OP_ROUTE, .ids = buf_new(40 * 6 * 4, 'i'), .weights = floats(40 * 6, 'f'), .logits = floats(40 * 64, 'c'),
               .bias = i & 1 ? floats(64, 'c') : NULL, .n = 40, .n_experts = 64, .topk = 6, .n_group = groups, .topk_group = 2,
               .score = i & 4 ? SCORE_SIGMOID : SCORE_SOFTMAX, .group_top2 = i & 1, .norm = i & 4, .scale = 2.5f);
+    }
+    for (int n = 2; n < 100; n = n * 4 + 1)
+        CHECK("route, mixer", route, OP_ROUTE, .ids = buf_new(40 * 2 * 4, 'i'), .weights = floats(40 * 2, 'f'), .logits = floats((size_t)(40 * n), 'c'),
+              .n = 40, .n_experts = n, .topk = 2, .n_group = 1, .topk_group = 1, .score = SCORE_MIXER, .scale = 1, .jitter = 0.1f);
+    for (int kind = 0; kind < 2; kind++) {
+        for (int n = 1; n < 100; n = n * 4 + 3)
+            CHECK(kind ? "ffn, mxfp4 in turns" : "ffn, turned", ffn, OP_FFN, .y = floats((size_t)(n * 192), 'f'), .x = floats((size_t)(n * 192), 'c'),
+                  .expert = expert_other(192, 160, kind), .n = n, .hidden = 192);
+        struct expert other[8];
+        for (int i = 0; i < 8; i++) other[i] = expert_other(192, 160, kind);
+        CHECK(kind ? "experts, mxfp4 in turns" : "experts, turned", experts, OP_EXPERTS, .y = floats(60 * 192, 'f'), .x = floats(60 * 192, 'c'),
+              .ids = choices(60, 2, 8), .weights = floats(120, 'c'), .experts = other, .n = 60, .topk = 2, .n_experts = 8, .hidden = 192);
     }
     struct expert table[8], shared = expert_new(256, 128);
     for (int i = 0; i < 8; i++) table[i] = expert_new(256, 128);
@@ -489,12 +613,12 @@ static void mixtures(void) {
 /* Shapes nobody thought of, and buffers that begin and rows that lie where no wide load can go. */
 static int within(int least, int most) { return least + (int)(rnd() % (uint32_t)(most - least + 1)); }
 static void random_linear(char *name, size_t size) {
-    static const enum dtype kinds[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E4M3, DT_E2M1, DT_Q8_G128, DT_Q4_G128};
-    static const int blocks[][2] = {{0, 0}, {0, 0}, {0, 0}, {128, 128}, {1, 4096}, {1, 32}, {1, 128}, {1, 128}};
-    int k = within(0, 7), n = within(0, 2) ? within(1, 20) : within(20, 140), rows = within(1, 150), cols = within(1, 70) * within(1, 5), off = within(0, 3);
+    static const enum dtype kinds[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E4M3, DT_E2M1};
+    static const int blocks[][2] = {{0, 0}, {0, 0}, {0, 0}, {128, 128}, {1, 4096}, {1, 32}};
+    int k = within(0, 5), n = within(0, 2) ? within(1, 20) : within(20, 140), rows = within(1, 150), cols = within(1, 70) * within(1, 5), off = within(0, 3);
     int transposed = !within(0, 5), batch = within(0, 3) ? 1 : within(2, 3), head = (rows + batch - 1) / batch, pad = within(0, 5);
     rows = head * batch;
-    if (kinds[k] == DT_E2M1 || kinds[k] == DT_Q4_G128) cols += cols % 2;
+    if (kinds[k] == DT_E2M1) cols += cols % 2;
     int in = transposed ? head : cols, out = transposed ? cols : head, ldx = in * batch + pad, ldy = out * batch + within(0, 3);
     struct mat w = matrix(rows, cols, kinds[k], blocks[k][0], blocks[k][1]);
     snprintf(name, size, "linear %s %d x %d x %d, batch %d%s", dtype_name(kinds[k]), n, head, cols, batch, transposed ? ", transposed" : "");
@@ -762,6 +886,7 @@ int main(int argc, char **argv) {
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc < 4) {
         elementwise();
+        deltas();
         linears();
         attentions();
         mixtures();

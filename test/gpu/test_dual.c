@@ -3,10 +3,11 @@
  * this machine, which a first run finds out. Dual batch against one session, and against six that take turns with the device;
  * and from the trace, how much of the time in which the device was busy the processor was busy too. Others on the machine only
  * ever make a step longer: of many, in turn, the shortest counts. Also: a cancel in the middle of slow steps.
- * usage: test_dual    the built-in model */
+ * usage: test_dual [cancel]    the built-in model; cancels alone */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
@@ -192,13 +193,61 @@ static void cancel(enum prefill_mode prefill, double after) {
     engine_close(&e);
 }
 
+/* One of two that answer is cancelled in the middle of a slow step of both: it is over at once, and the other goes on. */
+static void cancel_in_company(void) {
+    struct engine *e;
+    struct session *s[2];
+    struct error err = {0};
+    int32_t tokens[40];
+    double least = 1e9;
+    for (int i = 0; i < 40; i++) tokens[i] = 7 + i * 3;
+    struct engine_params p = {.dir = "ember:",
+                              .threads = 1,
+                              .cpu_level = CPU_SCALAR + 1,
+                              .gpus = "emu:1,attn=0.0000001",
+                              .context = 256,
+                              .decode = DECODE_DUAL,
+                              .prefill = PREFILL_CPU};
+    if (engine_open(&e, &p, &err)) die("open", &err);
+    for (int i = 0; i < 2; i++)
+        if (session_open(e, &s[i], &err)) die("session", &err);
+    for (int attempt = 0; attempt < ATTEMPTS && least > 0.2; attempt++) {
+        struct event ev;
+        int got[2] = {0};
+        double cancelled;
+        for (int i = 0; i < 2; i++)
+            if (session_submit(s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQUEST_NO_EOS}, &err)) die("submit", &err);
+        while (got[0] < 3 || got[1] < 3) /* both are in every step from here on */
+            if (engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN) got[ev.session == s[1]]++;
+        usleep(50000);
+        cancelled = clock_now();
+        session_cancel(s[0]);
+        do got[1] += engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
+        while (ev.session != s[0] || ev.kind != EVENT_DONE);
+        double took = clock_now() - cancelled;
+        least = took < least ? took : least;
+        CHECK(ev.reason == DONE_CANCELLED, "cancelled in company, but ended by %d", ev.reason);
+        if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQUEST_NO_EOS}, &err))
+            die("submit", &err); /* while its step runs */
+        for (int before = got[1]; got[1] < before + 2;) got[1] += engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
+        printf("in company: cancelled after %.0f ms, a step took %.0f ms\n", took * 1e3, (clock_now() - cancelled) / 2 * 1e3);
+        session_cancel(s[1]);
+        for (int over = 0; over < 2;) over += engine_poll(e, &ev, 60000) && ev.kind == EVENT_DONE;
+    }
+    CHECK(least < (getenv("HEARTH_SLOW") ? 5 : 0.2), "a cancel in company took %.3f s", least);
+    for (int i = 0; i < 2; i++) session_close(&s[i]);
+    engine_close(&e);
+}
+
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
-int main(void) {
+int main(int argc, char **argv) {
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
     cancel(PREFILL_CPU, 0.5);
     cancel(PREFILL_BLEND, 0.5);
+    cancel_in_company();
+    if (argc > 1) return failures != 0;
     open_model();
     overlap(2, 1, 1.6);
     overlap(6, 6, 1.4);

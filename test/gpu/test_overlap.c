@@ -23,7 +23,7 @@ static int run(const struct weights *w, struct kv *kv, const char *gpus, const c
     struct gpu_set *set;
     struct error e = {0};
     if (gpu_set_open(&set, gpus, w, &e)) return printf("%s\n", e.text), 1;
-    struct pipe_job j = {.w = w, .set = set, .ranks = 1, .k = kv->k, .v = kv->v, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace = trace};
+    struct pipe_job j = {.w = w, .set = set, .ranks = 1, .cache = kv->layer, .n = TOKENS, .embed = embed, .ctx = (void *)&w->config, .trace = trace};
     int rc = pipe_prefill(&j, s, &e);
     if (rc) printf("%s: %s\n", gpus, e.text);
     gpu_set_close(&set);
@@ -47,8 +47,7 @@ static int stop_early(const struct weights *w, struct kv *kv, const char *gpus, 
         struct pipe_job j = {.w = w,
                              .set = set,
                              .ranks = 1,
-                             .k = kv->k,
-                             .v = kv->v,
+                             .cache = kv->layer,
                              .n = TOKENS,
                              .embed = embed,
                              .ctx = (void *)&w->config,

@@ -3,11 +3,12 @@
 (--decode hybrid), prompts read by both (--prefill blend, every --split), whole models and as many layers as fit, all number
 formats of the KV cache; and the same seed gives the same text alone, in a batch, cut in two halves, and beside a prefill.
 
-usage: test_step.py HEARTH FIXTURES_DIR    without fixtures the built-in model alone"""
+usage: test_step.py HEARTH FIXTURES_DIR [full]    without fixtures the built-in model alone"""
 import array, json, os, re, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
-models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral") if os.path.isdir(os.path.join(fixtures, m))]
+full = sys.argv[3:] == ["full"]  # all families at both levels
+models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa") if os.path.isdir(os.path.join(fixtures, m))]
 SCALAR = ["--cpu", "scalar", "--kv", "f32"]
 failed = ran = 0
 
@@ -45,19 +46,21 @@ def one(model, n_prompt, base, args, prefill, decode, layers=None):
     """The ids are the processor's, and it ran as it was to run."""
     text = want(model, n_prompt, base)
     rc, out, err = ids(model, n_prompt, base + args)
-    ran_as = f"prefill {prefill}, decode {decode}"
+    ran_as = f"prompt by {prefill}, answer by {decode}"
     check(not rc and out == text and ran_as in err and "instead" not in err, model, n_prompt, *base, *args, f"exit {rc}, {out!r} for {text!r}:", err)
 
 
 # --- Every family, every split, several devices
-for model in models:
-    for base, gpus in ((SCALAR, "emu:{},cpu=scalar"), ([], "emu:{}")):
+LEVELS = (SCALAR, "emu:{},cpu=scalar"), ([], "emu:{}")
+for i, model in enumerate(models):
+    for base, gpus in LEVELS if i < 3 or full else LEVELS[i % 2:][:1]:
         for devices in (1, 2):
             one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
             one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual"], "cpu", "hybrid")  # a single session is not cut
         one(model, 9, base, ["--gpus", gpus.format(2), "--prefill", "dslp", "--decode", "hybrid"], "dslp", "hybrid")
         for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
-            one(model, 31, base, ["--gpus", gpus.format(1) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
+            if i < 3 or full or k % 3 == i % 3:
+                one(model, 31, base, ["--gpus", gpus.format(1) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
 for kv in ("bf16", "fp8"):
     for model in models[:2]:
         for base, gpus in ((["--kv", kv, "--cpu", "scalar"], "emu:{},cpu=scalar"), (["--kv", kv], "emu:{}")):
@@ -88,6 +91,17 @@ for model in models[:4]:
     check(len(seen) > 2, model, "only", seen, "numbers of layers were tried")
 
 
+# --- What is chosen by itself can run: nothing falls back, whatever the device's memory
+seen = set()
+for mem in ("1200K", "3M", "4M", "6M", "8M", "9M", "10M", "12M", "16M", "64M"):
+    for n in (40, 250):
+        for devices in (1, 2):
+            rc, out, err = ids("ember:", n, ["--cpu", "scalar", "--gpus", f"emu:{devices},mem={mem}", "--context", "512"], 4)
+            check(not rc and "instead" not in err and "failed" not in err, "auto with", mem, n, "tokens:", rc, err)
+            seen |= set(re.findall(r"prompt by (\w+), answer by (\w+)", err))
+check({p for p, d in seen} >= {"cpu", "blend"} and {d for p, d in seen} >= {"cpu", "hybrid"}, "auto chose only", seen)
+
+
 # --- The same seed gives the same text
 def batch(model, prompts, args):
     with tempfile.TemporaryDirectory() as tmp:
@@ -111,6 +125,28 @@ for model in models[:2]:
                 got, err = batch(model, prompts[:n], args)
                 check(got == alone[:n + 1] and not err, model, *args, n, "prompts together:", got, "alone:", alone[:n + 1], err)
     check(alone == batch(model, prompts, SCALAR)[0], model, "with and without devices")
+
+# --- With --deterministic a run repeats exactly, whatever splits a layer, and a text is the same alone and in company
+def logits_twice(model, args):
+    got = []
+    for i in range(2):
+        with tempfile.TemporaryDirectory() as tmp:
+            name = os.path.join(tmp, "logits")
+            rc, out, err = run("-m", model, "--tokens", ",".join(str((i * 37 + 11) % 250) for i in range(40)), "--logits-out", name, "--deterministic", *args)
+            got.append((rc, open(name, "rb").read() if not rc else err))
+    return got
+
+
+for model in models[:2] + models[4:5]:
+    prompts = [(i, "Tell me " + "about the sea " * (i * 5 % 4) + str(i)) for i in range(4)]
+    for k, split in enumerate(("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")):
+        args = ["--gpus", "emu:1,h2d=0.5", "--prefill", "blend", "--split", split]
+        a, b = logits_twice(model, args)
+        check(a == b and not a[0], model, *args, "--deterministic: two runs differ", a[0], b[0])
+        args = SCALAR + ["--deterministic", "--gpus", "emu:1,cpu=scalar,h2d=0.5", "--prefill", "blend", "--split", split, "--decode", ("dual", "hybrid")[k % 2]]
+        alone = [0] + [batch(model, [p], args)[0][1] for p in prompts]
+        got, err = batch(model, prompts, args)
+        check(got == alone and not err and got == batch(model, prompts, args)[0], model, *args, "together:", got, "alone:", alone, err)
 
 # --- Devices that fail at the nth copy, launch or allocation, or for good: the answer is whole, and one warning says so. What was
 # forced and cannot even be opened is an error. Of a prompt whose logits are asked for each position comes once.

@@ -52,7 +52,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
     if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits when cut", 0, 0, 0, 0, 0);
 
-    bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype == DT_Q4_K || s->dtype == DT_Q6_K || (s->block_cols && s->block_cols % 32);
+    bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype > DT_Q8_0 || (s->block_cols && s->block_cols % 32);
     double unit = (k + 8) * 0x1p-24;
     if (g->bf16 && !exact_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
     if (g->bf16x2 && !exact_x) unit += 0x1p-16;
@@ -102,7 +102,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype) {
             if (dtype == DT_BF16 && (h & 0x7f80) == 0x7f80) h &= 0x8000; /* no infinities: they make every token NaN */
             if (dtype == DT_F16 && (h & 0x7c00) == 0x7c00) h &= 0x8000;
             if (dtype == DT_BF16 || dtype == DT_F16) memcpy(d + (size_t)r * w.stride + 2 * c, &h, 2);
-            else if (dtype == DT_E2M1 || dtype == DT_Q4_G128) d[(size_t)r * w.stride + (size_t)c / 2] = (uint8_t)(c / 2 + r);
+            else if (dtype == DT_E2M1) d[(size_t)r * w.stride + (size_t)c / 2] = (uint8_t)(c / 2 + r);
             else d[(size_t)r * w.stride + (size_t)c] = (uint8_t)(dtype == DT_E4M3 && (c & 0x7f) == 0x7f ? 0x80 : c);
         }
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
@@ -146,17 +146,18 @@ int main(void) {
         {47, 777, 1, 0, DT_F32, 0, 0, 1},
         {34, 1088, 1, 32, DT_E2M1, DT_E8M0, 0, 1},
         {20, 96, 1, 32, DT_E2M1, DT_E8M0, 0, 2},
-        {36, 1408, 1, 128, DT_Q8_G128, DT_F32, 0, 1},
-        {36, 1664, 1, 128, DT_Q4_G128, DT_F32, 0, 1},
-        {18, 200, 1, 128, DT_Q8_G128, DT_F32, 0, 1},
-        {18, 202, 1, 128, DT_Q4_G128, DT_F32, 0, 1},
         {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},
         {33, 96, 1, 0, DT_Q8_0, 0, 0, 1},
         {34, 768, 1, 0, DT_Q4_K, 0, 0, 1},
         {35, 1280, 1, 0, DT_Q6_K, 0, 0, 1},
+        {34, 768, 1, 0, DT_Q5_K, 0, 0, 1},
+        {33, 352, 1, 0, DT_Q4_0, 0, 0, 1},
+        {33, 352, 1, 0, DT_IQ4_NL, 0, 0, 1},
+        {34, 768, 1, 0, DT_IQ4_XS, 0, 0, 1},
+        {33, 352, 1, 0, DT_MXFP4, 0, 0, 1},
     };
     static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70};
-    static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1, DT_Q4_G128, DT_Q8_G128};
+    static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1};
     const struct gemm *all[] = {&gemm_scalar, &gemm_avx2, &gemm_avx512,       &gemm_avx512bf16, &gemm_few,
                                 &gemm_few16,  &gemm_amx,  &gemm_amx_emulated, &gemm_few_simde,  &gemm_few16_simde};
     const char *seed = getenv("KCHECK_SEED");

@@ -1,7 +1,7 @@
 /* The inner kernels of every table (cpu/kernels.h) against double precision: plain formats, attention tiles, element-wise.
  * Matrices and vectors end at a page that traps, outputs are poisoned, and a row gives the same bits alone and beside
  * others. AVX-512 runs a second time through SIMDe, so its meaning is checked on processors without it too. */
-#include "cpu/kernels.h"
+#include "cpu/choose.h"
 #include "test/kcheck/random_mat.h"
 
 #ifdef WITH_SIMDE
@@ -213,10 +213,15 @@ static void check_elements(int n) {
     k.scale(y, x, 1.5f, w, 1.0f, n);
     for (int i = 0; i < n; i++) near("scale", n, i, y[i], (double)x[i] * 1.5 * ((double)w[i] + 1), 4e-7 * fabs(x[i]) * (fabs(w[i]) + 1));
     for (int i = 0; i < n; i++) g[i] = normal() * 40;
-    k.silu(y, g, w, n);
-    for (int i = 0; i < n; i++) {
-        double v = g[i] / (1 + exp(-(double)g[i])) * w[i];
-        near("silu", n, i, y[i], v, fabs(v) * 2e-5 + 1e-36);
+    static const struct glu joins[] = {{0}, {.limit = 7, .alpha = 1.702f, .shift = 1}, {.limit = 2.5f}, {.alpha = 0.5f}, {.shift = -2}};
+    for (size_t j = 0; j < sizeof joins / sizeof *joins; j++) {
+        const struct glu *a = &joins[j];
+        double limit = a->limit > 0 ? (double)a->limit : INFINITY, alpha = a->alpha > 0 ? (double)a->alpha : 1;
+        k.glu(y, g, w, n, a);
+        for (int i = 0; i < n; i++) {
+            double top = fmin(g[i], limit), add = fmax(fmin(w[i], limit), -limit) + (double)a->shift, v = top / (1 + exp(-alpha * top)) * add;
+            near("glu", n, i, y[i], v, fabs(top) / (1 + exp(-alpha * top)) * (fabs(add) + 1) * 2e-5 + 1e-36);
+        }
     }
     float *before = aligned((size_t)n * 4);
     memcpy(before, y, (size_t)n * 4);
@@ -250,10 +255,14 @@ static void check_exp(void) { /* through soft: far ends, and what is not a numbe
     float g[20], u[20], h[20];
     for (int i = 0; i < 20; i++) g[i] = u[i] = 1;
     g[2] = NAN, g[4] = INFINITY, g[6] = -INFINITY, g[8] = 200, g[10] = -200;
-    k.silu(h, g, u, 20);
+    k.glu(h, g, u, 20, &(struct glu){0});
     if (!isnan(h[2]) || !isinf(h[4])) fail("silu of what is not finite", 2, 4, h[2], NAN, 0);
     near("silu", 8, 0, h[8], 200, 1e-3);
     near("silu", 10, 0, h[10], 0, 1e-30);
+    u[12] = u[13] = NAN;
+    k.glu(h, g, u, 20, &(struct glu){.limit = 7, .alpha = 1.702f, .shift = 1});
+    if (!isnan(h[2]) || !isnan(h[12]) || !isnan(h[13])) fail("a limit hides what is no number", 2, 12, h[2], NAN, 0);
+    near("glu", 8, 0, h[8], 14, 1e-3);
 }
 
 static void run(const char *name, uint64_t seed) {
@@ -278,24 +287,60 @@ static void run(const char *name, uint64_t seed) {
     printf("%-18s %s\n", name, failures > before ? "FAILED" : "ok");
 }
 
+/* Kernels among which a measurement chooses give one another's bits, for large and tiny x too. */
+static void check_choice(uint64_t seed) {
+    static const struct shape shapes[] = {{70, 7170, 128, 128, DT_E4M3, DT_F32, 0, 1},
+                                          {33, 1000, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1},
+                                          {9, 333, 16, 100, DT_E4M3, DT_F16, 5, 1},
+                                          {5, 65, 1, 0, DT_E4M3, DT_F32, 0, 1}};
+    int before = failures;
+    level = "choice", state = seed;
+    if ((cpu_flags() & (CPU_F_AVX512 | CPU_F_VBMI)) != (CPU_F_AVX512 | CPU_F_VBMI)) {
+        printf("%-18s SKIPPED: this processor lacks one of them\n", level);
+        return;
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int n = 1; n <= KERNEL_TOKENS; n++) {
+            struct mat w = make(&shapes[i]);
+            const float *x[KERNEL_TOKENS];
+            float *y[KERNEL_TOKENS], *z[KERNEL_TOKENS];
+            for (int t = 0; t < n; t++) {
+                float *v = vec(w.cols);
+                for (int c = 0; c < w.cols; c++) v[c] = ldexpf(v[c], n % 4 == 1 ? -120 : n % 4 == 2 ? 100 : 0);
+                x[t] = v, y[t] = vec(w.rows), z[t] = vec(w.rows);
+            }
+            choose_e4m3_of[0]->gemv(y, x, n, &w);
+            for (int other = 1; other < CHOOSE_E4M3; other++) {
+                choose_e4m3_of[other]->gemv(z, x, n, &w);
+                for (int t = 0; t < n; t++)
+                    for (int r = 0; r < w.rows; r++)
+                        if (f32_bits(y[t][r]) != f32_bits(z[t][r])) fail("other bits by another kernel", t, r, z[t][r], y[t][r], 0);
+            }
+            drop();
+        }
+    if (choose_e4m3() != choose_e4m3()) fail("another choice the second time", 0, 0, 0, 0, 0);
+    printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *choose_describe() ? ": " : "", choose_describe());
+}
+
 int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 20260729;
     printf("seed %llu\n", (unsigned long long)seed);
     static const struct {
         const char *name;
-        void (*fill[2])(struct kernels *);
+        void (*fill)(struct kernels *);
+        const struct format_kernels *e4m3; /* instead of the level's own */
         unsigned need;
     } tables[] = {
-        {"scalar", {NULL, NULL}, 0},
-        {"avx2", {kernels_avx2, NULL}, CPU_F_AVX2},
-        {"avx2sub", {kernels_avx2, kernels_avx2sub}, CPU_F_AVX2},
-        {"avx512", {kernels_avx512, NULL}, CPU_F_AVX512},
-        {"avx512sub", {kernels_avx512, kernels_avx512sub}, CPU_F_AVX512},
-        {"avx512vbmi", {kernels_avx512, kernels_avx512vbmi}, CPU_F_AVX512 | CPU_F_VBMI},
-        {"avx512bf16", {kernels_avx512bf16, NULL}, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16},
+        {"scalar", NULL, NULL, 0},
+        {"avx2", kernels_avx2, NULL, CPU_F_AVX2},
+        {"avx2sub", kernels_avx2, &avx2sub_e4m3, CPU_F_AVX2},
+        {"avx512", kernels_avx512, NULL, CPU_F_AVX512},
+        {"avx512sub", kernels_avx512, &avx512sub_e4m3, CPU_F_AVX512},
+        {"avx512vbmi", kernels_avx512, &avx512vbmi_e4m3, CPU_F_AVX512 | CPU_F_VBMI},
+        {"avx512bf16", kernels_avx512bf16, NULL, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16},
 #ifdef WITH_SIMDE
-        {"avx512 (SIMDe)", {kernels_avx512_simde, NULL}, 0},
-        {"avx512bf16 (SIMDe)", {kernels_avx512bf16_simde, NULL}, 0},
+        {"avx512 (SIMDe)", kernels_avx512_simde, NULL, 0},
+        {"avx512bf16 (SIMDe)", kernels_avx512bf16_simde, NULL, 0},
 #endif
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
@@ -305,10 +350,11 @@ int main(int argc, char **argv) {
         }
         memset(&k, 0, sizeof k);
         kernels_scalar(&k);
-        for (int f = 0; f < 2; f++)
-            if (tables[i].fill[f]) tables[i].fill[f](&k);
+        if (tables[i].fill) tables[i].fill(&k);
+        if (tables[i].e4m3) kernels_format(&k, tables[i].e4m3);
         run(tables[i].name, seed);
     }
+    check_choice(seed);
 #ifndef WITH_SIMDE
     printf("avx512 (SIMDe) SKIPPED: libsimde-dev was not there when this was built\n");
 #endif

@@ -91,11 +91,38 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
     drop();
 }
 
-static void check_experts(int n, int n_experts, int topk, bool shared) {
+/* What experts may be: FP8 in blocks or by rows, MXFP4 with the rows of gate and up in turns, BF16 whose down lies the other way round. */
+struct expert_kind {
+    uint8_t dtype, scale;
+    int block_rows, block_cols; /* block_cols 0: no scale */
+    bool turns, bias, turned;
+    struct glu glu;
+};
+static const struct expert_kind expert_kinds[] = {
+    {DT_E4M3, DT_F32, 128, 128, .glu = {0}},
+    {DT_E4M3, DT_BF16, 1, 1 << 20, .glu = {.limit = 2.5f}},
+    {DT_E2M1, DT_E8M0, 1, 32, .turns = true, .bias = true, .glu = {.limit = 7, .alpha = 1.702f, .shift = 1}},
+    {DT_BF16, DT_NONE, 1, 0, .turned = true},
+    {DT_F32, DT_NONE, 1, 0, .turned = true, .bias = true},
+};
+static struct expert expert_make(const struct expert_kind *k, int inter, int hidden) {
+    struct shape up = {k->turns ? 2 * inter : inter, hidden, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
+    struct shape down = {k->turned ? inter : hidden, k->turned ? hidden : inter, k->block_rows, k->block_cols, k->dtype, k->scale, 0, 1};
+    struct expert e = {.gate = make(&up), .down = make(&down), .glu = k->glu, .turned = k->turned};
+    e.up = k->turns ? e.gate : make(&up);
+    if (k->turns) {
+        e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;
+        e.up.data = (const uint8_t *)e.up.data + e.up.stride;
+        e.gate.stride *= 2, e.up.stride *= 2;
+    }
+    if (k->bias) e.gate_bias = vec((size_t)inter), e.up_bias = vec((size_t)inter), e.down_bias = vec((size_t)hidden);
+    return e;
+}
+
+static void check_experts(int n, int n_experts, int topk, bool shared, const struct expert_kind *kind) {
     enum { HIDDEN = 144, INTER = 80 };
-    struct shape up = {INTER, HIDDEN, 128, 128, DT_E4M3, DT_F32, 0, 1}, down = {HIDDEN, INTER, 128, 128, DT_E4M3, DT_F32, 0, 1};
     struct expert e[9];
-    for (int i = 0; i <= n_experts; i++) e[i] = (struct expert){make(&up), make(&up), make(&down)};
+    for (int i = 0; i <= n_experts; i++) e[i] = expert_make(kind, INTER, HIDDEN);
     size_t size = (size_t)n * HIDDEN;
     float *x = vec(size), *y = vec(size), *was = aligned(size * 4), *weights = vec((size_t)(n * topk)), *sw = vec((size_t)n);
     for (size_t i = 0; i < size; i++) x[i] *= 0.05f;
@@ -115,26 +142,40 @@ static void check_experts(int n, int n_experts, int topk, bool shared) {
                            .shared_weight = n % 2 ? sw : NULL,
                            .hidden = HIDDEN};
     EACH_THREADS("experts", y, size, was, on->ops->experts(on, &o));
+    /* What rounding does to x and to what is between the halves: of each factor u at most, at random, so that squares add up (BF16 has
+     * 8 bits, two of them 16). A clamp leaves what is small between large products, and of that a large part may be rounding. */
+    const double u = !products_bf16 ? 0x1p-24 : n > OP_FEW ? 0x1p-8 : 0x1p-16;
     for (int t = 0; t < n; t++) {
-        double want[HIDDEN], scale = 0;
+        double want[HIDDEN], off[HIDDEN] = {0}, scale = 0;
         for (int r = 0; r < HIDDEN; r++) want[r] = was[t * HIDDEN + r];
         for (int k = 0; k <= topk; k++) {
             if (k == topk && !shared) break;
             const struct expert *q = k < topk ? &e[ids[t * topk + k]] : &e[n_experts];
-            double h[INTER], weight = k < topk ? weights[t * topk + k] : n % 2 ? sw[t] : 1;
+            double h[INTER], h_off[INTER], weight = k < topk ? weights[t * topk + k] : n % 2 ? sw[t] : 1;
             for (int r = 0; r < INTER; r++) {
-                double g = 0, u = 0;
-                for (int c = 0; c < HIDDEN; c++) g += (double)mat_at(&q->gate, r, c) * x[t * HIDDEN + c], u += (double)mat_at(&q->up, r, c) * x[t * HIDDEN + c];
-                h[r] = g / (1 + exp(-g)) * u;
+                double g = 0, up = 0, g_off = 0, up_off = 0;
+                for (int c = 0; c < HIDDEN; c++) {
+                    double a = (double)mat_at(&q->gate, r, c) * x[t * HIDDEN + c], b = (double)mat_at(&q->up, r, c) * x[t * HIDDEN + c];
+                    g += a, up += b, g_off += a * a * u * u, up_off += b * b * u * u;
+                }
+                if (q->gate_bias) g += q->gate_bias[r], up += q->up_bias[r];
+                if (q->glu.limit > 0) g = fmin(g, q->glu.limit), up = fmax(fmin(up, q->glu.limit), -(double)q->glu.limit);
+                double s = g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g));
+                up += (double)q->glu.shift;
+                h[r] = s * up;
+                h_off[r] = 1.21 * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* a swish is nowhere steeper than 1.1 */
             }
             for (int r = 0; r < HIDDEN; r++) {
-                double d = 0;
-                for (int c = 0; c < INTER; c++) d += (double)mat_at(&q->down, r, c) * h[c];
+                double d = q->down_bias ? q->down_bias[r] : 0;
+                for (int c = 0; c < INTER; c++) {
+                    double w = q->turned ? mat_at(&q->down, c, r) : mat_at(&q->down, r, c);
+                    d += w * h[c], off[r] += weight * weight * w * w * h_off[c];
+                }
                 want[r] += weight * d;
                 scale = fmax(scale, fabs(weight * d));
             }
         }
-        for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * (products_bf16 && n > OP_FEW ? 2e-2 : 3e-5));
+        for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * 3e-5 + 2.5 * sqrt(off[r]));
     }
     if (topk) { /* a chosen expert that is not there */
         struct expert gone = e[ids[0]];
@@ -201,6 +242,7 @@ struct attention_case {
     int n, heads, kv_heads, dim, v_dim, q_pos0, k_pos0, n_keys, window;
     uint8_t dtype;
     bool same, sinks, positions;
+    int n_chosen;
 };
 static void check_attention(const struct attention_case *c) {
     size_t krow = (size_t)(c->kv_heads * c->dim), vrow = (size_t)(c->kv_heads * (c->same ? c->dim : c->v_dim)), esize = dtype_bytes(c->dtype, 1);
@@ -221,6 +263,12 @@ static void check_attention(const struct attention_case *c) {
     float *q = vec((size_t)(c->n * ldq)), *both = aligned((n_out + rows) * 4), *was = aligned((n_out + rows) * 4), *sinks = vec((size_t)c->heads);
     int32_t *pos = guarded((size_t)c->n * 4);
     for (int i = 0; i < c->n; i++) pos[i] = c->q_pos0 + i * 3 % 7;
+    int32_t *chosen = guarded((size_t)(c->n * c->n_chosen + 1) * 4);
+    for (int i = 0; i < c->n && c->n_chosen; i++) { /* all, or every other one from the back */
+        int seen = op_seen(c->positions ? pos[i] : c->q_pos0 + i, c->k_pos0, c->n_keys), first = seen - 2 * c->n_chosen;
+        for (int j = 0; j < c->n_chosen; j++)
+            chosen[i * c->n_chosen + j] = seen <= c->n_chosen ? (j < seen ? j : -1) : first < 0 ? seen - c->n_chosen + j : first + 2 * j + i % 2;
+    }
     struct op_attention o = {.out = both,
                              .q = q,
                              .k = k,
@@ -237,6 +285,8 @@ static void check_attention(const struct attention_case *c) {
                              .k_pos0 = c->k_pos0,
                              .n_keys = c->n_keys,
                              .window = c->window,
+                             .chosen = c->n_chosen ? chosen : NULL,
+                             .n_chosen = c->n_chosen,
                              .scale = 0.3f};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
@@ -249,6 +299,11 @@ static void check_attention(const struct attention_case *c) {
             for (int j = 0; j < c->n_keys; j++) {
                 double d = 0;
                 bool seen = c->k_pos0 + j <= at && (c->window <= 0 || c->k_pos0 + j > at - c->window);
+                if (c->n_chosen) {
+                    bool listed = false;
+                    for (int m = 0; m < c->n_chosen; m++) listed |= chosen[t * c->n_chosen + m] == j;
+                    seen &= listed;
+                }
                 for (int i = 0; i < c->dim; i++) d += (double)q[t * ldq + h * c->dim + i] * kl[(size_t)j * krow + (size_t)(g * c->dim + i)];
                 p[j] = seen ? d * (double)0.3f : -INFINITY;
                 max = fmax(max, p[j]);
@@ -264,6 +319,70 @@ static void check_attention(const struct attention_case *c) {
             }
         }
     free(p), free(both), free(was);
+    drop();
+}
+
+/* The indexer: nothing that was left out is better than what was chosen, by more than float32 can tell. With ties all numbers
+ * are small and whole, so sums are exact and the choice is too. */
+struct select_case {
+    int n, heads, dim, q_pos0, k_pos0, topk;
+    uint8_t dtype;
+};
+static void check_select(const struct select_case *c, bool ties) {
+    int n_keys = op_seen(c->q_pos0 + c->n - 1, c->k_pos0, 1 << 20), ldq = c->heads * c->dim + 3;
+    size_t keys = (size_t)n_keys, row = (size_t)c->dim;
+    struct kv_plane k = {guarded(keys * row * dtype_bytes(c->dtype, 1) + 4), vec(keys + 1), 1, c->dim, c->dtype};
+    float *kx = vec(keys * row + 1), *kl = vec(keys * row + 1), *q = vec((size_t)(c->n * ldq)), *weight = vec((size_t)(c->n * c->heads));
+    for (size_t i = 0; i < keys * row && ties; i++) kx[i] = i % row ? (float)(int)kx[i] : 7; /* E4M3 keeps these: 448 / 7 is a power of two */
+    for (int i = 0; i < c->n * ldq && ties; i++) q[i] = i % ldq % c->dim ? (float)(int)q[i] : -1;
+    for (int i = 0; i < c->n * c->heads && ties; i++) weight[i] = (float)(int)(weight[i] * 2);
+    struct exec *x0 = execs[0];
+    x0->ops->kv_store(x0, &(struct op_kv_store){k, kx, 0, n_keys, c->dim});
+    x0->ops->kv_load(x0, &(struct op_kv_load){k, kl, 0, n_keys, c->dim});
+    size_t size = (size_t)(c->n * c->topk);
+    int32_t *chosen = guarded(size * 4), *was = aligned(size * 4);
+    memset(was, 0x55, size * 4);
+    struct op_select o = {.chosen = chosen,
+                          .q = q,
+                          .weight = weight,
+                          .k = k,
+                          .n = c->n,
+                          .heads = c->heads,
+                          .topk = c->topk,
+                          .ldq = ldq,
+                          .q_pos0 = c->q_pos0,
+                          .k_pos0 = c->k_pos0,
+                          .n_keys = n_keys,
+                          .scale = ties ? 0.25f : 0.1f};
+    EACH_THREADS("select", chosen, size, was, on->ops->select(on, &o));
+    double *score = malloc((keys + 1) * sizeof *score), close = 0;
+    for (int t = 0; t < c->n; t++) {
+        int seen = op_seen(c->q_pos0 + t, c->k_pos0, n_keys), at = 0;
+        for (int j = 0; j < seen; j++) {
+            score[j] = 0;
+            for (int h = 0; h < c->heads; h++) {
+                double d = 0;
+                for (int i = 0; i < c->dim; i++) d += (double)q[t * ldq + h * c->dim + i] * (double)kl[(size_t)j * row + (size_t)i];
+                score[j] += (double)weight[t * c->heads + h] * fmax(d, 0);
+            }
+            close = fmax(close, fabs(score[j]) * (ties ? 0 : 1e-4));
+        }
+        double worst = INFINITY;
+        for (int i = 0; i < c->topk; i++) {
+            int32_t j = chosen[t * c->topk + i];
+            if (i >= seen ? j != -1 : j < 0 || j >= seen || (i && j <= chosen[t * c->topk + i - 1])) fail("select's order", t, i, j, i);
+            else if (i < seen) worst = fmin(worst, score[j]);
+        }
+        for (int j = 0; j < seen && seen > c->topk; j++) {
+            bool in = at < c->topk && chosen[t * c->topk + at] == j;
+            at += in;
+            if (!in && score[j] > worst + close) fail("select left out", t, j, score[j], worst);
+            int later = 0; /* of equals the first are taken */
+            for (int i = at; i < c->topk && !in && ties; i++) later += score[chosen[t * c->topk + i]] == score[j] && score[j] == worst;
+            if (later) fail("select's ties", t, j, later, 0);
+        }
+    }
+    free(score), free(was);
     drop();
 }
 
@@ -331,6 +450,43 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
     drop();
 }
 
+/* Phi-3.5-MoE's mixer, as its reference has it: thresholds over all logits, the first expert left out of the second's softmax. */
+static void check_mixer(int n, int experts, float jitter) {
+    float *logits = vec((size_t)(n * experts)), *w = vec((size_t)n * 2), *was = aligned((size_t)n * 8);
+    int32_t *ids = guarded((size_t)n * 8);
+    struct op_route o = {.ids = ids,
+                         .weights = w,
+                         .logits = logits,
+                         .n = n,
+                         .n_experts = experts,
+                         .topk = 2,
+                         .n_group = 1,
+                         .topk_group = 1,
+                         .score = SCORE_MIXER,
+                         .scale = 1,
+                         .jitter = jitter};
+    EACH_THREADS("mixer", w, n * 2, was, on->ops->route(on, &o));
+    for (int t = 0; t < n; t++) {
+        const float *x = logits + t * experts;
+        int first = -1;
+        for (int k = 0; k < 2; k++) {
+            int best = -1;
+            double sum = 0;
+            for (int i = 0; i < experts; i++)
+                if (i != first && (best < 0 || x[i] > x[best])) best = i;
+            for (int i = 0; i < experts; i++) {
+                double behind = ((double)x[best] - x[i]) / fmax(fabs(x[i]), x[best]);
+                if (i != first && !(behind > 2 * (double)jitter)) sum += exp((double)x[i] - x[best]);
+            }
+            if (ids[2 * t + k] != best) fail("mixer id", t, k, ids[2 * t + k], best);
+            near("mixer weight", t, k, w[2 * t + k], 1 / sum, 1e-5);
+            first = best;
+        }
+    }
+    free(was);
+    drop();
+}
+
 static void check_small(void) {
     enum { N = 9, DIM = 700, HALF = 32 };
     float *x = vec(N * DIM), *out = vec(N * DIM), *was = aligned(N * DIM * 4), *w = vec(DIM), *b = vec(DIM);
@@ -377,7 +533,21 @@ static void check_small(void) {
     float freq[HALF], *cs = vec(N * HALF), *sn = vec(N * HALF);
     for (int i = 0; i < N; i++) pos[i] = i * 9001, ids[i] = (i * 5) % 11;
     for (int j = 0; j < HALF; j++) freq[j] = powf(10000, -(float)j / HALF);
-    struct op_rope_table table = {cs, sn, pos, freq, N, HALF, 1.25f};
+    struct op_rope_table table = {.cos = cs, .sin = sn, .pos = pos, .inv_freq = freq, .n = N, .half = HALF, .mscale = 1.25f};
+    int32_t length[N];
+    float both[2 * HALF];
+    for (int j = 0; j < HALF; j++) both[j] = 1, both[HALF + j] = freq[j];
+    for (int far = 0; far < 2; far++) { /* two rows of frequencies: by row, then all alike */
+        for (int i = 0; i < N; i++) length[i] = i % 2 ? 65 : 64;
+        struct op_rope_table two = table;
+        two.inv_freq = both, two.longest = 64, two.long_mscale = 1.25f, two.mscale = 3, two.length = far ? NULL : length, two.total = 65;
+        execs[1]->ops->rope_table(execs[1], &two);
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < HALF; j++) {
+                bool second = far || i % 2;
+                near("rope tables", i, j, cs[i * HALF + j], cos((double)((float)pos[i] * (second ? freq[j] : 1))) * (second ? 1.25 : 3), 1e-6);
+            }
+    }
     execs[1]->ops->rope_table(execs[1], &table);
     for (int i = 0; i < N; i++)
         for (int j = 0; j < HALF; j++) {
@@ -410,6 +580,14 @@ static void check_small(void) {
     memcpy(zero, rows, N * 333 * 4);
     execs[2]->ops->sigmoid(execs[2], &sig);
     for (int i = 0; i < N * 333; i++) near("sigmoid", i, 0, rows[i], 1 / (1 + exp(-(double)zero[i])), 2e-7);
+    float held[N * 333];
+    for (int i = 0; i < N * 333; i++) held[i] = (float)(i % 7 - 3) * 0.5f;
+    held[5] = NAN;
+    struct op_clip clip = {held, N, 333, 1.0f};
+    execs[2]->ops->clip(execs[2], &clip);
+    for (int i = 0; i < N * 333; i++)
+        if (i != 5) near("clip", i, 0, held[i], fmax(-1, fmin(1, (i % 7 - 3) * 0.5)), 0);
+    if (!isnan(held[5])) fail("clip hides what is no number", 5, 0, held[5], NAN);
     struct op_add add = {rows, zero, N, 333};
     memcpy(out, rows, N * 333 * 4);
     execs[2]->ops->add(execs[2], &add);
@@ -457,19 +635,40 @@ int main(int argc, char **argv) {
                          (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
         static const int experts[][4] = {{1, 4, 2, 1},  {1, 8, 8, 0}, {3, 5, 2, 1},   {8, 8, 3, 1},  {9, 4, 2, 0},
                                          {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}, {16, 3, 2, 1}, {24, 2, 1, 0}};
-        for (size_t i = 0; i < sizeof experts / sizeof *experts; i++) check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3]);
+        for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
+            for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
+                check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
         for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
         static const struct attention_case attention[] = {
-            {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},       {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
-            {3, 8, 2, 16, 16, 900, 0, 1100, 200, DT_F32, false, true, false}, {1, 40, 1, 48, 40, 1500, 0, 1400, 0, DT_BF16, true, false, false},
-            {2, 16, 4, 32, 32, 700, 0, 702, 0, DT_E4M3, false, false, false}, {70, 4, 4, 24, 16, 10, 0, 80, 0, DT_F32, false, false, false},
-            {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},    {1, 7, 1, 130, 72, 300, 0, 203, 0, DT_BF16, false, false, false},
-            {4, 4, 2, 64, 128, 600, 0, 603, 70, DT_BF16, false, true, true},  {70, 6, 2, 33, 17, 60, 0, 131, 0, DT_BF16, false, true, false},
-            {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},    {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},
+            {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},
+            {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
+            {3, 8, 2, 16, 16, 900, 0, 1100, 200, DT_F32, false, true, false},
+            {1, 40, 1, 48, 40, 1500, 0, 1400, 0, DT_BF16, true, false, false},
+            {2, 16, 4, 32, 32, 700, 0, 702, 0, DT_E4M3, false, false, false},
+            {70, 4, 4, 24, 16, 10, 0, 80, 0, DT_F32, false, false, false},
+            {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},
+            {1, 7, 1, 130, 72, 300, 0, 203, 0, DT_BF16, false, false, false},
+            {4, 4, 2, 64, 128, 600, 0, 603, 70, DT_BF16, false, true, true},
+            {70, 6, 2, 33, 17, 60, 0, 131, 0, DT_BF16, false, true, false},
+            {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
+            {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},
             {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
+            /* of few keys a row's own choice */
+            {1, 4, 1, 48, 40, 300, 0, 301, 0, DT_BF16, true, false, false, 70},
+            {5, 4, 1, 48, 40, 68, 0, 73, 0, DT_F32, true, true, false, 70},
+            {3, 40, 1, 32, 32, 500, 0, 503, 0, DT_E4M3, true, false, false, 129},
+            {40, 4, 2, 24, 16, 100, 0, 140, 0, DT_BF16, false, false, false, 33},
+            {9, 8, 1, 64, 64, 900, 0, 910, 0, DT_E4M3, true, false, true, 20},
         };
         for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
+        static const struct select_case select[] = {
+            {1, 3, 16, 700, 0, 64, DT_F32}, {5, 8, 32, 60, 0, 62, DT_BF16},      {40, 40, 24, 100, 0, 48, DT_BF16},   {3, 5, 130, 900, 0, 129, DT_E4M3},
+            {9, 4, 16, 0, 0, 8, DT_F32},    {70, 2, 16, 1300, 500, 300, DT_F32}, {24, 64, 128, 260, 0, 256, DT_E4M3},
+        };
+        for (size_t i = 0; i < sizeof select / sizeof *select; i++)
+            for (int ties = 0; ties < 2; ties++) check_select(&select[i], ties);
         for (int i = 0; i < 16; i++) check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, i & 1, i & 2, i & 4, i & 8);
+        for (int i = 0; i < 4; i++) check_mixer(1 + i * 9, (int[]){16, 9, 2, 60}[i], (float[]){0.01f, 0.06f, 0.3f, 0}[i]);
         check_small();
         check_cancel();
         printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");

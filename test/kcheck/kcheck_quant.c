@@ -1,6 +1,6 @@
-/* Kernels of quantised weights (cpu/quant.h): decoding against an unpacking of GGUF's blocks written from their description,
+/* Kernels of weights of a few bits: decoding against an unpacking of GGUF's blocks written from their description,
  * products against a double-precision sum, same bits whatever rows and tokens are beside, no byte touched outside. */
-#include "cpu/quant.h"
+#include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
 
 static void fail(const char *what, const char *level, const struct mat *w, int n, int t, int r, double got, double want) {
@@ -117,74 +117,23 @@ static void check(const struct kernels *k, const char *level, const struct shape
     drop();
 }
 
-/* ---- Quantising ---- */
-
-static void check_quantise(void) {
-    int before = failures;
-    for (int n = 1; n < 700; n += 37) {
-        float *x = malloc(sizeof *x * (size_t)n), scale[8];
-        uint8_t *q = guarded((size_t)n);
-        for (int i = 0; i < n; i++) x[i] = i / 128 == 1 ? 0 : normal() * ldexpf(1, i / 128 * 3 - 6);
-        for (int bits = 8; bits >= 4; bits -= 4) {
-            if (bits == 8) quant_q8_g128(q, scale, x, n);
-            else quant_q4_g128(q, scale, x, n);
-            struct mat m = {.data = q,
-                            .scale = scale,
-                            .stride = (size_t)n,
-                            .rows = 1,
-                            .cols = n,
-                            .block_rows = 1,
-                            .block_cols = 128,
-                            .scale_stride = 6,
-                            .row_step = 1,
-                            .dtype = bits == 8 ? DT_Q8_G128 : DT_Q4_G128,
-                            .scale_dtype = DT_F32};
-            for (int c = 0; c < n; c += 128) {
-                int end = n - c < 128 ? n : c + 128;
-                double err = 0, sum = 0, top = 0;
-                for (int i = c; i < end; i++) {
-                    double d = mat_at(&m, 0, i) - x[i];
-                    err += d * d, sum += (double)x[i] * x[i], top = fabs(x[i]) > top ? fabs(x[i]) : top;
-                    if (bits == 8 && fabs(d) > top / 127 * 0.5001 + 1e-30 && fabs(d) > fabs((double)scale[c / 128]) * 0.5001)
-                        fail("int8 step", "quantise", &m, 0, 0, i, mat_at(&m, 0, i), x[i]);
-                }
-                double step = top / 7.5, limit = (end - c) * step * step / 12 * 1.5; /* uniform errors within a step, and some slack */
-                if (bits == 4 && err > limit + 1e-30) fail("int4 error", "quantise", &m, 0, 0, c, err, limit);
-                if (sum == 0 && (err != 0 || scale[c / 128] != 0)) fail("zeros", "quantise", &m, 0, 0, c, err, 0);
-            }
-        }
-        free(x);
-        drop();
-    }
-    printf("%-10s %s\n", "quantise", failures == before ? "ok" : "FAILED");
-}
-
 int main(void) {
     static const struct shape shapes[] = {
-        {13, 1024, 1, 128, DT_Q8_G128, DT_F32, 0, 1},
-        {9, 300, 1, 128, DT_Q8_G128, DT_F32, 3, 2},
-        {5, 1, 1, 128, DT_Q8_G128, DT_F32, 0, 1},
-        {7, 333, 2, 96, DT_Q8_G128, DT_F32, 0, 1},
-        {13, 1024, 1, 128, DT_Q4_G128, DT_F32, 0, 1},
-        {9, 302, 1, 128, DT_Q4_G128, DT_F32, 3, 2},
-        {6, 77, 1, 128, DT_Q4_G128, DT_F32, 0, 1},
-        {7, 334, 1, 97, DT_Q4_G128, DT_F32, 0, 1},
-        {5, 150, 1, 128, DT_Q4_G128, DT_BF16, 0, 1},
-        {13, 1024, 1, 0, DT_Q8_0, 0, 0, 1},
-        {5, 32, 1, 0, DT_Q8_0, 0, 0, 1},
-        {11, 352, 1, 0, DT_Q8_0, 0, 0, 3},
-        {13, 1024, 1, 0, DT_Q4_K, 0, 0, 1},
-        {5, 256, 1, 0, DT_Q4_K, 0, 0, 3},
-        {13, 1024, 1, 0, DT_Q6_K, 0, 0, 1},
-        {5, 256, 1, 0, DT_Q6_K, 0, 0, 3},
-        {37, 2304, 1, 0, DT_Q6_K, 0, 0, 1},
+        {13, 1024, 1, 32, DT_E2M1, DT_E8M0, 0, 1}, {9, 302, 1, 32, DT_E2M1, DT_E8M0, 3, 2},  {6, 77, 1, 32, DT_E2M1, DT_E8M0, 0, 1},
+        {7, 334, 1, 97, DT_E2M1, DT_F32, 0, 1},    {5, 150, 1, 128, DT_E2M1, DT_BF16, 0, 1}, {13, 1024, 1, 0, DT_Q8_0, 0, 0, 1},
+        {5, 32, 1, 0, DT_Q8_0, 0, 0, 1},           {11, 352, 1, 0, DT_Q8_0, 0, 0, 3},        {13, 1024, 1, 0, DT_Q4_K, 0, 0, 1},
+        {5, 256, 1, 0, DT_Q4_K, 0, 0, 3},          {13, 1024, 1, 0, DT_Q6_K, 0, 0, 1},       {5, 256, 1, 0, DT_Q6_K, 0, 0, 3},
+        {37, 2304, 1, 0, DT_Q6_K, 0, 0, 1},        {13, 1024, 1, 0, DT_Q5_K, 0, 0, 1},       {5, 256, 1, 0, DT_Q5_K, 0, 0, 3},
+        {13, 1024, 1, 0, DT_Q4_0, 0, 0, 1},        {5, 32, 1, 0, DT_Q4_0, 0, 0, 1},          {11, 352, 1, 0, DT_Q4_0, 0, 0, 3},
+        {13, 1024, 1, 0, DT_IQ4_NL, 0, 0, 1},      {11, 352, 1, 0, DT_IQ4_NL, 0, 0, 3},      {13, 1024, 1, 0, DT_IQ4_XS, 0, 0, 1},
+        {5, 256, 1, 0, DT_IQ4_XS, 0, 0, 3},        {13, 1024, 1, 0, DT_MXFP4, 0, 0, 1},      {11, 352, 1, 0, DT_MXFP4, 0, 0, 3},
+        {5, 32, 1, 0, DT_MXFP4, 0, 0, 1},
     };
     const char *seed = getenv("KCHECK_SEED");
     uint64_t start = seed ? strtoull(seed, NULL, 0) : 1;
     printf("kcheck_quant seed %llu\n", (unsigned long long)start);
     state = start;
     check_reference();
-    check_quantise();
     for (int l = CPU_SCALAR; l <= CPU_AVX512; l++) {
         const char *level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {

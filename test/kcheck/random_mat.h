@@ -52,7 +52,7 @@ struct shape {
     int row0, row_step;
 };
 
-static struct mat make(const struct shape *s) {
+static __attribute__((unused)) struct mat make(const struct shape *s) {
     struct mat m = {.rows = s->rows,
                     .cols = s->cols,
                     .block_rows = s->block_rows,
@@ -87,6 +87,14 @@ static struct mat make(const struct shape *s) {
             for (size_t b = 0; b < row; b += 144) memcpy(p + b, &d16, 2), memcpy(p + b + 2, &m16, 2);
         if (s->dtype == DT_Q6_K)
             for (size_t b = 0; b < row; b += 210) memcpy(p + b + 208, &d16, 2);
+        if (s->dtype == DT_Q5_K)
+            for (size_t b = 0; b < row; b += 176) memcpy(p + b, &d16, 2), memcpy(p + b + 2, &m16, 2);
+        if (s->dtype == DT_Q4_0 || s->dtype == DT_IQ4_NL)
+            for (size_t b = 0; b < row; b += 18) memcpy(p + b, &d16, 2), p[b] = (uint8_t)(p[b] ^ (rnd() & 3));
+        if (s->dtype == DT_IQ4_XS)
+            for (size_t b = 0; b < row; b += 136) memcpy(p + b, &d16, 2);
+        if (s->dtype == DT_MXFP4)
+            for (size_t b = 0; b < row; b += 17) p[b] = (uint8_t)(120 + rnd() % 12);
     }
     if (s->block_cols) {
         m.scale_stride = (s->cols + s->block_cols - 1) / s->block_cols;

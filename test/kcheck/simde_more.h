@@ -72,6 +72,24 @@ static inline __m512i more_cvtepu8_epi32(__m128i v) {
     for (int i = 0; i < 16; i++) w[i] = b[i];
     return _mm512_loadu_si512(w);
 }
+#undef _mm512_cvtepi8_epi32
+#define _mm512_cvtepi8_epi32 more_cvtepi8_epi32
+static inline __m512i more_cvtepi8_epi32(__m128i v) {
+    int8_t b[16];
+    int32_t w[16];
+    _mm_storeu_si128((__m128i *)(void *)b, v);
+    for (int i = 0; i < 16; i++) w[i] = b[i];
+    return _mm512_loadu_si512(w);
+}
+#undef _mm512_cvtepi32_ps
+#define _mm512_cvtepi32_ps more_cvtepi32_ps
+static inline __m512 more_cvtepi32_ps(__m512i v) {
+    int32_t w[16];
+    float f[16];
+    _mm512_storeu_si512(w, v);
+    for (int i = 0; i < 16; i++) f[i] = (float)w[i];
+    return _mm512_loadu_ps(f);
+}
 #undef _mm512_cvtph_ps
 #define _mm512_cvtph_ps more_cvtph_ps
 static inline __m512 more_cvtph_ps(__m256i v) {

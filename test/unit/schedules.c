@@ -1,9 +1,9 @@
 /* Random schedules: requests of several sessions are submitted, cancelled, answered side by side, their sessions closed in the
  * middle, prefixes of the cache used again, devices lost; each answer must be the one that the same request gets alone.
  * Driven by test_schedules.py.
- * usage: schedules MODEL_DIR REQUESTS SEED [GPUS [PREFILL DECODE]]    scalar level, whose sums do not depend on company.
+ * usage: schedules MODEL_DIR REQUESTS SEED [GPUS [PREFILL DECODE [SPLIT]]]    scalar level, whose sums do not depend on company.
  * PREFILL: slp or dslp where it is left out. DECODE: cpu where it is left out; with a device decoding too, a session's cache may
- * lie on it or not, as there is room, and a turn that a device left in its middle goes on with the processor's numbers. */
+ * lie on it or not, as there is room, and a turn that a device left in its middle goes on with the processor's numbers. SPLIT: with --deterministic. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,12 +43,21 @@ static void die(const char *what, const char *why) {
     exit(1);
 }
 static enum decode_mode decode_mode;
+static const char *split;
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
     struct engine *e;
     struct error err = {0};
     if (engine_open(&e,
-                    &(struct engine_params){
-                        .dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .prefill = mode, .decode = gpus ? decode_mode : DECODE_CPU, .context = 128},
+                    &(struct engine_params){.dir = dir,
+                                            .threads = 2,
+                                            .cpu_level = 1,
+                                            .gpus = gpus,
+                                            .prefill = mode,
+                                            .decode = gpus ? decode_mode : DECODE_CPU,
+                                            .context = 128,
+                                            .kv = decode_mode ? DT_F32 : DT_BF16,
+                                            .split = split,
+                                            .deterministic = split != NULL},
                     &err))
         die("open", err.text);
     return e;
@@ -165,6 +174,7 @@ int main(int argc, char **argv) {
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
     enum prefill_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
     if (argc > 6) mode = (enum prefill_mode)policy_find(argv[5]), decode_mode = (enum decode_mode)policy_decode_find(argv[6]);
+    if (argc > 7) split = argv[7];
     answers_alone(NULL, PREFILL_CPU, 0);
     answers_alone(gpus ? gpus[4] == '1' ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);
     for (int i = 0; i < SESSIONS; i++) slots[i].family = -1;

@@ -74,6 +74,50 @@ static void refusals_name_the_key(void **st) {
     assert_int_equal(parse(&c, V3 ",\"attn_thing\":null,\"other\":false,\"transformers_version\":\"4\",\"_x\":1}", false, &e), 0); /* inactive */
 }
 
+/* V3's numbers as another family, with more keys. */
+static int parse_as(struct config *c, const char *family, const char *more, struct error *e) {
+    static const char v3[] = V3, first[] = "{\"model_type\":\"deepseek_v3\"";
+    char text[4096];
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\"%s%s}", family, v3 + strlen(first), more);
+    return parse(c, text, false, e);
+}
+
+static void keys_chosen_by_an_indexer(void **st) {
+    static const struct {
+        const char *family, *more, *owners; /* of the first layers: F has an indexer, S takes over a choice */
+    } good[] = {
+        {"deepseek_v32", ",\"index_topk\":2048,\"index_n_heads\":64,\"index_head_dim\":128", "FFFFFF"},
+        {"glm_moe_dsa", "", "FFFFFF"},
+        {"glm_moe_dsa", ",\"index_topk_freq\":4", "FFSSSF"},
+        {"glm_moe_dsa", ",\"index_topk_freq\":3,\"index_skip_topk_offset\":3", "FFFSSF"},
+        {"glm_moe_dsa", ",\"index_topk_pattern\":\"FSSFSFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"", "FSSFSF"},
+    };
+    static const struct {
+        const char *family, *more, *word;
+    } bad[] = {
+        {"deepseek_v32", ",\"index_topk_pattern\":\"FS\"", "index_topk_pattern"},
+        {"deepseek_v32", ",\"index_head_dim\":32", "index_head_dim"},
+        {"deepseek_v32", ",\"layer_types\":[\"full_attention\"]", "layer_types"},
+        {"glm_moe_dsa", ",\"index_topk_pattern\":\"FS\"", "index_topk_pattern"},
+        {"glm_moe_dsa", ",\"index_topk_pattern\":\"SFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"", "first layer"},
+        {"glm_moe_dsa", ",\"index_topk_pattern\":\"FXFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF\"", "layer 1"},
+        {"glm_moe_dsa", ",\"index_topk\":0", "index_topk"},
+    };
+    struct config c;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct error e = {0};
+        assert_int_equal(parse_as(&c, good[i].family, good[i].more, &e), 0);
+        assert_true(c.attn == ATTN_DSA && c.index_topk == 2048 && c.index_heads == (i ? 32 : 64) && c.index_dim == 128 && c.index_interleaved == (i > 0));
+        for (int l = 0; good[i].owners[l]; l++) assert_int_equal(c.layer[l].index, good[i].owners[l] == 'F' ? INDEX_OWN : INDEX_BEFORE);
+        assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * (576 + (good[i].owners[1] == 'F' ? 128 : 0)));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct error e = {0};
+        assert_int_equal(parse_as(&c, bad[i].family, bad[i].more, &e), ERR_MODEL);
+        assert_non_null(strstr(e.text, bad[i].word));
+    }
+}
+
 #define QWEN2 \
     "{\"model_type\":\"qwen2_moe\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":4,\"max_position_embeddings\":512," \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_experts\":8," \
@@ -92,6 +136,48 @@ static void windows_only_where_in_force(void **st) {
     assert_int_equal(parse(&c, QWEN2 ",\"num_key_value_heads_\":3}", false, &e), ERR_MODEL);
 }
 
+#define TEXT3_5 \
+    "\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"max_position_embeddings\":512,\"num_attention_heads\":4,\"num_key_value_heads\":2," \
+    "\"head_dim\":32,\"moe_intermediate_size\":32,\"num_experts\":8,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":48," \
+    "\"rope_parameters\":{\"rope_theta\":10000000,\"rope_type\":\"default\",\"mrope_section\":[11,11,10],\"mrope_interleaved\":true}"
+#define NEXT "{\"model_type\":\"qwen3_next\"," TEXT3_5
+#define WITH_VISION(text, more) \
+    "{\"model_type\":\"qwen3_5_moe\",\"image_token_id\":5,\"vision_config\":{\"depth\":2},\"text_config\":{\"model_type\":\"qwen3_5_moe_text\"," TEXT3_5 text \
+    "}" more "}"
+
+static void linear_attention_where_it_is_asked_for(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(parse(&c, NEXT "}", false, &e), 0);
+    assert_true(c.layer[0].delta && c.layer[2].delta && !c.layer[3].delta && c.layer[4].delta); /* every fourth has attention */
+    assert_true(c.rope.dim == 8 && c.delta.v_heads == 32 && c.delta.k_heads == 16 && c.delta.k_dim == 128 && c.delta.taps == 4 && c.delta.fused);
+    assert_int_equal(kv_token_bytes(&c, DT_BF16), 2 * 2 * 32 * 2);
+    assert_int_equal(kv_state_bytes(&c), 5 * 4 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128));
+    assert_int_equal(parse(&c, NEXT ",\"full_attention_interval\":2,\"partial_rotary_factor\":0.5}", false, &e), 0);
+    assert_true(c.layer[0].delta && !c.layer[1].delta && c.rope.dim == 16);
+    assert_int_equal(parse(&c, WITH_VISION("", ",\"tie_word_embeddings\":true"), false, &e), 0);
+    assert_true(c.tied && !c.delta.fused && c.norm_topk && !strcmp(c.model_type, "qwen3_5_moe"));
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {NEXT ",\"layer_types\":[\"full_attention\"]}", "layer_types"},
+        {NEXT ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"mamba\"]}", "layer 5"},
+        {NEXT ",\"attn_output_gate\":false}", "attn_output_gate"},
+        {NEXT ",\"linear_num_key_heads\":7}", "32 value heads"},
+        {NEXT ",\"linear_conv_kernel_dim\":200}", "linear_conv_kernel_dim"},
+        {NEXT ",\"mamba_ssm_dtype\":\"bfloat16\"}", "mamba_ssm_dtype"},
+        {WITH_VISION(",\"new_thing\":3", ""), "new_thing"},
+        {WITH_VISION("", ",\"other_thing\":3"), "other_thing"},
+        {WITH_VISION(",\"mlp_only_layers\":[2]", ""), "mlp_only_layers"},
+        {"{\"model_type\":\"qwen3_5_moe\"," TEXT3_5 "}", "text_config"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        e = (struct error){0};
+        assert_int_equal(parse(&c, bad[i].text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 static void other_ropes(void **st) {
     struct rope_config r = {.kind = ROPE_LINEAR, .dim = 8, .theta = 100, .factor = 4};
     float f[4];
@@ -105,7 +191,8 @@ static void other_ropes(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published), cmocka_unit_test(refusals_name_the_key),
-                                       cmocka_unit_test(windows_only_where_in_force), cmocka_unit_test(other_ropes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseek_v3_as_published),    cmocka_unit_test(refusals_name_the_key), cmocka_unit_test(keys_chosen_by_an_indexer),
+        cmocka_unit_test(windows_only_where_in_force), cmocka_unit_test(other_ropes),           cmocka_unit_test(linear_attention_where_it_is_asked_for)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

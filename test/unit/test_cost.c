@@ -69,7 +69,7 @@ static void checkpoints(void **st) {
     near(mixtral.kv_bytes, 2 * 8 * 128 * 2, 1e-12);
     assert_int_equal(mixtral.experts, COST_16BIT);
     struct cost_model f32;
-    cost_model_of(&f32, &config, DT_F32, DT_Q4_G128, DT_E4M3);
+    cost_model_of(&f32, &config, DT_F32, DT_E2M1, DT_E4M3);
     assert_int_equal(f32.dense, COST_F32);
     assert_int_equal(f32.experts, COST_4BIT);
     near(f32.kv_bytes, 576 + 4, 1e-12); /* a float32 a position beside E4M3 */
@@ -167,16 +167,16 @@ static void decode_floor(void **st) {
     assert_int_equal(cost_layers_fit(&v3, 1e6, 100), 0);
 }
 
-/* Beside a prefill that streams 57 GB/s, host memory has 1228 - 57 = 1171 GB/s left: more than the GEMV's 947, no loss. With 960 in all:
- * 903, so the 21.58 ms of experts become 22.63. */
+/* Beside a prefill that streams 57 GB/s, host memory has 1228 - 57 = 1171 GB/s left, and the GEMV, which reaches 947 of 1228, 903 of
+ * it: the 21.58 ms of experts become 22.63. With 60 in all: an eighth, at the least. */
 static void beside_a_stream(void **st) {
     assert_true(cost_preset(&m, "paper-a-2"));
     struct cost_step s = {.how = COST_STEP_HYBRID, .rows = 1, .on_device = 61};
     double alone = cost_step(&m, &v3, &s);
     s.beside = true;
-    near(cost_step(&m, &v3, &s), alone, 1e-9);
-    m.dram = 960e9;
     near(cost_step(&m, &v3, &s) - alone, 20.44e9 / 903e9 - 20.44e9 / 947e9, 1e-2);
+    m.dram = 60e9;
+    near(cost_step(&m, &v3, &s) - alone, 7 * 20.44e9 / 947e9, 1e-2);
 }
 
 /* The stream: 654.1 GB of experts at 57 GB/s, 11.48 s. With the other weights, 61 * 190.8 MB + 58 * 44.05 MB + 3 * 396.5 MB = 15.4 GB more, 11.75 s;

@@ -1,5 +1,6 @@
-/* Steps of more sessions than a device has room for: those whose caches are not there go through the processor beside the
- * others, and what each is answered is what it is answered alone. On the built-in checkpoint. */
+/* A device that has not room for all that is asked of it. Steps of more sessions than it has room for: those whose caches are
+ * not there go through the processor beside the others, and what each is answered is what it is answered alone. A long prompt
+ * beside answers: what these read there makes room and comes back. On the built-in checkpoint. */
 #include "test/unit/unit.h"
 
 #include <stdlib.h>
@@ -56,8 +57,111 @@ static void some_caches_have_no_room(void **st) {
     free(logits);
 }
 
+/* --- A prompt whose ring does not fit beside what steps read ------------------------------------------------------------------ */
+
+enum { LONG = 1000, ANSWER = 400 };
+
+static struct engine *open_with(size_t mem, enum prefill_mode prefill, enum decode_mode decode) {
+    char gpus[80];
+    snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,h2d=0.1,mem=%zu", mem);
+    struct engine *e;
+    struct error err = {0};
+    struct engine_params p = {.dir = "ember:",
+                              .threads = 1,
+                              .cpu_level = CPU_SCALAR + 1,
+                              .kv = DT_F32,
+                              .gpus = gpus,
+                              .context = 2048,
+                              .prefill = prefill,
+                              .decode = decode,
+                              .deterministic = true};
+    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
+    return e;
+}
+static void submit(struct session *s, int n, int max) {
+    struct error err = {0};
+    static int32_t prompt[LONG];
+    for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % 500;
+    struct request r = {.tokens = prompt, .n = n, .max_tokens = max, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 3}};
+    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+}
+static struct event next(struct engine *e) {
+    struct event ev;
+    if (!engine_poll(e, &ev, 120000)) fail_msg("no event for two minutes");
+    if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
+    return ev;
+}
+struct answer {
+    int32_t token[ANSWER];
+    int n;
+    bool over;
+    struct turn_stats stats;
+};
+/* Reads events of two sessions until the turn of one is over, or has `most` tokens. */
+static void read_until(struct engine *e, struct session *const *s, struct answer *a, int which, int most) {
+    while (!a[which].over && a[which].n != most) {
+        struct event ev = next(e);
+        int i = ev.session == s[0] ? 0 : 1;
+        if (ev.kind == EVENT_TOKEN) a[i].token[a[i].n++] = ev.token;
+        if (ev.kind == EVENT_DONE) a[i].over = true, a[i].stats = ev.stats;
+    }
+}
+
+static void a_prompt_takes_the_room(void **st) {
+    static struct answer alone[2], got[2];
+    static const int length[2] = {12, LONG}, most[2] = {ANSWER, 8};
+    struct session *s[2];
+    struct error err = {0};
+    size_t large = (size_t)1 << 30, mem;
+    struct engine *e = open_with(large, PREFILL_SLP, DECODE_HYBRID); /* room for both */
+    size_t own = large - gpu_mem_free(e->machine.gpus->gpu[0]), least, held = 0;
+    for (int i = 0; i < 2; i++)
+        if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
+    least = pipe_least(&(struct pipe_job){.w = &e->weights, .set = e->machine.gpus, .ranks = 1, .cache = s[1]->kv.layer, .n = LONG});
+    for (int i = 0; i < 2; i++) {
+        submit(s[i], length[i], most[i]);
+        read_until(e, s, alone, i, -1);
+        assert_string_equal(alone[i].stats.decode_mode, "hybrid");
+        if (!i) held = step_held(e->machine.step, 0);
+    }
+    for (int i = 0; i < 2; i++) session_close(&s[i]);
+    engine_close(&e);
+
+    int layers;
+    for (mem = own + least + (256 << 10);; mem += 64 << 10) { /* for either, and all layers */
+        e = open_with(mem, PREFILL_SLP, DECODE_HYBRID);
+        layers = step_resident_layers(e->machine.step);
+        if (layers == engine_info(e)->n_layers) break;
+        engine_close(&e);
+    }
+    print_message("%zu KB: own %zu, held while answering %zu, the prompt takes at least %zu\n", mem >> 10, own >> 10, held >> 10, least >> 10);
+    assert_true(own + held + least > mem);
+    for (int i = 0; i < 2; i++)
+        if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
+    submit(s[0], length[0], most[0]);
+    read_until(e, s, got, 0, 20);
+    assert_true(step_held(e->machine.step, 0) > 0);
+    submit(s[1], length[1], most[1]);
+    read_until(e, s, got, 1, 1);
+    int beside = got[0].n - 20;
+    read_until(e, s, got, 1, -1);
+    read_until(e, s, got, 0, -1);
+    assert_string_equal(got[1].stats.prefill_mode, "slp");
+    assert_non_null(strstr(got[1].stats.why, "made room"));
+    print_message("%d tokens of the other answer beside it; %s\n", beside, got[1].stats.why);
+    assert_true(beside > 0);
+    assert_string_equal(got[1].stats.decode_mode, "hybrid"); /* they are back */
+    assert_true(step_held(e->machine.step, 0) > 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(got[i].n, alone[i].n);
+        assert_memory_equal(got[i].token, alone[i].token, (size_t)got[i].n * sizeof *got[i].token);
+        session_close(&s[i]);
+    }
+    engine_close(&e);
+}
+
 int main(void) {
     file_embed(ember_files);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(some_caches_have_no_room)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(some_caches_have_no_room), cmocka_unit_test(a_prompt_takes_the_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

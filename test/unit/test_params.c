@@ -9,7 +9,9 @@
 
 #include "engine/pipe/internal.h"
 
-static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe"};
+static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe",
+                                       "glm4_moe",    "minimax_m2",          "gpt_oss",          "phimoe",    "dbrx",    "qwen3_next",
+                                       "qwen3_5_moe", "deepseek_v32",        "glm_moe_dsa"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is at */
@@ -102,9 +104,11 @@ static void test_flops(void **state) {
         uint64_t sum = 0; /* of all matrices in the files, by their shapes; routed ones by the share that a token takes */
         for (size_t i = 0; i < w.files.n_tensors; i++) {
             const struct tensor *t = &w.files.tensors[i];
-            size_t n = strlen(t->name);
-            if (!t->used || t->ndim != 2 || !strstr(t->name, ".layers.") || n < 7 || strcmp(t->name + n - 7, ".weight")) continue;
-            uint64_t one = 2 * (uint64_t)t->shape[0] * (uint64_t)t->shape[1];
+            bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks."),
+                 beside = strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d");
+            if (!t->used || t->ndim < 2 || !in_layer || beside) continue;
+            uint64_t one = t->dtype == DT_U8 ? 4 : 2; /* two codes a byte */
+            for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];
             sum += strstr(t->name, "experts.") && !strstr(t->name, "shared") ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;
         }
         assert_int_equal(weights_token_flops(&w), sum / (uint64_t)c->n_experts);

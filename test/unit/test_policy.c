@@ -143,7 +143,7 @@ static void first_come_first_served(void **st) {
 static void memory_of_the_devices(void **st) {
     struct policy_machine m = machine(2);
     struct policy_in in = prompt(50000);
-    in.need = 17e9;
+    in.need[POLICY_SLP] = in.need[POLICY_DSLP] = in.need[POLICY_BLEND] = 17e9;
     assert_int_equal(pick(m, in), POLICY_DSLP);
     m.free[1] = 16e9;
     struct policy_out out = ask(m, in);
@@ -160,6 +160,56 @@ static void memory_of_the_devices(void **st) {
     m.free[0] = m.free[1] = 17e9; /* exactly enough */
     m.ask = POLICY_AUTO;
     assert_int_equal(pick(m, in), POLICY_DSLP);
+}
+
+/* Each mode has a need of its own, and what does not fit is never chosen, whatever it would take. */
+static void each_mode_has_its_need(void **st) {
+    struct policy_machine m = machine(2);
+    struct policy_in in = prompt(50000);
+    in.need[POLICY_DSLP] = 32e9; /* each has half of the rows, but sums of all */
+    struct policy_out out = ask(m, in);
+    assert_int_equal(out.mode, POLICY_SLP);
+    assert_non_null(strstr(out.why, "not on all devices: too little memory free on the devices"));
+    in = prompt(1000), in.need[POLICY_BLEND] = 31e9;
+    assert_int_equal(pick(m, in), POLICY_BLEND); /* exactly enough */
+    in.need[POLICY_BLEND] = 31e9 + 1;
+    assert_true(pick(m, in) != POLICY_BLEND);
+    m.free[0] = 8e9, m.free[1] = 64e9; /* the second's does not help: blend runs where the layers are */
+    assert_true(pick(m, in) != POLICY_BLEND);
+    in.need[POLICY_SLP] = in.need[POLICY_DSLP] = 65e9;
+    out = ask(m, in);
+    assert_int_equal(out.mode, POLICY_CPU);
+    assert_true(isinf(out.seconds[POLICY_BLEND]) && isinf(out.seconds[POLICY_SLP]) && isinf(out.seconds[POLICY_DSLP]));
+    for (int ask_for = POLICY_AUTO; ask_for < POLICY_MODES; ask_for++) /* asked for or not */
+        for (int k = 0; k < 200; k++) {
+            m.ask = (enum policy_mode)ask_for;
+            m.free[0] = k % 7 * 5e9, m.free[1] = k % 5 * 8e9;
+            in = prompt(1 << k % 17), in.decoding = k % 3;
+            for (int i = POLICY_BLEND; i < POLICY_MODES; i++) in.need[i] = (k * i * 3 % 11) * 4e9;
+            out = ask(m, in);
+            const double *need = &in.need[out.mode];
+            if (out.mode == POLICY_BLEND) assert_true(m.free[0] >= *need);
+            if (out.mode == POLICY_SLP) assert_true(m.free[out.device] >= *need);
+            if (out.mode == POLICY_DSLP) assert_true(m.free[0] >= *need && m.free[1] >= *need);
+        }
+}
+
+/* A prompt is streamed to a device that no step reads from, if it has room; else to the roomiest. */
+static void where_a_prompt_goes(void **st) {
+    struct policy_machine m = machine(3);
+    struct policy_in in = prompt(50000);
+    in.decoding = 1, in.need[POLICY_SLP] = 17e9;
+    assert_int_equal(ask(m, in).device, 0);
+    m.holds[0] = true;
+    assert_int_equal(ask(m, in).device, 1);
+    m.free[2] = 32e9;
+    assert_int_equal(ask(m, in).device, 2);
+    m.free[1] = m.free[2] = 16e9;
+    assert_int_equal(ask(m, in).device, 0);
+    m.holds[1] = m.holds[2] = true, m.free[2] = 40e9;
+    assert_int_equal(ask(m, in).device, 2);
+    m.ask = POLICY_SLP;
+    assert_int_equal(ask(m, in).device, 2);
 }
 
 static void forced(void **st) {
@@ -213,11 +263,13 @@ static void a_short_prompt_does_not_mislead(void **st) {
 
 /* --- Decode --- */
 
+static char why[200];
 static struct policy_decode_out step(struct policy_machine m, struct policy_decode_in in) {
     struct policy_decode_out out;
     policy_step(&m, &in, &out);
-    assert_true(out.why[0]);
-    assert_true(strlen(out.why) < sizeof out.why - 1);
+    policy_step_why(&m, &in, &out, why, sizeof why);
+    assert_true(why[0]);
+    assert_true(strlen(why) < sizeof why - 1);
     assert_true(out.batch >= 1 && out.batch <= in.most && out.batch <= in.decoding);
     if (out.mode == POLICY_DECODE_DUAL) assert_true(out.cut >= 1 && out.cut < out.batch);
     else assert_int_equal(out.cut, 0);
@@ -228,7 +280,7 @@ static struct policy_decode_in sessions(int n) { return (struct policy_decode_in
 static void steps_of_the_table(void **st) {
     struct policy_decode_out out = step(machine(0), sessions(1));
     assert_int_equal(out.mode, POLICY_DECODE_CPU);
-    assert_non_null(strstr(out.why, "no device"));
+    assert_non_null(strstr(why, "no device"));
     out = step(machine(1), sessions(1));
     assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
     assert_int_equal(out.layers, 61);
@@ -246,9 +298,15 @@ static void steps_of_the_table(void **st) {
     m = machine(1), m.lost = true;
     out = step(m, sessions(2));
     assert_int_equal(out.mode, POLICY_DECODE_CPU);
-    assert_non_null(strstr(out.why, "a device was lost"));
-    m = machine(1), m.decodes = 0; /* the engine of today */
+    assert_non_null(strstr(why, "a device was lost"));
+    m = machine(1), m.decodes = 0; /* nothing lies on the device */
     assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
+    m = machine(1), m.away = true;
+    assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
+    assert_non_null(strstr(why, "the devices are a prompt's until it is read"));
+    m = machine(1), m.layers = 17, m.free[0] = 0; /* as many as there are, whatever is free beside them */
+    out = step(m, sessions(1));
+    assert_true(out.mode == POLICY_DECODE_HYBRID && out.layers == 17);
     m.decodes = 1 << POLICY_DECODE_HYBRID;
     assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_HYBRID);
     m.decodes = 1 << POLICY_DECODE_DUAL; /* dual is hybrid twice */
@@ -264,14 +322,14 @@ static void small_devices(void **st) {
     struct policy_decode_out out = step(m, sessions(1));
     assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
     assert_true(out.layers > 10 && out.layers < 20);
-    assert_non_null(strstr(out.why, "of 61 layers fit the devices"));
+    assert_non_null(strstr(why, "of 61 layers fit the devices"));
     int with_one = out.layers;
     m.n_devices = 2, m.free[1] = 5e9; /* two share the layers */
     assert_true(step(m, sessions(1)).layers > with_one);
     m.n_devices = 1, m.free[0] = 1e8;
     out = step(m, sessions(1));
     assert_true(out.mode == POLICY_DECODE_CPU && out.layers == 0);
-    assert_non_null(strstr(out.why, "no layer's attention half fits"));
+    assert_non_null(strstr(why, "no layer's attention half fits"));
     m = machine(1);
     struct policy_decode_in in = sessions(6);
     in.context = 131072; /* 61 * 131072 * 1152 bytes * 6 = 55 GB of cache */
@@ -284,7 +342,7 @@ static void batches(void **st) {
     for (int n = 1; n <= 6; n++) assert_int_equal(step(machine(1), sessions(n)).batch, n);
     struct policy_decode_out out = step(machine(1), sessions(10));
     assert_int_equal(out.batch, POLICY_BATCH);
-    assert_non_null(strstr(out.why, "6 of 10 sessions at once"));
+    assert_non_null(strstr(why, "6 of 10 sessions at once"));
     struct config c = {.vocab = 32000,
                        .hidden = 4096,
                        .n_layers = 32,
@@ -317,7 +375,7 @@ static void forced_steps(void **st) {
         for (int n = 2; n < 6; n++) {
             struct policy_decode_out out = step(m, sessions(n));
             assert_int_equal(out.mode, mode);
-            assert_non_null(strstr(out.why, "asked for"));
+            assert_non_null(strstr(why, "asked for"));
         }
         assert_int_equal(policy_decode_find(policy_decode_name((enum policy_decode)mode)), mode);
     }
@@ -325,11 +383,11 @@ static void forced_steps(void **st) {
     m.ask_decode = POLICY_DECODE_DUAL;
     struct policy_decode_out out = step(m, sessions(1));
     assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
-    assert_non_null(strstr(out.why, "dual was asked for, but: one session"));
+    assert_non_null(strstr(why, "dual was asked for, but: one session"));
     m = machine(0), m.ask_decode = POLICY_DECODE_HYBRID;
     out = step(m, sessions(2));
     assert_int_equal(out.mode, POLICY_DECODE_CPU);
-    assert_non_null(strstr(out.why, "hybrid was asked for, but: no device"));
+    assert_non_null(strstr(why, "hybrid was asked for, but: no device"));
     assert_int_equal(policy_decode_find("single"), POLICY_DECODES);
 }
 
@@ -339,6 +397,8 @@ int main(void) {
                                        cmocka_unit_test(those_who_answer_count),
                                        cmocka_unit_test(first_come_first_served),
                                        cmocka_unit_test(memory_of_the_devices),
+                                       cmocka_unit_test(each_mode_has_its_need),
+                                       cmocka_unit_test(where_a_prompt_goes),
                                        cmocka_unit_test(forced),
                                        cmocka_unit_test(a_short_prompt_does_not_mislead),
                                        cmocka_unit_test(steps_of_the_table),

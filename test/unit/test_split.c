@@ -115,7 +115,7 @@ static void promises(void **st) {
         for (int i = 0; i < N; i++) {
             double ratio = end[i] / end[EXACT];
             assert_true(end[EXACT] <= end[i] * (1 + 1e-6));
-            if (i < EXACT) assert_true(end[AUTO] <= end[i] * (1 + 1e-6));
+            if (i < EXACT) assert_true(end[AUTO] <= end[i] * 1.00501); /* it stops within half a percent of what none can beat */
             if (ratio > worst[i]) worst[i] = ratio;
             sum[i] += ratio, equal[i] += ratio < 1 + 1e-6;
         }

@@ -161,7 +161,7 @@ static void bandwidth_beside_a_turn(void **st) {
     struct session *a = new_session(e);
     submit(a, 0, 3, 5000);
     wait_for(e, a, EVENT_TOKEN);
-    assert_true(engine_read_bandwidth(e) > 1e8);
+    assert_true(engine_read_bandwidth(e, 3) > 1e8);
     session_cancel(a);
     assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
     session_close(&a);

@@ -1,0 +1,208 @@
+/* Commands about sessions: which there are, where they are kept, who answers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/models.h"
+
+static bool free_name(struct repl *r, const char *name) {
+    struct error e;
+    if (store_check_name(name, &e)) {
+        repl_say(r, "%s", e.text);
+        return false;
+    }
+    for (size_t i = 0; i < r->n; i++)
+        if (!strcmp(r->talks[i]->name, name)) {
+            repl_say(r, "a session '%s' is open already; /switch %s goes to it", name, name);
+            return false;
+        }
+    return true;
+}
+
+/* Opens a session; with a name also its file, which must be new. */
+static struct talk *open_new(struct repl *r, const char *name) {
+    struct error e;
+    if (*name && !free_name(r, name)) return NULL;
+    struct talk *t = repl_new(r, *name ? name : NULL);
+    if (!t) repl_say(r, "no memory");
+    else if (*name && store_open(&t->store, r->app, name, STORE_NEW, &t->conv, &e)) {
+        repl_say(r, "%s; /load %s opens it", e.text, name);
+        repl_drop(r, t);
+        return NULL;
+    }
+    return t;
+}
+
+void cmd_new(struct repl *r, const char *arg) {
+    struct talk *t = open_new(r, arg);
+    const char *system = r->app->opts.v[OPT_SYSTEM].text;
+    if (!t) return;
+    if (system && conv_system(&t->conv, system)) repl_say(r, "no memory for the system prompt");
+    repl_switch(r, t);
+}
+
+/* Saved ones that are not open, the newest of them. */
+static void say_saved(struct repl *r) {
+    enum { SHOWN = 20 };
+    struct store_entry *v;
+    struct error e;
+    size_t n, shown = 0, more = 0;
+    if (store_entries(&v, &n, &e)) {
+        repl_say(r, "%s", e.text);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct buf line = {0};
+        bool open = false;
+        for (size_t k = 0; k < r->n; k++) open |= !strcmp(r->talks[k]->name, v[i].name);
+        if (open) continue;
+        if (shown == SHOWN) {
+            more++;
+            continue;
+        }
+        if (!shown++) repl_say(r, "saved; /load NAME opens one:");
+        store_entry_text(&v[i], &line);
+        repl_say(r, "  %s", line.data ? line.data : "");
+        buf_free(&line);
+    }
+    if (more) repl_say(r, "  and %zu older ones; hearth --list shows all", more);
+    mem_free(v);
+}
+
+static void session_state(const struct talk *t, char *out, size_t cap) {
+    const struct turn *u = &t->turn;
+    if (u->running && u->n_tokens > 1) snprintf(out, cap, "decoding, %.1f tok/s", (u->n_tokens - 1) / (u->last_token - u->first_token + 1e-9));
+    else if (u->running && u->total) snprintf(out, cap, "prefilling %d %%", 100 * u->done / u->total);
+    else if (u->running) snprintf(out, cap, "prefilling");
+    else snprintf(out, cap, "%s", t->shown ? "" : "has answered");
+}
+
+void cmd_sessions(struct repl *r, const char *arg) {
+    for (size_t i = 0; i < r->n; i++) {
+        const struct talk *t = r->talks[i];
+        struct buf title = {0};
+        size_t turns = conv_turns(&t->conv);
+        char state[96];
+        session_state(t, state, sizeof state);
+        conv_title(&t->conv, 40, &title);
+        repl_say(r, "%s %d  %-20s %3zu question%s %-20s %s", t == r->now ? "*" : " ", t->number, t->named ? t->name : "", turns, turns == 1 ? ", " : "s,",
+                 state, title.data ? title.data : "");
+        buf_free(&title);
+    }
+    say_saved(r);
+}
+
+void cmd_switch(struct repl *r, const char *arg) {
+    struct talk *t = *arg ? repl_find(r, arg) : NULL;
+    if (!*arg) cmd_sessions(r, arg);
+    else if (!t) repl_say(r, "no open session '%s'; /sessions lists them, /load opens a saved one", arg);
+    else repl_switch(r, t);
+}
+
+void cmd_close(struct repl *r, const char *arg) {
+    struct talk *t = *arg ? repl_find(r, arg) : r->now;
+    if (!t) {
+        repl_say(r, "no open session '%s'", arg);
+        return;
+    }
+    bool front = t == r->now;
+    if (*t->name) repl_say(r, "closed; /load %s opens it again", t->name);
+    repl_drop(r, t);
+    if (!r->n && !repl_new(r, NULL)) r->leave = true;
+    else if (front) repl_switch(r, r->talks[r->n - 1]);
+}
+
+void cmd_save(struct repl *r, const char *arg) {
+    struct talk *t = r->now;
+    struct error e;
+    char was[128] = "";
+    if (repl_busy(r, t)) return;
+    if (!*arg && !*t->name) {
+        repl_say(r, "nothing has been said that could be saved; /save NAME gives the chat a name");
+        return;
+    }
+    if (*arg && strcmp(arg, t->name)) {
+        if (!free_name(r, arg)) return;
+        int rc = t->store.lock ? store_rename(&t->store, arg, &e) : store_open(&t->store, r->app, arg, STORE_NEW, NULL, &e);
+        if (rc) {
+            repl_say(r, "%s", e.text);
+            return;
+        }
+        if (!t->named) snprintf(was, sizeof was, "%s", t->name);
+        snprintf(t->name, sizeof t->name, "%s", arg);
+        t->named = true;
+    }
+    repl_save(r, t);
+    if (*was) store_delete(was, &e); /* a name that the chat got by itself was only there until it had a real one */
+    if (!t->store.off) repl_say(r, "saved as %s; every turn from now on is saved by itself", t->name);
+}
+
+void cmd_load(struct repl *r, const char *arg) {
+    struct error e;
+    struct talk *t = *arg ? repl_find(r, arg) : NULL;
+    if (!*arg) {
+        cmd_sessions(r, arg);
+        return;
+    }
+    if (t && !strcmp(t->name, arg)) {
+        repl_switch(r, t);
+        return;
+    }
+    if (store_check_name(arg, &e)) repl_say(r, "%s", e.text);
+    else if (!(t = repl_new(r, arg))) repl_say(r, "no memory");
+    else if (store_open(&t->store, r->app, arg, STORE_LOAD, &t->conv, &e)) {
+        repl_say(r, "%s", e.text);
+        repl_drop(r, t);
+    } else repl_switch(r, t);
+}
+
+void cmd_fork(struct repl *r, const char *arg) {
+    struct talk *from = r->now, *t;
+    if (repl_busy(r, from) || !(t = open_new(r, arg))) return;
+    if (conv_copy(&t->conv, &from->conv)) {
+        repl_say(r, "no memory");
+        repl_drop(r, t);
+        return;
+    }
+    repl_say(r, "a copy; /switch %d goes back", from->number);
+    repl_switch(r, t);
+}
+
+void cmd_delete(struct repl *r, const char *arg) {
+    struct error e;
+    if (!*arg) {
+        repl_say(r, "/delete NAME takes a saved conversation off the disk; /sessions lists them");
+        return;
+    }
+    for (size_t i = 0; i < r->n; i++)
+        if (!strcmp(r->talks[i]->name, arg)) {
+            repl_say(r, "'%s' is open here; /close %s first", arg, r->talks[i]->named ? arg : "it");
+            return;
+        }
+    if (store_delete(arg, &e)) repl_say(r, "%s", e.text);
+    else repl_say(r, "deleted %s", arg);
+}
+
+void cmd_model(struct repl *r, const char *arg) {
+    struct error e;
+    if (!*arg) {
+        struct buf list = {0};
+        if (models_text(r->app, &list, &e)) repl_say(r, "%s", e.text);
+        else repl_say_in(r, "\033[2m", "", list.data, list.len);
+        repl_say(r, "open: %s; /model NAME opens another, and the chats go on with it", engine_info(r->app->engine)->name);
+        buf_free(&list);
+        return;
+    }
+    for (size_t i = 0; i < r->n; i++)
+        if (r->talks[i]->turn.running) {
+            repl_say(r, "session %d is still answering; Ctrl-C stops it, or wait", r->talks[i]->number);
+            return;
+        }
+    for (size_t i = 0; i < r->n; i++) { /* what they hold belongs to the old model; their texts stay */
+        session_close(&r->talks[i]->session);
+        prompt_free(&r->talks[i]->prompt);
+    }
+    if (app_change_model(r->app, arg, &e)) repl_say(r, "%s", e.text);
+    if (!r->app->engine) r->leave = true;
+    else repl_say(r, "%s answers from now on", engine_info(r->app->engine)->name);
+}

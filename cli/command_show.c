@@ -1,0 +1,92 @@
+/* Commands about settings and numbers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+
+static void show_row(struct repl *r, const char *name, const char *value, const char *from) { repl_say(r, "  %-16s %-14s %s", name, value, from); }
+
+void cmd_show(struct repl *r, const char *arg) {
+    static const char *const origins[] = {"default", "default", "configuration file", "environment", "flag", "/set"};
+    const struct engine_info *i = engine_info(r->app->engine);
+    struct sampling s;
+    char v[64];
+    app_sampling(r->app, &r->app->opts, &s);
+    repl_say(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads,
+             i->level);
+    for (int id = 0; id < OPT_COUNT; id++) {
+        const struct opt_value *o = &r->app->opts.v[id];
+        if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;
+        const char *from = o->text ? origins[o->origin] : "the model's own";
+        snprintf(v, sizeof v, "%.60s", o->text ? o->text : "");
+        switch (id) {
+        case OPT_TEMP: snprintf(v, sizeof v, "%g", s.temperature); break;
+        case OPT_TOP_P: snprintf(v, sizeof v, "%g", s.top_p); break;
+        case OPT_MIN_P: snprintf(v, sizeof v, "%g", s.min_p); break;
+        case OPT_TOP_K: snprintf(v, sizeof v, "%d", s.top_k); break;
+        case OPT_REPEAT_PENALTY: snprintf(v, sizeof v, "%g", s.repeat_penalty); break;
+        case OPT_SEED:
+            if (!o->text) snprintf(v, sizeof v, "%llu", (unsigned long long)r->now->seed), from = "drawn for the last answer";
+            break;
+        case OPT_THINK:
+            if (!o->text) snprintf(v, sizeof v, "-"), from = "the template decides";
+            break;
+        case OPT_MAX_TOKENS:
+            if (!o->text) snprintf(v, sizeof v, "-"), from = "until the context is full";
+            break;
+        default:
+            if (!o->text) snprintf(v, sizeof v, "no"), from = "default";
+        }
+        show_row(r, opt_table[id].name, v, from);
+    }
+    repl_say(r, "  /set NAME VALUE changes one; /set NAME default undoes that");
+}
+
+void cmd_set(struct repl *r, const char *arg) {
+    struct error e;
+    char name[40], value[1024];
+    size_t n = strcspn(arg, " =");
+    bool no;
+    if (!*arg) {
+        cmd_show(r, arg);
+        return;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)(n > 39 ? 39 : n), arg);
+    arg += n + strspn(arg + n, " =");
+    snprintf(value, sizeof value, "%s", arg);
+    enum opt_id id = opt_find(name, strlen(name), &no);
+    if (id == OPT_COUNT || !(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) {
+        repl_say(r, "nothing to set called '%s'; /show lists what there is", name);
+        return;
+    }
+    if (!*value && opt_table[id].kind <= OPT_SWITCH) snprintf(value, sizeof value, no ? "no" : "yes");
+    if (!strcmp(value, "default")) r->app->opts.v[id] = (struct opt_value){.text = opt_table[id].def};
+    else if (opt_set(&r->app->opts, id, value, ORIGIN_CHAT, name, &e)) repl_say(r, "%s", e.text);
+}
+
+void cmd_tokens(struct repl *r, const char *arg) {
+    struct prompt p = {0};
+    struct error e;
+    const struct engine_info *i = engine_info(r->app->engine);
+    if (!r->now->conv.n) repl_say(r, "0 of %d tokens: nothing has been said", i->context);
+    else if (conv_prompt(r->app, &r->now->conv, conv_think(&r->app->opts), &p, &e)) repl_say(r, "%s", e.text);
+    else
+        repl_say(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", p.ids.n, i->context, (long)i->context - (long)p.ids.n,
+                 (double)p.ids.n * (double)i->kv_token_bytes / 1e6);
+    prompt_free(&p);
+}
+
+void cmd_stats(struct repl *r, const char *arg) {
+    struct buf b = {0};
+    app_stats_text(&r->now->stats, &b);
+    if (!r->now->has_stats) repl_say(r, "no answer yet");
+    else if (b.data) repl_say(r, "%s", b.data);
+    buf_free(&b);
+}
+void cmd_explain(struct repl *r, const char *arg) {
+    struct buf b = {0};
+    app_explain_text(&r->now->stats, &b);
+    if (!r->now->has_stats) repl_say(r, "no answer yet");
+    else if (b.data) repl_say(r, "%s", b.data);
+    buf_free(&b);
+}

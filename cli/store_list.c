@@ -1,0 +1,123 @@
+/* The conversations on disk: what each is about, and when it was saved. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "cli/out.h"
+#include "cli/render.h"
+#include "cli/store.h"
+#include "engine/base/file.h"
+
+enum { TITLE_COLS = 60, MAX_FILE = 1 << 28 };
+
+struct list {
+    struct store_entry *v;
+    size_t n, cap;
+    char dir[PATHS_MAX];
+};
+
+static void describe(struct store_entry *t, const char *path) {
+    struct conv conv = {0};
+    struct buf title = {0};
+    char *data;
+    size_t n;
+    t->damaged = file_read(path, MAX_FILE, &data, &n, NULL) != 0;
+    if (t->damaged) return;
+    t->damaged = store_parse(data, n, t->name, NULL, &conv, NULL) != 0;
+    conv_title(&conv, TITLE_COLS, &title);
+    snprintf(t->title, sizeof t->title, "%s", title.data ? title.data : "");
+    t->turns = conv_turns(&conv);
+    mem_free(data);
+    buf_free(&title);
+    conv_free(&conv);
+}
+
+static int add(void *ctx, const char *file) {
+    struct list *l = ctx;
+    size_t n = strlen(file);
+    char path[PATHS_MAX];
+    struct stat st;
+    if (n < 6 || n - 5 >= sizeof l->v->name || strcmp(file + n - 5, ".json")) return 0;
+    if (file_join(path, sizeof path, l->dir, file, NULL) || stat(path, &st) || !S_ISREG(st.st_mode)) return 0;
+    if (mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return ERR_MEMORY;
+    struct store_entry *t = &l->v[l->n++];
+    *t = (struct store_entry){.saved = st.st_mtime, .bytes = (size_t)st.st_size};
+    snprintf(t->name, sizeof t->name, "%.*s", (int)n - 5, file);
+    describe(t, path);
+    return 0;
+}
+
+static int newer(const void *a, const void *b) {
+    const struct store_entry *x = a, *y = b;
+    return x->saved != y->saved ? (x->saved < y->saved) - (x->saved > y->saved) : strcmp(x->name, y->name);
+}
+
+int store_entries(struct store_entry **out, size_t *n, struct error *e) {
+    struct list l = {0};
+    *out = NULL;
+    *n = 0;
+    if (paths_get(PATHS_DATA, "sessions", l.dir, sizeof l.dir) || !file_is_dir(l.dir)) return 0;
+    int rc = file_list(l.dir, add, &l, e);
+    if (rc == ERR_MEMORY) error_set(e, rc, "no memory for the list");
+    if (rc) mem_free(l.v);
+    if (rc) return rc;
+    if (l.n) qsort(l.v, l.n, sizeof *l.v, newer);
+    *out = l.v;
+    *n = l.n;
+    return 0;
+}
+
+void store_entry_text(const struct store_entry *t, struct buf *out) {
+    char when[32];
+    time_t saved = (time_t)t->saved;
+    struct tm tm;
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
+    buf_fmt(out, "%s  %-28s ", when, t->name);
+    if (t->damaged) buf_fmt(out, "damaged, %zu bytes", t->bytes);
+    else buf_fmt(out, "%3zu question%s %4zu kB  %s", t->turns, t->turns == 1 ? ", " : "s,", (t->bytes + 999) / 1000, t->title);
+}
+
+int store_last(char *name, size_t cap, struct error *e) {
+    struct store_entry *v;
+    size_t n, i = 0;
+    int rc = store_entries(&v, &n, e);
+    while (!rc && i < n && v[i].damaged) i++;
+    if (!rc && i == n) rc = error_set(e, ERR_RUNTIME, "no conversation has been saved yet");
+    if (!rc) snprintf(name, cap, "%s", v[i].name);
+    mem_free(v);
+    return rc;
+}
+
+static void put_json(const struct store_entry *t, struct buf *b) {
+    buf_str(b, "{\"name\": ");
+    out_json_string(b, t->name, strlen(t->name));
+    buf_str(b, ", \"title\": ");
+    out_json_string(b, t->title, strlen(t->title));
+    buf_fmt(b, ", \"saved\": %lld, \"questions\": %zu, \"bytes\": %zu, \"damaged\": %s}", (long long)t->saved, t->turns, t->bytes,
+            t->damaged ? "true" : "false");
+}
+
+int store_print_list(struct app *a, struct error *e) {
+    struct store_entry *v;
+    struct buf b = {0};
+    size_t n;
+    bool json = a->opts.v[OPT_JSON].on;
+    int rc = store_entries(&v, &n, e);
+    if (rc) return rc;
+    if (json) buf_char(&b, '[');
+    for (size_t i = 0; i < n; i++) {
+        buf_str(&b, json && i ? ",\n " : "");
+        if (json) put_json(&v[i], &b);
+        else store_entry_text(&v[i], &b);
+        if (!json) buf_char(&b, '\n');
+    }
+    if (json) buf_str(&b, "]\n");
+    mem_free(v);
+    if (!n && !json) app_note(a, "no conversation has been saved yet");
+    rc = b.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+    if (!rc && b.len) out_write(b.data, b.len);
+    buf_free(&b);
+    return rc;
+}

@@ -1,0 +1,136 @@
+/* Tables of Markdown: their cells are padded until the columns are straight. */
+#include <string.h>
+
+#include "cli/style.h"
+#include "engine/base/error.h"
+#include "engine/base/mem.h"
+
+struct cell {
+    const char *text; /* blanks around it taken off */
+    size_t n;
+    int width;
+};
+struct row {
+    size_t first, n; /* cells */
+    bool closed;     /* a | stands behind the last */
+};
+struct table {
+    struct cell *cells;
+    size_t n_cells, cap_cells;
+    struct row *rows;
+    size_t n_rows, cap_rows;
+    int *widths; /* of columns */
+    size_t n_cols, cap_widths;
+};
+
+static int add_cell(struct table *t, const char *s, size_t n) {
+    while (n && *s == ' ') s++, n--;
+    while (n && s[n - 1] == ' ') n--;
+    if (mem_grow(&t->cells, &t->cap_cells, t->n_cells + 1, sizeof *t->cells)) return ERR_MEMORY;
+    t->cells[t->n_cells++] = (struct cell){s, n, render_width(s, n)};
+    t->rows[t->n_rows - 1].n++;
+    return 0;
+}
+
+static int add_row(struct table *t, const char *s, size_t n) {
+    if (mem_grow(&t->rows, &t->cap_rows, t->n_rows + 1, sizeof *t->rows)) return ERR_MEMORY;
+    struct row *r = &t->rows[t->n_rows++];
+    *r = (struct row){.first = t->n_cells};
+    while (n && s[n - 1] == ' ') n--;
+    size_t i = strspn(s, " ") + 1; /* behind the first | */
+    for (size_t from = i; i <= n; i++) {
+        bool bar = i < n && s[i] == '|' && s[i - 1] != '\\';
+        if (i < n && !bar) continue;
+        if (bar || i > from)
+            if (add_cell(t, s + from, i - from)) return ERR_MEMORY;
+        r->closed = bar;
+        if (bar && i + 1 == n) break;
+        from = i + 1;
+    }
+    return 0;
+}
+
+static bool is_rule(const struct table *t, const struct row *r) {
+    for (size_t i = 0; i < r->n; i++) {
+        const struct cell *c = &t->cells[r->first + i];
+        size_t dashes = 0;
+        for (size_t k = 0; k < c->n; k++) {
+            if (c->text[k] != '-' && !(c->text[k] == ':' && (!k || k + 1 == c->n))) return false;
+            dashes += c->text[k] == '-';
+        }
+        if (!dashes) return false;
+    }
+    return r->n > 0;
+}
+
+/* Columns of the widest row, and how wide each must be. */
+static int measure(struct table *t) {
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (t->rows[i].n > t->n_cols) t->n_cols = t->rows[i].n;
+    if (mem_grow(&t->widths, &t->cap_widths, t->n_cols, sizeof *t->widths)) return ERR_MEMORY;
+    for (size_t c = 0; c < t->n_cols; c++) t->widths[c] = 1;
+    for (size_t i = 0; i < t->n_rows; i++)
+        for (size_t c = 0; c < t->rows[i].n && i != 1; c++) {
+            int w = t->cells[t->rows[i].first + c].width;
+            if (w > t->widths[c]) t->widths[c] = w;
+        }
+    return 0;
+}
+
+static void put_n(struct buf *out, char c, int n) {
+    while (n-- > 0) buf_char(out, c);
+}
+
+static void put_rule(const struct cell *c, int width, struct buf *out) {
+    bool left = c->text[0] == ':', right = c->n > 1 && c->text[c->n - 1] == ':';
+    if (left) buf_char(out, ':');
+    put_n(out, '-', width - left - right > 1 ? width - left - right : 1);
+    if (right) buf_char(out, ':');
+}
+
+static void put_cell(const struct table *t, size_t column, const struct cell *c, struct buf *out) {
+    const struct cell *rule = column < t->rows[1].n ? &t->cells[t->rows[1].first + column] : NULL;
+    bool right = rule && rule->text[rule->n - 1] == ':', both = right && rule->text[0] == ':';
+    int pad = t->widths[column] - c->width, before = both ? pad / 2 : right ? pad : 0;
+    put_n(out, ' ', before);
+    buf_add(out, c->text, c->n);
+    put_n(out, ' ', pad - before);
+}
+
+static void put_row(const struct table *t, size_t i, bool color, struct buf *out) {
+    const struct row *r = &t->rows[i];
+    if (color && !i) buf_str(out, "\033[0;1m");
+    for (size_t c = 0; c < r->n; c++) {
+        buf_str(out, "| ");
+        if (i == 1) put_rule(&t->cells[r->first + c], t->widths[c], out);
+        else put_cell(t, c, &t->cells[r->first + c], out);
+        if (c + 1 < r->n || r->closed) buf_char(out, ' ');
+    }
+    if (r->closed || !r->n) buf_char(out, '|');
+    if (color && !i) buf_str(out, "\033[0m");
+}
+
+bool style_table(struct buf *text, int room, bool color, struct buf *out) {
+    struct table t = {0};
+    int rc = 0, total = 1;
+    for (size_t i = 0; i < text->len; i++)
+        if (text->data[i] == '\t') text->data[i] = ' ';
+    for (size_t i = 0, n; i < text->len && !rc; i += n + 1) {
+        n = strcspn(text->data + i, "\n");
+        rc = add_row(&t, text->data + i, n);
+    }
+    bool fits = !rc && t.n_rows > 1 && is_rule(&t, &t.rows[1]);
+    if (fits) rc = measure(&t);
+    fits = fits && !rc;
+    out->failed |= rc != 0;
+    for (size_t c = 0; fits && c < t.n_cols; c++) total += t.widths[c] + 3;
+    fits = fits && (!room || total <= room);
+    for (size_t i = 0; fits && i < t.n_rows; i++) {
+        put_row(&t, i, color, out);
+        if (i + 1 < t.n_rows || text->data[text->len - 1] == '\n') buf_char(out, '\n');
+    }
+    mem_free(t.cells);
+    mem_free(t.rows);
+    mem_free(t.widths);
+    return fits;
+}

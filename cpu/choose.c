@@ -1,0 +1,61 @@
+#include "cpu/choose.h"
+
+#include <pthread.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/half.h"
+
+enum { ROWS = 32, COLS = 2048, TOKENS = 4, ROUNDS = 7 }; /* 64 KB of weights, which stay in L2 */
+
+extern const struct format_kernels avx512_e4m3;
+const struct format_kernels *const choose_e4m3_of[CHOOSE_E4M3] = {&avx512_e4m3, &avx512vbmi_e4m3};
+static const char *const names[CHOOSE_E4M3] = {"E4M3 by conversion from FP16 (measured)", "E4M3 by look-ups (measured)"};
+
+static uint8_t codes[ROWS * COLS]; /* all finite ones, subnormals too */
+static float x[TOKENS * COLS], y[TOKENS * ROWS];
+static int best;
+
+/* One token, which decides decode, and several at once; the least of some rounds, taken in turn. */
+static void measure(void) {
+    const float scale = 1;
+    const struct mat w = {.data = codes,
+                          .scale = &scale,
+                          .stride = COLS,
+                          .rows = ROWS,
+                          .cols = COLS,
+                          .block_rows = ROWS,
+                          .block_cols = COLS,
+                          .scale_stride = 1,
+                          .row_step = 1,
+                          .dtype = DT_E4M3,
+                          .scale_dtype = DT_F32};
+    const float *xs[TOKENS];
+    float *ys[TOKENS];
+    double least[CHOOSE_E4M3][2];
+    for (int i = 0; i < ROWS * COLS; i++) codes[i] = (uint8_t)((i * 37 & 0x7f) == 0x7f ? 0 : i * 37);
+    for (int i = 0; i < TOKENS * COLS; i++) x[i] = (float)(i % 17 - 8);
+    for (int t = 0; t < TOKENS; t++) xs[t] = x + t * COLS, ys[t] = y + t * ROWS;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int k = 0; k < CHOOSE_E4M3; k++)
+            for (int several = 0; several < 2; several++) {
+                double begin = clock_now();
+                choose_e4m3_of[k]->gemv(ys, xs, several ? TOKENS : 1, &w);
+                double took = clock_now() - begin;
+                if (!round || took < least[k][several]) least[k][several] = took;
+            }
+    for (int k = 1; k < CHOOSE_E4M3; k++)
+        if (least[k][0] + least[k][1] < least[best][0] + least[best][1]) best = k;
+}
+
+const struct format_kernels *choose_e4m3(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, measure);
+    return choose_e4m3_of[best];
+}
+
+const char *choose_describe(void) {
+    const unsigned flags = cpu_flags();
+    if (!(flags & CPU_F_AVX512) || !(flags & CPU_F_VBMI) || (flags & CPU_F_SUBNORMAL)) return "";
+    choose_e4m3();
+    return names[best];
+}

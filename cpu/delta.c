@@ -1,0 +1,83 @@
+/* What gated DeltaNet has instead of attention: a short convolution along the rows, and a state for each head that every row
+ * changes. Rows follow each other, but columns of a state never meet: a task is some columns of a head through all rows, so that
+ * its part of the state stays in the first cache. No sum depends on how many rows a call has, and none on the threads. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/exec.h"
+
+enum { CHANNELS = 2048, ROWS = 8, TAPS_MOST = 64 }; /* of a task of the convolution */
+
+struct conv {
+    struct cpu_exec *x;
+    const struct op_conv *o;
+    int blocks; /* of channels */
+    const float *zeros;
+};
+
+/* Row i of what the convolution sees, i < 0: before the first. */
+static const float *row_at(const struct conv *j, int i) {
+    const struct op_conv *o = j->o;
+    if (i >= 0) return o->x + (size_t)i * (size_t)o->ldx;
+    return o->before ? o->before + (size_t)(i + o->taps - 1) * (size_t)o->channels : j->zeros;
+}
+
+static void conv_task(void *arg, int task, int thread) {
+    const struct conv *j = arg;
+    const struct op_conv *o = j->o;
+    const float *x[TAPS_MOST];
+    int c = task % j->blocks * CHANNELS, n = o->channels - c < CHANNELS ? o->channels - c : CHANNELS;
+    for (int i = task / j->blocks * ROWS, end = i + ROWS < o->n ? i + ROWS : o->n; i < end; i++) {
+        for (int t = 0; t < o->taps; t++) x[t] = row_at(j, i - o->taps + 1 + t) + c;
+        j->x->k.conv(o->out + (size_t)i * (size_t)o->ldo + (size_t)c, x, o->w + c, o->channels, o->taps, n);
+    }
+}
+
+int conv_run(struct exec *base, const struct op_conv *o) {
+    struct conv j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->channels + CHANNELS - 1) / CHANNELS};
+    size_t row = (size_t)o->channels * sizeof(float);
+    float *zeros = NULL;
+    if (o->taps > TAPS_MOST) return ERR_RUNTIME;
+    if (!o->before) {
+        if (!(zeros = exec_space(j.x, row))) return ERR_MEMORY;
+        memset(zeros, 0, row);
+        j.zeros = zeros;
+    }
+    int rc = exec_each(j.x, (o->n + ROWS - 1) / ROWS * j.blocks, conv_task, &j);
+    for (int i = 0; i < o->taps - 1 && !rc; i++) /* rising: each is read from behind its place */
+        memmove(o->after + (size_t)i * (size_t)o->channels, row_at(&j, o->n - o->taps + 1 + i), row);
+    return rc;
+}
+
+/* --- The delta rule ----------------------------------------------------------------------------------------------------------- */
+
+struct delta {
+    struct cpu_exec *x;
+    const struct op_delta *o;
+    int blocks; /* of columns */
+};
+
+static float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
+
+static void delta_task(void *arg, int task, int thread) {
+    const struct delta *j = arg;
+    const struct op_delta *o = j->o;
+    int h = task / j->blocks, c = task % j->blocks * DELTA_COLUMNS, n = o->v_dim - c < DELTA_COLUMNS ? o->v_dim - c : DELTA_COLUMNS;
+    size_t state = (size_t)h * (size_t)o->k_dim * (size_t)o->v_dim + (size_t)c, key = (size_t)(h / (o->v_heads / o->k_heads)) * (size_t)o->k_dim;
+    size_t value = (size_t)h * (size_t)o->v_dim + (size_t)c;
+    const float *from = o->before ? o->before + state : NULL, scale = 1 / sqrtf((float)o->k_dim);
+    for (int i = 0; i < o->n && !exec_stopped(j->x); i++, from = o->after + state) {
+        size_t row = (size_t)i * (size_t)o->ldx, gate = (size_t)i * (size_t)o->ldg + (size_t)h;
+        struct delta_row r = {.q = o->q + row + key, .k = o->k + row + key};
+        r.qs = scale / sqrtf(j->x->k.sumsq(r.q, o->k_dim) + 1e-6f);
+        r.ks = 1 / sqrtf(j->x->k.sumsq(r.k, o->k_dim) + 1e-6f);
+        r.decay = expf(o->rate[h] * softplus(o->a[gate] + o->dt[h]));
+        r.beta = 1 / (1 + expf(-o->b[gate]));
+        j->x->k.delta(o->out + (size_t)i * (size_t)o->ldo + value, o->after + state, from, o->v_dim, &r, o->v + row + value, o->k_dim, n);
+    }
+}
+
+int delta_run(struct exec *base, const struct op_delta *o) {
+    struct delta j = {.x = (struct cpu_exec *)base, .o = o, .blocks = (o->v_dim + DELTA_COLUMNS - 1) / DELTA_COLUMNS};
+    return o->n < 1 ? 0 : exec_each(j.x, o->v_heads * j.blocks, delta_task, &j);
+}

@@ -1,0 +1,5 @@
+#include "cpu/simd_avx2.h"
+
+#include "cpu/delta_inner.h"
+
+void delta_avx2(struct kernels *k) { fill_delta(k); }

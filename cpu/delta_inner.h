@@ -1,0 +1,74 @@
+/* delta.c's kernels over the vocabulary of simd_<isa>.h, compiled once an ISA. */
+
+static GATE_FN(gate) {
+    for (int i = 0; i < n; i += LANES) {
+        const int m = n - i;
+        if (m < LANES) vstorem(y + i, vdiv(vloadm(y + i, m), vadd(vset1(1), vexp(vsub(vzero(), vloadm(g + i, m))))), m);
+        else vstore(y + i, vdiv(vload(y + i), vadd(vset1(1), vexp(vsub(vzero(), vload(g + i))))));
+    }
+}
+
+static CONV_FN(conv) {
+    for (int c = 0; c < n; c += LANES) {
+        const int m = n - c;
+        V sum = vzero();
+        for (int j = 0; j < taps; j++) {
+            const float *row = w + (size_t)j * (size_t)ldw + c;
+            sum = m < LANES ? vfma(vloadm(row, m), vloadm(x[j] + c, m), sum) : vfma(vload(row), vload(x[j] + c), sum);
+        }
+        sum = vdiv(sum, vadd(vset1(1), vexp(vsub(vzero(), sum))));
+        if (m < LANES) vstorem(out + c, sum, m);
+        else vstore(out + c, sum);
+    }
+}
+
+/* D vectors of columns; last: numbers in the last one, 0: all. Two partial sums a column, of even and odd rows, so that a sum
+ * does not wait for the one before it. */
+INLINE V delta_load(const float *p, int last) { return last ? vloadm(p, last) : vload(p); }
+INLINE void delta_columns(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int last, const int D) {
+    V u[2][4], d[4];
+    EACH (int c = 0; c < D; c++) u[0][c] = u[1][c] = vzero();
+    for (int i = 0; from && i < k_dim; i++) {
+        V k = vset1(r->k[i]);
+        EACH (int c = 0; c < D; c++) {
+            V s = delta_load(from + (size_t)i * (size_t)ld + c * LANES, c == D - 1 ? last : 0);
+            if (i % 2) u[1][c] = vfma(k, s, u[1][c]);
+            else u[0][c] = vfma(k, s, u[0][c]);
+        }
+    }
+    EACH (int c = 0; c < D; c++) {
+        V seen = vmul(vset1(r->decay * r->ks), vadd(u[0][c], u[1][c]));
+        d[c] = vmul(vset1(r->beta * r->ks), vsub(delta_load(v + c * LANES, c == D - 1 ? last : 0), seen));
+        u[0][c] = u[1][c] = vzero();
+    }
+    V decay = vset1(r->decay);
+    for (int i = 0; i < k_dim; i++) {
+        V k = vset1(r->k[i]), q = vset1(r->q[i]);
+        EACH (int c = 0; c < D; c++) {
+            const size_t at = (size_t)i * (size_t)ld + (size_t)(c * LANES);
+            const int part = c == D - 1 ? last : 0;
+            V s = vmul(k, d[c]);
+            if (from) s = vfma(decay, delta_load(from + at, part), s);
+            if (part) vstorem(to + at, s, part);
+            else vstore(to + at, s);
+            if (i % 2) u[1][c] = vfma(q, s, u[1][c]);
+            else u[0][c] = vfma(q, s, u[0][c]);
+        }
+    }
+    EACH (int c = 0; c < D; c++) {
+        V sum = vmul(vset1(r->qs), vadd(u[0][c], u[1][c]));
+        if (c == D - 1 && last) vstorem(o + c * LANES, sum, last);
+        else vstore(o + c * LANES, sum);
+    }
+}
+static DELTA_FN(delta) {
+    int c = 0;
+    for (; c + 4 * LANES <= n; c += 4 * LANES) delta_columns(o + c, to + c, from ? from + c : NULL, ld, r, v + c, k_dim, 0, 4);
+    for (; c < n; c += LANES) delta_columns(o + c, to + c, from ? from + c : NULL, ld, r, v + c, k_dim, n - c < LANES ? n - c : 0, 1);
+}
+
+static void fill_delta(struct kernels *k) {
+    k->gate = gate;
+    k->conv = conv;
+    k->delta = delta;
+}

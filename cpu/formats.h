@@ -1,0 +1,35 @@
+#pragma once
+/* The formats of weights, one row each: number in enum dtype, columns of a block, bytes of a block, 1 where plain. A plain format
+ * is numbers side by side without scales among them; its kernels may begin at any column and go LANES at a time.
+ *
+ * Another format is a row here, its name in the list of meson.build, what one element is (mat_at), and w64_<name> in
+ * formats_inner.h, which turns 64 columns into float32: the walker of gemv_inner.h and the many-token products take it from there. Scales
+ * beside the weights (struct mat) are the walker's, those inside blocks w64's. */
+#include "engine/base/mat.h"
+
+#define FORMAT_f32    (DT_F32, 1, 4, 1)
+#define FORMAT_bf16   (DT_BF16, 1, 2, 1)
+#define FORMAT_f16    (DT_F16, 1, 2, 1)
+#define FORMAT_e4m3   (DT_E4M3, 1, 1, 1)
+#define FORMAT_e2m1   (DT_E2M1, 2, 1, 0)
+#define FORMAT_q8_0   (DT_Q8_0, 32, 34, 0)
+#define FORMAT_q4_0   (DT_Q4_0, 32, 18, 0)
+#define FORMAT_q4_k   (DT_Q4_K, 256, 144, 0)
+#define FORMAT_q5_k   (DT_Q5_K, 256, 176, 0)
+#define FORMAT_q6_k   (DT_Q6_K, 256, 210, 0)
+#define FORMAT_iq4_nl (DT_IQ4_NL, 32, 18, 0)
+#define FORMAT_iq4_xs (DT_IQ4_XS, 256, 136, 0)
+#define FORMAT_mxfp4  (DT_MXFP4, 32, 17, 0)
+#define FORMATS(X)    X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
+
+#define FORMAT_JOIN_(a, b)    a##b
+#define FORMAT_JOIN(a, b)     FORMAT_JOIN_(a, b)
+#define FORMAT_1_(a, b, c, d) a
+#define FORMAT_2_(a, b, c, d) b
+#define FORMAT_3_(a, b, c, d) c
+#define FORMAT_4_(a, b, c, d) d
+#define FORMAT_OF_(pick, row) pick row
+#define FORMAT_DTYPE(name)    FORMAT_OF_(FORMAT_1_, FORMAT_JOIN(FORMAT_, name))
+#define FORMAT_BLOCK(name)    FORMAT_OF_(FORMAT_2_, FORMAT_JOIN(FORMAT_, name))
+#define FORMAT_BYTES(name)    FORMAT_OF_(FORMAT_3_, FORMAT_JOIN(FORMAT_, name))
+#define FORMAT_PLAIN(name)    FORMAT_OF_(FORMAT_4_, FORMAT_JOIN(FORMAT_, name)) /* in #if, too */

@@ -1,0 +1,147 @@
+/* How each format becomes float32, over the vocabulary of simd_<isa>.h. EACH_<name>(p, n, use) calls use(j, v) for each vector v
+ * of LANES weights, columns j, j + LANES, ... of those that begin at p, which is where a block begins. It does so for a unit: 64 columns, or
+ * a whole block where that is more. n of the unit's columns exist: beyond them nothing is read and a weight is any finite
+ * number, and vectors wholly beyond are left out. Scales inside blocks are in the weights, which equal mat_at; E4M3 is too small by
+ * E4M3_X * E4M3_POST. */
+#include <string.h>
+
+#define EACH_PLAIN(name, bytes, p, n, use) \
+    EACH (int u_ = 0; u_ < 64 / LANES; u_++) { \
+        const int m_ = (n)-u_ * LANES; \
+        const uint8_t *p_ = (p) + bytes * LANES * u_; \
+        if (m_ >= LANES) use(u_ *LANES, load_##name(p_)); \
+        else if (m_ > 0) use(u_ *LANES, load_##name##m(p_, m_)); \
+    }
+#define EACH_f32(p, n, use)  EACH_PLAIN(f32, 4, p, n, use)
+#define EACH_bf16(p, n, use) EACH_PLAIN(bf16, 2, p, n, use)
+#define EACH_f16(p, n, use)  EACH_PLAIN(f16, 2, p, n, use)
+#ifdef E4M3_LINE
+#define EACH_e4m3(p, n, use) \
+    do { \
+        V w_[64 / LANES]; \
+        load_e4m3_line(p, n, w_); \
+        EACH (int u_ = 0; u_ < 64 / LANES; u_++) use(u_ *LANES, w_[u_]); \
+    } while (0)
+#else
+#define EACH_e4m3(p, n, use) EACH_PLAIN(e4m3, 1, p, n, use)
+#endif
+
+/* 2 * LANES columns in LANES bytes. */
+#define EACH_e2m1(p, n, use) \
+    EACH (int u_ = 0; u_ < 32 / LANES; u_++) { \
+        const int m_ = (n)-2 * u_ * LANES; \
+        V even_, odd_, a_, b_; \
+        if (m_ <= 0) continue; \
+        if (m_ >= 2 * LANES) load_e2m1((p) + u_ * LANES, &even_, &odd_); \
+        else load_e2m1m((p) + u_ * LANES, (m_ + 1) / 2, &even_, &odd_); \
+        vjoin(even_, odd_, &a_, &b_); \
+        use(2 * u_ * LANES, a_); \
+        if (m_ > LANES) use((2 * u_ + 1) * LANES, b_); \
+    }
+
+/* --- GGUF's blocks --- */
+
+INLINE float half_at(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+
+#define EACH_q8_0(p, n, use) \
+    EACH (int b_ = 0; b_ < 2; b_++) { \
+        if (32 * b_ >= (n)) continue; \
+        V s_ = vset1(half_at((p) + 34 * b_)); \
+        EACH (int j_ = 0; j_ < 32; j_ += LANES) use(32 * b_ + j_, vmul(i8_v((p) + 34 * b_ + 2 + j_), s_)); \
+    }
+
+/* d * scale and dmin * min of the eight parts of a Q4_K block; each is exact in float32. */
+INLINE void q4_k_scales(const uint8_t *b, float *scale, float *min) {
+    uint32_t u[3];
+    memcpy(u, b + 4, sizeof u);
+    uint64_t sc = (u[0] & 0x3f3f3f3f) | (uint64_t)((u[2] & 0x0f0f0f0f) | (u[0] >> 2 & 0x30303030)) << 32;
+    uint64_t mn = (u[1] & 0x3f3f3f3f) | (uint64_t)((u[2] >> 4 & 0x0f0f0f0f) | (u[1] >> 2 & 0x30303030)) << 32;
+    __m256 d = _mm256_set1_ps(half_at(b)), dmin = _mm256_set1_ps(half_at(b + 2));
+    _mm256_storeu_ps(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)sc)))));
+    _mm256_storeu_ps(min, _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)mn)))));
+}
+#define EACH_q4_k(p, n, use) \
+    do { \
+        float sc_[8], mn_[8]; \
+        q4_k_scales(p, sc_, mn_); \
+        EACH (int i_ = 0; i_ < 4; i_++) { \
+            struct nibble lo_ = nibble_make(sc_[2 * i_], mn_[2 * i_]), hi_ = nibble_make(sc_[2 * i_ + 1], mn_[2 * i_ + 1]); \
+            EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
+                V v0_, v1_; \
+                nibble_v((p) + 16 + 32 * i_ + j_, lo_, hi_, &v0_, &v1_); \
+                use(64 * i_ + j_, v0_); \
+                use(64 * i_ + 32 + j_, v1_); \
+            } \
+        } \
+    } while (0)
+
+INLINE void q6_k_scales(const uint8_t *b, float *scale) {
+    __m128i s = _mm_loadu_si128((const __m128i *)(const void *)(b + 192));
+    __m256 d = _mm256_set1_ps(half_at(b + 208));
+    _mm256_storeu_ps(scale, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(s))));
+    _mm256_storeu_ps(scale + 8, _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(s, 8)))));
+}
+#define EACH_q6_k(p, n, use) \
+    do { \
+        float sc_[16]; \
+        q6_k_scales(p, sc_); \
+        EACH (int h_ = 0; h_ < 2; h_++) \
+            EACH (int i_ = 0; i_ < 4; i_++) \
+                EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
+                    V v_ = q6_v((p) + 64 * h_ + 32 * (i_ & 1) + j_, (p) + 128 + 32 * h_ + j_, i_ < 2, 2 * i_); \
+                    use(128 * h_ + 32 * i_ + j_, vmul(v_, vset1(sc_[8 * h_ + 2 * i_ + j_ / 16]))); \
+                } \
+    } while (0)
+
+/* Q5_K's fifth bits lie in 32 bytes of their own, bit i for part i. */
+#define EACH_q5_k(p, n, use) \
+    do { \
+        float sc_[8], mn_[8]; \
+        q4_k_scales(p, sc_, mn_); \
+        EACH (int i_ = 0; i_ < 8; i_++) { \
+            V s_ = vset1(sc_[i_]), m_ = vset1(-mn_[i_]); \
+            EACH (int j_ = 0; j_ < 32; j_ += LANES) { \
+                V v_ = q5_v((p) + 48 + i_ / 2 * 32 + j_, (p) + 16 + j_, i_ % 2 == 0, i_); \
+                use(32 * i_ + j_, vfma(v_, s_, m_)); \
+            } \
+        } \
+    } while (0)
+
+/* 32 columns in 16 bytes from q on, low halves first. */
+#define EACH_LOOK(q, table, at, use) \
+    EACH (int j_ = 0; j_ < 16; j_ += LANES) { \
+        V v0_, v1_; \
+        look_v((q) + j_, table, &v0_, &v1_); \
+        use((at) + j_, v0_); \
+        use((at) + 16 + j_, v1_); \
+    }
+#define EACH_LOOK_PAIR(values, bytes, codes, scale, p, n, use) \
+    EACH (int b_ = 0; b_ < 2; b_++) { \
+        const uint8_t *q_ = (p) + (bytes)*b_; \
+        if (32 * b_ >= (n)) continue; \
+        struct look t_ = look_make(values, scale(q_)); \
+        EACH_LOOK(q_ + (codes), t_, 32 * b_, use) \
+    }
+INLINE float mxfp4_scale(const uint8_t *b) { return e8m0_half(b[0]); }
+#define EACH_q4_0(p, n, use)   EACH_LOOK_PAIR(mat_q4_0, 18, 2, half_at, p, n, use)
+#define EACH_iq4_nl(p, n, use) EACH_LOOK_PAIR(mat_iq4, 18, 2, half_at, p, n, use)
+#define EACH_mxfp4(p, n, use)  EACH_LOOK_PAIR(mat_mxfp4, 17, 1, mxfp4_scale, p, n, use)
+
+INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
+    float d = half_at(b);
+    int high = b[2] | b[3] << 8;
+    EACH (int k = 0; k < 8; k++) scale[k] = d * (float)(((b[4 + k / 2] >> (k % 2 * 4) & 15) | (high >> (2 * k) & 3) << 4) - 32);
+}
+#define EACH_iq4_xs(p, n, use) \
+    do { \
+        float sc_[8]; \
+        iq4_xs_scales(p, sc_); \
+        EACH (int i_ = 0; i_ < 8; i_++) { \
+            struct look t_ = look_make(mat_iq4, sc_[i_]); \
+            EACH_LOOK((p) + 8 + 16 * i_, t_, 32 * i_, use) \
+        } \
+    } while (0)

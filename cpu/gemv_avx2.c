@@ -1,0 +1,3 @@
+#include "cpu/simd_avx2.h"
+
+#include "cpu/gemv_inner.h"

@@ -1,0 +1,123 @@
+/* Gated DeltaNet: in place of keys and values a state that every row changes (the delta rule), and before it a short convolution
+ * whose last inputs are kept too. Sources: "Gated Delta Networks" (Yang, Kautz, Hatamizadeh); transformers, models/qwen3_next. */
+#include "engine/layer/attention.h"
+
+struct dims {
+    int keys, values, channels, group, share; /* share: value heads of a key head; group: rows of a key head in the fused input */
+};
+static struct dims dims_of(const struct config *c) {
+    const struct delta_config *d = &c->delta;
+    struct dims s = {.keys = d->k_heads * d->k_dim, .values = d->v_heads * d->v_dim, .share = d->v_heads / d->k_heads};
+    s.channels = 2 * s.keys + s.values;
+    s.group = 2 * d->k_dim + 2 * s.share * d->v_dim;
+    return s;
+}
+
+enum { CONV, STATE };
+static int cache(const struct config *c, int layer, struct cache_desc *out) {
+    const struct delta_config *d = &c->delta;
+    out[CONV] = (struct cache_desc){.heads = d->taps - 1, .dim = dims_of(c).channels, .rows = KV_STATES, .dtype = DT_F32};
+    out[STATE] = (struct cache_desc){.heads = d->v_heads, .dim = d->k_dim * d->v_dim, .rows = KV_STATES, .dtype = DT_F32};
+    return 2;
+}
+
+/* A part of each key head's rows, to where all heads' parts lie together. */
+static int part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int each) {
+    return x->ops->copy(x, &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = each, .head_ldy = dim});
+}
+static int fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    const struct delta_config *d = &c->delta;
+    struct dims s = dims_of(c);
+    int all = s.channels + s.values, k = d->k_dim, v = s.share * d->v_dim, heads = d->k_heads, ba = 2 * d->v_heads;
+    float *in = w->wide;
+    TRY(block_linear(x, in, all, w->xn, c->hidden, y->delta_qkvz, NULL, n, false));
+    TRY(part(x, w->mixed, s.channels, in, all, n, heads, k, s.group));
+    TRY(part(x, w->mixed + s.keys, s.channels, in + k, all, n, heads, k, s.group));
+    TRY(part(x, w->mixed + 2 * s.keys, s.channels, in + 2 * k, all, n, heads, v, s.group));
+    TRY(part(x, w->z, s.values, in + 2 * k + v, all, n, heads, v, s.group));
+    TRY(block_linear(x, in, ba, w->xn, c->hidden, y->delta_ba, NULL, n, false));
+    TRY(part(x, w->ba, ba, in, ba, n, heads, s.share, 2 * s.share));
+    return part(x, w->ba + d->v_heads, ba, in + s.share, ba, n, heads, s.share, 2 * s.share);
+}
+
+static int inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+    int heads = c->delta.v_heads;
+    struct dims s = dims_of(c);
+    if (c->delta.fused) return fused(x, c, y, w, n);
+    TRY(block_linear(x, w->mixed, s.channels, w->xn, c->hidden, y->delta_qkv, NULL, n, false));
+    TRY(block_linear(x, w->z, s.values, w->xn, c->hidden, y->delta_z, NULL, n, false));
+    TRY(block_linear(x, w->ba, 2 * heads, w->xn, c->hidden, y->delta_b, NULL, n, false));
+    return block_linear(x, w->ba + heads, 2 * heads, w->xn, c->hidden, y->delta_a, NULL, n, false);
+}
+static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
+
+static float *state_at(const struct span *s, int layer, int plane, int row) {
+    return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[plane], row).data;
+}
+
+/* Rows [row, row + n) of the workspace from one state to another. */
+static int run(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
+               int to) {
+    const struct delta_config *d = &c->delta;
+    struct dims m = dims_of(c);
+    size_t at = (size_t)row;
+    float *out = w->wide + at * (size_t)m.channels;
+    const float *b = w->ba + at * 2 * (size_t)d->v_heads;
+    TRY(x->ops->conv(x, &(struct op_conv){.out = out,
+                                          .x = w->mixed + at * (size_t)m.channels,
+                                          .w = y->delta_conv,
+                                          .before = state_at(s, layer, CONV, from),
+                                          .after = state_at(s, layer, CONV, to),
+                                          .n = n,
+                                          .channels = m.channels,
+                                          .taps = d->taps,
+                                          .ldx = m.channels,
+                                          .ldo = m.channels}));
+    return x->ops->delta(x, &(struct op_delta){.out = w->att + at * (size_t)m.values,
+                                               .q = out,
+                                               .k = out + m.keys,
+                                               .v = out + 2 * m.keys,
+                                               .b = b,
+                                               .a = b + d->v_heads,
+                                               .rate = y->delta_rate,
+                                               .dt = y->delta_dt,
+                                               .before = state_at(s, layer, STATE, from),
+                                               .after = state_at(s, layer, STATE, to),
+                                               .n = n,
+                                               .k_heads = d->k_heads,
+                                               .v_heads = d->v_heads,
+                                               .k_dim = d->k_dim,
+                                               .v_dim = d->v_dim,
+                                               .ldx = m.channels,
+                                               .ldg = 2 * d->v_heads,
+                                               .ldo = m.values});
+}
+
+/* The span's rows; where the state on the way is wanted, in two pieces. */
+static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+    const struct delta_config *d = &c->delta;
+    struct dims m = dims_of(c);
+    const struct kv_move *v = &s->move;
+    int from = v->from;
+    if (v->mark) {
+        TRY(run(x, c, y, layer, w, s, s->row, v->mark, from, v->marked));
+        from = v->marked;
+    }
+    TRY(run(x, c, y, layer, w, s, s->row + v->mark, s->n - v->mark, from, v->to));
+    float *out = w->att + (size_t)s->row * (size_t)m.values;
+    TRY(x->ops->norm(x, &(struct op_norm){.out = out,
+                                          .x = out,
+                                          .w = y->delta_norm,
+                                          .rows = s->n * d->v_heads,
+                                          .dim = d->v_dim,
+                                          .ldx = d->v_dim,
+                                          .ldo = d->v_dim,
+                                          .eps = c->norm_eps,
+                                          .w_dtype = DT_F32})); /* this one without 1 */
+    return x->ops->gate(
+        x,
+        &(struct op_gate){
+            .y = out, .g = w->z + (size_t)s->row * (size_t)m.values, .n = s->n, .heads = 1, .dim = m.values, .ldy = m.values, .ldg = m.values, .silu = true});
+}
+
+const struct attention attention_delta = {.name = "deltanet", .cache = cache, .kv = inputs, .query = query, .attend = attend};

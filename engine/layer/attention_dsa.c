@@ -1,0 +1,109 @@
+/* DeepSeek sparse attention: MLA over the keys that a lightning indexer chooses for each query. The indexer has a key of its own
+ * for each token beside the latent in the cache; what it chooses may serve the layers behind it, too. A query that sees no more
+ * keys than it may choose is plain MLA. */
+#include <math.h>
+
+#include "engine/layer/attention.h"
+
+static bool own(const struct config *c, int layer) { return c->layer[layer].index == INDEX_OWN; }
+
+static int cache(const struct config *c, int layer, struct cache_desc *out) {
+    int n = attention_mla.cache(c, layer, out);
+    if (own(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim};
+    return n;
+}
+
+/* Everything of the indexer is float32: a rounding must not change what is chosen. */
+static int exact(struct exec *x, float *y, const float *in, int ldx, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = m.rows, .exact = true});
+}
+/* The first dimensions of each head. */
+static int rotate(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
+    return x->ops->rope(x, &(struct op_rope){.x = v,
+                                             .cos = w->cos,
+                                             .sin = w->sin,
+                                             .n = n,
+                                             .heads = heads,
+                                             .ld = heads * c->index_dim,
+                                             .head_ld = c->index_dim,
+                                             .half = c->rope.dim / 2,
+                                             .interleaved = c->index_interleaved});
+}
+
+static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+    int dim = c->index_dim;
+    float *k = w->kv + (size_t)n * (size_t)(c->kv_lora + c->qk_rope);
+    TRY(attention_mla.kv(x, c, y, layer, w, spans, n_spans, n));
+    if (!own(c, layer)) return 0;
+    TRY(exact(x, k, w->xn, c->hidden, y->index_k, n));
+    TRY(x->ops->norm(x, &(struct op_norm){.out = k,
+                                          .x = k,
+                                          .w = y->index_k_norm,
+                                          .bias = y->index_k_bias,
+                                          .rows = n,
+                                          .dim = dim,
+                                          .ldx = dim,
+                                          .ldo = dim,
+                                          .eps = 1e-6f,
+                                          .w_dtype = DT_F32,
+                                          .layer_norm = true}));
+    TRY(rotate(x, c, w, k, n, 1));
+    for (int i = 0; i < n_spans; i++) {
+        const struct span *s = &spans[i];
+        TRY(x->ops->kv_store(
+            x, &(struct op_kv_store){.plane = s->cache[layer].p[1], .x = k + (size_t)s->row * (size_t)dim, .row0 = s->pos, .n = s->n, .ldx = dim}));
+    }
+    return 0;
+}
+
+static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+    TRY(attention_mla.query(x, c, y, layer, w, n));
+    if (!own(c, layer)) return 0;
+    TRY(exact(x, w->index_q, w->low, c->q_lora, y->index_q, n));
+    TRY(rotate(x, c, w, w->index_q, n, c->index_heads));
+    return exact(x, w->index_weights, w->xn, c->hidden, y->index_weights, n);
+}
+
+static int choose(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int32_t *chosen) {
+    int qd = c->index_heads * c->index_dim;
+    return x->ops->select(x, &(struct op_select){.chosen = chosen,
+                                                 .q = w->index_q + (size_t)s->row * (size_t)qd,
+                                                 .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
+                                                 .k = s->cache[layer].p[1],
+                                                 .n = s->n,
+                                                 .heads = c->index_heads,
+                                                 .topk = c->index_topk,
+                                                 .ldq = qd,
+                                                 .q_pos0 = s->pos,
+                                                 .n_keys = s->pos + s->n,
+                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim))});
+}
+
+/* Rows [from, from + n) of a span as one of their own. */
+static struct span part_of(const struct span *s, int from, int n) {
+    struct span p = *s;
+    p.row += from, p.pos += from, p.n = n;
+    return p;
+}
+
+static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+    int all = c->index_topk - s->pos; /* rows that see no more than that */
+    if (all < 0) all = 0;
+    if (all > s->n) all = s->n;
+    if (all) {
+        struct span p = part_of(s, 0, all);
+        TRY(attention_mla.attend(x, c, y, layer, w, &p, (struct block_keys){.n = p.pos + p.n, .piece = PIECE_ALL}));
+    }
+    for (int at = all, n; at < s->n; at += n) {
+        n = s->n - at < w->absorb_rows ? s->n - at : w->absorb_rows;
+        struct span p = part_of(s, at, n);
+        int32_t *chosen = w->chosen + (size_t)p.row * (size_t)c->index_topk;
+        if (own(c, layer)) TRY(choose(x, c, layer, w, &p, chosen));
+        TRY(attention_absorbed(x, c, y, layer, w, &p, (struct block_keys){.n = p.pos + p.n, .piece = PIECE_ALL}, chosen));
+    }
+    return 0;
+}
+
+static size_t grown_bytes(const struct config *c, int keys) { return attention_mla.grown_bytes(c, keys < c->index_topk ? keys : c->index_topk); }
+
+const struct attention attention_dsa = {.name = "dsa", .whole = true, .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};

@@ -1,0 +1,86 @@
+/* DBRX: GQA out of one matrix, held within +-clip_qkv; LayerNorm without bias; all experts of a layer in three matrices, the last of
+ * which lies the other way round. Reference: Databricks' modeling_dbrx.py; transformers, models/dbrx. */
+#include <math.h>
+
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+
+static void attention(struct config_reader *r, struct config *c) {
+    struct config_reader in;
+    config_open(r, "attn_config", &in);
+    c->attn = ATTN_GQA;
+    c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
+    c->n_kv_heads = config_int(&in, "kv_n_heads", 1, 1, 1024);
+    c->qkv_clip = (float)config_num(&in, "clip_qkv", 0, 0, 1e9);
+    double theta = config_num(&in, "rope_theta", 10000, 1, 1e12);
+    config_num(&in, "attn_pdrop", 0, 0, 1); /* while training */
+    config_has(&in, "model_type");
+    config_close(r, "attn_config", &in);
+    if (c->n_heads % c->n_kv_heads) config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
+    if (c->hidden % c->n_heads) config_fail(r, "d_model %d does not divide among %d heads", c->hidden, c->n_heads);
+    c->head_dim = c->v_dim = c->hidden / c->n_heads;
+    c->attn_scale = (float)(1 / sqrt(c->head_dim));
+    config_rope(r, c, c->head_dim, theta);
+}
+
+static void experts(struct config_reader *r, struct config *c) {
+    struct config_reader in;
+    config_open(r, "ffn_config", &in);
+    c->moe_inter = config_int(&in, "ffn_hidden_size", 3584, 1, 1 << 20);
+    c->n_experts = config_int(&in, "moe_num_experts", 4, 1, 4096);
+    c->topk = config_int(&in, "moe_top_k", 1, 1, 64);
+    /* the chosen weights over their p-norm: of weights that are positive, p 1 is their sum; null: as they are */
+    const struct json *p = json_get(in.root, "moe_normalize_expert_weights");
+    c->norm_topk = !p || p->type != JSON_NULL;
+    if (config_num(&in, "moe_normalize_expert_weights", 1, 0, 1e9) != 1) config_fail(&in, "'moe_normalize_expert_weights' is neither 1 nor null");
+    if (config_bool(&in, "uniform_expert_assignment", false)) config_fail(&in, "'uniform_expert_assignment' is true");
+    config_has(&in, "moe_jitter_eps"), config_has(&in, "moe_loss_weight"), config_has(&in, "model_type"); /* while training */
+    struct config_reader act;
+    static const char *const acts[] = {"silu", NULL};
+    config_open(&in, "ffn_act_fn", &act);
+    config_choice(&act, "name", acts, 0);
+    config_close(&in, "ffn_act_fn", &act);
+    config_close(r, "ffn_config", &in);
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
+    c->score = SCORE_SOFTMAX;
+    c->routed_scale = 1;
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    c->norm = NORM_LAYER;
+    c->norm_eps = 1e-5f;
+    attention(r, c);
+    if (!r->rc) experts(r, c);
+    config_has(r, "emb_pdrop"), config_has(r, "resid_pdrop"); /* while training */
+}
+
+#define L "transformer.blocks.%d."
+static const char *const types[] = {"dbrx", NULL};
+static const char *const keys[][2] = {{"hidden_size", "d_model"},
+                                      {"num_attention_heads", "n_heads"},
+                                      {"num_hidden_layers", "n_layers"},
+                                      {"max_position_embeddings", "max_seq_len"},
+                                      {NULL, NULL}};
+const struct arch arch_dbrx = {
+    .model_types = types,
+    .title = "DBRX",
+    .parse = parse,
+    .names =
+        {
+            .embed = "transformer.wte",
+            .norm = "transformer.norm_f",
+            .head = "lm_head",
+            .attn_norm = L "norm_attn_norm.norm_1",
+            .ffn_norm = L "norm_attn_norm.norm_2",
+            .q = L "norm_attn_norm.attn.Wqkv",
+            .k = L "norm_attn_norm.attn.Wqkv",
+            .v = L "norm_attn_norm.attn.Wqkv",
+            .o = L "norm_attn_norm.attn.out_proj",
+            .router = L "ffn.router.layer",
+            .expert_gate = L "ffn.experts.mlp.w1",
+            .expert_up = L "ffn.experts.mlp.v1",
+            .expert_down = L "ffn.experts.mlp.w2",
+        },
+    .layout = {.qkv = true, .experts = true, .turned_down = true},
+    .keys = keys,
+};

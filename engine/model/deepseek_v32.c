@@ -1,0 +1,46 @@
+/* DeepSeek-V3.2: V3 whose attention looks only at the keys that a lightning indexer chooses.
+ * Reference: the vendor's inference/model.py and transformers, models/deepseek_v32, which leave each other's rounding to FP8 and
+ * its Hadamard rotation aside: scores are the same without. */
+#include "engine/model/deepseek.h"
+
+/* A list with one text for each layer; returns the place of layer i's in the options, and none where there is no such list. */
+static int layer_choice(struct config_reader *r, const char *key, const struct json *list, int i, const char *const *options, int none) {
+    if (!list) return none;
+    for (int k = 0; options[k]; k++)
+        if (json_is(json_at(list, (uint32_t)i), options[k])) return k;
+    config_fail(r, "'%s' says of layer %d what hearth does not know; it knows %s", key, i, options[0]);
+    return 0;
+}
+static const struct json *layer_list(struct config_reader *r, const struct config *c, const char *key) {
+    const struct json *list = config_get(r, key);
+    if (list && (list->type != JSON_ARRAY || (int)list->n < c->n_layers)) config_fail(r, "'%s' is not a list of %d layers", key, c->n_layers);
+    return r->rc ? NULL : list;
+}
+
+void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved) {
+    static const char *const attentions[] = {"indexed_attention", "deepseek_sparse_attention", NULL}, *const mlps[] = {"dense", "sparse", NULL};
+    c->attn = ATTN_DSA;
+    c->index_heads = config_int(r, "index_n_heads", heads, 1, 1024);
+    c->index_dim = config_int(r, "index_head_dim", 128, 2, 1024);
+    c->index_topk = config_int(r, "index_topk", 2048, 1, 1 << 20);
+    c->index_interleaved = config_bool(r, "indexer_rope_interleave", interleaved);
+    if (!c->q_lora) config_fail(r, "'q_lora_rank' is missing: the indexer's queries are made from it");
+    if (!r->rc && c->rope.dim > c->index_dim) config_fail(r, "'index_head_dim' is %d, of which %d are to be rotated", c->index_dim, c->rope.dim);
+    const struct json *attention = layer_list(r, c, "layer_types"), *mlp = layer_list(r, c, "mlp_layer_types");
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        layer_choice(r, "layer_types", attention, i, attentions, 0);
+        c->layer[i].moe = layer_choice(r, "mlp_layer_types", mlp, i, mlps, c->layer[i].moe);
+        c->layer[i].index = INDEX_OWN;
+    }
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    deepseek_attention(r, c);
+    deepseek_experts(r, c);
+    deepseek_router(r, c);
+    deepseek_indexer(r, c, 64, false);
+}
+
+static const char *const types[] = {"deepseek_v32", NULL};
+const struct arch arch_deepseek_v32 = {
+    .model_types = types, .title = "DeepSeek-V3.2", .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME, DEEPSEEK_INDEX_NAMES}};

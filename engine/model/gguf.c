@@ -1,0 +1,357 @@
+#include "engine/model/gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- Tensors --- */
+
+#define B "blk.%d."
+#define NAMES \
+    .embed = "token_embd", .norm = "output_norm", .head = "output", .attn_norm = B "attn_norm", .q = B "attn_q", .k = B "attn_k", .v = B "attn_v", \
+    .o = B "attn_output", .q_norm = B "attn_q_norm", .k_norm = B "attn_k_norm", .sinks = B "attn_sinks.weight", .q_a = B "attn_q_a", \
+    .q_a_norm = B "attn_q_a_norm", .q_b = B "attn_q_b", .kv_a = B "attn_kv_a_mqa", .kv_a_norm = B "attn_kv_a_norm", .kv_b = B "attn_kv_b", \
+    .k_b = B "attn_k_b", .v_b = B "attn_v_b", .router = B "ffn_gate_inp", .router_bias = B "exp_probs_b.bias", .expert_gate = B "ffn_gate_exps", \
+    .expert_up = B "ffn_up_exps", .expert_down = B "ffn_down_exps", .shared_gate_proj = B "ffn_gate_shexp", .shared_up = B "ffn_up_shexp", \
+    .shared_down = B "ffn_down_shexp", .shared_gate = B "ffn_gate_inp_shexp", .dense_gate = B "ffn_gate", .dense_up = B "ffn_up", .dense_down = B "ffn_down"
+static const struct tensor_names usual = {NAMES, .ffn_norm = B "ffn_norm"}, post_norm = {NAMES, .ffn_norm = B "post_attention_norm"};
+static const struct layout experts_stacked = {.experts = true, .dotted = true};
+
+/* --- Metadata as config.json --------------------------------------------------------------------------------------------- */
+
+enum { MAX_MEMBERS = 128 };
+struct telling {
+    struct arena *arena;
+    const struct json *meta;
+    const struct gguf_facts *facts;
+    const char *what, *arch; /* arch: general.architecture, which keys begin with */
+    struct json *items;      /* [2 * MAX_MEMBERS] */
+    uint32_t n;
+    struct error *e;
+    int rc;
+};
+
+static const struct json *meta_of(const struct telling *t, const char *key) {
+    char name[160];
+    snprintf(name, sizeof name, "%s.%s", t->arch, key);
+    return json_get(t->meta, name);
+}
+
+/* The last of one name counts: what the file says, over what is usual. */
+static void put(struct telling *t, const char *key, size_t n, struct json v) {
+    uint32_t i = 0;
+    if (t->rc) return;
+    while (i < t->n && (t->items[2 * i].n != n || memcmp(t->items[2 * i].string, key, n))) i++;
+    if (i == MAX_MEMBERS) {
+        t->rc = error_set(t->e, ERR_MODEL, "%s: more metadata of '%s' than a model's config has", t->what, t->arch);
+        return;
+    }
+    t->items[2 * i] = (struct json){.type = JSON_STRING, .n = (uint32_t)n, .string = key};
+    t->items[2 * i + 1] = v;
+    t->n += i == t->n;
+}
+static void put_json(struct telling *t, const char *key, struct json v) { put(t, key, strlen(key), v); }
+static void put_int(struct telling *t, const char *key, int64_t v) { put_json(t, key, (struct json){.type = JSON_INT, .integer = v}); }
+static void put_num(struct telling *t, const char *key, double v) { put_json(t, key, (struct json){.type = JSON_FLOAT, .number = v}); }
+static void put_bool(struct telling *t, const char *key, bool v) { put_json(t, key, (struct json){.type = JSON_BOOL, .boolean = v}); }
+static void put_text(struct telling *t, const char *key, const char *v) {
+    put_json(t, key, (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(v), .string = v});
+}
+
+/* A number, or a list of one for each layer that are all the same. */
+static struct json one_of(struct telling *t, const char *key, const struct json *v) {
+    if (v->type != JSON_ARRAY || !v->n) return *v;
+    for (uint32_t i = 1; i < v->n && !t->rc; i++)
+        if (v->items[i].type != v->items[0].type || json_num(&v->items[i], 0) != json_num(&v->items[0], 0))
+            t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.%s' differs from layer to layer, which hearth does not know of this family", t->what, t->arch,
+                              key);
+    return v->items[0];
+}
+
+/* Keys that mean what a key of config.json means; name NULL: read elsewhere here, or of no influence. */
+struct row {
+    const char *key, *name;
+};
+static const struct row common[] = {
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"block_count", NULL},
+    {"context_length", "max_position_embeddings"},
+    {"embedding_length", "hidden_size"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_used_count", "num_experts_per_tok"},
+    {"feed_forward_length", "intermediate_size"},
+    {"nextn_predict_layers", "num_nextn_predict_layers"},
+    {"rope.dimension_count", NULL},
+    {"rope.freq_base", "rope_theta"},
+    {"rope.scaling.attn_factor", NULL},
+    {"rope.scaling.factor", NULL},
+    {"rope.scaling.finetuned", NULL},
+    {"rope.scaling.original_context_length", NULL},
+    {"rope.scaling.type", NULL},
+    {"rope.scaling.yarn_beta_fast", NULL},
+    {"rope.scaling.yarn_beta_slow", NULL},
+    {"rope.scaling.yarn_log_multiplier", NULL},
+    {"vocab_size", NULL}, /* the embedding has as many rows */
+    {NULL, NULL},
+};
+
+static int64_t head_dim(const struct telling *t) {
+    const struct json *key = meta_of(t, "attention.key_length");
+    int64_t heads = json_int(meta_of(t, "attention.head_count"), 0);
+    return key ? json_int(key, 0) : heads > 0 ? json_int(meta_of(t, "embedding_length"), 0) / heads : 0;
+}
+
+/* rope.scaling.*, rope.dimension_count; dim: what is rotated when all of a head is. */
+static void put_rope(struct telling *t, int64_t dim) {
+    static const struct row rows[] = {
+        {"rope.scaling.factor", "factor"},
+        {"rope.scaling.original_context_length", "original_max_position_embeddings"},
+        {"rope.scaling.yarn_beta_fast", "beta_fast"},
+        {"rope.scaling.yarn_beta_slow", "beta_slow"},
+        {"rope.scaling.attn_factor", "attention_factor"},
+    };
+    const struct json *type = meta_of(t, "rope.scaling.type"), *count = meta_of(t, "rope.dimension_count"),
+                      *log = meta_of(t, "rope.scaling.yarn_log_multiplier");
+    if (count && dim > 0 && json_int(count, 0) != dim) put_num(t, "partial_rotary_factor", (double)json_int(count, 0) / (double)dim);
+    if (!type || json_is(type, "none")) return;
+    struct telling in = *t;
+    in.n = 0;
+    if (!(in.items = arena_alloc(t->arena, 16 * sizeof *in.items))) {
+        t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+        return;
+    }
+    put_json(&in, "rope_type", *type);
+    if (!strcmp(t->arch, "gpt-oss")) put_bool(&in, "truncate", false); /* as the vendor has it; the format has no key for it */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct json *v = meta_of(t, rows[i].key);
+        if (v) put_json(&in, rows[i].name, *v);
+    }
+    if (log) { /* DeepSeek's two factors are the same number, or the other one is not told */
+        put_num(&in, "mscale", json_num(log, 0) * 10);
+        put_num(&in, "mscale_all_dim", json_num(log, 0) * 10);
+    }
+    t->rc = in.rc;
+    put_json(t, "rope_scaling", (struct json){.type = JSON_OBJECT, .n = in.n, .items = in.items});
+}
+
+static void tell_heads(struct telling *t) {
+    const struct json *key = meta_of(t, "attention.key_length"), *value = meta_of(t, "attention.value_length");
+    if (key) put_json(t, "head_dim", *key);
+    if (value && json_int(value, 0) != head_dim(t) && !t->rc)
+        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.attention.value_length' is %lld, keys have %lld: hearth does not know that of this family",
+                          t->what, t->arch, (long long)json_int(value, 0), (long long)head_dim(t));
+    put_rope(t, head_dim(t));
+}
+
+static void tell_qwen2(struct telling *t) {
+    tell_heads(t);
+    put_bool(t, "norm_topk_prob", false);
+}
+static void tell_qwen3(struct telling *t) {
+    tell_heads(t);
+    put_bool(t, "norm_topk_prob", true);
+}
+/* llama.cpp reorders the rows of q and k so that the two numbers of a rotated pair lie side by side. */
+static void tell_llama(struct telling *t) {
+    tell_heads(t);
+    put_bool(t, "rope_interleave", true);
+}
+
+static const char *deepseek_family(const struct telling *t) {
+    int64_t gating = json_int(meta_of(t, "expert_gating_func"), 0);
+    return gating == 2 || t->facts->router_bias ? "deepseek_v3" : "deepseek_v2";
+}
+static void tell_deepseek(struct telling *t) {
+    static const char *const scores[] = {"", "softmax", "sigmoid"};
+    bool v3 = !strcmp(deepseek_family(t), "deepseek_v3");
+    const struct json *mla = meta_of(t, "attention.key_length_mla"), *key = mla ? mla : meta_of(t, "attention.key_length");
+    const struct json *value = mla ? meta_of(t, "attention.value_length_mla") : meta_of(t, "attention.value_length");
+    int64_t rope = json_int(meta_of(t, "rope.dimension_count"), 0), gating = json_int(meta_of(t, "expert_gating_func"), v3 ? 2 : 1);
+    put_int(t, "num_key_value_heads", json_int(meta_of(t, "attention.head_count"), 0)); /* the file counts those of the latent cache */
+    put_int(t, "qk_rope_head_dim", rope);
+    put_int(t, "qk_nope_head_dim", json_int(key, 0) - rope);
+    put_int(t, "v_head_dim", json_int(value, 0));
+    put_rope(t, 0);
+    if (gating < 1 || gating > 2) {
+        if (!t->rc)
+            t->rc = error_set(t->e, ERR_MODEL, "%s: metadata '%s.expert_gating_func' is %lld; hearth knows 1 and 2", t->what, t->arch, (long long)gating);
+        return;
+    }
+    put_text(t, "scoring_func", scores[gating]);
+    put_text(t, "topk_method", v3 ? "noaux_tc" : json_int(meta_of(t, "expert_group_count"), 0) > 1 ? "group_limited_greedy" : "greedy");
+    if (t->facts->split_kv_b) put_bool(t, "split_kv_b", true);
+}
+
+static void tell_gpt_oss(struct telling *t) {
+    tell_heads(t);
+    put_bool(t, "attention_bias", true);
+}
+static void tell_glm4(struct telling *t) {
+    tell_heads(t);
+    put_bool(t, "attention_bias", t->facts->qkv_bias);
+    put_bool(t, "use_qk_norm", t->facts->qk_norm);
+}
+static void tell_minimax(struct telling *t) {
+    const struct json *key = meta_of(t, "attention.key_length"), *rotary = meta_of(t, "rope.dimension_count");
+    if (key) put_json(t, "head_dim", *key);
+    if (rotary) put_json(t, "rotary_dim", *rotary);
+    put_rope(t, 0);
+}
+
+static const struct row qwen2_keys[] = {{"attention.key_length", NULL},
+                                        {"attention.value_length", NULL},
+                                        {"expert_count", "num_experts"},
+                                        {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+                                        {NULL, NULL}},
+                        qwen3_keys[] = {{"attention.key_length", NULL},
+                                        {"attention.value_length", NULL},
+                                        {"expert_count", "num_experts"},
+                                        {"expert_weights_norm", "norm_topk_prob"},
+                                        {NULL, NULL}},
+                        llama_keys[] = {{"attention.key_length", NULL}, {"attention.value_length", NULL}, {"expert_count", "num_local_experts"}, {NULL, NULL}},
+                        gpt_oss_keys[] = {{"attention.key_length", NULL},
+                                          {"attention.sliding_window", "sliding_window"},
+                                          {"attention.value_length", NULL},
+                                          {"expert_count", "num_local_experts"},
+                                          {"expert_feed_forward_length", "intermediate_size"},
+                                          {"feed_forward_length", NULL},
+                                          {NULL, NULL}},
+                        glm4_keys[] = {{"attention.key_length", NULL},
+                                       {"attention.value_length", NULL},
+                                       {"expert_count", "n_routed_experts"},
+                                       {"expert_gating_func", NULL},
+                                       {"expert_group_count", "n_group"},
+                                       {"expert_group_used_count", "topk_group"},
+                                       {"expert_shared_count", "n_shared_experts"},
+                                       {"expert_weights_norm", "norm_topk_prob"},
+                                       {"expert_weights_scale", "routed_scaling_factor"},
+                                       {"leading_dense_block_count", "first_k_dense_replace"},
+                                       {NULL, NULL}},
+                        minimax_keys[] = {{"attention.key_length", NULL},
+                                          {"attention.value_length", NULL},
+                                          {"expert_count", "num_local_experts"},
+                                          {"expert_feed_forward_length", "intermediate_size"},
+                                          {"expert_gating_func", NULL},
+                                          {"feed_forward_length", NULL},
+                                          {NULL, NULL}},
+                        deepseek_keys[] = {
+                            {"attention.head_count_kv", NULL},
+                            {"attention.key_length", NULL},
+                            {"attention.key_length_mla", NULL},
+                            {"attention.kv_lora_rank", "kv_lora_rank"},
+                            {"attention.q_lora_rank", "q_lora_rank"},
+                            {"attention.value_length", NULL},
+                            {"attention.value_length_mla", NULL},
+                            {"expert_count", "n_routed_experts"},
+                            {"expert_gating_func", NULL},
+                            {"expert_group_count", "n_group"},
+                            {"expert_group_used_count", "topk_group"},
+                            {"expert_shared_count", "n_shared_experts"},
+                            {"expert_weights_norm", "norm_topk_prob"},
+                            {"expert_weights_scale", "routed_scaling_factor"},
+                            {"leading_dense_block_count", "first_k_dense_replace"},
+                            {NULL, NULL},
+};
+
+/* llama.cpp's name, the family, what it calls things, and what has to be worked out. */
+static const struct known {
+    const char *name, *model_type; /* NULL: family() says */
+    const struct tensor_names *names;
+    const struct row *keys;
+    void (*tell)(struct telling *t);
+    const char *(*family)(const struct telling *t);
+} table[] = {
+    {"deepseek2", NULL, &usual, deepseek_keys, tell_deepseek, deepseek_family},
+    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL},
+    {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
+    {"llama", "mixtral", &usual, llama_keys, tell_llama, NULL},
+    {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
+    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
+    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
+};
+
+static const struct known *find_known(const struct json *meta) {
+    const struct json *arch = json_get(meta, "general.architecture");
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (json_is(arch, table[i].name)) return &table[i];
+    return NULL;
+}
+
+void gguf_names(struct config *c, const struct json *meta) {
+    c->names = find_known(meta)->names;
+    c->layout = &experts_stacked;
+}
+
+void gguf_list(char *buf, size_t cap) {
+    for (size_t i = 0, at = 0; i < sizeof table / sizeof *table && at < cap; i++)
+        at += (size_t)snprintf(buf + at, cap - at, "%s%s", i ? ", " : "", table[i].name);
+}
+
+/* Tokens that end a turn whatever the metadata names: those that llama.cpp stops at. */
+static bool ends_turn(const struct json *s) {
+    static const char *const names[] = {"<|eot_id|>",         "<|im_end|>",    "<|end|>", "<|return|>", "<|call|>",
+                                        "<end_of_turn>",      "<|endoftext|>", "< EOT >", "_<EOT>",     "<｜end▁of▁sentence｜>",
+                                        "<end_of_utterance>", "<|eom_id|>",    "[EOT]",   "[EOS]",      "<EOT>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (json_is(s, names[i])) return true;
+    return false;
+}
+
+static void put_tokens(struct telling *t) {
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    const struct json *tokens = json_get(t->meta, "tokenizer.ggml.tokens"), *types = json_get(t->meta, "tokenizer.ggml.token_type"),
+                      *bos = json_get(t->meta, "tokenizer.ggml.bos_token_id");
+    struct json *ids = arena_alloc(t->arena, CONFIG_MAX_EOS * sizeof *ids);
+    uint32_t n = 0;
+    if (!ids) {
+        t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+        return;
+    }
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const struct json *id = json_get(t->meta, ends[i]);
+        if (id) ids[n++] = *id;
+    }
+    for (uint32_t i = 0; tokens && tokens->type == JSON_ARRAY && i < tokens->n && n < CONFIG_MAX_EOS; i++) {
+        bool there = !ends_turn(&tokens->items[i]) || (types && json_int(json_at(types, i), 3) != 3 && json_int(json_at(types, i), 3) != 4);
+        for (uint32_t k = 0; k < n; k++) there |= json_int(&ids[k], -1) == i;
+        if (!there) ids[n++] = (struct json){.type = JSON_INT, .integer = i};
+    }
+    if (n) put_json(t, "eos_token_id", (struct json){.type = JSON_ARRAY, .n = n, .items = ids});
+    if (bos) put_json(t, "bos_token_id", *bos);
+}
+
+int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e) {
+    const struct json *arch = json_get(meta, "general.architecture");
+    const struct known *k = find_known(meta);
+    if (!k) {
+        char all[300];
+        gguf_list(all, sizeof all);
+        if (!arch || arch->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: metadata 'general.architecture' is missing; hearth knows %s", what, all);
+        return error_set(e, ERR_MODEL, "%s: the architecture '%.*s' is unknown to hearth; of GGUF it knows %s", what, (int)(arch->n < 60 ? arch->n : 60),
+                         arch->string, all);
+    }
+    struct telling t = {.arena = a, .meta = meta, .facts = f, .what = what, .arch = k->name, .e = e};
+    if (!(t.items = arena_alloc(a, 2 * MAX_MEMBERS * sizeof *t.items))) return error_set(e, ERR_MEMORY, "%s: no memory for its metadata", what);
+    if (!strcmp(t.arch, "llama") && json_int(meta_of(&t, "expert_count"), 0) < 1)
+        return error_set(e, ERR_MODEL, "%s: a model of the architecture llama without experts; hearth reads it with experts (Mixtral)", what);
+    put_text(&t, "model_type", k->family ? k->family(&t) : k->model_type);
+    put_int(&t, "vocab_size", f->vocab);
+    put_int(&t, "num_hidden_layers", json_int(meta_of(&t, "block_count"), 0) - json_int(meta_of(&t, "nextn_predict_layers"), 0));
+    put_bool(&t, "tie_word_embeddings", f->tied);
+    put_tokens(&t);
+    k->tell(&t);
+    size_t prefix = strlen(t.arch);
+    for (uint32_t i = 0; i < meta->n && !t.rc; i++) {
+        const struct json *key = &meta->items[2 * i], *v = key + 1;
+        if (key->n <= prefix + 1 || memcmp(key->string, t.arch, prefix) || key->string[prefix] != '.') continue;
+        const struct row *r = NULL, *lists[] = {k->keys, common};
+        for (int l = 0; l < 2 && !r; l++)
+            for (const struct row *at = lists[l]; at->key && !r; at++)
+                if (key->n - prefix - 1 == strlen(at->key) && !memcmp(key->string + prefix + 1, at->key, strlen(at->key))) r = at;
+        if (!r) put(&t, key->string, key->n, *v);
+        else if (r->name) put_json(&t, r->name, one_of(&t, r->key, v));
+    }
+    *config = (struct json){.type = JSON_OBJECT, .n = t.n, .items = t.items};
+    return t.rc;
+}

@@ -1,0 +1,50 @@
+/* gpt-oss: GQA with biases, a sink for each head and a window on every other layer; a softmax over the chosen experts, whose gate and
+ * up are held within limits. Reference: transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published. */
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+
+static void parse(struct config_reader *r, struct config *c) {
+    config_gqa(r, c);
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", true);
+    c->sinks = true;
+    config_rope(r, c, c->head_dim, 150000);
+    config_has(r, "initial_context_length"); /* rope_scaling says it too */
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
+    config_windows(r, c, config_int(r, "sliding_window", 128, 1, 1 << 24), c->n_layers);
+    c->n_experts = config_int(r, "num_local_experts", 128, 1, 4096);
+    c->topk = config_int(r, "num_experts_per_tok", 4, 1, 64);
+    int again = config_int(r, "experts_per_token", c->topk, 1, 64);
+    if (again != c->topk) config_fail(r, "'experts_per_token' is %d, 'num_experts_per_tok' %d", again, c->topk);
+    c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
+    c->router_shift = c->expert_bias = true;
+    c->glu = (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6), .alpha = 1.702f, .shift = 1};
+    c->score = SCORE_SOFTMAX; /* over all and then renormalised: the same as over the chosen alone */
+    c->norm_topk = true;
+    c->routed_scale = 1;
+}
+
+#define L "model.layers.%d."
+static const char *const types[] = {"gpt_oss", NULL};
+const struct arch arch_gpt_oss = {
+    .model_types = types,
+    .title = "gpt-oss",
+    .parse = parse,
+    .names =
+        {
+            .embed = "model.embed_tokens",
+            .norm = "model.norm",
+            .head = "lm_head",
+            .attn_norm = L "input_layernorm",
+            .ffn_norm = L "post_attention_layernorm",
+            .q = L "self_attn.q_proj",
+            .k = L "self_attn.k_proj",
+            .v = L "self_attn.v_proj",
+            .o = L "self_attn.o_proj",
+            .sinks = L "self_attn.sinks",
+            .router = L "mlp.router",
+            .expert_gate = L "mlp.experts.gate_up_proj",
+            .expert_up = L "mlp.experts.gate_up_proj",
+            .expert_down = L "mlp.experts.down_proj",
+        },
+    .layout = {.experts = true, .gate_up = GATE_UP_TURNS},
+};

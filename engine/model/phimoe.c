@@ -1,0 +1,48 @@
+/* Phi-3.5-MoE: GQA, LayerNorm, biases, an output head with a bias, LongRoPE, and a router of its own (the sparse mixer).
+ * Reference: Microsoft's modeling_phimoe.py; transformers, models/phimoe. Short factors hold while a sequence is not longer than
+ * original_max_position_embeddings; past that the long ones, for all of its positions. */
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+
+static void parse(struct config_reader *r, struct config *c) {
+    config_gqa(r, c);
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    c->norm = NORM_LAYER;
+    c->norm_bias = true;
+    c->head_bias = config_bool(r, "lm_head_bias", false);
+    config_rope(r, c, c->head_dim, 1000000);
+    config_has(r, "original_max_position_embeddings"); /* without LongRoPE it says nothing */
+    int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;
+    for (int i = 0; i < c->n_layers; i++) c->layer[i] = (struct layer_config){.moe = true, .window = window};
+    c->n_experts = config_int(r, "num_local_experts", 16, 1, 4096);
+    c->topk = config_int(r, "num_experts_per_tok", 2, 2, 2); /* the mixer is made for two */
+    c->moe_inter = config_int(r, "intermediate_size", 6400, 1, 1 << 20);
+    c->score = SCORE_MIXER;
+    c->router_jitter = (float)config_num(r, "router_jitter_noise", 0.01, 0, 1);
+    config_has(r, "input_jitter_noise"); /* while training */
+    c->routed_scale = 1;
+}
+
+#define L "model.layers.%d."
+static const char *const types[] = {"phimoe", NULL};
+const struct arch arch_phimoe = {
+    .model_types = types,
+    .title = "Phi-3.5-MoE",
+    .parse = parse,
+    .names =
+        {
+            .embed = "model.embed_tokens",
+            .norm = "model.norm",
+            .head = "lm_head",
+            .attn_norm = L "input_layernorm",
+            .ffn_norm = L "post_attention_layernorm",
+            .q = L "self_attn.q_proj",
+            .k = L "self_attn.k_proj",
+            .v = L "self_attn.v_proj",
+            .o = L "self_attn.o_proj",
+            .router = L "block_sparse_moe.gate",
+            .expert_gate = L "block_sparse_moe.experts.%d.w1",
+            .expert_up = L "block_sparse_moe.experts.%d.w3",
+            .expert_down = L "block_sparse_moe.experts.%d.w2",
+        },
+};

@@ -1,0 +1,113 @@
+/* Qwen3-Next and Qwen3.5-MoE: gated DeltaNet in most layers, gated GQA over a quarter of each head's rotary dimensions in the
+ * others, norms by 1 + w, and a gated shared expert beside the routed ones.
+ * Reference: transformers, models/qwen3_next and models/qwen3_5_moe (its language model; the vision tower is left alone). */
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+
+/* layer_types where there are some, else every full_attention_interval-th layer has attention. */
+static void read_mixers(struct config_reader *r, struct config *c) {
+    int interval = config_int(r, "full_attention_interval", 4, 1, CONFIG_MAX_LAYERS);
+    const struct json *types = config_get(r, "layer_types");
+    if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) {
+        config_fail(r, "'layer_types' is not a list of %d", c->n_layers);
+        return;
+    }
+    for (int i = 0; i < c->n_layers; i++) {
+        c->layer[i].delta = (i + 1) % interval != 0;
+        if (!types) continue;
+        const struct json *t = json_at(types, (uint32_t)i);
+        c->layer[i].delta = json_is(t, "linear_attention");
+        if (!c->layer[i].delta && !json_is(t, "full_attention")) config_fail(r, "'layer_types' of layer %d is neither linear_attention nor full_attention", i);
+    }
+}
+
+static void read_delta(struct config_reader *r, struct config *c) {
+    struct delta_config *d = &c->delta;
+    d->taps = config_int(r, "linear_conv_kernel_dim", 4, 1, 16);
+    d->k_dim = config_int(r, "linear_key_head_dim", 128, 1, 1024);
+    d->v_dim = config_int(r, "linear_value_head_dim", 128, 1, 1024);
+    d->k_heads = config_int(r, "linear_num_key_heads", 16, 1, 1024);
+    d->v_heads = config_int(r, "linear_num_value_heads", 32, 1, 1024);
+    if (d->v_heads % d->k_heads) config_fail(r, "%d value heads do not divide among %d key heads of linear attention", d->v_heads, d->k_heads);
+}
+
+static void parse_common(struct config_reader *r, struct config *c) {
+    config_gqa(r, c);
+    c->qk_norm = QK_NORM_HEAD;
+    c->norm = NORM_RMS_PLUS_ONE;
+    c->attn_gate = true;
+    c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
+    if (!config_bool(r, "attn_output_gate", true)) config_fail(r, "'attn_output_gate' is false: the reference has no such attention");
+    c->rope.partial = 0.25;
+    config_rope(r, c, c->head_dim, 10000);
+    read_mixers(r, c);
+    read_delta(r, c);
+    static const char *const state[] = {"float32", NULL};
+    config_choice(r, "mamba_ssm_dtype", state, 0);
+    c->n_experts = config_int(r, "num_experts", 0, 1, 4096);
+    c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
+    c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
+    c->shared_inter = config_int(r, "shared_expert_intermediate_size", 0, 1, 1 << 20);
+    c->shared_gate = true;
+    c->score = SCORE_SOFTMAX;
+    c->routed_scale = 1;
+    if (c->n_mtp == 0) c->n_mtp = config_int(r, "mtp_num_hidden_layers", 0, 0, 16);
+}
+
+static void parse_next(struct config_reader *r, struct config *c) {
+    parse_common(r, c);
+    c->delta.fused = true;
+    config_sparse_step(r, c);
+    c->dense_inter = config_int(r, "intermediate_size", 5632, 1, 1 << 20);
+    c->norm_topk = config_bool(r, "norm_topk_prob", true);
+}
+
+/* Every layer has experts, and their weights are always normalised. */
+static void parse_3_5(struct config_reader *r, struct config *c) {
+    parse_common(r, c);
+    const struct json *dense = config_get(r, "mlp_only_layers");
+    if (dense && dense->n) config_fail(r, "'mlp_only_layers' is not empty: the reference has experts in every layer");
+    if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalises");
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
+    c->norm_topk = true;
+}
+static void parse_3_5_nested(struct config_reader *r, struct config *c) {
+    static const char *const vision[] = {"vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"};
+    for (size_t i = 0; i < sizeof vision / sizeof *vision; i++) config_has(r, vision[i]);
+    c->tied = json_bool(json_get(r->outer, "tie_word_embeddings"), c->tied); /* the reference ties by the outer one */
+    parse_3_5(r, c);
+}
+
+/* model: what the language model's tensors begin with */
+#define NAMES(model) \
+    .embed = model "embed_tokens", .norm = model "norm", .head = "lm_head", .attn_norm = model "layers.%d.input_layernorm", \
+    .ffn_norm = model "layers.%d.post_attention_layernorm", .q = model "layers.%d.self_attn.q_proj", .k = model "layers.%d.self_attn.k_proj", \
+    .v = model "layers.%d.self_attn.v_proj", .o = model "layers.%d.self_attn.o_proj", .q_norm = model "layers.%d.self_attn.q_norm", \
+    .k_norm = model "layers.%d.self_attn.k_norm", .delta_qkvz = model "layers.%d.linear_attn.in_proj_qkvz", \
+    .delta_ba = model "layers.%d.linear_attn.in_proj_ba", .delta_qkv = model "layers.%d.linear_attn.in_proj_qkv", \
+    .delta_z = model "layers.%d.linear_attn.in_proj_z", .delta_b = model "layers.%d.linear_attn.in_proj_b", \
+    .delta_a = model "layers.%d.linear_attn.in_proj_a", .delta_out = model "layers.%d.linear_attn.out_proj", \
+    .delta_conv = model "layers.%d.linear_attn.conv1d", .delta_rate = model "layers.%d.linear_attn.A_log", .delta_dt = model "layers.%d.linear_attn.dt_bias", \
+    .delta_norm = model "layers.%d.linear_attn.norm", .router = model "layers.%d.mlp.gate", .shared_gate_proj = model "layers.%d.mlp.shared_expert.gate_proj", \
+    .shared_up = model "layers.%d.mlp.shared_expert.up_proj", .shared_down = model "layers.%d.mlp.shared_expert.down_proj", \
+    .shared_gate = model "layers.%d.mlp.shared_expert_gate", .dense_gate = model "layers.%d.mlp.gate_proj", .dense_up = model "layers.%d.mlp.up_proj", \
+    .dense_down = model "layers.%d.mlp.down_proj"
+
+/* Routed experts: tensors of their own, or stacked, gate and up of one behind the other. */
+#define EXPERTS(model) \
+    .expert_gate = model "layers.%d.mlp.experts.%d.gate_proj", .expert_up = model "layers.%d.mlp.experts.%d.up_proj", \
+    .expert_down = model "layers.%d.mlp.experts.%d.down_proj"
+#define STACKED(model) \
+    .expert_gate = model "layers.%d.mlp.experts.gate_up_proj", .expert_up = model "layers.%d.mlp.experts.gate_up_proj", \
+    .expert_down = model "layers.%d.mlp.experts.down_proj"
+
+static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL}, *const text[] = {"qwen3_5_moe_text", NULL};
+const struct arch arch_qwen3_next = {.model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {NAMES("model."), EXPERTS("model.")}};
+/* Published stacked in BF16, one by one in FP8. */
+#define ARCH(types, member, parser, model, experts, ...) \
+    { .model_types = types, .title = "Qwen3.5-MoE", .nested = member, .parse = parser, .names = {NAMES(model), experts(model)}, __VA_ARGS__ }
+#define WAYS(name, ...) \
+    static const struct arch name##_apart = ARCH(__VA_ARGS__, EXPERTS, .layout = {0}); \
+    const struct arch name = ARCH(__VA_ARGS__, STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .apart = &name##_apart)
+WAYS(arch_qwen3_5_moe, with_vision, "text_config", parse_3_5_nested, "model.language_model.");
+WAYS(arch_qwen3_5_moe_text, text, NULL, parse_3_5, "model.");

@@ -1,0 +1,107 @@
+/* Gated DeltaNet: a convolution along the rows, and the state that every row changes. Columns of a state never meet, so a warp has
+ * a few of them through all rows, in its lanes' registers; no sum depends on how many rows a call has. */
+#include "gpu/cuda_device.cuh"
+
+static __global__ void gate_kernel(float *y, const float *g, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int silu, size_t n) {
+    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= n) return;
+    size_t d = at % (size_t)dim, h = at / (size_t)dim % (size_t)heads, i = at / (size_t)dim / (size_t)heads;
+    float v = g[i * (size_t)ldg + h * (size_t)head_ldg + d], f = 1.0f / (1.0f + expf(-v));
+    y[i * (size_t)ldy + h * (size_t)head_ldy + d] *= silu ? v * f : f;
+}
+cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg,
+    int silu) {
+    size_t total = (size_t)n * (size_t)heads * (size_t)dim;
+    gate_kernel<<<blocks_of(total, 256), 256, 0, s>>>(y, g, heads, dim, ldy, ldg, head_ldy, head_ldg, silu, total);
+    return cudaGetLastError();
+}
+
+/* Row i of what the convolution sees in channel c; i < 0: before the first. */
+__device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
+    if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
+    return o.before ? o.before[(size_t)(i + o.taps - 1) * (size_t)o.channels + (size_t)c] : 0;
+}
+static __global__ void conv_kernel(struct cuda_conv o) {
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) {
+        float sum = 0;
+        for (int j = 0; j < o.taps; j++) sum += o.w[(size_t)j * (size_t)o.channels + (size_t)c] * conv_at(o, i - o.taps + 1 + j, c);
+        o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = sum / (1.0f + expf(-sum));
+    }
+}
+/* Rising rows: each is read from behind its place, where both are the same memory. */
+static __global__ void conv_keep_kernel(struct cuda_conv o) {
+    int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (c >= o.channels) return;
+    for (int i = 0; i < o.taps - 1; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.taps + 1 + i, c);
+}
+cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *o) {
+    unsigned blocks = blocks_of((size_t)o->channels, 256), rows = o->n < 1024 ? (unsigned)o->n : 1024;
+    conv_kernel<<<dim3(blocks, rows), 256, 0, s>>>(*o);
+    conv_keep_kernel<<<blocks, 256, 0, s>>>(*o);
+    return cudaGetLastError();
+}
+
+/* A block has some columns of a head's state, a warp each: a lane keeps the rows lane, lane + 32, ... of it. */
+enum { DELTA_COLUMNS = 8, DELTA_LANES = 32, DELTA_KEPT = CUDA_DELTA_MOST / DELTA_LANES };
+
+template <int KEPT> static __global__ void delta_kernel(struct cuda_delta o) {
+    extern __shared__ float row[]; /* q [k_dim], k [k_dim] */
+    __shared__ float scale[2];
+    int lane = threadIdx.x % DELTA_LANES, warp = threadIdx.x / DELTA_LANES;
+    int h = (int)blockIdx.x, c = (int)blockIdx.y * DELTA_COLUMNS + warp;
+    bool mine = c < o.v_dim;
+    size_t state = ((size_t)h * (size_t)o.k_dim) * (size_t)o.v_dim + (size_t)c;
+    size_t key = (size_t)(h / (o.v_heads / o.k_heads)) * (size_t)o.k_dim;
+    float s[KEPT], rate = o.rate[h], dt = o.dt[h];
+    for (int r = 0; r < KEPT; r++) {
+        int i = r * DELTA_LANES + lane;
+        s[r] = mine && o.before && i < o.k_dim ? o.before[state + (size_t)i * (size_t)o.v_dim] : 0;
+    }
+    for (int t = 0; t < o.n; t++) {
+        const float *q = o.q + (size_t)t * (size_t)o.ldx + key, *k = o.k + (size_t)t * (size_t)o.ldx + key;
+        __syncthreads(); /* the row before has been read */
+        for (int i = threadIdx.x; i < o.k_dim; i += blockDim.x) row[i] = q[i], row[o.k_dim + i] = k[i];
+        __syncthreads();
+        if (warp < 2) { /* the lengths of q and k */
+            float sum = 0;
+            for (int i = lane; i < o.k_dim; i += DELTA_LANES) sum += row[warp * o.k_dim + i] * row[warp * o.k_dim + i];
+            sum = warp_sum(sum);
+            if (!lane) scale[warp] = (warp ? 1.0f : 1.0f / sqrtf((float)o.k_dim)) / sqrtf(sum + 1e-6f);
+        }
+        __syncthreads();
+        float a = o.a[(size_t)t * (size_t)o.ldg + (size_t)h] + dt, b = o.b[(size_t)t * (size_t)o.ldg + (size_t)h];
+        float decay = expf(rate * (a > 20.0f ? a : log1pf(expf(a)))), beta = 1.0f / (1.0f + expf(-b));
+        float seen = 0, out = 0;
+        for (int r = 0; r < KEPT; r++) {
+            int i = r * DELTA_LANES + lane;
+            s[r] *= decay;
+            if (i < o.k_dim) seen += s[r] * row[o.k_dim + i];
+        }
+        seen = warp_sum(seen) * scale[1];
+        float v = mine ? o.v[(size_t)t * (size_t)o.ldx + (size_t)h * (size_t)o.v_dim + (size_t)c] : 0;
+        float d = beta * (v - seen) * scale[1];
+        for (int r = 0; r < KEPT; r++) {
+            int i = r * DELTA_LANES + lane;
+            if (i < o.k_dim) {
+                s[r] += row[o.k_dim + i] * d;
+                out += s[r] * row[i];
+            }
+        }
+        out = warp_sum(out) * scale[0];
+        if (mine && !lane) o.out[(size_t)t * (size_t)o.ldo + (size_t)h * (size_t)o.v_dim + (size_t)c] = out;
+    }
+    for (int r = 0; r < KEPT; r++) {
+        int i = r * DELTA_LANES + lane;
+        if (mine && i < o.k_dim) o.after[state + (size_t)i * (size_t)o.v_dim] = s[r];
+    }
+}
+cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d) {
+    dim3 grid((unsigned)d->v_heads, blocks_of((size_t)d->v_dim, DELTA_COLUMNS));
+    unsigned threads = DELTA_COLUMNS * DELTA_LANES;
+    size_t shared = (size_t)d->k_dim * 2 * sizeof(float);
+    if (d->k_dim <= 4 * DELTA_LANES) delta_kernel<4><<<grid, threads, shared, s>>>(*d);
+    else if (d->k_dim <= 8 * DELTA_LANES) delta_kernel<8><<<grid, threads, shared, s>>>(*d);
+    else delta_kernel<DELTA_KEPT><<<grid, threads, shared, s>>>(*d);
+    return cudaGetLastError();
+}

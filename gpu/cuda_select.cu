@@ -1,0 +1,98 @@
+/* The lightning indexer: scores of the keys, then the best of each query. A block of scores is one query by 32 keys, a thread one
+ * key and every eighth head; sums run in an order of their own, so a query's choice does not depend on the others. */
+#include "gpu/cuda_device.cuh"
+
+enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, CHOOSERS = 256 };
+
+__device__ inline int keys_seen(const struct cuda_select &a, int i) {
+    int n = a.q_pos0 + i - a.k_pos0 + 1;
+    return n < 0 ? 0 : n < a.n_keys ? n : a.n_keys;
+}
+
+static __global__ void score_kernel(struct cuda_select a) {
+    extern __shared__ float keys[]; /* [KEYS][dim + 1], then [GROUP][dim] */
+    __shared__ float part[LANES][KEYS];
+    int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = keys_seen(a, i), key = threadIdx.x % KEYS, lane = threadIdx.x / KEYS;
+    float *q = keys + KEYS * (dim + 1), sum = 0;
+    if (n <= a.topk || first >= n) return;
+    for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
+        keys[at / dim * (dim + 1) + at % dim] = first + at / dim < n ? plane_at(a.k, (size_t)(first + at / dim), 0, at % dim) : 0.0f;
+    for (int h0 = 0; h0 < a.heads; h0 += GROUP) {
+        int heads = a.heads - h0 < GROUP ? a.heads - h0 : GROUP;
+        __syncthreads();
+        for (int at = threadIdx.x; at < heads * dim; at += blockDim.x) q[at] = a.q[(size_t)i * (size_t)a.ldq + (size_t)h0 * (size_t)dim + (size_t)at];
+        __syncthreads();
+        for (int h = lane; h < heads; h += LANES) {
+            float dot = 0;
+            for (int d = 0; d < dim; d++) dot += q[h * dim + d] * keys[key * (dim + 1) + d];
+            sum += a.weight[(size_t)i * (size_t)a.heads + (size_t)(h0 + h)] * (dot < 0 ? 0.0f : dot);
+        }
+    }
+    part[lane][key] = sum;
+    __syncthreads();
+    if (lane || first + key >= n) return;
+    for (int l = 1; l < LANES; l++) sum += part[l][key];
+    a.score[(size_t)i * (size_t)a.n_keys + (size_t)(first + key)] = sum * a.scale;
+}
+
+/* As a whole number that orders alike; no number comes first. */
+__device__ inline uint32_t rank_of(float v) {
+    uint32_t u = __float_as_uint(v + 0.0f);
+    if (isnan(v)) return 0;
+    return u >> 31 ? ~u : u | 0x80000000u;
+}
+
+/* The threshold eight bits after the other, then what is above it, and the first of what equals it, in order of rows. */
+static __global__ void __launch_bounds__(CHOOSERS) choose_kernel(struct cuda_select a) {
+    __shared__ int count[256], warp_over[CHOOSERS / 32], warp_tie[CHOOSERS / 32], left;
+    __shared__ uint32_t prefix;
+    int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, n = keys_seen(a, (int)blockIdx.x);
+    int32_t *out = a.chosen + (size_t)blockIdx.x * (size_t)a.topk;
+    const float *score = a.score + (size_t)blockIdx.x * (size_t)a.n_keys;
+    if (n <= a.topk) {
+        for (int k = tid; k < a.topk; k += CHOOSERS) out[k] = k < n ? k : -1;
+        return;
+    }
+    uint32_t mask = 0;
+    if (!tid) left = a.topk, prefix = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        count[tid] = 0;
+        __syncthreads();
+        for (int k = tid; k < n; k += CHOOSERS) {
+            uint32_t r = rank_of(score[k]);
+            if ((r & mask) == prefix) atomicAdd(&count[r >> shift & 255], 1);
+        }
+        __syncthreads();
+        if (!tid) {
+            int digit = 255;
+            for (; count[digit] < left; digit--) left -= count[digit];
+            prefix |= (uint32_t)digit << shift;
+        }
+        mask |= 255u << shift;
+        __syncthreads();
+    }
+    uint32_t least = prefix, before = (1u << lane) - 1;
+    int ties = left, over_base = 0, tie_base = 0;
+    for (int k0 = 0; k0 < n; k0 += CHOOSERS) {
+        uint32_t r = k0 + tid < n ? rank_of(score[k0 + tid]) : 0;
+        bool over = k0 + tid < n && r > least, tie = k0 + tid < n && r == least;
+        unsigned overs = __ballot_sync(0xffffffffu, over), tied = __ballot_sync(0xffffffffu, tie);
+        if (!lane) warp_over[warp] = __popc(overs), warp_tie[warp] = __popc(tied);
+        __syncthreads();
+        int over_at = over_base + __popc(overs & before), tie_at = tie_base + __popc(tied & before);
+        for (int w = 0; w < CHOOSERS / 32; w++) {
+            if (w < warp) over_at += warp_over[w], tie_at += warp_tie[w];
+            over_base += warp_over[w], tie_base += warp_tie[w];
+        }
+        if (over || (tie && tie_at < ties)) out[over_at + (tie_at < ties ? tie_at : ties)] = k0 + tid;
+        __syncthreads();
+    }
+}
+
+cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a) {
+    size_t bytes = ((size_t)KEYS * (size_t)(a->k.dim + 1) + (size_t)GROUP * (size_t)a->k.dim) * sizeof(float);
+    if (bytes > 40 * 1024) return cudaErrorInvalidValue;
+    if (a->n_keys > 0) score_kernel<<<dim3(blocks_of((size_t)a->n_keys, KEYS), (unsigned)a->n), KEYS * LANES, bytes, s>>>(*a);
+    choose_kernel<<<(unsigned)a->n, CHOOSERS, 0, s>>>(*a);
+    return cudaGetLastError();
+}

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""GGUF files against the same weights as safetensors in float32: equal logits for each architecture and each format, in every
+mode; tokenizer and template out of the metadata.
+test_gguf.py HEARTH"""
+import array
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import gguf_file
+from checks import HEARTH, check, end, run
+
+IDS = ",".join(str((i * 37 + 11) % 270) for i in range(40))
+SCALAR = ["--cpu", "scalar", "--kv", "f32"]
+
+
+def logits(model, path, *args):
+    rc, out, err = run("-m", model, "--tokens", IDS, "--logits-out", path, *args)
+    if rc:
+        return None, f"exit {rc} {err.strip()}"
+    f = array.array("f")
+    with open(path, "rb") as h:
+        f.frombytes(h.read())
+    return f, ""
+
+
+def distance(a, b):
+    """Largest difference, as a share of the largest number."""
+    return max(abs(x - y) for x, y in zip(a, b)) / max(max(map(abs, b)), 1e-30)
+
+
+def twins(tmp):
+    out = os.path.join(tmp, "logits")
+    every = [f for f in gguf_file.TYPES if f not in ("F32", "F16", "BF16")]
+    cases = [(a, f) for a in gguf_file.MODELS for f in ("F32",)] + [("qwen3moe", "BF16"), ("deepseek2", "BF16")] + [("qwen3moe", f) for f in ["F16"] + every] + [("deepseek2", "Q4_K"), ("llama", "Q8_0"), ("gpt-oss", "MXFP4")]
+    for arch, fmt in cases:
+        d = os.path.join(tmp, "pair")
+        shutil.rmtree(d, ignore_errors=True)
+        file, hf = gguf_file.MODELS[arch](fmt).save(d)
+        want, why = logits(hf, out, *SCALAR)
+        check(want, f"{arch}: the safetensors twin", why)
+        got, why = logits(file, out, *SCALAR)
+        check(got, f"{arch} {fmt}", why)
+        if not want or not got:
+            continue
+        # llama.cpp's order of heads and of keys sums the same products in another order
+        tol = 0 if fmt in ("F32", "F16", "BF16") and arch in ("qwen3moe", "qwen2moe", "deepseek2 old") else 2e-4
+        check(len(got) == len(want) and distance(got, want) <= tol, f"{arch} {fmt}: logits", f"off by {distance(got, want):.3g} of the largest, wanted {tol}")
+        if fmt in ("F32", "BF16"):
+            continue
+        for args in ([], ["--gpus", "emu:1", "--prefill", "slp"], ["--gpus", "emu:2", "--prefill", "dslp"], ["--gpus", "emu:1", "--prefill", "blend"]):
+            got, why = logits(file, out, "--kv", "f32", *args)  # a rounding of keys may change a choice of experts
+            check(got and distance(got, want) < 2e-2, f"{arch} {fmt} {args}", why or f"off by {distance(got, want):.3g}")
+        want = run("-m", file, "--tokens", IDS, "-n", "6", "--temp", "0", "--ids")
+        for args in (["--gpus", "emu:1", "--decode", "hybrid"], ["-t", "1"], ["-t", "5"]):
+            got = run("-m", file, "--tokens", IDS, "-n", "6", "--temp", "0", "--ids", *args)
+            check(got[0] == 0 and got[1] == want[1], f"{arch} {fmt} {args}: the same ids", f"{got} instead of {want}")
+
+
+def text(tmp):
+    d = os.path.join(tmp, "text")
+    file, _ = gguf_file.qwen3moe("Q8_0").save(d)
+    tokens, _, _ = gguf_file.vocabulary(288)
+
+    def tokenize(data, *args):
+        p = subprocess.run([HEARTH, "-m", file, "--tokenize", *args], input=data.encode(), capture_output=True, timeout=60)
+        return [tokens[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr.decode()
+
+    check(tokenize("hello world") == ["hello", "\u0120world"], "merges", tokenize("hello world"))
+    check(tokenize("<|im_end|>", "--special") == ["<|im_end|>"], "a control token", tokenize("<|im_end|>", "--special"))
+    check(len(tokenize("<|im_end|>")) == 10, "typed by a user it is text", tokenize("<|im_end|>"))
+    check(tokenize("a<think>12", "--special") == ["a", "<think>", "1", "2"], "a token of the user's kind", tokenize("a<think>12", "--special"))
+    p = subprocess.run([HEARTH, "-m", file, "--detokenize"], input=json.dumps([tokens.index("hello"), tokens.index("\u0120world")]).encode(), capture_output=True)
+    check(p.stdout == b"hello world", "decoding", p)
+    conv = os.path.join(d, "conv.json")
+    with open(conv, "w") as f:
+        json.dump({"messages": [{"role": "user", "content": "hello"}]}, f)
+    rc, out, err = run("-m", file, "--render", conv)
+    check(out == b"<|start|><|start|>user\nhello<|im_end|>\n", "the template", (out, err))
+    rc, out, err = run("-m", file, "-p", "hello", "-n", "3", "--temp", "0")
+    check(rc == 0, "an answer", err)
+
+
+def sentencepiece(tmp):
+    """Pieces with scores: of all pairs that make a piece the best goes first, unknown characters become bytes, a control token is
+    never made of text."""
+    pieces = [("<unk>", 2, 0.0), ("<s>", 3, 0.0), ("</s>", 3, 0.0)] + [(f"<0x{b:02X}>", 6, 0.0) for b in range(256)]
+    pieces += [(s, 1, score) for s, score in (("he", -1.0), ("ll", -2.0), ("llo", -3.0), ("\u2581he", -4.0), ("lo", -5.0), ("s>", -6.0), ("<s", -7.0))]
+    pieces += [(c, 1, -100.0 - i) for i, c in enumerate("\u2581helo<s>")]
+    file = os.path.join(tmp, "spm.gguf")
+    names = [p[0] for p in pieces]
+    gguf_file.write(file, {"general.architecture": "llama", "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": names,
+                           "tokenizer.ggml.token_type": [p[1] for p in pieces], "tokenizer.ggml.scores": [p[2] for p in pieces]}, [])
+    for text, args, want in (("hello", [], ["\u2581he", "llo"]), ("h\u00e9 hello", [], ["\u2581", "h", "<0xC3>", "<0xA9>", "\u2581he", "llo"]),
+                             ("<s>", [], ["\u2581", "<", "s>"]), ("<s>he", ["--special"], ["<s>", "\u2581he"])):
+        p = subprocess.run([HEARTH, "-m", file, "--tokenize", *args], input=text.encode(), capture_output=True, timeout=60)
+        got = [names[i] for i in json.loads(p.stdout)] if not p.returncode else p.stderr
+        check(got == want, f"SentencePiece: {text}", f"{got} instead of {want}")
+
+
+def places(tmp):
+    """Split files, and a directory that holds one."""
+    d = os.path.join(tmp, "places")
+    one, _ = gguf_file.qwen3moe("Q8_0").save(d)
+    want, why = logits(one, os.path.join(tmp, "a"))
+    only = os.path.join(tmp, "only")
+    os.makedirs(only)
+    p = gguf_file.qwen3moe("Q8_0")
+    first, _ = p.save(only, splits=3)
+    shutil.rmtree(os.path.join(only, "hf"))
+    for model in (first, only):
+        got, why = logits(model, os.path.join(tmp, "b"))
+        check(got == want, f"split files, {model}", why)
+    rc, out, err = run("-m", first, "--inspect", "--json")
+    info = json.loads(out) if not rc else {}
+    check(info.get("files") == 3 and info.get("formats", {}).get("expert_gate", {}).get("dtype") == "Q8_0", "--inspect", (out, err))
+    check(run("-m", only, "--verify")[0] == 0, "--verify")
+    rc, out, err = run("-m", first.replace("00001-of", "00002-of"), "--inspect")
+    check(rc == 2 and "takes the first" in err, "the second of split files", err)
+    shutil.copy(one, os.path.join(only, "other.gguf"))
+    rc, out, err = run("-m", only, "--inspect")
+    check(rc == 2 and "other.gguf" in err and "00001-of-00003" in err, "two models in a directory", err)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as tmp:
+        text(tmp)
+        sentencepiece(tmp)
+        places(tmp)
+        twins(tmp)
+    return end()
+
+
+sys.exit(main())

@@ -1,0 +1,83 @@
+"""README.md and the manual's examples, held to the shipped binary: the transcript is what it says, the families are those
+it opens, options and commands are there, and every example runs."""
+import os
+import re
+import shutil
+
+import driver
+import transcript
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+        return f.read()
+
+
+class Readme(driver.Case):
+    def setUp(self):
+        super().setUp()
+        self.readme = read("README.md")
+        self.help = self.run_bin("--help")[1].decode()
+
+    def test_short(self):
+        self.assertLess(self.readme.count("\n"), 150)
+
+    def test_transcript(self):
+        """After a change run test/e2e/transcript.py --write."""
+        self.assertEqual(transcript.shown(), transcript.record())
+
+    def test_families(self):
+        """The table of architectures speaks; README says the same."""
+        known = set(re.search(r"(?m)^families: (.*)$", self.run_bin("--version", "-v")[1].decode())[1].split(", "))
+        section = self.readme[self.readme.index("## Which models"):self.readme.index("## How it runs")]
+        first = section[:section.index("Weights may be")]
+        self.assertEqual(set(re.findall(r"`([a-z0-9_]+)`", first)) - {"model_type"}, known)
+
+    def test_options(self):
+        options = set(re.findall(r"--([a-z][a-z-]+)", self.help[self.help.index("\nModel:"):]))
+        hearth = "\n".join(line for line in self.readme.splitlines() if "meson" not in line and "-D" not in line)
+        self.assertLess({"last", "list", "models"}, options)
+        self.assertFalse(set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", hearth)) - options - {"write"})
+
+    def test_commands_of_the_readme_build(self):
+        """The first command is one line that does its own set-up, and names the program that setup builds."""
+        self.assertIn('\n    sh .ci/setup && build/hearth -p "', self.readme)
+        self.assertIn("hearth", read(".ci/setup"))
+
+
+class Examples(driver.Case):
+    def examples(self):
+        for line in re.findall(r"(?m)^\.Dl (.*)$", read("man/hearth.1")):
+            yield line.replace(r"\(dq", '"').replace(r"\-", "-")
+
+    def test_each_runs(self):
+        tools, work = os.path.join(self.home, "bin"), os.path.join(self.home, "work")
+        model = os.path.join(self.home, "models", "DeepSeek-V3")
+        os.makedirs(tools)
+        os.makedirs(work)
+        shutil.copytree(os.path.join(ROOT, "engine", "ember", "model"), model)
+        os.symlink(driver.BIN, os.path.join(tools, "hearth"))
+        with open(os.path.join(tools, "pdftotext"), "w", encoding="utf-8") as f:
+            f.write("#!/bin/sh\necho text of a paper\n")
+        os.chmod(os.path.join(tools, "pdftotext"), 0o755)
+        with open(os.path.join(work, "paper.txt"), "w", encoding="utf-8") as f:
+            f.write("text of a paper\n")
+        env = {**self.env, "PATH": tools + ":" + self.env["PATH"]}
+        seen = list(self.examples())
+        self.assertGreaterEqual(len(seen), 5)
+        for line in seen:
+            # cards there may be none of; what is done with them is the same on emulated ones
+            command = "cd " + work + " && " + line.replace("DIR", model).replace("--gpus 0,1", "--gpus emu:2")
+            t = driver.Terminal(["bash", "-c", command], env)
+            self.addCleanup(t.close)
+            if " -p " not in line and "--" not in line:
+                t.prompt()
+                t.send("\x04")
+            # a small model writes no code, and --extract says so
+            self.assertIn(t.wait(), (0, 1) if "--extract" in line else (0,), (line, t.out))
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

@@ -1,0 +1,319 @@
+"""What a person sees: the screen of a pseudo-terminal, read through an emulated terminal, in several sizes, locales and kinds of terminal."""
+import json
+import os
+import re
+import time
+
+import driver
+
+SIZES = ((24, 80), (10, 40), (60, 200))
+
+
+class Screens(driver.Case):
+    def chat(self, *args, **more):
+        t = self.terminal(*args, **more)
+        if more.get("env", {}).get("TERM") == "dumb":
+            t.until("> ")
+        else:
+            t.prompt()
+        return t
+
+    def ask(self, t, text, answer, prompt="> "):
+        at = len(t.out)
+        t.send(text + "\r")
+        return t.prompt(t.until(answer, at), prompt)
+
+    @staticmethod
+    def shown(t, rows, cols):
+        return [line for line in t.screen(rows, cols) if line]
+
+    def saved(self):
+        folder = os.path.dirname(self.session_file("x"))
+        return sorted(n[:-5] for n in os.listdir(folder) if n.endswith(".json"))
+
+    def test_words_are_kept_whole(self):
+        for rows, cols in SIZES:
+            t = self.chat(rows=rows, cols=cols)
+            self.ask(t, "long", "word199")
+            lines = [line for line in t.screen(rows, cols) if line.startswith("word")]
+            words = " ".join(lines).split()
+            self.assertEqual(words, [f"word{i}" for i in range(200)][-len(words):], (rows, cols))
+            self.assertTrue(all(len(line) > cols - 9 for line in lines[:-1]), lines)
+            self.assertTrue(all(len(line) < cols for line in lines), lines)
+
+    def test_locales_and_terminals(self):
+        """The same picture everywhere, because nothing of it depends on the locale; a dumb terminal gets no sequence at all."""
+        want = None
+        for lang in ("C.UTF-8", "en_US.ISO-8859-1", "C"):
+            for term in ("xterm-256color", "screen", "linux", "dumb"):
+                t = self.chat(cols=60, env={"TERM": term, "LANG": lang, "LC_ALL": lang})
+                at = len(t.out)
+                t.send("wide" + ("\n" if term == "dumb" else "\r"))
+                t.until("end", at)
+                t.quiet()
+                if term == "dumb":
+                    self.assertNotIn(b"\x1b", t.out)
+                got = [line for line in t.screen(24, 60) if "\u65e5" in line or "end" in line]
+                want = want or got
+                self.assertEqual(got, want, (lang, term))
+        self.assertEqual([len(re.findall("[\u65e5\u672c\u8a9e]", line)) for line in want], [21])
+        self.assertTrue(want[0].endswith("\U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301t\u00e9 end"), want)
+
+    def test_markdown(self):
+        """Looks, and nothing hidden: what is saved and what a pipe gets is the text as it came."""
+        t = self.chat()
+        self.ask(t, "markdown", "example.org/x")
+        s = t.emulated()
+        looks = {w: s.look_of(w) for w in ("# Title", "**bold", "`code`", "int x;", "https://example.org/x.", "- an item", "paragraph")}
+        self.assertEqual(looks, {"# Title": "0;1;35", "**bold": "0;1", "`code`": "0;36", "int x;": "0;36", "https://example.org/x.": "0;4", "- an item": "0;33", "paragraph": ""})
+        lines = s.lines()
+        at = lines.index("| name      |  n |")
+        self.assertEqual(lines[at + 1:at + 4], ["| --------- | -: |", "| a         |  1 |", "| long name | 20 |"])
+        self.assertIn("of eighty columns,", " ".join(lines))
+        raw = self.run_bin("-p", "markdown")[1].decode()
+        self.assertNotIn("\x1b", raw)
+        self.assertIn("|---|--:|\n", raw)
+        with open(self.session_file(self.saved()[0])) as f:
+            self.assertEqual(json.load(f)["body"]["messages"][1]["content"] + "\n", raw)
+        for args, env in ((["--color=never"], {}), ([], {"NO_COLOR": "1"})):
+            t = self.terminal(*args, env=env)
+            t.send("markdown\r")
+            t.until("example.org/x")
+            t.quiet()
+            self.assertIn("**bold words**", " ".join(self.shown(t, 24, 80)))
+            self.assertNotIn(b"\x1b[0;1m", t.out)
+
+    def test_plain(self):
+        t = self.chat("--plain")
+        self.ask(t, "markdown", "example.org/x")
+        self.assertIn("|---|--:|", t.screen())
+        self.assertNotIn(b"\x1b[0;1m", t.out)
+
+    def test_wide_table_falls_back(self):
+        for cols in (20, 19, 18):
+            t = self.chat(rows=60, cols=cols)
+            self.ask(t, "markdown", "example.org/x")
+            self.assertEqual("| a         |  1 |" in t.screen(60, cols), cols > 18, cols)
+            self.assertEqual("| a | 1 |" in t.screen(60, cols), cols <= 18, cols)
+
+    def test_typing_ahead(self):
+        for rows, cols in SIZES:
+            t = self.chat(rows=rows, cols=cols)
+            t.send("slow\r")
+            t.until("w5")
+            t.send("next question")
+            t.until("w20")
+            lines = self.shown(t, rows, cols)
+            self.assertEqual(lines[-1], "> next question")
+            self.assertRegex(" ".join(lines), r"w0 w1 w2 w3 w4 w5 .*w19")
+            t.send("\rand another")
+            t.until("1 waiting: next question")
+            t.until("w35")
+            lines = self.shown(t, rows, cols)
+            self.assertEqual(lines[-2:], ["> and another", "1 waiting: next question"])
+            t.until("w59")
+            at = t.until("said:")
+            t.until("question", at)
+            t.quiet()
+            lines = self.shown(t, rows, cols)
+            self.assertEqual(lines[-3:], ["> next question", "You said: next question", "> and another"])
+            self.assertIn("w57 w58 w59", " ".join(lines))
+            t.send("\x15\x04")
+            self.assertEqual(t.wait(), 0)
+
+    def test_interrupt_drops_what_waits(self):
+        t = self.chat()
+        t.send("long\r")
+        t.until("word5 ")
+        t.send("never sent\rhalf")
+        t.until("1 waiting")
+        t.send("\x03")
+        t.until("1 waiting line was not sent; Arrow-Up brings it back")
+        t.quiet()
+        self.assertEqual(self.shown(t, 24, 80)[-1], "> half")
+        self.assertNotIn("You said: never sent", t.screen())
+        t.send("\x15\x1b[A")
+        t.quiet()
+        self.assertEqual(self.shown(t, 24, 80)[-1], "> never sent")
+
+    def test_running_answer_to_the_background(self):
+        for key, name in (("/bg\r", "other"), ("&\r", "third")):
+            t = self.chat()
+            t.send("slow\r")
+            t.until("w5")
+            t.send(key)
+            at = t.until("goes on in the background; /switch 1 shows it")
+            at = t.prompt(at)
+            t.send(f"/new {name}\r")
+            t.prompt(at, name + "> ")
+            t.until("session 1 has answered", at)
+            t.send("/switch 1\r")
+            t.until("w59", at)
+
+    def test_leaving_is_queued_too(self):
+        t = self.chat()
+        t.send("long\r")
+        t.until("word5 ")
+        t.send("\x04")
+        self.assertEqual(t.wait(), 0)
+        self.assertIn(b"word199", t.out)
+
+    def test_resized_in_the_middle(self):
+        """Below a running answer too: no word is lost, none is torn, and the edited line is whole at the end."""
+        for rows, cols in ((24, 40), (12, 120)):
+            t = self.chat()
+            t.send("slow\r")
+            t.until("w10")
+            t.send("typed")
+            t.until("w20")
+            before = len(t.out)
+            t.resize(rows, cols)
+            t.until("w40")
+            t.send(" on")
+            t.until("w59")
+            t.quiet()
+            tail = driver.Screen(rows, cols)
+            tail.feed(t.out[before:].decode())
+            words = re.findall(r"\bw(\d+)\b", " ".join(tail.lines()))
+            self.assertEqual([int(w) for w in words], sorted(int(w) for w in words))
+            self.assertEqual(words[-1], "59")
+            self.assertEqual([x for x in tail.lines() if x][-1], "> typed on")
+
+    def test_titles(self):
+        t = self.chat()
+        question = "What is the best way to learn the names of all the rivers of Europe by heart?"
+        self.ask(t, question, "heart")
+        t.send("\x04")
+        t.wait()
+        self.assertEqual(self.saved(), ["what-is-the-best-way-to-learn-the-names"])
+        t = self.chat()
+        self.ask(t, question, "heart")
+        self.ask(t, "/new", "", "2> ")
+        self.ask(t, "\u65e5\u672c", "You said", "2> ")
+        t.send("/exit\r")
+        self.assertEqual(t.wait(), 0)
+        names = ["chat", "what-is-the-best-way-to-learn-the-names", "what-is-the-best-way-to-learn-the-names-2"]
+        self.assertEqual(self.saved(), names)
+        rc, out, err = self.run_bin("--list")
+        rows = out.decode().splitlines()
+        self.assertEqual((rc, err, len(rows)), (0, "", 3))
+        today = time.strftime("%Y-%m-")
+        self.assertTrue(all(row.startswith(today) and "1 question, " in row for row in rows), rows)
+        self.assertEqual(sum(row.endswith("What is the best way to learn the names of all the rivers\u2026") for row in rows), 2)
+        rows = json.loads(self.run_bin("--list", "--json")[1])
+        self.assertEqual(sorted(r["name"] for r in rows), names)
+        self.assertEqual({r["questions"] for r in rows}, {1})
+        t = self.chat()
+        self.ask(t, "/sessions", rb"saved; /load NAME(?s:.*)rivers")
+        self.ask(t, "/delete chat", "deleted chat")
+        self.assertEqual(self.saved(), names[1:])
+        self.ask(t, "/delete chat", "no saved conversation 'chat'")
+        self.assertEqual(self.run_bin("--delete", names[2])[:2], (0, b""))
+        self.assertEqual(self.saved(), names[1:2])
+        self.assertEqual(self.run_bin("--delete", "none")[0], 1)
+
+    def test_saving_renames(self):
+        t = self.chat()
+        self.ask(t, "/save", "nothing has been said")
+        self.ask(t, "one", "You said: one")
+        self.assertEqual(self.saved(), ["one"])
+        self.ask(t, "/save rivers", "saved as rivers", "rivers> ")
+        self.assertEqual(self.saved(), ["rivers"])
+        self.ask(t, "/save copy", "saved as copy", "copy> ")  # a name that the user gave is not taken away
+        self.assertEqual(self.saved(), ["copy", "rivers"])
+
+    def test_clear(self):
+        t = self.chat("-s", "Sys.")
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "/clear", "/undo brings the old one back")
+        self.assertEqual(self.shown(t, 24, 80)[:1], ["a new conversation; /undo brings the old one back"])
+        self.ask(t, "prompt two", "[system]Sys.[user]prompt two[assistant]")
+        self.assertEqual(self.saved(), ["one", "prompt-two"])
+        self.ask(t, "/undo", "took back: prompt two")
+        self.ask(t, "/undo", "You said: one")
+        self.ask(t, "prompt three", "[system]Sys.[user]one[assistant]You said: one[user]prompt three[assistant]")
+        self.ask(t, "/undo", "took back: prompt three")
+        self.ask(t, "/undo", "took back: one")
+        self.ask(t, "/undo", "nothing to take back")
+
+    def test_documents(self):
+        path = os.path.join(self.home, "a.txt")
+        with open(path, "w") as f:
+            f.write("the text\n")
+        t = self.chat("-f", path)
+        self.ask(t, "What is it?", "What is it?")
+        self.assertIn(b'<document name="a.txt">', t.out)
+        self.ask(t, "prompt again", "prompt again[assistant]")
+        self.assertNotIn("a.txt", t.screen()[-1])
+        self.ask(t, "/read " + path, "go along with your next question")
+        self.ask(t, "Two?", "Two?")
+        self.ask(t, "/read /nowhere", "/nowhere: No such file")
+        self.ask(t, "/read", "/read FILE")
+        rows = json.loads(self.run_bin("--list", "--json")[1])
+        self.assertEqual(rows[0]["title"], "(a.txt) What is it?")
+
+    def test_last_and_no_save(self):
+        self.assertEqual(self.run_bin("--last", "-p", "x")[0], 1)
+        self.assertEqual(self.run_bin("--save", "old", "-p", "one")[0], 0)
+        os.utime(self.session_file("old"), (1, 1))
+        self.assertEqual(self.run_bin("--save", "new", "-p", "two")[0], 0)
+        self.assertIn(b"[user]two[assistant]", self.run_bin("--last", "-p", "prompt")[1])
+        t = self.terminal("--last")
+        t.prompt(text="new> ")
+        self.assertEqual(self.run_bin("--no-save", "--continue", "old", "-p", "three")[0], 0)
+        with open(self.session_file("old")) as f:
+            self.assertNotIn("three", f.read())
+        self.assertEqual(self.run_bin("--no-save", "--save", "x", "-p", "y")[0], 2)
+        t = self.chat("--no-save")
+        self.ask(t, "secret", "You said: secret")
+        t.send("/quit\r")
+        self.assertEqual(t.wait(), 0)
+        self.assertEqual(self.saved(), ["new", "old"])
+        with open(os.path.join(self.home, ".local/state/hearth/history"), "a+") as f:
+            f.seek(0)
+            self.assertNotIn("secret", f.read())
+
+    def test_names_from_elsewhere(self):
+        for word in ("/exit", "/quit"):
+            t = self.chat()
+            t.send(word + "\r")
+            self.assertEqual(t.wait(), 0)
+        t = self.chat()
+        self.ask(t, "/?", "Ctrl-D leaves.")
+
+    def test_model(self):
+        t = self.chat()
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "/model /nowhere", "/nowhere: no such directory")
+        self.ask(t, "/model " + self.home, "answers from now on")
+        self.ask(t, "prompt two", "[user]one[assistant]You said: one[user]prompt two[assistant]")
+        self.ask(t, "/model", "/model NAME opens another")
+
+    def test_long_layers_move_the_bar(self):
+        """Reports come every two seconds; between them the bar goes on, and never back."""
+        for args in ((), ("-p", "layers")):
+            t = self.chat() if not args else self.terminal(*args)
+            at = len(t.out)
+            if not args:
+                t.send("layers\r")
+            t.until(rb"read\r", t.until("reading the prompt", at))
+            shares = [int(n) for n in re.findall(rb"reading the prompt \[[#-]+\] (\d+) %  \d+ s left", t.out[at:])]
+            self.assertGreater(len(set(shares)), 6, shares)
+            self.assertEqual(shares, sorted(shares))
+
+    def test_keys_are_heard_while_answers_run(self):
+        t = self.chat()
+        t.send("long\r")
+        t.until("word5 ")
+        late = []
+        for ch in "abcdefghijklmnopqrstuvwxyz":
+            at = len(t.out)
+            begin = time.monotonic()
+            t.send(ch)
+            t.until(ch.encode() + rb"\r\x1b\[\d+C", at)
+            late.append(time.monotonic() - begin)
+        self.assertLess(sorted(late)[len(late) // 2], 0.1, late)
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

@@ -1,0 +1,39 @@
+/* The head of a GGUF file, and the config that its metadata tells. What the parser hands out must lie inside the file, and what
+ * becomes of the metadata must satisfy what the layers rely on, whatever the bytes say. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/gguf.h"
+#include "engine/model/gguf.h"
+
+static void look(const struct json *j, const uint8_t *data, size_t size) {
+    if (j->type == JSON_STRING && j->n && ((const uint8_t *)j->string < data || (const uint8_t *)j->string + j->n > data + size)) abort();
+    for (uint32_t i = 0; i < (j->type == JSON_ARRAY ? j->n : j->type == JSON_OBJECT ? 2 * j->n : 0); i++) look(&j->items[i], data, size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct arena a = {.limit = 256u << 20};
+    struct error e = {0};
+    struct gguf g;
+    static struct config c;
+    struct json root;
+    int rc = gguf_parse(&g, &a, data, size, "f", &e);
+    if (!rc) {
+        look(&g.meta, data, size);
+        for (size_t i = 0; i < g.n_tensors; i++) {
+            const struct gguf_tensor *t = &g.tensors[i];
+            uint64_t n = 1;
+            for (int d = 0; d < t->ndim; d++) n *= (uint64_t)t->shape[d];
+            if (t->offset > size || t->size > size - t->offset || !t->name[0] || !n || t->size != dtype_bytes(t->dtype, n)) abort();
+        }
+        struct gguf_facts facts = {.vocab = g.n_tensors ? g.tensors[0].shape[0] : 1, .router_bias = size & 1, .split_kv_b = size & 2, .qkv_bias = size & 4};
+        if (!(rc = gguf_config(&a, &g.meta, &facts, "f", &root, &e)) && !(rc = config_parse(&c, &root, "f", false, &e))) {
+            if (c.n_layers < 1 || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1 || c.n_heads % c.n_kv_heads || c.topk > c.n_experts) abort();
+            if (c.rope.dim < 2 || c.rope.dim % 2) abort();
+        }
+    }
+    if (rc && (rc != e.code || !e.text[0])) abort();
+    arena_free(&a);
+    return 0;
+}

@@ -1,0 +1,182 @@
+/* What gated DeltaNet is made of (gates, the convolution, the delta rule) on the CPU, every level, against double precision written
+ * from the comments in engine/base/ops.h: any width, states apart and in place, the same bits for 1, 2 and 5 threads, and a row the
+ * same alone, in a call of many, and in two calls with the state in between. */
+#include "cpu/ops.h"
+#include "cpu/pool.h"
+#include "test/kcheck/random_mat.h"
+
+enum { THREADS = 3, N = 21 };
+static struct pool *pools[THREADS];
+static struct exec *execs[THREADS];
+static const char *level;
+
+static void fail(const char *what, int a, int b, double got, double want) {
+    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
+}
+static void near(const char *what, int a, int b, double got, double want, double bound) {
+    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want);
+}
+static float *vec(size_t n) {
+    float *v = guarded(n * 4);
+    for (size_t i = 0; i < n; i++) v[i] = normal();
+    return v;
+}
+static void must(int rc) {
+    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
+}
+static bool equal(const float *a, const float *b, size_t n) { return !memcmp(a, b, n * sizeof *a); }
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+static void check_gate(int n, int heads, int dim, bool silu) {
+    int head_ldy = dim + 1, head_ldg = 2 * dim, ldy = heads * head_ldy + 2, ldg = heads * head_ldg;
+    size_t size = (size_t)(n * ldy);
+    float *y = vec(size), *was = aligned(size * 4), *g = vec((size_t)(n * ldg)), *kept = aligned(size * 4);
+    for (int i = 0; i < n * ldg; i++) g[i] *= 30; /* far into both ends */
+    memcpy(was, y, size * 4);
+    for (int t = 0; t < THREADS; t++) {
+        memcpy(y, was, size * 4);
+        must(execs[t]->ops->gate(execs[t], &(struct op_gate){y, g, n, heads, dim, ldy, ldg, head_ldy, head_ldg, silu}));
+        if (!t) memcpy(kept, y, size * 4);
+        else if (!equal(kept, y, size)) fail("gate differs between threads", t, 0, 0, 0);
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < ldy; k++) {
+            int h = k / head_ldy, d = k % head_ldy, at = i * ldy + k;
+            if (h >= heads || d >= dim) {
+                if (y[at] != was[at]) fail("gate wrote beside its heads", i, k, y[at], was[at]);
+                continue;
+            }
+            double v = g[i * ldg + h * head_ldg + d], want = was[at] * sigmoid(v) * (silu ? v : 1);
+            near("gate", i, k, y[at], want, fabs(want) * 2e-6 + 1e-30);
+        }
+    free(was), free(kept);
+    drop();
+}
+
+static void check_conv(int n, int channels, int taps, bool begun, bool in_place) {
+    int ldx = channels + 3, ldo = channels + 1, past = taps - 1;
+    size_t kept = (size_t)(past * channels), size = (size_t)(n * ldo);
+    float *x = vec((size_t)(n * ldx)), *w = vec((size_t)(taps * channels)), *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size),
+          *was = aligned(kept * 4), *first = aligned(size * 4), *end = aligned(kept * 4);
+    memcpy(was, before, kept * 4);
+    for (int t = 0; t < THREADS + 1; t++) { /* the last time row by row */
+        struct exec *on = execs[t % THREADS];
+        memcpy(before, was, kept * 4);
+        memset(out, 0xff, size * 4);
+        struct op_conv o = {out, x, w, begun ? before : NULL, after, n, channels, taps, ldx, ldo};
+        if (t < THREADS) must(on->ops->conv(on, &o));
+        for (int i = 0; t == THREADS && i < n; i++) {
+            o.n = 1, o.out = out + i * ldo, o.x = x + i * ldx;
+            must(on->ops->conv(on, &o));
+            o.before = after;
+        }
+        if (!t) memcpy(first, out, size * 4), memcpy(end, after, kept * 4);
+        for (int i = 0; i < n; i++)
+            if (!equal(first + i * ldo, out + i * ldo, (size_t)channels)) fail("conv differs", t, i, 0, 0);
+        if (!equal(end, after, kept)) fail("what conv keeps differs", t, 0, 0, 0);
+    }
+#define SEEN(i, c) ((i) >= 0 ? x[(i)*ldx + (c)] : begun ? was[((i) + past) * channels + (c)] : 0.0f)
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < channels; c++) {
+            double sum = 0, all = 0;
+            for (int j = 0; j < taps; j++) {
+                double v = (double)w[j * channels + c] * (double)SEEN(i - past + j, c);
+                sum += v, all += fabs(v);
+            }
+            near("conv", i, c, first[i * ldo + c], sum * sigmoid(sum), all * 4e-6 + 1e-30);
+        }
+    for (int i = 0; i < past; i++)
+        for (int c = 0; c < channels; c++)
+            if (end[i * channels + c] != SEEN(n - past + i, c)) fail("conv keeps another row", i, c, end[i * channels + c], SEEN(n - past + i, c));
+    free(was), free(first), free(end);
+    drop();
+}
+
+struct dims {
+    int k_heads, v_heads, k_dim, v_dim;
+};
+static void check_delta(int n, const struct dims *d, bool begun, bool in_place) {
+    int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, ldx = 2 * keys + values + 1, ldo = values + 2, ldg = 2 * d->v_heads;
+    size_t kept = (size_t)(values * d->k_dim), size = (size_t)(n * ldo);
+    float *x = vec((size_t)(n * ldx)), *ba = vec((size_t)(n * ldg)), *rate = vec((size_t)d->v_heads), *dt = vec((size_t)d->v_heads);
+    float *before = vec(kept), *after = in_place ? before : vec(kept), *out = vec(size), *was = aligned(kept * 4), *first = aligned(size * 4),
+          *end = aligned(kept * 4);
+    for (int h = 0; h < d->v_heads; h++) rate[h] = -expf(rate[h]);
+    memcpy(was, before, kept * 4);
+    for (int t = 0; t < THREADS + 2; t++) { /* then row by row, then in two pieces */
+        struct exec *on = execs[t % THREADS];
+        memcpy(before, was, kept * 4);
+        memset(out, 0xff, size * 4);
+        struct op_delta o = {out,   x, x + keys,   x + 2 * keys, ba,       ba + d->v_heads, rate, dt,  begun ? before : NULL,
+                             after, n, d->k_heads, d->v_heads,   d->k_dim, d->v_dim,        ldx,  ldg, ldo};
+        if (t < THREADS) must(on->ops->delta(on, &o));
+        for (int i = 0, some = t == THREADS ? 1 : (n + 1) / 2; t >= THREADS && i < n; i += some) {
+            o.n = n - i < some ? n - i : some, o.out = out + i * ldo, o.q = x + i * ldx, o.k = o.q + keys, o.v = o.k + keys, o.b = ba + i * ldg;
+            o.a = o.b + d->v_heads;
+            must(on->ops->delta(on, &o));
+            o.before = after;
+        }
+        if (!t) memcpy(first, out, size * 4), memcpy(end, after, kept * 4);
+        for (int i = 0; i < n; i++)
+            if (!equal(first + i * ldo, out + i * ldo, (size_t)values)) fail("delta differs", t, i, 0, 0);
+        if (!equal(end, after, kept)) fail("delta's state differs", t, 0, 0, 0);
+    }
+    for (int h = 0; h < d->v_heads; h++) {
+        double s[64][80], most = 1;
+        for (int i = 0; i < d->k_dim; i++)
+            for (int c = 0; c < d->v_dim; c++) s[i][c] = begun ? was[(h * d->k_dim + i) * d->v_dim + c] : 0;
+        for (int t = 0; t < n; t++) {
+            const float *q = x + t * ldx + h / (d->v_heads / d->k_heads) * d->k_dim, *k = q + keys, *v = x + t * ldx + 2 * keys + h * d->v_dim;
+            double qq = 1e-6, kk = 1e-6, a = (double)ba[t * ldg + d->v_heads + h] + dt[h], decay = exp(rate[h] * log1p(exp(a))),
+                   beta = sigmoid(ba[t * ldg + h]);
+            for (int i = 0; i < d->k_dim; i++) qq += (double)q[i] * q[i], kk += (double)k[i] * k[i];
+            qq = 1 / sqrt(qq * d->k_dim), kk = 1 / sqrt(kk);
+            for (int c = 0; c < d->v_dim; c++) {
+                double seen = 0, y = 0;
+                for (int i = 0; i < d->k_dim; i++) s[i][c] *= decay, seen += s[i][c] * k[i] * kk;
+                for (int i = 0; i < d->k_dim; i++) {
+                    s[i][c] += k[i] * kk * beta * (v[c] - seen);
+                    y += s[i][c] * q[i] * qq;
+                    most = fmax(most, fabs(s[i][c]));
+                }
+                near("delta", t, h * d->v_dim + c, first[t * ldo + h * d->v_dim + c], y, 1e-5 * most);
+            }
+        }
+        for (int i = 0; i < d->k_dim; i++)
+            for (int c = 0; c < d->v_dim; c++) near("delta's state", i, c, end[(h * d->k_dim + i) * d->v_dim + c], s[i][c], 1e-5 * most);
+    }
+    free(was), free(first), free(end);
+    drop();
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    static const int counts[THREADS] = {1, 2, 5};
+    static const struct dims dims[] = {{2, 4, 32, 32}, {1, 1, 7, 5}, {3, 3, 16, 72}, {2, 6, 33, 70}, {1, 2, 64, 64}, {2, 2, 1, 1}};
+    struct error e = {0};
+    printf("seed %llu\n", (unsigned long long)seed);
+    for (int t = 0; t < THREADS; t++)
+        if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
+    for (int l = 0; l < CPU_LEVELS; l++) {
+        level = cpu_level_name((enum cpu_level)l);
+        if (!cpu_level_has((enum cpu_level)l)) {
+            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            continue;
+        }
+        for (int t = 0; t < THREADS; t++)
+            if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
+        int before = failures;
+        state = seed;
+        for (int i = 0; i < 24; i++) {
+            int n = (int[]){1, 2, 3, 5, N}[i % 5];
+            check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], i % 2);
+            check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1);
+            check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2);
+        }
+        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
+        for (int t = 0; t < THREADS; t++) cpu_exec_close(&execs[t]);
+    }
+    for (int t = 0; t < THREADS; t++) pool_close(&pools[t]);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}

@@ -1,0 +1,46 @@
+/* What numbers GGUF's blocks stand for, against the dequantisation of the gguf package (gguf_blocks.bin: random blocks, scales
+ * tiny, huge and negative among them, and the 512 float32 that each format makes of them), and names of split files. */
+#include "test/unit/unit.h"
+
+#include <stdio.h>
+
+#include "engine/base/file.h"
+#include "engine/base/gguf.h"
+#include "engine/base/half.h"
+
+enum { COLS = 512 };
+
+static void blocks_bit_for_bit(void **st) {
+    static const uint8_t formats[] = {DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
+    struct error e = {0};
+    char *data;
+    size_t n, at = 0;
+    assert_int_equal(file_read(GGUF_BLOCKS, 1 << 20, &data, &n, &e), 0);
+    for (size_t i = 0; i < sizeof formats; i++) {
+        struct mat m = {.data = data + at, .rows = 1, .cols = COLS, .stride = dtype_bytes(formats[i], COLS), .row_step = 1, .dtype = formats[i]};
+        float got[COLS], want[COLS];
+        assert_true(at + m.stride + sizeof want <= n);
+        memcpy(want, data + at + m.stride, sizeof want);
+        mat_row(&m, 0, got);
+        for (int c = 0; c < COLS; c++)
+            if (f32_bits(got[c]) != f32_bits(want[c])) fail_msg("%s, column %d: %a instead of %a", dtype_name(formats[i]), c, (double)got[c], (double)want[c]);
+        at += m.stride + sizeof want;
+    }
+    assert_int_equal(at, n);
+    mem_free(data);
+}
+
+static void split_names(void **st) {
+    int number, count;
+    size_t stem;
+    assert_true(gguf_split("Qwen3-Q4_K_M-00002-of-00007.gguf", &number, &count, &stem));
+    assert_true(number == 2 && count == 7 && stem == strlen("Qwen3-Q4_K_M"));
+    static const char *const others[] = {
+        "a.gguf", "-00001-of-00001.gguf", "a-00000-of-00002.gguf", "a-00003-of-00002.gguf", "a-0001-of-00002.gguf", "a-00001-of-00002.bin"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_false(gguf_split(others[i], &number, &count, &stem));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(blocks_bit_for_bit), cmocka_unit_test(split_names)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,228 @@
+/* States instead of rows (gated DeltaNet): which are kept and given up as a session goes on and back; and that whatever a session has
+ * been through, its text is that of a fresh one. */
+#include "test/unit/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/base/limit.h"
+#include "engine/base/log.h"
+#include "engine/internal.h"
+
+/* --- The table of states ------------------------------------------------------------------------------------------------------- */
+
+static struct config model(bool delta) {
+    return (struct config){.n_layers = 2,
+                           .n_heads = 1,
+                           .n_kv_heads = 1,
+                           .head_dim = 4,
+                           .v_dim = 4,
+                           .delta = {.k_heads = 1, .v_heads = 2, .k_dim = 4, .v_dim = 8, .taps = 4},
+                           .layer = {[0] = {.delta = delta}}};
+}
+static void open_kv(struct kv *kv, const struct config *c) {
+    struct error e = {0};
+    if (kv_open(kv, c, 4096, DT_BF16, &e)) fail_msg("%s", e.text);
+}
+static struct kv_move move(struct kv *kv, int pos, int n, int mark) {
+    struct kv_move m = kv_begin(kv, pos, n, mark);
+    assert_true(m.to >= 0 && m.to != m.from && (!m.mark || (m.marked != m.from && m.marked != m.to)) && (pos == 0) == (m.from < 0));
+    kv_done(kv, &m, pos, n);
+    return m;
+}
+
+static void states_are_kept_where_one_goes_back_to(void **st) {
+    struct config c = model(true), rows = model(false);
+    struct kv kv;
+    open_kv(&kv, &rows);
+    assert_true(!kv.states && kv_floor(&kv, 77) == 77 && kv_begin(&kv, 5, 1, 0).to == -1 && !kv_state_bytes(&rows));
+    kv_close(&kv);
+    open_kv(&kv, &c);
+    assert_int_equal(kv_state_bytes(&c), (3 * (2 * 4 + 2 * 8) + 2 * 4 * 8) * 4);
+    assert_int_equal(kv_row_bytes(&c, 0, DT_BF16), 0);
+    assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * 4 * 2);
+    assert_int_equal(kv_floor(&kv, 4000), 0);
+    move(&kv, 0, 100, 64);
+    assert_true(kv_floor(&kv, 99) == 64 && kv_floor(&kv, 100) == 100 && kv_floor(&kv, 63) == 0);
+    for (int i = 100; i < 300; i++) move(&kv, i, 1, 0); /* an answer: two rows take turns */
+    assert_true(kv_floor(&kv, 299) == 299 && kv_floor(&kv, 298) == 64);
+    struct kv_move lost = kv_begin(&kv, 300, 50, 0); /* and one that fails: what it began from is still there */
+    assert_true(lost.from >= 0 && kv_floor(&kv, 350) == 300);
+    kv_keep(&kv, 300);
+    move(&kv, 300, 200, 128);
+    assert_true(kv_floor(&kv, 499) == 428 && kv_floor(&kv, 427) == 300 && kv_floor(&kv, 299) == 64);
+    kv_rewind(&kv, 427);
+    assert_int_equal(kv_floor(&kv, 4000), 300);
+    move(&kv, 300, 10, 0); /* other tokens: nothing behind is what it was */
+    kv_begin(&kv, 64, 5, 0);
+    assert_int_equal(kv_floor(&kv, 4000), 64);
+    kv_close(&kv);
+}
+
+static void old_states_give_way(void **st) {
+    struct config c = model(true);
+    struct kv kv;
+    open_kv(&kv, &c);
+    for (int i = 0; i < 3 * KV_STATES; i++) {
+        move(&kv, 100 * i, 100, 0);
+        kv_keep(&kv, 100 * (i + 1));
+    }
+    int left = 0, gap = 0;
+    for (int at = 0, to = 300 * KV_STATES; to; to = at) {
+        at = kv_floor(&kv, to - 1);
+        gap = to - at > gap ? to - at : gap;
+        left++;
+    }
+    assert_int_equal(kv_floor(&kv, 4000), 300 * KV_STATES);
+    assert_true(left == KV_STATES && gap <= 900);
+    kv_close(&kv);
+}
+
+static void marks_lie_before_the_end_of_a_prompt(void **st) {
+    for (int pos = 0; pos < 200; pos += 7)
+        for (int n = 1; n < 400; n += 3) {
+            int mark = kv_mark(pos, n);
+            assert_true(mark >= 0 && (!mark || ((pos + mark) % 64 == 0 && n - mark >= 16 && n - mark < 16 + 64)));
+            assert_true(mark || n < 16 + 64);
+        }
+}
+
+/* --- Sessions ---------------------------------------------------------------------------------------------------------------------- */
+
+enum { LONG = 200, ANSWER = 6 };
+static int32_t prompt[LONG + 3 * ANSWER];
+static char dir[1024];
+
+static struct engine *open_with(struct engine_params p) {
+    struct engine *e;
+    struct error err = {0};
+    p.dir = dir, p.threads = 2, p.kv = DT_F32, p.cpu_level = CPU_SCALAR + 1;
+    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
+    for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % 300;
+    return e;
+}
+static struct session *new_session(struct engine *e) {
+    struct session *s;
+    struct error err = {0};
+    if (session_open(e, &s, &err)) fail_msg("%s", err.text);
+    return s;
+}
+/* A turn over tokens [0, n) of `tokens`; returns what the cache had of them. */
+static int turn(struct engine *e, struct session *s, const int32_t *tokens, int n, int32_t *out) {
+    struct error err = {0};
+    struct event ev;
+    int k = 0;
+    struct request r = {.tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+    do {
+        engine_poll(e, &ev, -1);
+        if (ev.kind == EVENT_TOKEN) out[k++] = ev.token;
+    } while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
+    if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
+    assert_int_equal(k, ANSWER);
+    return ev.stats.cached_tokens;
+}
+/* The same in a session that has seen nothing. */
+static void as_fresh(struct engine *e, const int32_t *tokens, int n, const int32_t *got) {
+    int32_t want[ANSWER];
+    struct session *s = new_session(e);
+    assert_int_equal(turn(e, s, tokens, n, want), 0);
+    session_close(&s);
+    assert_memory_equal(got, want, sizeof want);
+}
+
+static void conversation(const char *gpus, enum prefill_mode prefill, enum decode_mode decode) {
+    struct engine *e = open_with((struct engine_params){.gpus = gpus, .prefill = prefill, .decode = decode});
+    struct session *s = new_session(e), *other;
+    int32_t out[ANSWER], again[ANSWER], talk[LONG];
+    const int known = 90 + ANSWER - 1; /* the last token of an answer is not in the cache */
+    turn(e, s, prompt, 90, out);
+    as_fresh(e, prompt, 90, out);
+    assert_int_equal(turn(e, s, prompt, 90, again), 64); /* once more: from the mark on */
+    assert_memory_equal(out, again, sizeof out);
+    memcpy(talk, prompt, sizeof talk);
+    memcpy(talk + 90, out, sizeof out);
+    assert_int_equal(turn(e, s, talk, 112, again), known);
+    as_fresh(e, talk, 112, again);
+    talk[100]++; /* taken back, and asked otherwise */
+    assert_int_equal(turn(e, s, talk, 108, again), known);
+    as_fresh(e, talk, 108, again);
+    talk[80]++; /* further back */
+    assert_int_equal(turn(e, s, talk, 130, again), 64);
+    other = new_session(e); /* another one with the same beginning, in turns with this one */
+    turn(e, other, talk, 130, out);
+    assert_memory_equal(out, again, sizeof out);
+    turn(e, s, talk, 131, again);
+    as_fresh(e, talk, 131, again);
+    session_close(&other);
+    session_close(&s);
+    engine_close(&e);
+}
+static void text_is_that_of_a_fresh_session(void **st) {
+    if (access(dir, R_OK)) skip();
+    conversation(NULL, PREFILL_CPU, DECODE_CPU);
+    conversation("emu:1,cpu=scalar,chunk=30", PREFILL_SLP, DECODE_HYBRID);
+    conversation("emu:2,cpu=scalar,nopeer", PREFILL_DSLP, DECODE_HYBRID);
+    conversation("emu:1,cpu=scalar", PREFILL_BLEND, DECODE_CPU);
+}
+
+/* Batches of 64 rows, so that a stop leaves some of them. */
+static void a_stopped_prefill_is_gone_on_with(void **st) {
+    if (access(dir, R_OK)) skip();
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *s = new_session(e);
+    int32_t out[ANSWER];
+    bool some = false;
+    for (int i = 0; i < 12 && !some; i++) {
+        struct error err = {0};
+        struct event ev;
+        struct request r = {.tokens = prompt, .n = LONG, .max_tokens = 1};
+        prompt[0] = i; /* nothing of the last time */
+        if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+        usleep((useconds_t)(2000 << i / 2));
+        session_cancel(s);
+        do engine_poll(e, &ev, -1);
+        while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
+        const int32_t *held;
+        int n = session_tokens(s, &held);
+        some = n > 0 && n < LONG - 1;
+        if (!some) continue;
+        assert_int_equal(n % 64, 0);
+        assert_int_equal(turn(e, s, prompt, LONG, out), n);
+        as_fresh(e, prompt, LONG, out);
+    }
+    if (!some) print_message("SKIPPED: no prefill was stopped half-way\n");
+    session_close(&s);
+    engine_close(&e);
+}
+
+static void quiet(void *ctx, enum log_level l, const char *text) {}
+
+/* The device dies while sessions answer: the processor goes on from the state in host memory. */
+static void a_device_that_dies_takes_nothing_along(void **st) {
+    if (access(dir, R_OK)) skip();
+    log_set(quiet, NULL, LOG_WARN);
+    for (int at = 600; at < 1200; at += 300) {
+        char gpus[64];
+        int32_t out[ANSWER];
+        snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,fail=die:%d@0", at);
+        struct engine *e = open_with((struct engine_params){.gpus = gpus, .prefill = PREFILL_CPU, .decode = DECODE_HYBRID}), *plain;
+        struct session *s = new_session(e);
+        turn(e, s, prompt, 40, out);
+        session_close(&s);
+        engine_close(&e);
+        plain = open_with((struct engine_params){0});
+        as_fresh(plain, prompt, 40, out);
+        engine_close(&plain);
+    }
+}
+
+int main(void) {
+    snprintf(dir, sizeof dir, SHARED_DIR "/fixtures/qwen3_next");
+    limit_set(LIMIT_ROWS, 64);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_kept_where_one_goes_back_to), cmocka_unit_test(old_states_give_way),
+                                       cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),   cmocka_unit_test(text_is_that_of_a_fresh_session),
+                                       cmocka_unit_test(a_stopped_prefill_is_gone_on_with),      cmocka_unit_test(a_device_that_dies_takes_nothing_along)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

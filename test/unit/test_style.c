@@ -1,0 +1,121 @@
+/* How an answer stands on a terminal: rows of tables and words where they are expected, whatever the cut. */
+#include "cli/style.h"
+#include "engine/base/fault.h"
+#include "test/unit/unit.h"
+
+static const struct {
+    int cols;
+    bool color;
+    const char *in, *out;
+} rows[] = {
+    /* words */
+    {20, false, "one two three four five six", "one two three four\nfive six"},
+    {20, false, "a line\n\nand  two  blanks   \n", "a line\n\nand  two  blanks\n"},
+    {10, false, "abcdefghijklmnopqrstuvw x", "abcdefghi\njklmnopqr\nstuvw x"},
+    {0, false, "one two three four five six", "one two three four five six"},
+    {10, false, "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE6\x9C\xAC", "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\n\xE6\x9C\xAC"},
+    {10, false, "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE6\x97\xA5\xE3\x80\x82\xE6\x9C\xAC", /* no row begins with the full stop */
+     "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\n\xE6\x97\xA5\xE3\x80\x82\xE6\x9C\xAC"},
+    {10, false,
+     "abcd " /* a family is one character of two columns */
+     "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7"
+     " e f",
+     "abcd "
+     "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7"
+     " e\nf"},
+    {20, false, "see https://example.org/a/very/long/path now", "see\nhttps://example.org/a/very/long/path\nnow"},
+    /* lines */
+    {20, false, "- an item that is longer\n- b", "- an item that is\n  longer\n- b"},
+    {20, false, "12. an item that is longer", "12. an item that is\n    longer"},
+    {20, false, "> a quote that is longer", "> a quote that is\n  longer"},
+    {20, false, "```\ncode that is not broken at all\n```\nwords that are broken", "```\ncode that is not broken at all\n```\nwords that are\nbroken"},
+    {20, false, "```x``` is no block and so it is broken", "```x``` is no block\nand so it is broken"},
+    /* tables */
+    {40, false, "|a|longer|\n|-|-:|\n|something|1|\n", "| a         | longer |\n| --------- | -----: |\n| something |      1 |\n"},
+    {20, false, "|a|longer|\n|-|-|\n|something wide|1|\n", "|a|longer|\n|-|-|\n|something wide|1|\n"},
+    {40, false, "|no table\nat all", "|no table\nat all"},
+    /* looks */
+    {40, true, "# Head", "\033[0;1;35m#\033[0m \033[0;1;35mHead\033[0m"},
+    {40, true, "a **b c** d", "a \033[0;1m**b\033[0m \033[0;1mc**\033[0m d"},
+    {40, true, "2 * 3 * 4, a_b_c", "2 * 3 * 4, a_b_c"},
+    {40, true, "*x* `y` \\*z*", "\033[0;3m*x*\033[0m \033[0;36m`y`\033[0m \\*z*"},
+    {40, true, "- x", "\033[0;33m-\033[0m x"},
+    {40, true, "```\n*x*\n```", "\033[0;36m```\033[0m\n\033[0;36m*x*\033[0m\n\033[0;36m```\033[0m"},
+    {40, true, "http://a.b", "\033[0;4mhttp://a.b\033[0m"},
+    {40, true, "x\033[31my", "x\xE2\x90\x9B[31my"},
+};
+
+static void test_every_cut(void **state) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t n = strlen(rows[i].in);
+        for (size_t step = 1; step <= n; step++) {
+            struct style s;
+            struct buf out = {0};
+            style_init(&s, rows[i].cols, rows[i].color);
+            for (size_t at = 0; at < n; at += step) style_add(&s, rows[i].in + at, at + step < n ? step : n - at, &out);
+            style_flush(&s, &out);
+            assert_string_equal(out.data, rows[i].out);
+            buf_free(&out);
+            style_free(&s);
+        }
+    }
+}
+
+static void test_plain(void **state) {
+    struct style s;
+    struct buf out = {0};
+    style_init(&s, 10, true);
+    s.plain = true;
+    style_add(&s, "**one** two  three \n|a|", 23, &out);
+    style_flush(&s, &out);
+    assert_string_equal(out.data, "**one** two  three \n|a|");
+    buf_free(&out);
+    style_free(&s);
+}
+
+/* No letter is lost in silence: whichever allocation fails, the output says so, or it is whole. */
+static void test_failing_allocations(void **state) {
+    static const char text[] = "some words\n- an item\n|a|b|\n|-|-|\n|c|d|\n```\ncode\n```\nhttps://example.org";
+    int failed = 0;
+    for (int nth = 1; nth < 60; nth++) {
+        struct style s;
+        struct buf out = {0}, right = {0};
+        style_init(&s, 40, true);
+        style_add(&s, text, sizeof text - 1, &right);
+        style_flush(&s, &right);
+        style_free(&s);
+        style_init(&s, 40, true);
+        fault_set(FAULT_ALLOC, nth, false, false);
+        style_add(&s, text, sizeof text - 1, &out);
+        style_flush(&s, &out);
+        fault_set(FAULT_ALLOC, 0, false, false);
+        failed += out.failed;
+        if (!out.failed) assert_string_equal(out.data, right.data);
+        buf_free(&out);
+        buf_free(&right);
+        style_free(&s);
+    }
+    assert_true(failed > 5);
+}
+
+/* Where the cursor stands, for who draws something else below. */
+static void test_column(void **state) {
+    struct style s;
+    struct buf out = {0};
+    style_init(&s, 20, true);
+    style_add(&s, "one two three four fi", 21, &out);
+    assert_string_equal(out.data, "one two three four");
+    assert_int_equal(s.col, 18);
+    style_resize(&s, 10); /* it may stand anywhere now */
+    style_add(&s, "ve ", 3, &out);
+    assert_string_equal(out.data, "one two three four\nfive");
+    assert_int_equal(s.col, 4);
+    buf_free(&out);
+    style_free(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_cut), cmocka_unit_test(test_plain), cmocka_unit_test(test_failing_allocations),
+                                       cmocka_unit_test(test_column)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
