@@ -198,7 +198,7 @@ void engine_close(struct engine **ep) {
     if (!e) return;
     *ep = NULL;
     atomic_store(&e->closing, 1);
-    for (struct session *s = e->sessions; s; s = s->next) atomic_store(&s->cancel, 1);
+    for (struct session *s = e->sessions; s; s = s->next) session_cancel(s);
     if (e->wake >= 0) engine_wake(e);
     if (e->started) pthread_join(e->thread, NULL);
     while (e->sessions) {
@@ -223,6 +223,7 @@ void engine_close(struct engine **ep) {
     pthread_cond_destroy(&e->over);
     mem_free(e->machine.touched);
     mem_free(e->logits);
+    mem_free(e->job_tokens);
     mem_free(e->scratch);
     mem_free(e->eos);
     mem_free(e->dir);

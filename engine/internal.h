@@ -22,9 +22,9 @@ struct session {
     struct engine *engine;
     struct session *next; /* in engine->sessions */
     _Atomic int state;
-    _Atomic int cancel;
-    bool held;     /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
-    bool stepping; /* in the step that runs: its turn may be ended all the same, but it must stay */
+    _Atomic int cancel[2], live; /* cancel[live] is the turn's; a cancelled prefill that has yet to stop looks at the other one */
+    bool held;                   /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
+    bool kept;                   /* the step that runs, or a prefill that stops, uses it: its turn may be ended all the same, but it must stay */
     struct kv kv;
     int32_t *tokens; /* what the KV cache holds, then what is to be prefilled */
     size_t cap;
@@ -75,10 +75,14 @@ struct engine {
     uint64_t orders, events, steps; /* turns queued, events sent, steps taken so far */
     int unread;                     /* events of all sessions */
     int fd, wake;                   /* eventfds: readable while events wait; what the engine's thread sleeps on */
+    bool stepping;                  /* the engine's thread is in a step: a turn whose prompt is being read may be ended */
     /* The one prefill that runs. */
     struct session *reading;
+    struct session *left;    /* whose turn ended before its prefill has stopped: no other begins until then */
     const struct mode *mode; /* NULL: not begun */
     struct prefill_job job;
+    int32_t *job_tokens; /* its own: the session may have others before it has stopped */
+    size_t job_cap;
     double begun, worked, told;       /* when; seconds of the engine's thread in it; when its progress was last told */
     double expected;                  /* seconds, as the cost model has it */
     double last_decode;               /* when a session last answered; 0: never */

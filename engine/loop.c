@@ -159,6 +159,7 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
  * too, but what it found for this one is dropped. The session itself stays until then. */
 struct row {
     struct session *s;
+    const _Atomic int *cancel;
     uint64_t turn;
     int32_t token;
     int pos;
@@ -172,7 +173,7 @@ static int step(struct engine *e, const struct row *rows, int n, struct step_spa
     uint64_t before = atomic_load(&e->machine.bytes_read);
     double begin = clock_now();
     for (int i = 0; i < n; i++) spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = &rows[i].token, .pos = rows[i].pos, .n = 1};
-    int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? &rows->s->cancel : &e->closing, err);
+    int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
     *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin};
     if (!rc && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
@@ -186,7 +187,7 @@ static bool still(struct engine *e, const struct row *r) {
     struct session *s = r->s;
     pthread_mutex_lock(&e->lock);
     bool same = atomic_load(&s->state) == SESSION_DECODE && s->order == r->turn;
-    s->stepping = false;
+    s->kept = false;
     pthread_cond_broadcast(&e->over);
     pthread_mutex_unlock(&e->lock);
     return same;
@@ -280,15 +281,18 @@ static int begin_turn(struct engine *e, struct error *err) {
     e->worked = 0;
     if (!s->answered) s->stats.queue_s = e->begun - s->submitted;
     s->far = config_far(&e->weights.config, s->n);
+    e->job.complete = 0;
+    if (mem_grow(&e->job_tokens, &e->job_cap, (size_t)n, sizeof *e->job_tokens)) return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", n);
+    memcpy(e->job_tokens, s->tokens + s->n_kv, (size_t)n * sizeof *e->job_tokens);
     e->job = (struct prefill_job){
         .kv = &s->kv,
-        .tokens = s->tokens + s->n_kv,
+        .tokens = e->job_tokens,
         .pos = s->n_kv,
         .n = n,
         .last = e->logits,
         .all = s->answered ? NULL : s->request.logits,
         .all_ctx = s->request.logits_ctx,
-        .cancel = &s->cancel,
+        .cancel = &s->cancel[atomic_load(&s->live)],
     };
     step_rewind(e->machine.step, &s->kv, s->n_kv);
     kv_keep(&s->kv, s->n_kv); /* who takes the turn back comes here */
@@ -311,7 +315,7 @@ static void prefill(struct engine *e) {
         err = (struct error){0};
         rc = begin(e, e->mode, &err);
     }
-    if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->mode != &mode_cpu) { /* the device cannot; the processor can */
+    if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->mode && e->mode != &mode_cpu) { /* the device cannot; the processor can */
         log_say(LOG_WARN, "%s prefill: %s; reading the prompt on the processor instead", e->mode->name, err.text);
         snprintf(s->stats.why, sizeof s->stats.why, "%s failed: %.200s", e->mode->name, err.text);
         err = (struct error){0};
@@ -335,7 +339,21 @@ static void prefill(struct engine *e) {
     else draw(s, e->job.last, -1);
 }
 
-static bool prefill_ready(struct engine *e) { return e->reading && (!e->mode || atomic_load(&e->job.ready)); }
+/* The prefill whose turn is over stops. */
+static void stop_left(struct engine *e) {
+    struct error err = {0};
+    if (e->mode->advance(&e->machine, &e->job, &err) == PREFILL_MORE) return;
+    e->mode->close(&e->machine, &e->job);
+    step_back(e->machine.step);
+    e->mode = NULL;
+    pthread_mutex_lock(&e->lock);
+    e->left->kept = false;
+    e->left = NULL;
+    pthread_cond_broadcast(&e->over);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static bool prefill_ready(struct engine *e) { return (e->reading || e->left) && (!e->mode || atomic_load(&e->job.ready)); }
 
 static void tell_progress(struct engine *e) {
     struct session *s = e->reading;
@@ -358,7 +376,7 @@ static void tell_progress(struct engine *e) {
 
 static void next_prefill(struct engine *e) {
     struct session *first = NULL;
-    if (e->reading || atomic_load(&e->closing)) return;
+    if (e->reading || e->left || atomic_load(&e->closing)) return;
     for (struct session *s = e->sessions; s; s = s->next)
         if (atomic_load(&s->state) == SESSION_QUEUED && (!first || s->order < first->order)) first = s;
     if (first) session_move(first, SESSION_PREFILL);
@@ -405,23 +423,29 @@ static bool go_round(struct engine *e) {
     if (steps) {
         n = plan_step(e, batch, n);
         e->steps++;
+        e->stepping = true;
         for (int i = 0; i < n; i++) {
             struct session *s = batch[i];
-            s->held = s->stepping = true, s->stepped = e->steps;
-            rows[i] = (struct row){s, s->order, s->tokens[s->n - 1], s->n - 1};
+            s->held = s->kept = true, s->stepped = e->steps;
+            rows[i] = (struct row){s, &s->cancel[atomic_load(&s->live)], s->order, s->tokens[s->n - 1], s->n - 1};
         }
     } else if (piece) e->pieces = piece->next;
-    bool over = atomic_load(&e->closing) && !n && !other && !e->reading;
+    bool reads = e->reading || e->left, over = atomic_load(&e->closing) && !n && !other && !reads;
     pthread_mutex_unlock(&e->lock);
     if (over) return false;
 
     double begin = clock_now();
     uint64_t wakes;
-    if (steps) decode(e, rows, n);
-    else if (piece) run_piece(e, piece);
+    if (steps) {
+        decode(e, rows, n);
+        pthread_mutex_lock(&e->lock);
+        e->stepping = false;
+        pthread_mutex_unlock(&e->lock);
+    } else if (piece) run_piece(e, piece);
+    else if (other && e->left) stop_left(e);
     else if (other) prefill(e);
     else {
-        if (!e->reading) trace_save(e->machine.trace, e->params.trace, false);
+        if (!reads) trace_save(e->machine.trace, e->params.trace, false);
         if (read(e->wake, &wakes, sizeof wakes) < 0) {
         } /* interrupted: look again */
     }

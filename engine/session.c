@@ -67,11 +67,31 @@ void session_end(struct session *s, enum done_reason reason, int rc, const struc
     pthread_cond_broadcast(&e->over);
 }
 
+/* Whether the turn may be ended by whoever has the lock. */
+static bool may_end(const struct session *s) {
+    switch (atomic_load(&s->state)) {
+    case SESSION_QUEUED: return true;
+    case SESSION_PREFILL: return s->engine->stepping && !s->request.logits; /* that call is the caller's, for whom the turn is over */
+    case SESSION_DECODE: return !s->held || s->kept;
+    default: return false;
+    }
+}
+
+/* The turn ends while its prefill waits for a step to end: that one stops later. */
+static void leave(struct session *s) {
+    struct engine *e = s->engine;
+    if (!e->mode) return; /* not begun */
+    s->n_kv += e->job.complete;
+    if (!s->answered) s->stats.prefill_s = clock_now() - e->begun;
+    s->kept = true;
+    e->left = s;
+}
+
 void session_reap(struct engine *e) {
     for (struct session *s = e->sessions; s; s = s->next) {
-        int state = atomic_load(&s->state);
-        bool free = state == SESSION_QUEUED || (state == SESSION_DECODE && (!s->held || s->stepping));
-        if (free && atomic_load(&s->cancel)) session_end(s, DONE_CANCELLED, 0, NULL);
+        if (!may_end(s) || !atomic_load(&s->cancel[atomic_load(&s->live)])) continue;
+        if (atomic_load(&s->state) == SESSION_PREFILL) leave(s);
+        session_end(s, DONE_CANCELLED, 0, NULL);
     }
 }
 
@@ -159,7 +179,7 @@ void session_close(struct session **sp) {
     pthread_mutex_lock(&e->lock);
     session_reap(e);
     int state;
-    while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->stepping) pthread_cond_wait(&e->over, &e->lock);
+    while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->kept) pthread_cond_wait(&e->over, &e->lock);
     while (next_order(s)) take(s, &(struct event){0}); /* events of a session that is gone would point nowhere */
     struct session **p = &e->sessions;
     while (*p != s) p = &(*p)->next;
@@ -173,7 +193,7 @@ void session_close(struct session **sp) {
 }
 
 void session_cancel(struct session *s) {
-    atomic_store(&s->cancel, 1);
+    atomic_store(&s->cancel[atomic_load(&s->live)], 1);
     engine_wake(s->engine);
     signal_fd(s->engine->fd); /* whoever waits for events may be sooner than the engine's thread */
 }
@@ -226,8 +246,10 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->answered = 0;
     s->submitted = clock_now();
     s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "cpu"};
-    atomic_store(&s->cancel, 0);
     pthread_mutex_lock(&e->lock);
+    int live = e->left == s && e->job.cancel == &s->cancel[0];
+    atomic_store(&s->cancel[live], 0);
+    atomic_store(&s->live, live);
     s->order = ++e->orders;
     session_move(s, SESSION_QUEUED);
     pthread_mutex_unlock(&e->lock);

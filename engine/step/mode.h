@@ -63,9 +63,9 @@ struct mode {
     const char *name;
     const char *unit; /* what done and total count */
     /* Called by the owner of the processor. open begins; after an error nothing is left. advance, while j->ready, does a piece of
-     * the work, at most a layer or the head of a few rows: PREFILL_MORE, 0 at the end, or an error code with *e filled. Where
-     * the pieces end depends on the prompt alone. close follows the end or an error; what is not complete of the KV cache
-     * then is garbage that nobody reads. To stop one, set *cancel and go on to its end, which is then near. */
+     * the work, at most a layer or the head of a few rows: PREFILL_MORE, 0 at the end, or an error code with *e filled; once *cancel is set
+     * ERR_CANCELLED, as soon as a thread of its own has ended. Where the pieces end depends on the prompt alone. close follows the end or an error; what is not
+     * complete of the KV cache then is garbage that nobody reads. To stop one, set *cancel and go on to its end, which is then near. */
     int (*open)(struct machine *m, struct prefill_job *j, struct error *e);
     int (*advance)(struct machine *m, struct prefill_job *j, struct error *e);
     void (*close)(struct machine *m, struct prefill_job *j);

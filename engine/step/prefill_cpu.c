@@ -124,7 +124,8 @@ static int head_rows(struct machine *m, struct prefill_job *j, struct walk *p, s
 static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
     struct walk *p = j->state;
     int layers = m->w->config.n_layers, rc = 0;
-    if (!p->n) rc = begin_batch(m, j, p, e);
+    if (j->cancel && atomic_load(j->cancel)) rc = op_error(ERR_CANCELLED, e);
+    if (!rc && !p->n) rc = begin_batch(m, j, p, e);
     if (!rc && p->layer < layers) {
         rc = layer_run(m, m->prefill, p->layer, &p->span, 1, p->n, j->cancel, e);
         if (!rc && ++p->layer == layers) prefill_complete(j, p->at, p->n, &p->span.move);

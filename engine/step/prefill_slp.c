@@ -153,6 +153,7 @@ static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
     pthread_join(s->thread, NULL);
     atomic_fetch_add(&m->bytes_read, s->stats.h2d);
     if (s->rc) *e = s->error;
+    else if (j->cancel && atomic_load(j->cancel)) return op_error(ERR_CANCELLED, e);
     else prefill_complete(j, 0, j->n, &s->move);
     return s->rc;
 }

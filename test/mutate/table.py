@@ -83,7 +83,8 @@ change("resident-order", "layers are weighed from the last one on", "resident", 
 change("split-queue", "of the experts that move only the last is in a queue", "split", ("engine/sched/split.c", "p->queue[come[d]++] = p->move", "p->queue[come[d]] = p->move"))
 change("loop-apart", "what is wrong with one session ends the turns of all in the step", "e2e_faults", (LOOP, "rc && rc != ERR_CANCELLED && n > 1", "0"))
 change("loop-fallback", "a device that fails in a prefill ends the turn", "e2e_faults", (LOOP, "(rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->mode", "rc == ERR_MEMORY && e->mode"))
-change("turn-queued", "a cancelled turn waits in the queue", "turns", ("engine/session.c", "state == SESSION_QUEUED || (state", "0 || (state"))
+change("turn-prefill", "a cancelled prefill waits for the step that runs", "turns", ("engine/session.c", "return s->engine->stepping && !s->request.logits;", "return false;"))
+change("turn-queued", "a cancelled turn waits in the queue", "turns", ("engine/session.c", "case SESSION_QUEUED: return true;", "case SESSION_QUEUED: return false;"))
 
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +157,107 @@ static void more_sessions_than_a_step_takes(void **st) {
     engine_close(&e);
 }
 
+/* Stands in for the processor's experts: once armed, the next step waits in there until it is let go. */
+static struct {
+    struct engine *e;
+    struct ops ops;
+    int (*experts)(struct exec *, const struct op_experts *);
+    _Atomic int armed;
+    sem_t in, go;
+} hold;
+static int held_experts(struct exec *x, const struct op_experts *a) {
+    if (hold.e->stepping && atomic_exchange(&hold.armed, 0)) {
+        sem_post(&hold.in);
+        while (sem_wait(&hold.go)) {
+        }
+    }
+    return hold.experts(x, a);
+}
+static void hold_begin(struct engine *e) { /* nothing runs yet */
+    hold.e = e;
+    hold.ops = *e->machine.cpu->ops;
+    hold.experts = hold.ops.experts;
+    hold.ops.experts = held_experts;
+    e->machine.cpu->ops = &hold.ops;
+    sem_init(&hold.in, 0, 0);
+    sem_init(&hold.go, 0, 0);
+}
+static void hold_step(void) {
+    atomic_store(&hold.armed, 1);
+    while (sem_wait(&hold.in)) {
+    }
+}
+
+static bool is_read(struct engine *e, const struct session *s) { /* as the engine's thread saw it when it began a step */
+    pthread_mutex_lock(&e->lock);
+    bool is = e->reading == s && e->stepping && e->mode;
+    pthread_mutex_unlock(&e->lock);
+    return is;
+}
+
+/* Two answer, a prompt is read beside them, and the engine's thread is held in a step of both. The prompt's turn ends there
+ * and then, its session may be used again at once, and nobody's text is another one for it. */
+static void a_cancelled_prefill_waits_for_no_step(void **st) {
+    static const struct {
+        const char *gpus, *name;
+        enum prefill_mode mode;
+    } cases[] = {{NULL, "cpu", PREFILL_CPU}, {"emu:1,cpu=scalar,h2d=0.02", "slp", PREFILL_SLP}, {"emu:1,cpu=scalar,h2d=0.02", "blend", PREFILL_BLEND}};
+    enum { N = 6 };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct engine *e = open_with((struct engine_params){.threads = 1, .gpus = cases[k].gpus, .prefill = cases[k].mode, .decode = DECODE_CPU});
+        struct session *s[3];
+        int32_t alone[3][N], got[3][N];
+        int n[3] = {0};
+        struct event ev;
+        hold_begin(e);
+        for (int i = 0; i < 3; i++) {
+            submit(s[i] = new_session(e), 5 * i, 9, N);
+            for (int t = 0; t < N; t++) alone[i][t] = wait_for(e, s[i], EVENT_TOKEN).token;
+            wait_for(e, s[i], EVENT_DONE);
+            session_close(&s[i]);
+            s[i] = new_session(e);
+        }
+        for (int i = 0; i < 2; i++) submit(s[i], 5 * i, 9, -1);
+        submit(s[2], 3, LONG - 3, 1);
+        for (bool begun = false; !begun;) { /* answers go on meanwhile */
+            ev = next(e);
+            for (int i = 0; i < 2; i++)
+                if (ev.session == s[i] && ev.kind == EVENT_TOKEN && n[i] < N) got[i][n[i]++] = ev.token;
+            begun = n[0] && n[1] && is_read(e, s[2]);
+        }
+        hold_step();
+        for (int times = 0; times < 3; times++) { /* what is read, what waits for that to stop, and once more */
+            if (times) submit(s[2], 100 * times, 50, 1);
+            session_cancel(s[2]);
+            do { /* nothing more comes by waiting */
+                if (!engine_poll(e, &ev, 0)) fail_msg("%s: a cancelled prefill waits for the step", cases[k].name);
+                for (int i = 0; i < 2; i++)
+                    if (ev.session == s[i] && ev.kind == EVENT_TOKEN && n[i] < N) got[i][n[i]++] = ev.token;
+            } while (ev.session != s[2] || ev.kind != EVENT_DONE);
+            assert_int_equal(ev.reason, DONE_CANCELLED);
+            if (!times) assert_string_equal(ev.stats.prefill_mode, cases[k].name);
+        }
+        submit(s[2], 10, 9, N);
+        assert_ptr_equal(e->left, s[2]);
+        sem_post(&hold.go);
+        for (bool over = false; !over || n[0] < N || n[1] < N;) {
+            ev = next(e);
+            for (int i = 0; i < 3; i++)
+                if (ev.session == s[i] && ev.kind == EVENT_TOKEN && n[i] < N) got[i][n[i]++] = ev.token;
+            over |= ev.session == s[2] && ev.kind == EVENT_DONE;
+        }
+        assert_int_equal(n[2], N);
+        assert_memory_equal(got, alone, sizeof got);
+        submit(s[2], 3, LONG - 3, 1); /* closed in the middle of it */
+        while (!is_read(e, s[2])) next(e);
+        for (int i = 2; i >= 0; i--) session_close(&s[i]);
+        assert_null(e->left);
+        engine_close(&e);
+        sem_destroy(&hold.in);
+        sem_destroy(&hold.go);
+    }
+}
+
 static void bandwidth_beside_a_turn(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *a = new_session(e);
@@ -279,6 +381,7 @@ int main(int argc, char **argv) {
     file_embed(ember_files);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_queued_turn_is_cancelled_at_once),
+                                       cmocka_unit_test(a_cancelled_prefill_waits_for_no_step),
                                        cmocka_unit_test(unread_events_hold_nobody_else),
                                        cmocka_unit_test(more_sessions_than_a_step_takes),
                                        cmocka_unit_test(bandwidth_beside_a_turn),
