@@ -237,13 +237,13 @@ static void share(const struct wave *w) {
     exec_share_nodes(x, 1, begin);
 }
 
-static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g, int batch) {
+static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
     const struct gemm *few = gemm_few_for(x->level, g->n, batch);
     if (!g->inter) return NULL;
     if (e->turned) few = NULL; /* to turn a matrix round takes some tokens to pay for */
     if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
-    return batch > OP_FEW && g->n > KERNEL_TOKENS ? gemm_for(x->level) : NULL;
+    return batch > OP_FEW && g->n > KERNEL_TOKENS ? gemm_for(x->level, wide) : NULL;
 }
 
 static int wave_run(struct wave *w) {
@@ -257,7 +257,7 @@ static int wave_run(struct wave *w) {
     for (int i = 0; i < w->n; i++) {
         struct group *g = &w->groups[i];
         g->inter = g->expert->gate.rows;
-        g->gemm = product_for(x, g, o->n);
+        g->gemm = product_for(x, g, o->n, o->wide);
         w->any_many |= g->gemm != NULL;
         any_late |= o->late && g->id < o->n_experts && o->late[g->id];
         int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
@@ -322,7 +322,7 @@ struct plan {        /* tokens and weights sorted by expert, the shared one as n
 };
 
 static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan *p) {
-    const int GROUP = gemm_for(x->level) ? GROUP_MAX : KERNEL_TOKENS;
+    const int GROUP = gemm_for(x->level, o->wide) ? GROUP_MAX : KERNEL_TOKENS;
     int e_max = o->ids ? o->n_experts : 0, slots = o->ids ? o->n * o->topk : 0, total = slots + (o->shared ? o->n : 0);
     size_t groups = (size_t)(total / GROUP + (e_max + 1 < total ? e_max + 1 : total) + 1);
     p->start = mem_calloc((size_t)e_max + 2, 4);

@@ -18,9 +18,9 @@ bool gemm_has(const struct gemm *g) {
     return (cpu_flags() & need) == need;
 }
 
-const struct gemm *gemm_for(enum cpu_level level) {
-    if (level >= CPU_AMX && gemm_has(&gemm_amx)) return &gemm_amx;
-    if (level >= CPU_AVX512 && gemm_has(&gemm_avx512bf16) && (cpu_flags() & CPU_F_BF16_FAST)) return &gemm_avx512bf16;
+const struct gemm *gemm_for(enum cpu_level level, bool wide) {
+    if (!wide && level >= CPU_AMX && gemm_has(&gemm_amx)) return &gemm_amx;
+    if (!wide && level >= CPU_AVX512 && gemm_has(&gemm_avx512bf16) && (cpu_flags() & CPU_F_BF16_FAST)) return &gemm_avx512bf16;
     if (level >= CPU_AVX512) return &gemm_avx512;
     return level >= CPU_AVX2 ? &gemm_avx2 : &gemm_scalar;
 }

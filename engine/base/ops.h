@@ -58,6 +58,7 @@ struct op_linear {
     int n, ldx, ldy;
     bool accumulate, transposed;
     bool exact; /* as with at most OP_FEW tokens, in float32, however many there are (routers: a rounding must not flip a choice) */
+    bool wide;  /* however many there are, the processor keeps at least 16 bits of an activation, where BF16 would keep 8 */
     int batch, batch_rows, batch_x, batch_y;
     int32_t *top; /* NULL, or [n]: receives the row of W that gave a token's largest y, the first of equals; -1: one was no
                    * number. The processor only, without transposed and batch: an output head whose answer is its largest. */
@@ -205,6 +206,7 @@ struct op_experts {
     const struct expert_shards *shards; /* NULL: whole. Else it is what is computed; the CPU alone takes it */
     const uint8_t *late;                /* NULL, or [n_experts]: not 0 where the weights are still being read: begun last */
     int n, topk, n_experts, hidden;
+    bool wide;   /* as op_linear's */
     float share; /* of the choices, those computed here, as far as is known beforehand; 0: all. What a cost model goes by */
 };
 

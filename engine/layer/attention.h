@@ -27,7 +27,8 @@ int block_norm(struct exec *x, const struct config *c, float *out, int ldo, cons
 /* MLA of a span in absorbed form, of at most w->absorb_rows rows; chosen: NULL, or as op_attention's, index_topk of them. */
 int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys,
                        const int32_t *chosen);
-int block_linear(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
+/* y[n] = m in[n] (+ bias) (+ y[n]) */
+int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
 struct kv_plane attention_plane(struct kv_plane p, int row); /* from that row on */
 /* The operation over all keys of a span, or over a piece of them. */
 int attention_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse);

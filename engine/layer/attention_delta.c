@@ -25,17 +25,21 @@ static int cache(const struct config *c, int layer, struct cache_desc *out) {
 static int part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int each) {
     return x->ops->copy(x, &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = each, .head_ldy = dim});
 }
+/* From w->xn. All rows behind feel what a row does to the state: nothing that goes into it is rounded to BF16. */
+static int input(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .w = m, .n = n, .ldx = c->hidden, .ldy = ldy, .wide = true});
+}
 static int fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
     struct dims s = dims_of(c);
     int all = s.channels + s.values, k = d->k_dim, v = s.share * d->v_dim, heads = d->k_heads, ba = 2 * d->v_heads;
     float *in = w->wide;
-    TRY(block_linear(x, in, all, w->xn, c->hidden, y->delta_qkvz, NULL, n, false));
+    TRY(input(x, c, w, in, all, y->delta_qkvz, n));
     TRY(part(x, w->mixed, s.channels, in, all, n, heads, k, s.group));
     TRY(part(x, w->mixed + s.keys, s.channels, in + k, all, n, heads, k, s.group));
     TRY(part(x, w->mixed + 2 * s.keys, s.channels, in + 2 * k, all, n, heads, v, s.group));
     TRY(part(x, w->z, s.values, in + 2 * k + v, all, n, heads, v, s.group));
-    TRY(block_linear(x, in, ba, w->xn, c->hidden, y->delta_ba, NULL, n, false));
+    TRY(input(x, c, w, in, ba, y->delta_ba, n));
     TRY(part(x, w->ba, ba, in, ba, n, heads, s.share, 2 * s.share));
     return part(x, w->ba + d->v_heads, ba, in + s.share, ba, n, heads, s.share, 2 * s.share);
 }
@@ -44,10 +48,10 @@ static int inputs(struct exec *x, const struct config *c, const struct layer *y,
     int heads = c->delta.v_heads;
     struct dims s = dims_of(c);
     if (c->delta.fused) return fused(x, c, y, w, n);
-    TRY(block_linear(x, w->mixed, s.channels, w->xn, c->hidden, y->delta_qkv, NULL, n, false));
-    TRY(block_linear(x, w->z, s.values, w->xn, c->hidden, y->delta_z, NULL, n, false));
-    TRY(block_linear(x, w->ba, 2 * heads, w->xn, c->hidden, y->delta_b, NULL, n, false));
-    return block_linear(x, w->ba + heads, 2 * heads, w->xn, c->hidden, y->delta_a, NULL, n, false);
+    TRY(input(x, c, w, w->mixed, s.channels, y->delta_qkv, n));
+    TRY(input(x, c, w, w->z, s.values, y->delta_z, n));
+    TRY(input(x, c, w, w->ba, 2 * heads, y->delta_b, n));
+    return input(x, c, w, w->ba + heads, 2 * heads, y->delta_a, n);
 }
 static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) { return 0; }
 

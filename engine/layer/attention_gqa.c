@@ -18,8 +18,8 @@ static int projected(struct exec *x, const struct config *c, float *v, int heads
 static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     int dim = c->head_dim, kd = c->n_kv_heads * dim;
     float *k = w->kv, *v = w->kv + (size_t)n * (size_t)kd;
-    TRY(block_linear(x, k, kd, w->xn, c->hidden, y->k, y->k_bias, n, false));
-    TRY(block_linear(x, v, kd, w->xn, c->hidden, y->v, y->v_bias, n, false));
+    TRY(block_linear(x, c, k, kd, w->xn, c->hidden, y->k, y->k_bias, n, false));
+    TRY(block_linear(x, c, v, kd, w->xn, c->hidden, y->v, y->v_bias, n, false));
     TRY(projected(x, c, k, c->n_kv_heads, y->k_norm, n));
     TRY(projected(x, c, v, c->n_kv_heads, NULL, n));
     TRY(x->ops->rope(x, &(struct op_rope){.x = k,
@@ -43,7 +43,7 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
 static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     int dim = c->head_dim, qd = c->n_heads * dim, each = c->attn_gate ? 2 * dim : dim; /* a head's query, and its gate behind it */
     float *q = c->attn_gate ? w->wide : w->q;
-    TRY(block_linear(x, q, c->n_heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
+    TRY(block_linear(x, c, q, c->n_heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
     if (c->attn_gate)
         TRY(x->ops->copy(
             x, &(struct op_copy){

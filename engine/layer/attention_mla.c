@@ -52,6 +52,7 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                                                   .ldx = heads * dim,
                                                   .ldy = heads * latent,
                                                   .transposed = !cut,
+                                                  .wide = config_wide(c),
                                                   .batch = heads,
                                                   .batch_rows = cut ? c->kv_lora : rows,
                                                   .batch_x = dim,
@@ -74,6 +75,7 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                                                  .n = s->n,
                                                  .ldx = heads * c->kv_lora,
                                                  .ldy = heads * c->v_dim,
+                                                 .wide = config_wide(c),
                                                  .batch = heads,
                                                  .batch_rows = cut ? c->v_dim : rows,
                                                  .batch_x = c->kv_lora,
@@ -117,6 +119,7 @@ static int expanded(struct exec *x, const struct config *c, const struct layer *
                                  .n = keys.n,
                                  .ldx = latent,
                                  .ldy = g * dim,
+                                 .wide = config_wide(c),
                                  .batch = g,
                                  .batch_rows = rows,
                                  .batch_y = dim};
@@ -153,7 +156,7 @@ static int expanded(struct exec *x, const struct config *c, const struct layer *
 
 static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     int latent = c->kv_lora + c->qk_rope;
-    TRY(block_linear(x, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
+    TRY(block_linear(x, c, w->kv, latent, w->xn, c->hidden, y->kv_a, y->kv_a_bias, n, false));
     TRY(latent_norm(x, w->kv, latent, y->kv_a_norm, n, c->kv_lora));
     TRY(x->ops->rope(x, &(struct op_rope){.x = w->kv + c->kv_lora,
                                           .cos = w->cos,
@@ -175,10 +178,10 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
 static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     int qd = c->n_heads * c->head_dim;
     if (c->q_lora) {
-        TRY(block_linear(x, w->low, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
+        TRY(block_linear(x, c, w->low, c->q_lora, w->xn, c->hidden, y->q_a, y->q_a_bias, n, false));
         TRY(latent_norm(x, w->low, c->q_lora, y->q_a_norm, n, c->q_lora));
-        TRY(block_linear(x, w->q, qd, w->low, c->q_lora, y->q_b, NULL, n, false));
-    } else TRY(block_linear(x, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
+        TRY(block_linear(x, c, w->q, qd, w->low, c->q_lora, y->q_b, NULL, n, false));
+    } else TRY(block_linear(x, c, w->q, qd, w->xn, c->hidden, y->q, NULL, n, false));
     return x->ops->rope(x, &(struct op_rope){.x = w->q + c->qk_nope,
                                              .cos = w->cos,
                                              .sin = w->sin,

@@ -29,8 +29,9 @@ int block_norm(struct exec *x, const struct config *c, float *out, int ldo, cons
                                              .bad = bad});
 }
 
-int block_linear(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate) {
-    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate});
+int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate) {
+    return x->ops->linear(
+        x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .wide = config_wide(c)});
 }
 
 /* --- The attention half ------------------------------------------------------------------------------------------------ */
@@ -57,7 +58,7 @@ int block_attend(struct exec *x, const struct config *c, const struct layer *y, 
     return attention_of(c, layer)->attend(x, c, y, layer, w, s, keys);
 }
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
-    return block_linear(x, w->x, c->hidden, w->att, y->o.cols, y->o, y->o_bias, n, true);
+    return block_linear(x, c, w->x, c->hidden, w->att, y->o.cols, y->o, y->o_bias, n, true);
 }
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     TRY(block_kv(x, c, y, layer, w, spans, n_spans, n));
@@ -95,7 +96,7 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
 
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n) {
     bool moe = c->layer[layer].moe, routed = moe && parts & PART_ROUTED;
-    struct op_experts o = {.y = out, .x = w->xn, .shards = y->shards, .n = n, .hidden = c->hidden};
+    struct op_experts o = {.y = out, .x = w->xn, .shards = y->shards, .n = n, .hidden = c->hidden, .wide = config_wide(c)};
     struct expert_shards shared;
     if (routed)
         o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.share = w->share, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;

@@ -79,6 +79,8 @@ struct config {
     int n_mtp;                  /* prediction layers after the last one, not part of the model proper */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
+/* An indexer chooses by what all products before it left: these keep 16 bits of an activation, so that rounding chooses nothing else. */
+static inline bool config_wide(const struct config *c) { return c->index_topk > 0; }
 
 /* Whether a sequence of n tokens turns its keys otherwise than a short one: then those of a shorter one are of no use. */
 static inline bool config_far(const struct config *c, int n) { return c->rope.kind == ROPE_LONG && n > (int)c->rope.original_max; }

@@ -27,6 +27,14 @@ class Screens(driver.Case):
     def shown(t, rows, cols):
         return [line for line in t.screen(rows, cols) if line]
 
+    def until_shown(self, t, rows, cols, last):
+        """Waits for the lowest lines; a picture comes in several writes."""
+        end = time.monotonic() + driver.PATIENCE
+        while (lines := self.shown(t, rows, cols))[-len(last):] != last and time.monotonic() < end:
+            t.read(0.1)
+        self.assertEqual(lines[-len(last):], last)
+        return lines
+
     def saved(self):
         folder = os.path.dirname(self.session_file("x"))
         return sorted(n[:-5] for n in os.listdir(folder) if n.endswith(".json"))
@@ -103,20 +111,17 @@ class Screens(driver.Case):
             t.until("w5")
             t.send("next question")
             t.until("w20")
-            lines = self.shown(t, rows, cols)
-            self.assertEqual(lines[-1], "> next question")
+            lines = self.until_shown(t, rows, cols, ["> next question"])
             self.assertRegex(" ".join(lines), r"w0 w1 w2 w3 w4 w5 .*w19")
             t.send("\rand another")
             t.until("1 waiting: next question")
             t.until("w35")
-            lines = self.shown(t, rows, cols)
-            self.assertEqual(lines[-2:], ["> and another", "1 waiting: next question"])
+            self.until_shown(t, rows, cols, ["> and another", "1 waiting: next question"])
             t.until("w59")
             at = t.until("said:")
             t.until("question", at)
             t.quiet()
-            lines = self.shown(t, rows, cols)
-            self.assertEqual(lines[-3:], ["> next question", "You said: next question", "> and another"])
+            lines = self.until_shown(t, rows, cols, ["> next question", "You said: next question", "> and another"])
             self.assertIn("w57 w58 w59", " ".join(lines))
             t.send("\x15\x04")
             self.assertEqual(t.wait(), 0)

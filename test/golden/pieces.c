@@ -137,7 +137,7 @@ static void check(const char *dir, int place, int level) {
     struct engine_params p = {
         .dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
     const char *where = places[place].gpus ? places[place].gpus : "processor";
-    const struct gemm *products = gemm_for((enum cpu_level)level);
+    const struct gemm *products = gemm_for((enum cpu_level)level, false);
     if (engine_open(&e, &p, &err)) {
         printf("FAIL %s: %s\n", where, err.text);
         failures++;

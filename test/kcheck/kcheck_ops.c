@@ -629,7 +629,7 @@ int main(int argc, char **argv) {
         for (int t = 0; t < THREADS; t++)
             if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
         int before = failures;
-        state = seed, products_bf16 = gemm_for((enum cpu_level)l)->bf16, tiles_bf16 = gemm_kernels((enum cpu_level)l)->qk16;
+        state = seed, products_bf16 = gemm_for((enum cpu_level)l, false)->bf16, tiles_bf16 = gemm_kernels((enum cpu_level)l)->qk16;
         for (int i = 0; i < 40; i++)
             check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
                          (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);

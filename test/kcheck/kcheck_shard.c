@@ -117,7 +117,7 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
         }
         double worst = 0, scale = 0;
         for (size_t i = 0; i < size; i++) worst = fmax(worst, fabs((double)first[i] - uncut[i])), scale = fmax(scale, fabs((double)uncut[i]));
-        if (!(worst <= scale * (gemm_for(l)->bf16 && n > OP_FEW ? 8e-3 : 2e-6))) fail("cut against uncut", t, n, worst, scale);
+        if (!(worst <= scale * (gemm_for(l, false)->bf16 && n > OP_FEW ? 8e-3 : 2e-6))) fail("cut against uncut", t, n, worst, scale);
         cut_experts(cut, &nodes, of, topk ? n_experts + 1 : 1, true);
         struct pool *pool; /* whoever computes: here a pool that knows of no nodes */
         if (pool_open(&pool, 3, false, &err)) exit(2);

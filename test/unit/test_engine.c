@@ -157,7 +157,7 @@ static void levels_and_caches_agree(void **st) {
     for (int level = CPU_SCALAR; level <= (int)cpu_level_best(); level++)
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
             double off[N];
-            bool exact = kinds[i].kv == DT_F32 && !gemm_for((enum cpu_level)level)->bf16;
+            bool exact = kinds[i].kv == DT_F32 && !gemm_for((enum cpu_level)level, false)->bf16;
             e = open_engine(0, kinds[i].kv, (enum cpu_level)level);
             float *l = logits_of(e, N);
             distances(ref, l, vocab, off);

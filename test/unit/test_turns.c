@@ -361,12 +361,12 @@ static void answers_beside_a_device(void **st) {
     wait_for(e, a, EVENT_TOKEN);
     submit(b, 0, 30, 2);
     struct event ev;
-    int tokens = 0;
+    int tokens = 0; /* who waits for layers has one a layer */
     while ((ev = next(e)).session != b || ev.kind != EVENT_TOKEN) tokens += ev.kind == EVENT_TOKEN;
     ev = wait_for(e, b, EVENT_DONE);
     assert_string_equal(ev.stats.prefill_mode, "slp");
     print_message("%d tokens beside a prefill of %d layers on a device, %.2f s\n", tokens, engine_info(e)->n_layers, ev.stats.prefill_s);
-    assert_true(tokens > 4 * engine_info(e)->n_layers);
+    assert_true(tokens > 2 * engine_info(e)->n_layers);
     submit(b, 9, 30, 2); /* closing does not wait for the link */
     usleep(300000);
     double begin = clock_now();
