@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/models.h"
+#include "cli/saver.h"
 
 static bool free_name(struct repl *r, const char *name) {
     struct error e;
@@ -133,6 +134,8 @@ void cmd_save(struct repl *r, const char *arg) {
         t->named = true;
     }
     repl_save(r, t);
+    saver_wait();
+    if (repl_say_unsaved(r)) return;
     if (*was) store_delete(was, &e); /* a name that the chat got by itself was only there until it had a real one */
     if (!t->store.off) repl_say(r, "saved as %s; every turn from now on is saved by itself", t->name);
 }

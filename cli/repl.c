@@ -12,6 +12,7 @@
 #include "cli/input.h"
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "cli/saver.h"
 #include "cli/sig.h"
 #include "cli/term.h"
 #include "engine/base/clock.h"
@@ -320,6 +321,7 @@ static void serve(struct repl *r, bool keys) {
     /* messages of the turns below are held, and printed above the edited line */
     progress_hold(!r->dumb && (free_screen || r->line.shown));
     repl_pump(r);
+    repl_say_unsaved(r);
     if (r->answering && !r->line.shown) progress_tick();
     if (free_screen) say_waiting(r);
     if (keys) {
@@ -399,6 +401,8 @@ int repl_run(struct app *a, struct error *e) {
         flush(r);
     }
     while (r->n) repl_drop(r, r->talks[r->n - 1]);
+    saver_close();
+    repl_say_unsaved(r);
     sig_forget();
     sig_release();
     term_restore();

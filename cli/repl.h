@@ -70,7 +70,8 @@ struct talk *repl_new(struct repl *r, const char *name);  /* NULL: no memory */
 struct talk *repl_find(struct repl *r, const char *name); /* by name or number */
 void repl_switch(struct repl *r, struct talk *t);
 void repl_drop(struct repl *r, struct talk *t); /* cancels, saves, closes */
-void repl_save(struct repl *r, struct talk *t);
+void repl_save(struct repl *r, struct talk *t); /* soon, without waiting for the disk */
+bool repl_say_unsaved(struct repl *r);          /* says what could not be written since it was last asked; true: something */
 bool repl_busy(struct repl *r, struct talk *t); /* says so when a turn is running */
 bool repl_attach(struct repl *r, struct talk *t, const char *path);
 void repl_clear(struct repl *r, struct talk *t);

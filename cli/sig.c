@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/out.h"
+#include "cli/saver.h"
 #include "cli/term.h"
 #include "engine/base/file.h"
 #include "engine/engine.h"
@@ -16,7 +17,7 @@ static volatile sig_atomic_t holding, interrupted, terminated, resized, continue
 static struct session *volatile target;
 static int wake[2] = {-1, -1};
 
-static void note(void) {
+void sig_wake(void) {
     int saved = errno;
     if (wake[1] >= 0 && write(wake[1], "", 1) < 0) errno = saved; /* a full pipe is readable too */
     errno = saved;
@@ -25,6 +26,7 @@ static void note(void) {
 _Noreturn void sig_die(int sig) {
     sigset_t set;
     term_restore();
+    saver_finish();
     file_out_abandon();
     signal(sig, SIG_DFL);
     sigemptyset(&set);
@@ -40,12 +42,12 @@ static void on_end(int sig) {
     else terminated = sig;
     struct session *s = target;
     if (s) session_cancel(s);
-    note();
+    sig_wake();
 }
 
 static void on_resize(int sig) {
     resized = 1;
-    note();
+    sig_wake();
 }
 
 static void on_continue(int sig) {

@@ -18,4 +18,5 @@ bool sig_resized(void);   /* SIGWINCH or SIGCONT since the last call */
 bool sig_continued(void); /* stopped and going on since the last call: what was drawn is behind what the shell wrote */
 int sig_fd(void);         /* readable after a signal was noted; sig_drain empties it */
 void sig_drain(void);
+void sig_wake(void);             /* makes sig_fd readable; for another thread */
 _Noreturn void sig_die(int sig); /* terminal restored, default action */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/out.h"
+#include "cli/saver.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
@@ -142,6 +143,7 @@ static void drop(const char *name, int *lock) {
 static void drop_lock(struct store *s) { drop(s->name, &s->lock); }
 
 void store_close(struct store *s) {
+    if (s->lock) saver_wait(); /* whoever gets the lock next finds what was saved under it */
     drop_lock(s);
     *s = (struct store){0};
 }
@@ -244,6 +246,7 @@ int store_rename(struct store *s, const char *name, struct error *e) {
     if (rc || s->off) return rc;
     if (exists(name)) return error_set(e, ERR_RUNTIME, "a conversation '%s' is there already", name);
     if ((rc = take_lock(name, &lock, e))) return e->code = ERR_RUNTIME;
+    saver_wait();
     drop_lock(s);
     snprintf(s->name, sizeof s->name, "%s", name);
     s->lock = lock;
@@ -252,9 +255,10 @@ int store_rename(struct store *s, const char *name, struct error *e) {
 
 /* --- writing --------------------------------------------------------------------------------------------------------- */
 
-int store_save(struct store *s, struct app *a, const struct conv *conv, struct error *e) {
-    struct buf body = {0}, all = {0};
-    char path[PATHS_MAX], hash[24] = "";
+/* The bytes of the file, and its path; nothing when it is not to be written. */
+static int render(const struct store *s, const struct app *a, const struct conv *conv, struct buf *all, char *path, struct error *e) {
+    struct buf body = {0};
+    char hash[24] = "";
     if (s->off || !*s->name) return 0;
     if (a->chat) snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_hash(a->chat));
     buf_str(&body, "{\"model\": ");
@@ -269,12 +273,28 @@ int store_save(struct store *s, struct app *a, const struct conv *conv, struct e
         buf_char(&body, '}');
     }
     buf_str(&body, "]}");
-    if (!body.failed) buf_fmt(&all, head_format, (unsigned long long)hash64(body.data, body.len, 0));
-    buf_add(&all, body.data, body.len);
-    buf_str(&all, tail);
-    int rc = body.failed || all.failed ? error_set(e, ERR_MEMORY, "no memory") : path_of(s->name, ".json", true, path, e);
-    if (!rc) rc = file_write(path, all.data, all.len, e);
+    if (!body.failed) buf_fmt(all, head_format, (unsigned long long)hash64(body.data, body.len, 0));
+    buf_add(all, body.data, body.len);
+    buf_str(all, tail);
+    int rc = body.failed || all->failed ? error_set(e, ERR_MEMORY, "no memory") : path_of(s->name, ".json", true, path, e);
     buf_free(&body);
+    return rc;
+}
+
+int store_save(struct store *s, struct app *a, const struct conv *conv, struct error *e) {
+    struct buf all = {0};
+    char path[PATHS_MAX];
+    int rc = render(s, a, conv, &all, path, e);
+    if (!rc && all.len) rc = file_write(path, all.data, all.len, e);
+    buf_free(&all);
+    return rc;
+}
+
+int store_save_later(struct store *s, struct app *a, const struct conv *conv, struct error *e) {
+    struct buf all = {0};
+    char path[PATHS_MAX];
+    int rc = render(s, a, conv, &all, path, e);
+    if (!rc && all.len) rc = saver_put(path, &all, e);
     buf_free(&all);
     return rc;
 }

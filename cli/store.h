@@ -17,7 +17,9 @@ int store_check_name(const char *name, struct error *e); /* ERR_USAGE */
  * written: a note (once) and store->off. ERR_RUNTIME when another hearth has it open. */
 int store_open(struct store *s, struct app *a, const char *name, enum store_mode mode, struct conv *conv, struct error *e);
 int store_save(struct store *s, struct app *a, const struct conv *conv, struct error *e); /* 0 when off */
-int store_rename(struct store *s, const char *name, struct error *e);                     /* the next save goes to name, which must be free */
+/* The same by saver.h's thread: what fails on the disk is told by saver_failed. */
+int store_save_later(struct store *s, struct app *a, const struct conv *conv, struct error *e);
+int store_rename(struct store *s, const char *name, struct error *e); /* the next save goes to name, which must be free */
 void store_close(struct store *s);
 /* Takes away what a killed hearth left of a save that it never finished. Once, before anything is opened. */
 void store_sweep(void);

@@ -7,6 +7,7 @@
 #include "cli/input.h"
 #include "cli/out.h"
 #include "cli/repl.h"
+#include "cli/saver.h"
 #include "engine/base/clock.h"
 
 struct talk *repl_new(struct repl *r, const char *name) {
@@ -46,8 +47,15 @@ void repl_save(struct repl *r, struct talk *t) {
         else if (r->app->opts.v[OPT_NO_SAVE].on || !conv_last(&t->conv, ROLE_USER)) return;
         else if (!(rc = store_open_for(&t->store, r->app, &t->conv, &e))) snprintf(t->name, sizeof t->name, "%s", t->store.name);
     }
-    if (!rc) rc = store_save(&t->store, r->app, &t->conv, &e);
+    if (!rc) rc = store_save_later(&t->store, r->app, &t->conv, &e);
     if (rc) app_note(r->app, "not saved: %s", e.text);
+}
+
+bool repl_say_unsaved(struct repl *r) {
+    struct error e;
+    int rc = saver_failed(&e);
+    if (rc) app_note(r->app, "not saved: %s", e.text);
+    return rc;
 }
 
 bool repl_busy(struct repl *r, struct talk *t) {

@@ -54,6 +54,7 @@ class Commands(driver.Case):
         shown = self.ask(t, "/load talk", "You said: one", "talk> ")
         self.assertIn("> one", shown)
         self.ask(t, "prompt two", "[system]Sys.[user]one[assistant]You said: one[user]prompt two[assistant]", "talk> ")
+        self.ask(t, "/save", "saved as talk", "talk> ")  # which waits for the disk
         self.assertEqual([r for r, _ in self.messages("talk")], ["system", "user", "assistant", "user", "assistant"])
         self.ask(t, "/new other", "", "other> ")
         self.ask(t, "/load talk", "prompt two", "talk> ")  # open already: goes there, no second copy

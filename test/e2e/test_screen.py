@@ -81,6 +81,7 @@ class Screens(driver.Case):
         raw = self.run_bin("-p", "markdown")[1].decode()
         self.assertNotIn("\x1b", raw)
         self.assertIn("|---|--:|\n", raw)
+        self.ask(t, "/save", "saved as")  # which waits for the disk
         with open(self.session_file(self.saved()[0])) as f:
             self.assertEqual(json.load(f)["body"]["messages"][1]["content"] + "\n", raw)
         for args, env in ((["--color=never"], {}), ([], {"NO_COLOR": "1"})):
@@ -221,6 +222,7 @@ class Screens(driver.Case):
         t = self.chat()
         self.ask(t, "/save", "nothing has been said")
         self.ask(t, "one", "You said: one")
+        self.ask(t, "/save", "saved as one")
         self.assertEqual(self.saved(), ["one"])
         self.ask(t, "/save rivers", "saved as rivers", "rivers> ")
         self.assertEqual(self.saved(), ["rivers"])
@@ -233,6 +235,7 @@ class Screens(driver.Case):
         self.ask(t, "/clear", "/undo brings the old one back")
         self.assertEqual(self.shown(t, 24, 80)[:1], ["a new conversation; /undo brings the old one back"])
         self.ask(t, "prompt two", "[system]Sys.[user]prompt two[assistant]")
+        self.ask(t, "/save", "saved as prompt-two")
         self.assertEqual(self.saved(), ["one", "prompt-two"])
         self.ask(t, "/undo", "took back: prompt two")
         self.ask(t, "/undo", "You said: one")

@@ -1,0 +1,114 @@
+"""A disk that does not answer: the chat goes on, and nothing is said to be saved, or left, before it is. fsync waits here until a file is
+there, so what happens before and after is a matter of order and not of time."""
+import json
+import os
+import signal
+import time
+
+import driver
+
+MODULE = os.environ["SLOW_SYNC_MODULE"]
+
+
+class SlowDisk(driver.Case):
+    def setUp(self):
+        super().setUp()
+        if os.environ["SANITIZE"] != "none":
+            self.skipTest("a sanitizer's runtime has to come before all other libraries")
+        self.gate = os.path.join(self.home, "gate")
+
+    def chat(self, *args):
+        t = self.terminal(*args, env={"LD_PRELOAD": MODULE, "SLOW_SYNC": self.gate})
+        t.prompt()
+        return t
+
+    def ask(self, t, text, prompt="> "):
+        at = len(t.out)
+        t.send(text + "\r")
+        return t.prompt(t.until("You said: " + text, at), prompt)
+
+    def open_gate(self):
+        with open(self.gate, "w"):
+            pass
+
+    def saved(self, name):
+        path = self.session_file(name)
+        if not os.path.exists(path):
+            return None
+        with open(path) as f:
+            return [m["content"] for m in json.load(f)["body"]["messages"]]
+
+    def test_chat_goes_on(self):
+        t = self.chat()
+        for text in ("one", "two", "three"):
+            self.ask(t, text)
+        self.assertIsNone(self.saved("one"))
+        t.send("/bye\r")
+        t.quiet()
+        self.assertIsNone(t.p.poll())
+        self.open_gate()
+        self.assertEqual(t.wait(), 0)
+        self.assertEqual(self.saved("one"), ["one", "You said: one", "two", "You said: two", "three", "You said: three"])
+        self.assertEqual(os.listdir(os.path.dirname(self.session_file("x"))), ["one.json"])
+
+    def test_keys_are_heard(self):
+        t = self.chat()
+        self.ask(t, "one")
+        at = len(t.out)
+        t.send("typed")
+        t.until(rb"typed\r\x1b\[7C", at)
+        self.assertIsNone(self.saved("one"))
+        self.open_gate()
+
+    def test_saved_means_saved(self):
+        t = self.chat()
+        self.ask(t, "one")
+        at = len(t.out)
+        t.send("/save kept\r")
+        t.quiet()
+        self.assertNotIn(b"saved as", t.out[at:])
+        self.open_gate()
+        t.prompt(t.until("saved as kept", at), "kept> ")
+        self.assertEqual(self.saved("kept"), ["one", "You said: one"])
+        self.assertIsNone(self.saved("one"))
+
+    def test_closed_means_saved(self):
+        """Who opens it next, in this chat or another, finds what was said last."""
+        t = self.chat()
+        self.ask(t, "one")
+        at = len(t.out)
+        t.send("/close\r/load one\r")
+        t.quiet()
+        self.open_gate()
+        t.prompt(t.until("You said: one", at), "one> ")
+        self.ask(t, "two", "one> ")
+
+    def test_terminated(self):
+        for sig in (signal.SIGTERM, signal.SIGHUP):
+            t = self.chat()
+            self.ask(t, "one")
+            t.p.send_signal(sig)
+            t.quiet()
+            self.assertIsNone(t.p.poll())
+            self.open_gate()
+            self.assertEqual(t.wait(), -sig)
+            self.assertTrue(t.restored())
+            self.assertEqual(self.saved("one"), ["one", "You said: one"])
+            self.tearDown()
+            self.setUp()
+
+    def test_ended_at_once(self):
+        """A second signal does not wait for the disk for ever; the file is the old one, and nothing half."""
+        t = self.chat()
+        self.ask(t, "one")
+        t.p.send_signal(signal.SIGTERM)
+        time.sleep(0.3)  # two of them at once are one
+        t.p.send_signal(signal.SIGTERM)
+        self.assertEqual(t.wait(), -signal.SIGTERM)
+        self.assertTrue(t.restored())
+        self.assertIsNone(self.saved("one"))
+        self.open_gate()
+
+
+if __name__ == "__main__":
+    driver.unittest.main()
