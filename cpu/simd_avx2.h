@@ -44,23 +44,16 @@ INLINE float vtop(V v) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
-INLINE V vexp(V x) {
-    x = _mm256_max_ps(_mm256_set1_ps(-104.0f), _mm256_min_ps(_mm256_set1_ps(89.0f), x));
-    V n = _mm256_round_ps(vmul(x, vset1(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    V r = vfma(n, vset1(-0.693145752f), x);
-    r = vfma(n, vset1(-1.42860677e-6f), r);
-    V p = vset1(1.3981999507e-3f);
-    p = vfma(p, r, vset1(8.3334519073e-3f));
-    p = vfma(p, r, vset1(4.1665795894e-2f));
-    p = vfma(p, r, vset1(1.6666665459e-1f));
-    p = vfma(p, r, vset1(0.5f));
-    p = vadd(vfma(vmul(p, r), r, r), vset1(1.0f));
-    /* 2^n in two factors, since n reaches from -151 to 128 */
+INLINE V vclamp(V x, float low, float high) { return _mm256_max_ps(vset1(low), _mm256_min_ps(vset1(high), x)); } /* NaN passes: both keep the second */
+INLINE V vnearest(V x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* x * 2^n, n whole and from -151 to 128: in two factors */
+INLINE V vscale(V x, V n) {
     __m256i k = _mm256_cvtps_epi32(n), a = _mm256_srai_epi32(k, 1), b = _mm256_sub_epi32(k, a), bias = _mm256_set1_epi32(127);
     V fa = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a, bias), 23));
     V fb = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(b, bias), 23));
-    return vmul(vmul(p, fa), fb);
+    return vmul(vmul(x, fa), fb);
 }
+#include "cpu/simd_exp.h"
 
 /* --- Weights as LANES floats from one address --- */
 

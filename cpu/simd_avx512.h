@@ -52,20 +52,10 @@ INLINE float vtop(V v) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
-/* e^x: 2^n times a polynomial on [-ln2/2, ln2/2], relative error about 1e-7; 0 from -104 down, inf from 89 up. */
-INLINE V vexp(V x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-104.0f), _mm512_min_ps(_mm512_set1_ps(89.0f), x)); /* NaN passes: min and max keep the second */
-    V n = _mm512_roundscale_ps(vmul(x, vset1(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    V r = vfma(n, vset1(-0.693145752f), x);
-    r = vfma(n, vset1(-1.42860677e-6f), r);
-    V p = vset1(1.3981999507e-3f);
-    p = vfma(p, r, vset1(8.3334519073e-3f));
-    p = vfma(p, r, vset1(4.1665795894e-2f));
-    p = vfma(p, r, vset1(1.6666665459e-1f));
-    p = vfma(p, r, vset1(0.5f));
-    p = vadd(vfma(vmul(p, r), r, r), vset1(1.0f));
-    return _mm512_scalef_ps(p, n);
-}
+INLINE V vclamp(V x, float low, float high) { return _mm512_max_ps(vset1(low), _mm512_min_ps(vset1(high), x)); } /* NaN passes: both keep the second */
+INLINE V vnearest(V x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE V vscale(V x, V n) { return _mm512_scalef_ps(x, n); }
+#include "cpu/simd_exp.h"
 
 /* --- Weights as LANES floats from one address --- */
 
