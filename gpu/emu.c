@@ -156,15 +156,58 @@ static size_t emu_mem_free(struct gpu *base) {
     return left;
 }
 
+/* Pinned memory is any device's, so there is one list of it, which only devices that tell it apart keep. */
+static struct {
+    pthread_mutex_t lock;
+    struct emu_block *blocks;
+    size_t n, cap;
+} pinned = {.lock = PTHREAD_MUTEX_INITIALIZER};
+bool emu_pins(const void *p, size_t size) {
+    const char *c = p;
+    bool in = false;
+    pthread_mutex_lock(&pinned.lock);
+    for (size_t i = 0; i < pinned.n && !in; i++) in = c >= pinned.blocks[i].p && c + size <= pinned.blocks[i].p + pinned.blocks[i].size;
+    pthread_mutex_unlock(&pinned.lock);
+    return in;
+}
+static int pin(struct emu_block b) {
+    pthread_mutex_lock(&pinned.lock);
+    int rc = mem_grow(&pinned.blocks, &pinned.cap, pinned.n + 1, sizeof *pinned.blocks);
+    if (!rc) pinned.blocks[pinned.n++] = b;
+    pthread_mutex_unlock(&pinned.lock);
+    return rc;
+}
+static void unpin(const void *p) {
+    pthread_mutex_lock(&pinned.lock);
+    for (size_t i = 0; i < pinned.n; i++)
+        if (pinned.blocks[i].p == p) {
+            pinned.blocks[i] = pinned.blocks[--pinned.n];
+            break;
+        }
+    if (!pinned.n) {
+        mem_free(pinned.blocks);
+        pinned.blocks = NULL, pinned.cap = 0;
+    }
+    pthread_mutex_unlock(&pinned.lock);
+}
+
 static int emu_host_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
     if (emu_fault(g, GPU_FAULT_ALLOC)) return error_set(e, ERR_MEMORY, "pinned memory of %zu bytes: failed (injected)", size);
     *p = mem_aligned(4096, size);
+    if (*p && g->spec.nopin && pin((struct emu_block){*p, size})) {
+        mem_free(*p);
+        *p = NULL;
+    }
     return *p ? 0 : error_set(e, ERR_MEMORY, "no memory for %zu pinned bytes", size);
 }
-static void emu_host_free(struct gpu *g, void *p) { mem_free(p); }
+static void emu_host_free(struct gpu *base, void *p) {
+    if (((struct emu *)base)->spec.nopin) unpin(p);
+    mem_free(p);
+}
 static int emu_host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
+    if (g->spec.nopin) return error_set(e, ERR_MEMORY, "pinning %zu bytes: this device pins only what it allocates (nopin)", size);
     return emu_fault(g, GPU_FAULT_ALLOC) ? error_set(e, ERR_MEMORY, "pinning %zu bytes failed (injected)", size) : 0;
 }
 static void emu_host_unregister(struct gpu *g, const void *p) {}

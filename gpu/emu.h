@@ -30,6 +30,7 @@ struct emu {
     size_t n_blocks, cap_blocks, used;
     struct emu_link h2d, d2h, peer;
     long count[GPU_FAULT_DIE + 1];
+    _Atomic long held; /* copies that held their caller */
     bool dead;
     int n_streams;
     struct error error; /* first failure */
@@ -48,6 +49,7 @@ struct emu_number;
 enum emu_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_RECORD, EMU_WAIT, EMU_WRITE, EMU_AWAIT, EMU_STOP };
 struct emu_cmd {
     enum emu_kind kind;
+    double at; /* real time: when it was enqueued */
     enum op_code code;
     union {
         union op_args args;
@@ -70,7 +72,7 @@ struct emu_cmd {
     };
 };
 
-enum { EMU_QUEUE = 1024 };
+enum { EMU_QUEUE = 1024, EMU_SMALL = 64 << 10 }; /* of a copy: a driver takes such a piece at once, wherever it lies */
 struct pool;
 struct emu_stream {
     struct gpu_stream base;
@@ -84,6 +86,7 @@ struct emu_stream {
     uint64_t head, tail;       /* run, enqueued */
     _Atomic int failed;        /* it dropped work of a device that failed; stays when the device is cleared by others */
     double t;                  /* virtual clock; the thread's own */
+    double copied;             /* real time: when the copy just before should have ended, 0: something else came between */
     struct pool *pool;         /* opened by the first operation; the thread's own */
     struct exec *cpu;
 };
@@ -94,6 +97,7 @@ bool emu_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int emu_state(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
+bool emu_pins(const void *p, size_t size); /* host memory of any device's host_alloc */
 
 int emu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
 void emu_stream_close(struct gpu_stream *s);

@@ -2,7 +2,7 @@
 /* Numbers of the emulated device: gpu.h. */
 #include "gpu/emu.h"
 
-enum { EMU_PAST = 64 };
+enum { EMU_PAST = 1024 };
 struct emu_number {
     struct gpu_number base;
     _Atomic uint32_t words[2];

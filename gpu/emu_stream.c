@@ -48,7 +48,7 @@ static double first_gap(struct emu_link *l, double now, double d) {
 
 /* Copies share a direction of the bus. In real time they take turns in the order they come. In virtual time what urgent
  * copies took is a debt that the next bulk copy pays, less the time in which the bus stood idle anyway. */
-static double link_take(struct emu_stream *s, struct emu_link *l, double rate, size_t size) {
+static double link_take(struct emu_stream *s, struct emu_link *l, double rate, size_t size, double at) {
     double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->t : emu_clock(), end;
     pthread_mutex_lock(&s->g->lock);
     if (s->g->spec.is_virtual && s->urgent) {
@@ -60,7 +60,8 @@ static double link_take(struct emu_stream *s, struct emu_link *l, double rate, s
         l->debt = 0;
         l->bulk_free = end;
     } else {
-        end = (now > l->bulk_free ? now : l->bulk_free) + d;
+        if (at < s->copied && s->copied < now) now = s->copied; /* this thread woke late: the bus would not have waited for it */
+        s->copied = end = (now > l->bulk_free ? now : l->bulk_free) + d;
         l->bulk_free = end;
     }
     pthread_mutex_unlock(&s->g->lock);
@@ -91,7 +92,7 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         double bw = cost_bw(&g->machine, 1), d = g->machine.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
         end = (g->spec.is_virtual ? s->t : emu_clock()) + d;
     } else {
-        end = link_take(s, l, rate, size);
+        end = link_take(s, l, rate, size, c->at);
     }
     if (g->spec.is_virtual) {
         s->t = end;
@@ -192,6 +193,7 @@ static void *stream_thread(void *arg) {
         struct emu_cmd *c = &s->queue[s->head % EMU_QUEUE];
         pthread_mutex_unlock(&s->lock);
         bool work = !emu_drops(s), stop = c->kind == EMU_STOP;
+        if (c->kind != EMU_COPY && c->kind != EMU_PEER && c->kind != EMU_RECORD && c->kind != EMU_WRITE) s->copied = 0;
         if (c->kind == EMU_RECORD || c->kind == EMU_WAIT) run_event(s, c);
         else if (c->kind == EMU_WRITE) emu_number_put(s, c->number.n, c->number.value, work);
         else if (c->kind == EMU_AWAIT) emu_number_pass(s, c->number.n, c->number.value);
@@ -213,7 +215,9 @@ static int status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : 
 static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
     pthread_mutex_lock(&s->lock);
     while (s->tail - s->head == EMU_QUEUE) pthread_cond_wait(&s->room, &s->lock);
-    s->queue[s->tail++ % EMU_QUEUE] = *c;
+    struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
+    *to = *c;
+    if (c->kind == EMU_COPY || c->kind == EMU_PEER) to->at = emu_clock();
     pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
 }
@@ -233,7 +237,11 @@ static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a)
     return enqueue_work((struct emu_stream *)x, &c);
 }
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
-    return enqueue_work((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
+    struct emu_stream *x = (struct emu_stream *)s;
+    int r = enqueue_work(x, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
+    if (r || !x->g->spec.nopin || dir != GPU_H2D || size <= EMU_SMALL || emu_pins(src, size)) return r;
+    atomic_fetch_add(&x->g->held, 1); /* as a driver that copies it by itself */
+    return emu_stream_sync(s);
 }
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
     struct emu_stream *x = (struct emu_stream *)s;

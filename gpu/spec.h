@@ -10,7 +10,7 @@ enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUN
 
 /* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
  * mem=32G (cap per device), h2d= d2h= peer= (GB/s); math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual, flops= attn=
- * (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK]. */
+ * (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK]. */
 /* What products of many tokens compute with on cuda; the sums are float32 always. BF16: activations rounded to BF16, weights
  * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 for each token and 128 columns where the
  * weights are E4M3, to about 2^-4 of each, as the models were trained; from sm_89 on; elsewhere and for other weights as BF16. */
@@ -28,6 +28,7 @@ struct gpu_curve {
 struct gpu_spec {
     int n; /* ranks; 0: none */
     bool emu, is_virtual, nopeer;
+    bool nopin; /* emu: host memory that is not gpu_host_alloc's cannot be pinned, and a copy to the device from there holds its caller */
     /* Ranks pass each other float32 with GPU_F32, else BF16; an emulated device computes as its processor level does either
      * way, and has GPU_F32 unless math=bf16. */
     enum gpu_math math;

@@ -12,7 +12,7 @@ struct stripe {
     int first, n, row;
 };
 
-enum { STAGES = 2, STRIPES = 2 };
+enum { STRIPES = 2 };
 /* A rank's states of a layer, rows of its planes: after each of its stripes, at the mark, before the first. On the host: after the
  * last stripe, at the mark, and those that another rank goes on from where it cannot reach this one's memory. */
 enum { STATE_STRIPE, STATE_MARK = STRIPES, STATE_BEFORE, RANK_STATES, HOST_LAST = 0, HOST_MARK, HOST_STRIPE, HOST_STATES = HOST_STRIPE + STRIPES };
@@ -46,9 +46,7 @@ struct rank {
     struct gpu_pair *kv_on[2], *kv_off[2], *kv_read[2];
     struct gpu_pair *state_on[2][STRIPES]; /* the state after a stripe is there */
     char *kv_host[2];                      /* pinned: this rank's rows of a layer */
-    void *stage[STAGES];                   /* pinned, for weights that are not pinned yet */
-    struct gpu_event *staged[STAGES];
-    int next_stage;
+    struct stage *stage;                   /* feeds load */
     struct pace pace_load, pace_main;
     struct gpu_event *timed[3]; /* the last thing each stream did, for the time that the run took */
     struct exchange *exchange;
@@ -76,7 +74,7 @@ int pipe_check(struct rank *r, int rc); /* 0 stays 0; else pipe_fail with the ra
 void pipe_layer_done(struct rank *r, int layer);
 
 void *loader_thread(void *rank);
-/* To the device on the loader's stream, through pinned memory where src is not. */
+/* To the device on the loader's stream, where it is enqueued on return. */
 int loader_send(struct rank *r, char *dst, const char *src, size_t size);
 void *compute_thread(void *rank);
 void *unloader_thread(void *rank);

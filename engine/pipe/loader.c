@@ -3,8 +3,7 @@
 #include <string.h>
 
 #include "engine/pipe/kvring.h"
-
-static const size_t stage_bytes = (size_t)16 << 20, small = (size_t)64 << 10;
+#include "engine/pipe/stage.h"
 
 struct collect {
     struct pipe_range *out;
@@ -38,23 +37,12 @@ int module_ranges(const struct config *c, int layer, unsigned modules, const voi
     return found.n;
 }
 
-/* Pinned memory goes in one copy; small things the driver takes by itself; the rest through two pinned buffers. */
 int loader_send(struct rank *r, char *dst, const char *src, size_t size) {
-    const struct gpu_set *set = r->p->job->set;
+    struct pipe_run run = {.host = src, .bytes = size};
     if (!size) return 0;
     atomic_fetch_add(&r->p->h2d, size);
-    if (set->spec.is_virtual || size <= small || gpu_set_pinned(set, src, size)) return gpu_copy(r->load, dst, src, size, GPU_H2D);
-    for (size_t at = 0; at < size; at += stage_bytes) {
-        size_t n = size - at < stage_bytes ? size - at : stage_bytes;
-        int i = r->next_stage, rc = gpu_event_sync(r->staged[i]);
-        if (rc || atomic_load(&r->p->stop)) return rc ? rc : ERR_CANCELLED;
-        memcpy(r->stage[i], src + at, n);
-        rc = gpu_copy(r->load, dst + at, r->stage[i], n, GPU_H2D);
-        if (!rc) rc = gpu_event_record(r->staged[i], r->load);
-        if (rc) return rc;
-        r->next_stage = (i + 1) % STAGES;
-    }
-    return 0;
+    int rc = stage_send(r->stage, &(struct stage_unit){.runs = &run, .n = 1, .to = dst});
+    return rc ? rc : stage_flush(r->stage);
 }
 
 static int send_module(struct rank *r, struct slot *s, struct pipe_range *ranges, int n) {

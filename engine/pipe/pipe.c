@@ -8,6 +8,7 @@
 #include "engine/model/rope.h"
 #include "engine/pipe/exchange.h"
 #include "engine/pipe/kvring.h"
+#include "engine/pipe/stage.h"
 
 /* --- Failure: the first one counts, and everything that waits wakes up -------------------------------------------------- */
 
@@ -203,10 +204,9 @@ int rank_open(struct rank *r, struct error *e) {
     for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open(r->g, &r->timed[i], e);
     if (!rc) rc = pace_open(&r->pace_load, r->g, e);
     if (!rc) rc = pace_open(&r->pace_main, r->g, e);
-    for (int i = 0; i < STAGES && !rc && !spec->is_virtual; i++) {
-        rc = gpu_host_alloc(r->g, &r->stage[i], (size_t)16 << 20, e);
-        if (!rc) rc = gpu_event_open(r->g, &r->staged[i], e);
-    }
+    int threads = stage_threads(p->job->set, p->job->w); /* prefixes are in memory that is not pinned, whatever weights are */
+    struct stage_options load = {.set = p->job->set, .g = r->g, .stream = r->load, .stop = &p->stop, .threads = spec->is_virtual || threads ? threads : 1};
+    if (!rc) rc = stage_open(&r->stage, &load, e);
     bool all_to_all = p->n_ranks > 1 && spec->all_to_all;
     if (!rc && pipe_few(p->c, p->job->n) && !all_to_all && !(r->chosen = mem_calloc((size_t)p->c->n_layers * (size_t)p->c->n_experts, 1)))
         rc = error_set(e, ERR_MEMORY, "no memory for a rank");
@@ -226,6 +226,7 @@ void rank_drain(struct rank *r) {
 void rank_close(struct rank *r) {
     kvring_close(r);
     exchange_close(r);
+    stage_close(&r->stage);
     gpu_stream_close(&r->load);
     gpu_stream_close(&r->out);
     if (r->work.release) work_close(&r->work);
@@ -237,10 +238,6 @@ void rank_close(struct rank *r) {
     for (int i = 0; i < 3; i++) gpu_event_close(&r->timed[i]);
     pace_close(&r->pace_load);
     pace_close(&r->pace_main);
-    for (int i = 0; i < STAGES; i++) {
-        gpu_host_free(r->g, r->stage[i]);
-        gpu_event_close(&r->staged[i]);
-    }
     gpu_host_free(r->g, r->host_offset);
     mem_free(r->chosen);
     mem_free(r->check_ids);

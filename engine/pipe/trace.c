@@ -100,6 +100,19 @@ void trace_end(struct trace *t, int handle, struct gpu_stream *s) {
     pthread_mutex_unlock(&t->lock);
 }
 
+void trace_done(struct trace *t, struct gpu_event *begin, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item) {
+    struct trace_span a = {.name = name, .rank = rank, .lane = lane, .layer = layer, .item = item, .begin = begin, .whole = true};
+    if (gpu_event_open(gpu_stream_gpu(s), &a.end, NULL)) {
+        gpu_event_sync(begin);
+        gpu_event_close(&a.begin);
+        return;
+    }
+    gpu_event_record(a.end, s);
+    if (add(t, &a) >= 0) return;
+    gpu_event_sync(a.end);
+    let_go(&a);
+}
+
 double trace_now(const struct trace *t) { return t ? clock_now() + t->shift : 0; }
 void trace_host(struct trace *t, double begin, const char *name, int layer, int item) {
     if (t)

@@ -15,10 +15,13 @@ void trace_align(struct trace *t, struct gpu *g);
 /* begin returns a handle for end, -1 for none. name must stay valid; layer, item < 0 are left out. */
 int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item);
 void trace_end(struct trace *t, int handle, struct gpu_stream *s);
+/* A whole span of one thread while another settles: from an event that is recorded already, and now the trace's. */
+void trace_done(struct trace *t, struct gpu_event *begin, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item);
 double trace_now(const struct trace *t);
 void trace_host(struct trace *t, double begin, const char *name, int layer, int item); /* the processor, from begin until now */
 
-/* Takes the times of spans that are over and lets their events go. By the one thread that begins spans, between two of them. */
+/* Takes the times of spans that are over and lets their events go. By the one thread that begins spans, between two of
+ * them; what trace_done tells may come from others. */
 void trace_settle(struct trace *t);
 void trace_join(struct trace *t, struct trace *other, int device); /* other, its streams idle, gives all it has; its rank 0 is that device */
 

@@ -5,6 +5,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/model/rope.h"
+#include "engine/pipe/stage.h"
 #include "engine/step/internal.h"
 #include "engine/step/resident.h"
 
@@ -17,12 +18,12 @@ struct step_device *step_device_of(struct step *s, int layer) {
 /* --- Weights ------------------------------------------------------------------------------------------------------------------ */
 
 /* Room for the ranges of a module, and the copies on their way; their fields then point there. */
-static int load_ranges(struct step_device *d, char **mem, struct pipe_range *ranges, int n, struct error *e) {
+static int load_ranges(struct step_device *d, struct stage *stage, char **mem, struct pipe_range *ranges, int n, struct error *e) {
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
     int k = pipe_runs(ranges, n, runs, &bytes), rc = gpu_alloc(d->g, (void **)mem, bytes, e);
     if (!rc) d->held += bytes, d->loaded += bytes;
-    for (int i = 0; i < k && !rc; i++) rc = gpu_copy(d->main, *mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
+    if (!rc) rc = stage_send(stage, &(struct stage_unit){.runs = runs, .n = k, .to = *mem});
     for (int i = 0; i < n && !rc; i++) *ranges[i].field = *mem + ranges[i].at;
     return rc;
 }
@@ -47,13 +48,17 @@ static int head_ranges(const struct weights *w, struct weights *view, struct pip
 /* Everything that this device is to hold. */
 static int load(struct step_device *d, struct error *e) {
     const struct weights *w = d->s->m->w;
+    const struct gpu_set *set = d->s->m->gpus;
     struct pipe_range ranges[MODULE_RANGES];
-    int rc = 0;
+    struct stage *stage;
+    int rc = stage_open(&stage, &(struct stage_options){.set = set, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_threads(set, w)}, e);
     for (int l = d->first; l < d->last && !rc; l++) {
         if (!d->s->processor && (rc = scan_dense(&d->s->m->scan, l, e))) break;
-        rc = load_ranges(d, &d->layer[l].mem, ranges, layer_ranges(w, l, &d->layer[l].view, ranges), e);
+        rc = load_ranges(d, stage, &d->layer[l].mem, ranges, layer_ranges(w, l, &d->layer[l].view, ranges), e);
     }
-    if (!rc && d->head) rc = load_ranges(d, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
+    if (!rc && d->head) rc = load_ranges(d, stage, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
+    if (!rc) rc = stage_flush(stage);
+    stage_close(&stage);
     for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)rope_floats(&w->config.rope) * 4, GPU_H2D);
     return rc ? rc : gpu_stream_sync(d->main);
 }

@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/model/rope.h"
+#include "engine/pipe/stage.h"
 #include "engine/sched/split.h"
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
@@ -17,15 +18,15 @@ enum { BLEND_ROWS = 4096, SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8,
 struct blend_slot { /* room for one expert's weights */
     char *mem;
     struct expert view;
-    struct gpu_event *on, *off; /* they are there; their last use */
-    int layer, expert;          /* whose they are; layer -1: nobody's */
-    bool used;                  /* off was recorded */
+    uint32_t on, off;  /* blend.loaded when they are there; blend.freed after their last use, 0: none so far */
+    int layer, expert; /* whose they are; layer -1: nobody's */
 };
 
 struct blend {
     struct step *s;
     struct step_device *d; /* d->main is NULL when steps have left the device in the meantime */
     struct gpu_stream *link;
+    struct stage *stage;    /* feeds the link */
     struct kv_move move;    /* of the batch, in the session's cache */
     int at, n, rows, layer; /* the batch: tokens [at, at + n) of the job; at most `rows`; its next layer */
     struct work work;       /* on the device */
@@ -37,9 +38,9 @@ struct blend {
     float *x, *xn, *weights, *pair_weight;
     int32_t *ids, *mine, *pair_token, *pos;
     _Atomic int *bad;
-    char *kv; /* rows of all layers on their way to the session's cache */
-    struct gpu_number *arrived, *answered;
-    uint32_t n_arrived, n_answered;
+    char *kv;                                               /* rows of all layers on their way to the session's cache */
+    struct gpu_number *arrived, *answered, *loaded, *freed; /* the last two: the link writes what d->main waits for, and the other way round */
+    uint32_t n_arrived, n_answered, n_loaded, n_freed;
     /* the split */
     struct cost_table table[2];
     struct split_expert *experts;
@@ -78,13 +79,26 @@ static int open_slots(struct blend *b, int end, struct error *e) {
     while (b->n_slots < most && (b->n_slots < SLOTS_LEAST || gpu_mem_free(b->d->g) > keep + bytes)) {
         struct blend_slot *t = &b->slots[b->n_slots];
         int rc = gpu_alloc(b->d->g, (void **)&t->mem, bytes, e);
-        if (!rc) rc = gpu_event_open(b->d->g, &t->on, e);
-        if (!rc) rc = gpu_event_open(b->d->g, &t->off, e);
         t->layer = -1;
         b->n_slots++;
         if (rc) return rc;
     }
     return 0;
+}
+
+static int open_stage(struct blend *b, struct error *e) {
+    struct machine *m = b->s->m;
+    return stage_open(&b->stage,
+                      &(struct stage_options){.set = m->gpus,
+                                              .g = b->d->g,
+                                              .stream = b->link,
+                                              .stop = &b->d->stop,
+                                              .loaded = b->loaded,
+                                              .freed = b->freed,
+                                              .threads = stage_threads(m->gpus, m->w),
+                                              .trace = m->trace,
+                                              .rank = b->d->rank},
+                      e);
 }
 
 size_t blend_least(const struct machine *m, int pos, int n) {
@@ -129,24 +143,21 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     struct blend *b = j->state;
     struct gpu *g = b->d->g;
     atomic_store(&b->d->stop, 1); /* whatever is still under way ends: no step is */
-    if (b->answered) gpu_number_break(b->answered);
-    if (b->arrived) gpu_number_break(b->arrived);
+    struct gpu_number **numbers[] = {&b->answered, &b->arrived, &b->loaded, &b->freed};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (*numbers[i]) gpu_number_break(*numbers[i]);
+    stage_close(&b->stage);
     if (b->link) gpu_stream_sync(b->link);
     if (b->d->main) gpu_stream_sync(b->d->main);
     trace_settle(m->trace);
     gpu_stream_close(&b->link);
     atomic_store(&b->d->stop, 0);
     if (b->work.release) work_close(&b->work);
-    for (int i = 0; i < b->n_slots; i++) {
-        gpu_event_close(&b->slots[i].on);
-        gpu_event_close(&b->slots[i].off);
-        gpu_free(g, b->slots[i].mem);
-    }
+    for (int i = 0; i < b->n_slots; i++) gpu_free(g, b->slots[i].mem);
     gpu_free(g, b->token), gpu_free(g, b->weight);
     void *pinned[] = {b->x, b->xn, b->ids, b->mine, b->weights, b->pair_token, b->pair_weight, b->pos, (void *)b->bad, b->kv};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(g, pinned[i]);
-    gpu_number_close(&b->arrived);
-    gpu_number_close(&b->answered);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) gpu_number_close(numbers[i]);
     void *own[] = {b->slots, b->experts, b->expert_of, b->rows_of, b->logits, b};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     j->state = NULL;
@@ -173,6 +184,9 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     if (!rc) rc = gpu_stream_open(g, &b->link, "link", false, &b->d->stop, e);
     if (!rc) rc = gpu_number_open(g, &b->arrived, e);
     if (!rc) rc = gpu_number_open(g, &b->answered, e);
+    if (!rc) rc = gpu_number_open(g, &b->loaded, e);
+    if (!rc) rc = gpu_number_open(g, &b->freed, e);
+    if (!rc) rc = open_stage(b, e);
     if (!rc) rc = open_memory(b, j, e);
     if (!rc) rc = gpu_copy(b->d->main, b->work.inv_freq, m->w->inv_freq, (size_t)rope_floats(&s->c->rope) * 4, GPU_H2D);
     if (rc) {
@@ -211,15 +225,14 @@ static int fetch_expert(struct blend *b, struct blend_slot *t, int layer, int ex
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
     int n = module_ranges(b->s->c, layer, MODULE_EXPERT, &b->s->m->w->layers[layer].experts[expert], &t->view, ranges), k = pipe_runs(ranges, n, runs, &bytes);
-    if (t->used) TRY(gpu_event_wait(t->off, b->link));
-    int span = trace_begin(b->s->m->trace, b->link, b->d->rank, LANE_LOAD, "load expert", layer, expert);
-    for (int i = 0; i < k; i++) TRY(gpu_copy(b->link, t->mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D));
+    struct stage_unit u = {.runs = runs, .n = k, .to = t->mem, .after = t->off, .loaded = ++b->n_loaded, .layer = layer, .item = expert};
+    TRY(stage_send(b->stage, &u));
     for (int i = 0; i < n; i++) *ranges[i].field = t->mem + ranges[i].at;
+    t->on = u.loaded;
     t->layer = layer;
     t->expert = expert;
-    trace_end(b->s->m->trace, span, b->link);
     processor_read(b->s->m, b->s->m->expert_bytes);
-    return gpu_event_record(t->on, b->link);
+    return 0;
 }
 
 /* While the attention half runs: as many as the link brings meanwhile, half of the room at most. *busy: how long it takes. */
@@ -318,6 +331,7 @@ static int device_experts(struct blend *b) {
     TRY(sort_pairs(b, order, n));
     for (int i = 0; i < n;) {
         struct blend_slot *slots[GROUP_MOST], *t;
+        uint32_t on = 0;
         for (; next < n && (t = free_slot(b, b->layer)); next++) TRY(fetch_expert(b, t, b->layer, order[next]));
         struct op_group g = {.y = b->work.x, .x = b->work.xn, .token = b->token, .weight = b->weight, .hidden = c->hidden};
         for (int most = i < there ? GROUP_RESIDENT : GROUP_MOVED; i < n && g.n < most && (i < there || i < next); i++) {
@@ -327,20 +341,18 @@ static int device_experts(struct blend *b) {
             g.begin[g.n] = at;
             at += b->rows_of[order[i]];
             g.begin[++g.n] = at;
-            TRY(gpu_event_wait(slots[g.n - 1]->on, b->d->main));
+            if (slots[g.n - 1]->on > on) on = slots[g.n - 1]->on;
             if (b->rows_of[order[i]] > GROUP_ROWS) {
                 i++;
                 break;
             }
         }
+        TRY(gpu_number_wait(b->loaded, on, b->d->main)); /* they come in order */
         int span = trace_begin(b->s->m->trace, b->d->main, b->d->rank, LANE_COMPUTE, "experts", b->layer, -1);
         TRY(op_run(gpu_stream_exec(b->d->main), OP_GROUP, &g));
         trace_end(b->s->m->trace, span, b->d->main);
-        for (int k = 0; k < g.n; k++) {
-            TRY(gpu_event_record(slots[k]->off, b->d->main));
-            slots[k]->used = true;
-            slots[k]->layer = -1;
-        }
+        TRY(gpu_number_write(b->freed, ++b->n_freed, b->d->main));
+        for (int k = 0; k < g.n; k++) slots[k]->off = b->n_freed, slots[k]->layer = -1;
     }
     return 0;
 }

@@ -1,0 +1,209 @@
+#include "engine/pipe/stage.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/pipe/trace.h"
+
+static const size_t buffer_bytes = (size_t)4 << 20, small = (size_t)64 << 10, least_bytes = 4096; /* small things a driver takes by itself */
+enum { THREADS = 8, BUFFERS = 2, CORES = 8 }; /* cores a thread: copying must not take them from computing */
+
+struct chunk { /* of one unit; no larger than a buffer where it needs one */
+    char *to;
+    const char *from;
+    size_t bytes;
+    bool first, last, staged;
+    uint32_t after, loaded;
+    int layer, item;
+};
+struct filler {
+    struct stage *s;
+    pthread_t thread;
+    char *buffer[BUFFERS]; /* pinned */
+    struct gpu_event *sent[BUFFERS];
+    int next;
+};
+struct stage {
+    struct stage_options o;
+    struct filler filler[THREADS];
+    int n_fillers;
+    pthread_mutex_t lock; /* all below */
+    pthread_cond_t more, turn;
+    struct chunk *chunks; /* [n]: of these `taken` are a filler's, `sent` on the stream, in their order */
+    size_t cap, n, taken, sent;
+    struct gpu_event *begin; /* of the unit that is under way, for the trace */
+    size_t piece;            /* bytes of the largest copy */
+    int rc;                  /* what the stream met first */
+    bool quit;
+};
+
+int stage_threads(const struct gpu_set *set, const struct weights *w) {
+    bool pinned = true;
+    for (int i = 0; i < w->files.n_shards; i++) {
+        const struct file_map *m = &w->files.shards[i].map;
+        if (m->size && !gpu_set_pinned(set, m->data, m->size)) pinned = false;
+    }
+    if (set->spec.is_virtual || pinned) return 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), n = 1 + cores / CORES;
+    return n < THREADS ? (int)n : THREADS;
+}
+
+/* In the chunks' order, by whoever has its turn. */
+static int enqueue(struct stage *s, const struct chunk *c, const char *from) {
+    int rc = 0;
+    if (c->first && c->after) rc = gpu_number_wait(s->o.freed, c->after, s->o.stream);
+    if (c->first && s->o.trace && !gpu_event_open(s->o.g, &s->begin, NULL)) gpu_event_record(s->begin, s->o.stream);
+    if (!rc) rc = gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
+    if (c->last && s->begin) trace_done(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
+    if (c->last) s->begin = NULL;
+    if (c->last && s->o.loaded) { /* also when it drops its work: then nobody waits any more */
+        int written = gpu_number_write(s->o.loaded, c->loaded, s->o.stream);
+        if (!rc) rc = written;
+    }
+    return rc;
+}
+
+static void *fill(void *arg) {
+    struct filler *f = arg;
+    struct stage *s = f->s;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (s->taken == s->n && !s->quit) pthread_cond_wait(&s->more, &s->lock);
+        if (s->taken == s->n) break;
+        size_t turn = s->taken++;
+        struct chunk c = s->chunks[turn];
+        pthread_mutex_unlock(&s->lock);
+        int i = f->next;
+        int rc = c.staged ? gpu_event_sync(f->sent[i]) : 0;
+        if (c.staged && !rc && !atomic_load(s->o.stop)) memcpy(f->buffer[i], c.from, c.bytes);
+        pthread_mutex_lock(&s->lock);
+        while (s->sent != turn) pthread_cond_wait(&s->turn, &s->lock);
+        pthread_mutex_unlock(&s->lock);
+        int sent = enqueue(s, &c, c.staged ? f->buffer[i] : c.from);
+        if (c.staged && !sent) {
+            sent = gpu_event_record(f->sent[i], s->o.stream);
+            f->next = (i + 1) % BUFFERS;
+        }
+        pthread_mutex_lock(&s->lock);
+        s->sent++;
+        if (!s->rc) s->rc = rc ? rc : sent;
+        if (s->sent == s->n) s->n = s->taken = s->sent = 0;
+        pthread_cond_broadcast(&s->turn);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static bool needs_buffer(const struct stage *s, const struct pipe_run *r) {
+    return s->n_fillers && r->bytes > small && !gpu_set_pinned(s->o.set, r->host, r->bytes);
+}
+/* A copy that is under way is waited for by whatever else wants the link, a row's sum between two layers of a step: so it is no longer
+ * than half a millisecond, as far as that is known, nor than a buffer. */
+static size_t piece_bytes(struct gpu *g) {
+    const struct gpu_info *f = gpu_info(g);
+    double bytes = f->h2d * 5e-4;
+    if (f->is_virtual) return SIZE_MAX; /* there an urgent copy waits for nothing */
+    return !(bytes > 0) || bytes > (double)buffer_bytes ? buffer_bytes : bytes < (double)least_bytes ? least_bytes : (size_t)bytes;
+}
+
+/* A run of a unit in its chunks; at once when nothing waits that was sent before. */
+static int add(struct stage *s, struct chunk c, size_t bytes, bool at_once) {
+    size_t most = s->piece;
+    bool first = c.first, last = c.last;
+    for (size_t at = 0; at < bytes; at += c.bytes, c.to += c.bytes, c.from += c.bytes, first = false) {
+        c.bytes = bytes - at < most ? bytes - at : most;
+        c.first = first, c.last = last && at + c.bytes == bytes;
+        if (at_once) {
+            int rc = enqueue(s, &c, c.from);
+            if (rc) return rc;
+            continue;
+        }
+        if (mem_grow(&s->chunks, &s->cap, s->n + 1, sizeof *s->chunks)) return ERR_MEMORY;
+        s->chunks[s->n++] = c;
+    }
+    return 0;
+}
+
+int stage_send(struct stage *s, const struct stage_unit *u) {
+    pthread_mutex_lock(&s->lock);
+    size_t n = s->n;
+    bool at_once = !n;
+    int rc = s->rc;
+    for (int i = 0; i < u->n; i++) at_once &= !needs_buffer(s, &u->runs[i]);
+    for (int i = 0; i < u->n && !rc; i++) {
+        const struct pipe_run *r = &u->runs[i];
+        rc = add(s,
+                 (struct chunk){.to = u->to + r->at,
+                                .from = r->host,
+                                .first = !i,
+                                .last = i == u->n - 1,
+                                .staged = needs_buffer(s, r),
+                                .after = u->after,
+                                .loaded = u->loaded,
+                                .layer = u->layer,
+                                .item = u->item},
+                 r->bytes, at_once);
+    }
+    if (rc) s->n = n; /* nothing of it, unless it went at once */
+    pthread_cond_broadcast(&s->more);
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+int stage_flush(struct stage *s) {
+    pthread_mutex_lock(&s->lock);
+    while (s->n) pthread_cond_wait(&s->turn, &s->lock);
+    int rc = s->rc;
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+int stage_open(struct stage **out, const struct stage_options *o, struct error *e) {
+    struct stage *s = mem_calloc(1, sizeof *s);
+    int rc = s ? 0 : error_set(e, ERR_MEMORY, "no memory to send weights from");
+    if (!rc) {
+        s->o = *o;
+        s->piece = piece_bytes(o->g);
+        pthread_mutex_init(&s->lock, NULL);
+        pthread_cond_init(&s->more, NULL);
+        pthread_cond_init(&s->turn, NULL);
+    }
+    for (int i = 0; i < o->threads && !rc; i++) {
+        struct filler *f = &s->filler[i];
+        f->s = s;
+        for (int k = 0; k < BUFFERS && !rc; k++) {
+            rc = gpu_host_alloc(o->g, (void **)&f->buffer[k], buffer_bytes, e);
+            if (!rc) rc = gpu_event_open(o->g, &f->sent[k], e);
+        }
+        if (!rc && pthread_create(&f->thread, NULL, fill, f)) rc = error_set(e, ERR_RUNTIME, "no thread to send weights with");
+        s->n_fillers += !rc;
+    }
+    if (rc) stage_close(&s);
+    *out = s;
+    return rc;
+}
+
+void stage_close(struct stage **sp) {
+    struct stage *s = *sp;
+    if (!s) return;
+    *sp = NULL;
+    pthread_mutex_lock(&s->lock);
+    s->quit = true;
+    pthread_cond_broadcast(&s->more);
+    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < s->n_fillers; i++) pthread_join(s->filler[i].thread, NULL);
+    if (s->n_fillers) gpu_stream_sync(s->o.stream); /* it reads the buffers */
+    for (int i = 0; i < THREADS; i++)
+        for (int k = 0; k < BUFFERS; k++) {
+            gpu_event_close(&s->filler[i].sent[k]);
+            gpu_host_free(s->o.g, s->filler[i].buffer[k]);
+        }
+    gpu_event_close(&s->begin);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->more);
+    pthread_cond_destroy(&s->turn);
+    mem_free(s->chunks);
+    mem_free(s);
+}
