@@ -277,6 +277,14 @@ static void automatic(const struct split_in *in, struct split_plan *p) {
         end = e, p->policy = table_names[k];
         memcpy(p->work.kept, p->domain, (size_t)in->n);
     }
+    if (in->join > 0 && memchr(p->work.kept, 0, (size_t)in->n)) { /* would devices alone be done sooner? */
+        stream(in, p);
+        double alone = as_planned(in, p);
+        if (!memchr(p->domain, 0, (size_t)in->n) && alone < end + in->join) {
+            p->policy = "stream";
+            return;
+        }
+    }
     memcpy(p->domain, p->work.kept, (size_t)in->n);
 }
 
@@ -389,7 +397,7 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
     }
     p->begin[in->n_domains] = (uint16_t)n, p->moves[in->n_domains] = (uint16_t)moves;
     int at;
-    p->end = load_longest(in, load, &at);
+    p->end = load_longest(in, load, &at) + (p->begin[1] > p->begin[0] ? in->join : 0);
     uint16_t there[SPLIT_DOMAINS], come[SPLIT_DOMAINS], move[SPLIT_DOMAINS];
     for (int d = 0; d < in->n_domains; d++) there[d] = p->begin[d], come[d] = (uint16_t)(p->begin[d + 1] - load[d].n_moved), move[d] = p->moves[d];
     for (int k = 0; k < in->n; k++) {

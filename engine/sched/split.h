@@ -30,6 +30,9 @@ struct split_in {
     const struct split_domain *domain;
     const struct split_expert *expert; /* [n], n <= SPLIT_EXPERTS */
     int n_domains, n;
+    /* Seconds from the last domain's end on when domain 0 has a part: its sum is then brought to where the others' are. Who does how much of
+     * the work does not hang on it, only whether domain 0 does any: the policy "auto" asks. */
+    double join;
 };
 
 struct split_plan {

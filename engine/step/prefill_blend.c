@@ -279,7 +279,7 @@ static void ask(struct blend *b, double link_busy) {
     struct machine *m = b->s->m;
     double sum = cost_move(m->cost, 1 + b->d->rank, COST_H2D, (double)b->n * m->model->row_bytes);
     struct split_domain d[2] = {
-        {.class = COST_CPU, .expert = &b->table[0], .first = 2 * sum},
+        {.class = COST_CPU, .expert = &b->table[0]}, /* the rows are here already */
         {.class = COST_GPU,
          .expert = &b->table[1],
          .busy = cost_shared(m->cost, 1 + b->d->rank, m->model, b->n),
@@ -287,7 +287,7 @@ static void ask(struct blend *b, double link_busy) {
          .move = cost_move(m->cost, 1 + b->d->rank, COST_H2D, m->model->expert_bytes),
          .room = c->n_experts},
     };
-    struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 2};
+    struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 2, .join = sum};
     memset(b->rows_of, 0, (size_t)c->n_experts * sizeof *b->rows_of);
     if (b->s->processor) /* nothing was computed: even groups */
         for (int x = 0; x < c->n_experts; x++)

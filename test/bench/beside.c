@@ -1,7 +1,7 @@
 /* What runs beside each other on emulated devices held to given speeds, in real time: a session's steps beside a prompt that is streamed
  * to another device, and a blended prompt where the processor alone and the stream alone would take as long as each other. Shares of
  * overlap come from the trace; ratios of times are medians of rounds with both sides in each. The built-in model, scalar, one thread.
- * usage: beside [check | table] [rounds]    check: overlap alone is held */
+ * usage: beside [check | table] [rounds] [tokens of the blended prompt]    check: overlap alone is held */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 #include "engine/internal.h"
 #include "engine/pipe/trace.h"
 
-enum { ROUNDS = 31, PROMPT = 96 };
+enum { ROUNDS = 31 };
 
 static struct engine *e;
 static int32_t tokens[1024];
-static int failed;
+static int failed, prompt = 96;
 
 static void die(const char *what, const struct error *err) {
     printf("FAIL %s: %s\n", what, err->text);
@@ -45,10 +45,10 @@ static struct event next(void) {
 /* Seconds until a prompt was read, in an engine of its own. */
 static double prompt_seconds(int from, enum prefill_mode mode, const char *gpus, double *both) {
     open_engine(gpus, mode, DECODE_CPU);
-    struct session *warm = submit(PROMPT + 7, 40, 1), *s; /* looks at weights, opens what is kept */
+    struct session *warm = submit(prompt + 7, 40, 1), *s; /* looks at weights, opens what is kept */
     while (next().kind != EVENT_DONE) {
     }
-    s = submit(from, PROMPT, 1);
+    s = submit(from, prompt, 1);
     double begin = clock_now();
     while (next().kind != EVENT_DONE) {
     }
@@ -80,7 +80,7 @@ static void blended(int rounds) {
     }
     printf("a prompt of %d tokens, %s: processor %.2f s, streamed %.2f s, blended %.2f s: %.2f times the better; %.2f of the shorter of link and processor "
            "beside the other\n",
-           PROMPT, gpus, bench_median(cpu, rounds), bench_median(slp, rounds), bench_median(blend, rounds), bench_median(gain, rounds), share);
+           prompt, gpus, bench_median(cpu, rounds), bench_median(slp, rounds), bench_median(blend, rounds), bench_median(gain, rounds), share);
     if (share < 0.5) failed++, printf("FAIL: link and processor took turns\n");
 }
 
@@ -117,6 +117,7 @@ static void quiet(void *ctx, enum log_level level, const char *text) {}
 int main(int argc, char **argv) {
     bool check = argc > 1 && !strcmp(argv[1], "check");
     int rounds = argc > 2 ? atoi(argv[2]) : check ? 1 : 9;
+    if (argc > 3) prompt = atoi(argv[3]);
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
     for (int i = 0; i < 1024; i++) tokens[i] = (i * 37 + i / 7 + 11) % 900;

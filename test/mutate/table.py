@@ -72,6 +72,7 @@ change("step-rest-row", "rows of the processor beside those of a device take the
 change("blend-twice", "the processor computes a device's experts again", "reference mla_plain", (BLEND, "b->mine[i] = *to < 0 ? b->ids[i] : -1;", "b->mine[i] = b->ids[i];"))
 change("blend-weights", "a pair gets the weight of the one before it", "reference mla_plain", (BLEND, "b->pair_weight[(*to)++] = b->weights[i];", "b->pair_weight[(*to)++] = b->weights[i ? i - 1 : 0];"))
 change("stage-held", "weights that are not pinned go straight from where they lie", "weights that are not pinned", ("engine/pipe/stage.c", "return s->n_fillers && r->bytes > small", "return 0 && r->bytes > small"))
+change("split-join", "the processor has a part though devices alone are done sooner", "split", ("engine/sched/split.c", "alone < end + in->join)", "alone < end)"))
 change("blend-slot-early", "a slot is filled before its last use is over", "reference mla_plain", (BLEND, ".after = t->off,", ".after = 0,"))
 change("blend-slot-unready", "experts are used before they have arrived", "reference mla_plain", (BLEND, "TRY(gpu_number_wait(b->loaded, on, b->d->main));", ""))
 change("state-rewind", "a state of tokens that were taken back is gone on from", "state", ("engine/layer/kv.c", "if (kv->state[i].at > pos) kv->state[i].at = -1,", "if (kv->state[i].at > pos + 4096) kv->state[i].at = -1,"))
