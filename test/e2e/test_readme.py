@@ -3,6 +3,8 @@ it opens, options and commands are there, and every example runs."""
 import os
 import re
 import shutil
+import subprocess
+import tempfile
 
 import driver
 import transcript
@@ -40,6 +42,14 @@ class Readme(driver.Case):
         hearth = "\n".join(line for line in self.readme.splitlines() if "meson" not in line and "-D" not in line)
         self.assertLess({"last", "list", "models"}, options)
         self.assertFalse(set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", hearth)) - options - {"write"})
+
+    def test_install(self):
+        """What .ci/setup builds for the first command is all that is installed."""
+        self.assertIn("ninja -C build hearth man/hearth man/_hearth man/hearth.fish", read(".ci/setup"))
+        with tempfile.TemporaryDirectory() as place:
+            p = subprocess.run(["meson", "install", "-C", os.path.dirname(driver.BIN), "--no-rebuild", "--destdir", place], capture_output=True, text=True)
+            self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+            self.assertEqual(sorted(f for _, _, files in os.walk(place) for f in files), ["_hearth", "hearth", "hearth", "hearth.1", "hearth.fish"])
 
     def test_commands_of_the_readme_build(self):
         """The first command is one line that does its own set-up, and names the program that setup builds."""
