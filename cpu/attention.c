@@ -64,7 +64,7 @@ static int64_t q_pos(const struct op_attention *o, int i) { return o->q_pos ? o-
 /* The keys that token i sees are [*lo, *hi), as indices of rows, or of places in its list of chosen ones. */
 static void visible(const struct op_attention *o, int i, int *lo, int *hi) {
     int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
-    *hi = op_seen(p, o->k_pos0, o->n_keys);
+    *hi = op_seen_step(p, o->k_pos0, o->k_step, o->n_keys);
     if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* places of the list, not rows */
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
 }

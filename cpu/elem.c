@@ -55,7 +55,8 @@ static void rms_norm_row(const struct job *j, const struct op_norm *o, float *ou
     for (int i = 0; i < o->dim; i += SPAN) {
         float w[SPAN];
         int m = o->dim - i < SPAN ? o->dim - i : SPAN;
-        j->x->k.widen[o->w_dtype](w, (const uint8_t *)o->w + size * (size_t)i, m);
+        if (o->w) j->x->k.widen[o->w_dtype](w, (const uint8_t *)o->w + size * (size_t)i, m);
+        for (int c = 0; c < m && !o->w; c++) w[c] = 1;
         j->x->k.scale(out + i, x + i, inv, w, o->add, m);
     }
 }
@@ -88,7 +89,7 @@ static void rope_table_task(void *arg, int task, int thread) {
         const float *inv_freq = o->inv_freq + (far ? o->half : 0), mscale = far ? o->long_mscale : o->mscale;
         for (int c = 0; c < o->half; c++) {
             /* The angle is rounded to float32, as in the models' own code; its cosine is not approximated further. */
-            double angle = (double)((float)o->pos[i] * inv_freq[c]);
+            double angle = (double)((float)(o->pos ? o->pos[i] : o->pos0 + i * o->step) * inv_freq[c]);
             o->cos[(size_t)i * (size_t)o->half + (size_t)c] = (float)cos(angle) * mscale;
             o->sin[(size_t)i * (size_t)o->half + (size_t)c] = (float)sin(angle) * mscale;
         }

@@ -55,3 +55,6 @@ int elem_merge(struct exec *, const struct op_merge *);
 int elem_gate(struct exec *, const struct op_gate *);
 int conv_run(struct exec *, const struct op_conv *);
 int delta_run(struct exec *, const struct op_delta *);
+int compress_run(struct exec *, const struct op_compress *);
+int streams_spread(struct exec *, const struct op_spread *);
+int streams_mix(struct exec *, const struct op_mix *);

@@ -31,6 +31,10 @@ static void scores_of(const struct op_route *o, const float *logits, float *scor
         for (int i = 0; i < n; i++) score[i] = 1 / (1 + expf(-logits[i]));
         return;
     }
+    if (o->score == SCORE_SQRT_SOFTPLUS) {
+        for (int i = 0; i < n; i++) score[i] = sqrtf(logits[i] > 20 ? logits[i] : log1pf(expf(logits[i])));
+        return;
+    }
     float max = -INFINITY, sum = 0;
     for (int i = 0; i < n; i++) max = logits[i] > max ? logits[i] : max;
     for (int i = 0; i < n; i++) sum += score[i] = expf(logits[i] - max);
@@ -76,8 +80,9 @@ static void route_token(const struct op_route *o, int t, uint8_t *space) {
     int32_t *ids = o->ids + (size_t)t * (size_t)o->topk;
     float *weights = o->weights + (size_t)t * (size_t)o->topk, sum = 0;
     memset(mark, 0, (size_t)n);
+    const int32_t *table = o->table ? o->table + (size_t)o->tokens[t] * (size_t)o->topk : NULL;
     for (int k = 0; k < o->topk; k++) {
-        int i = best_of(choice, mark, n);
+        int i = table ? table[k] : best_of(choice, mark, n);
         sum += weights[k] = mixer ? mixer_weight(o, logits, mark, i) : score[i];
         mark[i] = 1;
         ids[k] = i;

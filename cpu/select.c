@@ -24,7 +24,7 @@ struct job {
     size_t tile_part;
 };
 
-static int seen(const struct op_select *o, int token) { return op_seen((int64_t)o->q_pos0 + token, o->k_pos0, o->n_keys); }
+static int seen(const struct op_select *o, int token) { return op_seen_step((int64_t)o->q_pos0 + token, o->k_pos0, o->k_step, o->n_keys); }
 
 /* Keys [j0, j0 + n) as float32, without their scales. */
 static const float *keys_of(const struct job *j, int j0, int n, float *buf) {

@@ -91,12 +91,20 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         buf_fmt(b, ",\"deltanet\":{\"layers\":%d,\"key_heads\":%d,\"value_heads\":%d,\"key_dim\":%d,\"value_dim\":%d,\"state_bytes\":%zu}", delta,
                 c->delta.k_heads, c->delta.v_heads, c->delta.k_dim, c->delta.v_dim, kv_state_bytes(c));
     if (c->kv_lora) buf_fmt(b, ",\"q_lora_rank\":%d,\"kv_lora_rank\":%d,\"qk_nope\":%d,\"qk_rope\":%d", c->q_lora, c->kv_lora, c->qk_nope, c->qk_rope);
-    if (c->attn == ATTN_DSA) buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim, c->index_topk);
-    static const char *const ropes[] = {"default", "linear", "yarn", "llama3"};
+    if (c->attn == ATTN_COMPRESSED) {
+        buf_fmt(b, ",\"q_lora_rank\":%d,\"o_groups\":%d,\"o_lora_rank\":%d,\"tokens_a_key\":[", c->q_lora, c->o_groups, c->o_lora);
+        for (int i = 0; i < c->n_layers; i++) buf_fmt(b, "%s%d", i ? "," : "", c->layer[i].ratio);
+        buf_str(b, "]");
+    }
+    if (c->attn == ATTN_DSA || c->attn == ATTN_COMPRESSED)
+        buf_fmt(b, ",\"index_heads\":%d,\"index_head_dim\":%d,\"index_topk\":%d", c->index_heads, c->index_dim, c->index_topk);
+    static const char *const ropes[] = {"default", "linear", "yarn", "llama3", "longrope"};
+    static const char *const scores[] = {"softmax", "sigmoid", "mixer", "sqrtsoftplus"};
     buf_fmt(b, ",\"window\":%d},\"rope\":{\"kind\":\"%s\",\"dim\":%d,\"theta\":%.10g", c->layer[0].window, ropes[c->rope.kind], c->rope.dim, c->rope.theta);
     if (c->rope.kind) buf_fmt(b, ",\"factor\":%g", c->rope.factor);
     buf_fmt(b, "},\"experts\":{\"routed\":%d,\"active\":%d,\"groups\":%d,\"inter\":%d,\"shared_inter\":%d,\"score\":\"%s\"}", c->n_experts, c->topk,
-            c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, c->score == SCORE_SIGMOID ? "sigmoid" : "softmax");
+            c->n_group > 1 ? c->n_group : 1, c->moe_inter, c->shared_inter, scores[c->score]);
+    if (c->streams.n) buf_fmt(b, ",\"residual_streams\":%d", c->streams.n);
     buf_str(b, ",\"formats\":{");
     put_mat(b, "embedding", &w.embed);
     put_mat(b, "head", &w.head);

@@ -367,7 +367,9 @@ int file_looks_wrong(const uint8_t *d, size_t n, const char *what, struct error 
         return error_set(e, ERR_MODEL, "%s: a Git LFS pointer instead of the weights; fetch the real file (git lfs pull)", what);
     size_t i = 0;
     while (i < n && i < 64 && (d[i] == ' ' || d[i] == '\n' || d[i] == '\r' || d[i] == '\t')) i++;
-    if (i < n && d[i] == '<') return error_set(e, ERR_MODEL, "%s: a web page instead of the weights; download it again", what);
+    bool text = i + 4 <= n; /* a header's length may begin with such a byte, too, but not go on like a text */
+    for (size_t k = i; text && k < i + 4; k++) text = d[k] >= ' ' && d[k] < 127;
+    if (text && d[i] == '<') return error_set(e, ERR_MODEL, "%s: a web page instead of the weights; download it again", what);
     return 0;
 }
 

@@ -33,7 +33,7 @@ struct op_embed {
     int n;
 };
 
-/* out = x / sqrt(mean(x^2) + eps) * (w + add); rows of `dim`, `rows` of them, e.g. n tokens or n * heads.
+/* out = x / sqrt(mean(x^2) + eps) * (w + add); rows of `dim`, `rows` of them, e.g. n tokens or n * heads. w NULL: all 1, of RMS norms.
  * With mean != 0: LayerNorm ((x - mean) / sqrt(var + eps) * w + bias). x and out may be the same.
  * bad: NULL, or an int that receives tag when it still was -1 and an input was not finite. */
 struct op_norm {
@@ -64,14 +64,14 @@ struct op_linear {
                    * number. The processor only, without transposed and batch: an output head whose answer is its largest. */
 };
 
-/* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half. With longest > 0 (LongRoPE), rows of sequences longer than
- * that take the second row of inv_freq, and long_mscale. */
+/* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half; pos NULL: i * step + pos0. With longest > 0 (LongRoPE), rows of sequences longer
+ * than that take the second row of inv_freq, and long_mscale. */
 struct op_rope_table {
     float *cos, *sin; /* [n, half] */
     const int32_t *pos;
     const float *inv_freq; /* [half], or [2, half] */
     const int32_t *length; /* [n]: how long the sequence of a row is; NULL: all are `total` long */
-    int n, half, longest, total;
+    int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
 };
 /* Rotates in place the 2*half numbers that start at x + i * ld + h * head_ld, for each token i and head h.
@@ -103,7 +103,8 @@ struct op_kv_load {
     int row0, n, ldo;
 };
 
-/* Causal attention with online softmax. Query row i stands at position q_pos0 + i (or q_pos[i]); key row j at k_pos0 + j.
+/* Causal attention with online softmax. Query row i stands at position q_pos0 + i (or q_pos[i]); key row j at k_pos0 + j, or with
+ * k_step, and no window then, at k_pos0 + j * k_step.
  * A key is seen when its position <= the query's, and > query's - window when window > 0. Query head h uses KV head
  * h / (n_heads / k.heads). The value is the first v_dim elements of v's row (absorbed MLA: v is k's own plane).
  * With `chosen` a row sees, of the keys that it would see, only those that op_select chose for it.
@@ -119,7 +120,7 @@ struct op_attention {
     const int32_t *q_pos;  /* NULL: q_pos0 + i */
     const int32_t *chosen; /* NULL, or [n, n_chosen] rows of k and v; no window then */
     int n, n_heads, v_dim, ldq, ldo;
-    int q_pos0, k_pos0, n_keys, window, n_chosen;
+    int q_pos0, k_pos0, k_step, n_keys, window, n_chosen;
     float scale;
 };
 
@@ -132,14 +133,15 @@ struct op_select {
     const float *weight; /* [n, heads] */
     struct kv_plane k;
     int n, heads, topk, ldq;
-    int q_pos0, k_pos0, n_keys;
+    int q_pos0, k_pos0, k_step, n_keys;
     float scale;
 };
-/* Keys that a query at position pos sees of n_keys rows that begin at k_pos0. */
-static inline int op_seen(int64_t pos, int k_pos0, int n_keys) {
-    int64_t n = pos - k_pos0 + 1;
-    return n < 0 ? 0 : n < n_keys ? (int)n : n_keys;
+/* Keys that a query at position pos sees of n_keys rows that begin at k_pos0, k_step apart (0: 1). */
+static inline int op_seen_step(int64_t pos, int k_pos0, int k_step, int n_keys) {
+    int64_t n = pos < k_pos0 ? 0 : (pos - k_pos0) / (k_step ? k_step : 1) + 1;
+    return n < n_keys ? (int)n : n_keys;
 }
+static inline int op_seen(int64_t pos, int k_pos0, int n_keys) { return op_seen_step(pos, k_pos0, 1, n_keys); }
 
 /* Merges two partial attentions over disjoint keys into the first: lse = log(exp(lse) + exp(lse2)), out weighted alike. */
 struct op_merge {
@@ -150,19 +152,22 @@ struct op_merge {
     int n, heads, dim, ldo, ldo2;
 };
 
-/* Router. score = softmax or sigmoid (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only
+/* Router. score = softmax, sigmoid or sqrt(softplus) (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only
  * experts of the topk_group best groups may be chosen (others -inf); a group's score is the sum of its two best choices
  * (group_top2, V3) or its best (V2). ids [n, topk] in falling order of choice, ties to the lower index, never -1;
  * weights = score of the chosen, divided by their sum (+ 1e-20) when norm, times scale.
  * SCORE_MIXER (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the
- * softmax over those which are not behind it, in relation to their size, by more than 2 * jitter, the ones chosen before left out. */
-enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER };
+ * softmax over those which are not behind it, in relation to their size, by more than 2 * jitter, the ones chosen before left out.
+ * With `table` nothing is chosen: ids are table[tokens[i]], in its order, and scores weight them (DeepSeek-V4's hash layers). */
+enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS };
 struct op_route {
     int32_t *ids;
     float *weights;
     const float *logits;
-    const float *bias; /* [n_experts] or NULL */
-    int n, n_experts, topk, n_group, topk_group;
+    const float *bias;     /* [n_experts] or NULL */
+    const int32_t *table;  /* [vocab, topk], all of them experts; NULL: choose */
+    const int32_t *tokens; /* [n], with table */
+    int n, n_experts, topk, n_group, topk_group, vocab;
     uint8_t score; /* enum score_fn */
     bool group_top2, norm;
     float scale, jitter;
@@ -271,6 +276,51 @@ struct op_delta {
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
 };
 
+/* Windows of `ratio` tokens each become one entry: for every element the mean of the window's kv, weighted by the softmax of
+ * its gates, gate + bias[place in the window]. With `overlap` there are two series, [series, dim] of a row: an entry is made of the
+ * second of its own window and the first of the window before. Row i stands at position pos0 + i; out receives the entries of the
+ * windows that end in these rows, one after the other. What the open windows have come to so far is `before` the first row (pos0 0:
+ * not read) and `after` the last, which may be the same memory: for the open entry, then with overlap the next, the largest gate,
+ * the sum of weights and the weighted sum. A row is added in the order of positions, however many are in a call. */
+struct op_compress {
+    float *out;             /* [entries, dim] */
+    const float *kv, *gate; /* [n, series * dim], rows ldx apart */
+    const float *bias;      /* [ratio, series * dim] */
+    const float *before;    /* [series, 3, dim] */
+    float *after;
+    int n, pos0, ratio, dim, ldx;
+    bool overlap;
+};
+static inline int op_compressed(const struct op_compress *o) { return (o->pos0 + o->n) / o->ratio - o->pos0 / o->ratio; } /* entries */
+
+/* Several residual streams (manifold-constrained hyper-connections). What a half of a block gave goes to each of them:
+ * streams[i][s] += post[i][s] * x[i]; post NULL: streams[i][s] = x[i], where they begin. */
+struct op_spread {
+    float *streams;    /* [n, n_streams, hidden] */
+    const float *x;    /* [n, hidden] */
+    const float *post; /* [n, n_streams] */
+    int n, hidden, n_streams;
+};
+/* What the next half takes of them, and how they mix meanwhile. With r = 1 / sqrt(mean of all streams' squares + norm_eps) and the
+ * parts pre [s], post [s], comb [s, s] of mix, m * r * scale[part] + base:
+ *     pre = sigmoid(.) + eps, post = 2 * sigmoid(.)
+ *     comb = softmax over its last dimension + eps, then divided by the sums (+ eps) of its columns, and iters - 1 times those of
+ *            its rows and of its columns (Sinkhorn-Knopp)
+ *     in = sum of pre[s] * streams[s];  streams[t] = sum over s of comb[s][t] * streams[s];  out = 0
+ * post NULL: after the last half, mix has pre alone and the streams stay. */
+struct op_mix {
+    float *in;          /* [n, hidden] */
+    float *out;         /* [n, hidden] or NULL: what the half adds up */
+    float *streams;     /* [n, n_streams, hidden] */
+    float *post;        /* [n, n_streams] */
+    const float *mix;   /* [n, (2 + s) * s], or [n, s] */
+    const float *base;  /* [(2 + s) * s], or [s] */
+    const float *scale; /* [3], or [1] */
+    int n, hidden, n_streams, iters;
+    float eps, norm_eps;
+};
+enum { STREAMS_MOST = 16 };
+
 struct ops {
     const char *name; /* "scalar", "avx2", "avx512", "amx", "emu", "cuda" */
     int (*embed)(struct exec *, const struct op_embed *);
@@ -292,4 +342,7 @@ struct ops {
     int (*gate)(struct exec *, const struct op_gate *);
     int (*conv)(struct exec *, const struct op_conv *);
     int (*delta)(struct exec *, const struct op_delta *);
+    int (*compress)(struct exec *, const struct op_compress *);
+    int (*spread)(struct exec *, const struct op_spread *);
+    int (*mix)(struct exec *, const struct op_mix *);
 };

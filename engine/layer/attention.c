@@ -1,6 +1,7 @@
 #include "engine/layer/attention.h"
 
-static const struct attention *const kinds[] = {[ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa};
+static const struct attention *const kinds[] = {
+    [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
 const struct attention *attention_of(const struct config *c, int layer) { return c->layer[layer].delta ? &attention_delta : kinds[c->attn]; }
 
 struct kv_plane attention_plane(struct kv_plane p, int row) {

@@ -12,7 +12,7 @@ struct attention {
     int (*attend)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
     size_t (*grown_bytes)(const struct config *c, int keys); /* taken on demand beside the workspace; NULL: none */
 };
-extern const struct attention attention_gqa, attention_mla, attention_dsa, attention_delta;
+extern const struct attention attention_gqa, attention_mla, attention_dsa, attention_compressed, attention_delta;
 const struct attention *attention_of(const struct config *c, int layer);
 
 #define TRY(call) \

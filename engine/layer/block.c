@@ -8,7 +8,11 @@ int block_rope(struct exec *x, const struct config *c, struct work *w, float msc
     struct op_rope_table o = {.cos = w->cos, .sin = w->sin, .pos = w->pos, .inv_freq = w->inv_freq, .n = n, .half = c->rope.dim / 2, .mscale = mscale};
     if (c->rope.kind == ROPE_LONG)
         o.length = total ? NULL : w->length, o.total = total, o.longest = (int)c->rope.original_max, o.long_mscale = c->rope.factors_mscale[1];
-    return x->ops->rope_table(x, &o);
+    TRY(x->ops->rope_table(x, &o));
+    if (!c->far_rope.dim) return 0;
+    const size_t half = (size_t)o.half, at = (size_t)w->rows * half;
+    return x->ops->rope_table(
+        x, &(struct op_rope_table){.cos = w->cos + at, .sin = w->sin + at, .pos = w->pos, .inv_freq = w->inv_freq + half, .n = n, .half = o.half, .mscale = 1});
 }
 
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,
@@ -34,6 +38,38 @@ int block_linear(struct exec *x, const struct config *c, float *y, int ldy, cons
         x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .wide = config_wide(c)});
 }
 
+/* --- Into a half of a block ----------------------------------------------------------------------------------------------- */
+
+/* Several residual streams: what the half before gave goes to each of them, and what this one takes of them comes to w->xn, while
+ * w->x is 0 again. first: there was none, w->x is the embedding. last: nothing follows, and w->xn is what is left. */
+static int mix_streams(struct exec *x, const struct config *c, const struct stream_mix *m, struct work *w, bool first, bool last, int n) {
+    const int s = c->streams.n;
+    TRY(x->ops->spread(x, &(struct op_spread){.streams = w->streams, .x = w->x, .post = first ? NULL : w->post, .n = n, .hidden = c->hidden, .n_streams = s}));
+    TRY(x->ops->linear(x, &(struct op_linear){.y = w->mix, .x = w->streams, .w = m->fn, .n = n, .ldx = s * c->hidden, .ldy = m->fn.rows, .exact = true}));
+    return x->ops->mix(x, &(struct op_mix){.in = last ? w->x : w->xn,
+                                           .out = last ? NULL : w->x,
+                                           .streams = w->streams,
+                                           .post = last ? NULL : w->post,
+                                           .mix = w->mix,
+                                           .base = m->base,
+                                           .scale = m->scale,
+                                           .n = n,
+                                           .hidden = c->hidden,
+                                           .n_streams = s,
+                                           .iters = c->streams.iters,
+                                           .eps = c->streams.eps,
+                                           .norm_eps = c->norm_eps});
+}
+int block_close(struct exec *x, const struct weights *m, struct work *w, int n) {
+    return m->config.streams.n ? mix_streams(x, &m->config, &m->head_mix, w, false, true, n) : 0;
+}
+
+/* The input of a half, normed, in w->xn. tag: its place, as struct work's bad counts them. */
+static int enter(struct exec *x, const struct config *c, const struct stream_mix *m, const float *weight, const float *bias, struct work *w, int n, int tag) {
+    if (c->streams.n) TRY(mix_streams(x, c, m, w, tag == 0, false, n));
+    return block_norm(x, c, w->xn, c->hidden, c->streams.n ? w->xn : w->x, c->hidden, weight, bias, n, c->hidden, tag, w->bad);
+}
+
 /* --- The attention half ------------------------------------------------------------------------------------------------ */
 
 size_t block_grown_bytes(const struct config *c, int keys) {
@@ -47,7 +83,7 @@ size_t block_grown_bytes(const struct config *c, int keys) {
 }
 
 int block_kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
-    TRY(block_norm(x, c, w->xn, c->hidden, w->x, c->hidden, y->attn_norm, y->attn_norm_bias, n, c->hidden, 2 * layer, w->bad));
+    TRY(enter(x, c, &y->attn_mix, y->attn_norm, y->attn_norm_bias, w, n, 2 * layer));
     return attention_of(c, layer)->kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_whole(const struct config *c, int layer) { return attention_of(c, layer)->whole; }
@@ -70,7 +106,7 @@ int block_attention(struct exec *x, const struct config *c, const struct layer *
 /* --- Experts and head ---------------------------------------------------------------------------------------------------- */
 
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    TRY(block_norm(x, c, w->xn, c->hidden, w->x, c->hidden, y->ffn_norm, y->ffn_norm_bias, n, c->hidden, 2 * layer + 1, w->bad));
+    TRY(enter(x, c, &y->ffn_mix, y->ffn_norm, y->ffn_norm_bias, w, n, 2 * layer + 1));
     if (!c->layer[layer].moe) return 0;
     TRY(x->ops->linear(x,
                        &(struct op_linear){
@@ -79,6 +115,9 @@ int block_route(struct exec *x, const struct config *c, const struct layer *y, i
                                             .weights = w->weights,
                                             .logits = w->router,
                                             .bias = y->router_bias,
+                                            .table = (const int32_t *)y->router_table,
+                                            .tokens = w->tokens,
+                                            .vocab = c->vocab,
                                             .n = n,
                                             .n_experts = c->n_experts,
                                             .topk = c->topk,

@@ -15,11 +15,12 @@ struct span {
 /* Workspace for up to `rows` tokens. All pointers are the executor's memory. */
 struct work {
     int rows;
-    float *x;   /* [rows, hidden] the residual stream */
-    float *xn;  /* [rows, hidden] normed */
-    float *q;   /* [rows, n_heads * head_dim] */
-    float *kv;  /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
-    float *low; /* [rows, q_lora] */
+    float *x;                    /* [rows, hidden] the residual stream; of several, what the half of a block has given so far */
+    float *xn;                   /* [rows, hidden] normed */
+    float *streams, *post, *mix; /* several: [rows, n, hidden], [rows, n] how much of x goes to each, [rows, (2 + n) * n] before op_mix */
+    float *q;                    /* [rows, n_heads * head_dim] */
+    float *kv;                   /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
+    float *low;                  /* [rows, q_lora] */
     int absorb_rows;
     float *qc;          /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
     float *oc;          /* [absorb_rows, n_heads * kv_lora] */
@@ -31,17 +32,19 @@ struct work {
     size_t latent_floats, expanded_floats;
     float *lse, *part, *part_lse; /* attention in pieces: [rows, n_heads], a piece's own result, its lse [rows, n_heads]; the caller's, NULL without */
     size_t part_floats;
-    float *index_q, *index_weights; /* [rows, index_heads * index_dim], [rows, index_heads] the indexer's queries and their heads' weights */
-    int32_t *chosen;                /* [rows, index_topk] rows of the cache; outlives a layer where the next one takes it over */
-    float *router;                  /* [rows, n_experts] */
-    int32_t *ids;                   /* [rows, topk] */
-    float *weights;                 /* [rows, topk] */
-    float *shared_weight;           /* [rows] */
-    const uint8_t *late;            /* [n_experts] or NULL: as op_experts says; not owned */
-    float share;                    /* as op_experts says */
-    float *cos, *sin;               /* [rows, rope.dim / 2] */
-    int32_t *pos, *tokens;          /* [rows] */
-    int32_t *length;                /* [rows] how long the sequence of a row is; LongRoPE alone, else NULL */
+    float *entries, *entry_cos, *entry_sin; /* keys of several tokens: [rows, head_dim], [rows, rope.dim / 2] */
+    float *own_lse;                         /* [2, rows, n_heads] of the window, of such keys */
+    float *index_q, *index_weights;         /* [rows, index_heads * index_dim], [rows, index_heads] the indexer's queries and their heads' weights */
+    int32_t *chosen;                        /* [rows, index_topk] rows of the cache; outlives a layer where the next one takes it over */
+    float *router;                          /* [rows, n_experts] */
+    int32_t *ids;                           /* [rows, topk] */
+    float *weights;                         /* [rows, topk] */
+    float *shared_weight;                   /* [rows] */
+    const uint8_t *late;                    /* [n_experts] or NULL: as op_experts says; not owned */
+    float share;                            /* as op_experts says */
+    float *cos, *sin;                       /* [rows, rope.dim / 2]; then, where the model has far_rope, as much by that */
+    int32_t *pos, *tokens;                  /* [rows] */
+    int32_t *length;                        /* [rows] how long the sequence of a row is; LongRoPE alone, else NULL */
     float *inv_freq;
     _Atomic int *bad;                       /* first place where something was not finite: 2 * layer before its attention, + 1 before its FFN */
     void *(*alloc)(void *ctx, size_t size); /* of the executor's memory; NULL: none left */
@@ -59,7 +62,8 @@ bool block_expands(const struct config *c, int n);
 /* What attention over so many keys takes beside the workspace, at most. */
 size_t block_grown_bytes(const struct config *c, int keys);
 
-/* Each adds its result to w->x. n: rows of the batch, cos/sin filled for them. Return 0 or an operation's error code. */
+/* Each adds its result to w->x; with several residual streams it is what each half gives, and the next one begins by adding it to
+ * the streams. n: rows of the batch, cos/sin filled for them. Return 0 or an operation's error code. */
 /* total: how long the sequence of all these rows is; 0: as w->length says. It matters to LongRoPE alone. */
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total);
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
@@ -75,6 +79,8 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
+/* After the last layer: w->x [rows, hidden] is the residual stream, made of several where the model has them. */
+int block_close(struct exec *x, const struct weights *m, struct work *w, int n);
 /* Norm and router: fills w->xn, ids, weights, shared_weight. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 /* The feed-forwards over w->xn, added to out [n, hidden] (w->x, or a part that is joined later): the routed experts in w->ids,

@@ -6,6 +6,7 @@ static size_t page_up(size_t n) { return (n + 4095) & ~(size_t)4095; }
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]) { return attention_of(c, layer)->cache(c, layer, out); }
 
 struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype) {
+    if (d->fine && dtype == DT_E4M3) dtype = DT_BF16;
     return (struct kv_plane){.heads = d->heads, .dim = d->dim, .dtype = d->dtype ? d->dtype : (uint8_t)dtype};
 }
 struct kv_rows kv_rows_of(const struct kv_plane *p, int row, int n) {
@@ -20,7 +21,8 @@ size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype) {
     for (int i = kv_planes(c, layer, d); i-- > 0;) {
         struct kv_plane p = kv_plane_of(&d[i], dtype);
         struct kv_rows one = kv_rows_of(&p, 0, 1);
-        if (!d[i].rows) sum += one.bytes + one.scales * sizeof(float);
+        size_t every = d[i].every ? (size_t)d[i].every : 1;
+        if (!d[i].rows) sum += (one.bytes + one.scales * sizeof(float) + every - 1) / every;
     }
     return sum;
 }
@@ -49,7 +51,7 @@ static size_t lay(struct kv *kv, const struct config *c, enum dtype dtype, uint8
         int n = kv_planes(c, i, d);
         for (int k = 0; k < n; k++) {
             struct kv_plane p = kv_plane_of(&d[k], dtype);
-            struct kv_rows all = kv_rows_of(&p, 0, d[k].rows ? d[k].rows : kv->capacity);
+            struct kv_rows all = kv_rows_of(&p, 0, d[k].rows ? d[k].rows : d[k].every ? kv->capacity / d[k].every : kv->capacity);
             size_t data = page_up(all.bytes), scale = page_up(all.scales * sizeof(float));
             if (base) {
                 p.data = base + at;

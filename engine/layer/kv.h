@@ -3,7 +3,7 @@
 #include "engine/base/ops.h"
 #include "engine/model/config.h"
 
-/* A plane of a layer's cache: a row of heads * dim elements for each token, or so many rows however many tokens there are. A layer
+/* A plane of a layer's cache: a row of heads * dim elements for each token, or each few tokens, or so many rows however many tokens there are. A layer
  * has as many planes as its kind of attention says.
  *
  * Some kinds keep no rows but a state, which is what all tokens up to a position have made of it: a plane of KV_STATES rows, each
@@ -12,12 +12,14 @@
  * that where one mostly goes back to, at the beginning of a turn and before the end of its prompt. */
 struct cache_desc {
     int heads, dim;
-    int rows;      /* 0: one a token */
+    int rows;      /* 0: one a token, or one for every so many */
+    int every;     /* tokens of a row, which is whole with the last of them; 0: 1 */
     uint8_t dtype; /* DT_NONE: the session's choice */
+    bool fine;     /* which is to be BF16 where a session takes E4M3: what choices follow from */
 };
 enum { CACHE_PLANES = 4 };
 int kv_planes(const struct config *c, int layer, struct cache_desc out[CACHE_PLANES]); /* returns how many */
-size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);              /* of a token in one layer, scales included */
+size_t kv_row_bytes(const struct config *c, int layer, enum dtype dtype);              /* of a token in one layer, scales included, rounded up */
 size_t kv_token_bytes(const struct config *c, enum dtype dtype);                       /* of a token in all layers */
 /* The plane that such a description asks for, without memory. dtype: the session's. */
 struct kv_plane kv_plane_of(const struct cache_desc *d, enum dtype dtype);

@@ -6,7 +6,7 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The one list of buffers, so that taking, counting and releasing them cannot disagree. */
-enum { max_parts = 28 };
+enum { max_parts = 36 };
 struct part {
     void **p;
     size_t bytes;
@@ -22,15 +22,21 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
         wide = wide > channels + values ? wide : channels + values;
         att = att > values ? att : values;
     }
+    if (c->attn == ATTN_COMPRESSED) { /* results of the window; before that what entries are made of */
+        size_t low = (size_t)(c->o_groups * c->o_lora), in = 4 * (size_t)(c->head_dim > c->index_dim ? c->head_dim : c->index_dim);
+        wide = att > in ? att : in;
+        att = att > low ? att : low;
+    }
+    const size_t half = (size_t)(c->rope.dim / 2), tables = c->far_rope.dim ? 2 : 1;
     while (c->kv_lora && absorb > 1 && block_expands(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->xn, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->q, n * (size_t)(c->n_heads * c->head_dim) * f};
     out[k++] = (struct part){(void **)&w->kv, n * cached};
     out[k++] = (struct part){(void **)&w->att, n * att * f};
-    out[k++] = (struct part){(void **)&w->cos, n * (size_t)(c->rope.dim / 2) * f};
-    out[k++] = (struct part){(void **)&w->sin, n * (size_t)(c->rope.dim / 2) * f};
-    out[k++] = (struct part){(void **)&w->inv_freq, (size_t)rope_floats(&c->rope) * f};
+    out[k++] = (struct part){(void **)&w->cos, n * half * tables * f};
+    out[k++] = (struct part){(void **)&w->sin, n * half * tables * f};
+    out[k++] = (struct part){(void **)&w->inv_freq, (size_t)rope_floats(c) * f};
     out[k++] = (struct part){(void **)&w->pos, n * sizeof(int32_t)};
     out[k++] = (struct part){(void **)&w->tokens, n * sizeof(int32_t)};
     out[k++] = (struct part){(void **)&w->bad, sizeof(int)};
@@ -40,6 +46,18 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
         out[k++] = (struct part){(void **)&w->mixed, n * channels * f};
         out[k++] = (struct part){(void **)&w->z, n * values * f};
         out[k++] = (struct part){(void **)&w->ba, 2 * n * (size_t)c->delta.v_heads * f};
+    }
+    if (c->streams.n) {
+        size_t s = (size_t)c->streams.n;
+        out[k++] = (struct part){(void **)&w->streams, n * s * (size_t)c->hidden * f};
+        out[k++] = (struct part){(void **)&w->post, n * s * f};
+        out[k++] = (struct part){(void **)&w->mix, n * (2 + s) * s * f};
+    }
+    if (c->attn == ATTN_COMPRESSED) {
+        out[k++] = (struct part){(void **)&w->entries, n * (size_t)(c->head_dim > c->index_dim ? c->head_dim : c->index_dim) * f};
+        out[k++] = (struct part){(void **)&w->entry_cos, n * half * f};
+        out[k++] = (struct part){(void **)&w->entry_sin, n * half * f};
+        out[k++] = (struct part){(void **)&w->own_lse, 2 * n * (size_t)c->n_heads * f};
     }
     if (c->q_lora) out[k++] = (struct part){(void **)&w->low, n * (size_t)c->q_lora * f};
     if (c->kv_lora) {
@@ -82,9 +100,10 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 }
 
 void work_close(struct work *w) {
-    void *all[] = {
-        w->x,   w->xn,  w->q,   w->kv,     w->low,      w->qc,  w->oc,     w->att,  w->latent, w->ek, w->router, w->ids,     w->weights,       w->shared_weight,
-        w->cos, w->sin, w->pos, w->tokens, w->inv_freq, w->bad, w->length, w->wide, w->mixed,  w->z,  w->ba,     w->index_q, w->index_weights, w->chosen};
+    void *all[] = {w->x,        w->xn,      w->q,      w->kv,      w->low,           w->qc,        w->oc,        w->att,     w->latent,
+                   w->ek,       w->router,  w->ids,    w->weights, w->shared_weight, w->cos,       w->sin,       w->pos,     w->tokens,
+                   w->inv_freq, w->bad,     w->length, w->wide,    w->mixed,         w->z,         w->ba,        w->index_q, w->index_weights,
+                   w->chosen,   w->streams, w->post,   w->mix,     w->entries,       w->entry_cos, w->entry_sin, w->own_lse};
     for (size_t i = 0; i < sizeof all / sizeof *all && w->release; i++)
         if (all[i]) w->release(w->ctx, all[i]);
     *w = (struct work){0};

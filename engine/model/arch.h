@@ -8,11 +8,16 @@
 struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;
-    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;          /* GQA; q and o also MLA; sinks is a whole name */
-    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;   /* MLA */
-    const char *k_b, *v_b;                                        /* kv_b cut in two, as llama.cpp has it */
-    const char *index_q, *index_k, *index_k_norm, *index_weights; /* DSA */
-    const char *router, *router_bias;                             /* router_bias is a whole name */
+    const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                     /* GQA; q and o also MLA; sinks is a whole name */
+    const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;              /* MLA */
+    const char *k_b, *v_b;                                                   /* kv_b cut in two, as llama.cpp has it */
+    const char *index_q, *index_k, *index_k_norm, *index_weights;            /* DSA */
+    const char *compress_kv, *compress_gate, *compress_norm, *compress_bias; /* keys of several tokens; bias is a whole name */
+    const char *index_compress_kv, *index_compress_gate, *index_compress_norm, *index_compress_bias;
+    const char *o_a;                                                                                /* heads' groups to a low rank each, before o */
+    const char *router, *router_bias, *router_table;                                                /* router_bias and router_table are whole names */
+    const char *attn_mix, *attn_mix_base, *attn_mix_scale, *ffn_mix, *ffn_mix_base, *ffn_mix_scale; /* residual streams: whole names */
+    const char *head_mix, *head_mix_base, *head_mix_scale;
     const char *expert_gate, *expert_up, *expert_down;
     const char *delta_qkvz, *delta_ba, *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out; /* gated DeltaNet; the first two or the next four */
     const char *delta_conv, *delta_rate, *delta_dt, *delta_norm;                             /* rate and dt are whole names */
@@ -45,6 +50,7 @@ const struct arch *arch_find(const struct json *model_type); /* NULL: unknown */
 /* "deepseek_v3, kimi_k2, ..." of all families, for messages */
 void arch_list(char *buf, size_t cap);
 
-extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_glm_moe_dsa, arch_deepseek_v2, arch_qwen3_moe, arch_mixtral, arch_qwen2_moe;
+extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2, arch_qwen3_moe, arch_mixtral,
+    arch_qwen2_moe;
 extern const struct arch arch_glm4_moe, arch_minimax_m2, arch_gpt_oss, arch_phimoe, arch_dbrx;
 extern const struct arch arch_qwen3_next, arch_qwen3_5_moe, arch_qwen3_5_moe_text;

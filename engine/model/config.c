@@ -130,12 +130,15 @@ static void read_long(struct config_reader *in, struct rope_config *k, int max_c
 }
 
 void config_rope(struct config_reader *r, struct config *c, int dim, double theta) {
-    struct rope_config *k = &c->rope;
-    *k = (struct rope_config){.kind = ROPE_DEFAULT, .dim = dim, .truncate = true, .interleaved = k->interleaved, .partial = k->partial};
-    double partial = config_num(r, "partial_rotary_factor", k->partial > 0 ? k->partial : 1, 0, 1);
-    k->theta = config_num(r, "rope_theta", theta, 1, 1e12);
     const char *key = config_has(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     config_get(r, "rope_scaling"); /* transformers 5 calls it parameters, and both may stand there */
+    config_rope_of(r, c, key, dim, config_num(r, "rope_theta", theta, 1, 1e12));
+}
+
+void config_rope_of(struct config_reader *r, struct config *c, const char *key, int dim, double theta) {
+    struct rope_config *k = &c->rope;
+    *k = (struct rope_config){.kind = ROPE_DEFAULT, .dim = dim, .theta = theta, .truncate = true, .interleaved = k->interleaved, .partial = k->partial};
+    double partial = config_num(r, "partial_rotary_factor", k->partial > 0 ? k->partial : 1, 0, 1);
     if (config_has(r, key)) {
         struct config_reader in;
         config_open(r, key, &in);

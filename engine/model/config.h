@@ -9,7 +9,12 @@
 
 enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16 };
 
-enum attn_kind { ATTN_GQA, ATTN_MLA, ATTN_DSA };            /* DSA: MLA over keys that an indexer chooses */
+enum attn_kind { /* DSA: MLA over keys that an indexer chooses; COMPRESSED: a window of keys, and keys that stand for several tokens */
+                 ATTN_GQA,
+                 ATTN_MLA,
+                 ATTN_DSA,
+                 ATTN_COMPRESSED
+};
 enum index_kind { INDEX_OWN, INDEX_BEFORE };                /* a layer's own indexer, or the choice of the layer before */
 enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER }; /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };   /* over each head before rope; over all heads together */
@@ -46,7 +51,8 @@ struct config {
     int head_dim, v_dim;                    /* of a query/key head and a value head; MLA: nope + rope, v_head_dim */
     int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q straight from hidden */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
-    int index_heads, index_dim, index_topk; /* DSA: the lightning indexer */
+    int o_groups, o_lora;                   /* COMPRESSED: groups of heads that the output takes to a low rank first */
+    int index_heads, index_dim, index_topk; /* the lightning indexer, of DSA and COMPRESSED */
     bool index_interleaved;                 /* its rope, as rope.interleaved */
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
@@ -54,16 +60,23 @@ struct config {
     bool attn_gate;  /* GQA: q_proj gives a head its query and a gate; what it attends to is multiplied by sigmoid(gate) */
     float qkv_clip;  /* q, k and v are held within +-this; 0: not */
     float attn_scale;
-    struct rope_config rope;
-    struct delta_config { /* of layers with gated DeltaNet in place of attention; taps 0: there are none */
+    struct rope_config rope, far_rope; /* far_rope: of layers with compressed keys */
+    struct delta_config {              /* of layers with gated DeltaNet in place of attention; taps 0: there are none */
         int k_heads, v_heads, k_dim, v_dim, taps;
         bool fused; /* inputs in two tensors, the rows of a key head together, instead of four */
     } delta;
     struct layer_config {
-        bool moe, delta;
-        uint8_t index; /* enum index_kind */
-        int window;    /* keys a query sees, itself included; 0: all */
+        bool moe, delta, hashed; /* hashed: a token's experts are in a table */
+        uint8_t index;           /* enum index_kind */
+        int window;              /* keys a query sees, itself included; 0: all */
+        int ratio;               /* COMPRESSED: tokens that a key behind the window stands for; 0: there are none */
+        bool overlap;            /* and of the window of tokens before it; such keys are chosen by an indexer */
     } layer[CONFIG_MAX_LAYERS];
+
+    struct streams_config { /* several residual streams (hyper-connections); n 0: one */
+        int n, iters;
+        float eps;
+    } streams;
 
     int dense_inter; /* of layers without experts */
     int n_experts, topk, n_group, topk_group, moe_inter;
@@ -111,6 +124,7 @@ void config_open(struct config_reader *r, const char *key, struct config_reader 
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
 /* rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotated dimensions if not partial. */
 void config_rope(struct config_reader *r, struct config *c, int dim, double theta);
+void config_rope_of(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object alone */
 /* attention of the usual kind: heads, KV heads, head_dim, max_position_embeddings, scale = head_dim^-0.5 */
 void config_gqa(struct config_reader *r, struct config *c);
 /* layer[i].window from layer_types; without it, `window` in every other one of the first so many layers */

@@ -252,7 +252,7 @@ static int send_inputs(struct rank *r, float *buf, int rows, struct error *e) {
     const struct pipe_job *j = p->job;
     size_t hidden = (size_t)p->c->hidden;
     int rc = gpu_fill(r->main, (void *)r->work.bad, 0xff, 4);
-    if (!rc) rc = gpu_copy(r->main, r->work.inv_freq, j->w->inv_freq, (size_t)rope_floats(&p->c->rope) * 4, GPU_H2D);
+    if (!rc) rc = gpu_copy(r->main, r->work.inv_freq, j->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D);
     for (int i = 0; i < r->n_stripes && !rc; i++)
         for (int at = 0; at < r->stripe[i].n && !rc; at += rows) {
             const struct stripe *s = &r->stripe[i];

@@ -59,7 +59,7 @@ static int load(struct step_device *d, struct error *e) {
     if (!rc && d->head) rc = load_ranges(d, stage, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
     if (!rc) rc = stage_flush(stage);
     stage_close(&stage);
-    for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)rope_floats(&w->config.rope) * 4, GPU_H2D);
+    for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_copy(d->main, d->work[i].inv_freq, w->inv_freq, (size_t)rope_floats(&w->config) * 4, GPU_H2D);
     return rc ? rc : gpu_stream_sync(d->main);
 }
 

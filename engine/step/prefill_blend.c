@@ -188,7 +188,7 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     if (!rc) rc = gpu_number_open(g, &b->freed, e);
     if (!rc) rc = open_stage(b, e);
     if (!rc) rc = open_memory(b, j, e);
-    if (!rc) rc = gpu_copy(b->d->main, b->work.inv_freq, m->w->inv_freq, (size_t)rope_floats(&s->c->rope) * 4, GPU_H2D);
+    if (!rc) rc = gpu_copy(b->d->main, b->work.inv_freq, m->w->inv_freq, (size_t)rope_floats(s->c) * 4, GPU_H2D);
     if (rc) {
         if (!e->code && !gpu_error(g, e)) op_error(rc, e);
         blend_close(m, j);

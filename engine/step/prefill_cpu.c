@@ -31,6 +31,7 @@ static int layer_run(struct machine *m, struct work *w, int i, const struct span
     if (!rc && y->experts) rc = processor_weights(m, w, i, n, e);
     if (rc) return rc;
     if ((rc = block_experts(m->cpu, &m->w->config, y, i, w, PART_BOTH, w->x, n))) return op_error(rc, e);
+    if (i + 1 == m->w->config.n_layers && (rc = block_close(m->cpu, m->w, w, n))) return op_error(rc, e);
     trace_host(m->trace, t, y->experts ? "experts" : "ffn", i, -1);
     return check_finite(m->w, w, e);
 }

@@ -26,7 +26,7 @@ static void read_ahead(struct machine *m, struct work *w, int i, int n) {
     const struct config *c = &m->w->config;
     w->late = fetch_chosen(m->fetch, i, w->ids, n * c->topk);
     const struct layer *next = i + 1 < c->n_layers ? &m->w->layers[i + 1] : NULL;
-    if (!next || !next->experts || !fetch_wants(m->fetch)) return;
+    if (!next || !next->experts || !fetch_wants(m->fetch) || c->streams.n) return; /* of several streams the next half's mix is not known yet */
     if (n <= m->guess->rows) {
         struct work guess = *m->guess;
         guess.x = w->x;
@@ -39,7 +39,7 @@ int processor_begin(struct machine *m, struct work *w, int n, int total, const _
     const struct config *c = &m->w->config;
     m->cpu->cancel = cancel;
     *w->bad = -1;
-    if (!m->processor) memcpy(w->inv_freq, m->w->inv_freq, (size_t)rope_floats(&c->rope) * sizeof(float));
+    if (!m->processor) memcpy(w->inv_freq, m->w->inv_freq, (size_t)rope_floats(c) * sizeof(float));
     int rc = block_embed(m->cpu, m->w, w, n);
     if (!rc) rc = block_rope(m->cpu, c, w, m->w->rope_mscale, n, total);
     return rc ? op_error(rc, e) : 0;

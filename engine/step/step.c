@@ -133,6 +133,8 @@ static struct work from_row(const struct config *c, const struct work *w, int ro
     struct work r = *w;
     size_t at = (size_t)row;
     r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden;
+    if (r.streams) r.streams += at * (size_t)(c->streams.n * c->hidden), r.post += at * (size_t)c->streams.n;
+    r.tokens += at;
     if (r.chosen) r.chosen += at * (size_t)c->index_topk;
     r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
@@ -253,6 +255,7 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
             TRY(processor_experts(s, m, l, e));
             if (l + 1 < s->c->n_layers) TRY(processor_attention(s, m, l + 1, e));
         }
+    for (int i = 0; i < s->n_micros && s->c->streams.n; i++) TRY(block_close(s->m->cpu, s->m->w, &s->micro[i].host, s->micro[i].n));
     TRY(head(s, n, top));
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct step_device *d = &s->dev[i];

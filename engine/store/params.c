@@ -15,6 +15,13 @@
 #define VEC_IN(s, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .ending = end, .rows = n, .slice = s}, when }
 
+/* A vector published as a table, and what mixes residual streams: so many weights, in `parts` parts. */
+#define TABLE(field, name, module, n, w, when) \
+    { {OF(layer, field, name, module), .ending = "", .rows = n, .across = w}, when }
+#define MIX(type, field, name, module, weights, parts, when) \
+    {{OF(type, field.fn, name, module), .ending = "", .rows = weights, .cols = c->streams.n * hidden}, when}, \
+        VEC(type, field.base, name##_base, "", module, weights, when), VEC(type, field.scale, name##_scale, "", module, parts, when)
+
 /* Rows [first, first + rows) of q, k and v, where these are one tensor. */
 static struct slice in_qkv(const struct config *c, int first) {
     const int all = c->n_heads * c->head_dim + 2 * c->n_kv_heads * c->head_dim;
@@ -31,11 +38,15 @@ static struct slice in_gate_up(const struct config *c, int which) {
 static struct slice in_experts(const struct config *c, int rows) { return (struct slice){.of = rows, .step = 1, .stacked = c->layout->experts}; }
 
 int params_list(const struct config *c, int layer, unsigned modules, struct param out[PARAMS_MAX]) {
-    const int hidden = c->hidden, q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, latent = c->kv_lora + c->qk_rope;
+    const int hidden = c->hidden, q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, compressed = c->attn == ATTN_COMPRESSED,
+              latent = compressed ? c->head_dim : c->kv_lora + c->qk_rope;
     const struct delta_config *d = &c->delta;
     const int keys = d->k_heads * d->k_dim, values = d->v_heads * d->v_dim, channels = 2 * keys + values, q_rows = c->attn_gate ? 2 * q : q;
-    const bool delta = c->layer[layer].delta, gqa = c->attn == ATTN_GQA && !delta, mla = c->attn != ATTN_GQA && !delta, low_q = mla && c->q_lora,
-               bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN;
+    const bool delta = c->layer[layer].delta, gqa = c->attn == ATTN_GQA && !delta, low = c->attn != ATTN_GQA && !delta, mla = low && !compressed,
+               low_q = low && c->q_lora, bias = c->qkv_bias, index = c->attn == ATTN_DSA && c->layer[layer].index == INDEX_OWN, streams = c->streams.n > 0,
+               squeeze = compressed && c->layer[layer].ratio > 0, overlap = squeeze && c->layer[layer].overlap, hashed = c->layer[layer].hashed;
+    const int series = overlap ? 2 : 1, ratio = c->layer[layer].ratio, mixes = (2 + c->streams.n) * c->streams.n,
+              o_cols = compressed ? c->o_groups * c->o_lora : c->n_heads * c->v_dim;
     const bool moe = c->layer[layer].moe, shared = moe && c->shared_inter, norm_bias = c->norm == NORM_LAYER && c->norm_bias;
     const bool all_heads = c->qk_norm == QK_NORM_ALL, turned = c->layout->turned_down;
     const char *bare = c->layout->experts && !c->layout->dotted ? "" : ".weight", *bare_bias = c->layout->experts && !c->layout->dotted ? "_bias" : ".bias";
@@ -52,6 +63,9 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         {{OF(weights, head, head, MODEL), .ending = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
         VEC(weights, head_bias, head, ".bias", MODEL, c->vocab, c->head_bias),
 
+        MIX(weights, head_mix, head_mix, MODEL, c->streams.n, 1, streams),
+
+        MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, 3, streams),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, true),
         VEC(layer, attn_norm_bias, attn_norm, ".bias", ATTENTION, hidden, norm_bias),
         MAT_IN(q_in, layer, q, q, ".weight", ATTENTION, q_rows, hidden, !low_q && !delta),
@@ -62,22 +76,31 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, k_norm, k_norm, ".weight", ATTENTION, all_heads ? kv : c->head_dim, gqa && c->qk_norm),
         MAT_IN(v_in, layer, v, v, ".weight", ATTENTION, kv, hidden, gqa),
         VEC_IN(v_in, layer, v_bias, v, ".bias", ATTENTION, kv, gqa && bias),
-        VEC(layer, sinks, sinks, "", ATTENTION, c->n_heads, gqa && c->sinks),
+        VEC(layer, sinks, sinks, "", ATTENTION, c->n_heads, (gqa || compressed) && c->sinks),
         MAT(layer, q_a, q_a, ATTENTION, c->q_lora, hidden, low_q),
         VEC(layer, q_a_bias, q_a, ".bias", ATTENTION, c->q_lora, low_q && bias),
         VEC(layer, q_a_norm, q_a_norm, ".weight", ATTENTION, c->q_lora, low_q),
         MAT(layer, q_b, q_b, ATTENTION, q, c->q_lora, low_q),
-        MAT(layer, kv_a, kv_a, ATTENTION, latent, hidden, mla),
+        MAT(layer, kv_a, kv_a, ATTENTION, latent, hidden, low),
         VEC(layer, kv_a_bias, kv_a, ".bias", ATTENTION, latent, mla && bias),
-        VEC(layer, kv_a_norm, kv_a_norm, ".weight", ATTENTION, c->kv_lora, mla),
+        VEC(layer, kv_a_norm, kv_a_norm, ".weight", ATTENTION, compressed ? c->head_dim : c->kv_lora, low),
         MAT(layer, kv_b, kv_b, ATTENTION, c->n_heads * (c->qk_nope + c->v_dim), c->kv_lora, mla && !c->split_kv_b),
         MAT(layer, k_b, k_b, ATTENTION, c->n_heads * c->kv_lora, c->qk_nope, mla && c->split_kv_b),
         MAT(layer, v_b, v_b, ATTENTION, c->n_heads * c->v_dim, c->kv_lora, mla && c->split_kv_b),
-        MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, c->q_lora, index),
+        MAT(layer, index_q, index_q, ATTENTION, c->index_heads * c->index_dim, c->q_lora, index || overlap),
         MAT(layer, index_k, index_k, ATTENTION, c->index_dim, hidden, index),
         VEC(layer, index_k_norm, index_k_norm, ".weight", ATTENTION, c->index_dim, index),
         VEC(layer, index_k_bias, index_k_norm, ".bias", ATTENTION, c->index_dim, index),
-        MAT(layer, index_weights, index_weights, ATTENTION, c->index_heads, hidden, index),
+        MAT(layer, index_weights, index_weights, ATTENTION, c->index_heads, hidden, index || overlap),
+        MAT(layer, compress_kv, compress_kv, ATTENTION, series * c->head_dim, hidden, squeeze),
+        MAT(layer, compress_gate, compress_gate, ATTENTION, series * c->head_dim, hidden, squeeze),
+        VEC(layer, compress_norm, compress_norm, ".weight", ATTENTION, c->head_dim, squeeze),
+        TABLE(compress_bias, compress_bias, ATTENTION, ratio * series * c->head_dim, series * c->head_dim, squeeze),
+        MAT(layer, index_compress_kv, index_compress_kv, ATTENTION, 2 * c->index_dim, hidden, overlap),
+        MAT(layer, index_compress_gate, index_compress_gate, ATTENTION, 2 * c->index_dim, hidden, overlap),
+        VEC(layer, index_compress_norm, index_compress_norm, ".weight", ATTENTION, c->index_dim, overlap),
+        TABLE(index_compress_bias, index_compress_bias, ATTENTION, ratio * 2 * c->index_dim, 2 * c->index_dim, overlap),
+        MAT(layer, o_a, o_a, ATTENTION, c->o_groups * c->o_lora, c->n_heads * c->head_dim / (c->o_groups ? c->o_groups : 1), compressed),
         MAT(layer, delta_qkvz, delta_qkvz, ATTENTION, channels + values, hidden, delta && d->fused),
         MAT(layer, delta_ba, delta_ba, ATTENTION, 2 * d->v_heads, hidden, delta && d->fused),
         MAT(layer, delta_qkv, delta_qkv, ATTENTION, channels, hidden, delta && !d->fused),
@@ -89,14 +112,16 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         VEC(layer, delta_dt, delta_dt, "", ATTENTION, d->v_heads, delta),
         VEC(layer, delta_norm, delta_norm, ".weight", ATTENTION, d->v_dim, delta),
         MAT(layer, o, delta_out, ATTENTION, hidden, values, delta),
-        MAT(layer, o, o, ATTENTION, hidden, c->n_heads * c->v_dim, !delta),
+        MAT(layer, o, o, ATTENTION, hidden, o_cols, !delta),
         VEC(layer, o_bias, o, ".bias", ATTENTION, hidden, c->o_bias && !delta),
 
+        MIX(layer, ffn_mix, ffn_mix, ROUTER, mixes, 3, streams),
         VEC(layer, ffn_norm, ffn_norm, ".weight", ROUTER, hidden, true),
         VEC(layer, ffn_norm_bias, ffn_norm, ".bias", ROUTER, hidden, norm_bias),
         MAT(layer, router, router, ROUTER, c->n_experts, hidden, moe),
         VEC(layer, router_shift, router, ".bias", ROUTER, c->n_experts, moe && c->router_shift),
-        VEC(layer, router_bias, router_bias, "", ROUTER, c->n_experts, moe && c->router_bias),
+        VEC(layer, router_bias, router_bias, "", ROUTER, c->n_experts, moe && c->router_bias && !hashed),
+        {{OF(layer, router_table, router_table, ROUTER), .ending = "", .rows = c->vocab * c->topk, .across = c->topk, .made = MADE_EXPERTS}, moe && hashed},
         MAT(layer, shared_gate, shared_gate, ROUTER, 1, hidden, moe && c->shared_gate),
 
         MAT(layer, dense.gate, dense_gate, SHARED, c->dense_inter, hidden, !moe),

@@ -89,6 +89,43 @@ static bool is_taps(struct loader *l, const struct tensor *t, const struct param
     return false;
 }
 
+static bool is_table(struct loader *l, const struct tensor *t, const struct param *p) {
+    char text[64];
+    if (t->ndim == 2 && t->shape[0] == p->rows / p->across && t->shape[1] == p->across) return true;
+    snprintf(text, sizeof text, "config.json asks for [%d, %d]", p->rows / p->across, p->across);
+    fail(l, t, text);
+    return false;
+}
+
+/* Experts by token, as int32_t: whole numbers that must all be experts. */
+static float *load_experts(struct loader *l, const struct param *p, const struct tensor *t) {
+    const size_t size = dtype_bytes(t->dtype, 1);
+    int32_t *out = NULL;
+    if (t->dtype != DT_I64 && t->dtype != DT_I32) {
+        fail(l, t, "a table of experts must be I64 or I32");
+        return NULL;
+    }
+    if (!(out = arena_alloc(&l->w->arena, (size_t)p->rows * sizeof *out))) {
+        l->rc = error_set(l->e, ERR_MEMORY, "%s: no memory for its table of experts", l->w->files.dir);
+        return NULL;
+    }
+    for (int i = 0; i < p->rows; i++) {
+        int64_t id = 0;
+        int32_t half;
+        memcpy(&half, t->data + (size_t)i * size, sizeof half);
+        if (t->dtype == DT_I64) memcpy(&id, t->data + (size_t)i * size, sizeof id);
+        else id = half;
+        if (id < 0 || id >= l->w->config.n_experts) {
+            char text[96];
+            snprintf(text, sizeof text, "it gives token %d expert %lld of %d", i / p->across, (long long)id, l->w->config.n_experts);
+            fail(l, t, text);
+            return NULL;
+        }
+        out[i] = (int32_t)id;
+    }
+    return (float *)out;
+}
+
 /* A vector as float32, in the arena. NULL when it is absent and optional. */
 static float *load_vector(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     if (l->rc) return NULL;
@@ -98,7 +135,8 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
         return NULL;
     }
     const int of = p->slice.of ? p->slice.of : p->rows, step = p->slice.of ? p->slice.step : 1;
-    if (p->taps ? !is_taps(l, t, p) : !shaped(l, t, p, of, 0, 0)) return NULL;
+    if (p->taps ? !is_taps(l, t, p) : p->across ? !is_table(l, t, p) : !shaped(l, t, p, of, 0, 0)) return NULL;
+    if (p->made == MADE_EXPERTS) return load_experts(l, p, t);
     if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16) {
         fail(l, t, "a vector must be F32, BF16 or F16");
         return NULL;
@@ -155,6 +193,35 @@ static void attach_scale(struct loader *l, struct mat *m, const struct param *p,
     m->scale = aligned_scale(l, s, s->data + (lead ? (size_t)expert * size : 0), size);
 }
 
+/* FP4 in blocks of 32, of expert number `expert` where the tensors hold all of them. */
+static struct mat view_fp4(const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
+    enum { BLOCK = 32 };
+    struct mat m = {.data = t->data, .scale = s->data, .rows = rows, .cols = p->cols, .block_rows = 1, .block_cols = BLOCK, .row_step = 1, .dtype = DT_E2M1};
+    s->dtype = DT_E8M0; /* what these bytes are, for the search for damage */
+    m.stride = dtype_bytes(DT_E2M1, (size_t)p->cols), m.scale_dtype = DT_E8M0, m.scale_stride = p->cols / BLOCK;
+    if (!p->slice.stacked) return m;
+    m.data = t->data + (size_t)expert * (size_t)rows * m.stride;
+    m.scale = s->data + (size_t)expert * (size_t)rows * (size_t)m.scale_stride;
+    return m;
+}
+
+/* As DeepSeek-V4 stores it: NAME.weight I8 [rows, cols / 2] of two codes each, NAME.scale F8_E8M0 [rows, cols / 32]. */
+static struct mat load_fp4(struct loader *l, const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
+    struct mat m = {0};
+    struct param half = *p, scales = *p;
+    half.cols = p->cols / 2, scales.cols = p->cols / 32;
+    if (p->cols % 32) {
+        fail(l, t, "FP4 in blocks of 32 columns");
+        return m;
+    }
+    if (!shaped(l, t, &half, rows, half.cols, 0) || !shaped(l, s, &scales, rows, scales.cols, 0)) return m;
+    if (s->dtype != DT_E8M0 && s->dtype != DT_U8) {
+        fail(l, s, "the scales of FP4 must be F8_E8M0");
+        return m;
+    }
+    return view_fp4(p, t, s, expert, rows);
+}
+
 /* MXFP4 as gpt-oss stores it: NAME_blocks [.., rows, cols / 32, 16] of two codes a byte, NAME_scales [.., rows, cols / 32] of exponents. */
 static struct mat load_mxfp4(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
     enum { BLOCK = 32 };
@@ -175,23 +242,18 @@ static struct mat load_mxfp4(struct loader *l, const struct param *p, const char
         fail(l, s, "the scales of MXFP4 must be U8");
         return m;
     }
-    s->dtype = DT_E8M0; /* what these bytes are, for the search for damage */
-    m = (struct mat){.data = t->data, .scale = s->data, .rows = rows, .cols = cols, .block_rows = 1, .block_cols = BLOCK, .row_step = 1, .dtype = DT_E2M1};
-    m.stride = dtype_bytes(DT_E2M1, (size_t)cols), m.scale_dtype = DT_E8M0, m.scale_stride = blocks;
-    if (!p->slice.stacked) return m;
-    m.data = t->data + (size_t)expert * (size_t)rows * m.stride;
-    m.scale = s->data + (size_t)expert * (size_t)rows * (size_t)blocks;
-    return m;
+    return view_fp4(p, t, s, expert, rows);
 }
 
 static struct mat load_plain(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
     struct mat m = {.rows = rows, .cols = p->cols, .row_step = 1, .dtype = t->dtype};
     static const char *const endings[] = {".weight_scale_inv", ".weight_scale", ".scale", "_scale_inv", "_scale"};
     struct tensor *s = NULL;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) s = named(l, pattern, layer, expert, endings[i]);
+    if ((t->dtype == DT_I8 || t->dtype == DT_U8) && s) return load_fp4(l, p, t, s, expert, rows);
     if (!shaped(l, t, p, rows, p->cols, 0)) return m;
     m.stride = dtype_bytes(t->dtype, (size_t)p->cols);
     m.data = t->data + (p->slice.stacked ? (size_t)expert * (size_t)rows * m.stride : 0);
-    for (size_t i = 0; i < sizeof endings / sizeof *endings && !s; i++) s = named(l, pattern, layer, expert, endings[i]);
     switch (t->dtype) {
     case DT_F32:
     case DT_BF16:
@@ -210,7 +272,7 @@ static struct mat load_plain(struct loader *l, const struct param *p, const char
         if (!s) fail(l, t, "no scale beside it (.weight_scale_inv or .weight_scale)");
         else attach_scale(l, &m, p, s, expert);
         break;
-    default: fail(l, t, "hearth computes with F32, BF16, F16 and F8_E4M3 weights, and MXFP4 where it is stored as blocks and scales");
+    default: fail(l, t, "hearth computes with F32, BF16, F16 and F8_E4M3 weights, and FP4 where it is stored with scales of 32 columns each");
     }
     if (p->at == offsetof(struct expert, down) && p->module == MODULE_EXPERT && l->w->config.layout->turned_down && m.scale)
         fail(l, t, "a matrix that is stored the other way round may have no scales");
@@ -369,12 +431,13 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     load(&l, MODULE_MODEL, w, 0, 0);
     if (c->tied) w->head = w->embed;
     w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers);
-    w->inv_freq = arena_alloc(&w->arena, (size_t)rope_floats(&c->rope) * sizeof(float));
+    w->inv_freq = arena_alloc(&w->arena, (size_t)rope_floats(c) * sizeof(float));
     if (!w->layers || !w->inv_freq) {
         l.rc = error_set(e, ERR_MEMORY, "%s: no memory for its layers", dir);
         goto out;
     }
     w->rope_mscale = rope_frequencies(&c->rope, w->inv_freq);
+    if (c->far_rope.dim) rope_frequencies(&c->far_rope, w->inv_freq + rope_floats(c) - c->far_rope.dim / 2); /* its factor is 1 */
     for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, i);
     if (l.rc) goto out;
     check_left_over(&l, force);

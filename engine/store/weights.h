@@ -9,8 +9,9 @@ struct weights {
     struct checkpoint files;
     struct arena arena;
     struct mat embed, head;
-    float *norm;          /* [hidden] */
-    float *norm_bias;     /* [hidden] */
+    float *norm;      /* [hidden] */
+    float *norm_bias; /* [hidden] */
+    struct stream_mix head_mix;
     float *head_bias;     /* [vocab] */
     struct layer *layers; /* [n_layers] */
     float *inv_freq;      /* [rope_floats] */

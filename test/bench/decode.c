@@ -40,7 +40,7 @@ static void count(int kind, double begin, double bytes) {
 // clang-format off
 WRAP(embed, EMBED) WRAP(norm, NORM) WRAP(rope_table, ROPE) WRAP(rope, ROPE) WRAP(kv_store, KV_STORE) WRAP(kv_load, SMALL) WRAP(attention, ATTENTION)
 WRAP(route, ROUTE) WRAP(add, SMALL) WRAP(sigmoid, SMALL) WRAP(clip, SMALL) WRAP(copy, SMALL) WRAP(merge, ATTENTION) WRAP(gate, SMALL)
-WRAP(conv, ATTENTION) WRAP(delta, ATTENTION)
+WRAP(conv, ATTENTION) WRAP(delta, ATTENTION) WRAP(select, ATTENTION) WRAP(compress, ATTENTION) WRAP(spread, SMALL) WRAP(mix, SMALL)
     // clang-format on
     static int on_linear(struct exec *x, const struct op_linear *o) {
     double t = clock_now();
@@ -79,7 +79,11 @@ static struct ops outer = {.name = "counted",
                            .merge = on_merge,
                            .gate = on_gate,
                            .conv = on_conv,
-                           .delta = on_delta};
+                           .delta = on_delta,
+                           .select = on_select,
+                           .compress = on_compress,
+                           .spread = on_spread,
+                           .mix = on_mix};
 
 /* --- The limit --- */
 

@@ -254,6 +254,7 @@ def unquantised(dtype, shape, raw):  # as some publish it: the columns of what t
     return "BF16", [shape[0], shape[2] * 32, shape[1]], b"\0\0" * (len(raw) * 2)
 
 
+W1, TABLE, APE = "layers.1.ffn.experts.2.w1", "layers.0.ffn.gate.tid2eid", "layers.1.attn.compressor.ape"
 # Formats and options of single families: (model, what, damage, words)
 FAMILIES = [
     ("gqa_sinks", "MXFP4 without scales", change(UP + "_scales", lambda *t: None), [UP + "_scales", "missing"]),
@@ -285,6 +286,20 @@ FAMILIES = [
     ("gqa_fused", "no size", config_edit(d_model=DROP), ["d_model"]),
     ("gqa_fused", "q, k and v of another size", change("transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight", lambda t, s, raw: (t, [s[0] - 1, s[1]], raw[:-2 * s[1]])), ["Wqkv", "304, 152"]),
     ("gqa_fused", "experts of another size", change("transformer.blocks.1.ffn.experts.mlp.w2", lambda t, s, raw: (t, [s[1], s[0]], raw)), ["mlp.w2", "7, 72, 152"]),
+    ("streams", "FP4 without scales", change(W1 + ".scale", lambda *t: None), [W1, "asks for [96, 160]"]),
+    ("streams", "FP4 of another shape", change(W1 + ".weight", lambda t, s, raw: (t, [s[1], s[0]], raw)), [W1 + ".weight", "96, 80"]),
+    ("streams", "FP4 scales of blocks of 64", change(W1 + ".scale", lambda t, s, raw: (t, [s[0] // 2, s[1]], raw[:len(raw) // 2])), [W1 + ".scale", "96, 5"]),
+    ("streams", "FP4 scales of another type", change(W1 + ".scale", lambda t, s, raw: ("I8", s, raw)), [W1 + ".scale", "F8_E8M0"]),
+    ("streams", "a table of floats", change(TABLE, lambda t, s, raw: ("F32", s, raw)), [TABLE, "I64 or I32"]),
+    ("streams", "a table of another shape", change(TABLE, lambda t, s, raw: (t, [s[1], s[0]], raw)), [TABLE, "120, 3"]),
+    ("streams", "a token whose expert is none", byte(TABLE, 12 * 7, 7), [TABLE, "token 7", "7 of 7"]),
+    ("streams", "an expert below the first", change(TABLE, lambda t, s, raw: (t, s, raw[:-4] + b"\xff" * 4)), [TABLE, "token 119", "-1"]),
+    ("streams", "no table", change(TABLE, lambda *t: None), [TABLE, "missing"]),
+    ("streams", "a compressor's places of another shape", change(APE, lambda t, s, raw: (t, [s[1], s[0]], raw)), [APE, "3, 80"]),
+    ("streams", "one residual stream fewer than the weights have", config_edit(hc_mult=2), ["hc_head_fn", "2, 320"]),
+    ("streams", "more residual streams than hearth takes", config_edit(hc_mult=17), ["hc_mult"]),
+    ("streams", "a layer of an unknown kind", config_edit(layer_types=["full_attention"] * 5), ["layer_types", "layer 0"]),
+    ("streams", "groups that heads do not divide into", config_edit(o_groups=4), ["6 attention heads", "4 groups"]),
 ]
 
 
@@ -296,7 +311,7 @@ def families(tmp):
         damage(d)
         rc, out, err = run(d, "--inspect")
         check(rc == 3 and out == b"" and all(w in err for w in words), f"{model}, {what}", f"exit {rc}, {err.strip()!r}, wanted 3 and {words}")
-    for model in ("gqa_sinks", "gqa_half", "gqa_flat", "gqa_mixer", "gqa_fused"):
+    for model in ("gqa_sinks", "gqa_half", "gqa_flat", "gqa_mixer", "gqa_fused", "streams"):
         d = os.path.join(tmp, model)
         models.make(d, model)
         rc, out, err = run(d, "--verify")
@@ -309,6 +324,13 @@ def families(tmp):
         byte(UP + "_scales", e * 192 * 5, 255)(d)
     rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
     check(rc == 3 and "feed-forward of layer 1" in err, "it is met in a forward pass, which names the layer", f"exit {rc} {err!r}")
+    d = os.path.join(tmp, "streams")
+    for e in range(7):
+        byte(f"layers.2.ffn.experts.{e}.w1.scale", 0, 255)(d)
+    rc, out, err = run(d, "--verify")
+    check(rc == 3 and "layers.2.ffn.experts" in err and "w1.scale" in err, "an exponent of FP4 that is no number", f"exit {rc} {err!r}")
+    rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")
+    check(rc == 3 and "feed-forward of layer 2" in err or "attention of layer 3" in err, "it is met in a forward pass, which names the layer", f"exit {rc} {err!r}")
     d = os.path.join(tmp, "gqa_half")
     byte("model.layers.1.self_attn.o_proj.weight", 152 * 2, 0x7f)(d)
     rc, out, err = run(d, "--tokens", "5,6,7", "-n", "2", "--ids")

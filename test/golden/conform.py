@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 FAMILIES = ["deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe", "glm4_moe", "minimax_m2",
-            "gpt_oss", "phimoe", "dbrx", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "qwen3_5_moe"]
+            "gpt_oss", "phimoe", "dbrx", "deepseek_v32", "glm_moe_dsa", "qwen3_next", "qwen3_5_moe", "deepseek_v4"]
 
 hearth, shared, what, *more = sys.argv[1:]
 checker = os.path.join(shared, "check", "conform.py")
@@ -21,7 +21,7 @@ fixtures = [os.path.join(shared, "fixtures", f) for f in FAMILIES if os.path.isd
 if what == "pieces":  # without `all`: a family a kind of attention; the others' kinds have references of ours in pieces
     failed = 0
     for d in fixtures:
-        if more != ["all"] and os.path.basename(d) not in ("deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_next", "glm_moe_dsa"):
+        if more != ["all"] and os.path.basename(d) not in ("deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_next", "glm_moe_dsa", "deepseek_v4"):
             continue
         if d.endswith("phimoe"):
             continue  # positions past its first length turn all keys anew: no reference for a sequence in pieces (positions.py has ours)

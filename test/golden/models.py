@@ -97,6 +97,17 @@ MODELS = {
         "norm_topk_prob": True, "rope_theta": 1000000, "full_attention_interval": 3, "mlp_only_layers": [1], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
         "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "quantization_config": FP8,
     },
+    # Three residual streams, a window and keys of 3 tokens that an indexer chooses or of 7, experts in FP4, powers of two as scales, a
+    # layer whose experts are by token, groups of heads before the output
+    "streams": {
+        **COMMON, "model_type": "deepseek_v4", "num_hidden_layers": 5, "hidden_size": 160, "moe_intermediate_size": 96, "num_attention_heads": 6, "head_dim": 40,
+        "qk_rope_head_dim": 12, "q_lora_rank": 72, "o_groups": 3, "o_lora_rank": 20, "sliding_window": 8, "index_n_heads": 9, "index_head_dim": 20, "index_topk": 4,
+        "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+        "compress_rates": {"compressed_sparse_attention": 3, "heavily_compressed_attention": 7}, "rope_theta": 10000, "compress_rope_theta": 60000,
+        "rope_scaling": {"type": "yarn", "factor": 8, "original_max_position_embeddings": 32, "beta_fast": 4, "beta_slow": 1}, "n_routed_experts": 7,
+        "num_experts_per_tok": 3, "n_shared_experts": 1, "scoring_func": "sqrtsoftplus", "routed_scaling_factor": 1.5, "swiglu_limit": 2, "num_hash_layers": 1,
+        "hc_mult": 3, "hc_sinkhorn_iters": 6, "hc_eps": 1e-6, "quantization_config": FP8,
+    },
 }
 N_TOKENS = 48
 
@@ -142,6 +153,78 @@ def mxfp4(out, name, n, rows, cols, gain=1.0):
     power = round(math.log2(size / 2.9)) + 127
     out[name + "_blocks"] = "U8", [n, rows, cols // 32, 16], stream(name).digest(n * rows * cols // 2)
     out[name + "_scales"] = "U8", [n, rows, cols // 32], bytes(power - 1 + b % 3 for b in stream(name, "scales").digest(n * rows * cols // 32))
+
+
+def powers(out, name, size, blocks):
+    """Scales that are powers of two, around size."""
+    middle = round(math.log2(size)) + 127
+    out[name + ".scale"] = "F8_E8M0", blocks, bytes(middle - 1 + b % 3 for b in stream(name, "scales").digest(math.prod(blocks)))
+
+
+def fp8(out, name, rows, cols, gain=1.0):
+    out[name + ".weight"] = "F8_E4M3", [rows, cols], stream(name).digest(rows * cols).translate(CODES)
+    powers(out, name, gain / math.sqrt(cols) / CODES_RMS, [-(-rows // 128), -(-cols // 128)])
+
+
+def fp4(out, name, rows, cols, gain=1.0):
+    """Two codes a byte, scales for 32 columns each."""
+    out[name + ".weight"] = "I8", [rows, cols // 2], stream(name).digest(rows * cols // 2)
+    powers(out, name, gain / math.sqrt(cols) / 2.9, [rows, cols // 32])
+
+
+def floats(name, shape, middle, wide):
+    return "F32", shape, b"".join(struct.pack("<f", middle + wide * (b - 127.5) / 127.5) for b in stream(name).digest(math.prod(shape)))
+
+
+def streams(c):
+    """DeepSeek-V4, by names of its own."""
+    out, h, s, dim, heads, low = {}, c["hidden_size"], c["hc_mult"], c["head_dim"], c["num_attention_heads"], c["q_lora_rank"]
+
+    def mix(name, n, parts):
+        out[name + "_fn"] = floats(name + "_fn", [n, s * h], 0, 1.7 / math.sqrt(s * h))
+        out[name + "_base"], out[name + "_scale"] = floats(name + "_base", [n], 0, 2), floats(name + "_scale", [parts], 1, 0.4)
+
+    def compressor(name, ratio, dim, series):
+        for w in ("wkv", "wgate"):
+            weight(out, c, name + w, series * dim, h, fp8=False)
+        out[name + "ape"] = floats(name + "ape", [ratio, series * dim], 0, 1)
+        out[name + "norm.weight"] = tensor(name + "norm", [dim], 0.3, 1)
+
+    out["embed.weight"] = tensor("embed", [c["vocab_size"], h], 1)
+    for i, kind in enumerate(c["layer_types"]):
+        p, ratio, sparse = f"layers.{i}.attn.", c["compress_rates"].get(kind), kind == "compressed_sparse_attention"
+        for half in ("attn", "ffn"):
+            mix(f"layers.{i}.hc_{half}", (2 + s) * s, 3)
+            out[f"layers.{i}.{half}_norm.weight"] = tensor(f"layers.{i}.{half}_norm", [h], 0.3, 1)
+        fp8(out, p + "wq_a", low, h)
+        fp8(out, p + "wq_b", heads * dim, low, 2)
+        fp8(out, p + "wkv", dim, h)
+        fp8(out, p + "wo_a", c["o_groups"] * c["o_lora_rank"], heads * dim // c["o_groups"], 2)
+        fp8(out, p + "wo_b", h, c["o_groups"] * c["o_lora_rank"], 2)
+        out[p + "q_norm.weight"], out[p + "kv_norm.weight"] = tensor(p + "q_norm", [low], 0.3, 1), tensor(p + "kv_norm", [dim], 0.3, 1.5)
+        out[p + "attn_sink"] = floats(p + "attn_sink", [heads], 0, 2)
+        if ratio:
+            compressor(p + "compressor.", ratio, dim, 1 + sparse)
+        if sparse:
+            compressor(p + "indexer.compressor.", ratio, c["index_head_dim"], 2)
+            fp8(out, p + "indexer.wq_b", c["index_n_heads"] * c["index_head_dim"], low, 2)
+            weight(out, c, p + "indexer.weights_proj", c["index_n_heads"], h, fp8=False)
+        p, n, k = f"layers.{i}.ffn.", c["n_routed_experts"], c["num_experts_per_tok"]
+        weight(out, c, p + "gate", n, h, 1.5, fp8=False)
+        if i < c["num_hash_layers"]:
+            places = stream(p, "table").digest(c["vocab_size"])
+            out[p + "gate.tid2eid"] = "I32", [c["vocab_size"], k], b"".join(struct.pack("<i", (b + 2 * j) % n) for b in places for j in range(k))
+        else:
+            out[p + "gate.bias"] = floats(p + "bias", [n], 0, 0.3)
+        for e in range(n):
+            for w, rows, cols, gain in (("w1", c["moe_intermediate_size"], h, 1.5), ("w3", c["moe_intermediate_size"], h, 1), ("w2", h, c["moe_intermediate_size"], 1.5)):
+                fp4(out, f"{p}experts.{e}.{w}", rows, cols, gain)
+        for w, rows, cols in (("w1", c["moe_intermediate_size"], h), ("w3", c["moe_intermediate_size"], h), ("w2", h, c["moe_intermediate_size"])):
+            fp8(out, f"{p}shared_experts.{w}", rows, cols)
+    mix("hc_head", s, 1)
+    out["norm.weight"] = tensor("norm", [h], 0.3, 1)
+    weight(out, c, "head", c["vocab_size"], h, fp8=False)
+    return out
 
 
 def delta(out, c, p):
@@ -244,8 +327,8 @@ def one(c):
 
 def tensors(c):
     """name -> (dtype, shape, bytes), by the names that the vendors publish."""
-    if c["model_type"] == "dbrx":
-        return dbrx(c)
+    if c["model_type"] in ("dbrx", "deepseek_v4"):
+        return dbrx(c) if c["model_type"] == "dbrx" else streams(c)
     out, h = {}, c["hidden_size"]
     out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], h], 0.2 if c.get("tie_word_embeddings") else 1)
     for i in range(c["num_hidden_layers"]):

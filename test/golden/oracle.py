@@ -1,4 +1,4 @@
-"""What a checkpoint's logits are: DeepSeek-V2 and V3, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written after the papers
+"""What a checkpoint's logits are: DeepSeek-V2, V3 and V4, Qwen2-MoE, Qwen3-MoE, Mixtral, GLM-4 MoE, MiniMax-M2, gpt-oss, Phi-3.5-MoE and DBRX in float64, written after the papers
 and the vendors' code to be read, not to be fast. Nothing here is shared with the engine, not even the reading of files.
 Needs NumPy; the tests do not: they compare with what references.py has written down."""
 import json
@@ -15,6 +15,9 @@ def e4m3(codes):
     exponent, mantissa = codes >> 3 & 15, codes & 7
     value = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
     return np.where(codes & 128, -value, value)
+
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 class Checkpoint:
@@ -45,6 +48,14 @@ class Checkpoint:
             x = np.frombuffer(data, "<f4").astype(np.float64)
         elif dtype == "BF16":
             x = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        elif dtype in ("I32", "I64"):
+            return np.frombuffer(data, "<i4" if dtype == "I32" else "<i8").reshape(shape)
+        elif dtype == "F8_E8M0":
+            x = 2.0 ** (np.frombuffer(data, np.uint8).astype(int) - 127)
+        elif dtype == "I8":  # two FP4 codes a byte, the low one first; powers of two for blocks of 32
+            codes = np.frombuffer(data, np.uint8)
+            x = np.stack((FP4[codes & 15], FP4[codes >> 4]), -1).reshape(shape[0], -1, 32) * self[name.removesuffix("weight") + "scale"][..., None]
+            shape = [shape[0], -1]
         else:
             assert dtype == "F8_E4M3", dtype
             x = e4m3(np.frombuffer(data, np.uint8))
@@ -52,16 +63,15 @@ class Checkpoint:
         if dtype == "F8_E4M3" and name + "_scale" in self.raw:  # one a row
             x = x * self[name + "_scale"].reshape(-1, 1)
         elif dtype == "F8_E4M3":
-            scale = self[name + "_scale_inv"]
+            scale = self[name + "_scale_inv"] if name + "_scale_inv" in self.raw else self[name.removesuffix("weight") + "scale"]
             x = x * np.repeat(np.repeat(scale, self.block[0], 0), self.block[1], 1)[: shape[0], : shape[1]]
         return x
 
     def mxfp4(self, name):
         """[experts, rows, cols / 32, 16] of two codes a byte, the low one first, and exponents of blocks of 32."""
-        values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
         (_, shape, blocks), (_, _, scales) = self.raw[name + "_blocks"], self.raw[name + "_scales"]
         codes, power = np.frombuffer(blocks, np.uint8).reshape(shape), np.frombuffer(scales, np.uint8).reshape(shape[:3]).astype(int)
-        x = np.stack((values[codes & 15], values[codes >> 4]), -1).reshape(*shape[:3], 32) * 2.0 ** (power - 127)[..., None]
+        x = np.stack((FP4[codes & 15], FP4[codes >> 4]), -1).reshape(*shape[:3], 32) * 2.0 ** (power - 127)[..., None]
         return x.reshape(*shape[:2], -1)
 
     def linear(self, x, name):
@@ -356,6 +366,128 @@ def experts(m, x, name):
     return y, gap
 
 
+# --- DeepSeek-V4: several residual streams, keys of several tokens, experts by token ---------------------------------------
+
+def turn_tail(x, angle, back=False):
+    """x [T, heads, dim]: the last dimensions of each head, neighbours as pairs, by angle [T, pairs] or back by it."""
+    rope = 2 * angle.shape[1]
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None] * (-1 if back else 1)
+    a, b = x[..., -rope::2], x[..., x.shape[-1] - rope + 1 :: 2]
+    tail = np.stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(*x.shape[:-1], rope)
+    return np.concatenate((x[..., :-rope], tail), -1)
+
+
+def compressed(m, x, name, ratio, overlap, freq):
+    """One key for every `ratio` tokens: element by element a mean of what the tokens of its window give, and with overlap of what
+    those of the window before it give to the next. Where the first token of its window stands, the key is turned."""
+    kv, gate, bias = m.linear(x, name + "wkv"), m.linear(x, name + "wgate"), m[name + "ape"]
+    windows, dim, out = len(x) // ratio, m[name + "norm.weight"].size, []
+    for w in range(windows):
+        rows = slice(w * ratio, (w + 1) * ratio)
+        values, gates = kv[rows, -dim:], gate[rows, -dim:] + bias[:, -dim:]
+        if overlap and w:
+            rows = slice((w - 1) * ratio, w * ratio)
+            values, gates = np.concatenate((kv[rows, :dim], values)), np.concatenate((gate[rows, :dim] + bias[:, :dim], gates))
+        share = np.exp(gates - gates.max(0))
+        out.append((values * share).sum(0) / share.sum(0))
+    out = rms_norm(np.array(out).reshape(windows, dim), m[name + "norm.weight"], m.config["rms_norm_eps"])
+    return turn_tail(out[:, None], np.arange(windows)[:, None] * ratio * freq)[:, 0]
+
+
+def windowed_attention(m, x, name, layer):
+    """Each position sees a window of keys and, behind them, compressed ones whose windows have ended: all, or those that an indexer
+    chooses. Keys are values too. Returns how near to a tie the nearest choice was."""
+    c, n = m.config, len(x)
+    heads, dim, eps, t, gap = c["num_attention_heads"], c["head_dim"], c["rms_norm_eps"], np.arange(n), math.inf
+    if "layer_types" in c:
+        ratio, overlap = c["compress_rates"].get(c["layer_types"][layer], 0), c["layer_types"][layer] == "compressed_sparse_attention"
+    else:
+        ratio, overlap = c["compress_ratios"][layer], c["compress_ratios"][layer] == 4
+    rope = {**c, "rope_theta": c["compress_rope_theta"]} if ratio else {**c, "rope_scaling": None}
+    freq = frequencies(rope, c["qk_rope_head_dim"], n)[0]  # the factor that YaRN has for cos and sin is left out
+    angle = t[:, None] * freq
+    low = rms_norm(m.linear(x, name + "wq_a"), m[name + "q_norm.weight"], eps)
+    q = turn_tail(rms_norm(m.linear(low, name + "wq_b").reshape(n, heads, dim), 1, eps), angle)
+    keys = turn_tail(rms_norm(m.linear(x, name + "wkv"), m[name + "kv_norm.weight"], eps)[:, None], angle)[:, 0]
+    seen = (t[None] <= t[:, None]) & (t[None] > t[:, None] - c["sliding_window"])
+    if ratio:
+        far = compressed(m, x, name + "compressor.", ratio, overlap, freq)
+        visible = np.arange(len(far))[None] < (t[:, None] + 1) // ratio
+        if overlap:
+            index, h = name + "indexer.", c["index_n_heads"]
+            index_q = turn_tail(m.linear(low, index + "wq_b").reshape(n, h, -1), angle)
+            index_k = compressed(m, x, index + "compressor.", ratio, True, freq)
+            score = np.einsum("qh,hqk->qk", m.linear(x, index + "weights_proj"), np.maximum(np.einsum("qhd,kd->hqk", index_q, index_k), 0))
+            for i in range(n):
+                best = np.argsort(-score[i, : visible[i].sum()], kind="stable")
+                if len(best) > c["index_topk"]:
+                    gap = min(gap, (score[i, best[c["index_topk"] - 1]] - score[i, best[c["index_topk"]]]) / np.abs(score).max())
+                visible[i, best[c["index_topk"] :]] = False
+        keys, seen = np.concatenate((keys, far)), np.concatenate((seen, visible), 1)
+    score = np.where(seen, np.einsum("qhd,kd->hqk", q, keys) * dim**-0.5, -np.inf)
+    score = np.concatenate((score, np.broadcast_to(m[name + "attn_sink"][:, None, None], (heads, n, 1))), -1)
+    out = turn_tail(np.einsum("hqk,kd->qhd", softmax(score)[..., :-1], keys), angle, back=True)
+    groups = out.reshape(n, c["o_groups"], -1)
+    out = np.einsum("ngi,goi->ngo", groups, m[name + "wo_a.weight"].reshape(c["o_groups"], -1, groups.shape[-1])).reshape(n, -1)
+    return m.linear(out, name + "wo_b"), gap
+
+
+def v4_experts(m, x, name, tokens):
+    """By sqrt(softplus): the best, or those that a table has for the token."""
+    c, gap, y, limit = m.config, math.inf, np.zeros_like(x), m.config["swiglu_limit"]
+    score, k = np.sqrt(np.log1p(np.exp(x @ m[name + "gate.weight"].T))), c["num_experts_per_tok"]
+    if name + "gate.tid2eid" in m:
+        chosen = m[name + "gate.tid2eid"][tokens]
+    else:
+        choice = score + m[name + "gate.bias"]
+        chosen, order = np.argsort(-choice, -1, kind="stable")[:, :k], -np.sort(-choice, -1)
+        gap = (order[:, k - 1] - order[:, k]).min()
+    weight = np.take_along_axis(score, chosen, -1)
+    weight = weight / weight.sum(-1, keepdims=True) * c["routed_scaling_factor"]
+
+    def one(h, name):
+        gate, up = np.minimum(m.linear(h, name + "w1"), limit), np.clip(m.linear(h, name + "w3"), -limit, limit)
+        return m.linear(silu(gate) * up, name + "w2")
+
+    for e in np.unique(chosen):
+        rows, place = np.nonzero(chosen == e)
+        y[rows] += weight[rows, place][:, None] * one(x[rows], f"{name}experts.{e}.")
+    return y + one(x, name + "shared_experts."), gap
+
+
+def stream_weights(m, streams, name):
+    """How much of each stream a half of a block takes [T, S], how much of what it gives goes to each, and how they mix meanwhile
+    [T, S, S] (Sinkhorn-Knopp)."""
+    c, (n, s, _) = m.config, streams.shape
+    flat = streams.reshape(n, -1)
+    w, base, scale = rms_norm(flat, 1, c["rms_norm_eps"]) @ m[name + "_fn"].T, m[name + "_base"], m[name + "_scale"]
+    pre = sigmoid(w[:, :s] * scale[0] + base[:s]) + c["hc_eps"]
+    if len(base) == s:
+        return pre
+    post = 2 * sigmoid(w[:, s : 2 * s] * scale[1] + base[s : 2 * s])
+    comb = softmax((w[:, 2 * s :] * scale[2] + base[2 * s :]).reshape(n, s, s)) + c["hc_eps"]
+    comb = comb / (comb.sum(1, keepdims=True) + c["hc_eps"])
+    for _ in range(c["hc_sinkhorn_iters"] - 1):
+        comb = comb / (comb.sum(2, keepdims=True) + c["hc_eps"])
+        comb = comb / (comb.sum(1, keepdims=True) + c["hc_eps"])
+    return pre, post, comb
+
+
+def forward_v4(m, tokens):
+    c, nearest = m.config, math.inf
+    streams = np.repeat(m["embed.weight"][tokens][:, None], c["hc_mult"], 1)
+    for layer in range(c["num_hidden_layers"]):
+        name = f"layers.{layer}."
+        for half in ("attn", "ffn"):
+            pre, post, comb = stream_weights(m, streams, f"{name}hc_{half}")
+            h = rms_norm((pre[..., None] * streams).sum(1), m[f"{name}{half}_norm.weight"], c["rms_norm_eps"])
+            y, gap = windowed_attention(m, h, name + "attn.", layer) if half == "attn" else v4_experts(m, h, name + "ffn.", tokens)
+            streams = post[..., None] * y[:, None] + np.einsum("nst,nsd->ntd", comb, streams)
+            nearest = min(nearest, gap)
+    x = (stream_weights(m, streams, "hc_head")[..., None] * streams).sum(1)
+    return m.linear(rms_norm(x, m["norm.weight"], c["rms_norm_eps"]), "head"), nearest
+
+
 # --- The whole --------------------------------------------------------------------------------------------------------------
 
 BLOCKS = {"dbrx": "ffn.", "mixtral": "block_sparse_moe.", "minimax_m2": "block_sparse_moe.", "phimoe": "block_sparse_moe."}
@@ -363,6 +495,8 @@ BLOCKS = {"dbrx": "ffn.", "mixtral": "block_sparse_moe.", "minimax_m2": "block_s
 
 def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
+    if m.config["model_type"] == "deepseek_v4":
+        return forward_v4(m, tokens)
     c, dbrx = m.config, m.config["model_type"] == "dbrx"
     embed, last, layers = ("transformer.wte", "transformer.norm_f", "n_layers") if dbrx else ("model.embed_tokens", "model.norm", "num_hidden_layers")
     x = m[embed + ".weight"][tokens]

@@ -2,7 +2,7 @@
 """Writes the references that the tests compare with, beside this file: NAME.json (tokens, and the hash of the checkpoint that
 they belong to) and NAME.f32 (float32 [tokens, columns], columns spread evenly over the vocabulary).
 
-  references.py tiny             of the checkpoints of models.py, from oracle.py (needs NumPy)
+  references.py tiny [NAME...]   of the checkpoints of models.py, from oracle.py (needs NumPy)
   references.py ember            of the built-in model, from its own network in engine/ember (needs torch, safetensors, tokenizers)
   references.py check DIR...     oracle.py against golden.json of other people's references, as in fixtures
 
@@ -36,10 +36,12 @@ def write(name, tokens, rows, digest):
     print(f"{name}: {len(rows)} positions, {len(rows[0])} columns, largest {max(abs(x) for row in rows for x in row):.3g}")
 
 
-def tiny():
+def tiny(*names):
     import oracle
 
     for name, config in models.MODELS.items():
+        if names and name not in names:
+            continue
         with tempfile.TemporaryDirectory() as tmp:
             digest = models.make(tmp, name)
             m = oracle.Checkpoint(tmp)
@@ -90,7 +92,7 @@ if __name__ == "__main__":
     what, *rest = sys.argv[1:] or ["", ""]
     if what == "check":
         check(rest)
-    elif what in ("tiny", "ember") and not rest:
-        globals()[what]()
+    elif what == "tiny" or (what == "ember" and not rest):
+        globals()[what](*rest)
     else:
         sys.exit(__doc__)

@@ -96,8 +96,14 @@ change("number-await", "the host does not wait for a number", "numbers, emu 2", 
 # --- cpu/ ---------------------------------------------------------------------------------------------------------------------
 
 change("experts-one-level", "experts weigh 1 % more at one level", "positions; kcheck_ops", ("cpu/experts.c", "g->weights[t], tile", "g->weights[t] * (w->x->level == CPU_AVX2 ? 1.01f : 1), tile"))
-change("attention-causal", "a query sees the key after it", "positions; kcheck_ops", ("cpu/attention.c", "op_seen(p, o->k_pos0", "op_seen(p + 1, o->k_pos0"))
+change("attention-causal", "a query sees the key after it", "positions; kcheck_ops", ("cpu/attention.c", "op_seen_step(p, o->k_pos0", "op_seen_step(p + 1, o->k_pos0"))
 change("attention-window", "a window is one key too wide", "kcheck_ops", ("cpu/attention.c", "+ 1 - o->window : 0", "- o->window : 0"))
+change("compress-window", "a key of several tokens misses the window before it", "kcheck_streams; reference streams", ("cpu/compress.c", "if (o->overlap) add_token(next", "if (0) add_token(next"))
+change("compress-state", "an open window is forgotten between two calls", "kcheck_streams; reference streams", ("cpu/compress.c", "i < 3 * series && o->pos0", "i < 3 * series && 0 && o->pos0"))
+change("streams-mix", "residual streams are mixed the other way round", "kcheck_streams; reference streams", ("cpu/streams.c", "comb[s * n + t], old[s]", "comb[t * n + s], old[s]"))
+change("streams-close", "the head sees one residual stream of several", "reference streams", ("engine/layer/block.c", "m->config.streams.n ? mix_streams", "0 ? mix_streams"))
+change("compressed-seen", "a query sees a key whose window it is in", "kcheck_streams; reference streams", ("engine/layer/attention_compressed.c", "o.k_pos0 = ratio - 1,", "o.k_pos0 = 0,"))
+change("route-table", "experts by token are chosen like the others", "kcheck_streams; reference streams", ("cpu/route.c", "table ? table[k] :", "0 ? table[k] :"))
 change("select-positive", "the indexer counts what its heads are against", "kcheck_ops", ("cpu/select.c", "(s < 0 ? 0 : s)", "s"))
 change("select-ties", "of equal keys the indexer takes one too many of those above", "kcheck_ops", ("cpu/select.c", "&& ties-- > 0", "&& ties-- > 1"))
 change("router-group", "groups are ranked by their best expert alone", "positions; kcheck_ops", ("cpu/route.c", "size > 1 ? first + second : first", "size > 1 ? first : first"))

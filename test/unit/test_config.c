@@ -118,6 +118,71 @@ static void keys_chosen_by_an_indexer(void **st) {
     }
 }
 
+#define V4 \
+    "{\"model_type\":\"deepseek_v4\",\"vocab_size\":129280,\"hidden_size\":4096,\"num_hidden_layers\":6,\"max_position_embeddings\":1048576," \
+    "\"num_attention_heads\":64,\"num_key_value_heads\":1,\"head_dim\":512,\"q_lora_rank\":1024,\"qk_rope_head_dim\":64,\"o_groups\":8,\"o_lora_rank\":1024," \
+    "\"index_n_heads\":64,\"index_head_dim\":128,\"index_topk\":512,\"sliding_window\":128,\"n_routed_experts\":256,\"num_experts_per_tok\":6," \
+    "\"n_shared_experts\":1,\"moe_intermediate_size\":2048,\"scoring_func\":\"sqrtsoftplus\",\"routed_scaling_factor\":1.5,\"swiglu_limit\":10," \
+    "\"num_hash_layers\":3,\"hc_mult\":4,\"hc_sinkhorn_iters\":20,\"hc_eps\":1e-6,\"expert_dtype\":\"fp4\",\"num_nextn_predict_layers\":1,\"topk_method\":" \
+    "\"noaux_tc\""
+#define V4_ROPE \
+    ",\"rope_theta\":10000,\"compress_rope_theta\":160000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16,\"original_max_position_embeddings\":65536," \
+    "\"beta_fast\":32,\"beta_slow\":1}"
+#define V4_RATIOS ",\"compress_ratios\":[0,0,4,128,4,128,0]"
+
+static void keys_of_several_tokens(void **st) {
+    static const char *const same[] = {
+        /* the vendor's way to say it, and transformers' */
+        V4 V4_ROPE V4_RATIOS "}",
+        V4 V4_ROPE ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"compressed_sparse_attention\",\"heavily_compressed_attention\","
+                   "\"compressed_sparse_attention\",\"heavily_compressed_attention\"],\"mlp_layer_types\":[\"hash_moe\",\"hash_moe\",\"hash_moe\",\"moe\","
+                   "\"moe\",\"moe\"],"
+                   "\"compress_rates\":{\"compressed_sparse_attention\":4,\"heavily_compressed_attention\":128}}",
+        V4 V4_RATIOS ",\"rope_parameters\":{\"main\":{\"rope_type\":\"default\",\"rope_theta\":10000,\"partial_rotary_factor\":0.125},\"compress\":{"
+                     "\"rope_type\":\"yarn\",\"rope_theta\":160000,\"partial_rotary_factor\":0.125,\"factor\":16,\"original_max_position_embeddings\":65536,"
+                     "\"beta_fast\":32,"
+                     "\"beta_slow\":1,\"attention_factor\":1.0}}}",
+    };
+    static const int ratios[] = {0, 0, 4, 128, 4, 128};
+    static const struct {
+        const char *more, *word;
+    } bad[] = {
+        {V4_ROPE ",\"compress_ratios\":[0,0,4,128,4]", "compress_ratios"},
+        {V4_ROPE ",\"compress_ratios\":[0,0,8,128,4,128]", "layer 2"},
+        {V4_ROPE ",\"layer_types\":[\"full_attention\",\"\",\"\",\"\",\"\",\"\"]", "layer 0"},
+        {V4_ROPE V4_RATIOS ",\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\",\"moe\",\"moe\",\"moe\"]", "mlp_layer_types"},
+        {V4_ROPE V4_RATIOS ",\"norm_topk_prob\":false", "norm_topk_prob"},
+        {V4_ROPE V4_RATIOS ",\"attention_bias\":true", "attention_bias"},
+        {V4_ROPE V4_RATIOS ",\"mlp_bias\":true", "mlp_bias"},
+        {V4_RATIOS ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16,\"attention_factor\":2}", "compressed keys"},
+        {V4_RATIOS ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":16,\"low_freq_factor\":1,\"high_freq_factor\":4}", "compressed keys"},
+    };
+    struct config c;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        struct error e = {0};
+        if (parse(&c, same[i], false, &e)) fail_msg("%s", e.text);
+        assert_true(c.attn == ATTN_COMPRESSED && c.streams.n == 4 && c.streams.iters == 20 && c.sinks && c.score == SCORE_SQRT_SOFTPLUS && c.glu.limit == 10);
+        assert_true(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 10000 && c.rope.dim == 64 && c.rope.interleaved);
+        assert_true(c.far_rope.kind == ROPE_YARN && c.far_rope.theta == 160000 && c.far_rope.dim == 64 && c.far_rope.attention_factor == 1);
+        for (int l = 0; l < 6; l++) {
+            assert_true(c.layer[l].ratio == ratios[l] && c.layer[l].overlap == (ratios[l] == 4) && c.layer[l].hashed == (l < 3) && c.layer[l].moe);
+            assert_int_equal(c.layer[l].window, 128);
+        }
+        assert_int_equal(kv_row_bytes(&c, 0, DT_BF16), 1024);
+        assert_int_equal(kv_row_bytes(&c, 2, DT_BF16), 1024 + 256 + 64);
+        assert_int_equal(kv_row_bytes(&c, 2, DT_E4M3), 516 + 129 + 64); /* the indexer's keys stay BF16 */
+        assert_int_equal(kv_row_bytes(&c, 3, DT_BF16), 1024 + 8);
+        assert_int_equal(kv_state_bytes(&c), 4 * (2 * 6 * (512 + 128) + 2 * 3 * 512));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct error e = {0};
+        char text[4096];
+        snprintf(text, sizeof text, "%s%s}", V4, bad[i].more);
+        assert_int_equal(parse(&c, text, false, &e), ERR_MODEL);
+        if (!strstr(e.text, bad[i].word)) fail_msg("%s: %s", bad[i].word, e.text);
+    }
+}
+
 #define QWEN2 \
     "{\"model_type\":\"qwen2_moe\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":4,\"max_position_embeddings\":512," \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_experts\":8," \
@@ -191,8 +256,12 @@ static void other_ropes(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v3_as_published),    cmocka_unit_test(refusals_name_the_key), cmocka_unit_test(keys_chosen_by_an_indexer),
-        cmocka_unit_test(windows_only_where_in_force), cmocka_unit_test(other_ropes),           cmocka_unit_test(linear_attention_where_it_is_asked_for)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
+                                       cmocka_unit_test(refusals_name_the_key),
+                                       cmocka_unit_test(keys_chosen_by_an_indexer),
+                                       cmocka_unit_test(windows_only_where_in_force),
+                                       cmocka_unit_test(other_ropes),
+                                       cmocka_unit_test(keys_of_several_tokens),
+                                       cmocka_unit_test(linear_attention_where_it_is_asked_for)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

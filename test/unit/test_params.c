@@ -9,9 +9,9 @@
 
 #include "engine/pipe/internal.h"
 
-static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe", "mixtral", "qwen2_moe",
-                                       "glm4_moe",    "minimax_m2",          "gpt_oss",          "phimoe",    "dbrx",    "qwen3_next",
-                                       "qwen3_5_moe", "deepseek_v32",        "glm_moe_dsa"};
+static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "deepseek_v2_lite", "qwen3_moe",  "mixtral", "qwen2_moe",
+                                       "glm4_moe",    "minimax_m2",          "gpt_oss",          "phimoe",     "dbrx",    "qwen3_next",
+                                       "qwen3_5_moe", "deepseek_v32",        "glm_moe_dsa",      "deepseek_v4"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
 static char *device; /* addresses that nothing is at */
@@ -104,10 +104,11 @@ static void test_flops(void **state) {
         uint64_t sum = 0; /* of all matrices in the files, by their shapes; routed ones by the share that a token takes */
         for (size_t i = 0; i < w.files.n_tensors; i++) {
             const struct tensor *t = &w.files.tensors[i];
-            bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks."),
-                 beside = strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d");
+            bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks.") || !strncmp(t->name, "layers.", 7),
+                 beside =
+                     strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d") || strstr(t->name, ".ape") || strstr(t->name, "tid2eid");
             if (!t->used || t->ndim < 2 || !in_layer || beside) continue;
-            uint64_t one = t->dtype == DT_U8 ? 4 : 2; /* two codes a byte */
+            uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes a byte */
             for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];
             sum += strstr(t->name, "experts.") && !strstr(t->name, "shared") ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;
         }

@@ -1,0 +1,80 @@
+/* Several residual streams: what a half of a block gave goes to each of them, and what the next half takes (op_spread, op_mix). */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/exec.h"
+
+enum { SPAN = 256 }; /* elements of each stream at a time, which stay in the first cache */
+
+struct job {
+    struct cpu_exec *x;
+    const void *op;
+};
+
+static void spread_task(void *arg, int i, int thread) {
+    const struct job *j = arg;
+    const struct op_spread *o = j->op;
+    const float *x = o->x + (size_t)i * (size_t)o->hidden;
+    for (int s = 0; s < o->n_streams; s++) {
+        float *to = o->streams + ((size_t)i * (size_t)o->n_streams + (size_t)s) * (size_t)o->hidden;
+        if (o->post) j->x->k.axpy(to, o->post[(size_t)i * (size_t)o->n_streams + (size_t)s], x, o->hidden);
+        else memcpy(to, x, (size_t)o->hidden * sizeof(float));
+    }
+}
+int streams_spread(struct exec *base, const struct op_spread *o) {
+    return exec_each((struct cpu_exec *)base, o->n, spread_task, &(struct job){(struct cpu_exec *)base, o});
+}
+
+static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+
+/* comb[s][t], rows of n, in place of its logits. */
+static void balance(float *comb, int n, int iters, float eps) {
+    for (int s = 0; s < n; s++) {
+        float *row = comb + s * n, top = row[0], sum = 0;
+        for (int t = 1; t < n; t++) top = row[t] > top ? row[t] : top;
+        for (int t = 0; t < n; t++) sum += row[t] = expf(row[t] - top);
+        for (int t = 0; t < n; t++) row[t] = row[t] / sum + eps;
+    }
+    for (int i = 0; i < 2 * iters - 1; i++) { /* columns first, then rows and columns in turn */
+        int along = i % 2 ? 1 : n, across = i % 2 ? n : 1;
+        for (int a = 0; a < n; a++) {
+            float sum = eps;
+            for (int b = 0; b < n; b++) sum += comb[a * across + b * along];
+            for (int b = 0; b < n; b++) comb[a * across + b * along] /= sum;
+        }
+    }
+}
+
+static void mix_task(void *arg, int i, int thread) {
+    const struct job *j = arg;
+    const struct op_mix *o = j->op;
+    const int n = o->n_streams, all = o->post ? (2 + n) * n : n;
+    const size_t hidden = (size_t)o->hidden, row = (size_t)i;
+    float *x = o->streams + row * (size_t)n * hidden, w[(2 + STREAMS_MOST) * STREAMS_MOST], old[STREAMS_MOST][SPAN];
+    const float *mix = o->mix + row * (size_t)all;
+    float r = 1 / sqrtf(j->x->k.sumsq(x, n * o->hidden) / (float)(n * o->hidden) + o->norm_eps);
+    for (int k = 0; k < all; k++) w[k] = mix[k] * r * o->scale[k < n ? 0 : k < 2 * n ? 1 : 2] + o->base[k];
+    for (int s = 0; s < n; s++) w[s] = sigmoid(w[s]) + o->eps;
+    const float *comb = w + 2 * n;
+    if (o->post) {
+        for (int s = 0; s < n; s++) o->post[row * (size_t)n + (size_t)s] = 2 * sigmoid(w[n + s]);
+        balance(w + 2 * n, n, o->iters, o->eps);
+    }
+    for (int at = 0; at < o->hidden; at += SPAN) {
+        const int m = o->hidden - at < SPAN ? o->hidden - at : SPAN;
+        float *in = o->in + row * hidden + at;
+        for (int s = 0; s < n; s++) memcpy(old[s], x + (size_t)s * hidden + at, (size_t)m * sizeof(float));
+        memset(in, 0, (size_t)m * sizeof(float));
+        for (int s = 0; s < n; s++) j->x->k.axpy(in, w[s], old[s], m);
+        for (int t = 0; t < n && o->post; t++) {
+            float *to = x + (size_t)t * hidden + at;
+            memset(to, 0, (size_t)m * sizeof(float));
+            for (int s = 0; s < n; s++) j->x->k.axpy(to, comb[s * n + t], old[s], m);
+        }
+    }
+    if (o->out) memset(o->out + row * hidden, 0, hidden * sizeof(float));
+}
+int streams_mix(struct exec *base, const struct op_mix *o) {
+    if (o->n_streams < 1 || o->n_streams > STREAMS_MOST) return ERR_RUNTIME;
+    return exec_each((struct cpu_exec *)base, o->n, mix_task, &(struct job){(struct cpu_exec *)base, o});
+}

@@ -1,0 +1,210 @@
+/* DeepSeek-V4's attention: one key a token, which is its value too, shared by all heads, of which a query sees the last few (a
+ * window); and behind these, in layers that have them, keys that stand for several tokens each. CSA's stand for `ratio` tokens and
+ * as many before, and an indexer chooses which of them a query sees; HCA's stand for more, and a query sees all. What the open
+ * windows have come to so far is a state (op_compress). Values were turned with their keys, so results are turned back.
+ * Sources: the V4 paper, section 2.3; transformers, models/deepseek_v4. */
+#include <math.h>
+
+#include "engine/layer/attention.h"
+
+enum { TOKENS, ENTRIES, INDEX, STATES }; /* planes; INDEX only where keys are chosen, STATES then is the last */
+
+static int ratio_of(const struct config *c, int layer) { return c->layer[layer].ratio; }
+static bool chooses(const struct config *c, int layer) { return c->layer[layer].overlap; }
+static int series_of(const struct config *c, int layer) { return c->layer[layer].overlap ? 2 : 1; }
+
+static int cache(const struct config *c, int layer, struct cache_desc *out) {
+    const int ratio = ratio_of(c, layer), open = 3 * series_of(c, layer) * (c->head_dim + (chooses(c, layer) ? c->index_dim : 0));
+    int n = 0;
+    out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim};
+    if (!ratio) return n;
+    out[n++] = (struct cache_desc){.heads = 1, .dim = c->head_dim, .every = ratio};
+    if (chooses(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .every = ratio, .fine = true};
+    out[n++] = (struct cache_desc){.heads = 1, .dim = open, .rows = KV_STATES, .dtype = DT_F32};
+    return n;
+}
+static int states_plane(const struct config *c, int layer) { return chooses(c, layer) ? STATES : INDEX; }
+
+/* The last dimensions of each head, by the angles of the layer's kind. */
+static int rotate(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v, int n, int heads, int dim, bool inverse) {
+    const size_t half = (size_t)(c->rope.dim / 2), at = ((size_t)(ratio_of(c, layer) ? w->rows : 0) + (size_t)row) * half;
+    return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
+                                             .cos = w->cos + at,
+                                             .sin = w->sin + at,
+                                             .n = n,
+                                             .heads = heads,
+                                             .ld = heads * dim,
+                                             .head_ld = dim,
+                                             .half = c->rope.dim / 2,
+                                             .interleaved = c->rope.interleaved,
+                                             .inverse = inverse});
+}
+/* What choices follow from stays in float32. */
+static int exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
+    return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
+}
+
+/* --- Keys of several tokens ---------------------------------------------------------------------------------------------------- */
+
+/* One of the two compressors of a layer: what it takes, where its entries go, and where in a state its numbers are. */
+struct compressor {
+    struct mat kv, gate;
+    const float *bias, *norm;
+    int dim, plane, state_at;
+};
+
+static float *state_of(const struct config *c, int layer, const struct span *s, const struct compressor *k, int row) {
+    return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[states_plane(c, layer)], row).data + k->state_at;
+}
+
+/* Rows [row, row + n) of a span from one state to another; the entries that they complete into the cache. */
+static int entries(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *s, int row, int n,
+                   int from, int to) {
+    const int ratio = ratio_of(c, layer), width = series_of(c, layer) * k->dim, half = c->rope.dim / 2, first = (s->pos + row) / ratio;
+    const float *in = w->wide + (size_t)(s->row + row) * 2 * (size_t)width;
+    struct op_compress o = {.out = w->entries,
+                            .kv = in,
+                            .gate = in + width,
+                            .bias = k->bias,
+                            .before = state_of(c, layer, s, k, from),
+                            .after = state_of(c, layer, s, k, to),
+                            .n = n,
+                            .pos0 = s->pos + row,
+                            .ratio = ratio,
+                            .dim = k->dim,
+                            .ldx = 2 * width,
+                            .overlap = c->layer[layer].overlap};
+    const int made = op_compressed(&o);
+    TRY(x->ops->compress(x, &o));
+    if (!made) return 0;
+    TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim, 0, NULL));
+    const float *inv_freq = w->inv_freq + half; /* far_rope's */
+    TRY(x->ops->rope_table(
+        x, &(struct op_rope_table){
+               .cos = w->entry_cos, .sin = w->entry_sin, .inv_freq = inv_freq, .n = made, .half = half, .pos0 = first * ratio, .step = ratio, .mscale = 1}));
+    TRY(x->ops->rope(x, &(struct op_rope){.x = w->entries + k->dim - c->rope.dim,
+                                          .cos = w->entry_cos,
+                                          .sin = w->entry_sin,
+                                          .n = made,
+                                          .heads = 1,
+                                          .ld = k->dim,
+                                          .head_ld = k->dim,
+                                          .half = half,
+                                          .interleaved = c->rope.interleaved}));
+    return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[k->plane], .x = w->entries, .row0 = first, .n = made, .ldx = k->dim});
+}
+
+static int compress(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *spans, int n_spans,
+                    int n) {
+    const int width = series_of(c, layer) * k->dim;
+    TRY(exact(x, w->wide, 2 * width, w->xn, c->hidden, k->kv, n));
+    TRY(exact(x, w->wide + width, 2 * width, w->xn, c->hidden, k->gate, n));
+    for (int i = 0; i < n_spans; i++) {
+        const struct span *s = &spans[i];
+        const struct kv_move *v = &s->move; /* where the state on the way is wanted, in two pieces */
+        if (v->mark) TRY(entries(x, c, layer, k, w, s, 0, v->mark, v->from, v->marked));
+        TRY(entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->marked : v->from, v->to));
+    }
+    return 0;
+}
+
+/* --- The steps of attention ------------------------------------------------------------------------------------------------------- */
+
+static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
+    const int dim = c->head_dim;
+    TRY(block_linear(x, c, w->kv, dim, w->xn, c->hidden, y->kv_a, NULL, n, false));
+    TRY(block_norm(x, c, w->kv, dim, w->kv, dim, y->kv_a_norm, NULL, n, dim, 0, NULL));
+    TRY(rotate(x, c, layer, w, 0, w->kv, n, 1, dim, false));
+    for (int i = 0; i < n_spans; i++) {
+        const struct span *s = &spans[i];
+        TRY(x->ops->kv_store(
+            x, &(struct op_kv_store){.plane = s->cache[layer].p[TOKENS], .x = w->kv + (size_t)s->row * (size_t)dim, .row0 = s->pos, .n = s->n, .ldx = dim}));
+    }
+    if (!ratio_of(c, layer)) return 0;
+    struct compressor keys = {y->compress_kv, y->compress_gate, y->compress_bias, y->compress_norm, dim, ENTRIES, 0};
+    TRY(compress(x, c, layer, &keys, w, spans, n_spans, n));
+    if (!chooses(c, layer)) return 0;
+    struct compressor index = {y->index_compress_kv, y->index_compress_gate, y->index_compress_bias, y->index_compress_norm, c->index_dim, INDEX, 6 * dim};
+    return compress(x, c, layer, &index, w, spans, n_spans, n);
+}
+
+static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
+    const int dim = c->head_dim, qd = c->n_heads * dim;
+    TRY(block_linear(x, c, w->low, c->q_lora, w->xn, c->hidden, y->q_a, NULL, n, false));
+    TRY(block_norm(x, c, w->low, c->q_lora, w->low, c->q_lora, y->q_a_norm, NULL, n, c->q_lora, 0, NULL));
+    TRY(block_linear(x, c, w->q, qd, w->low, c->q_lora, y->q_b, NULL, n, false));
+    TRY(block_norm(x, c, w->q, dim, w->q, dim, NULL, NULL, n * c->n_heads, dim, 0, NULL));
+    TRY(rotate(x, c, layer, w, 0, w->q, n, c->n_heads, dim, false));
+    if (!chooses(c, layer)) return 0;
+    const int width = c->index_heads * c->index_dim;
+    TRY(exact(x, w->index_q, width, w->low, c->q_lora, y->index_q, n));
+    TRY(rotate(x, c, layer, w, 0, w->index_q, n, c->index_heads, c->index_dim, false));
+    return exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
+}
+
+/* The position from which on an entry is seen is that of its last token. */
+static int choose(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {
+    const int width = c->index_heads * c->index_dim, ratio = ratio_of(c, layer);
+    return x->ops->select(x, &(struct op_select){.chosen = w->chosen + (size_t)s->row * (size_t)c->index_topk,
+                                                 .q = w->index_q + (size_t)s->row * (size_t)width,
+                                                 .weight = w->index_weights + (size_t)s->row * (size_t)c->index_heads,
+                                                 .k = s->cache[layer].p[INDEX],
+                                                 .n = s->n,
+                                                 .heads = c->index_heads,
+                                                 .topk = c->index_topk,
+                                                 .ldq = width,
+                                                 .q_pos0 = s->pos,
+                                                 .k_pos0 = ratio - 1,
+                                                 .k_step = ratio,
+                                                 .n_keys = n_entries,
+                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim))});
+}
+
+static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
+    const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer), n_entries = ratio ? (s->pos + s->n) / ratio : 0;
+    const int low = c->o_groups * c->o_lora, ld = qd > low ? qd : low;
+    const size_t row = (size_t)s->row, lse_at = row * (size_t)heads;
+    float *out = w->wide + row * (size_t)qd, *far = w->att + row * (size_t)ld; /* of the window; of entries */
+    struct op_attention o = {.out = out,
+                             .q = w->q + row * (size_t)qd,
+                             .k = s->cache[layer].p[TOKENS],
+                             .v = s->cache[layer].p[TOKENS],
+                             .sinks = y->sinks, /* they count once */
+                             .lse = w->own_lse + lse_at,
+                             .n = s->n,
+                             .n_heads = heads,
+                             .v_dim = dim,
+                             .ldq = qd,
+                             .ldo = qd,
+                             .q_pos0 = s->pos,
+                             .n_keys = s->pos + s->n,
+                             .window = c->layer[layer].window,
+                             .scale = c->attn_scale};
+    TRY(x->ops->attention(x, &o));
+    if (n_entries) {
+        float *far_lse = w->own_lse + (size_t)w->rows * (size_t)heads + lse_at;
+        if (chooses(c, layer)) TRY(choose(x, c, layer, w, s, n_entries));
+        o.out = far, o.lse = far_lse, o.sinks = NULL, o.window = 0;
+        o.k = o.v = s->cache[layer].p[ENTRIES];
+        o.k_pos0 = ratio - 1, o.k_step = ratio, o.n_keys = n_entries;
+        if (chooses(c, layer)) o.chosen = w->chosen + row * (size_t)c->index_topk, o.n_chosen = c->index_topk;
+        TRY(x->ops->attention(x, &o));
+        TRY(x->ops->merge(
+            x, &(struct op_merge){
+                   .out = out, .lse = w->own_lse + lse_at, .out2 = far, .lse2 = far_lse, .n = s->n, .heads = heads, .dim = dim, .ldo = qd, .ldo2 = qd}));
+    }
+    TRY(rotate(x, c, layer, w, s->row, out, s->n, heads, dim, true));
+    return x->ops->linear(x, &(struct op_linear){.y = w->att + row * (size_t)low,
+                                                 .x = out,
+                                                 .w = mat_rows(y->o_a, 0, c->o_lora),
+                                                 .n = s->n,
+                                                 .ldx = qd,
+                                                 .ldy = low,
+                                                 .wide = config_wide(c),
+                                                 .batch = c->o_groups,
+                                                 .batch_rows = c->o_lora,
+                                                 .batch_x = qd / c->o_groups,
+                                                 .batch_y = c->o_lora});
+}
+
+const struct attention attention_compressed = {.name = "compressed", .whole = true, .cache = cache, .kv = kv, .query = query, .attend = attend};

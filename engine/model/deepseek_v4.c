@@ -1,0 +1,184 @@
+/* DeepSeek-V4: several residual streams (manifold-constrained hyper-connections), a window of keys beside compressed ones (CSA: of
+ * four tokens, chosen by an indexer; HCA: of 128), experts in FP4, the first layers' experts by token.
+ * Reference: transformers, models/deepseek_v4; the vendor's inference/model.py, whose rounding of keys to FP8 is left aside as
+ * transformers leaves it. */
+#include <math.h>
+
+#include "engine/base/ops.h"
+#include "engine/model/arch.h"
+
+enum { CSA_RATIO = 4, HCA_RATIO = 128 };
+
+static void set_ratio(struct config *c, int layer, int ratio, bool overlap) {
+    c->layer[layer].ratio = ratio;
+    c->layer[layer].overlap = overlap;
+}
+
+/* By layer: its kind by name, or how many tokens its keys stand for (the vendor's list has one more, of the prediction layer). */
+static void read_ratios(struct config_reader *r, struct config *c) {
+    const struct json *types = config_get(r, "layer_types"), *ratios = config_get(r, "compress_ratios"), *list = types ? types : ratios;
+    struct config_reader in;
+    config_open(r, "compress_rates", &in);
+    int csa = config_int(&in, "compressed_sparse_attention", CSA_RATIO, 1, 1 << 16),
+        hca = config_int(&in, "heavily_compressed_attention", HCA_RATIO, 1, 1 << 16);
+    config_close(r, "compress_rates", &in);
+    csa = config_int(r, "compress_rate_csa", csa, 1, 1 << 16), hca = config_int(r, "compress_rate_hca", hca, 1, 1 << 16);
+    if (list && (list->type != JSON_ARRAY || (int)list->n < c->n_layers))
+        config_fail(r, "'%s' is not a list of %d layers", types ? "layer_types" : "compress_ratios", c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const struct json *one = list ? json_at(list, (uint32_t)i) : NULL;
+        int64_t ratio = list && !types ? json_int(one, -1) : i < 2 || i % 2 == 0 ? HCA_RATIO : CSA_RATIO; /* where nothing is said */
+        if (types)
+            ratio = json_is(one, "sliding_attention")              ? 0
+                    : json_is(one, "compressed_sparse_attention")  ? CSA_RATIO
+                    : json_is(one, "heavily_compressed_attention") ? HCA_RATIO
+                                                                   : -1;
+        if (ratio == 0) set_ratio(c, i, 0, false);
+        else if (ratio == CSA_RATIO) set_ratio(c, i, csa, true);
+        else if (ratio == HCA_RATIO) set_ratio(c, i, hca, false);
+        else
+            config_fail(r, "'%s' says of layer %d what hearth does not know; it knows %s", types ? "layer_types" : "compress_ratios", i,
+                        types ? "sliding_attention, compressed_sparse_attention and heavily_compressed_attention" : "0, 4 and 128");
+    }
+}
+
+/* Layers without compressed keys turn theirs by rope_theta alone, the others by compress_rope_theta and with YaRN, whose factor for
+ * cos and sin is 1. transformers writes both as objects, main and compress. */
+static void read_ropes(struct config_reader *r, struct config *c, int dim) {
+    const struct json *both = config_get(r, "rope_parameters");
+    double theta = config_num(r, "rope_theta", 10000, 1, 1e12), far = config_num(r, "compress_rope_theta", 160000, 1, 1e12);
+    c->rope.interleaved = true;
+    config_num(r, "partial_rotary_factor", 1, 0, 1);
+    if (both && json_get(both, "main") && json_get(both, "compress")) {
+        struct config_reader in;
+        config_open(r, "rope_parameters", &in);
+        config_rope_of(&in, c, "compress", c->head_dim, far);
+        c->far_rope = c->rope;
+        config_rope_of(&in, c, "main", c->head_dim, theta);
+        config_has(&in, "rope_type"), config_has(&in, "rope_theta"), config_has(&in, "type");
+        config_close(r, "rope_parameters", &in);
+    } else {
+        config_rope_of(r, c, both ? "rope_parameters" : "rope_scaling", c->head_dim, far);
+        c->far_rope = c->rope;
+        c->far_rope.theta = far;
+        c->rope = (struct rope_config){.kind = ROPE_DEFAULT, .interleaved = true, .truncate = true, .theta = theta};
+    }
+    c->rope.dim = c->far_rope.dim = dim;
+    if (c->rope.kind != ROPE_DEFAULT) config_fail(r, "rope of the layers without compressed keys is scaled: the reference's is not");
+    if (c->far_rope.kind == ROPE_YARN && c->far_rope.attention_factor == 0) c->far_rope.attention_factor = 1;
+    if (c->far_rope.kind > ROPE_YARN || (c->far_rope.kind == ROPE_YARN && c->far_rope.attention_factor != 1))
+        config_fail(r, "rope of compressed keys is scaled in a way that hearth does not know");
+}
+
+static void read_attention(struct config_reader *r, struct config *c) {
+    c->attn = ATTN_COMPRESSED;
+    c->n_heads = config_int(r, "num_attention_heads", 64, 1, 1024);
+    c->n_kv_heads = config_int(r, "num_key_value_heads", 1, 1, 1);
+    c->head_dim = c->v_dim = config_int(r, "head_dim", 512, 2, 1024);
+    c->q_lora = config_int(r, "q_lora_rank", 1024, 1, 16384);
+    c->o_groups = config_int(r, "o_groups", 8, 1, 1024);
+    c->o_lora = config_int(r, "o_lora_rank", 1024, 1, 16384);
+    if (c->n_heads % c->o_groups) config_fail(r, "%d attention heads do not divide into %d groups", c->n_heads, c->o_groups);
+    if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: the reference has none");
+    c->sinks = true;
+    c->attn_scale = (float)(1 / sqrt(c->head_dim));
+    int dim = config_int(r, "qk_rope_head_dim", (int)(c->head_dim * config_num(r, "partial_rotary_factor", 64.0 / 512, 0, 1)), 0, c->head_dim);
+    if (dim < 2 || dim % 2) config_fail(r, "%d rotary dimensions of a head of %d: must be even and at least 2", dim, c->head_dim);
+    read_ropes(r, c, dim);
+    read_ratios(r, c);
+    int window = config_int(r, "sliding_window", 128, 1, 1 << 24);
+    for (int i = 0; i < c->n_layers; i++) c->layer[i].window = window;
+    c->index_heads = config_int(r, "index_n_heads", 64, 1, 1024);
+    c->index_dim = config_int(r, "index_head_dim", 128, 2, 1024);
+    c->index_topk = config_int(r, "index_topk", 512, 1, 1 << 20);
+    c->index_interleaved = true;
+    if (!r->rc && dim > c->index_dim) config_fail(r, "'index_head_dim' is %d, of which %d are to be rotated", c->index_dim, dim);
+}
+
+static void read_experts(struct config_reader *r, struct config *c) {
+    static const char *const scores[] = {"sqrtsoftplus", "sigmoid", "softmax", NULL}, *const methods[] = {"noaux_tc", NULL},
+                             *const dtypes[] = {"fp4", "fp8", NULL};
+    static const uint8_t fns[] = {SCORE_SQRT_SOFTPLUS, SCORE_SIGMOID, SCORE_SOFTMAX};
+    c->n_experts = config_int(r, "n_routed_experts", 256, 1, 4096);
+    c->topk = config_int(r, "num_experts_per_tok", 6, 1, 64);
+    c->moe_inter = config_int(r, "moe_intermediate_size", 2048, 1, 1 << 20);
+    if (config_int(r, "n_shared_experts", 1, 1, 64) != 1) config_fail(r, "'n_shared_experts' is not 1: the reference has one");
+    c->shared_inter = c->moe_inter;
+    if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: hearth reads no such tensors");
+    c->routed_scale = (float)config_num(r, "routed_scaling_factor", 1.5, 0, 1e4);
+    if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalises");
+    c->norm_topk = c->router_bias = true;
+    c->score = fns[config_choice(r, "scoring_func", scores, 0)];
+    config_choice(r, "topk_method", methods, 0);
+    config_choice(r, "expert_dtype", dtypes, 0); /* the tensors say it themselves */
+    c->glu.limit = (float)config_num(r, "swiglu_limit", 10, 0, 1e6);
+    int hashed = config_int(r, "num_hash_layers", 3, 0, CONFIG_MAX_LAYERS);
+    const struct json *types = config_get(r, "mlp_layer_types");
+    if (types && (types->type != JSON_ARRAY || (int)types->n < c->n_layers)) config_fail(r, "'mlp_layer_types' is not a list of %d layers", c->n_layers);
+    for (int i = 0; i < c->n_layers && !r->rc; i++) {
+        const struct json *one = types ? json_at(types, (uint32_t)i) : NULL;
+        c->layer[i].moe = true;
+        c->layer[i].hashed = types ? json_is(one, "hash_moe") : i < hashed;
+        if (types && !c->layer[i].hashed && !json_is(one, "moe")) config_fail(r, "'mlp_layer_types' of layer %d is neither hash_moe nor moe", i);
+    }
+}
+
+static void parse(struct config_reader *r, struct config *c) {
+    read_attention(r, c);
+    read_experts(r, c);
+    c->streams.n = config_int(r, "hc_mult", 4, 1, STREAMS_MOST);
+    c->streams.iters = config_int(r, "hc_sinkhorn_iters", 20, 1, 1000);
+    c->streams.eps = (float)config_num(r, "hc_eps", 1e-6, 0, 1);
+}
+
+#define L "layers.%d."
+static const char *const types[] = {"deepseek_v4", NULL};
+const struct arch arch_deepseek_v4 = {
+    .model_types = types,
+    .title = "DeepSeek-V4",
+    .parse = parse,
+    .names =
+        {
+            .embed = "embed",
+            .norm = "norm",
+            .head = "head",
+            .head_mix = "hc_head_fn",
+            .head_mix_base = "hc_head_base",
+            .head_mix_scale = "hc_head_scale",
+            .attn_mix = L "hc_attn_fn",
+            .attn_mix_base = L "hc_attn_base",
+            .attn_mix_scale = L "hc_attn_scale",
+            .ffn_mix = L "hc_ffn_fn",
+            .ffn_mix_base = L "hc_ffn_base",
+            .ffn_mix_scale = L "hc_ffn_scale",
+            .attn_norm = L "attn_norm",
+            .ffn_norm = L "ffn_norm",
+            .q_a = L "attn.wq_a",
+            .q_a_norm = L "attn.q_norm",
+            .q_b = L "attn.wq_b",
+            .kv_a = L "attn.wkv",
+            .kv_a_norm = L "attn.kv_norm",
+            .sinks = L "attn.attn_sink",
+            .o_a = L "attn.wo_a",
+            .o = L "attn.wo_b",
+            .compress_kv = L "attn.compressor.wkv",
+            .compress_gate = L "attn.compressor.wgate",
+            .compress_norm = L "attn.compressor.norm",
+            .compress_bias = L "attn.compressor.ape",
+            .index_compress_kv = L "attn.indexer.compressor.wkv",
+            .index_compress_gate = L "attn.indexer.compressor.wgate",
+            .index_compress_norm = L "attn.indexer.compressor.norm",
+            .index_compress_bias = L "attn.indexer.compressor.ape",
+            .index_q = L "attn.indexer.wq_b",
+            .index_weights = L "attn.indexer.weights_proj",
+            .router = L "ffn.gate",
+            .router_bias = L "ffn.gate.bias",
+            .router_table = L "ffn.gate.tid2eid",
+            .expert_gate = L "ffn.experts.%d.w1",
+            .expert_up = L "ffn.experts.%d.w3",
+            .expert_down = L "ffn.experts.%d.w2",
+            .shared_gate_proj = L "ffn.shared_experts.w1",
+            .shared_up = L "ffn.shared_experts.w3",
+            .shared_down = L "ffn.shared_experts.w2",
+        },
+};

@@ -1,0 +1,262 @@
+/* What DeepSeek-V4 is made of beside attention (keys of several tokens, several residual streams, experts by token) on the CPU, every
+ * level, against double precision written from the comments in engine/base/ops.h: the same bits for 1, 2 and 5 threads, and a row
+ * the same alone, in a call of many, and in two calls with the state in between. Keys that are some positions apart are held to the
+ * same operation over keys side by side. */
+#include "cpu/ops.h"
+#include "cpu/pool.h"
+#include "test/kcheck/random_mat.h"
+
+enum { THREADS = 3 };
+static struct pool *pools[THREADS];
+static struct exec *execs[THREADS];
+static const char *level;
+
+static void fail(const char *what, int a, int b, double got, double want) {
+    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
+}
+static void near(const char *what, int a, int b, double got, double want, double bound) {
+    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want);
+}
+static float *vec(size_t n) {
+    float *v = guarded(n * 4);
+    for (size_t i = 0; i < n; i++) v[i] = normal();
+    return v;
+}
+static void must(int rc) {
+    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
+}
+static bool equal(const void *a, const void *b, size_t n) { return !memcmp(a, b, n * 4); }
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* A sequence from its beginning, in calls of `some` rows; the entry of each window that it has. */
+static void check_compress(int n, int ratio, int dim, bool overlap, bool in_place) {
+    const int series = overlap ? 2 : 1, width = series * dim, ldx = 2 * width + 1, made = n / ratio;
+    const size_t kept = (size_t)(3 * series * dim), size = (size_t)(made * dim + 1);
+    float *x = vec((size_t)(n * ldx)), *bias = vec((size_t)(ratio * width)), *a = vec(kept), *b = in_place ? a : vec(kept), *out = vec(size),
+          *first = aligned(size * 4);
+    for (int i = 0; i < n * ldx; i += 3) x[i] *= 8; /* gates far apart */
+    for (int t = 0; t < THREADS + 2; t++) {
+        struct exec *on = execs[t % THREADS];
+        const int some = t < THREADS ? n : t == THREADS ? 1 : n / 2 + 1;
+        float *from = a, *to = b, *end = out;
+        memset(a, 0xff, kept * 4); /* nothing is read of it at the beginning */
+        for (int i = 0; i < n; i += some) {
+            struct op_compress o = {
+                .out = end, .kv = x + i * ldx, .gate = x + i * ldx + width, .bias = bias, .before = from, .after = to, .n = n - i < some ? n - i : some};
+            o.pos0 = i, o.ratio = ratio, o.dim = dim, o.ldx = ldx, o.overlap = overlap;
+            must(on->ops->compress(on, &o));
+            end += op_compressed(&o) * dim;
+            float *swap = from;
+            from = to, to = swap;
+        }
+        if (end != out + made * dim) fail("compress makes another number of entries", t, n, (double)(end - out), made * dim);
+        if (!t) memcpy(first, out, size * 4);
+        if (!equal(first, out, (size_t)(made * dim))) fail("compress differs", t, some, 0, 0);
+    }
+    for (int w = 0; w < made; w++)
+        for (int d = 0; d < dim; d++) {
+            double max = -INFINITY, sum = 0, acc = 0, most = 0;
+            for (int pass = 0; pass < 2; pass++)
+                for (int i = (w - (overlap && w)) * ratio; i < (w + 1) * ratio; i++) {
+                    const int own = overlap && i >= w * ratio ? dim : 0;
+                    const double kv = x[i * ldx + own + d], g = (double)x[i * ldx + width + own + d] + (double)bias[i % ratio * width + own + d];
+                    if (!pass) max = fmax(max, g), most = fmax(most, fabs(kv));
+                    else sum += exp(g - max), acc += exp(g - max) * kv;
+                }
+            near("compress", w, d, first[w * dim + d], acc / sum, 4e-6 * most * sqrt(ratio));
+        }
+    free(first);
+    drop();
+}
+
+static void check_mix(int n, int hidden, int s, int iters, bool last) {
+    const int all = last ? s : (2 + s) * s;
+    const size_t size = (size_t)(n * s * hidden), row = (size_t)(n * hidden);
+    float *streams = vec(size), *was = aligned(size * 4), *x = vec(row), *post = vec((size_t)(n * s)), *mix = vec((size_t)(n * all)), *base = vec((size_t)all),
+          *scale = vec(3), *in = vec(row), *kept = aligned(size * 4), *kept_in = aligned(row * 4), *given = aligned((size_t)(n * s) * 4);
+    const float eps = 1e-6f;
+    memcpy(was, streams, size * 4), memcpy(given, post, (size_t)(n * s) * 4);
+    for (int t = 0; t < THREADS; t++) {
+        memcpy(streams, was, size * 4), memcpy(post, given, (size_t)(n * s) * 4);
+        must(execs[t]->ops->spread(execs[t], &(struct op_spread){streams, x, last ? NULL : post, n, hidden, s}));
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < s; k++)
+                for (int d = 0; d < hidden; d++) {
+                    const double v = x[i * hidden + d], want = last ? v : (double)was[(i * s + k) * hidden + d] + (double)given[i * s + k] * v;
+                    near("spread", i, k, streams[(i * s + k) * hidden + d], want, 1e-6 * (1 + fabs(want)));
+                }
+        memcpy(streams, was, size * 4);
+        struct op_mix o = {.in = in, .out = last ? NULL : x, .streams = streams, .post = last ? NULL : post, .mix = mix, .base = base, .scale = scale};
+        float *copy = aligned(row * 4);
+        memcpy(copy, x, row * 4);
+        o.n = n, o.hidden = hidden, o.n_streams = s, o.iters = iters, o.eps = eps, o.norm_eps = 1e-5f;
+        must(execs[t]->ops->mix(execs[t], &o));
+        if (!t) memcpy(kept, streams, size * 4), memcpy(kept_in, in, row * 4);
+        if (!equal(kept, streams, size) || !equal(kept_in, in, row)) fail("mix differs between threads", t, 0, 0, 0);
+        for (size_t i = 0; i < row && !last; i++)
+            if (x[i] != 0) fail("mix leaves what the half is to add up to", (int)i, 0, x[i], 0);
+        if (!last) memcpy(x, copy, row * 4);
+        free(copy);
+    }
+    for (int i = 0; i < n; i++) {
+        const float *old = was + i * s * hidden;
+        double square = 0, pre[STREAMS_MOST], comb[STREAMS_MOST][STREAMS_MOST];
+        for (int k = 0; k < s * hidden; k++) square += (double)old[k] * (double)old[k];
+        const double r = 1 / sqrt(square / (s * hidden) + 1e-5);
+        for (int k = 0; k < s; k++) pre[k] = sigmoid((double)mix[i * all + k] * r * (double)scale[0] + (double)base[k]) + (double)eps;
+        for (int k = 0; k < s && !last; k++) {
+            near("mix: post", i, k, post[i * s + k], 2 * sigmoid((double)mix[i * all + s + k] * r * (double)scale[1] + (double)base[s + k]), 2e-6);
+            double max = -INFINITY, sum = 0;
+            for (int t = 0; t < s; t++) {
+                const int at = (2 + k) * s + t;
+                comb[k][t] = (double)mix[i * all + at] * r * (double)scale[2] + (double)base[at];
+                max = fmax(max, comb[k][t]);
+            }
+            for (int t = 0; t < s; t++) sum += comb[k][t] = exp(comb[k][t] - max);
+            for (int t = 0; t < s; t++) comb[k][t] = comb[k][t] / sum + (double)eps;
+        }
+        for (int it = 0; it < iters && !last; it++) {
+            for (int k = 0; k < s && it; k++) {
+                double sum = (double)eps;
+                for (int t = 0; t < s; t++) sum += comb[k][t];
+                for (int t = 0; t < s; t++) comb[k][t] /= sum;
+            }
+            for (int t = 0; t < s; t++) {
+                double sum = (double)eps;
+                for (int k = 0; k < s; k++) sum += comb[k][t];
+                for (int k = 0; k < s; k++) comb[k][t] /= sum;
+            }
+        }
+        for (int d = 0; d < hidden; d++) {
+            double sum = 0;
+            for (int k = 0; k < s; k++) sum += pre[k] * (double)old[k * hidden + d];
+            near("mix: in", i, d, kept_in[i * hidden + d], sum, 2e-5);
+            for (int t = 0; t < s; t++) {
+                double want = last ? (double)old[t * hidden + d] : 0;
+                for (int k = 0; k < s && !last; k++) want += comb[k][t] * (double)old[k * hidden + d];
+                near("mix: streams", i, t, kept[(i * s + t) * hidden + d], want, 2e-5);
+            }
+        }
+    }
+    free(was), free(kept), free(kept_in), free(given);
+    drop();
+}
+
+static void check_route(int n, int experts, int topk) {
+    enum { VOCAB = 50 };
+    float *logits = vec((size_t)(n * experts)), *weights = vec((size_t)(n * topk)), *bias = vec((size_t)experts);
+    int32_t *ids = guarded((size_t)(n * topk) * 4), *table = guarded((size_t)VOCAB * (size_t)topk * 4), *tokens = guarded((size_t)n * 4);
+    for (int i = 0; i < VOCAB; i++)
+        for (int k = 0; k < topk; k++) table[i * topk + k] = (i * 7 + k) % experts;
+    for (int i = 0; i < n; i++) tokens[i] = (i * 13) % VOCAB;
+    logits[0] = 90, logits[n * experts - 1] = -60; /* both ends of softplus */
+    for (int fixed = 0; fixed < 2; fixed++) {
+        struct op_route o = {
+            .ids = ids, .weights = weights, .logits = logits, .bias = fixed ? NULL : bias, .n = n, .n_experts = experts, .topk = topk, .vocab = VOCAB};
+        o.table = fixed ? table : NULL, o.tokens = tokens, o.score = SCORE_SQRT_SOFTPLUS, o.norm = true, o.scale = 1.5f;
+        must(execs[fixed]->ops->route(execs[fixed], &o));
+        for (int i = 0; i < n; i++) {
+            double sum = 0, least = INFINITY, score[64];
+            for (int e = 0; e < experts; e++) score[e] = sqrt(log1p(exp((double)logits[i * experts + e])));
+            for (int k = 0; k < topk; k++) {
+                const int id = ids[i * topk + k];
+                if (fixed && id != table[tokens[i] * topk + k]) fail("route: not the table's expert", i, k, id, table[tokens[i] * topk + k]);
+                sum += score[id], least = fmin(least, score[id] + (double)bias[id]);
+            }
+            for (int k = 0; k < topk; k++) near("route: weight", i, k, weights[i * topk + k], score[ids[i * topk + k]] / sum * 1.5, 3e-6);
+            for (int e = 0; e < experts && !fixed; e++) {
+                bool chosen = false;
+                for (int k = 0; k < topk; k++) chosen |= ids[i * topk + k] == e;
+                if (!chosen && score[e] + (double)bias[e] > least + 1e-5) fail("route leaves a better one", i, e, score[e] + (double)bias[e], least);
+            }
+        }
+    }
+    drop();
+}
+
+/* Keys `step` apart against the same keys side by side and queries that stand where they see as many. */
+static void check_steps(int n, int pos, int step, int topk) {
+    enum { HEADS = 3, DIM = 24 };
+    const int keys = (pos + n) / step, ld = HEADS * DIM;
+    float *q = vec((size_t)(n * ld)), *weight = vec((size_t)(n * HEADS)), *data = vec((size_t)((keys + 1) * DIM)), *a = vec((size_t)(n * ld)),
+          *b = vec((size_t)(n * ld));
+    int32_t *at = guarded((size_t)n * 4), *chosen = guarded((size_t)(n * topk) * 4), *alone = guarded((size_t)topk * 4);
+    const struct kv_plane k = {.data = data, .heads = 1, .dim = DIM, .dtype = DT_F32};
+    for (int i = 0; i < n; i++) at[i] = (pos + i + 1) / step - 1;
+    struct op_select s = {
+        .chosen = chosen, .q = q, .weight = weight, .k = k, .n = n, .heads = HEADS, .topk = topk, .ldq = ld, .q_pos0 = pos, .n_keys = keys, .scale = 1};
+    s.k_pos0 = step - 1, s.k_step = step;
+    must(execs[1]->ops->select(execs[1], &s));
+    for (int i = 0; i < n; i++) {
+        struct op_select one = {
+            .chosen = alone, .q = q + i * ld, .weight = weight + i * HEADS, .k = k, .n = 1, .heads = HEADS, .topk = topk, .ldq = ld, .q_pos0 = at[i]};
+        one.n_keys = keys, one.scale = 1;
+        must(execs[0]->ops->select(execs[0], &one));
+        if (!equal(alone, chosen + i * topk, (size_t)topk)) fail("select of keys apart", i, pos, chosen[i * topk], alone[0]);
+    }
+    for (int pick = 0; pick < 2; pick++) {
+        struct op_attention o = {
+            .out = a, .q = q, .k = k, .v = k, .n = n, .n_heads = HEADS, .v_dim = DIM, .ldq = ld, .ldo = ld, .q_pos0 = pos, .n_keys = keys, .scale = 0.2f};
+        o.k_pos0 = step - 1, o.k_step = step, o.chosen = pick ? chosen : NULL, o.n_chosen = pick ? topk : 0;
+        must(execs[2]->ops->attention(execs[2], &o));
+        o.out = b, o.k_pos0 = o.k_step = 0, o.q_pos = at;
+        must(execs[0]->ops->attention(execs[0], &o));
+        if (!equal(a, b, (size_t)(n * ld))) fail("attention over keys apart", pos, pick, a[0], b[0]);
+    }
+    drop();
+}
+
+static void check_small(int n, int half) {
+    enum { STEP = 7, FIRST = 21 };
+    float *cos1 = vec((size_t)(n * half)), *sin1 = vec((size_t)(n * half)), *cos2 = vec((size_t)(n * half)), *sin2 = vec((size_t)(n * half)),
+          *freq = vec((size_t)half);
+    int32_t *pos = guarded((size_t)n * 4);
+    for (int i = 0; i < n; i++) pos[i] = FIRST + i * STEP;
+    struct op_rope_table o = {.cos = cos1, .sin = sin1, .pos = pos, .inv_freq = freq, .n = n, .half = half, .mscale = 1};
+    must(execs[0]->ops->rope_table(execs[0], &o));
+    o.cos = cos2, o.sin = sin2, o.pos = NULL, o.pos0 = FIRST, o.step = STEP;
+    must(execs[1]->ops->rope_table(execs[1], &o));
+    if (!equal(cos1, cos2, (size_t)(n * half)) || !equal(sin1, sin2, (size_t)(n * half))) fail("positions by a step", n, half, cos2[0], cos1[0]);
+    const int dim = 2 * half + 600;
+    float *x = vec((size_t)(n * dim)), *y = vec((size_t)(n * dim));
+    must(execs[1]->ops->norm(execs[1], &(struct op_norm){.out = y, .x = x, .rows = n, .dim = dim, .ldx = dim, .ldo = dim, .eps = 1e-6f}));
+    for (int i = 0; i < n; i++) {
+        double square = 0;
+        for (int d = 0; d < dim; d++) square += (double)x[i * dim + d] * (double)x[i * dim + d];
+        for (int d = 0; d < dim; d++) near("norm without weights", i, d, y[i * dim + d], (double)x[i * dim + d] / sqrt(square / dim + 1e-6), 1e-5);
+    }
+    drop();
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    static const int counts[THREADS] = {1, 2, 5};
+    struct error e = {0};
+    printf("seed %llu\n", (unsigned long long)seed);
+    for (int t = 0; t < THREADS; t++)
+        if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
+    for (int l = 0; l < CPU_LEVELS; l++) {
+        level = cpu_level_name((enum cpu_level)l);
+        if (!cpu_level_has((enum cpu_level)l)) {
+            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            continue;
+        }
+        for (int t = 0; t < THREADS; t++)
+            if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
+        int before = failures;
+        state = seed;
+        for (int i = 0; i < 24; i++) {
+            const int n = (int[]){1, 2, 3, 21, 40}[i % 5];
+            check_compress(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 64, 65, 200}[i / 2 % 4], i % 2, i / 4 % 2);
+            check_mix(n, (int[]){7, 256, 300, 1}[i % 4], (int[]){4, 1, 3, STREAMS_MOST}[i / 3 % 4], (int[]){1, 2, 20}[i % 3], i % 5 == 4);
+            check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
+            check_steps(n, (int[]){0, 5, 130, 1000}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 9}[i % 2]);
+            check_small(n, (int[]){1, 8, 33}[i % 3]);
+        }
+        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
+        for (int t = 0; t < THREADS; t++) cpu_exec_close(&execs[t]);
+    }
+    for (int t = 0; t < THREADS; t++) pool_close(&pools[t]);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
