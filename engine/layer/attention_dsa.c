@@ -9,7 +9,7 @@ static bool own(const struct config *c, int layer) { return c->layer[layer].inde
 
 static int cache(const struct config *c, int layer, struct cache_desc *out) {
     int n = attention_mla.cache(c, layer, out);
-    if (own(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim};
+    if (own(c, layer)) out[n++] = (struct cache_desc){.heads = 1, .dim = c->index_dim, .fine = true};
     return n;
 }
 

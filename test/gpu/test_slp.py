@@ -128,7 +128,7 @@ for model in models or []:
     # Tokens and sums are passed in BF16, and that shows.
     for gpus in ("emu:2,cpu=scalar,math=bf16", "emu:3,cpu=scalar,math=bf16,nopeer,chunk=5", "emu:4,cpu=scalar,math=bf16,ring=2"):
         check(model, prompt, gpus, "dslp", most=1e-2, least=1e-4)
-    for kv, most in (("bf16", 2e-4), ("fp8", 5e-3)):  # a number between two codes of the cache may fall to the other one
+    for kv, most in (("bf16", 2e-4), ("fp8", 5e-3 if model == "gpt_oss" else 2e-4)):  # there a number between two codes of the cache falls to the other one
         check(model, prompt, "emu:1,cpu=scalar", "slp", kv, most)
         check(model, prompt, "emu:3,cpu=scalar", "dslp", kv, most)
         check(model, prompt, "emu:4,cpu=scalar,nopeer", "dslp", kv, most)

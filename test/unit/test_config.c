@@ -110,6 +110,7 @@ static void keys_chosen_by_an_indexer(void **st) {
         assert_true(c.attn == ATTN_DSA && c.index_topk == 2048 && c.index_heads == (i ? 32 : 64) && c.index_dim == 128 && c.index_interleaved == (i > 0));
         for (int l = 0; good[i].owners[l]; l++) assert_int_equal(c.layer[l].index, good[i].owners[l] == 'F' ? INDEX_OWN : INDEX_BEFORE);
         assert_int_equal(kv_row_bytes(&c, 1, DT_BF16), 2 * (576 + (good[i].owners[1] == 'F' ? 128 : 0)));
+        assert_int_equal(kv_row_bytes(&c, 1, DT_E4M3), 576 + 4 + (good[i].owners[1] == 'F' ? 2 * 128 : 0)); /* the indexer's keys stay BF16 */
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct error e = {0};
