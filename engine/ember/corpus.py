@@ -299,9 +299,28 @@ def load_out_of_scope(path):
     return topic
 
 
+HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt")
+
+
 def load_questions(name, directory=CORPUS):
-    """[(topic name, question)] of a held-out file."""
-    return [tuple(line.split(": ", 1)) for line in lines_of(os.path.join(directory, name))]
+    """[(topic names, with "/" between, and "!" before them where a wrong answer harms; question)] of a held-out file."""
+    return [turn for turns in load_talks(name, directory) for turn in turns]
+
+
+def load_talks(name, directory=CORPUS):
+    """The same in conversations: each question is one of its own before the first "= talk", which opens one, as each further does."""
+    talks, within = [], False
+    for line in lines_of(os.path.join(directory, name)):
+        if line == "= talk":
+            within = True
+            talks.append([])
+            continue
+        turn = tuple(line.split(": ", 1))
+        if within:
+            talks[-1].append(turn)
+        else:
+            talks.append([turn])
+    return talks
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -382,7 +401,7 @@ def augment(text, rng, small_talk=False):
         text = text[0].upper() + text[1:]
     elif case < 0.70:
         text = text.lower()
-    elif case < 0.715:
+    elif case < 0.73:
         text = text.upper()
     return text
 
@@ -410,7 +429,7 @@ def conversation(topics, rng):
     turns = []
     if rng.random() < 0.12:
         turns.append(("system", rng.choice(SYSTEM_TEXTS)))
-    length = rng.choices((1, 2, 3), (0.78, 0.15, 0.07))[0]
+    length = rng.choices((1, 2, 3, 4), (0.80, 0.10, 0.05, 0.05))[0]
     for _ in range(length):
         topic = topics[OUT_OF_SCOPE] if rng.random() < 0.12 else topics[rng.choice(names)]
         if topic.name == OUT_OF_SCOPE and rng.random() < 0.06:

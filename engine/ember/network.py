@@ -171,13 +171,16 @@ class Experts(nn.Module):
         total = int(filled.sum())
         token = torch.zeros(total, dtype=torch.long).index_copy(0, place, order // top)
         share = torch.zeros(total).index_copy(0, place, weight.flatten().index_select(0, order))
-        gate_up, down = (w.unbind(0) for w in self.weights())
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+        gate_up, down = (w.to(dtype).unbind(0) for w in self.weights())
+        rows_of = x.to(dtype).index_select(0, token).split(filled.tolist())
+        share_of = share[:, None].to(dtype).split(filled.tolist())
         out = []
-        for e, rows in enumerate(x.index_select(0, token).split(filled.tolist())):
+        for e, rows in enumerate(rows_of):
             if len(rows):
                 gate, up = F.linear(rows, gate_up[e]).chunk(2, dim=-1)
-                out.append(F.linear(F.silu(gate) * up, down[e]))
-        return torch.zeros(len(x), x.shape[1]).index_add(0, token, torch.cat(out).float() * share[:, None])
+                out.append(F.linear(F.silu(gate) * up * share_of[e], down[e]))
+        return torch.zeros(len(x), x.shape[1]).index_add(0, token, torch.cat(out).float())
 
 
 class Moe(nn.Module):

@@ -52,6 +52,7 @@ TAIL = 12  # tokens kept of an answer that is cut short: which answer it is show
 STATE = "state.pt"
 LENGTH = {False: 75000, True: 18000}  # conversations, from nothing and with --from
 RATE = {False: 2e-3, True: 8e-4}  # peak learning rate, likewise
+CUT = {False: 0.6, True: 0.85}  # share of the conversations whose last answer is cut short, likewise
 WINDOW = 4096  # conversations that are sorted by length together
 
 
@@ -107,11 +108,11 @@ def rows_of(width, budget):
     return max(1, budget // width)
 
 
-def batches(examples, budget, rng):
+def batches(examples, budget, rng, cut):
     """Lists of examples of similar length, whose padded size is about `budget` tokens."""
     out = []
     for at in range(0, len(examples), WINDOW):
-        window = [cut_short(*e) if rng.random() < 0.6 else e for e in examples[at : at + WINDOW]]
+        window = [cut_short(*e) if rng.random() < cut else e for e in examples[at : at + WINDOW]]
         window.sort(key=lambda e: len(e[0]))
         made, batch = [], []
         for example in window:
@@ -234,7 +235,7 @@ class Run:
 def measured_examples(args, tokenizer, data):
     """How many examples --minutes allow, from a few steps of a run that is thrown away."""
     run = Run(args, tokenizer, 0, total=10**6)
-    plan = batches(data[:WINDOW], args.batch, random.Random(0))[:40]
+    plan = batches(data[:WINDOW], args.batch, random.Random(0), CUT[bool(args.start)])[:40]
     for batch in plan[:20]:
         run.advance(batch)
     start = time.monotonic()
@@ -250,7 +251,7 @@ def main():
     os.makedirs(args.work, exist_ok=True)
     topics = corpus.load_topics()
     conversations = corpus.conversations(args.examples, args.seed, topics)
-    held_out = {name: corpus.load_questions(name) for name in ("test.txt", "dev.txt")}
+    held_out = {name: corpus.load_questions(name) for name in corpus.HELD_OUT}
     count = evaluate.check([q for part in held_out.values() for _, q in part], topics, conversations)
     print(f"{len(topics)} topics, {args.examples} conversations; no held-out question in {count} texts", flush=True)
 
@@ -263,7 +264,7 @@ def main():
         data = data[: state["examples"]]
     elif args.minutes:
         data = data[: measured_examples(args, tokenizer, data)]
-    plan = batches(data, args.batch, random.Random(args.seed))
+    plan = batches(data, args.batch, random.Random(args.seed), CUT[bool(args.start)])
     run = Run(args, tokenizer, len(data), len(plan))
     if state:
         run.resume(state)

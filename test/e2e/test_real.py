@@ -69,8 +69,10 @@ class Real(driver.Case):
     def test_documents_are_not_for_ember(self):
         words = "the built-in model knows only hearth; open a real one with -m DIR"
         self.assertIn(words, self.run_bin("-p", "Summarise this", "-n", "1", data="a report\n" * 60)[2])
+        self.assertIn(words, self.run_bin("-p", "Summarise this", "-n", "1", data="a short note\n")[2])
         self.assertIn(words, self.run_bin("-p", "Summarise this", "-n", "1", "-f", os.path.abspath(__file__))[2])
         self.assertNotIn(words, self.run_bin("-p", "what is hearth?", "-n", "1")[2])
+        self.assertNotIn(words, self.run_bin("-n", "1", data="what is hearth?\n")[2])
 
     def test_same_text_for_any_threads(self):
         outs = {self.run_bin("-p", "what is hearth?", "--temp", "0.8", "--seed", "7", "-t", t)[1] for t in ("1", "2", "3")}
