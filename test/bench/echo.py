@@ -29,7 +29,7 @@ def seen(t, key, pattern):
     return time.monotonic() - begin
 
 
-def typed(t, prepare=lambda i: None, pattern=rb"%s\r\x1b\[\d+C"):
+def typed(t, prepare=lambda i: None, pattern=rb"%s\r(?:\x1b\[\d+C|\r\n)"):
     times = []
     for i in range(KEYS):
         prepare(i)
