@@ -376,3 +376,7 @@ def make(directory, name):
     with open(os.path.join(directory, "config.json"), "w", encoding="utf-8") as f:
         f.write(text)
     return hashlib.sha256(text.encode() + weights).hexdigest()
+
+
+if __name__ == "__main__":
+    print(make(sys.argv[2], sys.argv[1]))
