@@ -265,6 +265,7 @@ static int wave_run(struct wave *w) {
         per = per < share ? per : share;
         g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per;
         if (g->gemm) {
+            g->per = round_up(g->per, 16);
             if (g->n > GEMM_FEW16) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
             g->packed_x = size, size += align64(g->gemm->packed_bytes(g->n, o->hidden));
             g->packed_h = size, size += align64(g->gemm->packed_bytes(g->n, g->inter));

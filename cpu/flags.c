@@ -33,6 +33,7 @@ static unsigned read_flags(void) {
     if (!wide || (saved & 0xe6) != 0xe6) return f;
     f |= CPU_F_AVX512;
     if (c7 >> 1 & 1) f |= CPU_F_VBMI;
+    if (c7 >> 8 & 1) f |= CPU_F_GFNI;
     if (c7 >> 11 & 1) f |= CPU_F_VNNI;
     if (a71 >> 5 & 1) f |= f & CPU_F_SUBNORMAL ? CPU_F_BF16 | CPU_F_BF16_FAST : CPU_F_BF16; /* both: AMD */
     bool tile = d7 >> 24 & 1, tile_bf16 = d7 >> 22 & 1, tile_int8 = d7 >> 25 & 1;

@@ -13,7 +13,7 @@ bool gemm_has(const struct gemm *g) {
     unsigned need = g == &gemm_avx2                                               ? CPU_F_AVX2
                     : g == &gemm_avx512                                           ? CPU_F_AVX512
                     : g == &gemm_avx512bf16 || g == &gemm_few || g == &gemm_few16 ? vnni
-                    : g == &gemm_amx                                              ? vnni | CPU_F_AMX_BF16
+                    : g == &gemm_amx || g == &gemm_amx_few16                      ? vnni | CPU_F_GFNI | CPU_F_AMX_BF16
                                                                                   : 0;
     return (cpu_flags() & need) == need;
 }
@@ -26,6 +26,7 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide) {
 }
 
 const struct gemm *gemm_few_for(enum cpu_level level, int n, int batch) {
+    if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > OP_FEW) return n <= GEMM_FEW16 ? &gemm_amx_few16 : NULL;
     if (level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
     return batch <= OP_FEW ? &gemm_few : n <= GEMM_FEW16 ? &gemm_few16 : NULL;
 }

@@ -35,7 +35,7 @@ void gemm_pack_f32(void *dst, const float *x, const int32_t *gather, int ldx, in
 /* Decoding of formats that have no path of their own: rows to float32, scaled. Filled once, never changes. */
 const struct kernels *gemm_kernels(enum cpu_level level);
 
-/* ---- BF16: weights in the layout of a two-way dot product, shared by vdpbf16ps and AMX (gemm_vnni.c) ---- */
+/* ---- BF16: weights in the layout of vdpbf16ps (gemm_vnni.c) ---- */
 
 size_t gemm_vnni_packed(int n, int k);
 void gemm_vnni_pack(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts);

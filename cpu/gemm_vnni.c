@@ -1,4 +1,4 @@
-/* Weights as BF16 pairs for vdpbf16ps and tdpbf16ps. The two instructions want the same layout: a lane is a row of W and
+/* Weights as BF16 pairs for vdpbf16ps: a lane is a row of W and
  * holds two neighbouring columns. So 16 rows are loaded as they lie, their dwords transposed (four 8-bit columns, or two
  * 16-bit ones, of one row stay together), and only then decoded, four rows of bytes an instruction.
  *

@@ -155,5 +155,6 @@ enum cpu_flag {
     /* vdpbf16ps does twice the work of a float32 FMA an instruction. AMD issues it at the same rate (measured on Zen 5: 575
      * against 288 GFLOP/s a core), Intel at a quarter of it (Granite Rapids: 120 against 240), so there float32 is faster. */
     CPU_F_BF16_FAST = 1 << 9,
+    CPU_F_GFNI = 1 << 10,
 };
 unsigned cpu_flags(void);

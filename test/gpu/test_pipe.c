@@ -85,7 +85,7 @@ struct setup {
 /* N = 1, 2, ... until the turn is not disturbed any more. */
 static void faults(const char *kind, const struct setup *p, bool every, const struct turn *want) {
     int n = 1, fell_back = 0;
-    for (;; n += every ? 1 : 1 + n / 6) {
+    for (;; n += every ? 1 : 1 + n / 10) {
         char gpus[160];
         struct turn t;
         struct session *s;

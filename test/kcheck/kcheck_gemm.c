@@ -2,6 +2,7 @@
  * everything outside its rows alone, give the same bits for any cut of rows, tokens and packing, and read no byte before or
  * after its matrices: these end at a page that traps. */
 #include "cpu/gemm.h"
+#include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
 
 extern const struct gemm gemm_amx_emulated;
@@ -135,6 +136,11 @@ int main(void) {
         {33, 130, 128, 128, DT_E4M3, DT_BF16, 0, 1},
         {1, 1, 128, 128, DT_E4M3, DT_F32, 0, 1},
         {50, 1100, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1},
+        {300, 192, 1, 1 << 20, DT_E4M3, DT_F32, 0, 1},
+        {192, 320, 1, 320, DT_E4M3, DT_BF16, 0, 1},
+        {192, 80, 1, 80, DT_E4M3, DT_F32, 0, 1},
+        {300, 192, 1, 0, DT_BF16, 0, 0, 1},
+        {300, 320, 1, 0, DT_F32, 0, 0, 1},
         {70, 700, 128, 128, DT_E4M3, DT_F32, 77, 3},
         {40, 650, 64, 192, DT_E4M3, DT_F32, 0, 1},
         {35, 333, 16, 100, DT_E4M3, DT_F16, 0, 1},
@@ -156,7 +162,7 @@ int main(void) {
         {34, 768, 1, 0, DT_IQ4_XS, 0, 0, 1},
         {33, 352, 1, 0, DT_MXFP4, 0, 0, 1},
     };
-    static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70};
+    static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70, 130, 200};
     static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1};
     const struct gemm *all[] = {&gemm_scalar, &gemm_avx2, &gemm_avx512,       &gemm_avx512bf16, &gemm_few,
                                 &gemm_few16,  &gemm_amx,  &gemm_amx_emulated, &gemm_few_simde,  &gemm_few16_simde};
@@ -172,8 +178,8 @@ int main(void) {
             continue;
         }
 #endif
-        if (simde ? false : emulated ? !gemm_has(&gemm_avx512bf16) : !gemm_has(g)) {
-            printf("%-10s %s SKIPPED: this processor lacks %s\n", g->name, emulated ? "emulated" : "", emulated ? "AVX-512 BF16 or VBMI" : g->name);
+        if (simde ? false : emulated ? !gemm_has(&gemm_avx512bf16) || !(cpu_flags() & CPU_F_GFNI) : !gemm_has(g)) {
+            printf("%-10s %s SKIPPED: this processor lacks %s\n", g->name, emulated ? "emulated" : "", emulated ? "AVX-512 BF16, VBMI or GFNI" : g->name);
             continue;
         }
         int before = failures, cases = 0;

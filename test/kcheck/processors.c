@@ -14,8 +14,8 @@ static const struct {
     const char *name;
     unsigned flags;
 } processors[] = {
-    {"avx2", CPU_F_AVX2}, {"avx512", CPU_F_AVX2 | CPU_F_AVX512}, {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST},
-    {"intel", VNNI},      {"intel-amx", VNNI | TILES},
+    {"avx2", CPU_F_AVX2}, {"avx512", CPU_F_AVX2 | CPU_F_AVX512},    {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST},
+    {"intel", VNNI},      {"intel-amx", VNNI | CPU_F_GFNI | TILES},
 };
 static unsigned flags;
 
@@ -25,7 +25,7 @@ bool processor_be(const char *name) {
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++)
         if (!strcmp(processors[i].name, name)) {
             flags = processors[i].flags;
-            return !(flags & (VNNI | CPU_F_AVX2) & ~flags_here()); /* the rest is a matter of speed, or in C */
+            return !(flags & (VNNI | CPU_F_GFNI | CPU_F_AVX2) & ~flags_here()); /* the rest is a matter of speed, or in C */
         }
     return false;
 }

@@ -44,6 +44,8 @@ static void die(const char *what, const char *why) {
 }
 static enum decode_mode decode_mode;
 static const char *split;
+/* BF16 would make of the last bit, in which devices and the processor differ where both read a part of a prompt, an answer of its own. */
+static enum dtype kv = DT_BF16;
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
     struct engine *e;
     struct error err = {0};
@@ -55,7 +57,7 @@ static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
                                             .prefill = mode,
                                             .decode = gpus ? decode_mode : DECODE_CPU,
                                             .context = 128,
-                                            .kv = decode_mode ? DT_F32 : DT_BF16,
+                                            .kv = kv,
                                             .split = split,
                                             .deterministic = split != NULL},
                     &err))
@@ -170,6 +172,7 @@ int main(int argc, char **argv) {
     log_set(quiet, NULL, LOG_WARN);
     dir = argv[1];
     const char *gpus = argc > 4 ? argv[4] : NULL;
+    if (gpus) kv = DT_F32;
     int requests = atoi(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
     enum prefill_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
