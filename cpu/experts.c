@@ -241,7 +241,8 @@ static const struct gemm *product_for(const struct cpu_exec *x, const struct gro
     const struct expert *e = g->expert;
     const struct gemm *few = gemm_few_for(x->level, g->n, batch);
     if (!g->inter) return NULL;
-    if (e->turned) few = NULL; /* to turn a matrix round takes some tokens to pay for */
+    if (wide && batch > OP_FEW) few = NULL; /* it would round to BF16 */
+    if (e->turned) few = NULL;              /* to turn a matrix round takes some tokens to pay for */
     if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
     return batch > OP_FEW && g->n > KERNEL_TOKENS ? gemm_for(x->level, wide) : NULL;
 }

@@ -10,16 +10,16 @@
 
 bool gemm_has(const struct gemm *g) {
     const unsigned vnni = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
-    unsigned need = g == &gemm_avx2                                               ? CPU_F_AVX2
-                    : g == &gemm_avx512                                           ? CPU_F_AVX512
-                    : g == &gemm_avx512bf16 || g == &gemm_few || g == &gemm_few16 ? vnni
-                    : g == &gemm_amx || g == &gemm_amx_few16                      ? vnni | CPU_F_GFNI | CPU_F_AMX_BF16
-                                                                                  : 0;
+    unsigned need = g == &gemm_avx2                                                 ? CPU_F_AVX2
+                    : g == &gemm_avx512                                             ? CPU_F_AVX512
+                    : g == &gemm_avx512bf16 || g == &gemm_few || g == &gemm_few16   ? vnni
+                    : g == &gemm_amx || g == &gemm_amx_few16 || g == &gemm_amx_wide ? vnni | CPU_F_GFNI | CPU_F_AMX_BF16
+                                                                                    : 0;
     return (cpu_flags() & need) == need;
 }
 
 const struct gemm *gemm_for(enum cpu_level level, bool wide) {
-    if (!wide && level >= CPU_AMX && gemm_has(&gemm_amx)) return &gemm_amx;
+    if (level >= CPU_AMX && gemm_has(&gemm_amx)) return wide ? &gemm_amx_wide : &gemm_amx;
     if (!wide && level >= CPU_AVX512 && gemm_has(&gemm_avx512bf16) && (cpu_flags() & CPU_F_BF16_FAST)) return &gemm_avx512bf16;
     if (level >= CPU_AVX512) return &gemm_avx512;
     return level >= CPU_AVX2 ? &gemm_avx2 : &gemm_scalar;

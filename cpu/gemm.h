@@ -36,7 +36,7 @@ struct gemm {
     bool (*takes)(const struct mat *w); /* NULL: all of these formats */
 };
 
-extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_few16, gemm_few, gemm_few16;
+extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_few16, gemm_amx_wide, gemm_few, gemm_few16;
 
 /* The fastest that a level allows on this processor. A fixed rule and no timing, so that a machine always gives the same text:
  * avx512 means BF16 products where the processor does them at twice the float32 rate (AMD), float32 else. */

@@ -44,7 +44,14 @@ INLINE __m512 load16(const float *x, int n) {
     return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_maskz_loadu_ps((__mmask8)have, x)), _mm256_maskz_loadu_ps((__mmask8)(have >> 16), x + 16), 1);
 }
 
-static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+/* What BF16 leaves over of a number; nothing of one that it has no end for. */
+INLINE __m512 over(__m512 x) {
+    const __m512 head = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)), 16));
+    return _mm512_maskz_sub_ps((__mmask16)~_mm512_fpclass_ps_mask(head, 0x99), x, head);
+}
+
+/* The numbers, or with `rest` what their BF16 leaves over. */
+INLINE void pack_plane(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts, const bool rest) {
     const int deep = depth(k);
     const int64_t tiles = (int64_t)up(n, SIDE) * deep;
     for (int64_t at = tiles * part / parts, end = tiles * (part + 1) / parts; at < end; at++) {
@@ -57,11 +64,16 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
                 continue;
             }
             const float *from = x + (size_t)(gather ? gather[token + i] : token + i) * (size_t)ldx + c;
-            a[i] = (__m512i)_mm512_cvtne2ps_pbh(load16(from + 32, k - c - 32), load16(from, k - c));
+            __m512 u = load16(from, k - c), v = load16(from + 32, k - c - 32);
+            a[i] = (__m512i)(rest ? _mm512_cvtne2ps_pbh(over(v), over(u)) : _mm512_cvtne2ps_pbh(v, u));
         }
         transpose16(a);
         EACH (int i = 0; i < SIDE; i++) _mm512_store_si512(to + i * DEEP, a[i]);
     }
+}
+
+static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack_plane(dst, x, gather, ldx, n, k, part, parts, false);
 }
 
 /* --- Weights --- */
@@ -497,6 +509,18 @@ static size_t scratch_bytes(int n, int k) {
     const size_t floats = SPAN / DEEP * ROWS + (FEW + COLUMNS) * SIDE * SIDE + columns * BLOCK * SIDE;
     return 2 * ROWS * PITCH + floats * sizeof(float);
 }
+
+/* Two planes: the tokens, and what BF16 leaves over of them. */
+static size_t packed_bytes_wide(int n, int k) { return 2 * packed_bytes(n, k); }
+static void pack_wide(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
+    pack_plane(dst, x, gather, ldx, n, k, part, parts, false);
+    pack_plane((uint8_t *)dst + packed_bytes(n, k), x, gather, ldx, n, k, part, parts, true);
+}
+static void rows_wide(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+    rows(w, r0, r1, packed, n, y, ldy, accumulate, scratch);
+    rows(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch);
+}
+
 static bool takes(const struct mat *w) { return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && segment(w) > 0; }
 
 const struct gemm gemm_amx = {
@@ -509,3 +533,10 @@ const struct gemm gemm_amx_few16 = {.name = "amx few16",
                                     .scratch_bytes = scratch_bytes,
                                     .rows = rows,
                                     .takes = takes};
+const struct gemm gemm_amx_wide = {.name = "amx wide",
+                                   .bf16x2 = true,
+                                   .row_tile = 64,
+                                   .packed_bytes = packed_bytes_wide,
+                                   .pack = pack_wide,
+                                   .scratch_bytes = scratch_bytes,
+                                   .rows = rows_wide};

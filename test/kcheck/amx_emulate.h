@@ -77,3 +77,4 @@ static inline void amx_dpbf16(int d, int a, int b) {
 #define _tile_dpbf16ps(d, a, b) amx_dpbf16(d, a, b)
 #define gemm_amx                gemm_amx_emulated
 #define gemm_amx_few16          gemm_amx_few16_emulated
+#define gemm_amx_wide           gemm_amx_wide_emulated

@@ -5,7 +5,7 @@
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
 
-extern const struct gemm gemm_amx_emulated;
+extern const struct gemm gemm_amx_emulated, gemm_amx_wide_emulated;
 #ifdef WITH_SIMDE
 extern const struct gemm gemm_few_simde, gemm_few16_simde;
 #else
@@ -164,14 +164,14 @@ int main(void) {
     };
     static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70, 130, 200};
     static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1};
-    const struct gemm *all[] = {&gemm_scalar, &gemm_avx2, &gemm_avx512,       &gemm_avx512bf16, &gemm_few,
-                                &gemm_few16,  &gemm_amx,  &gemm_amx_emulated, &gemm_few_simde,  &gemm_few16_simde};
+    const struct gemm *all[] = {&gemm_scalar, &gemm_avx2,         &gemm_avx512,   &gemm_avx512bf16,        &gemm_few,       &gemm_few16,
+                                &gemm_amx,    &gemm_amx_emulated, &gemm_amx_wide, &gemm_amx_wide_emulated, &gemm_few_simde, &gemm_few16_simde};
     const char *seed = getenv("KCHECK_SEED");
     uint64_t start = seed ? strtoull(seed, NULL, 0) : 1;
     printf("kcheck_gemm seed %llu\n", (unsigned long long)start);
     for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
         const struct gemm *g = all[a];
-        bool simde = a >= sizeof all / sizeof *all - 2, emulated = g == &gemm_amx_emulated || simde;
+        bool simde = a >= sizeof all / sizeof *all - 2, emulated = g == &gemm_amx_emulated || g == &gemm_amx_wide_emulated || simde;
 #ifndef WITH_SIMDE
         if (simde) {
             printf("%-10s (SIMDe) SKIPPED: libsimde-dev was not there when this was built\n", g->name);
