@@ -102,7 +102,7 @@ change("compress-window", "a key of several tokens misses the window before it",
 change("compress-state", "an open window is forgotten between two calls", "kcheck_streams; reference streams", ("cpu/compress.c", "i < 3 * series && o->pos0", "i < 3 * series && 0 && o->pos0"))
 change("streams-mix", "residual streams are mixed the other way round", "kcheck_streams; reference streams", ("cpu/streams.c", "comb[s * n + t], old[s]", "comb[t * n + s], old[s]"))
 change("streams-close", "the head sees one residual stream of several", "reference streams", ("engine/layer/block.c", "m->config.streams.n ? mix_streams", "0 ? mix_streams"))
-change("compressed-seen", "a query sees a key whose window it is in", "kcheck_streams; reference streams", ("engine/layer/attention_compressed.c", "o.k_pos0 = ratio - 1,", "o.k_pos0 = 0,"))
+change("compressed-seen", "a query sees a key whose window it is in", "reference streams", ("engine/layer/attention_compressed.c", "o.k_pos0 = ratio - 1,", "o.k_pos0 = 0,"))
 change("route-table", "experts by token are chosen like the others", "kcheck_streams; reference streams", ("cpu/route.c", "table ? table[k] :", "0 ? table[k] :"))
 change("select-positive", "the indexer counts what its heads are against", "kcheck_ops", ("cpu/select.c", "(s < 0 ? 0 : s)", "s"))
 change("select-ties", "of equal keys the indexer takes one too many of those above", "kcheck_ops", ("cpu/select.c", "&& ties-- > 0", "&& ties-- > 1"))
