@@ -324,9 +324,8 @@ struct plan {        /* tokens and weights sorted by expert, the shared one as n
 };
 
 static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan *p) {
-    const int GROUP = gemm_for(x->level, o->wide) ? GROUP_MAX : KERNEL_TOKENS;
     int e_max = o->ids ? o->n_experts : 0, slots = o->ids ? o->n * o->topk : 0, total = slots + (o->shared ? o->n : 0);
-    size_t groups = (size_t)(total / GROUP + (e_max + 1 < total ? e_max + 1 : total) + 1);
+    size_t groups = (size_t)(total / GROUP_MAX + (e_max + 1 < total ? e_max + 1 : total) + 1);
     p->start = mem_calloc((size_t)e_max + 2, 4);
     p->tokens = mem_alloc((size_t)total * 4);
     p->weights = mem_alloc((size_t)total * 4);
@@ -355,13 +354,13 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
         p->weights[routed + i] = o->shared_weight ? o->shared_weight[i] : 1;
     }
     for (int e = 0; e <= e_max; e++)
-        for (int at = p->start[e], end = e < e_max ? p->start[e + 1] : total; at < end; at += GROUP)
+        for (int at = p->start[e], end = e < e_max ? p->start[e + 1] : total; at < end; at += GROUP_MAX)
             p->groups[p->n_groups++] = (struct group){
                 .expert = e < e_max ? &o->experts[e] : o->shared,
                 .id = e,
                 .tokens = p->tokens + at,
                 .weights = p->weights + at,
-                .n = end - at < GROUP ? end - at : GROUP,
+                .n = end - at < GROUP_MAX ? end - at : GROUP_MAX,
             };
     return 0;
 }

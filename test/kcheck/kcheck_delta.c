@@ -1,31 +1,9 @@
 /* What gated DeltaNet is made of (gates, the convolution, the delta rule) on the CPU, every level, against double precision written
  * from the comments in engine/base/ops.h: any width, states apart and in place, the same bits for 1, 2 and 5 threads, and a row the
  * same alone, in a call of many, and in two calls with the state in between. */
-#include "cpu/ops.h"
-#include "cpu/pool.h"
-#include "test/kcheck/random_mat.h"
+#include "test/kcheck/levels.h"
 
-enum { THREADS = 3, N = 21 };
-static struct pool *pools[THREADS];
-static struct exec *execs[THREADS];
-static const char *level;
-
-static void fail(const char *what, int a, int b, double got, double want) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
-}
-static void near(const char *what, int a, int b, double got, double want, double bound) {
-    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want);
-}
-static float *vec(size_t n) {
-    float *v = guarded(n * 4);
-    for (size_t i = 0; i < n; i++) v[i] = normal();
-    return v;
-}
-static void must(int rc) {
-    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
-}
-static bool equal(const float *a, const float *b, size_t n) { return !memcmp(a, b, n * sizeof *a); }
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+enum { N = 21 };
 
 static void check_gate(int n, int heads, int dim, bool silu) {
     int head_ldy = dim + 1, head_ldg = 2 * dim, ldy = heads * head_ldy + 2, ldg = heads * head_ldg;
@@ -149,34 +127,14 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place) 
     drop();
 }
 
-int main(int argc, char **argv) {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-    static const int counts[THREADS] = {1, 2, 5};
+static void cases(enum cpu_level l) {
     static const struct dims dims[] = {{2, 4, 32, 32}, {1, 1, 7, 5}, {3, 3, 16, 72}, {2, 6, 33, 70}, {1, 2, 64, 64}, {2, 2, 1, 1}};
-    struct error e = {0};
-    printf("seed %llu\n", (unsigned long long)seed);
-    for (int t = 0; t < THREADS; t++)
-        if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
-    for (int l = 0; l < CPU_LEVELS; l++) {
-        level = cpu_level_name((enum cpu_level)l);
-        if (!cpu_level_has((enum cpu_level)l)) {
-            printf("%-8s SKIPPED: this processor lacks it\n", level);
-            continue;
-        }
-        for (int t = 0; t < THREADS; t++)
-            if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
-        int before = failures;
-        state = seed;
-        for (int i = 0; i < 24; i++) {
-            int n = (int[]){1, 2, 3, 5, N}[i % 5];
-            check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], i % 2);
-            check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1);
-            check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2);
-        }
-        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
-        for (int t = 0; t < THREADS; t++) cpu_exec_close(&execs[t]);
+    for (int i = 0; i < 24; i++) {
+        int n = (int[]){1, 2, 3, 5, N}[i % 5];
+        check_gate(n, 1 + i % 3, (int[]){1, 15, 16, 33, 200}[i / 2 % 5], i % 2);
+        check_conv(n, (int[]){1, 24, 130, 5000}[i % 4], (int[]){4, 1, 2, 9}[i / 4 % 4], i % 3, i & 1);
+        check_delta(n, &dims[i % 6], i % 4 != 1, i / 6 % 2);
     }
-    for (int t = 0; t < THREADS; t++) pool_close(&pools[t]);
-    printf("%d failures\n", failures);
-    return failures != 0;
 }
+
+int main(int argc, char **argv) { return each_level(argc > 1 ? strtoull(argv[1], NULL, 10) : 1, cases); }

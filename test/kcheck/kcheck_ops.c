@@ -1,28 +1,12 @@
 /* The operations of engine/base/ops.h on the CPU, every level, against double precision written from the comments there:
  * views and batches, tie rules, groups, windows and sinks, what tokens see, and the same bits for 1, 2 and 5 threads. */
 #include "cpu/gemm_inner.h"
-#include "cpu/pool.h"
 #include "engine/base/half.h"
+#include "test/kcheck/levels.h"
 #include "test/kcheck/processors.h"
-#include "test/kcheck/random_mat.h"
 
-enum { THREADS = 3 };
-static struct pool *pools[THREADS];
-static struct exec *execs[THREADS];
-static const char *level;
 static bool products_bf16, tiles_bf16; /* of more than OP_FEW tokens activations are BF16, in products; in attention over BF16 planes */
 
-static void fail(const char *what, int a, int b, double got, double want) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
-}
-static void near(const char *what, int a, int b, double got, double want, double bound) {
-    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want);
-}
-static float *vec(size_t n) {
-    float *v = guarded(n * 4);
-    for (size_t i = 0; i < n; i++) v[i] = normal();
-    return v;
-}
 /* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; the first result stays. */
 #define EACH_THREADS(what, y, n, before, call) \
     do { \
@@ -612,69 +596,52 @@ static void check_cancel(void) {
     drop();
 }
 
+static void cases(enum cpu_level l) {
+    products_bf16 = gemm_for(l, false)->bf16, tiles_bf16 = gemm_kernels(l)->qk16;
+    for (int i = 0; i < 40; i++)
+        check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
+                     (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
+    static const int experts[][4] = {{1, 4, 2, 1},  {1, 8, 8, 0}, {3, 5, 2, 1},   {8, 8, 3, 1},  {9, 4, 2, 0},
+                                     {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}, {16, 3, 2, 1}, {24, 2, 1, 0}};
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
+        for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
+            check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
+    for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
+    static const struct attention_case attention[] = {
+        {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},
+        {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
+        {3, 8, 2, 16, 16, 900, 0, 1100, 200, DT_F32, false, true, false},
+        {1, 40, 1, 48, 40, 1500, 0, 1400, 0, DT_BF16, true, false, false},
+        {2, 16, 4, 32, 32, 700, 0, 702, 0, DT_E4M3, false, false, false},
+        {70, 4, 4, 24, 16, 10, 0, 80, 0, DT_F32, false, false, false},
+        {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},
+        {1, 7, 1, 130, 72, 300, 0, 203, 0, DT_BF16, false, false, false},
+        {4, 4, 2, 64, 128, 600, 0, 603, 70, DT_BF16, false, true, true},
+        {70, 6, 2, 33, 17, 60, 0, 131, 0, DT_BF16, false, true, false},
+        {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
+        {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},
+        {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
+        /* of few keys a row's own choice */
+        {1, 4, 1, 48, 40, 300, 0, 301, 0, DT_BF16, true, false, false, 70},
+        {5, 4, 1, 48, 40, 68, 0, 73, 0, DT_F32, true, true, false, 70},
+        {3, 40, 1, 32, 32, 500, 0, 503, 0, DT_E4M3, true, false, false, 129},
+        {40, 4, 2, 24, 16, 100, 0, 140, 0, DT_BF16, false, false, false, 33},
+        {9, 8, 1, 64, 64, 900, 0, 910, 0, DT_E4M3, true, false, true, 20},
+    };
+    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
+    static const struct select_case select[] = {
+        {1, 3, 16, 700, 0, 64, DT_F32}, {5, 8, 32, 60, 0, 62, DT_BF16},      {40, 40, 24, 100, 0, 48, DT_BF16},   {3, 5, 130, 900, 0, 129, DT_E4M3},
+        {9, 4, 16, 0, 0, 8, DT_F32},    {70, 2, 16, 1300, 500, 300, DT_F32}, {24, 64, 128, 260, 0, 256, DT_E4M3},
+    };
+    for (size_t i = 0; i < sizeof select / sizeof *select; i++)
+        for (int ties = 0; ties < 2; ties++) check_select(&select[i], ties);
+    for (int i = 0; i < 16; i++) check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, i & 1, i & 2, i & 4, i & 8);
+    for (int i = 0; i < 4; i++) check_mixer(1 + i * 9, (int[]){16, 9, 2, 60}[i], (float[]){0.01f, 0.06f, 0.3f, 0}[i]);
+    check_small();
+    check_cancel();
+}
+
 int main(int argc, char **argv) {
     if (!processor_chosen(&argc, &argv)) return SKIPPED;
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 20260729;
-    static const int counts[THREADS] = {1, 2, 5};
-    struct error e = {0};
-    printf("seed %llu\n", (unsigned long long)seed);
-    for (int t = 0; t < THREADS; t++)
-        if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
-    for (int l = 0; l < CPU_LEVELS; l++) {
-        level = cpu_level_name((enum cpu_level)l);
-        if (!cpu_level_has((enum cpu_level)l)) {
-            printf("%-8s SKIPPED: this processor lacks it\n", level);
-            continue;
-        }
-        for (int t = 0; t < THREADS; t++)
-            if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
-        int before = failures;
-        state = seed, products_bf16 = gemm_for((enum cpu_level)l, false)->bf16, tiles_bf16 = gemm_kernels((enum cpu_level)l)->qk16;
-        for (int i = 0; i < 40; i++)
-            check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
-                         (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
-        static const int experts[][4] = {{1, 4, 2, 1},  {1, 8, 8, 0}, {3, 5, 2, 1},   {8, 8, 3, 1},  {9, 4, 2, 0},
-                                         {40, 4, 2, 1}, {7, 1, 0, 1}, {700, 3, 1, 1}, {16, 3, 2, 1}, {24, 2, 1, 0}};
-        for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
-            for (size_t k = 0; k < sizeof expert_kinds / sizeof *expert_kinds; k++)
-                check_experts(experts[i][0], experts[i][1], experts[i][2], experts[i][3], &expert_kinds[k]);
-        for (int i = 0; i < 6; i++) check_subset((int[]){1, 2, 3, 8, 17, 40}[i], 8, (int[]){8, 1, 3}[i % 3], i % 2);
-        static const struct attention_case attention[] = {
-            {1, 4, 4, 16, 16, 0, 0, 1, 0, DT_F32, false, false, false},
-            {1, 8, 2, 24, 24, 1299, 0, 1300, 0, DT_BF16, false, true, false},
-            {3, 8, 2, 16, 16, 900, 0, 1100, 200, DT_F32, false, true, false},
-            {1, 40, 1, 48, 40, 1500, 0, 1400, 0, DT_BF16, true, false, false},
-            {2, 16, 4, 32, 32, 700, 0, 702, 0, DT_E4M3, false, false, false},
-            {70, 4, 4, 24, 16, 10, 0, 80, 0, DT_F32, false, false, false},
-            {33, 8, 2, 16, 16, 0, 0, 33, 5, DT_BF16, false, false, false},
-            {1, 7, 1, 130, 72, 300, 0, 203, 0, DT_BF16, false, false, false},
-            {4, 4, 2, 64, 128, 600, 0, 603, 70, DT_BF16, false, true, true},
-            {70, 6, 2, 33, 17, 60, 0, 131, 0, DT_BF16, false, true, false},
-            {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
-            {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},
-            {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
-            /* of few keys a row's own choice */
-            {1, 4, 1, 48, 40, 300, 0, 301, 0, DT_BF16, true, false, false, 70},
-            {5, 4, 1, 48, 40, 68, 0, 73, 0, DT_F32, true, true, false, 70},
-            {3, 40, 1, 32, 32, 500, 0, 503, 0, DT_E4M3, true, false, false, 129},
-            {40, 4, 2, 24, 16, 100, 0, 140, 0, DT_BF16, false, false, false, 33},
-            {9, 8, 1, 64, 64, 900, 0, 910, 0, DT_E4M3, true, false, true, 20},
-        };
-        for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) check_attention(&attention[i]);
-        static const struct select_case select[] = {
-            {1, 3, 16, 700, 0, 64, DT_F32}, {5, 8, 32, 60, 0, 62, DT_BF16},      {40, 40, 24, 100, 0, 48, DT_BF16},   {3, 5, 130, 900, 0, 129, DT_E4M3},
-            {9, 4, 16, 0, 0, 8, DT_F32},    {70, 2, 16, 1300, 500, 300, DT_F32}, {24, 64, 128, 260, 0, 256, DT_E4M3},
-        };
-        for (size_t i = 0; i < sizeof select / sizeof *select; i++)
-            for (int ties = 0; ties < 2; ties++) check_select(&select[i], ties);
-        for (int i = 0; i < 16; i++) check_route(1 + i * 3, 32, 4, (int[]){1, 8, 4, 0}[i % 4], 3, i & 1, i & 2, i & 4, i & 8);
-        for (int i = 0; i < 4; i++) check_mixer(1 + i * 9, (int[]){16, 9, 2, 60}[i], (float[]){0.01f, 0.06f, 0.3f, 0}[i]);
-        check_small();
-        check_cancel();
-        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
-        for (int t = 0; t < THREADS; t++) cpu_exec_close(&execs[t]);
-    }
-    for (int t = 0; t < THREADS; t++) pool_close(&pools[t]);
-    printf("%d failures\n", failures);
-    return failures != 0;
+    return each_level(argc > 1 ? strtoull(argv[1], NULL, 0) : 20260729, cases);
 }

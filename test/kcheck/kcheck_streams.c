@@ -2,31 +2,7 @@
  * level, against double precision written from the comments in engine/base/ops.h: the same bits for 1, 2 and 5 threads, and a row
  * the same alone, in a call of many, and in two calls with the state in between. Keys that are some positions apart are held to the
  * same operation over keys side by side. */
-#include "cpu/ops.h"
-#include "cpu/pool.h"
-#include "test/kcheck/random_mat.h"
-
-enum { THREADS = 3 };
-static struct pool *pools[THREADS];
-static struct exec *execs[THREADS];
-static const char *level;
-
-static void fail(const char *what, int a, int b, double got, double want) {
-    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
-}
-static void near(const char *what, int a, int b, double got, double want, double bound) {
-    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want);
-}
-static float *vec(size_t n) {
-    float *v = guarded(n * 4);
-    for (size_t i = 0; i < n; i++) v[i] = normal();
-    return v;
-}
-static void must(int rc) {
-    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
-}
-static bool equal(const void *a, const void *b, size_t n) { return !memcmp(a, b, n * 4); }
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+#include "test/kcheck/levels.h"
 
 /* A sequence from its beginning, in calls of `some` rows; the entry of each window that it has. */
 static void check_compress(int n, int ratio, int dim, bool overlap, bool in_place) {
@@ -228,35 +204,15 @@ static void check_small(int n, int half) {
     drop();
 }
 
-int main(int argc, char **argv) {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-    static const int counts[THREADS] = {1, 2, 5};
-    struct error e = {0};
-    printf("seed %llu\n", (unsigned long long)seed);
-    for (int t = 0; t < THREADS; t++)
-        if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
-    for (int l = 0; l < CPU_LEVELS; l++) {
-        level = cpu_level_name((enum cpu_level)l);
-        if (!cpu_level_has((enum cpu_level)l)) {
-            printf("%-8s SKIPPED: this processor lacks it\n", level);
-            continue;
-        }
-        for (int t = 0; t < THREADS; t++)
-            if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
-        int before = failures;
-        state = seed;
-        for (int i = 0; i < 24; i++) {
-            const int n = (int[]){1, 2, 3, 21, 40}[i % 5];
-            check_compress(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 64, 65, 200}[i / 2 % 4], i % 2, i / 4 % 2);
-            check_mix(n, (int[]){7, 256, 300, 1}[i % 4], (int[]){4, 1, 3, STREAMS_MOST}[i / 3 % 4], (int[]){1, 2, 20}[i % 3], i % 5 == 4);
-            check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
-            check_steps(n, (int[]){0, 5, 130, 1000}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 9}[i % 2]);
-            check_small(n, (int[]){1, 8, 33}[i % 3]);
-        }
-        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
-        for (int t = 0; t < THREADS; t++) cpu_exec_close(&execs[t]);
+static void cases(enum cpu_level l) {
+    for (int i = 0; i < 24; i++) {
+        const int n = (int[]){1, 2, 3, 21, 40}[i % 5];
+        check_compress(n, (int[]){4, 1, 3, 16}[i % 4], (int[]){8, 64, 65, 200}[i / 2 % 4], i % 2, i / 4 % 2);
+        check_mix(n, (int[]){7, 256, 300, 1}[i % 4], (int[]){4, 1, 3, STREAMS_MOST}[i / 3 % 4], (int[]){1, 2, 20}[i % 3], i % 5 == 4);
+        check_route(n, (int[]){3, 8, 40}[i % 3], (int[]){1, 2, 3}[i / 3 % 3]);
+        check_steps(n, (int[]){0, 5, 130, 1000}[i % 4], (int[]){4, 3, 16}[i % 3], (int[]){2, 9}[i % 2]);
+        check_small(n, (int[]){1, 8, 33}[i % 3]);
     }
-    for (int t = 0; t < THREADS; t++) pool_close(&pools[t]);
-    printf("%d failures\n", failures);
-    return failures != 0;
 }
+
+int main(int argc, char **argv) { return each_level(argc > 1 ? strtoull(argv[1], NULL, 10) : 1, cases); }

@@ -1,0 +1,210 @@
+#pragma once
+/* A case of conform.c: random inputs in buffers that a device has a mirror of, and an operation run on both. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/ops.h"
+#include "cpu/pool.h"
+#include "engine/base/half.h"
+#include "gpu/gpu.h"
+#include "gpu/ops.h"
+
+/* Host buffers of a case, each with a mirror on the device. Pointers in the arguments point into them. */
+enum { MAX_BUFS = 80 };
+struct buffer {
+    char *host, *got;
+    void *dev;
+    size_t size;
+    char type; /* f: floats within tol; i: exact; t: exact up to the case's limit; c: constant */
+};
+static struct buffer bufs[MAX_BUFS];
+static int n_bufs, failures, ran;
+static struct gpu *g;
+static struct gpu_stream *stream;
+static struct exec *cpu;
+static struct gpu_spec spec;
+static double tol;
+static uint64_t seed;
+
+static uint32_t rnd(void) {
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(seed >> 33);
+}
+static float rnd_float(void) { return (float)((int)(rnd() % 20001) - 10000) / 5000.0f; }
+
+static void die(const char *what, const struct error *e) {
+    fprintf(stderr, "%s: %s\n", what, e ? e->text : "");
+    exit(1);
+}
+static void *buf_new(size_t size, char type) {
+    struct buffer *b = &bufs[n_bufs++];
+    if (n_bufs > MAX_BUFS) die("too many buffers", NULL);
+    *b = (struct buffer){.host = calloc(1, size), .got = calloc(1, size), .size = size, .type = type};
+    return b->host;
+}
+static float *floats(size_t n, char type) {
+    float *p = buf_new(n * 4, type);
+    for (size_t i = 0; i < n; i++) p[i] = rnd_float();
+    return p;
+}
+static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
+    struct mat m = {.stride = dtype_bytes(t, (size_t)cols),
+                    .rows = rows,
+                    .cols = cols,
+                    .block_rows = br,
+                    .block_cols = bc,
+                    .row_step = 1,
+                    .dtype = (uint8_t)t,
+                    .scale_dtype = DT_F32};
+    uint8_t *p = buf_new(m.stride * (size_t)rows, 'c');
+    for (size_t i = 0; i < m.stride * (size_t)rows; i++) {
+        p[i] = (uint8_t)rnd();
+        if (t == DT_E4M3 && (p[i] & 0x7f) == 0x7f) p[i] = 0;
+        if (t == DT_E4M3) p[i] = (uint8_t)((p[i] & 0x8f) | (0x30 + (p[i] & 0x10))); /* around 1, subnormals come from the scale */
+    }
+    for (size_t i = 0; i < (size_t)rows * (size_t)cols; i++) {
+        float v = rnd_float();
+        if (t == DT_F32) memcpy(p + 4 * i, &v, 4);
+        uint16_t h = t == DT_BF16 ? f32_to_bf16(v) : f32_to_f16(v);
+        if (t == DT_BF16 || t == DT_F16) memcpy(p + 2 * i, &h, 2);
+    }
+    m.data = p;
+    if (br) {
+        m.scale_stride = (cols + bc - 1) / bc;
+        size_t n = (size_t)m.scale_stride * (size_t)((rows + br - 1) / br);
+        float *s = floats(n, 'c');
+        for (size_t i = 0; i < n; i++) s[i] = 0.01f + fabsf(s[i]) * 0.02f;
+        m.scale = s;
+    }
+    return m;
+}
+static struct expert expert_new(int hidden, int inter) {
+    return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128), matrix(hidden, inter, DT_E4M3, 128, 128)};
+}
+/* MXFP4 with the rows of gate and up in turns, biases and limits; or BF16 whose down lies the other way round. */
+static struct expert expert_other(int hidden, int inter, bool mxfp4) {
+    if (!mxfp4)
+        return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
+                               .turned = true};
+    struct expert e = {.gate = matrix(2 * inter, hidden, DT_E2M1, 1, 32),
+                       .down = matrix(hidden, inter, DT_E2M1, 1, 32),
+                       .gate_bias = floats((size_t)inter, 'c'),
+                       .up_bias = floats((size_t)inter, 'c'),
+                       .down_bias = floats((size_t)hidden, 'c'),
+                       .glu = {.limit = 0.7f, .alpha = 1.702f, .shift = 1}};
+    e.up = e.gate;
+    e.up.data = (const uint8_t *)e.up.data + e.up.stride;
+    e.gate.rows = e.up.rows = inter, e.gate.row_step = e.up.row_step = 2, e.up.row0 = 1;
+    e.gate.stride *= 2, e.up.stride *= 2;
+    return e;
+}
+static struct kv_plane plane_new(int rows, int heads, int dim, enum dtype t, char type) {
+    size_t n = (size_t)rows * (size_t)heads * (size_t)dim;
+    struct kv_plane p = {.heads = heads, .dim = dim, .dtype = (uint8_t)t};
+    p.data = buf_new(dtype_bytes(t, n), type);
+    if (t == DT_E4M3) {
+        p.scale = floats((size_t)rows * (size_t)heads, type == 'c' ? 'c' : 'f');
+        for (int i = 0; i < rows * heads; i++) p.scale[i] = 0.01f + fabsf(p.scale[i]) * 0.01f;
+    }
+    for (size_t i = 0; i < n; i++) {
+        float v = rnd_float();
+        uint16_t h = f32_to_bf16(v);
+        if (t == DT_F32) memcpy((char *)p.data + 4 * i, &v, 4);
+        if (t == DT_BF16) memcpy((char *)p.data + 2 * i, &h, 2);
+        if (t == DT_E4M3) ((uint8_t *)p.data)[i] = f32_to_e4m3(v * 50);
+    }
+    return p;
+}
+
+/* All codes of a type, each with a scale that makes it 1 or -1, so that none hides behind a larger one: row r has code r in
+ * every column, NaN where that is one. */
+static struct mat codes(int cols, enum dtype t, int bc) {
+    struct mat m = matrix(t == DT_E4M3 ? 256 : 16, cols, t, 1, bc);
+    uint8_t *p = (uint8_t *)m.data;
+    for (int r = 0; r < m.rows; r++) {
+        int code = spec.emu && t == DT_E4M3 && r % 128 == 127 ? r - 1 : r; /* a processor's kernels are never given a NaN (store/scan.h) */
+        memset(p + (size_t)r * m.stride, t == DT_E4M3 ? code : r * 17, m.stride);
+        float v = t == DT_E4M3 ? e4m3_to_f32((uint8_t)code) : e2m1_to_f32((uint8_t)r), *s = (float *)m.scale + r * m.scale_stride;
+        for (int c = 0; c < m.scale_stride; c++) s[c] = v != 0 && isfinite(v) ? 1 / fabsf(v) : 1;
+    }
+    return m;
+}
+
+static int to_device(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
+    for (int i = 0; i < n_bufs; i++)
+        if ((char *)*p >= bufs[i].host && (char *)*p < bufs[i].host + bufs[i].size) {
+            if ((size_t)((char *)*p - bufs[i].host) + bytes > bufs[i].size) {
+                fprintf(stderr, "the visitor says %zu bytes, the buffer has %zu\n", bytes, bufs[i].size);
+                return 1;
+            }
+            *p = (char *)bufs[i].dev + ((char *)*p - bufs[i].host);
+            return 0;
+        }
+    fprintf(stderr, "a pointer outside the buffers\n");
+    return 1;
+}
+static void expert_to_device(struct expert *x) {
+    if (op_visit_expert(x, to_device, NULL)) die("expert", NULL);
+}
+
+/* Runs a on the device and whatever reference has been left in the host buffers by `reference`; compares everything. */
+static void check(const char *name, enum op_code code, const union op_args *a, void (*reference)(const union op_args *)) {
+    struct error e = {0};
+    union op_args d;
+    struct expert table[64], shared;
+    memcpy(&d, a, op_size(code));
+    for (int i = 0; i < n_bufs; i++) {
+        if (gpu_alloc(g, &bufs[i].dev, bufs[i].size, &e)) die(name, &e);
+        gpu_copy(stream, bufs[i].dev, bufs[i].host, bufs[i].size, GPU_H2D);
+    }
+    if (op_visit(code, &d, to_device, NULL)) failures++;
+    if (code == OP_EXPERTS) {
+        for (int i = 0; i < d.experts.n_experts; i++) {
+            table[i] = d.experts.experts[i];
+            expert_to_device(&table[i]);
+        }
+        if (d.experts.experts) d.experts.experts = table;
+        if (d.experts.shared) {
+            shared = *d.experts.shared;
+            expert_to_device(&shared);
+            d.experts.shared = &shared;
+        }
+    }
+    op_run(gpu_stream_exec(stream), code, &d);
+    for (int i = 0; i < n_bufs; i++) gpu_copy(stream, bufs[i].got, bufs[i].dev, bufs[i].size, GPU_D2H);
+    if (gpu_stream_sync(stream)) {
+        gpu_error(g, &e);
+        fprintf(stderr, "FAIL %s: %s\n", name, e.text);
+        failures++;
+        if (gpu_clear(g, &e)) die("clear", &e);
+    }
+    reference(a);
+    double worst = 0;
+    bool ok = true;
+    for (int i = 0; i < n_bufs; i++) {
+        struct buffer *b = &bufs[i];
+        if (b->type == 'f') {
+            double top = 0;
+            for (size_t k = 0; k < b->size / 4; k++)
+                if (isfinite(((float *)b->host)[k])) top = fmax(top, fabs((double)((float *)b->host)[k]));
+            for (size_t k = 0; k < b->size / 4; k++) {
+                double want = ((float *)b->host)[k], got = ((float *)b->got)[k];
+                if (want == got || (isnan(want) && isnan(got))) continue;
+                double err = fabs(want - got) / (top + 1e-6);
+                if (isnan(err) || err > worst) worst = err; /* a NaN stays */
+            }
+        } else if (memcmp(b->host, b->got, b->size)) {
+            ok = false;
+        }
+        gpu_free(g, b->dev);
+        free(b->host);
+        free(b->got);
+    }
+    n_bufs = 0;
+    ok = ok && worst <= tol;
+    ran++;
+    failures += !ok;
+    printf("%-44s %s  worst %.2g\n", name, ok ? "ok" : "FAIL", worst);
+}

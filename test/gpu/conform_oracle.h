@@ -1,0 +1,156 @@
+#pragma once
+/* What an operation is held to: the scalar CPU kernels, or plain loops in double where devices round activations on purpose. */
+#include "test/gpu/conform_case.h"
+
+/* What a device's tiled products make of an activation before they multiply; see enum gpu_math. */
+enum narrow { AS_IS, AS_BF16, AS_FP8 };
+static enum narrow narrow_of(const struct mat *w) {
+    if (spec.emu || spec.math == GPU_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16)) return AS_IS;
+    return spec.math == GPU_FP8 && w->dtype == DT_E4M3 && (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols) ? AS_FP8 : AS_BF16;
+}
+static void narrow(double *out, const float *x, int n, enum narrow how) {
+    for (int b = 0; b < n; b += 128) {
+        int end = b + 128 < n ? b + 128 : n;
+        float top = 1e-4f;
+        for (int i = b; i < end; i++) top = fmaxf(top, fabsf(x[i]));
+        for (int i = b; i < end; i++) {
+            float s = top / 448.0f;
+            out[i] = (double)(how == AS_FP8 ? e4m3_to_f32(f32_to_e4m3(x[i] / s)) : how == AS_BF16 ? bf16_to_f32(f32_to_bf16(x[i])) : x[i]);
+            if (how == AS_FP8) out[i] *= (double)s;
+        }
+    }
+}
+static void multiply(double *y, const struct mat *w, const float *x, enum narrow how) {
+    double *in = malloc((size_t)w->cols * sizeof *in);
+    narrow(in, x, w->cols, how);
+    for (int o = 0; o < w->rows; o++) {
+        y[o] = 0;
+        for (int k = 0; k < w->cols; k++) y[o] += (double)mat_at(w, o, k) * in[k];
+    }
+    free(in);
+}
+static void oracle_linear(const union op_args *u) {
+    const struct op_linear *a = &u->linear;
+    double *y = malloc((size_t)a->w.rows * sizeof *y);
+    for (int t = 0; t < a->n; t++) {
+        multiply(y, &a->w, a->x + (size_t)t * (size_t)a->ldx, narrow_of(&a->w));
+        for (int o = 0; o < a->w.rows; o++) {
+            float *to = a->y + (size_t)t * (size_t)a->ldy + o;
+            *to = (float)(y[o] + (a->bias ? (double)a->bias[o] : 0) + (a->accumulate ? (double)*to : 0));
+        }
+    }
+    free(y);
+}
+static void oracle_expert(double *y, const struct expert *e, const float *x, bool exact) {
+    size_t inter = (size_t)e->gate.rows;
+    double *gate = malloc(2 * inter * sizeof *gate), *up = gate + inter;
+    float *h = malloc(inter * 4);
+    multiply(gate, &e->gate, x, exact ? AS_IS : narrow_of(&e->gate));
+    multiply(up, &e->up, x, exact ? AS_IS : narrow_of(&e->up));
+    double limit = e->glu.limit > 0 ? (double)e->glu.limit : INFINITY, alpha = e->glu.alpha > 0 ? (double)e->glu.alpha : 1;
+    for (size_t i = 0; i < inter; i++) {
+        double a = fmin(gate[i] + (e->gate_bias ? (double)e->gate_bias[i] : 0), limit), b = up[i] + (e->up_bias ? (double)e->up_bias[i] : 0);
+        h[i] = (float)(a / (1 + exp(-alpha * a)) * (fmax(fmin(b, limit), -limit) + (double)e->glu.shift));
+    }
+    if (!e->turned) multiply(y, &e->down, h, exact ? AS_IS : narrow_of(&e->down));
+    for (int d = 0; d < e->down.cols && e->turned; d++) {
+        y[d] = 0;
+        for (size_t i = 0; i < inter; i++) y[d] += (double)mat_at(&e->down, (int)i, d) * (double)h[i];
+    }
+    for (int d = 0; d < e->down.rows && e->down_bias; d++) y[d] += (double)e->down_bias[d];
+    free(gate);
+    free(h);
+}
+static void add_expert(float *y, const struct expert *e, const float *x, double weight, bool exact) {
+    const int n = e->turned ? e->down.cols : e->down.rows;
+    double *out = malloc((size_t)n * sizeof *out);
+    oracle_expert(out, e, x, exact);
+    for (int d = 0; d < n; d++) y[d] = (float)((double)y[d] + weight * out[d]);
+    free(out);
+}
+
+#define BASE(field, CODE) \
+    static void ref_##field(const union op_args *a) { \
+        if (cpu->ops->field(cpu, &a->field)) failures++; \
+    }
+BASE(embed, OP_EMBED)
+BASE(norm, OP_NORM)
+BASE(rope_table, OP_ROPE_TABLE)
+BASE(rope, OP_ROPE)
+BASE(kv_store, OP_KV_STORE)
+BASE(kv_load, OP_KV_LOAD)
+BASE(attention, OP_ATTENTION)
+BASE(select, OP_SELECT)
+BASE(route, OP_ROUTE)
+BASE(add, OP_ADD)
+BASE(sigmoid, OP_SIGMOID)
+BASE(clip, OP_CLIP)
+BASE(copy, OP_COPY)
+BASE(gate, OP_GATE)
+BASE(conv, OP_CONV)
+BASE(delta, OP_DELTA)
+enum { FEW = 18 }; /* tokens for which activations stay float32 */
+static void ref_linear(const union op_args *u) {
+    const struct op_linear *a = &u->linear;
+    bool plain = a->n > FEW && !a->exact && !a->transposed && a->batch <= 1;
+    if (spec.math == GPU_FP8 && plain && narrow_of(&a->w) == AS_FP8) oracle_linear(u);
+    else if (cpu->ops->linear(cpu, a)) failures++;
+}
+static void ref_experts(const union op_args *u) {
+    const struct op_experts *a = &u->experts;
+    if (spec.math != GPU_FP8) {
+        failures += cpu->ops->experts(cpu, a) != 0;
+        return;
+    }
+    for (int t = 0; t < a->n; t++) {
+        float *y = a->y + t * a->hidden;
+        const float *x = a->x + t * a->hidden;
+        for (int e = 0; e < a->n_experts; e++)
+            for (int k = 0; a->ids && k < a->topk; k++)
+                if (a->ids[t * a->topk + k] == e) add_expert(y, &a->experts[e], x, (double)a->weights[t * a->topk + k], false);
+        if (a->shared) add_expert(y, a->shared, x, a->shared_weight ? (double)a->shared_weight[t] : 1, a->n <= FEW);
+    }
+}
+#define CHECK(name, field, CODE, ...) check(name, CODE, &(union op_args){.field = {__VA_ARGS__}}, ref_##field)
+
+static void ref_sort(const union op_args *u) {
+    const struct op_sort *a = &u->sort;
+    int at = 0;
+    for (int e = a->first; e < a->last; e++) {
+        a->offset[e - a->first] = at;
+        for (int i = 0; i < a->n * a->topk; i++)
+            if (a->ids[i] == e) a->token[at] = i / a->topk, a->weight[at++] = a->weights[i];
+    }
+    a->offset[a->last - a->first] = at;
+}
+static void ref_gather(const union op_args *u) {
+    const struct op_gather *a = &u->gather;
+    for (int i = 0; i < a->n * a->dim; i++) a->out[i] = a->x[a->index[i / a->dim] * a->ldx + i % a->dim];
+}
+static void ref_group(const union op_args *u) {
+    const struct op_group *a = &u->group;
+    for (int k = 0; k < a->n; k++)
+        for (int i = a->begin[k]; i < a->begin[k + 1]; i++)
+            add_expert(a->y + a->token[i] * a->hidden, &a->expert[k], a->x + a->token[i] * a->hidden, (double)a->weight[i], false);
+}
+static void ref_ffn(const union op_args *u) {
+    const struct op_ffn *a = &u->ffn;
+    memset(a->y, 0, (size_t)a->n * (size_t)a->hidden * 4);
+    for (int t = 0; t < a->n; t++) add_expert(a->y + t * a->hidden, &a->expert, a->x + t * a->hidden, 1, a->n <= FEW);
+}
+static void ref_scatter(const union op_args *u) {
+    const struct op_scatter_add *a = &u->scatter_add;
+    for (int i = 0; i < a->n; i++)
+        for (int d = 0; d < a->dim; d++) a->y[(a->index ? a->index[i] : i) * a->ldy + d] += (a->weight ? a->weight[i] : 1) * a->x[i * a->dim + d];
+}
+static void ref_merge(const union op_args *u) {
+    const struct op_merge *a = &u->merge;
+    for (int i = 0; i < a->n * a->heads; i++) {
+        double w = exp((double)a->lse[i]), w2 = exp((double)a->lse2[i]);
+        if (w + w2 == 0) continue;
+        float *o = a->out + i / a->heads * a->ldo + i % a->heads * a->dim;
+        const float *o2 = a->out2 + i / a->heads * a->ldo2 + i % a->heads * a->dim;
+        for (int d = 0; d < a->dim; d++) o[d] = (float)((w * (double)o[d] + w2 * (double)o2[d]) / (w + w2));
+        a->lse[i] = (float)log(w + w2);
+    }
+}

@@ -1,0 +1,55 @@
+#pragma once
+/* Operations of the CPU at every level that the processor has, on 1, 2 and 5 threads: what the programs that check them share. */
+#include "cpu/ops.h"
+#include "cpu/pool.h"
+#include "test/kcheck/random_mat.h"
+
+enum { THREADS = 3 };
+static struct pool *pools[THREADS];
+static struct exec *execs[THREADS];
+static const char *level;
+
+static void fail(const char *what, int a, int b, double got, double want) {
+    if (failures++ < 30) printf("FAIL %s %s (%d, %d): %.9g, should be %.9g\n", level, what, a, b, got, want);
+}
+static void near(const char *what, int a, int b, double got, double want, double bound) {
+    if (!(fabs(got - want) <= bound)) fail(what, a, b, got, want);
+}
+static float *vec(size_t n) {
+    float *v = guarded(n * 4);
+    for (size_t i = 0; i < n; i++) v[i] = normal();
+    return v;
+}
+
+static __attribute__((unused)) void must(int rc) {
+    if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
+}
+/* n numbers of 32 bits */
+static __attribute__((unused)) bool equal(const void *a, const void *b, size_t n) { return !memcmp(a, b, n * 4); }
+static __attribute__((unused)) double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* cases() at each level, from the same random state; the exit status. */
+static int each_level(uint64_t seed, void (*cases)(enum cpu_level l)) {
+    static const int counts[THREADS] = {1, 2, 5};
+    struct error e = {0};
+    printf("seed %llu\n", (unsigned long long)seed);
+    for (int t = 0; t < THREADS; t++)
+        if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
+    for (int l = 0; l < CPU_LEVELS; l++) {
+        level = cpu_level_name((enum cpu_level)l);
+        if (!cpu_level_has((enum cpu_level)l)) {
+            printf("%-8s SKIPPED: this processor lacks it\n", level);
+            continue;
+        }
+        for (int t = 0; t < THREADS; t++)
+            if (!(execs[t] = cpu_exec_open(pools[t], (enum cpu_level)l, &e))) return printf("%s\n", e.text), 2;
+        int before = failures;
+        state = seed;
+        cases((enum cpu_level)l);
+        printf("%-8s %s\n", level, failures > before ? "FAILED" : "ok");
+        for (int t = 0; t < THREADS; t++) cpu_exec_close(&execs[t]);
+    }
+    for (int t = 0; t < THREADS; t++) pool_close(&pools[t]);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
