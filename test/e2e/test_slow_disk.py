@@ -65,7 +65,7 @@ class SlowDisk(driver.Case):
         self.ask(t, "one")
         at = len(t.out)
         t.send("/save kept\r")
-        t.quiet()
+        t.quiet(1.5)
         self.assertNotIn(b"saved as", t.out[at:])
         self.open_gate()
         t.prompt(t.until("saved as kept", at), "kept> ")
