@@ -33,7 +33,7 @@ static void keep_answer(struct repl *r, struct talk *t) {
 /* Why an answer is not whole, and the way on. */
 static const char *how_cut(const struct repl *r, const struct turn *u, char *out, size_t cap) {
     if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens; /continue goes on", u->stats.answer_tokens);
-    else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", engine_info(r->app->engine)->context);
+    else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", r->app->info->context);
     else snprintf(out, cap, "stopped; /continue goes on");
     return out;
 }
@@ -102,7 +102,7 @@ static void take_screen(struct repl *r, struct talk *t) {
     r->printer.ctx = r;
     t->turn.fn = printer_piece;
     t->turn.ctx = &r->printer;
-    sig_hold(t->session);
+    sig_hold(t->seat);
 }
 
 void repl_watch(struct repl *r, struct talk *t) {
@@ -126,10 +126,10 @@ int repl_start(struct repl *r, struct talk *t, bool background, struct error *e)
     struct request q = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
     app_sampling(r->app, &r->app->opts, &q.sampling);
     t->seed = q.sampling.seed;
-    int rc = t->session ? 0 : session_open(r->app->engine, &t->session, e);
+    int rc = t->seat ? 0 : seat_open(r->app, &t->seat, e);
     if (rc) return rc;
     turn_free(&t->turn);
-    if ((rc = turn_start(&t->turn, r->app, t->session, &t->prompt, &q, NULL, NULL, e))) return rc;
+    if ((rc = turn_start(&t->turn, r->app, t->seat, &t->prompt, &q, NULL, NULL, e))) return rc;
     if (background) return 0;
     take_screen(r, t);
     progress_begin("reading the prompt");

@@ -33,7 +33,7 @@ void app_note(const struct app *a, const char *fmt, ...) {
 
 void app_note_builtin(const struct app *a, bool documents, size_t n) {
     enum { LONG_QUESTION = 400 }; /* bytes; questions about hearth are shorter */
-    if (strncmp(a->dir, "ember:", 6) || strcmp(engine_info(a->engine)->name, "ember") || (!documents && n < LONG_QUESTION)) return;
+    if (strncmp(a->dir, "ember:", 6) || strcmp(a->info->name, "ember") || (!documents && n < LONG_QUESTION)) return;
     app_note(a, "the built-in model knows only hearth; open a real one with -m DIR to work on documents");
 }
 
@@ -146,11 +146,10 @@ int app_open_tokenizer(struct app *a, struct error *e) {
     return rc == ERR_RUNTIME ? (e->code = ERR_MODEL) : rc; /* a checkpoint without its tokenizer is a bad one */
 }
 
-int app_open_text(struct app *a, struct error *e) {
-    int rc = app_find_model(a, e);
-    if (rc) return rc;
+int app_open_own_text(struct app *a, struct error *e) {
     begin(a);
-    if ((rc = app_open_tokenizer(a, e))) return rc;
+    int rc = app_open_tokenizer(a, e);
+    if (rc) return rc;
     if (a->opts.v[OPT_RAW].on) return 0;
     rc = chat_open(&a->chat, a->dir, a->opts.v[OPT_TEMPLATE].text, e);
     if (rc == ERR_MODEL && !a->opts.v[OPT_TEMPLATE].text) error_prefix(e, "chat template (use --template FILE, or --raw for none)");
@@ -185,7 +184,7 @@ void app_engine_params(struct app *a, struct engine_params *p) {
     p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
 }
 
-int app_open_engine(struct app *a, struct error *e) {
+int app_open_own_engine(struct app *a, struct error *e) {
     struct engine_params p;
     app_engine_params(a, &p);
     char kept[PATHS_MAX]; /* without a home nothing is kept, and nothing measured */
@@ -194,13 +193,18 @@ int app_open_engine(struct app *a, struct error *e) {
     begin(a);
     int rc = engine_open(&a->engine, &p, e);
     progress_clear();
+    if (!rc) a->info = engine_info(a->engine);
     return rc;
 }
 
+int app_open_text(struct app *a, struct error *e) {
+    int rc = app_find_model(a, e);
+    return rc ? rc : a->backend->open_text(a, e);
+}
+int app_open_engine(struct app *a, struct error *e) { return a->backend->open_engine(a, e); }
 void app_close(struct app *a) {
-    engine_close(&a->engine);
-    chat_close(&a->chat);
-    tokenizer_close(&a->tokenizer);
+    a->backend->close(a);
+    a->info = NULL;
 }
 
 int app_change_model(struct app *a, const char *name, struct error *e) {
@@ -216,14 +220,14 @@ int app_change_model(struct app *a, const char *name, struct error *e) {
         app_close(a);
     }
     a->opts.v[OPT_MODEL] = was;
-    if (app_find_model(a, &again) || a->engine) return rc;
+    if (app_find_model(a, &again) || a->info) return rc;
     if (app_open_text(a, &again) || app_open_engine(a, &again)) app_close(a);
     return rc;
 }
 
 void app_sampling(const struct app *a, const struct opts *o, struct sampling *s) {
     const struct opt_value *v = o->v;
-    const struct engine_info *i = engine_info(a->engine);
+    const struct engine_info *i = a->info;
     *s = (struct sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
     if (!isnan(i->temperature)) s->temperature = (float)i->temperature;
     if (!i->do_sample) s->temperature = 0;

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/backend.h"
 #include "cli/opt.h"
 #include "cli/paths.h"
 #include "engine/engine.h"
@@ -13,7 +14,11 @@ struct app {
     bool tty_in, tty_out, tty_err;
     bool color_out, color_err;
     bool quiet, verbose;
-    char dir[PATHS_MAX]; /* of the model, or "ember:" */
+    char dir[PATHS_MAX];            /* of the model, or "ember:" */
+    const struct backend *backend;  /* who answers */
+    struct seat *seats;             /* all that are open */
+    const struct engine_info *info; /* of whoever answers; NULL before it is open */
+    /* of the engine of this process; NULL where another answers */
     struct tokenizer *tokenizer;
     struct chat *chat; /* NULL with --raw */
     struct engine *engine;
@@ -23,11 +28,14 @@ struct app {
 int app_find_model(struct app *a, struct error *e);
 /* The tokenizer of a->dir alone. ERR_MODEL when there is none. */
 int app_open_tokenizer(struct app *a, struct error *e);
-/* Tokenizer and template only; then the engine with progress on a terminal. app_close undoes both. */
+/* Finds who answers, and opens what prompts are made with; then the engine, with progress on a terminal. app_close undoes both. */
 int app_open_text(struct app *a, struct error *e);
 int app_open_engine(struct app *a, struct error *e);
 void app_close(struct app *a);
-/* Closes what is open and opens another model; when that fails, the old one again. a->engine is NULL when neither opens. */
+/* The same of a->dir by this process itself. */
+int app_open_own_text(struct app *a, struct error *e);
+int app_open_own_engine(struct app *a, struct error *e);
+/* Closes what is open and opens another model; when that fails, the old one again. a->info is NULL when neither opens. */
 int app_change_model(struct app *a, const char *name, struct error *e);
 /* Engine parameters from the options; strings belong to the options. */
 void app_engine_params(struct app *a, struct engine_params *p);

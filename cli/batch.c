@@ -21,7 +21,7 @@ struct job {
     bool done, failed;
 };
 struct slot {
-    struct session *session;
+    struct seat *seat;
     struct turn turn;
     struct job *job;
 };
@@ -113,8 +113,8 @@ static void start(struct batch *b, struct slot *s, struct job *j) {
         if (seed >= 0) q.sampling.seed = (uint64_t)seed;
     }
     if (!rc) rc = make_prompt(b, &line, &p, &e);
-    if (!rc && !s->session) rc = session_open(b->app->engine, &s->session, &e);
-    if (!rc) rc = turn_start(&s->turn, b->app, s->session, &p, &q, NULL, NULL, &e);
+    if (!rc && !s->seat) rc = seat_open(b->app, &s->seat, &e);
+    if (!rc) rc = turn_start(&s->turn, b->app, s->seat, &p, &q, NULL, NULL, &e);
     if (rc) {
         name_line(j, &e);
         job_fail(j, &e);
@@ -144,24 +144,24 @@ static void print_done(struct batch *b) {
 }
 
 static void run(struct batch *b) {
-    struct event ev;
+    struct news news;
     bool cancelled = false;
     progress_begin("batch");
     while (b->printed < b->n) {
         bool stop = sig_interrupted() || sig_terminated() || out_failed(), running = false;
         for (int i = 0; i < SLOTS; i++) {
             while (!stop && !b->slots[i].job && b->next < b->n) start(b, &b->slots[i], &b->jobs[b->next++]);
-            if (stop && !cancelled && b->slots[i].job) session_cancel(b->slots[i].session);
+            if (stop && !cancelled && b->slots[i].job) seat_cancel(b->slots[i].seat);
             running |= b->slots[i].job != NULL;
         }
         cancelled |= stop;
         print_done(b);
         if (!running) break;
-        if (!engine_poll(b->app->engine, &ev, 100)) continue;
+        if (!seat_poll(b->app, &news, 100)) continue;
         for (int i = 0; i < SLOTS; i++) {
             struct slot *s = &b->slots[i];
-            if (!s->job || s->session != ev.session) continue;
-            turn_event(&s->turn, &ev);
+            if (!s->job || s->seat != news.seat) continue;
+            turn_event(&s->turn, &news);
             if (!s->turn.running) finish(s);
         }
         progress_update("batch", (double)b->printed / (double)b->n, -1);
@@ -200,7 +200,7 @@ int batch_run(struct app *a, struct error *e) {
     }
     for (int i = 0; i < SLOTS; i++) {
         turn_free(&b->slots[i].turn);
-        session_close(&b->slots[i].session);
+        seat_close(&b->slots[i].seat);
     }
     for (size_t i = 0; i < b->n; i++) {
         failed += b->jobs[i].failed;

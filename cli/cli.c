@@ -137,6 +137,7 @@ static int run(struct app *a, struct error *e) {
 int cli_main(int argc, char **argv) {
     static struct app a; /* the log and signal handlers may look at it until the very end */
     struct error e = {0};
+    a.backend = &backend_local;
     out_init();
     sig_init();
     a.tty_in = out_terminal(0);

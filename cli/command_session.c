@@ -192,7 +192,7 @@ void cmd_model(struct repl *r, const char *arg) {
         struct buf list = {0};
         if (models_text(r->app, &list, &e)) repl_say(r, "%s", e.text);
         else repl_say_in(r, "\033[2m", "", list.data, list.len);
-        repl_say(r, "open: %s; /model NAME opens another, and the chats go on with it", engine_info(r->app->engine)->name);
+        repl_say(r, "open: %s; /model NAME opens another, and the chats go on with it", r->app->info->name);
         buf_free(&list);
         return;
     }
@@ -202,10 +202,10 @@ void cmd_model(struct repl *r, const char *arg) {
             return;
         }
     for (size_t i = 0; i < r->n; i++) { /* what they hold belongs to the old model; their texts stay */
-        session_close(&r->talks[i]->session);
+        seat_close(&r->talks[i]->seat);
         prompt_free(&r->talks[i]->prompt);
     }
     if (app_change_model(r->app, arg, &e)) repl_say(r, "%s", e.text);
-    if (!r->app->engine) r->leave = true;
-    else repl_say(r, "%s answers from now on", engine_info(r->app->engine)->name);
+    if (!r->app->info) r->leave = true;
+    else repl_say(r, "%s answers from now on", r->app->info->name);
 }

@@ -8,7 +8,7 @@ static void show_row(struct repl *r, const char *name, const char *value, const 
 
 void cmd_show(struct repl *r, const char *arg) {
     static const char *const origins[] = {"default", "default", "configuration file", "environment", "flag", "/set"};
-    const struct engine_info *i = engine_info(r->app->engine);
+    const struct engine_info *i = r->app->info;
     struct sampling s;
     char v[64];
     app_sampling(r->app, &r->app->opts, &s);
@@ -67,7 +67,7 @@ void cmd_set(struct repl *r, const char *arg) {
 void cmd_tokens(struct repl *r, const char *arg) {
     struct prompt p = {0};
     struct error e;
-    const struct engine_info *i = engine_info(r->app->engine);
+    const struct engine_info *i = r->app->info;
     if (!r->now->conv.n) repl_say(r, "0 of %d tokens: nothing has been said", i->context);
     else if (conv_prompt(r->app, &r->now->conv, conv_think(&r->app->opts), &p, &e)) repl_say(r, "%s", e.text);
     else

@@ -122,7 +122,9 @@ void prompt_free(struct prompt *p) {
 
 int conv_think(const struct opts *o) { return o->v[OPT_THINK].text ? o->v[OPT_THINK].on : -1; }
 
-int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) { return a->backend->prompt(a, conv, out, e); }
+
+int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct text text = {0};
     int rc = chat_render(a->chat, conv, &text, e);
     if (rc) return rc;

@@ -41,6 +41,8 @@ void prompt_free(struct prompt *p);
 int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e);
 /* A JSON object of the caller (messages and any template variables) instead. */
 int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
+/* The same by the template and the tokenizer of this process. */
+int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
 /* --raw: BOS and the text itself. */
 int conv_prompt_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e);
 /* --think and --no-think as conv_prompt wants them. */

@@ -58,7 +58,7 @@ static void line_end(const struct turn *t) {
 
 /* An answer that was cut does not pass for a whole one. */
 static int say_cut(struct app *a, const struct turn *t, struct error *e) {
-    const struct engine_info *i = engine_info(a->engine);
+    const struct engine_info *i = a->info;
     if (t->reason == DONE_LENGTH)
         app_note(a, "the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
     if (t->reason != DONE_CONTEXT) return 0;
@@ -97,7 +97,7 @@ static int print_json(struct app *a, const struct turn *t, uint64_t seed, struct
     struct buf b = {0};
     const char *code;
     size_t n;
-    const char *name = engine_info(a->engine)->name;
+    const char *name = a->info->name;
     buf_str(&b, "{\"model\": ");
     out_json_string(&b, name, strlen(name));
     buf_str(&b, ", ");
@@ -118,16 +118,17 @@ static int print_json(struct app *a, const struct turn *t, uint64_t seed, struct
 
 /* Drives one turn to its end. Prefill shows its progress on a terminal. */
 static void drive(struct app *a, struct turn *t) {
-    struct event ev;
+    struct news news;
+    const struct event *ev = &news.event;
     progress_begin("reading the prompt");
     while (t->running) {
-        if (!engine_poll(a->engine, &ev, 250)) {
+        if (!seat_poll(a, &news, 250)) {
             progress_tick();
             continue;
         }
-        if (ev.kind == EVENT_PROGRESS && ev.total > 0) progress_update(NULL, (double)ev.done / ev.total, ev.left_s);
-        if (ev.kind == EVENT_DONE || ev.kind == EVENT_ERROR || (ev.kind == EVENT_TOKEN && progress_shown() && t->fn)) progress_clear();
-        turn_event(t, &ev);
+        if (ev->kind == EVENT_PROGRESS && ev->total > 0) progress_update(NULL, (double)ev->done / ev->total, ev->left_s);
+        if (ev->kind == EVENT_DONE || ev->kind == EVENT_ERROR || (ev->kind == EVENT_TOKEN && progress_shown() && t->fn)) progress_clear();
+        turn_event(t, &news);
     }
     progress_clear();
 }
@@ -163,14 +164,14 @@ static int save_answer(struct app *a, struct conv *conv, struct store *store, co
 
 static int answer(struct app *a, struct conv *conv, const struct prompt *prompt, struct store *store, struct error *e) {
     const struct opt_value *v = a->opts.v;
-    struct session *s;
+    struct seat *s;
     struct turn t;
     struct printer p;
     struct request r = {.max_tokens = v[OPT_MAX_TOKENS].text ? (int)v[OPT_MAX_TOKENS].integer : -1};
     bool live = !v[OPT_JSON].on && !v[OPT_EXTRACT].on && !v[OPT_NO_STREAM].on;
     app_sampling(a, &a->opts, &r.sampling);
     printer_init(&p, a);
-    int rc = session_open(a->engine, &s, e);
+    int rc = seat_open(a, &s, e);
     if (rc) return rc;
     sig_hold(s);
     turn_fn fn = !live ? NULL : v[OPT_JSON_LINES].on ? line_piece : printer_piece;
@@ -196,7 +197,7 @@ static int answer(struct app *a, struct conv *conv, const struct prompt *prompt,
     turn_free(&t);
 out:
     printer_free(&p);
-    session_close(&s);
+    seat_close(&s);
     return rc;
 }
 

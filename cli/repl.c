@@ -91,17 +91,18 @@ static void make_prompt(struct repl *r) {
 }
 
 void repl_pump(struct repl *r) {
-    struct event ev;
-    while (engine_poll(r->app->engine, &ev, 0)) {
+    struct news news;
+    const struct event *ev = &news.event;
+    while (seat_poll(r->app, &news, 0)) {
         struct talk *t = NULL;
         for (size_t i = 0; i < r->n; i++)
-            if (r->talks[i]->session == ev.session) t = r->talks[i];
+            if (r->talks[i]->seat == news.seat) t = r->talks[i];
         if (!t || !t->turn.running) continue;
         if (t == r->answering) {
-            if (ev.kind == EVENT_PROGRESS && ev.total > 0 && !r->line.shown) progress_update("reading the prompt", (double)ev.done / ev.total, ev.left_s);
-            if (ev.kind != EVENT_PROGRESS && progress_shown()) progress_clear();
+            if (ev->kind == EVENT_PROGRESS && ev->total > 0 && !r->line.shown) progress_update("reading the prompt", (double)ev->done / ev->total, ev->left_s);
+            if (ev->kind != EVENT_PROGRESS && progress_shown()) progress_clear();
         }
-        turn_event(&t->turn, &ev);
+        turn_event(&t->turn, &news);
         if (!t->turn.running) repl_finish(r, t);
     }
 }
@@ -344,8 +345,7 @@ static void loop(struct repl *r) {
     begin_line(r);
     while (!r->leave && !sig_terminated() && !out_failed()) {
         bool reads = !r->dumb || !r->answering;
-        struct pollfd fds[3] = {
-            {.fd = engine_fd(r->app->engine), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = reads ? 0 : -1, .events = POLLIN}};
+        struct pollfd fds[3] = {{.fd = seat_fd(r->app), .events = POLLIN}, {.fd = sig_fd(), .events = POLLIN}, {.fd = reads ? 0 : -1, .events = POLLIN}};
         int wait = any_running(r) ? 200 : progress_waiting() || r->n_queue ? 0 : 1000;
         if (poll(fds, 3, wait) < 0 && errno != EINTR) break;
         sig_drain();
@@ -393,7 +393,7 @@ int repl_run(struct app *a, struct error *e) {
     r->line.ctx = r;
     if (!rc) {
         sig_hold(NULL);
-        if (!a->quiet) repl_say(r, "%s. Type a question, or /help; Ctrl-D leaves.", engine_info(a->engine)->name);
+        if (!a->quiet) repl_say(r, "%s. Type a question, or /help; Ctrl-D leaves.", a->info->name);
         if (v[OPT_FILE].n_items) repl_say(r, "%zu bytes of documents go along with your first question", r->now->attached.len);
         if (r->now->conv.n) repl_switch(r, r->now);
         loop(r);

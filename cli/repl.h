@@ -26,7 +26,7 @@ struct talk {   /* one session of the chat */
     struct conv conv;
     struct buf attached; /* documents that go along with the next question */
     struct past past;
-    struct session *session; /* opened with the first turn */
+    struct seat *seat; /* opened with the first turn */
     struct store store;
     struct turn turn;     /* running, or the last one */
     struct prompt prompt; /* of the last turn, with what was generated since: for /continue */

@@ -7,14 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/backend.h"
 #include "cli/out.h"
 #include "cli/saver.h"
 #include "cli/term.h"
 #include "engine/base/file.h"
-#include "engine/engine.h"
 
 static volatile sig_atomic_t holding, interrupted, terminated, resized, continued;
-static struct session *volatile target;
+static struct seat *volatile target;
 static int wake[2] = {-1, -1};
 
 void sig_wake(void) {
@@ -40,8 +40,8 @@ static void on_end(int sig) {
     if (!holding || (sig == SIGINT ? interrupted : terminated)) sig_die(sig);
     if (sig == SIGINT) interrupted = 1;
     else terminated = sig;
-    struct session *s = target;
-    if (s) session_cancel(s);
+    struct seat *s = target;
+    if (s) seat_cancel(s);
     sig_wake();
 }
 
@@ -123,7 +123,7 @@ void sig_init(void) {
     sigaction(SIGBUS, &bus, NULL); /* over a sanitizer's too: a shrunken file is no bug of ours */
 }
 
-void sig_hold(struct session *s) {
+void sig_hold(struct seat *s) {
     target = s;
     holding = 1;
 }

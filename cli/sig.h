@@ -4,12 +4,12 @@
 #include <signal.h>
 #include <stdbool.h>
 
-struct session;
+struct seat;
 
 void sig_init(void);
 /* From now on SIGINT cancels s (may be NULL: it is only noted) and is noted; a second one before sig_forget ends the
  * process. SIGTERM and SIGHUP likewise. sig_release goes back to ending at once. */
-void sig_hold(struct session *s);
+void sig_hold(struct seat *s);
 void sig_release(void);
 void sig_forget(void); /* the noted SIGINT is dealt with */
 bool sig_interrupted(void);

@@ -264,7 +264,7 @@ static int render(const struct store *s, const struct app *a, const struct conv 
     buf_str(&body, "{\"model\": ");
     out_json_string(&body, model_name(a), strlen(model_name(a)));
     buf_fmt(&body, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\", \"saved\": %lld,\n \"messages\": [", hash,
-            a->engine ? (unsigned long long)engine_info(a->engine)->fingerprint : 0ull, (long long)time(NULL));
+            a->info ? (unsigned long long)a->info->fingerprint : 0ull, (long long)time(NULL));
     for (size_t i = 0; i < conv->n; i++) {
         const struct message *m = &conv->m[i];
         buf_str(&body, i ? ",\n  " : "\n  ");

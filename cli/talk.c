@@ -92,7 +92,7 @@ static void past_free(struct past *p) {
 
 static void talk_free(struct talk *t) {
     turn_free(&t->turn);
-    session_close(&t->session);
+    seat_close(&t->seat);
     store_close(&t->store);
     prompt_free(&t->prompt);
     conv_free(&t->conv);
@@ -104,9 +104,9 @@ static void talk_free(struct talk *t) {
 void repl_drop(struct repl *r, struct talk *t) {
     t->closing = true;
     if (t->turn.running) {
-        session_cancel(t->session);
+        seat_cancel(t->seat);
         for (double until = clock_now() + 5; t->turn.running && clock_now() < until;) {
-            struct pollfd p = {.fd = engine_fd(r->app->engine), .events = POLLIN};
+            struct pollfd p = {.fd = seat_fd(r->app), .events = POLLIN};
             poll(&p, 1, 50);
             repl_pump(r);
         }

@@ -39,7 +39,7 @@ static int show_text(struct turn *t, bool all) {
         t->stop_hit = true;
         t->text.len = t->shown + cut;
         t->text.data[t->text.len] = 0;
-        session_cancel(t->session);
+        seat_cancel(t->seat);
         hold = 0;
     }
     size_t upto = t->text.len - (all ? 0 : hold), from = t->shown;
@@ -85,7 +85,7 @@ static int add_token(struct turn *t, int32_t id) {
 }
 
 static bool is_eos(const struct turn *t, int32_t id) {
-    const struct engine_info *i = engine_info(t->app->engine);
+    const struct engine_info *i = t->app->info;
     for (int k = 0; k < i->n_eos; k++)
         if (i->eos[k] == id) return true;
     return false;
@@ -104,15 +104,12 @@ static int resume(struct turn *t, const struct prompt *p) {
     return rc;
 }
 
-int turn_start(struct turn *t, struct app *a, struct session *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e) {
-    *t = (struct turn){.app = a, .session = s, .fn = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .left_s = -1};
-    struct request q = *r;
-    q.tokens = p->ids.data;
-    q.n = (int)p->ids.n;
+int turn_start(struct turn *t, struct app *a, struct seat *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e) {
+    *t = (struct turn){.app = a, .seat = s, .fn = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .left_s = -1};
     if (a->chat && !(t->parts = parts_open(a->chat, p->tail.data ? p->tail.data : "", p->tail.len))) return error_set(e, ERR_MEMORY, "no memory");
     int rc = p->said < p->ids.n ? resume(t, p) : 0;
     if (rc) error_set(e, rc, "the answer cannot go on: no memory, or an id without a text");
-    else rc = session_submit(s, &q, e);
+    else rc = seat_submit(s, p, r, e);
     if (rc) turn_free(t);
     else t->running = true;
     return rc;
@@ -129,15 +126,23 @@ static void finish(struct turn *t) {
     t->running = false;
 }
 
-void turn_event(struct turn *t, const struct event *ev) {
+void turn_event(struct turn *t, const struct news *news) {
+    const struct event *ev = &news->event;
     switch (ev->kind) {
     case EVENT_TOKEN:
         t->last_token = clock_now();
         if (!t->n_tokens++) t->first_token = t->last_token;
-        if (t->stop_hit || t->lost || is_eos(t, ev->token)) break;
+        if (t->stop_hit || t->lost) break;
+        if (news->text) {
+            int rc = on_part(t, news->part, news->text, news->n);
+            if (rc == ERR_MEMORY) t->lost = rc;
+            if (rc) seat_cancel(t->seat);
+            break;
+        }
+        if (is_eos(t, ev->token)) break;
         if (mem_grow(&t->ids.data, &t->ids.cap, t->ids.n + 1, sizeof *t->ids.data)) t->lost = ERR_MEMORY;
         else t->ids.data[t->ids.n++] = ev->token;
-        if (t->lost || add_token(t, ev->token)) session_cancel(t->session);
+        if (t->lost || add_token(t, ev->token)) seat_cancel(t->seat);
         break;
     case EVENT_PROGRESS:
         t->done = ev->done;

@@ -1,6 +1,6 @@
 #pragma once
-/* One answer: from ids to text, thinking, the reason it ended, and statistics. Whoever drives it polls the engine and
- * hands over the events; live pieces go to a callback. */
+/* One answer: from ids to text, thinking, the reason it ended, and statistics. Whoever drives it polls its app
+ * and hands over the news; live pieces go to a callback. */
 #include "cli/app.h"
 #include "cli/conv.h"
 
@@ -9,7 +9,7 @@ typedef int (*turn_fn)(void *ctx, enum part part, const char *data, size_t n);
 
 struct turn {
     struct app *app;
-    struct session *session;
+    struct seat *seat;
     struct decoder decoder;
     struct parts *parts; /* NULL: raw, all is text */
     struct buf text, thinking, tool;
@@ -22,16 +22,16 @@ struct turn {
     struct error error; /* when failed */
     struct turn_stats stats;
     int n_tokens;
-    struct ids ids;                 /* as generated, without the end mark */
+    struct ids ids;                 /* as generated, without the end mark; none from an engine elsewhere */
     double first_token, last_token; /* clock */
     int done, total;                /* prefill, as last heard */
     double left_s;
 };
 /* Starts; on error nothing is left. The prompt is not needed afterwards. Behind what an earlier turn wrote (prompt.said)
  * it goes on as that one stood, thinking or answering, and holds the new text alone. */
-int turn_start(struct turn *t, struct app *a, struct session *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);
-/* One event of this turn's session; t->running becomes false with its last one. */
-void turn_event(struct turn *t, const struct event *ev);
+int turn_start(struct turn *t, struct app *a, struct seat *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);
+/* What is new at this turn's seat; t->running becomes false with the last of it. */
+void turn_event(struct turn *t, const struct news *news);
 void turn_free(struct turn *t);
 const char *turn_reason(enum done_reason r); /* "stop", "length", "context", "cancelled" */
 

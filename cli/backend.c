@@ -1,0 +1,77 @@
+#include "cli/backend.h"
+
+#include "cli/app.h"
+#include "cli/conv.h"
+
+/* --- seats ----------------------------------------------------------------------------------------------------------- */
+
+int seat_open(struct app *a, struct seat **out, struct error *e) {
+    struct seat *s = *out = mem_calloc(1, sizeof *s);
+    if (!s) return error_set(e, ERR_MEMORY, "no memory for a session");
+    s->app = a;
+    int rc = a->backend->seat_open(s, e);
+    if (rc) {
+        mem_free(s);
+        *out = NULL;
+        return rc;
+    }
+    s->next = a->seats;
+    a->seats = s;
+    return 0;
+}
+
+void seat_close(struct seat **sp) {
+    struct seat *s = *sp;
+    if (!s) return;
+    s->app->backend->seat_close(s);
+    struct seat **at = &s->app->seats;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    mem_free(s);
+    *sp = NULL;
+}
+
+int seat_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e) { return s->app->backend->submit(s, p, r, e); }
+void seat_cancel(struct seat *s) { s->app->backend->cancel(s); }
+bool seat_poll(struct app *a, struct news *out, int timeout_ms) { return a->backend->poll(a, out, timeout_ms); }
+int seat_fd(const struct app *a) { return a->backend->fd(a); }
+
+/* --- the engine of this process -------------------------------------------------------------------------------------- */
+
+static void local_close(struct app *a) {
+    engine_close(&a->engine);
+    chat_close(&a->chat);
+    tokenizer_close(&a->tokenizer);
+}
+static int local_seat_open(struct seat *s, struct error *e) { return session_open(s->app->engine, &s->session, e); }
+static void local_seat_close(struct seat *s) { session_close(&s->session); }
+static void local_cancel(struct seat *s) { session_cancel(s->session); }
+static int local_fd(const struct app *a) { return engine_fd(a->engine); }
+
+static int local_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e) {
+    struct request q = *r;
+    q.tokens = p->ids.data;
+    q.n = (int)p->ids.n;
+    return session_submit(s->session, &q, e);
+}
+
+static bool local_poll(struct app *a, struct news *out, int timeout_ms) {
+    *out = (struct news){0};
+    if (!engine_poll(a->engine, &out->event, timeout_ms)) return false;
+    out->seat = a->seats;
+    while (out->seat && out->seat->session != out->event.session) out->seat = out->seat->next;
+    return true;
+}
+
+const struct backend backend_local = {.name = "local",
+                                      .own = true,
+                                      .open_text = app_open_own_text,
+                                      .open_engine = app_open_own_engine,
+                                      .close = local_close,
+                                      .prompt = conv_prompt_own,
+                                      .seat_open = local_seat_open,
+                                      .seat_close = local_seat_close,
+                                      .submit = local_submit,
+                                      .cancel = local_cancel,
+                                      .poll = local_poll,
+                                      .fd = local_fd};
