@@ -65,7 +65,8 @@ void *mem_pages(size_t size, int flags) {
     if (refuse()) return NULL;
     bool huge = size >= HUGE_PAGE && (flags & MEM_HUGE || atomic_load(&prefer_huge));
     size_t more = huge ? HUGE_PAGE : 0; /* to begin on a 2 MB boundary; what is too much goes back */
-    uint8_t *p = mmap(NULL, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int may = flags & MEM_RESERVE ? PROT_NONE : PROT_READ | PROT_WRITE;
+    uint8_t *p = mmap(NULL, size + more, may, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
     if (!huge) return p;
     size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE), used = (before + size + page - 1) / page * page;
@@ -74,6 +75,7 @@ void *mem_pages(size_t size, int flags) {
     madvise(p + before, size, MADV_HUGEPAGE);
     return p + before;
 }
+int mem_commit(void *p, size_t size) { return refuse() || mprotect(p, size, PROT_READ | PROT_WRITE) ? ERR_MEMORY : 0; }
 void mem_pages_free(void *p, size_t size) {
     if (p) munmap(p, size);
 }

@@ -16,9 +16,11 @@ char *mem_strndup(const char *s, size_t n);
 
 /* From now on memory of 2 MB and more is asked for in 2 MB pages, wherever it comes from. Set while opening. */
 void mem_prefer_huge(bool on);
-/* Whole pages straight from the kernel, zero-filled, committed on first touch; MEM_HUGE asks for 2 MB pages. */
-enum { MEM_HUGE = 1 };
+/* Whole pages straight from the kernel, zero-filled, in memory from first touch on; MEM_HUGE asks for 2 MB pages. MEM_RESERVE: addresses
+ * alone, which nobody may touch before mem_commit; they cost nothing, also where the kernel gives no more than there is. */
+enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_PAGE = 4096 };
 void *mem_pages(size_t size, int flags);
+int mem_commit(void *p, size_t size); /* of such addresses, both multiples of MEM_PAGE; 0 or ERR_MEMORY */
 void mem_pages_free(void *p, size_t size);
 size_t mem_available(void); /* bytes the machine can still give (MemAvailable, within the cgroup's limit); 0 unknown */
 size_t mem_total(void);

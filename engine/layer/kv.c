@@ -43,40 +43,73 @@ size_t kv_state_bytes(const struct config *c) {
     return sum;
 }
 
-/* Lays the planes of all layers one behind the other from base on, NULL: counts only. Returns their size. */
-static size_t lay(struct kv *kv, const struct config *c, enum dtype dtype, uint8_t *base) {
+int kv_each(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_place *at), void *ctx) {
     size_t at = 0;
-    for (int i = 0; i < c->n_layers; i++) {
+    int rc = 0;
+    for (int i = 0; i < kv->n_layers && !rc; i++) {
         struct cache_desc d[CACHE_PLANES];
-        int n = kv_planes(c, i, d);
-        for (int k = 0; k < n; k++) {
-            struct kv_plane p = kv_plane_of(&d[k], dtype);
-            struct kv_rows all = kv_rows_of(&p, 0, d[k].rows ? d[k].rows : d[k].every ? kv->capacity / d[k].every : kv->capacity);
-            size_t data = page_up(all.bytes), scale = page_up(all.scales * sizeof(float));
-            if (base) {
-                p.data = base + at;
-                p.scale = scale ? (float *)(base + at + data) : NULL;
-                kv->layer[i].p[k] = p;
-            }
-            at += data + scale;
+        int n = kv_planes(kv->c, i, d);
+        for (int k = 0; k < n && !rc; k++) {
+            struct kv_plane p = kv_plane_of(&d[k], kv->dtype);
+            struct kv_place place = {.layer = i, .plane = k, .rows = d[k].rows, .every = d[k].every ? d[k].every : 1, .data = at};
+            struct kv_rows all = kv_rows_of(&p, 0, d[k].rows ? d[k].rows : kv->capacity / place.every);
+            place.scale = at + page_up(all.bytes);
+            at = place.end = place.scale + page_up(all.scales * sizeof(float));
+            rc = fn(ctx, &p, &place);
         }
     }
-    return at;
+    return rc;
+}
+
+static int size_up(void *ctx, const struct kv_plane *p, const struct kv_place *at) { return ((struct kv *)ctx)->size = at->end, 0; }
+static int lay(void *ctx, const struct kv_plane *p, const struct kv_place *at) {
+    struct kv *kv = ctx;
+    struct kv_plane *to = &kv->layer[at->layer].p[at->plane];
+    *to = *p;
+    to->data = kv->pages + at->data;
+    to->scale = at->end > at->scale ? (float *)(kv->pages + at->scale) : NULL;
+    return at->rows ? mem_commit(to->data, at->end - at->data) : 0;
 }
 
 int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e) {
-    *kv = (struct kv){.n_layers = c->n_layers, .capacity = capacity};
-    kv->size = lay(kv, c, dtype, NULL);
-    kv->pages = mem_pages(kv->size, 0);
+    *kv = (struct kv){.c = c, .dtype = dtype, .n_layers = c->n_layers, .capacity = capacity};
+    kv_each(kv, size_up, kv);
+    kv->pages = mem_pages(kv->size, MEM_RESERVE);
     kv->layer = mem_calloc((size_t)c->n_layers, sizeof *kv->layer);
-    if (!kv->pages || !kv->layer) {
+    if (!kv->pages || !kv->layer || kv_each(kv, lay, kv)) {
         size_t size = kv->size;
         kv_close(kv);
         return error_set(e, ERR_MEMORY, "no address space for a KV cache of %d tokens (%zu MB); take a smaller context with -c", capacity, size >> 20);
     }
-    lay(kv, c, dtype, kv->pages);
     kv->states = kv_state_bytes(c) > 0;
     for (int i = 0; i < KV_STATES; i++) kv->state[i].at = -1;
+    return 0;
+}
+
+struct reach {
+    struct kv *kv;
+    int end;
+};
+static int commit(uint8_t *base, size_t from, size_t to) {
+    return page_up(to) > page_up(from) ? mem_commit(base + page_up(from), page_up(to) - page_up(from)) : 0;
+}
+static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_place *at) {
+    const struct reach *r = ctx;
+    uint8_t *base = r->kv->pages;
+    if (at->rows) return 0;
+    struct kv_rows was = kv_rows_of(p, 0, r->kv->committed / at->every), is = kv_rows_of(p, 0, r->end / at->every);
+    int rc = commit(base + at->data, was.bytes, is.bytes);
+    return rc ? rc : commit(base + at->scale, was.scales * sizeof(float), is.scales * sizeof(float));
+}
+
+int kv_reach(struct kv *kv, int end, struct error *e) {
+    enum { AT_ONCE = 1024 }; /* so that an answer does not ask for each token */
+    if (end <= kv->committed) return 0;
+    struct reach r = {kv, (end + AT_ONCE - 1) / AT_ONCE * AT_ONCE};
+    if (r.end > kv->capacity) r.end = kv->capacity;
+    if (kv_each(kv, commit_plane, &r))
+        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end); /* what was given is given again next time */
+    kv->committed = r.end;
     return 0;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-/* The KV cache of one session in host memory. Address space is reserved for the whole context, memory is committed as positions are written. */
+/* The KV cache of one session in host memory. Address space is reserved for the whole context, memory is committed as positions are reached:
+ * a plane grows where it is, and nothing is ever copied for that. */
 #include "engine/base/ops.h"
 #include "engine/model/config.h"
 
@@ -35,8 +36,11 @@ struct kv_layer {
 enum { KV_STATES = 8 };
 struct kv {
     struct kv_layer *layer; /* [n_layers] */
+    const struct config *c;
+    enum dtype dtype;
     int n_layers, capacity;
-    void *pages;
+    int committed; /* positions that may be written */
+    uint8_t *pages;
     size_t size;
     bool states; /* some layer has one; else what follows is not looked at */
     struct {
@@ -60,6 +64,16 @@ void kv_keep(struct kv *kv, int pos);                                 /* the sta
 /* How many of the n tokens of a prompt from pos on to mark: back there one would come to ask once more, or to go on otherwise. */
 int kv_mark(int pos, int n);
 size_t kv_state_bytes(const struct config *c); /* of one position, all layers */
+
+/* Where a plane's rows lie in the reserved range, from kv.pages on: whole pages of data, then of scales, room for all positions. */
+struct kv_place {
+    int layer, plane, rows, every; /* as cache_desc, every at least 1 */
+    size_t data, scale, end;       /* scale == end: it has none */
+};
+/* Calls fn for each plane in order of place; stops at the first that is not 0 and returns that. */
+int kv_each(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_place *at), void *ctx);
+/* Positions up to `end` may be written from here on. Whoever writes asks first. ERR_MEMORY, with all as it was. */
+int kv_reach(struct kv *kv, int end, struct error *e);
 
 /* dtype: DT_F32, DT_BF16 or DT_E4M3. ERR_MEMORY names the size. */
 int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e);

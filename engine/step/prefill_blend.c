@@ -176,7 +176,8 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     struct gpu *g = b->d->g;
     if (gpu_mem_free(g) + b->d->loaded < blend_least(m, j->pos, j->n)) /* caches of others come back as there is room */
         while (s->mirrors) step_mirror_drop(s, s->mirrors);
-    int rc = s->loaded ? 0 : step_load(s, e);
+    int rc = kv_reach(j->kv, j->pos + j->n, e);
+    if (!rc && !s->loaded) rc = step_load(s, e);
     b->move = kv_begin(j->kv, j->pos, j->n, 0);
     if (!rc && !step_mirror_get(s, j->kv, b->move.from, j->pos, j->pos + j->n))
         rc = error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);

@@ -101,6 +101,8 @@ static int begin_batch(struct machine *m, struct prefill_job *j, struct walk *p,
     p->n = j->n - p->at < w->rows ? j->n - p->at : w->rows;
     p->layer = 0;
     p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = j->pos + p->at};
+    int rc = kv_reach(j->kv, p->span.pos + p->n, e);
+    if (rc) return rc;
     p->span.move = kv_begin(j->kv, p->span.pos, p->n, prefill_mark(j, p->at, p->n));
     /* of all positions those that nobody was told of yet; else the last one */
     p->row = j->all ? (j->told > p->at ? j->told - p->at : 0) : p->at + p->n == j->n ? p->n - 1 : p->n;

@@ -131,7 +131,7 @@ static void *run(void *arg) {
 static int open_run(struct machine *m, struct prefill_job *j, int ranks, struct error *e) {
     struct slp *s = mem_calloc(1, sizeof *s);
     if (s) s->logits = mem_alloc((size_t)HEAD_ROWS * (size_t)m->w->config.vocab * sizeof *s->logits);
-    int rc = s && s->logits ? 0 : error_set(e, ERR_MEMORY, "no memory for logits");
+    int rc = s && s->logits ? kv_reach(j->kv, j->pos + j->n, e) : error_set(e, ERR_MEMORY, "no memory for logits");
     if (!rc) {
         s->m = m, s->j = j, s->ranks = ranks;
         s->move = kv_begin(j->kv, j->pos, j->n, prefill_mark(j, 0, j->n));

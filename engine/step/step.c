@@ -404,7 +404,10 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
     for (int i = 0; i < n_spans; i++)
         if (!s->processor && kv_floor(spans[i].kv, spans[i].pos) != spans[i].pos)
             return error_set(e, ERR_RUNTIME, "a session's state at position %d is not there", spans[i].pos);
-    int n = cut(s, how, spans, n_spans), rc;
+    int rc = 0;
+    for (int i = 0; i < n_spans && !rc; i++) rc = kv_reach(spans[i].kv, spans[i].pos + spans[i].n, e);
+    if (rc) return rc;
+    int n = cut(s, how, spans, n_spans);
     atomic_store(s->head.bad, -1);
     if ((rc = walk(s, n, s->top, e))) return rc;
     if (s->processor) return 0;

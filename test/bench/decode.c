@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
     int32_t tokens[SESSIONS];
     vocab = c->vocab;
     for (int s = 0; s < n; s++) {
-        if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e)) return fail(&e);
+        if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e) || kv_reach(&kv[s], arg[1], &e)) return fail(&e);
         for (int l = 0; l < c->n_layers; l++) { /* what stands there does not matter, but it must be there */
             struct cache_desc d[CACHE_PLANES];
             for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[s].layer[l].p[p].data, 0x3c, kv_rows_of(&kv[s].layer[l].p[p], 0, arg[1]).bytes);

@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
     if (argc < 2 || access(argv[1], R_OK)) return printf("SKIPPED: no model in %s\n", argc > 1 ? argv[1] : "-"), 77;
     if (weights_open(&w, argv[1], false, &e) || !mkdtemp(dir)) return printf("%s\n", e.text), 1;
     struct layer *own = repeat(&w);
-    if (kv_open(&kv, &w.config, 64, DT_F32, &e)) return printf("%s\n", e.text), 1;
+    if (kv_open(&kv, &w.config, 64, DT_F32, &e) || kv_reach(&kv, 64, &e)) return printf("%s\n", e.text), 1;
     snprintf(trace, sizeof trace, "%s/trace", dir);
     /* what computing takes when an operation takes 2 ms, found by a run on a fast bus; then the bus to match */
     const char *device = "emu:1,cpu=scalar,launch=2000";

@@ -4,8 +4,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include "engine/base/fault.h"
 #include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/internal.h"
@@ -86,6 +88,43 @@ static void marks_lie_before_the_end_of_a_prompt(void **st) {
             assert_true(mark >= 0 && (!mark || ((pos + mark) % 64 == 0 && n - mark >= 16 && n - mark < 16 + 64)));
             assert_true(mark || n < 16 + 64);
         }
+}
+
+/* --- Memory of a cache ----------------------------------------------------------------------------------------------------------- */
+
+/* A context that no machine has the memory for costs nothing until it is reached; what stands there stays where it is. */
+static void a_cache_grows_in_its_place(void **st) {
+    struct config c = model(false);
+    struct kv kv;
+    struct error e = {0};
+    struct rlimit was, less;
+    if (kv_open(&kv, &c, 1 << 30, DT_E4M3, &e)) fail_msg("%s", e.text);
+    uint8_t *data = kv.layer[1].p[1].data;
+    float *scale = kv.layer[1].p[1].scale;
+    assert_int_equal(kv.committed, 0);
+    for (int end = 1; end <= 1 << 20; end *= 4) {
+        if (kv_reach(&kv, end, &e)) fail_msg("%s", e.text);
+        data[4 * end - 1] = (uint8_t)end ^ 77, scale[end - 1] = (float)end;
+    }
+    for (int end = 1; end <= 1 << 20; end *= 4) assert_true(data[4 * end - 1] == ((uint8_t)end ^ 77) && scale[end - 1] == (float)end);
+    int committed = kv.committed;
+    assert_true(committed >= 1 << 20 && committed < (1 << 20) + 2048);
+    for (int nth = 1; nth < 4; nth++) { /* what fails leaves all as it was, and is made up for later */
+        fault_set(FAULT_ALLOC, nth, false, false);
+        assert_int_equal(kv_reach(&kv, committed + 5000, &e), ERR_MEMORY);
+        fault_set(FAULT_ALLOC, 0, false, false);
+        assert_int_equal(kv.committed, committed);
+    }
+    getrlimit(RLIMIT_DATA, &was);
+    less = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = was.rlim_max};
+    setrlimit(RLIMIT_DATA, &less); /* the system's own refusal: no more memory that may be written */
+    int rc = kv_reach(&kv, 1 << 28, &e);
+    setrlimit(RLIMIT_DATA, &was);
+    assert_int_equal(rc, ERR_MEMORY);
+    assert_int_equal(kv.committed, committed);
+    if (kv_reach(&kv, committed + 5000, &e)) fail_msg("%s", e.text);
+    data[4 * (committed + 5000) - 1] = 1, scale[committed + 4999] = 1;
+    kv_close(&kv);
 }
 
 /* --- Sessions ---------------------------------------------------------------------------------------------------------------------- */
@@ -219,7 +258,8 @@ int main(int argc, char **argv) {
     snprintf(dir, sizeof dir, "%s", argc > 1 ? argv[1] : ""); /* delta_fused of test/golden/models.py */
     limit_set(LIMIT_ROWS, 64);
     const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_kept_where_one_goes_back_to), cmocka_unit_test(old_states_give_way),
-                                       cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),   cmocka_unit_test(text_is_that_of_a_fresh_session),
-                                       cmocka_unit_test(a_stopped_prefill_is_gone_on_with),      cmocka_unit_test(a_device_that_dies_takes_nothing_along)};
+                                       cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),   cmocka_unit_test(a_cache_grows_in_its_place),
+                                       cmocka_unit_test(text_is_that_of_a_fresh_session),        cmocka_unit_test(a_stopped_prefill_is_gone_on_with),
+                                       cmocka_unit_test(a_device_that_dies_takes_nothing_along)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
