@@ -9,6 +9,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "engine/draft/lookup.h"
 #include "engine/internal.h"
 #include "engine/pipe/trace.h"
 #include "engine/sched/calibrate.h"
@@ -62,14 +63,14 @@ static bool is_stop(const struct session *s, int32_t id) {
 }
 
 /* The cache holds all tokens of s; draws the next one and tells it. top: the largest logit's, or -1 where that is not known.
- * The session is let go, and may be gone after it. */
-static void draw(struct session *s, float *logits, int32_t top) {
+ * True when it is `guess` and the turn goes on: then the session is still held. Else it is let go, and may be gone. */
+static bool draw(struct session *s, float *logits, int32_t top, int32_t guess) {
     struct engine *e = s->engine;
     bool full = s->n >= e->info.context;
     if (!s->request.max_tokens) {
         s->stats.ttft_s = clock_now() - s->submitted;
         end(s, full ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
-        return;
+        return false;
     }
     int32_t id = top >= 0 && sample_is_top(&s->request.sampling)
                      ? top
@@ -80,26 +81,29 @@ static void draw(struct session *s, float *logits, int32_t top) {
     }
     if (is_stop(s, id)) {
         end(s, DONE_STOP, 0, NULL);
-        return;
+        return false;
     }
     if (mem_grow(&s->tokens, &s->cap, (size_t)s->n + 1, sizeof *s->tokens)) {
         struct error err = {0};
         end(s, DONE_STOP, error_set(&err, ERR_MEMORY, "no memory for %d tokens", s->n + 1), &err);
-        return;
+        return false;
     }
     pthread_mutex_lock(&e->lock);
     s->tokens[s->n++] = id;
     s->answered++;
     session_tell_token(s, id);
+    bool goes_on = false;
     s->held = false;
     if (s->answered >= s->request.max_tokens) session_end(s, s->n >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
     else if (config_far(&e->weights.config, s->n) != s->far) { /* all keys turn otherwise from here on */ s->n_kv = 0;
         session_move(s, SESSION_QUEUED);
     } else if (atomic_load(&s->state) == SESSION_PREFILL) session_move(s, SESSION_DECODE);
+    else s->held = goes_on = id == guess;
     pthread_mutex_unlock(&e->lock);
+    return goes_on;
 }
 
-/* --- Decode: one token for every session that answers ---------------------------------------------------------------------- */
+/* --- Decode: a token for every session that answers, and those behind it that a draft guessed ------------------------------- */
 
 static struct policy_machine policy_machine(const struct engine *e) {
     const struct gpu_set *g = e->machine.gpus;
@@ -155,28 +159,41 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
     return out.batch < n ? out.batch : n;
 }
 
-/* A session's part in a step. Its turn may be over before the step is, when it was cancelled: the others' go on, so the step does
- * too, but what it found for this one is dropped. The session itself stays until then. */
+/* A session's part in a step: what it knows of its tokens and the cache does not hold yet, then what a draft guesses of those that
+ * follow. Its turn may be over before the step is, when it was cancelled: the others' go on, so the step does too, but what it found
+ * for this one is dropped. The session itself stays until then. */
 struct row {
     struct session *s;
     const _Atomic int *cancel;
     uint64_t turn;
-    int32_t token;
-    int pos;
+    int pos, n, known; /* positions pos .. pos + n - 1; the first `known` are the turn's own */
+    int32_t tokens[STEP_ROWS];
 };
 struct took {
     uint64_t bytes; /* of each */
     double seconds;
 };
 
+/* Where a cache keeps states and a guess was wrong, the state is that of before the step: so what was right is gone through again. */
+static int first_of(const struct session *s) { return kv_floor(&s->kv, s->n - 1); }
+
+static struct row row_of(struct session *s) {
+    struct row r = {.s = s, .cancel = &s->cancel[atomic_load(&s->live)], .turn = s->order, .pos = first_of(s)};
+    r.n = r.known = s->n - r.pos;
+    memcpy(r.tokens, s->tokens + r.pos, (size_t)r.n * sizeof *r.tokens);
+    return r;
+}
+
 static int step(struct engine *e, const struct row *rows, int n, struct step_span *spans, struct took *took, struct error *err) {
     uint64_t before = atomic_load(&e->machine.bytes_read);
     double begin = clock_now();
-    for (int i = 0; i < n; i++) spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = &rows[i].token, .pos = rows[i].pos, .n = 1};
+    int all = 0;
+    for (int i = 0; i < n; all += rows[i++].n)
+        spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
     int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
     *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin};
-    if (!rc && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
+    if (!rc && all == n && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
         cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
     e->last_decode = now;
     return rc;
@@ -193,6 +210,8 @@ static bool still(struct engine *e, const struct row *r) {
     return same;
 }
 
+/* The token behind each row is drawn as if nothing had been guessed, since its draw depends on the seed and its position alone; the
+ * next row is of use if that is what was guessed for it. What the others wrote to the cache is written over. */
 static void settle(struct engine *e, const struct row *r, const struct took *took, int rc, const struct error *why, const struct step_span *t) {
     static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
     struct session *s = r->s;
@@ -206,23 +225,59 @@ static void settle(struct engine *e, const struct row *r, const struct took *too
         end(s, DONE_STOP, rc, why);
         return;
     }
-    s->n_kv = s->n;
-    draw(s, t->logits, *t->top);
+    s->stats.drafted += r->n - r->known;
+    for (int i = r->known - 1; i < r->n; i++) {
+        bool guessed = i + 1 < r->n;
+        s->n_kv = r->pos + i + 1;
+        s->stats.accepted += i >= r->known;
+        if (!draw(s, t->logits + (size_t)i * (size_t)e->info.vocab, t->top[i], guessed ? r->tokens[i + 1] : -1)) return;
+    }
 }
 
-/* An error may be one session's alone: each then goes by itself, and only the guilty turn ends. */
-static void decode(struct engine *e, const struct row *rows, int n) {
+/* An error may be one session's alone, or a guess's: each then goes by itself and by what is known, and only the guilty turn ends. */
+static void decode(struct engine *e, struct row *rows, int n) {
     struct error err = {0};
     struct step_span spans[ENGINE_BATCH];
     struct took took;
     int rc = step(e, rows, n, spans, &took, &err);
-    bool apart = rc && rc != ERR_CANCELLED && n > 1;
+    bool apart = rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->known);
     for (int i = 0; i < n; i++) {
         if (apart) {
             err = (struct error){0};
+            rows[i].n = rows[i].known;
             rc = step(e, &rows[i], 1, &spans[i], &took, &err);
         }
         settle(e, &rows[i], &took, rc, &err, &spans[i]);
+    }
+}
+
+/* --- Drafts ------------------------------------------------------------------------------------------------------------------ */
+
+/* How many tokens behind the known ones can be of use. */
+static int draft_room(const struct session *s) {
+    const struct config *c = &s->engine->weights.config;
+    int most = s->request.max_tokens - s->answered - 1, context = s->engine->info.context - s->n, unread = ENGINE_EVENTS - s->n_unread - 1;
+    int turn = c->rope.kind == ROPE_LONG && !s->far ? (int)c->rope.original_max - s->n : most; /* past it all keys turn otherwise */
+    if (context < most) most = context;
+    if (unread < most) most = unread;
+    if (turn < most) most = turn;
+    return most < DRAFT_MOST ? most : DRAFT_MOST;
+}
+
+/* The sessions are held: nobody ends their turns meanwhile. */
+static void draft(struct engine *e, struct row *rows, int n) {
+    int room = STEP_ROWS;
+    for (int i = 0; i < n; i++) room -= rows[i].n;
+    for (int i = 0; i < n; i++) {
+        struct row *r = &rows[i];
+        struct session *s = r->s;
+        int most = draft_room(s), share = room / (n - i);
+        if (most > share) most = share;
+        if (e->params.draft_len && most > e->params.draft_len) most = e->params.draft_len;
+        if (most < 1 || r->known > 1) continue; /* a state that is behind catches up first */
+        int k = e->params.draft_own ? e->params.draft_own(e->params.draft_ctx, s->tokens, s->n, most, r->tokens + r->n)
+                                    : draft_lookup(s->tokens, s->n, most, r->tokens + r->n, &(int){0});
+        r->n += k, room -= k;
     }
 }
 
@@ -336,7 +391,7 @@ static void prefill(struct engine *e) {
     if (!s->answered) s->stats.prefill_s = clock_now() - e->begun;
     s->n_kv += e->job.complete;
     if (rc) end(s, DONE_STOP, rc, &err);
-    else draw(s, e->job.last, -1);
+    else draw(s, e->job.last, -1, -1);
 }
 
 /* The prefill whose turn is over stops. */
@@ -423,11 +478,12 @@ static bool go_round(struct engine *e) {
     if (steps) {
         n = plan_step(e, batch, n);
         e->steps++;
-        e->stepping = true;
+        int room = STEP_ROWS;
         for (int i = 0; i < n; i++) {
             struct session *s = batch[i];
-            s->held = s->kept = true, s->stepped = e->steps;
-            rows[i] = (struct row){s, &s->cancel[atomic_load(&s->live)], s->order, s->tokens[s->n - 1], s->n - 1};
+            rows[i] = row_of(s);
+            if ((room -= rows[i].n) < 0) n = i; /* the others wait */
+            else s->held = true, s->stepped = e->steps;
         }
     } else if (piece) e->pieces = piece->next;
     bool reads = e->reading || e->left, over = atomic_load(&e->closing) && !n && !other && !reads;
@@ -437,6 +493,12 @@ static bool go_round(struct engine *e) {
     double begin = clock_now();
     uint64_t wakes;
     if (steps) {
+        if (e->params.draft) draft(e, rows, n);
+        pthread_mutex_lock(&e->lock);
+        e->stepping = true;
+        for (int i = 0; i < n; i++) rows[i].s->kept = true;
+        session_reap(e); /* who was cancelled meanwhile need not wait for the step */
+        pthread_mutex_unlock(&e->lock);
         decode(e, rows, n);
         pthread_mutex_lock(&e->lock);
         e->stepping = false;

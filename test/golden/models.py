@@ -379,4 +379,8 @@ def make(directory, name):
 
 
 if __name__ == "__main__":
-    print(make(sys.argv[2], sys.argv[1]))
+    if sys.argv[1] == "all":  # each in a directory of its own
+        for each in MODELS:
+            print(each, make(os.path.join(sys.argv[2], each), each))
+    else:
+        print(make(sys.argv[2], sys.argv[1]))

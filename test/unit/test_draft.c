@@ -1,0 +1,220 @@
+/* Drafts: whatever one guesses, the text is what it would be without, for every family, on the processor and on devices, in company
+ * and beside turns that are cancelled; and what is drawn is distributed as it should be. On checkpoints of ours. */
+#include "test/unit/unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/draft/lookup.h"
+#include "engine/internal.h"
+
+enum { SESSIONS = 3, PROMPT = 17, ANSWER = 30, VOCAB = 120 };
+static const char *root;
+static bool all; /* with long_tests */
+
+/* --- What occurred before ------------------------------------------------------------------------------------------------------- */
+
+static void the_longest_earlier_end_is_taken(void **st) {
+    static const int32_t text[] = {1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 4, 8, 2, 3, 4};
+    static const int32_t round[] = {5, 6, 7, 5, 6, 7};
+    int32_t out[DRAFT_MOST];
+    int matched;
+    assert_int_equal(draft_lookup(text, 16, 4, out, &matched), 4);
+    assert_int_equal(matched, 3); /* "2 3 4" twice: the later one, not "4" after it */
+    assert_memory_equal(out, ((int32_t[]){6, 7, 4, 8}), 16);
+    assert_int_equal(draft_lookup(text, 9, 2, out, &matched), 2);
+    assert_memory_equal(out, ((int32_t[]){5, 9}), 8);
+    assert_int_equal(draft_lookup(text, 6, 4, out, &matched), 0);
+    assert_int_equal(matched, 0);
+    assert_int_equal(draft_lookup(text, 1, 4, out, &matched), 0);
+    assert_int_equal(draft_lookup(round, 6, 7, out, &matched), 7); /* past the end of what is there it goes round */
+    assert_int_equal(matched, 3);
+    assert_memory_equal(out, ((int32_t[]){5, 6, 7, 5, 6, 7, 5}), 28);
+}
+
+/* --- A draft that knows the text, and lies ---------------------------------------------------------------------------------------- */
+
+struct liar {
+    int32_t truth[SESSIONS + 1][PROMPT + ANSWER]; /* by the first token of the prompt; the last is of the one that is cancelled */
+    bool known;
+    int honest; /* of 100 tokens; > 100: all, and as many as it may */
+    uint32_t seed;
+    int guesses;
+};
+static uint32_t any(struct liar *l) {
+    l->seed = l->seed * 1664525 + 1013904223;
+    return l->seed >> 8;
+}
+static int lie(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) {
+    struct liar *l = ctx;
+    int k = l->honest > 100 ? most : 1 + (int)(any(l) % (uint32_t)most);
+    const int32_t *truth = l->truth[tokens[0] - 2];
+    assert_true(most >= 1 && most <= DRAFT_MOST && n + most < PROMPT + ANSWER + (tokens[0] == SESSIONS + 2));
+    for (int i = 0; i < k; i++) {
+        bool right = l->known && n + i < PROMPT + ANSWER && (int)(any(l) % 100) < l->honest;
+        out[i] = right ? truth[n + i] : (int32_t)(any(l) % VOCAB);
+    }
+    l->guesses += k;
+    return k;
+}
+
+static struct engine *open_model(const char *name, struct engine_params p) {
+    char dir[1024];
+    struct engine *e;
+    struct error err = {0};
+    snprintf(dir, sizeof dir, "%s/%s", root, name);
+    p.dir = dir, p.threads = 2;
+    if (engine_open(&e, &p, &err)) fail_msg("%s: %s", name, err.text);
+    return e;
+}
+
+static void prompt_of(int which, int32_t *out) {
+    out[0] = which + 2;
+    for (int i = 1; i < PROMPT; i++) out[i] = 2 + (which * 29 + i * i * 7) % (VOCAB - 2);
+}
+
+static void submit(struct session *s, int which, int answer) {
+    static const struct sampling how[] = {{.temperature = 0, .repeat_penalty = 1, .top_p = 1},
+                                          {.temperature = 0.9f, .repeat_penalty = 1, .top_p = 0.9f, .seed = 7},
+                                          {.temperature = 0.7f, .repeat_penalty = 1.3f, .top_p = 1, .top_k = 20, .seed = 3}};
+    int32_t prompt[PROMPT];
+    struct error err = {0};
+    prompt_of(which, prompt);
+    struct request r = {.tokens = prompt, .n = PROMPT, .max_tokens = answer, .flags = REQUEST_NO_EOS, .sampling = how[which % 3]};
+    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+}
+
+/* The texts of several sessions that answer at once, and of one that is cancelled on the way and asked again. Tokens guessed and right. */
+static void answer_all(struct engine *e, int32_t text[SESSIONS + 1][PROMPT + ANSWER], int *drafted, int *accepted) {
+    struct session *s[SESSIONS + 1];
+    struct error err = {0};
+    struct event ev;
+    int n[SESSIONS + 1], left = SESSIONS + 1;
+    bool again = false;
+    *drafted = *accepted = 0;
+    for (int i = 0; i <= SESSIONS; i++) {
+        if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
+        prompt_of(i, text[i]);
+        n[i] = PROMPT;
+        submit(s[i], i, ANSWER);
+    }
+    while (left && engine_poll(e, &ev, -1)) {
+        int i = 0;
+        while (s[i] != ev.session) i++;
+        if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
+        if (ev.kind == EVENT_TOKEN) {
+            assert_true(n[i] < PROMPT + ANSWER);
+            text[i][n[i]++] = ev.token;
+            if (i == SESSIONS && !again && n[i] == PROMPT + 9) session_cancel(s[i]);
+        }
+        if (ev.kind != EVENT_DONE) continue;
+        *drafted += ev.stats.drafted, *accepted += ev.stats.accepted;
+        assert_true(ev.stats.accepted <= ev.stats.drafted && ev.stats.accepted < ev.stats.answer_tokens);
+        if (i == SESSIONS && !again) { /* it may have been through already */
+            again = true;
+            n[i] = PROMPT;
+            submit(s[i], i, ANSWER);
+            continue;
+        }
+        assert_int_equal(n[i], PROMPT + ANSWER);
+        left--;
+    }
+    for (int i = 0; i <= SESSIONS; i++) session_close(&s[i]);
+}
+
+static const char *const families[] = {"mla_yarn", "mla_plain", "dsa_halves", "dsa_shared", "gqa_norm",    "gqa_shared", "gqa_half",
+                                       "gqa_flat", "gqa_sinks", "gqa_mixer",  "gqa_fused",  "delta_fused", "streams"};
+
+/* honest: shares of right guesses to try, up to -1. */
+static void same_text(const char *name, struct engine_params p, const int *honest) {
+    struct liar l = {.seed = 1};
+    int32_t got[SESSIONS + 1][PROMPT + ANSWER];
+    int drafted, accepted;
+    struct engine *e = open_model(name, p);
+    answer_all(e, l.truth, &drafted, &accepted);
+    uint64_t steps = e->steps;
+    engine_close(&e);
+    assert_int_equal(drafted, 0);
+    p.draft = DRAFT_LOOKUP, p.draft_own = lie, p.draft_ctx = &l;
+    l.known = true;
+    for (; *honest >= 0; honest++) {
+        l.honest = *honest;
+        p.draft_len = *honest == 60 ? 1 : 0;
+        e = open_model(name, p);
+        answer_all(e, got, &drafted, &accepted);
+        uint64_t with = e->steps;
+        engine_close(&e);
+        for (int i = 0; i <= SESSIONS; i++)
+            for (int t = 0; t < PROMPT + ANSWER; t++)
+                if (got[i][t] != l.truth[i][t]) fail_msg("%s, honest %d: session %d, position %d: %d, not %d", name, l.honest, i, t, got[i][t], l.truth[i][t]);
+        if (drafted < ANSWER) fail_msg("%s, honest %d: %d tokens guessed", name, l.honest, drafted);
+        if (!l.honest && accepted > drafted / 10) fail_msg("%s: %d of %d lies were right", name, accepted, drafted);
+        if (l.honest > 100 && (accepted < drafted * 3 / 4 || with * 2 > steps))
+            fail_msg("%s: %d of %d true guesses were right; %d steps, %d without", name, accepted, drafted, (int)with, (int)steps);
+    }
+}
+
+static const int every[] = {0, 60, 95, 101, -1}, some[] = {85, -1};
+static void text_is_the_same_with_any_draft(void **st) {
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        same_text(families[i], (struct engine_params){.kv = DT_F32, .cpu_level = CPU_SCALAR + 1, .context = PROMPT + ANSWER}, all || i % 4 == 3 ? every : some);
+}
+static void text_is_the_same_at_the_best_level(void **st) {
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        same_text(families[i], (struct engine_params){.kv = i % 2 ? DT_BF16 : DT_E4M3}, all ? every : some);
+}
+static void text_is_the_same_on_devices(void **st) {
+    for (size_t i = 0; i + 1 < sizeof families / sizeof *families; i++) /* the last one's family has no place there */
+        for (enum decode_mode m = DECODE_HYBRID; m <= DECODE_DUAL; m++)
+            if (all || (i + m) % 2)
+                same_text(families[i], (struct engine_params){.kv = DT_BF16, .gpus = i % 3 ? "emu:1" : "emu:2", .prefill = PREFILL_CPU, .decode = m},
+                          all ? every : some);
+}
+
+/* --- What is drawn ---------------------------------------------------------------------------------------------------------------- */
+
+/* Two tokens in a row, the second one looked at in the same step when the first was guessed: their joint frequencies over seeds
+ * against what the logits say, for a guess that is right sometimes. */
+static void draws_are_distributed_as_the_logits_say(void **st) {
+    enum { N = 6, SEEDS = 40000 };
+    static const float logits[N + 1][N] = {{0.3f, -1, 1.2f, 0, -0.4f, 0.9f}, {1, 0, 0, -1, 0.5f, 0}, {0, 1.5f, 0, 0, -2, 0},
+                                           {-1, 0, 0, 1, 0, 0.2f},           {0, 0, 2, 0, 0, -1},    {0, 0, 0, 0, 0, 0},
+                                           {0.5f, -0.5f, 0, 1, -1, 0}};
+    struct sample_item scratch[N];
+    int seen[N][N] = {{0}};
+    for (int seed = 0; seed < SEEDS; seed++) {
+        struct sampling s = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = (uint64_t)seed};
+        float l[N];
+        int32_t guess = seed % N, first, second = -1;
+        float ahead[N]; /* of the row that the guess had */
+        memcpy(l, logits[0], sizeof l);
+        memcpy(ahead, logits[1 + guess], sizeof ahead);
+        first = sample_token(l, N, &s, NULL, 0, 40, scratch);
+        if (first == guess) second = sample_token(ahead, N, &s, NULL, 0, 41, scratch);
+        else {
+            memcpy(l, logits[1 + first], sizeof l);
+            second = sample_token(l, N, &s, NULL, 0, 41, scratch);
+        }
+        seen[first][second]++;
+    }
+    double chi = 0, sum0 = 0;
+    for (int i = 0; i < N; i++) sum0 += exp(logits[0][i]);
+    for (int i = 0; i < N; i++) {
+        double sum1 = 0;
+        for (int k = 0; k < N; k++) sum1 += exp(logits[1 + i][k]);
+        for (int k = 0; k < N; k++) {
+            double want = SEEDS * exp(logits[0][i]) / sum0 * exp(logits[1 + i][k]) / sum1;
+            chi += (seen[i][k] - want) * (seen[i][k] - want) / want;
+        }
+    }
+    if (chi > 66.6) fail_msg("chi-square %.1f of 35 degrees", chi); /* p = 0.001 */
+}
+
+int main(int argc, char **argv) {
+    root = argc > 1 ? argv[1] : "";
+    all = argc > 2;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_longest_earlier_end_is_taken), cmocka_unit_test(text_is_the_same_with_any_draft),
+                                       cmocka_unit_test(text_is_the_same_at_the_best_level), cmocka_unit_test(text_is_the_same_on_devices),
+                                       cmocka_unit_test(draws_are_distributed_as_the_logits_say)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
