@@ -38,6 +38,7 @@ struct layout {
 struct arch {
     const char *const *model_types; /* NULL-terminated */
     const char *title;              /* for --inspect: "DeepSeek-V3" */
+    double norm_eps;                /* where the config does not say; 0: 1e-6 */
     const char *nested;             /* the member of config.json that holds the text model's; NULL: it is all of it */
     void (*parse)(struct config_reader *r, struct config *c);
     struct tensor_names names;

@@ -384,7 +384,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->hidden = config_int(&r, "hidden_size", 0, 1, 65536);
     c->n_layers = config_int(&r, "num_hidden_layers", 0, 1, CONFIG_MAX_LAYERS);
     c->max_context = config_int(&r, "max_position_embeddings", 0, 1, 1 << 24);
-    c->norm_eps = (float)config_num(&r, "rms_norm_eps", 1e-6, 0, 1);
+    c->norm_eps = (float)config_num(&r, "rms_norm_eps", c->arch->norm_eps > 0 ? c->arch->norm_eps : 1e-6, 0, 1);
     c->tied = config_bool(&r, "tie_word_embeddings", false);
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
     if (r.outer) config_get(&r, "model_type"); /* the text model's own name says nothing more */

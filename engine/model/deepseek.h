@@ -2,9 +2,17 @@
 /* What DeepSeek's generations share: MLA, dense layers first, tensor names. */
 #include "engine/model/arch.h"
 
+/* What holds where a config does not say: transformers' configuration classes. */
+struct deepseek_defaults {
+    double scale; /* routed_scaling_factor */
+    int dense;    /* first_k_dense_replace */
+    bool norm;    /* norm_topk_prob */
+    int groups, best;
+};
+extern const struct deepseek_defaults deepseek_v3_defaults;
 void deepseek_attention(struct config_reader *r, struct config *c);
-void deepseek_experts(struct config_reader *r, struct config *c);
-void deepseek_router(struct config_reader *r, struct config *c); /* noaux_tc */
+void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d);
+void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* noaux_tc */
 /* The indexer of V3.2. heads, interleaved: its heads and rope where the config does not say. */
 void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved);
 

@@ -3,9 +3,11 @@
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 
+static const struct deepseek_defaults defaults = {.scale = 1};
+
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
-    deepseek_experts(r, c);
+    deepseek_experts(r, c, &defaults);
     static const char *const scores[] = {"softmax", NULL}, *const methods[] = {"greedy", "group_limited_greedy", NULL};
     config_choice(r, "scoring_func", scores, 0);
     c->score = SCORE_SOFTMAX;

@@ -34,25 +34,27 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     c->attn_scale = (float)scale;
 }
 
-void deepseek_experts(struct config_reader *r, struct config *c) {
+const struct deepseek_defaults deepseek_v3_defaults = {.scale = 2.5, .dense = 3, .norm = true, .groups = 8, .best = 4};
+
+void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->n_experts = config_int(r, "n_routed_experts", 0, 1, 4096);
     c->topk = config_int(r, "num_experts_per_tok", 0, 1, 64);
     c->moe_inter = config_int(r, "moe_intermediate_size", 0, 1, 1 << 20);
     int shared = config_int(r, "n_shared_experts", 0, 0, 64);
     c->shared_inter = shared * c->moe_inter;
-    c->routed_scale = (float)config_num(r, "routed_scaling_factor", 1, 0, 1e4);
-    c->norm_topk = config_bool(r, "norm_topk_prob", false);
-    int first = config_int(r, "first_k_dense_replace", 0, 0, CONFIG_MAX_LAYERS), freq = config_int(r, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
+    c->routed_scale = (float)config_num(r, "routed_scaling_factor", d->scale, 0, 1e4);
+    c->norm_topk = config_bool(r, "norm_topk_prob", d->norm);
+    int first = config_int(r, "first_k_dense_replace", d->dense, 0, CONFIG_MAX_LAYERS), freq = config_int(r, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = i >= first && i % freq == 0;
 }
 
-void deepseek_router(struct config_reader *r, struct config *c) {
+void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d) {
     static const char *const scores[] = {"softmax", "sigmoid", NULL}, *const methods[] = {"noaux_tc", NULL};
     c->score = config_choice(r, "scoring_func", scores, 1) ? SCORE_SIGMOID : SCORE_SOFTMAX;
     config_choice(r, "topk_method", methods, 0);
-    c->n_group = config_int(r, "n_group", 1, 1, 4096);
-    c->topk_group = config_int(r, "topk_group", 1, 1, 4096);
+    c->n_group = config_int(r, "n_group", d->groups, 1, 4096);
+    c->topk_group = config_int(r, "topk_group", d->best, 1, 4096);
     c->group_top2 = true;
     c->router_bias = true;
     if (c->n_group > 1 && c->n_experts / c->n_group < 2) config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
@@ -60,8 +62,8 @@ void deepseek_router(struct config_reader *r, struct config *c) {
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
-    deepseek_experts(r, c);
-    deepseek_router(r, c);
+    deepseek_experts(r, c, &deepseek_v3_defaults);
+    deepseek_router(r, c, &deepseek_v3_defaults);
 }
 
 static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};

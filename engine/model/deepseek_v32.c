@@ -36,8 +36,8 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
 
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
-    deepseek_experts(r, c);
-    deepseek_router(r, c);
+    deepseek_experts(r, c, &deepseek_v3_defaults);
+    deepseek_router(r, c, &deepseek_v3_defaults);
     deepseek_indexer(r, c, 64, false);
 }
 

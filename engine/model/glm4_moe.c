@@ -4,14 +4,15 @@
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 
+static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .norm = true};
+
 static void parse(struct config_reader *r, struct config *c) {
     config_gqa(r, c);
     c->qkv_bias = config_bool(r, "attention_bias", false);
     c->qk_norm = config_bool(r, "use_qk_norm", false) ? QK_NORM_HEAD : QK_NORM_NONE;
     c->rope.partial = 0.5;
     config_rope(r, c, c->head_dim, 10000);
-    deepseek_experts(r, c);
-    c->norm_topk = config_bool(r, "norm_topk_prob", true);
+    deepseek_experts(r, c, &defaults);
     c->score = SCORE_SIGMOID;
     c->n_group = config_int(r, "n_group", 1, 1, 4096);
     c->topk_group = config_int(r, "topk_group", 1, 1, 4096);
@@ -25,6 +26,7 @@ static const char *const types[] = {"glm4_moe", NULL};
 const struct arch arch_glm4_moe = {
     .model_types = types,
     .title = "GLM-4 MoE",
+    .norm_eps = 1e-5,
     .parse = parse,
     .names =
         {

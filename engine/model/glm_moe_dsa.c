@@ -22,14 +22,16 @@ static void share_choices(struct config_reader *r, struct config *c) {
     }
 }
 
+static const struct deepseek_defaults defaults = {.scale = 2.5, .dense = 3, .norm = true, .groups = 1, .best = 1};
+
 static void parse(struct config_reader *r, struct config *c) {
     deepseek_attention(r, c);
-    deepseek_experts(r, c);
-    deepseek_router(r, c);
+    deepseek_experts(r, c, &defaults);
+    deepseek_router(r, c, &defaults);
     deepseek_indexer(r, c, 32, true);
     if (!r->rc) share_choices(r, c);
 }
 
 static const char *const types[] = {"glm_moe_dsa", NULL};
 const struct arch arch_glm_moe_dsa = {
-    .model_types = types, .title = "GLM-5", .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME, DEEPSEEK_INDEX_NAMES}};
+    .model_types = types, .title = "GLM-5", .norm_eps = 1e-5, .parse = parse, .names = {DEEPSEEK_NAMES, DEEPSEEK_BIAS_NAME, DEEPSEEK_INDEX_NAMES}};

@@ -8,6 +8,11 @@ static void parse(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", true);
     c->sinks = true;
     config_rope(r, c, c->head_dim, 150000);
+    if (!config_has(r, "rope_parameters") && !config_has(r, "rope_scaling")) {
+        c->rope.kind = ROPE_YARN;
+        c->rope.factor = 32, c->rope.original_max = 4096, c->rope.beta_fast = 32, c->rope.beta_slow = 1;
+        c->rope.truncate = false;
+    }
     config_has(r, "initial_context_length"); /* rope_scaling says it too */
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
     config_windows(r, c, config_int(r, "sliding_window", 128, 1, 1 << 24), c->n_layers);
@@ -28,6 +33,7 @@ static const char *const types[] = {"gpt_oss", NULL};
 const struct arch arch_gpt_oss = {
     .model_types = types,
     .title = "gpt-oss",
+    .norm_eps = 1e-5,
     .parse = parse,
     .names =
         {

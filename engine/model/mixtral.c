@@ -23,6 +23,7 @@ static const char *const types[] = {"mixtral", NULL};
 const struct arch arch_mixtral = {
     .model_types = types,
     .title = "Mixtral",
+    .norm_eps = 1e-5,
     .parse = parse,
     .names =
         {

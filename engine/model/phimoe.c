@@ -28,6 +28,7 @@ static const char *const types[] = {"phimoe", NULL};
 const struct arch arch_phimoe = {
     .model_types = types,
     .title = "Phi-3.5-MoE",
+    .norm_eps = 1e-5,
     .parse = parse,
     .names =
         {

@@ -15,7 +15,7 @@ static void read_windows(struct config_reader *r, struct config *c) {
 static void parse(struct config_reader *r, struct config *c) {
     config_gqa(r, c);
     c->qkv_bias = config_bool(r, "qkv_bias", true);
-    config_rope(r, c, c->head_dim, 1000000);
+    config_rope(r, c, c->head_dim, 10000);
     config_sparse_step(r, c);
     read_windows(r, c);
     c->dense_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);

@@ -7,7 +7,7 @@ static void parse(struct config_reader *r, struct config *c) {
     config_gqa(r, c);
     c->qk_norm = QK_NORM_HEAD;
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
-    config_rope(r, c, c->head_dim, 1000000);
+    config_rope(r, c, c->head_dim, 10000);
     config_sparse_step(r, c);
     config_has(r, "max_window_layers"); /* the reference does not look at it for this family */
     bool sliding = config_bool(r, "use_sliding_window", false);

@@ -429,6 +429,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     struct config *c = &w->config;
     if ((l.rc = read_head(w, dir, force, e))) goto out;
     load(&l, MODULE_MODEL, w, 0, 0);
+    c->tied &= !w->head.data; /* with one of its own, that is taken, as transformers does */
     if (c->tied) w->head = w->embed;
     w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers);
     w->inv_freq = arena_alloc(&w->arena, (size_t)rope_floats(c) * sizeof(float));

@@ -386,6 +386,9 @@ def main():
             write(good, f, tiny.pack(header, data, " " * (4 - (len(json.dumps(header)) + 3) % 4)))
         rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
         check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), "an unaligned start gives the same logits", err)
+        config_edit(tie_word_embeddings=True)(good)
+        rc, out, err = run(good, "--tokens", "5,6,7", "--logits-out", odd)
+        check(rc == 0 and open(plain, "rb").read() == open(odd, "rb").read(), "a head of its own is taken whatever the config says of tying", err)
         for cases, args in ((CASES, ["--inspect"]), (CASES[:4], ["--tokens", "5", "-n", "1", "--ids"]), (VERIFY, ["--verify"])):
             for what, damage, words in cases:
                 d = os.path.join(tmp, "bad")

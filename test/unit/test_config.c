@@ -256,12 +256,54 @@ static void other_ropes(void **st) {
     assert_true(fabs(rope_frequencies(&r, f) - (0.1 * log(4) + 1)) < 1e-6); /* no mscale given */
 }
 
+#define BARE(type, more) \
+    "{\"model_type\":\"" type "\",\"vocab_size\":100,\"hidden_size\":64,\"num_hidden_layers\":6,\"max_position_embeddings\":512," \
+    "\"num_attention_heads\":4,\"num_experts_per_tok\":2,\"intermediate_size\":64," more "}"
+#define ROUTED "\"moe_intermediate_size\":32,\"n_routed_experts\":16,\"n_shared_experts\":1"
+#define LATENT "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16," ROUTED
+
+/* Hand-copied from transformers' configuration classes, which fill in what a config leaves out. */
+static void what_a_config_leaves_out(void **st) {
+    static const struct {
+        const char *text;
+        double eps, theta, scale;
+        int dense, groups, best;
+        bool norm;
+    } want[] = {
+        {BARE("deepseek_v3", LATENT), 1e-6, 10000, 2.5, 3, 8, 4, true},
+        {BARE("deepseek_v32", LATENT), 1e-6, 10000, 2.5, 3, 8, 4, true},
+        {BARE("glm_moe_dsa", LATENT), 1e-5, 10000, 2.5, 3, 1, 1, true},
+        {BARE("deepseek_v2", LATENT), 1e-6, 10000, 1, 0, 1, 1, false},
+        {BARE("glm4_moe", ROUTED), 1e-5, 10000, 1, 1, 1, 1, true},
+        {BARE("mixtral", "\"num_local_experts\":8"), 1e-5, 1e6, 1, 0, 1, 1, true},
+        {BARE("phimoe", "\"num_local_experts\":8"), 1e-5, 1e6, 1, 0, 1, 1, false},
+        {BARE("gpt_oss", "\"num_local_experts\":8"), 1e-5, 150000, 1, 0, 1, 1, true},
+        {BARE("minimax_m2", "\"num_local_experts\":8,\"rotary_dim\":16"), 1e-6, 5e6, 1, 0, 1, 1, true},
+        {BARE("qwen3_moe", "\"num_experts\":8,\"moe_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
+        {BARE("qwen2_moe", "\"num_experts\":8,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":32"), 1e-6, 10000, 1, 0, 1, 1, false},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct config c;
+        struct error e = {0};
+        if (parse(&c, want[i].text, false, &e)) fail_msg("%s: %s", want[i].text, e.text);
+        int dense = 0, groups = c.n_group > 1 ? c.n_group : 1, best = c.topk_group > 1 ? c.topk_group : 1;
+        while (!c.layer[dense].moe) dense++;
+        if (fabs(c.norm_eps / want[i].eps - 1) > 1e-6 || c.rope.theta != want[i].theta || fabs(c.routed_scale - want[i].scale) > 1e-6 ||
+            dense != want[i].dense || groups != want[i].groups || best != want[i].best || c.norm_topk != want[i].norm)
+            fail_msg("%s: eps %g theta %g scale %g dense %d groups %d of which %d, norm %d", c.model_type, (double)c.norm_eps, c.rope.theta,
+                     (double)c.routed_scale, dense, groups, best, c.norm_topk);
+        if (!strcmp(c.model_type, "gpt_oss")) assert_true(c.rope.kind == ROPE_YARN && c.rope.factor == 32 && c.rope.original_max == 4096 && !c.rope.truncate);
+        else assert_true(c.rope.kind == ROPE_DEFAULT);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
                                        cmocka_unit_test(refusals_name_the_key),
                                        cmocka_unit_test(keys_chosen_by_an_indexer),
                                        cmocka_unit_test(windows_only_where_in_force),
                                        cmocka_unit_test(other_ropes),
+                                       cmocka_unit_test(what_a_config_leaves_out),
                                        cmocka_unit_test(keys_of_several_tokens),
                                        cmocka_unit_test(linear_attention_where_it_is_asked_for)};
     return cmocka_run_group_tests(tests, NULL, NULL);
