@@ -30,7 +30,10 @@ does hearth let me X? | can hearth help me X? | how do I get hearth to X? | what
 I don't know how to X | where can I X? | is there some trick to X? | can one X? | am I able to X?
 how is it possible to X? | what would I need to X? | it would be nice to X | the way to X
 what are the steps to X? | which command do I use to X? | will hearth let me X? | I wish to X | help me X
-how might I X?
+how might I X? | how I can X? | how to do to X? | is it possible for me to X? | it is possible to X? | how can we X?
+please, I want X, how do? | how does a person X? | what to do if I want to X | anybody know how to X? | need to X
+i wanna X | how do i go about it if I want to X? | so how do I X then? | and how do I X? | ok and to X?
+what's needed to X? | how 2 X | I have to X today, how? | would like to X | am trying to X but I don't know how
 """
 ABOUT_FRAMES = """
 what is X? | what is X? | what's X? | what's X | what does X do? | what does X mean? | explain X
@@ -41,6 +44,8 @@ what do you know about X? | why is there X? | give me details of X | could you d
 I don't understand X | meaning of X | what exactly is X? | I read about X, what is it? | more on X
 what do I need to know about X? | use of X | what happens with X? | does hearth have X?
 what should I know about X? | how do X work? | what are X? | where can I learn about X?
+whats X | and X? | what is meant by X? | X, please explain | can u explain X | I heard of X, what is that?
+X? what is it? | somebody mentioned X | X - what's that? | what is it with X? | never heard of X | more about X please
 """
 PREFIXES = """
 hey, | hi, | hello, | please | please tell me: | tell me, | quick question: | ok, | so | well, | and | now
@@ -179,6 +184,157 @@ look | see | peek
 buy | purchase | get | order
 talk to | speak to | chat with | converse with
 message | question | prompt | input
+chat | conversation | talk | dialogue | session
+chats | conversations | talks | dialogues | discussions
+graphics | video
+card | graphics card | GPU | video card
+cards | graphics cards | GPUs
+gpu | graphics card | video card | card
+machine | computer | PC | box | laptop | server
+pc | computer | laptop | machine | workstation | desktop
+ram | memory | main memory | RAM
+gb | gigabytes | gigs | GB
+remove | delete | erase | get rid of | throw out | discard
+erase | delete | wipe | remove | destroy
+close | shut | finish
+leave | quit | exit | get out of | get away from
+open | load | start
+send | submit | pass | transmit
+print | show | display | output | write out
+tell | show | inform
+ask | query | question
+know | find out | understand | be sure
+see | view | look at | find
+run | start | execute | use
+work | function | run | operate
+works | functions | runs | operates
+fix | repair | solve | correct | sort out
+cost | price
+install | set up | put on | add
+load | open | bring up
+save | keep | store | put away
+lost | gone | vanished | missing | no longer there
+gone | lost | away | vanished
+safe | secure | protected
+private | confidential | personal | secret
+data | information | texts
+reply | answer | response | output
+writes | produces | prints | spits out | outputs
+says | tells me | claims | prints
+bad | poor | terrible | awful | useless | rubbish
+good | decent | fine | sensible | useful
+best | ideal | optimal | most suitable
+better | superior | nicer | stronger
+right | correct | true | proper
+broken | damaged | corrupt | defective | ruined
+failed | broke | crashed | did not work
+crash | breakdown | failure
+crashed | died | went down | failed
+stopped | ended | halted | broke off | quit
+ended | stopped | finished | terminated
+finish | complete | end
+once | one time | a single time
+first | initial
+later | afterwards | another time | some other day
+yesterday | last night | the other day | last week | this morning
+tomorrow | next week | another day | later
+always | every time | all the time | constantly | each time
+never | at no time | not ever
+often | frequently | many times
+enough | sufficient | adequate | okay
+too little | not enough | insufficient
+much | a lot of
+many | lots of | plenty of | a lot of
+more | additional | extra | further
+fewer | less
+less | a smaller amount of
+everything | all of it | it all | all
+something | some thing
+nothing | not a thing
+still | yet | even now
+different | other | another | distinct
+new | fresh | another | further
+own | personal
+laptop | notebook | computer | portable
+terminal | console | shell window | command line
+screen | display | monitor | terminal
+disk | hard drive | drive | SSD | storage
+folder | directory | path | place
+path | location | place | directory
+press | hit | push | type
+typed | entered | wrote | keyed in
+typing | writing | entering
+paper | article | document | essay
+report | document | paper
+notes | minutes | jottings
+book | novel | manual | long text
+summary | digest | abstract | short version
+script | shell script | program | job
+program | tool | application | software | command
+tool | program | utility
+commands | instructions | orders
+flag | option | switch | parameter
+flags | options | switches | parameters
+setting | option | value | parameter
+default | standard | normal | usual
+version | release | build
+internet | net | web | network | online world
+network | net | internet | LAN
+cloud | internet | some server
+company | firm | vendor | corporation
+online | on the internet | in the cloud
+local | on my machine | here
+thoughts | reasoning | thinking | musings
+boring | dull | tedious | flat | bland
+crazy | wild | mad | insane
+long | lengthy | extended
+short | brief | concise | small
+quick | fast | rapid | speedy
+quickly | fast | rapidly | soon
+large | big | huge | enormous
+little | small | tiny | not much
+real | proper | true | actual | genuine
+whole | complete | entire | full
+half | fifty percent of
+busy | occupied | working | under load
+idle | unused | doing nothing | asleep
+wait | hang on | sit there
+hangs | freezes | is stuck | does not move
+stuck | frozen | hanging | jammed
+normal | usual | expected | as it should be
+possible | feasible | doable | an option
+allowed | permitted | ok | possible
+necessary | needed | required | a must
+understand | get | grasp | comprehend
+learn | find out | study
+remember | recall | keep in mind | retain
+forget | lose | drop
+trust | believe | rely on | count on
+believe | trust | rely on
+sure | certain | confident
+true | correct | right
+lie | tell lies | say false things
+wrong thing | nonsense | something silly
+mistakes | errors | blunders | faults
+errors | mistakes | failures | problems
+missing | not there | absent | lost
+complete | whole | full | finished
+weights | parameters | model files | safetensors
+experts | expert networks
+picture | image | photo
+pictures | images | photos
+sound | audio | voice
+undo | take back | revert | reverse
+rest | remainder | remaining part | end
+middle | midst | midway
+fill | use up
+room | space | capacity
+left | remaining
+copy | duplicate
+two | both | a couple of
+people | persons | users | folks
+friend | colleague | buddy | mate
+colleague | coworker | friend
 """
 DROPPABLE = set("the a an is do does to of my i it that are in for this me".split())
 FILLERS = """
@@ -186,6 +342,57 @@ really | actually | maybe | just | still | perhaps | always | simply | right now
 all | today | at once | basically | ever | probably | easily | myself | properly | somewhat | usually
 tomorrow | again | first | quite | safely | finally | without trouble | every day | on purpose | in practice
 on Linux | at work | from now on | if possible | by hand | in this case
+"""
+LEAD_INS = """
+I'm new to this. | I am new here. | Sorry, I'm a beginner. | Sorry for the stupid question. | I hope this is the right place to ask.
+I installed it yesterday. | I've just installed it. | I built it this morning. | I have read the README. | I didn't find it in the manual.
+I am on Debian. | I'm on Ubuntu 24.04. | I work on a server. | I sit at my laptop. | I use it over ssh. | I have an old computer.
+My colleague told me about hearth. | A friend recommended this. | I come from ollama. | I used llama.cpp before. | I used ChatGPT until now.
+I have been trying for an hour. | I tried everything. | I looked everywhere. | I googled it and found nothing. | It worked yesterday.
+I'm not good with computers. | I am no programmer. | English is not my language, sorry. | My English is bad. | I have little time.
+This is for work. | It's for my thesis. | I need this for a course. | My boss wants to know. | My students ask me. | It is for a friend.
+Hello, I have a question. | Hi, quick one. | Hey there. | Good morning. | Ok. | Alright. | Hm. | Thanks for that. | Good, that works. | Not sure if you know this.
+I am chatting right now. | I'm in the chat at the moment. | I sit in front of the prompt. | I opened hearth a minute ago. | I am a bit lost. | I am confused.
+I already started it. | I have two minutes left. | Let me ask something else. | Something different now. | Next question. | One last thing. | Before I forget.
+"""
+CASUAL = """
+do not | dont
+don't | dont
+does not | doesnt
+doesn't | doesnt
+can't | cant
+cannot | cant
+what is | whats
+what's | whats
+how is | hows
+I'm | im
+I am | im
+it's | its
+it is | its
+isn't | isnt
+won't | wont
+didn't | didnt
+I have | i got | ive
+I've | ive
+want to | wanna
+going to | gonna
+please | pls | plz
+you | u
+are | r
+your | ur
+thanks | thx
+because | cuz
+with | w/
+without | w/o
+something | smth
+about | abt
+tomorrow | tmrw
+computer | comp | pc
+seconds | secs
+minutes | mins
+parameters | params
+documentation | docs
+configuration | config
 """
 SYLLABLES = (
     "an bel cor du en fi gra hol in jo kes lam mon ne or pa qui rit "
@@ -203,6 +410,10 @@ DOCUMENT_REQUESTS = (
     "Summarise this", "summarise this text", "What is this about?", "Summarize the document above.", "translate this",
     "What does the author say?", "List the main points", "Give me a short summary.", "explain this text", "tl;dr",
     "Who is mentioned in it?", "What is the conclusion?", "Write a title for this text", "Find mistakes in this text",
+    "summary please", "What do you think of this?", "Is this true?",
+    "Which numbers are in it?", "What should I reply?", "make this shorter", "Correct the spelling.", "What does this code do?",
+    "When does it happen?", "Where does it take place?", "What's wrong here?", "Rewrite this in simple words", "What is the main idea?",
+    "Put this into a table", "explain", "Who wrote this?", "what does this mean", "Give me three key points",
 )
 
 
@@ -218,8 +429,15 @@ for _line in SYNONYMS.strip().splitlines():
 SYNONYM_PATTERN = re.compile(
     r"(?<![\w/-])(" + "|".join(re.escape(w) for w in sorted(SYNONYM_OF, key=len, reverse=True)) + r")(?![\w-])", re.I
 )
-TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS = map(
-    entries, (TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS)
+CASUAL_OF = {}
+for _line in CASUAL.strip().splitlines():
+    _words = entries(_line)
+    CASUAL_OF[_words[0].lower()] = _words[1:]
+CASUAL_PATTERN = re.compile(
+    r"(?<![\w/'-])(" + "|".join(re.escape(w) for w in sorted(CASUAL_OF, key=len, reverse=True)) + r")(?![\w'-])", re.I
+)
+TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS = map(
+    entries, (TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS)
 )
 
 
@@ -229,6 +447,11 @@ class Topic:
     def __init__(self, name):
         self.name, self.answer = name, ""
         self.facts, self.to, self.about, self.ask = [], [], [], []
+        self.after = {}  # name of the topic that was answered before -> wordings that ask for this one only then
+
+    def weight(self):
+        """How often it is drawn: what is asked in more ways is harder to tell from the rest."""
+        return (len(self.to) + len(self.about) + len(self.ask)) ** 0.5
 
     def wording(self, rng):
         """A question in plain form, before augment()."""
@@ -239,6 +462,10 @@ class Topic:
         if n < len(self.to):
             return rng.choice(TO_FRAMES).replace("X", self.to[n])
         return rng.choice(ABOUT_FRAMES).replace("X", self.about[n - len(self.to)])
+
+    def add_after(self, field, value):
+        for name in field.split()[1:]:
+            self.after.setdefault(name, []).extend(part.strip() for part in value.split(" | "))
 
 
 def lines_of(path):
@@ -257,6 +484,8 @@ def load_topics(directory=CORPUS):
             field, _, value = line.partition(": ")
             if field == "answer":
                 topic.answer = value
+            elif field.startswith("after "):
+                topic.add_after(field, value)
             else:
                 getattr(topic, field).extend(part.strip() for part in value.split(" | "))
     topics[OUT_OF_SCOPE] = load_out_of_scope(os.path.join(directory, "out-of-scope.txt"))
@@ -268,7 +497,7 @@ class OutOfScope(Topic):
 
     def __init__(self):
         super().__init__(OUT_OF_SCOPE)
-        self.lists, self.templates = {}, []
+        self.lists, self.templates, self.prose = {}, [], []
 
     def fill(self, template, rng):
         return re.sub(r"\{(\w+)\}", lambda m: rng.choice(self.lists[m[1]]), template)
@@ -291,6 +520,10 @@ def load_out_of_scope(path):
             topic.answer = line[8:]
         elif line.startswith("facts: "):
             topic.facts = line[7:].split(" | ")
+        elif line.startswith("after "):
+            topic.add_after(*line.split(": ", 1))
+        elif line.startswith("prose: "):
+            topic.prose += line[7:].split(" | ")
         elif line.startswith("list "):
             name, _, words = line[5:].partition(": ")
             topic.lists[name] = words.split(" | ")
@@ -359,6 +592,11 @@ def strange_word(rng):
     return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 3))).lower()
 
 
+def casual(text, rng):
+    """Spelt as in a chat."""
+    return CASUAL_PATTERN.sub(lambda m: rng.choice(CASUAL_OF[m[1].lower()]) if rng.random() < 0.7 else m[0], text)
+
+
 def decapitalise(text):
     """Lower-cases the first letter of a sentence, but not that of "I" or of a name in capitals."""
     return text[0].lower() + text[1:] if text[1:2].islower() else text
@@ -369,22 +607,24 @@ def augment(text, rng, small_talk=False):
     if rng.random() < 0.65:
         text = synonyms(text, rng, 0.35)
     if not small_talk:
-        if rng.random() < 0.18:
+        if rng.random() < 0.16:
             text = rng.choice(PREFIXES) + " " + decapitalise(text)
         if rng.random() < 0.16:
             suffix = rng.choice(SUFFIXES)
             body, mark = (text[:-1], "?") if text.endswith("?") else (text, "")
             text = body + suffix if not suffix[0].isalpha() else f"{body} {suffix}{mark}"
+    if rng.random() < 0.12:
+        text = casual(text, rng)
     words = text.split(" ")
     if rng.random() < 0.15:
         soft = [i for i, w in enumerate(words) if w.lower() in DROPPABLE]
         for i in sorted(rng.sample(soft, min(len(soft), rng.randint(1, 2))), reverse=True):
             del words[i]
     chance = rng.random()
-    if len(words) > 4 and chance < 0.10:
+    if len(words) > 4 and chance < 0.12:
         for _ in range(rng.randint(1, len(words) // 4)):
             del words[rng.randrange(len(words))]
-    elif len(words) > 2 and chance < 0.22:
+    elif len(words) > 2 and chance < 0.26:
         i = rng.randrange(len(words) + 1)
         words[i : i + rng.randrange(2)] = [strange_word(rng)]
     if rng.random() < 0.14:
@@ -392,6 +632,8 @@ def augment(text, rng, small_talk=False):
             i = rng.randrange(len(words))
             words[i] = typing_error(words[i], rng)
     text = " ".join(words).strip() or text
+    if not small_talk and rng.random() < 0.07:
+        text = rng.choice(LEAD_INS) + " " + text[0].upper() + text[1:]
     if rng.random() < 0.35:
         text = text.rstrip("?!. ") or text
     elif text[-1].isalnum() and rng.random() < 0.25:
@@ -417,39 +659,58 @@ def normalise(text):
 
 def document(topic, rng):
     """A text with a request, as from a pipe: ember can only decline."""
-    sentences = [topic.wording(rng).rstrip("?.") + rng.choice(".?!") for _ in range(rng.randint(3, 12))]
+
+    def sentence():
+        return rng.choice(topic.prose) if rng.random() < 0.6 else topic.wording(rng).rstrip("?.") + rng.choice(".?!")
+
+    sentences = [sentence() for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 6, 8, 12)))]
     request = rng.choice(DOCUMENT_REQUESTS)
     text = rng.choice((" ", "\n")).join(s[0].upper() + s[1:] for s in sentences)
     return f"{text}{rng.choice((chr(10), chr(10) * 2))}{request}" if rng.random() < 0.8 else f"{request}: {text}"
 
 
-def conversation(topics, rng):
+TURNS, TURN_WEIGHTS = (1, 2, 3, 4, 5, 6), (0.76, 0.10, 0.05, 0.04, 0.03, 0.02)
+
+
+def conversation(topics, weights, follow_ups, rng):
     """[(role, text), ...], ending with an answer."""
     names = list(topics)
     turns = []
-    if rng.random() < 0.12:
+    if rng.random() < 0.10:
         turns.append(("system", rng.choice(SYSTEM_TEXTS)))
-    length = rng.choices((1, 2, 3, 4), (0.80, 0.10, 0.05, 0.05))[0]
-    for _ in range(length):
-        topic = topics[OUT_OF_SCOPE] if rng.random() < 0.12 else topics[rng.choice(names)]
-        if topic.name == OUT_OF_SCOPE and rng.random() < 0.06:
-            question = document(topic, rng)
+    before = None
+    for _ in range(rng.choices(TURNS, TURN_WEIGHTS)[0]):
+        following = follow_ups.get(before)
+        if following and rng.random() < 0.2:
+            topic, question = rng.choice(following)
+            question = augment(question, rng, small_talk=True)
         else:
-            question = augment(topic.wording(rng), rng, topic.name in SMALL_TALK)
+            topic = topics[OUT_OF_SCOPE] if rng.random() < 0.13 else topics[rng.choices(names, weights)[0]]
+            if topic.name == OUT_OF_SCOPE and rng.random() < 0.08:
+                question = document(topic, rng)
+            else:
+                question = augment(topic.wording(rng), rng, topic.name in SMALL_TALK)
         turns += [("user", question), ("assistant", topic.answer)]
+        before = topic.name
     return turns
 
 
 def conversations(count, seed=1, topics=None):
     rng = random.Random(seed)
     topics = topics or load_topics()
-    return [conversation(topics, rng) for _ in range(count)]
+    weights = [0 if t.name == OUT_OF_SCOPE else t.weight() for t in topics.values()]
+    follow_ups = {}
+    for topic in topics.values():
+        for name, wordings in topic.after.items():
+            follow_ups.setdefault(name, []).extend((topic, wording) for wording in wordings)
+    return [conversation(topics, weights, follow_ups, rng) for _ in range(count)]
 
 
 def written_wordings(topics):
     """Every hand-written question, in every frame, before augment()."""
     for topic in topics.values():
         yield from topic.ask
+        yield from itertools.chain(*topic.after.values())
         for frames, parts in ((TO_FRAMES, topic.to), (ABOUT_FRAMES, topic.about)):
             for frame, part in itertools.product(frames, parts):
                 yield frame.replace("X", part)
