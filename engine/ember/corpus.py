@@ -672,38 +672,55 @@ def document(topic, rng):
 TURNS, TURN_WEIGHTS = (1, 2, 3, 4, 5, 6), (0.76, 0.10, 0.05, 0.04, 0.03, 0.02)
 
 
-def conversation(topics, weights, follow_ups, rng):
-    """[(role, text), ...], ending with an answer."""
-    names = list(topics)
-    turns = []
-    if rng.random() < 0.10:
-        turns.append(("system", rng.choice(SYSTEM_TEXTS)))
-    before = None
-    for _ in range(rng.choices(TURNS, TURN_WEIGHTS)[0]):
-        following = follow_ups.get(before)
+class Grammar:
+    """What draws conversations. A question that comes out as a held-out one, or around it, is drawn again."""
+
+    def __init__(self, topics, seed):
+        self.topics, self.rng = topics, random.Random(seed)
+        self.names = [name for name in topics if name != OUT_OF_SCOPE]
+        self.weights = [topics[name].weight() for name in self.names]
+        self.follow_ups = {}  # name of a topic -> [(topic, wording)] that may come next
+        for topic in topics.values():
+            for name, wordings in topic.after.items():
+                self.follow_ups.setdefault(name, []).extend((topic, wording) for wording in wordings)
+        self.held_out = [f" {normalise(q)} " for name in HELD_OUT for _, q in load_questions(name)]
+
+    def draw(self, before):
+        """(topic, question); `before` names the topic that was answered before, or is None."""
+        rng = self.rng
+        following = self.follow_ups.get(before)
         if following and rng.random() < 0.2:
-            topic, question = rng.choice(following)
-            question = augment(question, rng, small_talk=True)
-        else:
-            topic = topics[OUT_OF_SCOPE] if rng.random() < 0.13 else topics[rng.choices(names, weights)[0]]
-            if topic.name == OUT_OF_SCOPE and rng.random() < 0.08:
-                question = document(topic, rng)
-            else:
-                question = augment(topic.wording(rng), rng, topic.name in SMALL_TALK)
-        turns += [("user", question), ("assistant", topic.answer)]
-        before = topic.name
-    return turns
+            topic, wording = rng.choice(following)
+            return topic, augment(wording, rng, small_talk=True)
+        name = OUT_OF_SCOPE if rng.random() < 0.13 else rng.choices(self.names, self.weights)[0]
+        topic = self.topics[name]
+        if name == OUT_OF_SCOPE and rng.random() < 0.08:
+            return topic, document(topic, rng)
+        return topic, augment(topic.wording(rng), rng, name in SMALL_TALK)
+
+    def question(self, before):
+        while True:
+            topic, text = self.draw(before)
+            plain = f" {normalise(text)} "
+            if not any(held in plain for held in self.held_out):
+                return topic, text
+
+    def conversation(self):
+        """[(role, text), ...], ending with an answer."""
+        turns = []
+        if self.rng.random() < 0.10:
+            turns.append(("system", self.rng.choice(SYSTEM_TEXTS)))
+        before = None
+        for _ in range(self.rng.choices(TURNS, TURN_WEIGHTS)[0]):
+            topic, text = self.question(before)
+            turns += [("user", text), ("assistant", topic.answer)]
+            before = topic.name
+        return turns
 
 
 def conversations(count, seed=1, topics=None):
-    rng = random.Random(seed)
-    topics = topics or load_topics()
-    weights = [0 if t.name == OUT_OF_SCOPE else t.weight() for t in topics.values()]
-    follow_ups = {}
-    for topic in topics.values():
-        for name, wordings in topic.after.items():
-            follow_ups.setdefault(name, []).extend((topic, wording) for wording in wordings)
-    return [conversation(topics, weights, follow_ups, rng) for _ in range(count)]
+    grammar = Grammar(topics or load_topics(), seed)
+    return [grammar.conversation() for _ in range(count)]
 
 
 def written_wordings(topics):

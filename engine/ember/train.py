@@ -48,11 +48,12 @@ import export  # noqa: E402
 import vocabulary  # noqa: E402
 from network import Ember  # noqa: E402
 
-TAIL = 12  # tokens kept of an answer that is cut short: which answer it is shows in the first few
+TAIL = 6  # tokens kept of an answer that is cut short: as many as tell all answers apart
 STATE = "state.pt"
 LENGTH = {False: 75000, True: 18000}  # conversations, from nothing and with --from
 RATE = {False: 2e-3, True: 8e-4}  # peak learning rate, likewise
-CUT = {False: 0.6, True: 0.85}  # share of the conversations whose last answer is cut short, likewise
+CUT = {False: 0.6, True: 0.88}  # share of the conversations whose last answer is cut short, likewise
+CUT_WORDS = 0.25  # share of the questions in which a word or two is cut into other tokens
 WINDOW = 4096  # conversations that are sorted by length together
 
 
@@ -87,11 +88,22 @@ def train_tokenizer(topics, conversations, size):
     return vocabulary.train(texts, size)
 
 
-def tokenised(conversations, tokenizer):
-    """[(ids, marks)], encoding each distinct text once."""
-    texts = list({text for turns in conversations for _, text in turns})
-    ids = dict(zip(texts, (e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False))))
-    return [vocabulary.render(turns, ids.__getitem__) for turns in conversations]
+def pieces(text, rng):
+    """Cuts one or two words, so that a word that is strange, and falls into parts, is not strange altogether."""
+    inside = [i for i in range(1, len(text)) if text[i - 1].isalpha() and text[i].isalpha()]
+    at = [0, *sorted(rng.sample(inside, min(len(inside), rng.randint(1, 2)))), len(text)]
+    return [text[a:b] for a, b in zip(at, at[1:])]
+
+
+def tokenised(conversations, tokenizer, rng=None):
+    """[(ids, marks)], encoding each distinct text once; with `rng` words of some questions are cut."""
+    texts = {text: [text] for turns in conversations for _, text in turns}
+    for text in {text: None for turns in conversations for role, text in turns if role == "user"} if rng else ():
+        if rng.random() < CUT_WORDS:
+            texts[text] = pieces(text, rng)
+    parts = list({part: None for split in texts.values() for part in split})
+    ids = dict(zip(parts, (e.ids for e in tokenizer.encode_batch(parts, add_special_tokens=False))))
+    return [vocabulary.render(turns, lambda t: [i for part in texts[t] for i in ids[part]]) for turns in conversations]
 
 
 def cut_short(ids, marks):
@@ -256,7 +268,7 @@ def main():
     print(f"{len(topics)} topics, {args.examples} conversations; no held-out question in {count} texts", flush=True)
 
     tokenizer = vocabulary.load(args.start) if args.start else train_tokenizer(topics, conversations, args.vocab)
-    data = tokenised(conversations, tokenizer)
+    data = tokenised(conversations, tokenizer, random.Random(args.seed))
     dev = tokenised([[("user", q), ("assistant", topics[name].answer)] for name, q in held_out["dev.txt"]], tokenizer)
     state_path = os.path.join(args.work, STATE)
     state = torch.load(state_path) if args.resume and os.path.exists(state_path) else None
