@@ -52,8 +52,9 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
         const struct op_attention *a = &u->attention;
         int window = a->chosen ? a->n_chosen : a->window; /* of so many it sees as many as of a window */
         /* With explicit positions (stripes) the values are the device's; the caller's q_pos0 stands for their mean. */
-        double pairs =
-            a->q_pos ? (double)a->n * cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, window) : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, window);
+        double pairs = a->k_step > 1 ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step, window > 0 ? window : a->n_keys)
+                       : a->q_pos    ? (double)a->n * cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, window)
+                                     : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, window);
         w.attn = pairs * a->n_heads * 2.0 * (a->k.dim + a->v_dim);
         w.bytes = 4.0 * a->n * a->n_heads * ((double)a->k.dim + a->v_dim) +
                   (double)a->n_keys * ((double)dtype_bytes(a->k.dtype, (size_t)a->k.heads * (size_t)a->k.dim) +
@@ -62,7 +63,9 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
     }
     case OP_SELECT: {
         const struct op_select *a = &u->select;
-        w.attn = cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, 0) * a->heads * 2.0 * a->k.dim;
+        double pairs = a->k_step > 1 ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step, a->n_keys)
+                                     : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, 0);
+        w.attn = pairs * a->heads * 2.0 * a->k.dim;
         w.bytes = 4.0 * a->n * a->heads * ((double)a->k.dim + 1) + (double)a->n_keys * (double)dtype_bytes(a->k.dtype, (size_t)a->k.dim) + 4.0 * a->n * a->topk;
         break;
     }
@@ -102,6 +105,9 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
         w.bytes = 8.0 * state + 4.0 * a->n * (2.0 * a->k_heads * a->k_dim + 2.0 * a->v_heads * a->v_dim);
         break;
     }
+    case OP_COMPRESS: w.bytes = 8.0 * u->compress.n * u->compress.dim * (u->compress.overlap ? 2 : 1); break;
+    case OP_SPREAD: w.bytes = 4.0 * u->spread.n * u->spread.hidden * (1 + 2.0 * u->spread.n_streams); break;
+    case OP_MIX: w.bytes = 4.0 * u->mix.n * u->mix.hidden * (2 + 2.0 * u->mix.n_streams); break;
     case OP_SORT: w.bytes = 24.0 * u->sort.n * u->sort.topk; break;
     case OP_GATHER: w.bytes = 8.0 * u->gather.n * u->gather.dim; break;
     case OP_FFN: {

@@ -4,8 +4,8 @@
 
 /* Keys that a query at pos sees: rows [lo, hi), or places in its list of chosen ones. */
 __device__ inline void seen(const struct cuda_attention &a, int pos, int *lo, int *hi) {
-    int h = pos - a.k_pos0 + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
-    *hi = h < 0 ? 0 : h > a.n_keys ? a.n_keys : h;
+    int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
+    *hi = h > a.n_keys ? a.n_keys : h;
     if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
     *lo = l < 0 ? 0 : l;
 }

@@ -30,7 +30,7 @@ static __global__ void norm_kernel(float *out, const float *x, const void *w, co
     if (bad && !finite) atomicCAS(bad, -1, tag);
     float f = 1.0f / sqrtf(block_sum(sum, shared) / (float)dim + eps);
     for (int i = threadIdx.x; i < dim; i += blockDim.x) {
-        float v = (x[i] - mean) * f * (scalar_at(w, w_dtype, (size_t)i) + add);
+        float v = (x[i] - mean) * f * (w ? scalar_at(w, w_dtype, (size_t)i) + add : 1.0f);
         out[i] = bias ? v + scalar_at(bias, w_dtype, (size_t)i) : v;
     }
 }
@@ -47,7 +47,8 @@ static __global__ void rope_table_kernel(struct cuda_rope_table t) {
     if (at >= (size_t)t.n * (size_t)t.half) return;
     bool far = t.longest && (t.length ? t.length[i] : t.total) > t.longest;
     float mscale = far ? t.long_mscale : t.mscale;
-    double a = (double)((float)t.pos[i] * t.inv_freq[at % (size_t)t.half + (far ? (size_t)t.half : 0)]), sn, cs;
+    int pos = t.pos ? t.pos[i] : t.pos0 + (int)i * t.step;
+    double a = (double)((float)pos * t.inv_freq[at % (size_t)t.half + (far ? (size_t)t.half : 0)]), sn, cs;
     sincos(a, &sn, &cs);
     t.cos[at] = (float)cs * mscale;
     t.sin[at] = (float)sn * mscale;
@@ -147,25 +148,28 @@ __device__ static float mixer_weight(const struct cuda_route &r, const float *lo
     }
     return 1.0f / warp_sum(sum);
 }
+__device__ static float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 static __global__ void route_kernel(struct cuda_route r) {
     extern __shared__ float space[];
     int n = r.n_experts, lane = threadIdx.x;
+    bool softmax = r.score == CUDA_SOFTMAX, mixer = r.score == CUDA_MIXER;
+    const int32_t *known = r.table ? r.table + (size_t)r.tokens[blockIdx.x] * (size_t)r.topk : NULL;
     float *score = space, *choice = space + n, *group = choice + n;
     uint8_t *mark = (uint8_t *)(group + r.n_group);
     const float *logits = r.logits + (size_t)blockIdx.x * (size_t)n;
     float top = -INFINITY, sum = 0;
-    if (!r.sigmoid) {
+    if (softmax || mixer) {
         for (int i = lane; i < n; i += 32) top = fmaxf(top, logits[i]);
         top = warp_max(top);
     }
     for (int i = lane; i < n; i += 32) {
-        score[i] = r.sigmoid ? 1.0f / (1.0f + expf(-logits[i])) : expf(logits[i] - top);
+        score[i] = r.score == CUDA_SIGMOID ? 1.0f / (1.0f + expf(-logits[i])) : r.score == CUDA_SQRT_SOFTPLUS ? sqrtf(softplus(logits[i])) : expf(logits[i] - top);
         sum += score[i];
     }
     sum = warp_sum(sum);
     for (int i = lane; i < n; i += 32) {
-        if (!r.sigmoid) score[i] /= sum;
-        choice[i] = (r.mixer ? logits[i] : score[i]) + (r.bias ? r.bias[i] : 0.0f);
+        if (softmax) score[i] /= sum;
+        choice[i] = (mixer ? logits[i] : score[i]) + (r.bias ? r.bias[i] : 0.0f);
     }
     __syncwarp();
     if (r.n_group > 1) {
@@ -196,8 +200,8 @@ static __global__ void route_kernel(struct cuda_route r) {
     float *weights = r.weights + (size_t)blockIdx.x * (size_t)r.topk;
     float total = 0;
     for (int k = 0; k < r.topk; k++) {
-        int i = best_of(choice, mark, n);
-        float weight = r.mixer ? mixer_weight(r, logits, mark, i) : score[i];
+        int i = known ? known[k] : best_of(choice, mark, n);
+        float weight = mixer ? mixer_weight(r, logits, mark, i) : score[i];
         total += weight;
         __syncwarp();
         if (!lane) {

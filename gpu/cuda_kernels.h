@@ -22,7 +22,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const float *sinks;
     float *lse;
     const int32_t *q_pos, *chosen;
-    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, n_keys, window, n_chosen;
+    int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, n_chosen; /* k_step at least 1 */
     float scale;
     int chunked;     /* few queries: keys are split at fixed places, cuda_attention_chunks, whatever the queries and keys */
     int splits;      /* at least 1; > 1: partials go to part, then are combined */
@@ -33,15 +33,17 @@ struct cuda_select { /* struct op_select, and scratch */
     int32_t *chosen;
     const float *q, *weight;
     struct cuda_plane k;
-    int n, heads, topk, ldq, q_pos0, k_pos0, n_keys;
+    int n, heads, topk, ldq, q_pos0, k_pos0, k_step, n_keys;
     float scale;
     float *score; /* [n, n_keys] */
 };
-struct cuda_route { /* struct op_route */
+enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS }; /* enum score_fn */
+struct cuda_route {                                                  /* struct op_route */
     int32_t *ids;
     float *weights;
     const float *logits, *bias;
-    int n, n_experts, topk, n_group, topk_group, sigmoid, mixer, group_top2, norm;
+    const int32_t *table, *tokens; /* table NULL: choose */
+    int n, n_experts, topk, n_group, topk_group, score, group_top2, norm;
     float scale, jitter;
 };
 
@@ -57,7 +59,7 @@ struct cuda_rope_table { /* struct op_rope_table */
     const int32_t *pos;
     const float *inv_freq;
     const int32_t *length;
-    int n, half, longest, total;
+    int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
 };
 cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t);
@@ -89,6 +91,22 @@ struct cuda_delta { /* struct op_delta */
 };
 enum { CUDA_DELTA_MOST = 1024 }; /* k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
+enum { CUDA_STREAMS_MOST = 16 };
+cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden, int n_streams); /* struct op_spread */
+struct cuda_mix {                                                                                                             /* struct op_mix */
+    float *in, *out, *streams, *post;
+    const float *mix, *base, *scale;
+    int n, hidden, n_streams, iters;
+    float eps, norm_eps;
+};
+cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o);
+struct cuda_compress { /* struct op_compress */
+    float *out;
+    const float *kv, *gate, *bias, *before;
+    float *after;
+    int n, pos0, ratio, dim, ldx, overlap;
+};
+cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o);
 cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n, int topk, int first,
                       int last);
 cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_t *index, int n, int dim, int ldx);

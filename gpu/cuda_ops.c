@@ -74,6 +74,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .lse_ld = o->n_heads,
                                .q_pos0 = o->q_pos0,
                                .k_pos0 = o->k_pos0,
+                               .k_step = o->k_step ? o->k_step : 1,
                                .n_keys = o->n_keys,
                                .window = o->window,
                                .n_chosen = o->n_chosen,
@@ -112,6 +113,7 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
                                 .ldq = o->ldq,
                                 .q_pos0 = o->q_pos0 + at,
                                 .k_pos0 = o->k_pos0,
+                                .k_step = o->k_step ? o->k_step : 1,
                                 .n_keys = o->n_keys,
                                 .scale = o->scale,
                                 .score = score};
@@ -126,22 +128,12 @@ static int norm(struct cuda_stream *s, const struct op_norm *a) {
         s->g, cuda_norm(s->s, a->out, a->x, a->w, a->bias, a->w_dtype, a->rows, a->dim, a->ldx, a->ldo, a->eps, a->add, a->layer_norm, a->tag, (int *)a->bad),
         "norm");
 }
+_Static_assert((int)SCORE_SOFTMAX == CUDA_SOFTMAX && (int)SCORE_SIGMOID == CUDA_SIGMOID && (int)SCORE_MIXER == CUDA_MIXER &&
+                   (int)SCORE_SQRT_SOFTPLUS == CUDA_SQRT_SOFTPLUS,
+               "scores");
 static int route(struct cuda_stream *s, const struct op_route *o) {
-    struct cuda_route r = {o->ids,
-                           o->weights,
-                           o->logits,
-                           o->bias,
-                           o->n,
-                           o->n_experts,
-                           o->topk,
-                           o->n_group,
-                           o->topk_group,
-                           o->score == SCORE_SIGMOID,
-                           o->score == SCORE_MIXER,
-                           o->group_top2,
-                           o->norm,
-                           o->scale,
-                           o->jitter};
+    struct cuda_route r = {o->ids,  o->weights, o->logits,     o->bias,  o->table,      o->tokens, o->n,     o->n_experts,
+                           o->topk, o->n_group, o->topk_group, o->score, o->group_top2, o->norm,   o->scale, o->jitter};
     return o->n < 1 ? 0 : cuda_check(s->g, cuda_route_tokens(s->s, &r), "route");
 }
 
@@ -170,7 +162,8 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_LINEAR: return cuda_linear_op(s, &u->linear);
     case OP_ROPE_TABLE: {
         const struct op_rope_table *a = &u->rope_table;
-        struct cuda_rope_table t = {a->cos, a->sin, a->pos, a->inv_freq, a->length, a->n, a->half, a->longest, a->total, a->mscale, a->long_mscale};
+        struct cuda_rope_table t = {a->cos,     a->sin,   a->pos,  a->inv_freq, a->length, a->n,          a->half,
+                                    a->longest, a->total, a->pos0, a->step,     a->mscale, a->long_mscale};
         if (a->n > 0) r = cuda_rope_table(s->s, &t);
         break;
     }
@@ -219,6 +212,24 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
         break;
     }
     case OP_DELTA: return delta(s, &u->delta);
+    case OP_COMPRESS: {
+        const struct op_compress *a = &u->compress;
+        struct cuda_compress c = {a->out, a->kv, a->gate, a->bias, a->before, a->after, a->n, a->pos0, a->ratio, a->dim, a->ldx, a->overlap};
+        if (a->n > 0) r = cuda_compress_rows(s->s, &c);
+        break;
+    }
+    case OP_SPREAD: {
+        const struct op_spread *a = &u->spread;
+        if (a->n > 0) r = cuda_spread(s->s, a->streams, a->x, a->post, a->n, a->hidden, a->n_streams);
+        break;
+    }
+    case OP_MIX: {
+        const struct op_mix *a = &u->mix;
+        struct cuda_mix c = {a->in, a->out, a->streams, a->post, a->mix, a->base, a->scale, a->n, a->hidden, a->n_streams, a->iters, a->eps, a->norm_eps};
+        if (a->n_streams > CUDA_STREAMS_MOST) r = cudaErrorNotSupported;
+        else if (a->n > 0) r = cuda_mix_streams(s->s, &c);
+        break;
+    }
     case OP_SORT: {
         const struct op_sort *a = &u->sort;
         r = cuda_sort(s->s, a->offset, a->token, a->weight, a->ids, a->weights, a->n, a->topk, a->first, a->last);

@@ -5,8 +5,8 @@
 enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, CHOOSERS = 256 };
 
 __device__ inline int keys_seen(const struct cuda_select &a, int i) {
-    int n = a.q_pos0 + i - a.k_pos0 + 1;
-    return n < 0 ? 0 : n < a.n_keys ? n : a.n_keys;
+    int pos = a.q_pos0 + i, n = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1;
+    return n < a.n_keys ? n : a.n_keys;
 }
 
 static __global__ void score_kernel(struct cuda_select a) {

@@ -32,7 +32,7 @@ static void sort_tokens(const struct op_sort *a) {
 
 static int ffn(struct exec *cpu, const struct op_ffn *a) {
     memset(a->y, 0, (size_t)a->n * (size_t)a->hidden * 4);
-    return cpu->ops->experts(cpu, &(struct op_experts){.y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden});
+    return cpu->ops->experts(cpu, &(struct op_experts){.y = a->y, .x = a->x, .shared = &a->expert, .n = a->n, .hidden = a->hidden, .wide = a->wide});
 }
 
 static void gather(float *out, const float *x, const int32_t *index, int n, int dim, int ldx) {
@@ -56,7 +56,7 @@ static int group(struct exec *cpu, const struct op_group *a) {
         int at = a->begin[k], n = a->begin[k + 1] - at;
         if (n < 1) continue;
         gather(x, a->x, a->token + at, n, a->hidden, a->hidden);
-        rc = ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden});
+        rc = ffn(cpu, &(struct op_ffn){.y = y, .x = x, .expert = a->expert[k], .n = n, .hidden = a->hidden, .wide = a->wide});
         scatter_add(&(struct op_scatter_add){.y = a->y, .x = y, .index = a->token + at, .weight = a->weight + at, .n = n, .dim = a->hidden, .ldy = a->hidden});
     }
     mem_free(x);
@@ -85,6 +85,9 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_GATE: return ops->gate(cpu, &u->gate);
     case OP_CONV: return ops->conv(cpu, &u->conv);
     case OP_DELTA: return ops->delta(cpu, &u->delta);
+    case OP_COMPRESS: return ops->compress(cpu, &u->compress);
+    case OP_SPREAD: return ops->spread(cpu, &u->spread);
+    case OP_MIX: return ops->mix(cpu, &u->mix);
     case OP_SORT: sort_tokens(&u->sort); return 0;
     case OP_FFN: return ffn(cpu, &u->ffn);
     case OP_GATHER: gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx); return 0;

@@ -29,6 +29,9 @@ static const struct {
     [OP_GATE] = {"gate", sizeof(struct op_gate)},
     [OP_CONV] = {"conv", sizeof(struct op_conv)},
     [OP_DELTA] = {"delta", sizeof(struct op_delta)},
+    [OP_COMPRESS] = {"compress", sizeof(struct op_compress)},
+    [OP_SPREAD] = {"spread", sizeof(struct op_spread)},
+    [OP_MIX] = {"mix", sizeof(struct op_mix)},
     [OP_GROUP] = {"group", sizeof(struct op_group)},
 };
 
@@ -61,6 +64,9 @@ ENTRY(merge, OP_MERGE)
 ENTRY(gate, OP_GATE)
 ENTRY(conv, OP_CONV)
 ENTRY(delta, OP_DELTA)
+ENTRY(compress, OP_COMPRESS)
+ENTRY(spread, OP_SPREAD)
+ENTRY(mix, OP_MIX)
 
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
     x->table = (struct ops){
@@ -84,6 +90,9 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .gate = run_gate,
         .conv = run_conv,
         .delta = run_delta,
+        .compress = run_compress,
+        .spread = run_spread,
+        .mix = run_mix,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
     x->run = run;
@@ -192,6 +201,29 @@ static int visit_delta(struct op_delta *a, visit_fn fn, void *ctx) {
     return 0;
 }
 
+static int visit_compress(struct op_compress *a, visit_fn fn, void *ctx) {
+    size_t series = a->overlap ? 2 : 1, width = series * (size_t)a->dim, state = 3 * width * 4;
+    VISIT(a->kv, span(a->n, a->ldx, width), VISIT_IN);
+    VISIT(a->gate, span(a->n, a->ldx, width), VISIT_IN);
+    VISIT(a->bias, (size_t)a->ratio * width * 4, VISIT_CONST);
+    VISIT(a->before, a->pos0 ? state : 0, VISIT_IN);
+    VISIT(a->after, state, VISIT_OUT);
+    VISIT(a->out, (size_t)op_compressed(a) * (size_t)a->dim * 4, VISIT_OUT);
+    return 0;
+}
+
+static int visit_mix(struct op_mix *a, visit_fn fn, void *ctx) {
+    size_t n = (size_t)a->n, s = (size_t)a->n_streams, row = n * (size_t)a->hidden * 4, weights = a->post ? (2 + s) * s : s;
+    VISIT(a->mix, n * weights * 4, VISIT_IN);
+    VISIT(a->base, weights * 4, VISIT_CONST);
+    VISIT(a->scale, a->post ? 12 : 4, VISIT_CONST);
+    VISIT(a->streams, s * row, VISIT_OUT);
+    VISIT(a->post, n * s * 4, VISIT_OUT);
+    VISIT(a->in, row, VISIT_OUT);
+    VISIT(a->out, row, VISIT_OUT);
+    return 0;
+}
+
 int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
     switch (code) {
     case OP_EMBED: {
@@ -254,6 +286,8 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         struct op_route *o = &a->route;
         VISIT(o->logits, (size_t)o->n * (size_t)o->n_experts * 4, VISIT_IN);
         VISIT(o->bias, (size_t)o->n_experts * 4, VISIT_CONST);
+        VISIT(o->table, (size_t)o->vocab * (size_t)o->topk * 4, VISIT_CONST);
+        VISIT(o->tokens, o->table ? (size_t)o->n * 4 : 0, VISIT_IN);
         VISIT(o->ids, (size_t)o->n * (size_t)o->topk * 4, VISIT_OUT);
         VISIT(o->weights, (size_t)o->n * (size_t)o->topk * 4, VISIT_OUT);
         return 0;
@@ -282,6 +316,16 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         return 0;
     }
     case OP_DELTA: return visit_delta(&a->delta, fn, ctx);
+    case OP_COMPRESS: return visit_compress(&a->compress, fn, ctx);
+    case OP_SPREAD: {
+        struct op_spread *o = &a->spread;
+        size_t row = (size_t)o->n * (size_t)o->hidden * 4, streams = (size_t)o->n_streams;
+        VISIT(o->x, row, VISIT_IN);
+        VISIT(o->post, (size_t)o->n * streams * 4, VISIT_IN);
+        VISIT(o->streams, streams * row, VISIT_OUT);
+        return 0;
+    }
+    case OP_MIX: return visit_mix(&a->mix, fn, ctx);
     case OP_SIGMOID: VISIT(a->sigmoid.x, (size_t)a->sigmoid.n * (size_t)a->sigmoid.m * 4, VISIT_OUT); return 0;
     case OP_CLIP: VISIT(a->clip.x, (size_t)a->clip.n * (size_t)a->clip.m * 4, VISIT_OUT); return 0;
     case OP_SORT: {

@@ -24,6 +24,9 @@ enum op_code {
     OP_GATE,
     OP_CONV,
     OP_DELTA,
+    OP_COMPRESS,
+    OP_SPREAD,
+    OP_MIX,
     OP_BASE, /* the rest only on devices */
     OP_SORT = OP_BASE,
     OP_GATHER,
@@ -57,6 +60,7 @@ struct op_ffn {
     const float *x; /* [n, hidden] */
     struct expert expert;
     int n, hidden;
+    bool wide; /* as op_linear's */
 };
 /* y[index[i]] += weight[i] * x[i]; no index twice in one call. index NULL: i; weight NULL: 1 */
 struct op_scatter_add {
@@ -77,6 +81,7 @@ struct op_group {
     const int32_t *token; /* [begin[n]] */
     const float *weight;  /* [begin[n]] */
     int n, hidden;
+    bool wide; /* as op_linear's */
     int32_t begin[GROUP_MOST + 1];
     struct expert expert[GROUP_MOST];
 };
@@ -101,6 +106,9 @@ union op_args {
     struct op_gate gate;
     struct op_conv conv;
     struct op_delta delta;
+    struct op_compress compress;
+    struct op_spread spread;
+    struct op_mix mix;
     struct op_sort sort;
     struct op_gather gather;
     struct op_ffn ffn;

@@ -27,10 +27,11 @@ static int states_plane(const struct config *c, int layer) { return chooses(c, l
 
 /* The last dimensions of each head, by the angles of the layer's kind. */
 static int rotate(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v, int n, int heads, int dim, bool inverse) {
-    const size_t half = (size_t)(c->rope.dim / 2), at = ((size_t)(ratio_of(c, layer) ? w->rows : 0) + (size_t)row) * half;
+    const size_t at = (size_t)row * (size_t)(c->rope.dim / 2);
+    const bool far = ratio_of(c, layer) > 0;
     return x->ops->rope(x, &(struct op_rope){.x = v + dim - c->rope.dim,
-                                             .cos = w->cos + at,
-                                             .sin = w->sin + at,
+                                             .cos = (far ? w->far_cos : w->cos) + at,
+                                             .sin = (far ? w->far_sin : w->sin) + at,
                                              .n = n,
                                              .heads = heads,
                                              .ld = heads * dim,

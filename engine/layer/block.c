@@ -10,9 +10,8 @@ int block_rope(struct exec *x, const struct config *c, struct work *w, float msc
         o.length = total ? NULL : w->length, o.total = total, o.longest = (int)c->rope.original_max, o.long_mscale = c->rope.factors_mscale[1];
     TRY(x->ops->rope_table(x, &o));
     if (!c->far_rope.dim) return 0;
-    const size_t half = (size_t)o.half, at = (size_t)w->rows * half;
     return x->ops->rope_table(
-        x, &(struct op_rope_table){.cos = w->cos + at, .sin = w->sin + at, .pos = w->pos, .inv_freq = w->inv_freq + half, .n = n, .half = o.half, .mscale = 1});
+        x, &(struct op_rope_table){.cos = w->far_cos, .sin = w->far_sin, .pos = w->pos, .inv_freq = w->inv_freq + o.half, .n = n, .half = o.half, .mscale = 1});
 }
 
 int block_norm(struct exec *x, const struct config *c, float *out, int ldo, const float *in, int ldx, const float *weight, const float *bias, int rows, int dim,

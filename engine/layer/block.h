@@ -42,7 +42,8 @@ struct work {
     float *shared_weight;                   /* [rows] */
     const uint8_t *late;                    /* [n_experts] or NULL: as op_experts says; not owned */
     float share;                            /* as op_experts says */
-    float *cos, *sin;                       /* [rows, rope.dim / 2]; then, where the model has far_rope, as much by that */
+    float *cos, *sin;                       /* [rows, rope.dim / 2] */
+    float *far_cos, *far_sin;               /* the same by far_rope, where the model has it */
     int32_t *pos, *tokens;                  /* [rows] */
     int32_t *length;                        /* [rows] how long the sequence of a row is; LongRoPE alone, else NULL */
     float *inv_freq;

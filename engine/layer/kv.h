@@ -30,6 +30,9 @@ struct kv_rows {
 };
 struct kv_rows kv_rows_of(const struct kv_plane *p, int row, int n);
 
+/* Rows of a plane that are whole once tokens [0, pos) are there; those that tokens [pos, pos + n) complete lie between two of them. */
+static inline int kv_row_at(const struct cache_desc *d, int pos) { return d->every ? pos / d->every : pos; }
+
 struct kv_layer {
     struct kv_plane p[CACHE_PLANES];
 };

@@ -6,7 +6,7 @@ static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); 
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
 /* The one list of buffers, so that taking, counting and releasing them cannot disagree. */
-enum { max_parts = 36 };
+enum { max_parts = 38 };
 struct part {
     void **p;
     size_t bytes;
@@ -27,15 +27,19 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
         wide = att > in ? att : in;
         att = att > low ? att : low;
     }
-    const size_t half = (size_t)(c->rope.dim / 2), tables = c->far_rope.dim ? 2 : 1;
+    const size_t half = (size_t)(c->rope.dim / 2);
     while (c->kv_lora && absorb > 1 && block_expands(c, absorb)) absorb--;
     out[k++] = (struct part){(void **)&w->x, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->xn, n * (size_t)c->hidden * f};
     out[k++] = (struct part){(void **)&w->q, n * (size_t)(c->n_heads * c->head_dim) * f};
     out[k++] = (struct part){(void **)&w->kv, n * cached};
     out[k++] = (struct part){(void **)&w->att, n * att * f};
-    out[k++] = (struct part){(void **)&w->cos, n * half * tables * f};
-    out[k++] = (struct part){(void **)&w->sin, n * half * tables * f};
+    out[k++] = (struct part){(void **)&w->cos, n * half * f};
+    out[k++] = (struct part){(void **)&w->sin, n * half * f};
+    if (c->far_rope.dim) {
+        out[k++] = (struct part){(void **)&w->far_cos, n * half * f};
+        out[k++] = (struct part){(void **)&w->far_sin, n * half * f};
+    }
     out[k++] = (struct part){(void **)&w->inv_freq, (size_t)rope_floats(c) * f};
     out[k++] = (struct part){(void **)&w->pos, n * sizeof(int32_t)};
     out[k++] = (struct part){(void **)&w->tokens, n * sizeof(int32_t)};
@@ -100,10 +104,11 @@ int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(v
 }
 
 void work_close(struct work *w) {
-    void *all[] = {w->x,        w->xn,      w->q,      w->kv,      w->low,           w->qc,        w->oc,        w->att,     w->latent,
-                   w->ek,       w->router,  w->ids,    w->weights, w->shared_weight, w->cos,       w->sin,       w->pos,     w->tokens,
-                   w->inv_freq, w->bad,     w->length, w->wide,    w->mixed,         w->z,         w->ba,        w->index_q, w->index_weights,
-                   w->chosen,   w->streams, w->post,   w->mix,     w->entries,       w->entry_cos, w->entry_sin, w->own_lse};
+    void *all[] = {w->x,        w->xn,      w->q,       w->kv,      w->low,           w->qc,  w->oc,      w->att,       w->latent,
+                   w->ek,       w->router,  w->ids,     w->weights, w->shared_weight, w->cos, w->sin,     w->pos,       w->tokens,
+                   w->inv_freq, w->bad,     w->length,  w->wide,    w->mixed,         w->z,   w->ba,      w->index_q,   w->index_weights,
+                   w->chosen,   w->far_cos, w->far_sin, w->streams, w->post,          w->mix, w->entries, w->entry_cos, w->entry_sin,
+                   w->own_lse};
     for (size_t i = 0; i < sizeof all / sizeof *all && w->release; i++)
         if (all[i]) w->release(w->ctx, all[i]);
     *w = (struct work){0};

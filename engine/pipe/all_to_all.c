@@ -118,8 +118,9 @@ static int compute(struct rank *r, const struct expert *e, int expert) {
         float *rows = r->exchange->in + (in_row(r, &p->rank[i]) + (size_t)(offset[expert] - offset[r->first])) * hidden;
         for (int at = 0, n = offset[expert + 1] - offset[expert]; at < n; at += r->plan.chunk) {
             int m = n - at < r->plan.chunk ? n - at : r->plan.chunk;
-            TRY(op_run(gpu_stream_exec(r->main), OP_FFN,
-                       &(struct op_ffn){.y = r->work.xn, .x = rows + (size_t)at * hidden, .expert = *e, .n = m, .hidden = (int)hidden}));
+            TRY(op_run(
+                gpu_stream_exec(r->main), OP_FFN,
+                &(struct op_ffn){.y = r->work.xn, .x = rows + (size_t)at * hidden, .expert = *e, .n = m, .hidden = (int)hidden, .wide = config_wide(p->c)}));
             TRY(gpu_copy(r->main, rows + (size_t)at * hidden, r->work.xn, (size_t)m * hidden * 4, GPU_D2D));
         }
     }

@@ -21,7 +21,10 @@ static struct work rows_of(struct rank *r, int row) {
     w.xn = r->xn + (at + (size_t)exchange_row(r)) * (size_t)r->p->c->hidden;
     w.cos = r->cos + at * (size_t)(r->p->c->rope.dim / 2);
     w.sin = r->sin + at * (size_t)(r->p->c->rope.dim / 2);
+    if (r->far_cos) w.far_cos = r->far_cos + at * (size_t)(r->p->c->rope.dim / 2), w.far_sin = r->far_sin + at * (size_t)(r->p->c->rope.dim / 2);
+    if (r->streams) w.streams = r->streams + at * (size_t)(r->p->c->streams.n * r->p->c->hidden), w.post = r->post + at * (size_t)r->p->c->streams.n;
     w.pos = r->pos + at;
+    w.tokens = r->tokens + at;
     if (r->ids) {
         w.ids = r->ids + (at + (size_t)exchange_row(r)) * (size_t)r->p->c->topk;
         w.weights = r->weights + (at + (size_t)exchange_row(r)) * (size_t)r->p->c->topk;
@@ -74,7 +77,7 @@ static int attention_rows(struct rank *r, const struct layer *y, int layer, enum
     const struct pipe_job *j = r->p->job;
     const struct config *c = r->p->c;
     struct exec *x = exec_of(r);
-    bool state = c->layer[layer].delta;
+    bool state = pass != PASS_ATTEND && kvring_has_state(r, layer);
     for (int i = 0; i < r->n_stripes; i++) {
         const struct stripe *s = &r->stripe[i];
         int from = -1;
@@ -107,7 +110,7 @@ static int attention(struct rank *r, uint64_t module, int layer) {
     kvring_planes(r, layer, r->cache[layer].p);
     int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
-    bool state = p->c->layer[layer].delta, whole = state || p->n_ranks == 1; /* a state passes from rank to rank: no keys to wait for */
+    bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].delta || p->n_ranks == 1; /* nothing but a state: no keys to wait for */
     TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, NULL));
     for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_set(r->state_on[layer % 2][i], r->main));
     trace_end(p->trace, span, r->main);
@@ -135,7 +138,7 @@ static int dense_ffn(struct rank *r, const struct layer *y, int layer) {
     for (int at = 0; at < r->n && y->dense.gate.data; at += r->plan.chunk) {
         int n = r->n - at < r->plan.chunk ? r->n - at : r->plan.chunk;
         struct work w = rows_of(r, at);
-        TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = w.xn, .expert = y->dense, .n = n, .hidden = c->hidden}));
+        TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = w.xn, .expert = y->dense, .n = n, .hidden = c->hidden, .wide = config_wide(c)}));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
                    &(struct op_scatter_add){.y = w.x,
                                             .x = r->work.xn,
@@ -164,10 +167,11 @@ static int read_groups(struct rank *r, int all) {
 
 static int expert(struct rank *r, const struct expert *e, float *y, int begin, int end) {
     int hidden = r->p->c->hidden;
+    bool wide = config_wide(r->p->c);
     for (int at = begin; at < end; at += r->plan.chunk) {
         int n = end - at < r->plan.chunk ? end - at : r->plan.chunk;
         TRY(op_run(exec_of(r), OP_GATHER, &(struct op_gather){.out = r->work.x, .x = r->xn, .index = r->token + at, .n = n, .dim = hidden, .ldx = hidden}));
-        TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden}));
+        TRY(op_run(exec_of(r), OP_FFN, &(struct op_ffn){.y = r->work.xn, .x = r->work.x, .expert = *e, .n = n, .hidden = hidden, .wide = wide}));
         TRY(op_run(exec_of(r), OP_SCATTER_ADD,
                    &(struct op_scatter_add){.y = y, .x = r->work.xn, .index = r->token + at, .weight = r->weight + at, .n = n, .dim = hidden, .ldy = hidden}));
     }
@@ -217,7 +221,7 @@ static int experts(struct rank *r, uint64_t *module, int layer) {
     if (r->host_offset[n + 1] >= 0) return 0; /* not finite: choices may be garbage; the end of the run says where */
     ring_choose(r, layer);
     for (int e = 0, end; e < n; e = end) {
-        struct op_group g = {.y = y, .x = r->xn, .token = r->token, .weight = r->weight, .hidden = p->c->hidden};
+        struct op_group g = {.y = y, .x = r->xn, .token = r->token, .weight = r->weight, .hidden = p->c->hidden, .wide = config_wide(p->c)};
         end = together(r, layer, e, n, &g);
         if (!g.n) continue;
         for (int k = 0; k < g.n; k++) {
@@ -272,9 +276,14 @@ static int run(struct rank *r) {
     const struct pipe_job *j = r->p->job;
     const struct config *c = r->p->c;
     if (r->n)
-        TRY(block_rope(exec_of(r), c, &(struct work){.cos = r->cos, .sin = r->sin, .pos = r->pos, .inv_freq = r->work.inv_freq}, j->w->rope_mscale, r->n,
-                       j->pos + j->n));
+        TRY(block_rope(exec_of(r), c,
+                       &(struct work){.cos = r->cos, .sin = r->sin, .far_cos = r->far_cos, .far_sin = r->far_sin, .pos = r->pos, .inv_freq = r->work.inv_freq},
+                       j->w->rope_mscale, r->n, j->pos + j->n));
     for (int l = 0; l < c->n_layers; l++) TRY(layer_run(r, l, &dense, &module));
+    for (int at = 0; at < r->n; at += r->plan.chunk) {
+        struct work w = rows_of(r, at);
+        TRY(block_close(exec_of(r), r->close, &w, r->n - at < r->plan.chunk ? r->n - at : r->plan.chunk));
+    }
     int bad = -1;
     if (!gpu_info(r->g)->is_virtual) TRY(gpu_copy(r->main, r->host_offset, (const void *)r->work.bad, 4, GPU_D2H));
     TRY(gpu_stream_sync(r->main));

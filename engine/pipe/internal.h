@@ -33,8 +33,11 @@ struct rank {
     int32_t *check_ids; /* [experts of this rank] the loader's, for the job's check; NULL without one */
     struct work work;   /* of a chunk */
     /* device memory of all rows of this rank, and of all tokens for the experts */
-    float *x, *xn, *cos, *sin, *shared_weight;
-    int32_t *ids, *pos, *chosen_keys; /* chosen_keys: only where layers take over a choice, else a chunk's */
+    float *x, *xn, *cos, *sin, *far_cos, *far_sin, *shared_weight;
+    float *streams, *post; /* of several residual streams, as in struct work; what makes one of them in the end: close, in close_mem */
+    struct weights *close;
+    char *close_mem;
+    int32_t *ids, *pos, *tokens, *chosen_keys; /* chosen_keys: only where layers take over a choice, else a chunk's */
     float *weights;
     float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
     int32_t *offset, *token;

@@ -29,17 +29,34 @@ static int planes(const struct rank *r, int layer) {
     struct cache_desc d[CACHE_PLANES];
     return kv_planes(r->p->c, layer, d);
 }
-static bool is_state(const struct rank *r, int layer, int plane) {
+static struct cache_desc desc_of(const struct rank *r, int layer, int plane) {
     struct cache_desc d[CACHE_PLANES];
     kv_planes(r->p->c, layer, d);
-    return d[plane].rows > 0;
+    return d[plane];
+}
+static bool is_state(const struct rank *r, int layer, int plane) { return desc_of(r, layer, plane).rows > 0; }
+bool kvring_has_state(const struct rank *r, int layer) {
+    for (int i = planes(r, layer); i-- > 0;)
+        if (is_state(r, layer, i)) return true;
+    return false;
+}
+/* Rows of a plane that a stripe makes, in the cache, and where they begin among those of its rank: a row of several tokens is made
+ * where the last of them is. */
+struct rows {
+    int first, n, own;
+};
+static struct rows rows_of(const struct rank *maker, int layer, int plane, const struct stripe *s) {
+    struct cache_desc d = desc_of(maker, layer, plane);
+    int pos = maker->p->job->pos, own = 0;
+    for (const struct stripe *t = maker->stripe; t < s; t++) own += kv_row_at(&d, pos + t->first + t->n) - kv_row_at(&d, pos + t->first);
+    return (struct rows){kv_row_at(&d, pos + s->first), kv_row_at(&d, pos + s->first + s->n) - kv_row_at(&d, pos + s->first), own};
 }
 static bool alike(const struct rank *r, int a, int b) { /* two layers' planes lie in the same places */
     struct cache_desc x[CACHE_PLANES], y[CACHE_PLANES];
     int n = kv_planes(r->p->c, a, x);
     if (kv_planes(r->p->c, b, y) != n) return false;
     for (int i = 0; i < n; i++)
-        if (x[i].heads != y[i].heads || x[i].dim != y[i].dim || x[i].rows != y[i].rows || x[i].dtype != y[i].dtype) return false;
+        if (x[i].heads != y[i].heads || x[i].dim != y[i].dim || x[i].rows != y[i].rows || x[i].every != y[i].every || x[i].dtype != y[i].dtype) return false;
     return true;
 }
 static struct rank *rank_at(const struct rank *r, int step) { /* who made the block of that step */
@@ -56,7 +73,7 @@ static size_t lay(const struct rank *r, int layer, int rows, int states, char *m
     size_t at = 0;
     for (int i = 0, n = kv_planes(r->p->c, layer, d); i < n; i++) {
         out[i] = r->p->job->cache[layer].p[i];
-        struct kv_rows all = kv_rows_of(&out[i], 0, d[i].rows ? states : rows);
+        struct kv_rows all = kv_rows_of(&out[i], 0, d[i].rows ? states : d[i].every ? rows / d[i].every + STRIPES : rows);
         out[i].data = mem ? mem + at : NULL;
         at += up(all.bytes);
         out[i].scale = mem && all.scales ? (float *)(mem + at) : NULL;
@@ -148,7 +165,8 @@ int kvring_prefix(struct rank *r, int layer) {
             if (r->n && !r->stripe[0].first) TRY(loader_send(r, state(&to[i], STATE_BEFORE), state(from, j->move.from), kv_rows_of(from, 0, 1).bytes));
             continue;
         }
-        struct kv_rows x = kv_rows_of(from, 0, j->pos);
+        struct cache_desc d = desc_of(r, layer, i);
+        struct kv_rows x = kv_rows_of(from, 0, kv_row_at(&d, j->pos));
         TRY(loader_send(r, to[i].data, from->data, x.bytes));
         TRY(loader_send(r, (char *)to[i].scale, (const char *)from->scale, x.scales * 4));
     }
@@ -156,8 +174,8 @@ int kvring_prefix(struct rank *r, int layer) {
 }
 
 /* A copy between this rank's rows of two planes; in virtual time host has no memory. */
-static int copy_out(struct rank *r, const struct kv_plane *to, const struct kv_plane *from, const struct stripe *s) {
-    struct kv_rows x = kv_rows_of(from, r->p->job->pos + s->first, s->n), y = kv_rows_of(to, s->row, s->n);
+static int copy_out(struct rank *r, const struct kv_plane *to, const struct kv_plane *from, struct rows made) {
+    struct kv_rows x = kv_rows_of(from, made.first, made.n), y = kv_rows_of(to, made.own, made.n);
     atomic_fetch_add(&r->p->d2h, x.bytes + x.scales * 4);
     TRY(gpu_copy(r->out, to->data ? (char *)to->data + y.at : NULL, (const char *)from->data + x.at, x.bytes, GPU_D2H));
     return x.scales ? gpu_copy(r->out, to->scale ? to->scale + y.scale_at : NULL, from->scale + x.scale_at, x.scales * 4, GPU_D2H) : 0;
@@ -192,7 +210,7 @@ int kvring_unload(struct rank *r, int layer) {
     for (int i = 0, n = host_planes(r, layer, to); i < n && !rc; i++) {
         if (is_state(r, layer, i)) rc = states_out(r, &to[i], &from[i]);
         else
-            for (int k = 0; k < r->n_stripes && !rc; k++) rc = copy_out(r, &to[i], &from[i], &r->stripe[k]);
+            for (int k = 0; k < r->n_stripes && !rc; k++) rc = copy_out(r, &to[i], &from[i], rows_of(r, layer, i, &r->stripe[k]));
     }
     trace_end(r->p->trace, span, r->out);
     return rc ? rc : gpu_pair_set(r->kv_off[layer % 2], r->out);
@@ -211,8 +229,8 @@ int kvring_save(struct rank *r, int layer) {
             continue;
         }
         for (int k = 0; k < r->n_stripes; k++) {
-            const struct stripe *s = &r->stripe[k];
-            struct kv_rows x = kv_rows_of(&from[i], s->row, s->n), y = kv_rows_of(to, j->pos + s->first, s->n);
+            struct rows made = rows_of(r, layer, i, &r->stripe[k]);
+            struct kv_rows x = kv_rows_of(&from[i], made.own, made.n), y = kv_rows_of(to, made.first, made.n);
             memcpy((char *)to->data + y.at, (const char *)from[i].data + x.at, x.bytes);
             if (x.scales) memcpy(to->scale + y.scale_at, from[i].scale + x.scale_at, x.scales * 4);
         }
@@ -241,7 +259,8 @@ static int receive_stripe(struct rank *r, struct rank *maker, const struct rank 
     else host_planes(maker, layer, from);
     for (int i = 0, n = kvring_planes(r, layer, to); i < n; i++) {
         if (is_state(r, layer, i)) continue;
-        struct kv_rows x = kv_rows_of(&to[i], r->p->job->pos + s->first, s->n), y = peer ? x : kv_rows_of(&from[i], s->row, s->n);
+        struct rows made = rows_of(maker, layer, i, s);
+        struct kv_rows x = kv_rows_of(&to[i], made.first, made.n), y = peer ? x : kv_rows_of(&from[i], made.own, made.n);
         char *data = (char *)to[i].data + x.at;
         float *scale = to[i].scale ? to[i].scale + x.scale_at : NULL;
         atomic_fetch_add(&r->p->exchanged, x.bytes + x.scales * 4);
@@ -322,6 +341,7 @@ int kvring_state(struct rank *r, int layer, int stripe, int *from) {
     TRY(gpu_pair_wait(q->state_on[layer % 2][k], use_of(layer), r->main));
     for (int i = 0, n = kvring_planes(r, layer, to); i < n; i++) {
         size_t bytes = kv_rows_of(&to[i], 0, 1).bytes;
+        if (!is_state(r, layer, i)) continue;
         atomic_fetch_add(&r->p->exchanged, bytes);
         if (peer) TRY(gpu_copy_peer(r->main, state(&to[i], *from), q->g, state(&source[i], STATE_STRIPE + k), bytes));
         else TRY(gpu_copy(r->main, state(&to[i], *from), state(&source[i], HOST_STRIPE + k), bytes, GPU_H2D));
@@ -332,7 +352,8 @@ int kvring_state(struct rank *r, int layer, int stripe, int *from) {
 int kvring_state_mark(struct rank *r, int layer, int stripe) {
     struct kv_plane p[CACHE_PLANES];
     for (int i = 0, n = kvring_planes(r, layer, p); i < n; i++)
-        TRY(gpu_copy(r->main, state(&p[i], STATE_MARK), state(&p[i], STATE_STRIPE + stripe), kv_rows_of(&p[i], 0, 1).bytes, GPU_D2D));
+        if (is_state(r, layer, i))
+            TRY(gpu_copy(r->main, state(&p[i], STATE_MARK), state(&p[i], STATE_STRIPE + stripe), kv_rows_of(&p[i], 0, 1).bytes, GPU_D2D));
     return 0;
 }
 

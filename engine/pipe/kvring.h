@@ -6,6 +6,7 @@ int kvring_open(struct rank *r, struct error *e); /* after the plan and the work
 void kvring_close(struct rank *r);
 void kvring_break(struct rank *r);
 int kvring_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLANES]); /* of a layer on the device; returns how many */
+bool kvring_has_state(const struct rank *r, int layer);
 /* States, where the layer has some (compute): from which row a stripe's first chunk goes on, once it is there (*from, -1: none);
  * chunks leave theirs in STATE_STRIPE + stripe. After its last chunk others may have it. */
 int kvring_state(struct rank *r, int layer, int stripe, int *from);

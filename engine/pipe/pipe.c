@@ -101,7 +101,8 @@ static size_t row_bytes(const struct pipe *p, bool state) {
         size_t one = 0;
         for (int i = kv_planes(p->c, l, d); i-- > 0;) {
             struct kv_rows x = kv_rows_of(&p->job->cache[l].p[i], 0, 1);
-            if (!d[i].rows == !state) one += x.bytes + x.scales * 4;
+            size_t every = d[i].every ? (size_t)d[i].every : 1;
+            if (!d[i].rows == !state) one += (x.bytes + x.scales * 4 + every - 1) / every;
         }
         most = one > most ? one : most;
     }
@@ -166,7 +167,8 @@ static void work_release(void *ctx, void *p) {
 static int open_rows(struct rank *r, struct error *e) {
     struct pipe *p = r->p;
     const struct config *c = p->c;
-    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)(c->rope.dim / 2) * 4, topk = (size_t)c->topk * 4;
+    size_t n = (size_t)r->n, all = (size_t)p->job->n, hidden = (size_t)c->hidden * 4, half = (size_t)(c->rope.dim / 2) * 4, topk = (size_t)c->topk * 4,
+           streams = (size_t)c->streams.n, far = c->far_rope.dim ? half : 0;
     struct {
         void **p;
         size_t bytes;
@@ -174,7 +176,12 @@ static int open_rows(struct rank *r, struct error *e) {
                 {(void **)&r->xn, all * hidden},
                 {(void **)&r->cos, n * half},
                 {(void **)&r->sin, n * half},
+                {(void **)&r->far_cos, n * far},
+                {(void **)&r->far_sin, n * far},
+                {(void **)&r->streams, n * streams * hidden},
+                {(void **)&r->post, n * streams * 4},
                 {(void **)&r->pos, n * 4},
+                {(void **)&r->tokens, n * 4},
                 {(void **)&r->chosen_keys, pipe_chosen_bytes(c) * n},
                 {(void **)&r->shared_weight, c->shared_gate ? n * 4 : 0},
                 {(void **)&r->ids, c->n_experts ? all * topk : 0},
@@ -233,12 +240,14 @@ void rank_close(struct rank *r) {
     gpu_stream_close(&r->main);
     ring_close(&r->dense, r->g);
     ring_close(&r->experts, r->g);
-    void *all[] = {r->x, r->xn, r->cos, r->sin, r->pos, r->chosen_keys, r->shared_weight, r->ids, r->weights, r->token, r->weight, r->offset, r->sum};
+    void *all[] = {r->x,      r->xn,          r->cos,           r->sin, r->far_cos, r->far_sin, r->streams, r->post,   r->close_mem, r->pos,
+                   r->tokens, r->chosen_keys, r->shared_weight, r->ids, r->weights, r->token,   r->weight,  r->offset, r->sum};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(r->g, all[i]);
     for (int i = 0; i < 3; i++) gpu_event_close(&r->timed[i]);
     pace_close(&r->pace_load);
     pace_close(&r->pace_main);
     gpu_host_free(r->g, r->host_offset);
+    mem_free(r->close);
     mem_free(r->chosen);
     mem_free(r->check_ids);
     mem_free(r->cache);
@@ -246,12 +255,28 @@ void rank_close(struct rank *r) {
 
 /* --- The run --------------------------------------------------------------------------------------------------------------- */
 
-/* Embeddings, positions and frequencies to the device, in pieces through a host buffer. */
+/* What makes one of several residual streams behind the last layer. */
+static int send_close(struct rank *r, struct error *e) {
+    const struct weights *w = r->p->job->w;
+    struct pipe_range ranges[MODULE_RANGES];
+    struct pipe_run runs[MODULE_RANGES];
+    size_t bytes;
+    if (!(r->close = mem_alloc(sizeof *r->close))) return error_set(e, ERR_MEMORY, "no memory for a rank");
+    *r->close = *w;
+    int n = module_ranges(&w->config, 0, MODULE_CLOSE, w, r->close, ranges), k = pipe_runs(ranges, n, runs, &bytes);
+    int rc = n ? gpu_alloc(r->g, (void **)&r->close_mem, bytes, e) : 0;
+    for (int i = 0; i < k && !rc; i++) rc = gpu_copy(r->main, r->close_mem + runs[i].at, runs[i].host, runs[i].bytes, GPU_H2D);
+    for (int i = 0; i < n && !rc; i++) *ranges[i].field = r->close_mem + ranges[i].at;
+    return rc;
+}
+
+/* Embeddings, tokens, positions and frequencies to the device, in pieces through a host buffer. */
 static int send_inputs(struct rank *r, float *buf, int rows, struct error *e) {
     struct pipe *p = r->p;
     const struct pipe_job *j = p->job;
     size_t hidden = (size_t)p->c->hidden;
     int rc = gpu_fill(r->main, (void *)r->work.bad, 0xff, 4);
+    if (!rc) rc = send_close(r, e);
     if (!rc) rc = gpu_copy(r->main, r->work.inv_freq, j->w->inv_freq, (size_t)rope_floats(p->c) * 4, GPU_H2D);
     for (int i = 0; i < r->n_stripes && !rc; i++)
         for (int at = 0; at < r->stripe[i].n && !rc; at += rows) {
@@ -264,6 +289,7 @@ static int send_inputs(struct rank *r, float *buf, int rows, struct error *e) {
             if ((rc = j->embed(j->ctx, buf, s->first + at, n))) return error_set(e, rc, "the embedding of the prompt failed");
             rc = gpu_copy(r->main, r->x + (size_t)(s->row + at) * hidden, buf, (size_t)n * hidden * 4, GPU_H2D);
             if (!rc) rc = gpu_stream_sync(r->main);
+            if (!rc && j->tokens) rc = gpu_copy(r->main, r->tokens + s->row + at, j->tokens + s->first + at, (size_t)n * 4, GPU_H2D);
             int32_t *pos = (int32_t *)buf;
             for (int k = 0; k < n; k++) pos[k] = j->pos + s->first + at + k;
             if (!rc) rc = gpu_copy(r->main, r->pos + s->row + at, pos, (size_t)n * 4, GPU_H2D);

@@ -74,6 +74,7 @@ struct pipe_job {
     const struct kv_layer *cache; /* [n_layers] of the session, host memory */
     struct kv_move move;          /* in that cache */
     int pos, n;                   /* the new positions */
+    const int32_t *tokens;        /* [n] at these; NULL in virtual time */
     /* Fills out [n, hidden] with the embeddings of new tokens row .. row + n; NULL in virtual time. */
     int (*embed)(void *ctx, float *out, int row, int n);
     /* Receives the final residual rows; n rows from row on. NULL: not wanted. Rows below `first` are not sent. */

@@ -22,7 +22,8 @@ static size_t fixed_bytes(const struct config *c, const struct pipe_need *d, int
     size_t n = (size_t)d->n, all = (size_t)d->all, hidden = (size_t)c->hidden * 4, sum = n * hidden + all * hidden;
     if (d->all > d->n) /* partial sums of all ranks' tokens; attention in pieces */
         sum += all * hidden + pipe_part_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
-    sum += all * (size_t)c->topk * 16 + n * (size_t)c->rope.dim * 4 + n * (12 + pipe_chosen_bytes(c)) + all * 4;
+    sum += all * (size_t)c->topk * 16 + n * (size_t)(c->rope.dim + c->far_rope.dim) * 4 + n * (16 + pipe_chosen_bytes(c)) + all * 4;
+    sum += n * (size_t)c->streams.n * (hidden + 4);
     sum += 2 * ((size_t)d->total * d->kv_row_bytes + d->state_bytes) + work_bytes(c, chunk) + (size_t)dense * d->dense_bytes + d->reserve;
     return sum + block_grown_bytes(c, d->total) + (2u << 20); /* rounding of some forty blocks */
 }

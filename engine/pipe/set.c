@@ -36,13 +36,6 @@ bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size) {
     return false;
 }
 
-/* Several residual streams and keys of several tokens: the walks over devices carry one stream and a row a token. */
-static int check_family(const struct weights *w, const char *list, struct error *e) {
-    if (!w->config.streams.n && w->config.attn != ATTN_COMPRESSED) return 0;
-    return error_set(e, ERR_RUNTIME, "devices do not compute %s, whose residual streams and compressed keys run on the processor alone; leave out --gpus %s",
-                     w->config.arch->title, list);
-}
-
 /* GGUF's blocks have kernels on the processor, which emulated devices run too. */
 static const struct mat *foreign(const struct weights *w, int layer, unsigned modules, const void *base) {
     struct param list[PARAMS_MAX];
@@ -65,7 +58,6 @@ int gpu_set_open(struct gpu_set **out, const char *list, const struct weights *w
     struct gpu_spec spec;
     *out = NULL;
     int rc = gpu_parse(&spec, list, e);
-    if (!rc && spec.n && w) rc = check_family(w, list, e);
     if (!rc && spec.n && !spec.emu && !spec.is_virtual && w) rc = check_formats(w, list, e);
     if (rc || !spec.n) return rc;
     struct gpu_set *s = mem_calloc(1, sizeof *s);

@@ -18,6 +18,29 @@ static double weight_bytes(const struct config *c, enum dtype t, double n) {
     return t == DT_E4M3 && c->block_rows > 0 && c->block_cols > 0 ? b + 4 * n / ((double)c->block_rows * c->block_cols) : b;
 }
 
+/* DeepSeek-V4: means over layers. A query sees its window and a part of the keys of several tokens, chosen ones or few enough. */
+static void compressed_half(struct cost_model *q, const struct config *c, enum dtype kv, double *half, double *row) {
+    double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, layers = c->n_layers, wide = heads * dim, index = 0, entries = 0, extra = 0, most = 0;
+    for (int i = 0; i < c->n_layers; i++) {
+        const struct layer_config *l = &c->layer[i];
+        most += l->window / layers;
+        if (!l->ratio) continue;
+        entries += 1.0 / l->ratio / layers;
+        extra += (l->overlap ? 4 : 2) * dim * hidden / layers;
+        if (!l->overlap) continue;
+        index += 1.0 / l->ratio / layers;
+        most += c->index_topk / layers;
+        extra += (4.0 * c->index_dim * hidden + c->index_heads * (c->index_dim * (double)c->q_lora + hidden)) / layers;
+    }
+    double low = (double)c->o_groups * c->o_lora;
+    *half = c->q_lora * (hidden + wide) + hidden * dim + low * (wide / c->o_groups + hidden) + extra;
+    *row = dim * (1 + entries);
+    q->most_keys = most;
+    q->index_bytes = index * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
+    q->index_flops = index * 2 * c->index_heads * c->index_dim;
+    q->elem_bytes = 4 * hidden * (2 + 4.0 * c->streams.n); /* the streams are read and written by each half */
+}
+
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
     double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, v = c->v_dim, latent = c->kv_lora, rope = c->qk_rope;
     bool mla = c->kv_lora;
@@ -55,6 +78,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     }
     double row = mla ? latent + rope : c->n_kv_heads * (dim + v);
     row *= attended;
+    if (c->attn == ATTN_COMPRESSED) compressed_half(q, c, kv, &half, &row);
     q->kv_bytes = row * (double)dtype_bytes(kv, 256) / 256 + (kv == DT_E4M3 ? 4.0 * c->n_kv_heads * (mla ? 1 : 2) : 0);
     q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
     q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
@@ -64,7 +88,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     q->row_bytes = 4 * hidden;
     q->linears = mla ? (c->q_lora ? 7 : 6) : 5;
     q->elems = mla ? 9 : 7;
-    q->elem_bytes = 4 * (3.0 * q->elems * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
+    q->elem_bytes += 4 * (3.0 * q->elems * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */
 }
 
 /* --- Pieces ----------------------------------------------------------------------------------------------------------- */

@@ -38,11 +38,15 @@ static int layer_ranges(const struct weights *w, int layer, struct layer *view, 
     *view = (struct layer){0};
     return module_ranges(&w->config, layer, MODULE_LAYER, &w->layers[layer], view, out);
 }
-static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) { /* the embedding stays where it is */
-    int n = module_ranges(&w->config, 0, MODULE_MODEL, w, view, out), kept = 0;
+/* The final norm and the head; the embedding stays where it is. What makes one of several residual streams is where the last layer is. */
+static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) {
+    int n = module_ranges(&w->config, 0, MODULE_ENDS, w, view, out), kept = 0;
     for (int i = 0; i < n; i++)
         if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
     return kept;
+}
+static int close_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) {
+    return module_ranges(&w->config, 0, MODULE_CLOSE, w, view, out);
 }
 
 /* Everything that this device is to hold. */
@@ -56,6 +60,8 @@ static int load(struct step_device *d, struct error *e) {
         if (!d->s->processor && (rc = scan_dense(&d->s->m->scan, l, e))) break;
         rc = load_ranges(d, stage, &d->layer[l].mem, ranges, layer_ranges(w, l, &d->layer[l].view, ranges), e);
     }
+    int close = d->last == w->config.n_layers ? close_ranges(w, d->head_weights, ranges) : 0;
+    if (!rc && close) rc = load_ranges(d, stage, &d->close_mem, ranges, close, e);
     if (!rc && d->head) rc = load_ranges(d, stage, &d->head_mem, ranges, head_ranges(w, d->head_weights, ranges), e);
     if (!rc) rc = stage_flush(stage);
     stage_close(&stage);
@@ -80,7 +86,8 @@ void step_unload(struct step *s) {
             d->layer[l].mem = NULL;
         }
         gpu_free(d->g, d->head_mem);
-        d->head_mem = NULL;
+        gpu_free(d->g, d->close_mem);
+        d->head_mem = d->close_mem = NULL;
         d->held -= d->loaded;
         d->loaded = 0;
     }
@@ -136,6 +143,7 @@ static int choose(struct step *s, struct error *e) {
     struct layer view;
     struct weights head;
     for (int l = 0; l < s->c->n_layers; l++) layers[l] = ranges_bytes(ranges, layer_ranges(w, l, &view, ranges));
+    layers[s->c->n_layers - 1] += ranges_bytes(ranges, close_ranges(w, &head, ranges));
     in.head = ranges_bytes(ranges, head_ranges(w, &head, ranges));
     for (int i = 0; i < set->n; i++) {
         in.free[i] = gpu_mem_free(set->gpu[i]);

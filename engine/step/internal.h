@@ -27,8 +27,8 @@ struct step_device {
     struct work work[STEP_MICROS];
     char *rows; /* what a step adds to caches, on its way to host memory: mirror.c */
     bool head;  /* final norm and output head are here */
-    char *head_mem;
-    struct weights *head_weights; /* as the head sees them */
+    char *head_mem, *close_mem;
+    struct weights *head_weights; /* as the head sees them, and block_close behind the last layer */
     float *x, *xn, *logits;       /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
 };
 
@@ -77,8 +77,10 @@ struct step {
     enum dtype kv;                 /* of caches */
     int planes[CONFIG_MAX_LAYERS]; /* of a layer's cache */
     struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
-    size_t *row_at;   /* [n_layers + 1] bytes that a row adds to the caches of the layers before */
-    size_t *state_at; /* [n_layers + 1] bytes of a state of the layers before */
+    /* [n_layers + 1], of the layers before: bytes that a token adds to planes of one row a token, bytes of a row of the others, and
+     * of a state. least_every: tokens of such a row, in the plane that has most of them; 0: no plane has. */
+    size_t *row_at, *made_at, *state_at;
+    int least_every;
     char *host_rows;  /* pinned: as step_device.rows, of all layers */
     _Atomic int *bad; /* pinned [GPU_MAX][STEP_MICROS] */
     struct work head; /* x, xn and bad of all rows in host memory */

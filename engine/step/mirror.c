@@ -45,7 +45,7 @@ static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int
                 for (int p = 0; p < s->planes[l]; p++) {
                     const struct kv_plane *from = &kv->layer[l].p[p];
                     struct kv_plane *to = &m->layer[l].p[p];
-                    struct kv_rows all = kv_rows_of(from, 0, d->s->desc[l][p].rows ? MIRROR_STATES : capacity);
+                    struct kv_rows all = kv_rows_of(from, 0, d->s->desc[l][p].rows ? MIRROR_STATES : kv_row_at(&d->s->desc[l][p], capacity));
                     *to = *from;
                     to->data = m->mem[i] + bytes;
                     bytes += up(all.bytes);
@@ -64,11 +64,18 @@ size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int 
         struct cache_desc desc[CACHE_PLANES];
         for (int p = kv_planes(s->c, l, desc); p-- > 0;) {
             struct kv_plane plane = kv_plane_of(&desc[p], s->kv);
-            struct kv_rows all = kv_rows_of(&plane, 0, desc[p].rows ? MIRROR_STATES : positions);
+            struct kv_rows all = kv_rows_of(&plane, 0, desc[p].rows ? MIRROR_STATES : kv_row_at(&desc[p], positions));
             bytes += up(all.bytes) + up(all.scales * 4);
         }
     }
     return bytes;
+}
+
+/* Rows [row, row + n) of a plane to another, from row `to_row` on. */
+static int copy_rows(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct kv_plane *from, int row, int n, enum gpu_dir dir) {
+    struct kv_rows x = kv_rows_of(from, row, n), y = kv_rows_of(to, to_row, n);
+    int rc = gpu_copy(stream, (char *)to->data + y.at, (const char *)from->data + x.at, x.bytes, dir);
+    return rc || !x.scales ? rc : gpu_copy(stream, to->scale + y.scale_at, from->scale + x.scale_at, x.scales * 4, dir);
 }
 
 static struct step_mirror *find(struct step *s, const struct kv *kv) {
@@ -146,12 +153,10 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int fro
     if (kv->states && begin_states(s, m, kv, from, pos)) return m; /* the step will find out */
     for (int l = 0; l < s->n_resident && m->rows < pos; l++)
         for (int p = 0; p < s->planes[l]; p++) {
-            struct gpu_stream *main = step_device_of(s, l)->main;
-            const struct kv_plane *host = &kv->layer[l].p[p], *to = &m->layer[l].p[p];
-            struct kv_rows x = kv_rows_of(host, m->rows, pos - m->rows);
-            if (s->desc[l][p].rows) continue;
-            if (gpu_copy(main, (char *)to->data + x.at, (const char *)host->data + x.at, x.bytes, GPU_H2D)) return m;
-            if (x.scales && gpu_copy(main, to->scale + x.scale_at, host->scale + x.scale_at, x.scales * 4, GPU_H2D)) return m;
+            const struct cache_desc *d = &s->desc[l][p];
+            int row = kv_row_at(d, m->rows), n = kv_row_at(d, pos) - row;
+            if (d->rows) continue;
+            if (copy_rows(step_device_of(s, l)->main, &m->layer[l].p[p], row, &kv->layer[l].p[p], row, n, GPU_H2D)) return m;
         }
     m->rows = pos;
     return m;
@@ -192,39 +197,62 @@ void step_mirrors_reap(struct step *s) {
 
 /* --- What a step adds: [layer][plane][row], and a plane's scales behind its rows ------------------------------------------------- */
 
+/* Rows of several tokens that so many tokens complete at most: of a few spans, at most STEP_ROWS, each may complete one more than
+ * its length says. */
+static size_t made_rows(const struct step *s, int n) {
+    int most = s->least_every ? n / s->least_every + STEP_ROWS : 0;
+    return (size_t)(most < n ? most : n);
+}
+/* Bytes that n tokens add to the layers before. */
+static size_t bytes_before(const struct step *s, int layer, int n) { return s->row_at[layer] * (size_t)n + s->made_at[layer] * made_rows(s, n); }
+
 static size_t data_bytes(const struct kv_plane *p) { return (kv_rows_of(p, 0, 1).bytes + 15) & ~(size_t)15; } /* of a row */
 static size_t scale_bytes(const struct kv_plane *p) { return kv_rows_of(p, 0, 1).scales * 4; }
 
 int step_rows_plan(struct step *s, struct error *e) {
     s->row_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->row_at);
+    s->made_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->made_at);
     s->state_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->state_at);
-    if (!s->row_at || !s->state_at) return error_set(e, ERR_MEMORY, "no memory for steps");
+    if (!s->row_at || !s->made_at || !s->state_at) return error_set(e, ERR_MEMORY, "no memory for steps");
     for (int l = 0; l < s->c->n_layers; l++) {
-        s->row_at[l + 1] = s->row_at[l], s->state_at[l + 1] = s->state_at[l];
+        s->row_at[l + 1] = s->row_at[l], s->made_at[l + 1] = s->made_at[l], s->state_at[l + 1] = s->state_at[l];
         s->planes[l] = kv_planes(s->c, l, s->desc[l]);
         for (int k = s->planes[l]; k-- > 0;) {
-            struct kv_plane p = kv_plane_of(&s->desc[l][k], s->kv);
-            if (s->desc[l][k].rows) s->state_at[l + 1] += up(kv_rows_of(&p, 0, 1).bytes);
-            else s->row_at[l + 1] += data_bytes(&p) + scale_bytes(&p);
+            const struct cache_desc *d = &s->desc[l][k];
+            struct kv_plane p = kv_plane_of(d, s->kv);
+            if (d->rows) s->state_at[l + 1] += up(kv_rows_of(&p, 0, 1).bytes);
+            else (d->every ? s->made_at : s->row_at)[l + 1] += data_bytes(&p) + scale_bytes(&p);
+            if (d->every && (!s->least_every || d->every < s->least_every)) s->least_every = d->every;
         }
     }
     return 0;
 }
-size_t step_rows_bytes(const struct step *s, int n) { return s->row_at[s->c->n_layers] * (size_t)n; }
+size_t step_rows_bytes(const struct step *s, int n) { return bytes_before(s, s->c->n_layers, n); }
 
 /* The planes of a layer for n rows, in memory of which `mem` is where the rows of layer `first` begin. Those of states have none. */
 static int gathered(const struct step *s, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
     int planes = s->planes[layer];
-    char *at = mem + (s->row_at[layer] - s->row_at[first]) * (size_t)n;
+    char *at = mem + (bytes_before(s, layer, n) - bytes_before(s, first, n));
     for (int p = 0; p < planes; p++) {
         out[p] = kv_plane_of(&s->desc[layer][p], s->kv);
         if (s->desc[layer][p].rows) continue;
-        size_t data = data_bytes(&out[p]) * (size_t)n, scales = scale_bytes(&out[p]) * (size_t)n;
+        size_t rows = s->desc[layer][p].every ? made_rows(s, n) : (size_t)n, data = data_bytes(&out[p]) * rows, scales = scale_bytes(&out[p]) * rows;
         out[p].data = at;
         out[p].scale = scales ? (float *)(at + data) : NULL;
         at += data + scales;
     }
     return planes;
+}
+
+/* Rows of several tokens are in the copies alone; a span's lie from its own first row on, which is room enough. */
+static int keep_made(struct step_device *d, int layer, int plane, const struct kv_plane *to, const struct step_micro *m) {
+    const struct cache_desc *desc = &d->s->desc[layer][plane];
+    for (int i = 0; i < m->n_dev_spans; i++) {
+        const struct span *t = &m->dev[i];
+        int row = kv_row_at(desc, t->pos), n = kv_row_at(desc, t->pos + t->n) - row;
+        TRY(copy_rows(d->main, to, m->row0 + t->row, &t->cache[layer].p[plane], row, n, GPU_D2D));
+    }
+    return 0;
 }
 
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total) {
@@ -236,6 +264,10 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
     for (int p = 0; p < planes && !rc; p++) {
         int width = to[p].heads * to[p].dim;
         if (!to[p].data) continue;
+        if (s->desc[layer][p].every) {
+            rc = keep_made(d, layer, p, &to[p], m);
+            continue;
+        }
         rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = to[p], .x = from, .row0 = m->row0, .n = m->n_dev, .ldx = width});
         from += (size_t)m->n_dev * (size_t)width;
     }
@@ -243,8 +275,8 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
 }
 
 int step_rows_send(struct step_device *d, int total) {
-    const size_t *at = d->s->row_at, n = (size_t)total;
-    return gpu_copy(d->main, d->s->host_rows + at[d->first] * n, d->rows, (at[d->last] - at[d->first]) * n, GPU_D2H);
+    size_t at = bytes_before(d->s, d->first, total);
+    return gpu_copy(d->main, d->s->host_rows + at, d->rows, bytes_before(d->s, d->last, total) - at, GPU_D2H);
 }
 
 int step_states_send(struct step_device *d, const struct span *dev, const struct span *host) {
@@ -257,8 +289,11 @@ int step_states_send(struct step_device *d, const struct span *dev, const struct
     return 0;
 }
 
-static void store_rows(const struct kv_plane *to, int row, const struct kv_plane *from, int from_row, int n) {
+/* What tokens [pos, pos + n) made of a plane, from its place among the gathered rows. */
+static void store_rows(const struct cache_desc *d, const struct kv_plane *to, int pos, const struct kv_plane *from, int from_row, int n) {
     if (!from->data) return; /* a state's */
+    int row = kv_row_at(d, pos);
+    n = kv_row_at(d, pos + n) - row;
     struct kv_rows x = kv_rows_of(from, from_row, n), y = kv_rows_of(to, row, n);
     memcpy((char *)to->data + y.at, (const char *)from->data + x.at, x.bytes);
     if (x.scales) memcpy(to->scale + y.scale_at, from->scale + x.scale_at, x.scales * 4);
@@ -272,7 +307,7 @@ void step_rows_store(struct step *s, const struct step_micro *m, const struct st
             for (int i = 0; i < m->n_dev_spans; i++) {
                 const struct span *t = &m->spans[i];
                 const struct kv *kv = caller[m->source[i]].kv;
-                store_rows(&kv->layer[l].p[p], t->pos, &from[p], m->row0 + t->row, t->n);
+                store_rows(&s->desc[l][p], &kv->layer[l].p[p], t->pos, &from[p], m->row0 + t->row, t->n);
             }
     }
 }
@@ -293,11 +328,9 @@ int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_str
     struct kv_plane to[CACHE_PLANES];
     int planes = gathered(s, host, 0, layer, n, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
-        const struct kv_plane *from = &m->layer[layer].p[p];
-        struct kv_rows x = kv_rows_of(from, pos, n);
-        if (!to[p].data) continue;
-        rc = gpu_copy(stream, to[p].data, (const char *)from->data + x.at, x.bytes, GPU_D2H);
-        if (!rc && x.scales) rc = gpu_copy(stream, to[p].scale, from->scale + x.scale_at, x.scales * 4, GPU_D2H);
+        const struct cache_desc *d = &s->desc[layer][p];
+        int row = kv_row_at(d, pos);
+        if (to[p].data) rc = copy_rows(stream, &to[p], 0, &m->layer[layer].p[p], row, kv_row_at(d, pos + n) - row, GPU_D2H);
     }
     for (int p = 0; p < 2 * planes && !rc; p++) {
         bool mark = p >= planes;
@@ -312,7 +345,7 @@ void step_mirror_store(struct step *s, const struct kv *kv, const struct kv_move
     for (int l = 0; l < s->n_resident; l++) {
         struct kv_plane from[CACHE_PLANES];
         int planes = gathered(s, host, 0, l, n, from);
-        for (int p = 0; p < planes; p++) store_rows(&kv->layer[l].p[p], pos, &from[p], 0, n);
+        for (int p = 0; p < planes; p++) store_rows(&s->desc[l][p], &kv->layer[l].p[p], pos, &from[p], 0, n);
         for (int p = 0; p < 2 * planes; p++) {
             bool mark = p >= planes;
             if (!s->desc[l][p % planes].rows || (mark && !move->mark)) continue;

@@ -36,7 +36,7 @@ struct blend {
     int n_slots, next_slot;
     /* pinned */
     float *x, *xn, *weights, *pair_weight;
-    int32_t *ids, *mine, *pair_token, *pos;
+    int32_t *ids, *mine, *pair_token, *pos; /* pos: [rows], then the tokens [rows] */
     _Atomic int *bad;
     char *kv;                                               /* rows of all layers on their way to the session's cache */
     struct gpu_number *arrived, *answered, *loaded, *freed; /* the last two: the link writes what d->main waits for, and the other way round */
@@ -122,9 +122,9 @@ static int open_memory(struct blend *b, const struct prefill_job *j, struct erro
         void *p;
         size_t bytes;
         bool device;
-    } want[] = {{&b->token, pairs, true},        {&b->weight, pairs, true}, {&b->x, hidden, false},      {&b->xn, hidden, false},
-                {&b->ids, pairs, false},         {&b->mine, pairs, false},  {&b->weights, pairs, false}, {&b->pair_token, pairs, false},
-                {&b->pair_weight, pairs, false}, {&b->pos, n * 4, false},   {&b->bad, 4, false},         {&b->kv, step_saved_bytes(s, b->rows), false}};
+    } want[] = {{&b->token, pairs, true},        {&b->weight, pairs, true},   {&b->x, hidden, false},      {&b->xn, hidden, false},
+                {&b->ids, pairs, false},         {&b->mine, pairs, false},    {&b->weights, pairs, false}, {&b->pair_token, pairs, false},
+                {&b->pair_weight, pairs, false}, {&b->pos, 2 * n * 4, false}, {&b->bad, 4, false},         {&b->kv, step_saved_bytes(s, b->rows), false}};
     int rc = 0;
     for (size_t i = 0; i < sizeof want / sizeof *want && !rc; i++) rc = (want[i].device ? gpu_alloc : gpu_host_alloc)(g, want[i].p, want[i].bytes, e);
     if (!rc) rc = open_slots(b, j->pos + j->n, e);
@@ -334,7 +334,7 @@ static int device_experts(struct blend *b) {
         struct blend_slot *slots[GROUP_MOST], *t;
         uint32_t on = 0;
         for (; next < n && (t = free_slot(b, b->layer)); next++) TRY(fetch_expert(b, t, b->layer, order[next]));
-        struct op_group g = {.y = b->work.x, .x = b->work.xn, .token = b->token, .weight = b->weight, .hidden = c->hidden};
+        struct op_group g = {.y = b->work.x, .x = b->work.xn, .token = b->token, .weight = b->weight, .hidden = c->hidden, .wide = config_wide(c)};
         for (int most = i < there ? GROUP_RESIDENT : GROUP_MOVED; i < n && g.n < most && (i < there || i < next); i++) {
             if (g.n && b->rows_of[order[i]] > GROUP_ROWS) break;
             slots[g.n] = slot_of(b, b->layer, order[i]);
@@ -435,11 +435,13 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
     b->layer = 0;
     b->move = kv_begin(j->kv, j->pos + b->at, b->n, prefill_mark(j, b->at, b->n));
     m->cpu->cancel = j->cancel;
-    for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i;
+    int32_t *tokens = b->pos + b->rows;
+    for (int i = 0; i < b->n; i++) b->pos[i] = j->pos + b->at + i, tokens[i] = s->processor ? 0 : j->tokens[b->at + i];
     if (!s->processor) TRY(m->cpu->ops->embed(m->cpu, &(struct op_embed){.out = b->x, .ids = j->tokens + b->at, .table = m->w->embed, .n = b->n}));
     TRY(gpu_fill(b->d->main, (void *)b->work.bad, 0xff, 4));
     TRY(gpu_copy(b->d->main, b->work.x, b->x, (size_t)b->n * (size_t)s->c->hidden * 4, GPU_H2D));
     TRY(gpu_copy(b->d->main, b->work.pos, b->pos, (size_t)b->n * 4, GPU_H2D));
+    TRY(gpu_copy(b->d->main, b->work.tokens, tokens, (size_t)b->n * 4, GPU_H2D));
     return block_rope(gpu_stream_exec(b->d->main), s->c, &b->work, m->w->rope_mscale, b->n, j->pos + j->n);
 }
 
@@ -450,6 +452,7 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     struct machine *m = s->m;
     size_t hidden = (size_t)s->c->hidden;
     int first = j->all ? (j->told > b->at ? j->told - b->at : 0) : b->at + b->n == j->n ? b->n - 1 : b->n;
+    TRY(block_close(gpu_stream_exec(b->d->main), b->d->head_weights, &b->work, b->n));
     TRY(gpu_copy(b->d->main, b->x, b->work.x, (size_t)b->n * hidden * 4, GPU_D2H));
     TRY(gpu_copy(b->d->main, (void *)b->bad, (const void *)b->work.bad, 4, GPU_D2H));
     TRY(gpu_stream_sync(b->d->main));

@@ -112,6 +112,7 @@ static void *run(void *arg) {
                            .move = s->move,
                            .pos = s->j->pos,
                            .n = s->j->n,
+                           .tokens = s->j->tokens,
                            .embed = embed,
                            .result = result,
                            .check = check,

@@ -68,35 +68,41 @@ static int device_join(struct step *s, struct step_micro *m, int layer) {
     return 0;
 }
 
-/* What goes with the residual stream: a choice of keys that the layer takes over. */
-static size_t carried(const struct step *s, int n, int layer) {
-    bool takes = s->c->attn == ATTN_DSA && layer < s->c->n_layers && s->c->layer[layer].index == INDEX_BEFORE;
-    return takes ? (size_t)n * (size_t)s->c->index_topk * sizeof(int32_t) : 0;
+/* What layer - 1 leaves to the next: x, of several residual streams these and how much of x goes to each, and a choice of keys
+ * that it takes over. Behind the last layer x is all. */
+static int carry(struct step *s, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir) {
+    const struct config *c = s->c;
+    const size_t streams = layer < c->n_layers ? (size_t)c->streams.n : 0;
+    const bool takes = c->attn == ATTN_DSA && layer < c->n_layers && c->layer[layer].index == INDEX_BEFORE;
+    TRY(gpu_copy(stream, to->x, from->x, row_bytes(s, n), dir));
+    TRY(gpu_copy(stream, to->streams, from->streams, streams * row_bytes(s, n), dir)); /* none: no copy */
+    TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
+    return gpu_copy(stream, to->chosen, from->chosen, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
 }
 
-/* The residual stream from where layer - 1 left it to where layer runs; layer n_layers is the head's place. */
+/* To where layer runs; layer n_layers is the head's place. */
 static int device_move(struct step *s, struct step_micro *m, int layer) {
     struct step_device *from = step_device_of(s, layer - 1), *to = step_device_of(s, layer);
     if (from == to) return 0;
     if (layer == s->c->n_layers && from->head)
         return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
-    TRY(gpu_copy(from->main, m->host.x, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2H));
-    TRY(gpu_copy(from->main, m->host.chosen, work_of(from, m)->chosen, carried(s, m->n_dev, layer), GPU_D2H)); /* none: no copy */
+    TRY(carry(s, from->main, &m->host, work_of(from, m), m->n_dev, layer, GPU_D2H));
     TRY(arrive(from, m));
     if (!to) { /* the processor awaits it */
         m->sent[layer % 2] = m->n_arrived;
         return 0;
     }
     TRY(gpu_number_wait(m->arrived, m->n_arrived, to->main));
-    TRY(gpu_copy(to->main, work_of(to, m)->chosen, m->host.chosen, carried(s, m->n_dev, layer), GPU_H2D));
-    return gpu_copy(to->main, work_of(to, m)->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D);
+    return carry(s, to->main, work_of(to, m), &m->host, m->n_dev, layer, GPU_H2D);
 }
 
 /* Everything that follows layer `after` (-1: the embedding) on devices, up to where the processor is asked again. */
 static int device_go(struct step *s, struct step_micro *m, int after, int total) {
     if (!m->n_dev || after >= s->n_resident) return 0;
     if (after >= 0) {
+        struct step_device *d = step_device_of(s, after);
         TRY(device_join(s, m, after));
+        if (after + 1 == s->c->n_layers) TRY(block_close(exec_of(d), d->head_weights, work_of(d, m), m->n_dev));
         TRY(device_move(s, m, after + 1));
     }
     return after + 1 < s->n_resident ? device_attention(s, m, after + 1, total) : 0;
@@ -113,6 +119,7 @@ static int device_begin(struct step *s, struct step_micro *m) {
         struct work *w = work_of(d, m);
         TRY(gpu_fill(d->main, (void *)w->bad, 0xff, 4));
         TRY(gpu_copy(d->main, w->pos, m->host.pos, (size_t)m->n_dev * 4, GPU_H2D));
+        TRY(gpu_copy(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
         if (w->length) TRY(gpu_copy(d->main, w->length, m->host.length, (size_t)m->n_dev * 4, GPU_H2D));
         TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev, 0));
         if (!i) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
@@ -137,6 +144,7 @@ static struct work from_row(const struct config *c, const struct work *w, int ro
     r.tokens += at;
     if (r.chosen) r.chosen += at * (size_t)c->index_topk;
     r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
+    if (r.far_cos) r.far_cos += at * (size_t)(c->rope.dim / 2), r.far_sin += at * (size_t)(c->rope.dim / 2);
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;
     return r;
@@ -255,7 +263,12 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
             TRY(processor_experts(s, m, l, e));
             if (l + 1 < s->c->n_layers) TRY(processor_attention(s, m, l + 1, e));
         }
-    for (int i = 0; i < s->n_micros && s->c->streams.n; i++) TRY(block_close(s->m->cpu, s->m->w, &s->micro[i].host, s->micro[i].n));
+    for (int i = 0; i < s->n_micros; i++) { /* rows whose last layer the processor has had */
+        struct step_micro *m = &s->micro[i];
+        int first = on_device(s, m, s->c->n_layers - 1);
+        struct work own = from_row(s->c, &m->host, first);
+        if (first < m->n) TRY(block_close(s->m->cpu, s->m->w, &own, m->n - first));
+    }
     TRY(head(s, n, top));
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct step_device *d = &s->dev[i];
@@ -506,6 +519,7 @@ void step_close(struct step **sp) {
     step_processor_close(s);
     step_devices_close(s);
     mem_free(s->row_at);
+    mem_free(s->made_at);
     mem_free(s->state_at);
     pthread_mutex_destroy(&s->lock);
     mem_free(s);

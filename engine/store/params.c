@@ -57,13 +57,13 @@ int params_list(const struct config *c, int layer, unsigned modules, struct para
         struct param p;
         bool when;
     } all[] = {
-        MAT(weights, embed, embed, MODEL, c->vocab, hidden, true),
-        VEC(weights, norm, norm, ".weight", MODEL, hidden, true),
-        VEC(weights, norm_bias, norm, ".bias", MODEL, hidden, norm_bias),
-        {{OF(weights, head, head, MODEL), .ending = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
-        VEC(weights, head_bias, head, ".bias", MODEL, c->vocab, c->head_bias),
+        MAT(weights, embed, embed, ENDS, c->vocab, hidden, true),
+        VEC(weights, norm, norm, ".weight", ENDS, hidden, true),
+        VEC(weights, norm_bias, norm, ".bias", ENDS, hidden, norm_bias),
+        {{OF(weights, head, head, ENDS), .ending = ".weight", .rows = c->vocab, .cols = hidden, .optional = c->tied}, true},
+        VEC(weights, head_bias, head, ".bias", ENDS, c->vocab, c->head_bias),
 
-        MIX(weights, head_mix, head_mix, MODEL, c->streams.n, 1, streams),
+        MIX(weights, head_mix, head_mix, CLOSE, c->streams.n, 1, streams),
 
         MIX(layer, attn_mix, attn_mix, ATTENTION, mixes, 3, streams),
         VEC(layer, attn_norm, attn_norm, ".weight", ATTENTION, hidden, true),

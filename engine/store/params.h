@@ -51,7 +51,9 @@ enum module {
     MODULE_ROUTER = 2, /* the norm before it, which a dense layer has too; the shared expert's gate */
     MODULE_SHARED = 4, /* the shared expert or the dense FFN */
     MODULE_EXPERT = 8, /* one routed expert: fields of struct expert */
-    MODULE_MODEL = 16, /* fields of struct weights; the layer does not matter */
+    MODULE_ENDS = 16,  /* fields of struct weights, and the layer does not matter: embedding, final norm and head */
+    MODULE_CLOSE = 32, /* what makes one of several residual streams before that norm */
+    MODULE_MODEL = MODULE_ENDS | MODULE_CLOSE,
     MODULE_FFN = MODULE_ROUTER | MODULE_SHARED,
     MODULE_LAYER = MODULE_ATTENTION | MODULE_FFN,
 };

@@ -143,12 +143,6 @@ static void check(const char *dir, int place, int level) {
         failures++;
         return;
     }
-    if (places[place].gpus && e->weights.config.streams.n) { /* several residual streams stay on the processor: the engine says so and goes on there */
-        printf("%-4s %s is refused\n", e->machine.gpus ? "FAIL" : "ok", where);
-        failures += e->machine.gpus != NULL;
-        engine_close(&e);
-        return;
-    }
     for (size_t i = places[place].gpus ? 2 : 0; i < sizeof cuts / sizeof *cuts; i++) { /* devices: behind a prefix */
         static struct rows r;
         r = (struct rows){.vocab = engine_info(e)->vocab};

@@ -62,11 +62,6 @@ with tempfile.TemporaryDirectory() as tmp:
         p = subprocess.run([hearth, "-m", model, "--tokens", tokens, "--logits-out", out, "--cpu", "scalar", "--kv", "f32", "--stats", *mode], stdin=subprocess.DEVNULL,
                            capture_output=True, timeout=120)
         err = p.stderr.decode("utf-8", "replace")
-        if mode and name == "streams":  # several residual streams stay on the processor
-            ok = p.returncode == 1 and "do not compute DeepSeek-V4" in err
-            print(f"{'ok' if ok else 'FAIL'} {name} {' '.join(mode)} is refused: {err[:200].strip()}")
-            failed += not ok
-            continue
         got = array.array("f")
         if p.returncode == 0:
             with open(out, "rb") as f:

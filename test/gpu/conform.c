@@ -2,7 +2,7 @@
  * usage: conform LIST TOLERANCE [SEED | company]    LIST as --gpus, the first rank is tested; TOLERANCE of the largest value of a
  * result; SEED: cases of random shapes and addresses in place of the chosen ones; company: a few tokens together and each alone.
  * Exit 77 when the device, or the level of the processor it wants, is not there. */
-#include "test/gpu/conform_oracle.h"
+#include "test/gpu/conform_streams.h"
 
 static void elementwise(void) {
     struct mat table = matrix(40, 96, DT_BF16, 0, 0);
@@ -293,7 +293,7 @@ static void tiles(void) {
     static const struct {
         enum dtype t, scale;
         int br, bc;
-    } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}};
+    } kinds[] = {{DT_E4M3, DT_F32, 128, 128}, {DT_E4M3, DT_F32, 1, 4096}, {DT_BF16, DT_F32, 0, 0}, {DT_E2M1, DT_E8M0, 1, 32}, {DT_E4M3, DT_E8M0, 128, 128}};
     static const int sizes[][3] = {{19, 100, 256}, {32, 130, 200}, {20, 128, 328},  {33, 70, 132}, {65, 300, 130},
                                    {100, 128, 64}, {129, 130, 33}, {130, 260, 391}, {77, 200, 400}};
     double wide = tol;
@@ -306,7 +306,8 @@ static void tiles(void) {
             struct mat w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc);
             uint8_t *scale = (uint8_t *)w.scale;
             w.scale_dtype = (uint8_t)kinds[k].scale;
-            for (int r = 0; r < rows * w.scale_stride && kinds[k].scale == DT_E8M0; r++) scale[r] = (uint8_t)(124 + rnd() % 6);
+            for (int r = 0; kinds[k].scale == DT_E8M0 && r < (rows + kinds[k].br - 1) / kinds[k].br * w.scale_stride; r++)
+                scale[r] = (uint8_t)(124 + rnd() % 6);
             check(name, OP_LINEAR,
                   &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 4)), 'f'),
                                               .x = floats((size_t)(n * (cols + 3)), 'c'),
@@ -527,6 +528,7 @@ int main(int argc, char **argv) {
     if (argc < 4) {
         elementwise();
         deltas();
+        compressed();
         linears();
         attentions();
         mixtures();

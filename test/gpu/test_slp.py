@@ -8,7 +8,7 @@ usage: test_slp.py HEARTH FIXTURES_DIR [cuda]    exit 77 when there are no fixtu
 import array, json, os, statistics, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
-models = [m for m in ("deepseek_v3", "qwen2_moe", "deepseek_v2_lite", "gpt_oss", "qwen3_next", "glm_moe_dsa") if os.path.isdir(os.path.join(fixtures, m))]
+models = [m for m in ("deepseek_v3", "qwen2_moe", "deepseek_v2_lite", "gpt_oss", "qwen3_next", "glm_moe_dsa", "deepseek_v4") if os.path.isdir(os.path.join(fixtures, m))]
 if not models:
     print("SKIPPED: no fixtures in", fixtures)
     sys.exit(77)

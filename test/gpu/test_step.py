@@ -8,7 +8,7 @@ import array, json, os, re, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
 full = sys.argv[3:] == ["full"]  # all families at both levels
-models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa") if os.path.isdir(os.path.join(fixtures, m))]
+models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4") if os.path.isdir(os.path.join(fixtures, m))]
 SCALAR = ["--cpu", "scalar", "--kv", "f32"]
 failed = ran = 0
 

@@ -1,0 +1,136 @@
+/* Several residual streams, and keys that stand for several tokens. Sums have one order: an element's own, whatever the rows of a call. */
+#include "gpu/cuda_device.cuh"
+
+/* --- Streams: what a half of a block gave goes to each of them, and what the next half takes --------------------------------------- */
+
+static __global__ void spread_kernel(float *streams, const float *x, const float *post, int hidden, int n_streams, size_t n) {
+    size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= n) return;
+    size_t d = at % (size_t)hidden, row = at / (size_t)hidden; /* of streams */
+    float v = x[row / (size_t)n_streams * (size_t)hidden + d];
+    streams[at] = post ? streams[at] + post[row] * v : v;
+}
+cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden, int n_streams) {
+    size_t total = (size_t)n * (size_t)n_streams * (size_t)hidden;
+    spread_kernel<<<blocks_of(total, 256), 256, 0, s>>>(streams, x, post, hidden, n_streams, total);
+    return cudaGetLastError();
+}
+
+enum { MIXERS = 256, MOST = CUDA_STREAMS_MOST };
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/* A block a row. Each thread has an element of comb, n * n of them; then elements of all streams. */
+static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
+    __shared__ float shared[32], pre[MOST], comb[MOST * MOST], total[MOST];
+    int n = o.n_streams, all = o.post ? (2 + n) * n : n, tid = threadIdx.x, from = tid / n, to = tid % n;
+    bool mine = o.post && tid < n * n;
+    size_t hidden = (size_t)o.hidden, row = blockIdx.x, width = (size_t)n * hidden;
+    float *x = o.streams + row * width, sum = 0;
+    const float *mix = o.mix + row * (size_t)all;
+    for (size_t i = (size_t)tid; i < width; i += MIXERS) sum += x[i] * x[i];
+    float r = 1.0f / sqrtf(block_sum(sum, shared) / (float)width + o.norm_eps);
+    if (tid < n) {
+        pre[tid] = sigmoid(mix[tid] * r * o.scale[0] + o.base[tid]) + o.eps;
+        if (o.post) o.post[row * (size_t)n + (size_t)tid] = 2.0f * sigmoid(mix[n + tid] * r * o.scale[1] + o.base[n + tid]);
+    }
+    if (mine) comb[tid] = mix[2 * n + tid] * r * o.scale[2] + o.base[2 * n + tid];
+    __syncthreads();
+    if (tid < n && o.post) { /* a row's softmax */
+        float *c = comb + tid * n, top = c[0], s = 0;
+        for (int t = 1; t < n; t++) top = fmaxf(top, c[t]);
+        for (int t = 0; t < n; t++) s += c[t] = expf(c[t] - top);
+        for (int t = 0; t < n; t++) c[t] = c[t] / s + o.eps;
+    }
+    __syncthreads();
+    for (int i = 0; i < 2 * o.iters - 1 && o.post; i++) { /* columns first, then rows and columns in turn */
+        if (tid < n) {
+            float s = o.eps;
+            for (int b = 0; b < n; b++) s += i % 2 ? comb[tid * n + b] : comb[b * n + tid];
+            total[tid] = s;
+        }
+        __syncthreads();
+        if (mine) comb[tid] /= total[i % 2 ? from : to];
+        __syncthreads();
+    }
+    for (size_t d = (size_t)tid; d < hidden; d += MIXERS) {
+        float old[MOST], in = 0;
+#pragma unroll
+        for (int s = 0; s < MOST; s++)
+            if (s < n) old[s] = x[(size_t)s * hidden + d], in += pre[s] * old[s];
+        o.in[row * hidden + d] = in;
+        if (o.out) o.out[row * hidden + d] = 0;
+        for (int t = 0; t < n && o.post; t++) {
+            float v = 0;
+#pragma unroll
+            for (int s = 0; s < MOST; s++)
+                if (s < n) v += comb[s * n + t] * old[s];
+            x[(size_t)t * hidden + d] = v;
+        }
+    }
+}
+cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o) {
+    mix_kernel<<<(unsigned)o->n, MIXERS, 0, s>>>(*o);
+    return cudaGetLastError();
+}
+
+/* --- Windows of tokens that become one entry each ------------------------------------------------------------------------------------ */
+
+struct entry { /* an online softmax: the largest gate, the sum of weights, the weighted sum */
+    float top, sum, acc;
+};
+__device__ inline struct entry entry_read(const float *state, int dim) { return {state[0], state[dim], state[2 * dim]}; }
+__device__ inline void entry_write(float *state, int dim, const struct entry &e) { state[0] = e.top, state[dim] = e.sum, state[2 * dim] = e.acc; }
+
+/* Tokens at positions [from, to) of the call's to an entry's column c; series: of which of the two. */
+__device__ inline void add_tokens(const struct cuda_compress &o, struct entry *e, int from, int to, int series, int c) {
+    int width = (o.overlap ? 2 : 1) * o.dim, at = series * o.dim + c;
+    for (int pos = from; pos < to; pos++) {
+        size_t row = (size_t)(pos - o.pos0) * (size_t)o.ldx + (size_t)at;
+        float g = o.gate[row] + o.bias[(size_t)(pos % o.ratio) * (size_t)width + (size_t)at];
+        float top = g > e->top ? g : e->top, keep = expf(e->top - top), w = expf(g - top);
+        if (g != g) top = keep = w = g; /* what is no number must show */
+        e->sum = e->sum * keep + w;
+        e->acc = e->acc * keep + w * o.kv[row];
+        e->top = top;
+    }
+}
+__device__ inline int at_least(int pos, const struct cuda_compress &o) { return pos < o.pos0 ? o.pos0 : pos; }
+
+/* Column c of the entry of window w, from tokens before `end`: with overlap the first series of the window before, then its own of the
+ * second. What came before this call is in the state: an entry that is open there, or the one behind it. */
+__device__ inline struct entry entry_of(const struct cuda_compress &o, int w, int end, int c) {
+    int begin = w * o.ratio, first = o.pos0 / o.ratio; /* the open window */
+    struct entry e = {-INFINITY, 0, 0};
+    if (w == first && o.pos0) e = entry_read(o.before + c, o.dim);
+    if (w == first + 1 && o.overlap && o.pos0) e = entry_read(o.before + 3 * o.dim + c, o.dim);
+    if (o.overlap && w > first) add_tokens(o, &e, at_least(begin - o.ratio, o), begin, 0, c);
+    add_tokens(o, &e, at_least(begin, o), end, o.overlap ? 1 : 0, c);
+    return e;
+}
+
+enum { COLUMNS = 64 };
+static __global__ void entries_kernel(struct cuda_compress o) {
+    int c = (int)blockIdx.y * COLUMNS + (int)threadIdx.x, w = o.pos0 / o.ratio + (int)blockIdx.x;
+    if (c >= o.dim) return;
+    struct entry e = entry_of(o, w, (w + 1) * o.ratio, c);
+    o.out[(size_t)blockIdx.x * (size_t)o.dim + (size_t)c] = e.acc / e.sum;
+}
+/* A thread reads all of its column before it writes: the two states may be the same memory. */
+static __global__ void open_kernel(struct cuda_compress o) {
+    int c = (int)blockIdx.x * COLUMNS + (int)threadIdx.x, end = o.pos0 + o.n, w = end / o.ratio;
+    if (c >= o.dim) return;
+    struct entry open = entry_of(o, w, end, c), next = {-INFINITY, 0, 0};
+    if (o.overlap) {
+        if (w == o.pos0 / o.ratio && o.pos0) next = entry_read(o.before + 3 * o.dim + c, o.dim);
+        add_tokens(o, &next, at_least(w * o.ratio, o), end, 0, c);
+        entry_write(o.after + 3 * o.dim + c, o.dim, next);
+    }
+    entry_write(o.after + c, o.dim, open);
+}
+cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o) {
+    unsigned columns = blocks_of((size_t)o->dim, COLUMNS);
+    int made = (o->pos0 + o->n) / o->ratio - o->pos0 / o->ratio;
+    if (made) entries_kernel<<<dim3((unsigned)made, columns), COLUMNS, 0, s>>>(*o);
+    open_kernel<<<columns, COLUMNS, 0, s>>>(*o);
+    return cudaGetLastError();
+}

@@ -1,0 +1,99 @@
+#pragma once
+/* Cases of what models with several residual streams and keys of several tokens ask of a device. */
+#include "test/gpu/conform_oracle.h"
+
+BASE(compress, OP_COMPRESS)
+BASE(spread, OP_SPREAD)
+BASE(mix, OP_MIX)
+
+static void residual_streams(void) {
+    for (int s = 1; s <= STREAMS_MOST; s = s * 4 - (s == 4)) /* 1, 4, 15 */
+        for (int last = 0; last < 2; last++) {
+            int n = 5, hidden = 300, weights = last ? s : (2 + s) * s;
+            char name[80];
+            snprintf(name, sizeof name, "spread to %d streams%s", s, last ? ", the first time" : "");
+            CHECK(name, spread, OP_SPREAD, .streams = floats((size_t)(n * s * hidden), 'f'), .x = floats((size_t)(n * hidden), 'c'),
+                  .post = last ? NULL : floats((size_t)(n * s), 'c'), .n = n, .hidden = hidden, .n_streams = s);
+            snprintf(name, sizeof name, "mix of %d streams%s", s, last ? ", the last time" : "");
+            CHECK(name, mix, OP_MIX, .in = floats((size_t)(n * hidden), 'f'), .out = last ? NULL : floats((size_t)(n * hidden), 'f'),
+                  .streams = floats((size_t)(n * s * hidden), last ? 'c' : 'f'), .post = last ? NULL : floats((size_t)(n * s), 'f'),
+                  .mix = floats((size_t)(n * weights), 'c'), .base = floats((size_t)weights, 'c'), .scale = floats(3, 'c'), .n = n, .hidden = hidden,
+                  .n_streams = s, .iters = 20, .eps = 1e-6f, .norm_eps = 1e-6f);
+        }
+}
+
+/* Windows that are open before, completed and open after; states apart and in place. */
+static void windows(void) {
+    static const struct {
+        int pos0, n, ratio, dim;
+    } c[] = {{0, 1, 4, 40}, {0, 9, 4, 100}, {6, 1, 4, 64}, {7, 1, 4, 64}, {5, 14, 4, 130}, {8, 8, 4, 33}, {3, 70, 16, 64}, {130, 1, 128, 20}, {11, 5, 1, 12}};
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
+        for (int how = 0; how < 4; how++) {
+            int series = how & 1 ? 2 : 1, width = series * c[i].dim, made = (c[i].pos0 + c[i].n) / c[i].ratio - c[i].pos0 / c[i].ratio;
+            float *after = floats((size_t)(3 * width), 'f'), *before = how & 2 ? after : floats((size_t)(3 * width), 'c');
+            for (int d = 0; d < width; d++) { /* sums of weights are positive */
+                size_t at = (size_t)(d / c[i].dim * 3 * c[i].dim + c[i].dim + d % c[i].dim);
+                before[at] = 1 + fabsf(before[at]);
+            }
+            float *in = floats((size_t)(2 * c[i].n * width), 'c');
+            char name[80];
+            snprintf(name, sizeof name, "compress %d tokens at %d by %d, %d wide, %d", c[i].n, c[i].pos0, c[i].ratio, c[i].dim, how);
+            CHECK(name, compress, OP_COMPRESS, .out = made ? floats((size_t)(made * c[i].dim), 'f') : NULL, .kv = in, .gate = in + width,
+                  .bias = floats((size_t)(c[i].ratio * width), 'c'), .before = before, .after = after, .n = c[i].n, .pos0 = c[i].pos0, .ratio = c[i].ratio,
+                  .dim = c[i].dim, .ldx = 2 * width, .overlap = series == 2);
+        }
+}
+
+/* Keys that stand k_step apart: all of them, the chosen ones, and the choice. */
+static void stepped(void) {
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
+    enum { STEP = 4, KEYS = 60, HEADS = 6, DIM = 40, TOPK = 16 };
+    for (int i = 0; i < 9; i++) {
+        int n = i / 3 == 0 ? 1 : i / 3 == 1 ? 7 : 40, q0 = i / 3 == 2 ? 0 : 236 - n, seen;
+        enum dtype type = types[i % 3];
+        char name[80];
+        struct kv_plane k = plane_new(KEYS, 1, DIM, type, 'c');
+        for (int chosen = 0; chosen < 2; chosen++) {
+            int32_t *list = chosen ? buf_new((size_t)(n * TOPK) * 4, 'c') : NULL;
+            for (int j = 0; chosen && j < n * TOPK; j++)
+                seen = op_seen_step(q0 + j / TOPK, STEP - 1, STEP, KEYS), list[j] = j % TOPK >= seen ? -1 : seen <= TOPK ? j % TOPK : seen - TOPK + j % TOPK;
+            snprintf(name, sizeof name, "attention %s, %d queries, keys %d apart%s", dtype_name(type), n, STEP, chosen ? ", chosen" : "");
+            CHECK(name, attention, OP_ATTENTION, .out = floats((size_t)(n * HEADS * DIM), 'f'), .q = floats((size_t)(n * HEADS * DIM), 'c'), .k = k, .v = k,
+                  .lse = floats((size_t)(n * HEADS), 'f'), .chosen = list, .n_chosen = chosen ? TOPK : 0, .n = n, .n_heads = HEADS, .v_dim = DIM,
+                  .ldq = HEADS * DIM, .ldo = HEADS * DIM, .q_pos0 = q0, .k_pos0 = STEP - 1, .k_step = STEP, .n_keys = KEYS, .scale = 0.1f);
+            k = plane_new(KEYS, 1, DIM, type, 'c');
+        }
+        for (int j = 0; j < KEYS * DIM; j++) { /* small whole numbers, as in the indexer's other cases */
+            float v = (float)((int)(rnd() % 5) - 2);
+            if (type == DT_F32) ((float *)k.data)[j] = v;
+            if (type == DT_BF16) ((uint16_t *)k.data)[j] = f32_to_bf16(v);
+            if (type == DT_E4M3) ((uint8_t *)k.data)[j] = f32_to_e4m3(v), k.scale[j / DIM] = 0.5f;
+        }
+        float *q = floats((size_t)(n * HEADS * DIM), 'c'), *weight = floats((size_t)(n * HEADS), 'c');
+        for (int j = 0; j < n * HEADS * DIM; j++) q[j] = (float)(int)q[j];
+        for (int j = 0; j < n * HEADS; j++) weight[j] = (float)(int)weight[j];
+        snprintf(name, sizeof name, "select %s, %d queries, keys %d apart", dtype_name(type), n, STEP);
+        CHECK(name, select, OP_SELECT, .chosen = buf_new((size_t)(n * TOPK) * 4, 'i'), .q = q, .weight = weight, .k = k, .n = n, .heads = HEADS, .topk = TOPK,
+              .ldq = HEADS * DIM, .q_pos0 = q0, .k_pos0 = STEP - 1, .k_step = STEP, .n_keys = KEYS, .scale = 0.25f);
+    }
+}
+
+static void compressed(void) {
+    residual_streams();
+    windows();
+    stepped();
+    CHECK("norm without weights", norm, OP_NORM, .out = floats(5 * 70, 'f'), .x = floats(5 * 70, 'c'), .rows = 5, .dim = 70, .ldx = 70, .ldo = 70, .eps = 1e-6f,
+          .w_dtype = DT_F32);
+    float *freq = floats(8, 'c');
+    for (int i = 0; i < 8; i++) freq[i] = powf(10000, -(float)i / 8);
+    CHECK("rope table of every fourth position", rope_table, OP_ROPE_TABLE, .cos = floats(48, 'f'), .sin = floats(48, 'f'), .inv_freq = freq, .n = 6, .half = 8,
+          .pos0 = 900, .step = 4, .mscale = 1);
+    for (int hashed = 0; hashed < 2; hashed++) {
+        int32_t *table = buf_new(30 * 3 * 4, 'c'), *tokens = buf_new(20 * 4, 'c');
+        for (int i = 0; i < 90; i++) table[i] = (i * 5 + i / 3) % 16;
+        for (int i = 0; i < 20; i++) tokens[i] = (int32_t)(rnd() % 30);
+        CHECK(hashed ? "route by token" : "route, square root of softplus", route, OP_ROUTE, .ids = buf_new(20 * 3 * 4, 'i'), .weights = floats(60, 'f'),
+              .logits = floats(20 * 16, 'c'), .bias = hashed ? NULL : floats(16, 'c'), .table = hashed ? table : NULL, .tokens = tokens, .n = 20,
+              .n_experts = 16, .topk = 3, .vocab = 30, .n_group = 1, .topk_group = 1, .score = SCORE_SQRT_SOFTPLUS, .norm = true, .scale = 1.5f);
+    }
+}
