@@ -11,6 +11,7 @@
 #include "cli/models.h"
 #include "cli/oneshot.h"
 #include "cli/out.h"
+#include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/repl.h"
 #include "cli/sig.h"
@@ -67,8 +68,6 @@ static int version(struct app *a, struct error *e) {
     return rc;
 }
 
-static int plan(struct app *a, struct error *e) { return error_set(e, ERR_RUNTIME, "--plan: this build cannot plan for a described machine"); }
-
 static int help(struct app *a, struct error *e) {
     struct buf b = {0};
     opt_help(&b);
@@ -120,7 +119,7 @@ static int run(struct app *a, struct error *e) {
                  {OPT_RENDER, inspect_render},
                  {OPT_TOKENS, inspect_tokens},
                  {OPT_BENCH, bench_run},
-                 {OPT_PLAN, plan},
+                 {OPT_PLAN, plan_run},
                  {OPT_MODELS, models_print},
                  {OPT_LIST_CHATS, store_print_list},
                  {OPT_DELETE, delete_chat},

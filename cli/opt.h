@@ -68,6 +68,7 @@ enum opt_id {
     OPT_IDS,
     OPT_BENCH,
     OPT_PLAN,
+    OPT_ARCH,
     OPT_PRINT_CONFIG,
     OPT_COMPLETION,
     OPT_HELP,

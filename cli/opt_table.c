@@ -84,7 +84,9 @@ const struct opt_def opt_table[OPT_COUNT] = {
 
     [OPT_BENCH] = {"bench", 0, OPT_MAYBE, OPT_MODE, MEASURE, "kernels", "kernels",
                    .help = "speeds of the model beside this machine's limits; or of every kernel"},
-    [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_MODE, MEASURE, "MACHINE", .help = "what a described machine would give, in virtual time (this build refuses it)"},
+    [OPT_PLAN] = {"plan", 0, OPT_TEXT, OPT_MODE, MEASURE, "MACHINE",
+                  .help = "what a described machine would give, in virtual time; --plan list says which are known"},
+    [OPT_ARCH] = {"arch", 0, OPT_TEXT, 0, MEASURE, "NAME", .help = "plan for a published model without its files (deepseek-v3)"},
 
     [OPT_PRINT_CONFIG] = {"print-config", 0, OPT_FLAG, OPT_MODE, OTHER, .help = "every setting with its value and where it comes from"},
     [OPT_COMPLETION] = {"completion", 0, OPT_CHOICE, OPT_MODE, OTHER, "SHELL", "bash zsh fish", .help = "print the completion script of a shell"},

@@ -68,6 +68,9 @@ const struct engine_info *engine_info(const struct engine *e); /* valid until cl
  * that is wrong. */
 int engine_inspect(const struct engine_params *p, struct buf *json, struct error *e);
 int engine_verify(const struct engine_params *p, struct error *e);
+/* --plan: what a machine (a preset, a file, or "here", which is measured) would give with a checkpoint (dir set) or an architecture by name
+ * (NULL: deepseek-v3), in virtual time; appends one JSON object. "list": what is known by name. ERR_USAGE names file, line and remedy. */
+int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e);
 /* --version --verbose: the processor, the level that was asked for, devices, families; plain text lines. */
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);
 /* --bench kernels: one JSON object a row through fn {kernel, level, shape, threads, gbps|gflops, limit, share}. */

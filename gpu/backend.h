@@ -9,6 +9,7 @@ struct gpu_backend {
     int (*open)(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e);
     void (*close)(struct gpu *g);
     size_t (*mem_free)(struct gpu *g);
+    void (*used)(struct gpu *g, struct gpu_used *out); /* NULL: not counted */
     int (*alloc)(struct gpu *g, void **p, size_t size, struct error *e);
     void (*free)(struct gpu *g, void *p);
     int (*error)(struct gpu *g, struct error *e);

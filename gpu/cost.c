@@ -149,9 +149,11 @@ double cost_bw(const struct cost_rates *m, double rows) { return m->bw_rows.n &&
 static double cost_flops(const struct cost_rates *m, double rows) { return m->flops_rows.n && rows > 0 ? at(&m->flops_rows, rows) : m->flops; }
 static double over(double work, double rate) { return rate > 0 ? work / rate : 0; }
 
-double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a) {
+double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, bool *moving) {
     struct cost_work w = cost_work(code, a);
     double t = over(w.flops, cost_flops(m, w.rows)) + over(w.shared.flops, cost_flops(m, w.shared.rows)) + over(w.attn, m->attn);
-    double mem = over(w.bytes, cost_bw(m, w.rows)) + over(w.shared.bytes, cost_bw(m, w.shared.rows));
+    double bw = (code == OP_ATTENTION || code == OP_SELECT) && m->attn_bw > 0 ? m->attn_bw : cost_bw(m, w.rows);
+    double mem = over(w.bytes, bw) + over(w.shared.bytes, cost_bw(m, w.shared.rows));
+    if (moving) *moving = mem > t;
     return m->launch + (t > mem ? t : mem);
 }

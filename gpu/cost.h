@@ -12,6 +12,7 @@ struct cost_rates {                       /* rates as reached, not as advertised
     double bw;                            /* bytes/s of device memory */
     double launch;                        /* seconds an operation takes by itself */
     struct gpu_curve bw_rows, flops_rows; /* with points: in place of bw and flops where weights are multiplied */
+    double attn_bw;                       /* bytes/s of keys and values that attention reads; 0: bw */
 };
 struct cost_work {      /* what an operation asks for */
     double flops, attn; /* of the two kinds */
@@ -24,7 +25,7 @@ struct cost_work {      /* what an operation asks for */
 /* Routed experts: as many as n tokens are expected to choose, each read once; op_experts.ids is not looked at. */
 struct cost_work cost_work(enum op_code code, const union op_args *a);
 double cost_bw(const struct cost_rates *m, double rows);
-/* launch + the longer of arithmetic and memory */
-double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a);
+/* launch + the longer of arithmetic and memory; *moving (or NULL): memory is */
+double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, bool *moving);
 /* Pairs (query, key) that causal attention computes for n queries from q_pos0 on over n_keys keys from k_pos0 on. */
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window);

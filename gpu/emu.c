@@ -212,6 +212,13 @@ static int emu_host_register(struct gpu *base, const void *p, size_t size, struc
 }
 static void emu_host_unregister(struct gpu *g, const void *p) {}
 
+static void emu_used(struct gpu *base, struct gpu_used *out) {
+    struct emu *g = (struct emu *)base;
+    pthread_mutex_lock(&g->lock);
+    *out = g->taken;
+    pthread_mutex_unlock(&g->lock);
+}
+
 static int emu_describe(char *out, size_t size) { return snprintf(out, size, "emulated devices, any number") < 0; }
 
 static void emu_close(struct gpu *base) {
@@ -242,8 +249,8 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     if (g->host) g->spec.mem = g->spec.mem ? g->spec.mem : SIZE_MAX;
     else if (spec->is_virtual) virtual_defaults(&g->spec);
     else if (!g->spec.mem) g->spec.mem = (size_t)8 << 30;
-    g->machine = (struct cost_rates){g->spec.flops, g->spec.attn, g->spec.bw, g->spec.launch, {0}, {0}};
-    if (g->host) g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows;
+    g->machine = (struct cost_rates){.flops = g->spec.flops, .attn = g->spec.attn, .bw = g->spec.bw, .launch = g->spec.launch};
+    if (spec->is_virtual) g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows, g->machine.attn_bw = spec->attn_bw;
     g->slowed = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
     g->base.info = (struct gpu_info){.rank = rank,
                                      .id = g->host ? GPU_HOST : spec->id[rank],
@@ -266,6 +273,7 @@ const struct gpu_backend gpu_emu = {
     .open = emu_open,
     .close = emu_close,
     .mem_free = emu_mem_free,
+    .used = emu_used,
     .alloc = emu_alloc,
     .free = emu_free,
     .error = emu_error,

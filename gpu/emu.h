@@ -29,6 +29,7 @@ struct emu {
     struct emu_block *blocks; /* by address */
     size_t n_blocks, cap_blocks, used;
     struct emu_link h2d, d2h, peer;
+    struct gpu_used taken;
     long count[GPU_FAULT_DIE + 1];
     _Atomic long held; /* copies that held their caller */
     bool dead;

@@ -51,6 +51,8 @@ static double first_gap(struct emu_link *l, double now, double d) {
 static double link_take(struct emu_stream *s, struct emu_link *l, double rate, size_t size, double at) {
     double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->t : emu_clock(), end;
     pthread_mutex_lock(&s->g->lock);
+    if (l == &s->g->h2d) s->g->taken.h2d += d;
+    if (l == &s->g->d2h) s->g->taken.d2h += d;
     if (s->g->spec.is_virtual && s->urgent) {
         end = first_gap(l, now, d);
         l->debt += d;
@@ -154,9 +156,13 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *c) {
         return;
     }
     if (check_args(s, c->code, &c->args)) return;
-    double cost = g->spec.is_virtual || g->slowed ? cost_seconds(&g->machine, c->code, &c->args) : 0;
+    bool reads = false;
+    double cost = g->spec.is_virtual || g->slowed ? cost_seconds(&g->machine, c->code, &c->args, &reads) : 0;
     if (g->spec.is_virtual) {
         s->t += cost;
+        pthread_mutex_lock(&g->lock);
+        *(reads ? &g->taken.reading : &g->taken.computing) += cost;
+        pthread_mutex_unlock(&g->lock);
         return;
     }
     struct error e = {0};

@@ -49,6 +49,11 @@ void gpu_close(struct gpu **g) {
 }
 const struct gpu_info *gpu_info(const struct gpu *g) { return &g->info; }
 size_t gpu_mem_free(struct gpu *g) { return g->b->mem_free(g); }
+struct gpu_used gpu_used(struct gpu *g) {
+    struct gpu_used u = {0};
+    if (g->b->used) g->b->used(g, &u);
+    return u;
+}
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e) {
     *p = NULL;
     return g->b->alloc(g, p, size ? size : 1, e);

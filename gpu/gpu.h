@@ -37,6 +37,12 @@ int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error
 void gpu_close(struct gpu **g);
 const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);
+/* In virtual time, of all streams since opening: seconds of operations that arithmetic bounds, or memory; that each way of the link
+ * was taken. Elsewhere zeros. */
+struct gpu_used {
+    double computing, reading, h2d, d2h;
+};
+struct gpu_used gpu_used(struct gpu *g);
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY says need and have */
 void gpu_free(struct gpu *g, void *p);                                /* no queued work may touch it; NULL is fine */
 int gpu_error(struct gpu *g, struct error *e);                        /* the first failure since gpu_clear, 0 when none */

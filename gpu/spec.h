@@ -41,7 +41,8 @@ struct gpu_spec {
     /* emu, virtual: the processor of the machine, opened as rank GPU_HOST and no device of --gpus. Its memory is the host's: any
      * pointer will do and nothing is read, no ids either; copies cost bandwidth alone. Nothing is assumed: a rate of 0 takes no time. */
     bool host;
-    struct gpu_curve bw_rows, flops_rows; /* of products and experts, in place of bw and flops */
+    struct gpu_curve bw_rows, flops_rows; /* virtual, of products and experts, in place of bw and flops */
+    double attn_bw;                       /* virtual: bytes/s at which attention reads keys and values; 0: bw */
     int threads, level;                   /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
     int ring, chunk;                      /* stream-loading's slots and rows at once, for tests; 0: chosen */
     bool all_to_all;                      /* emu: standard expert parallelism in place of SmallEP, to measure the difference */

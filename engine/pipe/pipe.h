@@ -16,7 +16,8 @@ struct gpu_set {
 };
 /* list as --gpus. 0 with *s NULL for "none". Begins to pin the mapped weights. ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
 int gpu_set_open(struct gpu_set **s, const char *list, const struct weights *w, struct error *e);
-void gpu_set_close(struct gpu_set **s); /* before weights_close */
+int gpu_set_open_spec(struct gpu_set **s, const struct gpu_spec *spec, const struct weights *w, struct error *e); /* the same, of spec->n > 0 devices */
+void gpu_set_close(struct gpu_set **s);                                                                           /* before weights_close */
 bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size);
 
 /* How a prompt is laid out on a device. Pure: numbers in, numbers out. */

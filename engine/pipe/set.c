@@ -59,13 +59,18 @@ int gpu_set_open(struct gpu_set **out, const char *list, const struct weights *w
     *out = NULL;
     int rc = gpu_parse(&spec, list, e);
     if (!rc && spec.n && !spec.emu && !spec.is_virtual && w) rc = check_formats(w, list, e);
-    if (rc || !spec.n) return rc;
+    return rc || !spec.n ? rc : gpu_set_open_spec(out, &spec, w, e);
+}
+
+int gpu_set_open_spec(struct gpu_set **out, const struct gpu_spec *spec, const struct weights *w, struct error *e) {
     struct gpu_set *s = mem_calloc(1, sizeof *s);
+    int rc = 0;
+    *out = NULL;
     if (!s) return error_set(e, ERR_MEMORY, "no memory for devices");
-    s->spec = spec;
-    for (; s->n < spec.n && !rc; s->n++)
-        if ((rc = gpu_open(&s->gpu[s->n], &spec, s->n, e))) break;
-    if (!rc && !spec.is_virtual && w) {
+    s->spec = *spec;
+    for (; s->n < spec->n && !rc; s->n++)
+        if ((rc = gpu_open(&s->gpu[s->n], spec, s->n, e))) break;
+    if (!rc && !spec->is_virtual && w) {
         struct gpu_pin *p = mem_calloc(1, sizeof *p + (size_t)w->files.n_shards * sizeof p->done[0]);
         if (p) *p = (struct gpu_pin){.files = &w->files, .gpu = s->gpu[0]};
         if (!p || pthread_create(&p->thread, NULL, pin_thread, p)) {

@@ -32,7 +32,10 @@ int calibrate(struct cost_machine *out, const struct calibrate_options *o, struc
 /* A preset by its name, else a machine file. ERR_USAGE names file, line and key. */
 int calibrate_read(struct cost_machine *out, const char *name_or_path, struct error *e);
 
-/* The text of a machine: `key = value` lines, # begins a comment. Machine: name, devices, near (units near memory), dram, disk, join,
+/* The text of a machine: `key = value` lines, # begins a comment. What stands on its box is enough (describe.h says what follows from it):
+ *     sockets = 2   channels = 12   ddr = 6400   cores = 32   isa = avx512bf16   memory = 1152G   (channels and cores of a socket)
+ *     cards = 2   card = RTX 5090   pcie = 5     or, of a card that is not known: card.memory, card.bandwidth, card.bf16, card.fp8
+ * What follows goes before that, or stands alone, as calibrate writes it. Machine: name, devices, near (units near memory), dram, disk, join,
  * start, cpu_chunk, gpu_chunk. Then for a domain, cpu, gpu0, gpu1, .. near0, .. (gpu, near: all of them):
  *     DOMAIN.name  .memory  .bw.KIND  .latency.KIND  .rate.KIND.FORMAT  .h2d  .d2h  .peer  .h2d.latency  .d2h.latency  .peer.latency
  * KIND is ffn, linear, attention, elem; FORMAT f32, 16bit, 8bit, 4bit; a key that ends before them means all of them. bw and rate are

@@ -6,24 +6,42 @@
 #include <string.h>
 
 #include "engine/base/file.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/sched/calibrate.h"
+#include "engine/sched/describe.h"
 
 static const char *const kinds[COST_KINDS] = {"ffn", "linear", "attention", "elem"}, *const formats[COST_FORMATS] = {"f32", "16bit", "8bit", "4bit"},
                          *const ways[COST_WAYS] = {"h2d", "d2h", "peer"};
 
-enum what { WORD, NUMBER, COUNT, CURVE };
+enum what { WORD, NUMBER, COUNT, COUNT_UP_TO, CURVE };
 struct key {
     char name[40];
     enum what what;
     void *at;
-    size_t size; /* WORD */
+    size_t size; /* WORD; the most of COUNT_UP_TO, which goes to a double */
 };
-/* The i-th key of a machine, and of a domain; false past the last. */
+/* The i-th key of a machine, of its box, and of a domain; false past the last. */
 static bool machine_key(struct cost_machine *m, int i, struct key *k) {
     const struct key keys[] = {{"name", WORD, m->name, sizeof m->name}, {"dram", NUMBER, &m->dram, 0},   {"disk", NUMBER, &m->disk, 0},
                                {"join", NUMBER, &m->join, 0},           {"start", NUMBER, &m->start, 0}, {"cpu_chunk", COUNT, &m->cpu_chunk, 0},
                                {"gpu_chunk", COUNT, &m->gpu_chunk, 0}};
+    return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
+}
+static bool box_key(struct describe *b, int i, struct key *k) {
+    const struct key keys[] = {{"sockets", COUNT_UP_TO, &b->sockets, 8},
+                               {"channels", COUNT_UP_TO, &b->channels, 64},
+                               {"cores", COUNT_UP_TO, &b->cores, 1024},
+                               {"cards", COUNT_UP_TO, &b->cards, 8},
+                               {"ddr", NUMBER, &b->ddr, 0},
+                               {"memory", NUMBER, &b->memory, 0},
+                               {"isa", WORD, b->isa, sizeof b->isa},
+                               {"card", WORD, b->card, sizeof b->card},
+                               {"pcie", WORD, b->pcie, sizeof b->pcie},
+                               {"card.memory", NUMBER, &b->card_memory, 0},
+                               {"card.bandwidth", NUMBER, &b->card_bw, 0},
+                               {"card.fp8", NUMBER, &b->card_fp8, 0},
+                               {"card.bf16", NUMBER, &b->card_bf16, 0}};
     return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
 }
 static bool domain_key(struct cost_domain *d, int i, struct key *k) {
@@ -117,6 +135,7 @@ static const char *read_value(const struct key *k, const char *text) { /* NULL, 
         return NULL;
     }
     if (!number(&text, &v) || *text) return "is no number";
+    if (k->what == COUNT_UP_TO && (v != floor(v) || v > (double)k->size)) return "must be a whole number, and no more of them than a machine has";
     if (k->what == COUNT && (v < 1 || v > 1e6 || v != floor(v))) return "must be a whole number from 1 to 1000000";
     if (k->what == COUNT) *(int *)k->at = (int)v;
     else *(double *)k->at = v;
@@ -135,10 +154,28 @@ static const char *read_domain(struct cost_domain *d, const char *name, const ch
     return bad;
 }
 
-static const char *read_line(struct cost_machine *m, char *fingerprint, const char *name, const char *text, bool counts) {
-    struct key k = {.what = WORD, .at = fingerprint, .size = CALIBRATE_PRINT};
+struct box {
+    struct describe d;
+    uint32_t said; /* bit i: key i */
+};
+/* A key of the machine's box, said once. */
+static const char *read_box(struct box *b, const struct key *k, int i, const char *text) {
+    double rate;
+    if (b->said >> i & 1) return "is given twice";
+    b->said |= 1u << i;
+    const char *bad = read_value(k, text);
+    if (!bad && k->at == b->d.isa) bad = describe_isa(text);
+    if (!bad && k->at == b->d.pcie) bad = describe_pcie(text, &rate);
+    return bad;
+}
+
+/* First how many domains there are and what the box says, then the rest, which goes before it. */
+static const char *read_line(struct cost_machine *m, struct box *b, char *fingerprint, const char *name, const char *text, bool counts) {
+    struct key k = {.what = WORD, .at = fingerprint, .size = CALIBRATE_PRINT}, of_box;
     bool devices = !strcmp(name, "devices"), near = !strcmp(name, "near");
-    if (counts != (devices || near)) return NULL; /* first how many domains there are, then the rest */
+    for (int i = 0; box_key(&b->d, i, &of_box); i++)
+        if (!strcmp(of_box.name, name)) return counts ? read_box(b, &of_box, i, text) : NULL;
+    if (counts != (devices || near)) return NULL;
     if (counts) {
         double v;
         if (!number(&text, &v) || *text || v != floor(v) || v > COST_DOMAINS - 1 || m->n_domains + v > COST_DOMAINS)
@@ -163,12 +200,32 @@ static const char *read_line(struct cost_machine *m, char *fingerprint, const ch
     return bad ? bad : found ? NULL : "is no key of a machine";
 }
 
+/* What the box says, for all that no key has said. */
+static int fill_from_box(struct cost_machine *m, const struct box *b, const char *what, struct error *e) {
+    char why[420];
+    if (!b->said) return 0;
+    if (m->n_domains > 1) return error_set(e, ERR_USAGE, "%s: cards says how many there are; leave out devices and near", what);
+    if (describe_machine(m, &b->d, why, sizeof why)) return 0;
+    return error_set(e, ERR_USAGE, "%s: %s", what, why);
+}
+
+/* Valid UTF-8 without control characters: names in it are shown. */
+static bool is_text(const char *text, size_t n) {
+    if (!json_is_utf8(text, n)) return false;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if ((c < 32 && c != '\t' && c != '\n' && c != '\r') || c == 127 || (c == 0xc2 && i + 1 < n && (unsigned char)text[i + 1] < 0xa0)) return false;
+    }
+    return true;
+}
+
 int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const char *what, char *fingerprint, struct error *e) {
+    struct box box = {0};
     memset(m, 0, sizeof *m);
     m->n_domains = 1;
     m->cpu_chunk = 1024, m->gpu_chunk = 8192;
     if (fingerprint) *fingerprint = 0;
-    if (memchr(text, 0, n)) return error_set(e, ERR_USAGE, "%s: is not text", what);
+    if (!is_text(text, n)) return error_set(e, ERR_USAGE, "%s: is not text", what);
     for (int pass = 0; pass < 2; pass++) {
         int line = 0;
         for (const char *p = text, *end = text + n; p < end;) {
@@ -189,9 +246,10 @@ int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const ch
             *tail = 0, value++;
             value += strspn(value, " \t");
             for (size_t k = strlen(value); k && (value[k - 1] == ' ' || value[k - 1] == '\t');) value[--k] = 0;
-            const char *bad = read_line(m, fingerprint, name, value, !pass);
+            const char *bad = read_line(m, &box, fingerprint, name, value, !pass);
             if (bad) return error_set(e, ERR_USAGE, "%s: line %d: %.60s = %.60s: %s", what, line, name, value, bad);
         }
+        if (!pass && fill_from_box(m, &box, what, e)) return e->code;
         for (int d = 0; d < m->n_domains && !pass; d++) m->domain[d].class = !d ? COST_CPU : d <= m->n_devices ? COST_GPU : COST_NDP;
     }
     for (int d = 0; d < m->n_domains; d++) { /* without these nothing would take any time */

@@ -104,7 +104,7 @@ double cost_at(const struct cost_curve *c, double rows) {
     return (double)c->value[c->n - 1];
 }
 
-static const struct cost_curve *rate_of(const struct cost_domain *d, enum cost_kind kind, enum cost_format f) {
+const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind kind, enum cost_format f) {
     for (int i = (int)f; i >= 0; i--)
         if (d->rate[kind][i].n) return &d->rate[kind][i];
     for (int i = (int)f + 1; i < COST_FORMATS; i++)
@@ -118,7 +118,7 @@ static double piece_time(const struct cost_machine *m, int domain, const struct 
     const struct cost_domain *d = &m->domain[domain];
     double bw = cost_at(&d->bw[p->kind], p->rows);
     if (d->class == COST_CPU && taken > 0 && m->dram > 0) bw *= larger(1 - taken / m->dram, 0.125);
-    double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate_of(d, p->kind, p->format), p->rows) : 0;
+    double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(cost_rate(d, p->kind, p->format), p->rows) : 0;
     return (p->calls * d->latency[p->kind] + larger(read, work)) * cost_factor(m, &d->seen[p->kind], p->rows);
 }
 double cost_time(const struct cost_machine *m, int domain, const struct cost_piece *p) { return piece_time(m, domain, p, 0); }

@@ -118,8 +118,8 @@ static int head_rows(struct machine *m, struct prefill_job *j, struct walk *p, s
     int rc = block_head(m->cpu, place_head(m->place, m->w), m->prefill, p->row, n, p->logits, NULL);
     trace_host(m->trace, t, "head", -1, -1);
     processor_read(m, mat_bytes(&m->w->head));
-    if (!rc) rc = tell_logits(m, j, m->prefill, p->at + p->row, n, p->logits, e);
-    else rc = op_error(rc, e);
+    if (rc) rc = op_error(rc, e);
+    else if (!m->processor) rc = tell_logits(m, j, m->prefill, p->at + p->row, n, p->logits, e);
     p->row += n;
     return rc;
 }

@@ -13,12 +13,12 @@ static struct pipe_stats run(const char *gpus, int ranks, int n, const char *tra
     struct gpu_set *set;
     struct error e = {0};
     struct pipe_stats s = {0};
-    for (int i = 0; i < 61; i++) planes[i].p[0] = (struct kv_plane){.data = at, .heads = 1, .dim = 576, .dtype = DT_BF16};
-    if (gpu_set_open(&set, gpus, &model, &e)) {
+    for (int i = 0; i < 61; i++) planes[i].p[0] = (struct kv_plane){.data = v3.mem, .heads = 1, .dim = 576, .dtype = DT_BF16};
+    if (gpu_set_open(&set, gpus, &v3.w, &e)) {
         fprintf(stderr, "%s\n", e.text);
         exit(1);
     }
-    struct pipe_job j = {.w = &model, .set = set, .ranks = ranks, .cache = planes, .n = n, .trace = trace};
+    struct pipe_job j = {.w = &v3.w, .set = set, .ranks = ranks, .cache = planes, .n = n, .trace = trace};
     if (pipe_prefill(&j, &s, &e)) {
         s.seconds = -1;
         fprintf(stderr, "%s, %d tokens: %s\n", gpus, n, e.text);
@@ -163,6 +163,6 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "ratios")) ratios();
     else if (!strcmp(what, "trace") && argc > 4) printf("%.2f s\n", run(argv[2], atoi(argv[2] + 4), atoi(argv[3]), argv[4]).seconds);
     else rc = 2, fprintf(stderr, "usage: slp_virtual [check | table | layer | ring | few | memory | ratios | trace emu:N,virtual TOKENS FILE]\n");
-    arena_free(&model.arena);
+    shape_close(&v3);
     return rc;
 }

@@ -203,7 +203,7 @@ int main(int argc, char **argv) {
     int failed = 0;
     build(61, 3);
     cost_preset(&cost, "paper-a-2");
-    cost_model_of(&shape, &model.config, DT_E4M3, DT_E4M3, DT_BF16);
+    cost_model_of(&shape, &v3.w.config, DT_E4M3, DT_E4M3, DT_BF16);
     if (!check)
         printf("| one every | served | chats: TTFT p50 / p99 | TPOT p50 / p99 | documents: TTFT p50 / p99 | TPOT p50 / p99 |\n|---|---|---|---|---|---|\n");
     for (int k = 0; k < 3; k++) {
@@ -222,6 +222,6 @@ int main(int argc, char **argv) {
                   f[TOGETHER].tpot[0][1] < f[CHUNKED].tpot[0][1];
         if (!ok) failed++, printf("FAIL: one every %.0f s: beside each other is not the best\n", every[k]);
     }
-    arena_free(&model.arena);
+    shape_close(&v3);
     return failed != 0;
 }

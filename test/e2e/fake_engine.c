@@ -279,6 +279,9 @@ int engine_verify(const struct engine_params *p, struct error *e) {
     return 0;
 }
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e) { return buf_str(out, "fake\n"); }
+int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e) {
+    return error_set(e, ERR_USAGE, "%s: no machine file", machine);
+}
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), void *ctx, struct error *e) {
     for (int i = 0; i < 2000; i++)
         if (fn(ctx, "{\"kernel\": \"fake\", \"level\": \"scalar\", \"format\": \"F8_E4M3\", \"tokens\": 2, \"shape\": \"1x1\", \"threads\": 1, \"gbps\": 1.0, "

@@ -92,7 +92,7 @@ static void costs(void) {
                     }
     struct cost_rates m = {.flops = 1e12, .bw = 1e9, .launch = 1e-6};
     union op_args a = {.add = {.n = 1000, .m = 1000}};
-    CHECK(fabs(cost_seconds(&m, OP_ADD, &a) - (1e-6 + 12e6 / 1e9)) < 1e-12);
+    CHECK(fabs(cost_seconds(&m, OP_ADD, &a, NULL) - (1e-6 + 12e6 / 1e9)) < 1e-12);
 }
 
 /* The processor in virtual time: hand-computed. Experts of 128 x 256 in 3 matrices of one byte a weight: 98,304 bytes and 196,608

@@ -49,6 +49,7 @@ static void text_means_what_it_says(void **st) {
     assert_true(m.domain[5].class == COST_NDP && m.cpu_chunk == 512 && m.dram == 1.2e12 && fabs(m.domain[2].latency[COST_ELEM] - 4e-6) < 1e-15);
 }
 
+#define BOX "channels = 8\nddr = 4800\ncores = 16\nisa = avx2\n"
 static void errors_name_line_and_key(void **st) {
     static const struct {
         const char *text, *want;
@@ -80,6 +81,31 @@ static void errors_name_line_and_key(void **st) {
         {"cpu_chunk = 1.5\n", "must be a whole number"},
         {"name = 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\n", "is too long"},
         {"", "FILE: cpu.bw.ffn is missing"},
+        {"name = \x1b[31m\n", "FILE: is not text"},
+        {"name = \xc2\x9b\n", "FILE: is not text"},
+        {"name = \xff\n", "FILE: is not text"},
+        {"sockets = 2\n", "FILE: channels is missing: memory channels of a socket, such as channels = 8"},
+        {"channels = 8\n", "FILE: ddr is missing"},
+        {"channels = 8\nddr = 4.8G\n", "is in millions of transfers a second, such as ddr = 4800"},
+        {"channels = 8\nddr = 4800\nddr = 4800\n", "FILE: line 3: ddr = 4800: is given twice"},
+        {"channels = 1.5\n", "FILE: line 1: channels = 1.5: must be a whole number"},
+        {"sockets = 9\n", "FILE: line 1: sockets = 9: must be a whole number, and no more"},
+        {"cards = 9\n", "FILE: line 1: cards = 9: must be a whole number"},
+        {"cores = many\n", "FILE: line 1: cores = many: is no number"},
+        {"channels = 8\nddr = 4800\n", "FILE: cores is missing"},
+        {"channels = 8\nddr = 4800\ncores = 16\n", "FILE: isa is missing: isa = avx2, avx512,"},
+        {"isa = sse4\n", "FILE: line 1: isa = sse4: is none of scalar, avx2"},
+        {"pcie = 7\n", "FILE: line 1: pcie = 7: is neither a generation (5, 4 x8) nor bytes/s (25G)"},
+        {"pcie = 4 x3\n", "is neither a generation"},
+        {"pcie = 4 x8 and more\n", "is neither a generation"},
+        {"pcie = -25G\n", "is neither a generation"},
+        {BOX "cards = 1\n", "FILE: card is missing: card = RTX 5090, or its numbers"},
+        {BOX "card = RTX 9999\n", "FILE: card = RTX 9999 is none that is known by name (RTX 5090, RTX 5080,"},
+        {BOX "card = RTX 9999\ncard.memory = 24G\n", "FILE: card.bandwidth is missing: of the card's memory in bytes/s"},
+        {BOX "card.memory = 24G\ncard.bandwidth = 1T\n", "FILE: card.bf16 is missing"},
+        {BOX "card.memory = 24G\ncard.bandwidth = 1T\ncard.bf16 = 100T\n", "FILE: pcie is missing: the generation and lanes"},
+        {BOX "devices = 1\n", "FILE: cards says how many there are"},
+        {BOX "gpu0.bw = 1G\n", "FILE: line 5: gpu0.bw = 1G: is no key of a machine"},
         {"cpu.bw = 1G\ndevices = 1\ngpu.bw = 1G\ngpu.h2d = 1G\n", "FILE: gpu0.d2h is missing"},
         {"cpu.bw.ffn = 1G\ncpu.bw.linear = 1G\n", "FILE: cpu.bw.attention is missing"},
     };
@@ -106,6 +132,34 @@ static void errors_name_line_and_key(void **st) {
         mem_free(text);
     }
     buf_free(&b);
+}
+
+/* A box is what its channels, cores and cards come to, and keys of the table go before it, wherever they stand. */
+static void box_is_a_machine(void **st) {
+    static const char a[] =
+        "name = of paper A\nsockets = 2\nchannels = 12\nddr = 6400\ncores = 32\nisa = avx512bf16\nmemory = 1152G\ncards = 2\ncard = NVIDIA GeForce rtx5090\n";
+    struct error e = {0};
+    if (calibrate_parse(&m, a, sizeof a - 1, "x", NULL, &e)) fail_msg("%s", e.text);
+    assert_true(cost_preset(&other, "paper-a-2"));
+    assert_int_equal(m.n_devices, 2);
+    assert_string_equal(m.name, "of paper A");
+    assert_true(fabs(m.dram / other.dram - 1) < 0.01 && m.domain[0].memory == 1152e9);
+    for (int d = 0; d < 3; d++) /* what the preset of this machine has, within a tenth */
+        for (int k = 0; k < COST_ATTENTION; k++) {
+            assert_true(fabs(cost_at(&m.domain[d].bw[k], 1) / cost_at(&other.domain[d].bw[k], 1) - 1) < 0.1);
+            for (int rows = 1; rows < 1000; rows *= 3)
+                assert_true(fabs(cost_at(cost_rate(&m.domain[d], k, COST_8BIT), rows) / cost_at(cost_rate(&other.domain[d], k, COST_8BIT), rows) - 1) < 0.1);
+        }
+    assert_true(fabs(m.domain[2].link[COST_H2D].rate / 57e9 - 1) < 0.001);
+    static const char b[] = "cpu.bw.ffn = 99G\n" BOX "card.memory = 8G\ncard.bandwidth = 100G\ncard.bf16 = 10T\npcie = 4 x8\ngpu.d2h = 3G\njoin = 1u\n";
+    if (calibrate_parse(&m, b, sizeof b - 1, "x", NULL, &e)) fail_msg("%s", e.text);
+    assert_int_equal(m.n_devices, 1);
+    assert_true(m.domain[0].bw[COST_FFN].value[0] == 99e9f && fabs(cost_at(&m.domain[0].bw[COST_LINEAR], 1) / (0.77 * 8 * 8 * 4.8e9) - 1) < 1e-6);
+    assert_true(fabs(m.domain[1].link[COST_H2D].rate / (57e9 / 4) - 1) < 1e-9 && m.domain[1].link[COST_D2H].rate == 3e9 && m.join == 1e-6);
+    assert_true(fabs(cost_at(cost_rate(&m.domain[1], COST_FFN, COST_8BIT), 64) / 7e12 - 1) < 1e-6); /* no FP8: as BF16 */
+    static const char c[] = BOX "pcie = 25G\n";                                                     /* a slot without a card */
+    assert_int_equal(calibrate_parse(&m, c, sizeof c - 1, "x", NULL, &e), 0);
+    assert_int_equal(m.n_devices, 0);
 }
 
 /* What is written is read back to the bit, for all that is known by heart. */
@@ -294,6 +348,7 @@ static void devices(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(text_means_what_it_says),
                                        cmocka_unit_test(errors_name_line_and_key),
+                                       cmocka_unit_test(box_is_a_machine),
                                        cmocka_unit_test(text_and_back),
                                        cmocka_unit_test(the_processor),
                                        cmocka_unit_test(the_cache),

@@ -1,0 +1,246 @@
+/* --plan in words: what fits where, first-token times by length and mode with a plot, answers by number of sessions, what each waits for,
+ * and what one thing more would give. The figures are engine_plan's JSON object, which --json prints as it is. */
+#include "cli/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/out.h"
+#include "cli/paths.h"
+#include "cli/progress.h"
+#include "cli/term.h"
+#include "engine/base/json.h"
+
+struct view {
+    struct buf *out;
+    bool color;
+    int width;
+};
+
+static const char *text_of(const struct json *j, char *out, size_t cap) {
+    snprintf(out, cap, "%.*s", j && j->type == JSON_STRING ? (int)j->n : 0, j && j->type == JSON_STRING ? j->string : "");
+    return out;
+}
+static const char *seconds(const struct json *j, char *out, size_t cap) {
+    double s = json_num(j, NAN);
+    if (isnan(s)) snprintf(out, cap, "-");
+    else if (s < 0.9995) snprintf(out, cap, "%.0f ms", s * 1e3);
+    else if (s < 99.5) snprintf(out, cap, "%.3g s", s);
+    else snprintf(out, cap, "%.0f s", s);
+    return out;
+}
+static const char *thousands(int64_t n, char *out, size_t cap) {
+    if (n < 1000) snprintf(out, cap, "%d", (int)n);
+    else if (n < 1000000) snprintf(out, cap, "%d,%03d", (int)(n / 1000), (int)(n % 1000));
+    else snprintf(out, cap, "%.1f million", (double)n / 1e6);
+    return out;
+}
+static const char *bytes(const struct json *j, char *out, size_t cap) { return app_bytes((uint64_t)json_num(j, 0), out, cap); }
+
+static void heading(struct view *v, const char *text) { buf_fmt(v->out, v->color ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
+/* Words, wrapped at the width, two blanks before each line. */
+static void paragraph(struct view *v, const char *text) {
+    int at = 0;
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (at && at + 1 + n > v->width) buf_char(v->out, '\n'), at = 0;
+        if (!at) buf_str(v->out, "  "), at = 2;
+        else buf_char(v->out, ' '), at++;
+        buf_add(v->out, p, (size_t)n);
+        at += n;
+        p += n + strspn(p + n, " ");
+    }
+    buf_char(v->out, '\n');
+}
+
+static void say_fits(struct view *v, const struct json *fits) {
+    char a[32], b[32], c[32], line[600], why[300];
+    const struct json *host = json_get(fits, "host"), *cards = json_get(fits, "cards");
+    double need = json_num(json_get(host, "bytes"), 0), have = json_num(json_get(host, "have"), 0);
+    heading(v, "What fits where");
+    if (!json_bool(json_get(host, "fits"), true)) {
+        snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing. Figures are not given for weights on a disk.",
+                 bytes(json_get(host, "bytes"), a, sizeof a), bytes(json_get(host, "have"), b, sizeof b), app_bytes((uint64_t)(need - have), c, sizeof c));
+        return paragraph(v, line);
+    }
+    int n = snprintf(line, sizeof line, "%s of weights in memory", bytes(json_get(host, "bytes"), a, sizeof a));
+    if (have > 0)
+        snprintf(line + n, sizeof line - (size_t)n, " of %s, and beside them %s tokens of context", bytes(json_get(host, "have"), b, sizeof b),
+                 thousands(json_int(json_get(fits, "context_tokens"), 0), c, sizeof c));
+    strncat(line, ".", sizeof line - strlen(line) - 1);
+    paragraph(v, line);
+    snprintf(line, sizeof line, "A token reads %s of them, and %s of each one before it.", bytes(json_get(fits, "token_bytes"), a, sizeof a),
+             bytes(json_get(fits, "kv_token_bytes"), b, sizeof b));
+    paragraph(v, line);
+    if (!cards || !cards->n) return paragraph(v, "No cards: everything runs on the processor.");
+    const struct json *first = json_at(cards, 0);
+    snprintf(line, sizeof line, "On cards (%u x %s, %s each): %s.", cards->n, text_of(json_get(first, "name"), c, sizeof c),
+             bytes(json_get(first, "bytes"), b, sizeof b), text_of(json_get(fits, "resident"), why, sizeof why));
+    paragraph(v, line);
+}
+
+static void limit(struct view *v, const struct json *row, bool color) {
+    char name[32];
+    buf_fmt(v->out, color ? "\033[2m%s %.0f %%\033[0m" : "%s %.0f %%", text_of(json_get(row, "limit"), name, sizeof name),
+            100 * json_num(json_get(row, "busy"), 0));
+}
+
+static const char *const modes[] = {"cpu", "blend", "slp", "dslp"};
+enum { MODES = sizeof modes / sizeof *modes };
+
+static void say_prefill(struct view *v, const struct json *rows) {
+    const struct json *first = json_get(json_at(rows, 0), "modes");
+    char a[32], chosen[16];
+    if (!rows || !rows->n) return;
+    heading(v, "First token, by tokens of the prompt (* what hearth chooses)");
+    buf_str(v->out, "   tokens");
+    for (int m = 0; m < MODES; m++)
+        if (json_get(first, modes[m])) buf_fmt(v->out, "%10s ", modes[m]);
+    buf_str(v->out, "  busiest\n");
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i), *of = json_get(row, "modes");
+        text_of(json_get(row, "chosen"), chosen, sizeof chosen);
+        buf_fmt(v->out, "  %7s", thousands(json_int(json_get(row, "tokens"), 0), a, sizeof a));
+        for (int m = 0; m < MODES; m++)
+            if (json_get(first, modes[m])) {
+                bool this = !strcmp(modes[m], chosen);
+                buf_fmt(v->out, this && v->color ? "\033[32m%10s\033[0m%s" : "%10s%s", seconds(json_get(of, modes[m]), a, sizeof a), this ? "*" : " ");
+            }
+        buf_str(v->out, "  ");
+        limit(v, row, v->color);
+        buf_char(v->out, '\n');
+    }
+}
+
+/* A bar a length, as long as the logarithm of what the chosen mode takes, in eighths of a column. */
+static void plot(struct view *v, const struct json *rows) {
+    static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    double least = INFINITY, most = 0;
+    char a[32], b[32], chosen[16];
+    for (uint32_t i = 0; rows && i < rows->n; i++) {
+        double t = json_num(json_get(json_get(json_at(rows, i), "modes"), text_of(json_get(json_at(rows, i), "chosen"), chosen, sizeof chosen)), 0);
+        if (t > 0) least = fmin(least, t), most = fmax(most, t);
+    }
+    int room = v->width - 24;
+    if (!(most > 0) || room < 16) return;
+    double low = log(least / 2), scale = room / (log(most) - low);
+    buf_char(v->out, '\n');
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i), *time = json_get(json_get(row, "modes"), text_of(json_get(row, "chosen"), chosen, sizeof chosen));
+        double t = json_num(time, 0);
+        if (!(t > 0)) continue;
+        int eighths = (int)((log(t) - low) * scale * 8);
+        buf_fmt(v->out, "  %7s ", thousands(json_int(json_get(row, "tokens"), 0), a, sizeof a));
+        if (v->color) buf_str(v->out, t <= 30 ? "\033[32m" : "\033[33m");
+        for (int k = 0; k < eighths / 8; k++) buf_str(v->out, "█");
+        buf_str(v->out, part[eighths % 8]);
+        if (v->color) buf_str(v->out, "\033[0m");
+        buf_fmt(v->out, " %s\n", seconds(time, b, sizeof b));
+    }
+}
+
+static void say_decode(struct view *v, const struct json *rows) {
+    char mode[16];
+    if (!rows || !rows->n) return;
+    heading(v, "Answers, with 1,024 tokens before them");
+    buf_str(v->out, "  sessions  mode     a token   all together  while a prompt is read  busiest\n");
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i);
+        buf_fmt(v->out, "  %8d  %-6s %6.1f ms  %7.1f tok/s  %19.1f ms  ", (int)json_int(json_get(row, "sessions"), 0),
+                text_of(json_get(row, "mode"), mode, sizeof mode), json_num(json_get(row, "tpot_ms"), 0), json_num(json_get(row, "tokens_per_s"), 0),
+                json_num(json_get(row, "tpot_beside_prefill_ms"), 0));
+        limit(v, row, v->color);
+        buf_char(v->out, '\n');
+    }
+}
+
+static void say_more(struct view *v, const struct json *rows) {
+    char what[48], a[32], b[32];
+    if (!rows || !rows->n) return;
+    heading(v, "With one thing more");
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct json *row = json_at(rows, i), *prefill = json_get(row, "prefill"), *decode = json_get(row, "decode");
+        struct buf line = {0};
+        buf_fmt(&line, "%s:", text_of(json_get(row, "what"), what, sizeof what));
+        for (uint32_t k = 0; prefill && k < prefill->n; k++) {
+            const struct json *one = json_at(prefill, k);
+            buf_fmt(&line, "%s %s tokens %s", k ? "," : " first token of", thousands(json_int(json_get(one, "tokens"), 0), a, sizeof a),
+                    seconds(json_get(one, "seconds"), b, sizeof b));
+            buf_fmt(&line, " (now %s)", seconds(json_get(one, "now"), b, sizeof b));
+        }
+        for (uint32_t k = 0; decode && k < decode->n; k++) {
+            const struct json *one = json_at(decode, k);
+            int n = (int)json_int(json_get(one, "sessions"), 0);
+            buf_fmt(&line, "%s %d session%s %.1f ms a token (now %.1f)", k ? "," : ";", n, n > 1 ? "s" : "", json_num(json_get(one, "tpot_ms"), 0),
+                    json_num(json_get(one, "now"), 0));
+        }
+        if (!line.failed) paragraph(v, line.data);
+        buf_free(&line);
+    }
+}
+
+static void say_list(struct view *v, const struct json *root) {
+    char name[64], what[96], weights[16];
+    const struct json *machines = json_get(root, "machines"), *cards = json_get(root, "cards"), *models = json_get(root, "models");
+    struct buf all = {0};
+    heading(v, "Machines; any other as a file, see MACHINES in the manual");
+    for (uint32_t i = 0; i < machines->n; i++)
+        buf_fmt(v->out, "  %-15s %s\n", text_of(json_get(json_at(machines, i), "name"), name, sizeof name),
+                text_of(json_get(json_at(machines, i), "what"), what, sizeof what));
+    heading(v, "Models, for --arch; any other with -m");
+    for (uint32_t i = 0; i < models->n; i++) {
+        const struct json *m = json_at(models, i);
+        buf_fmt(v->out, "  %-15s %-16s %-8s %6.4g B parameters, %.3g B of them for a token\n", text_of(json_get(m, "name"), name, sizeof name),
+                text_of(json_get(m, "title"), what, sizeof what), text_of(json_get(m, "weights"), weights, sizeof weights),
+                json_num(json_get(m, "parameters"), 0) / 1e9, json_num(json_get(m, "active"), 0) / 1e9);
+    }
+    heading(v, "Cards that a machine file may name");
+    for (uint32_t i = 0; i < cards->n; i++) buf_fmt(&all, "%s%s", i ? ", " : "", text_of(json_at(cards, i), name, sizeof name));
+    if (!all.failed && all.data) paragraph(v, all.data);
+    buf_free(&all);
+}
+
+static void say(struct view *v, const struct json *root) {
+    char machine[128], model[64];
+    if (json_get(root, "machines")) return say_list(v, root);
+    buf_fmt(v->out, v->color ? "\033[1m%s\033[0m with %s, in virtual time\n" : "%s with %s, in virtual time\n",
+            text_of(json_get(root, "machine"), machine, sizeof machine), text_of(json_get(root, "model"), model, sizeof model));
+    say_fits(v, json_get(root, "fits"));
+    say_prefill(v, json_get(root, "prefill"));
+    plot(v, json_get(root, "prefill"));
+    say_decode(v, json_get(root, "decode"));
+    say_more(v, json_get(root, "more"));
+}
+
+int plan_run(struct app *a, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    struct engine_params p;
+    struct buf json = {0}, text = {0};
+    struct arena arena = {0};
+    struct json root;
+    char kept[PATHS_MAX];
+    bool model = v[OPT_MODEL].text && !v[OPT_ARCH].text;
+    int rc = 0, rows;
+    if (v[OPT_ARCH].origin == ORIGIN_FLAG && v[OPT_MODEL].origin == ORIGIN_FLAG)
+        rc = error_set(e, ERR_USAGE, "--arch and -m both say which model: leave out one");
+    if (!rc && model) rc = app_find_model(a, e);
+    app_engine_params(a, &p);
+    if (!model) p.dir = NULL;
+    if (!paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0})) *strrchr(kept, '/') = 0, p.machine = kept;
+    progress_begin("planning");
+    if (!rc) rc = engine_plan(&p, v[OPT_PLAN].text, v[OPT_ARCH].text, &json, e);
+    progress_clear();
+    if (!rc && v[OPT_JSON].on) buf_char(&json, '\n'), out_write(json.data, json.len);
+    else if (!rc && !(rc = json_parse(&arena, json.data, json.len, 0, "plan", &root, e))) {
+        struct view view = {.out = &text, .color = a->color_out, .width = 80};
+        if (a->tty_out) term_size(&rows, &view.width);
+        say(&view, &root);
+        rc = text.failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+        if (!rc) (a->tty_out ? (void)out_draw(1, text.data, text.len) : (void)out_write(text.data, text.len));
+    }
+    arena_free(&arena);
+    buf_free(&json);
+    buf_free(&text);
+    return rc;
+}

@@ -1,0 +1,4 @@
+#pragma once
+#include "cli/app.h"
+
+int plan_run(struct app *a, struct error *e); /* --plan */

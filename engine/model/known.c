@@ -1,0 +1,99 @@
+/* Sources: config.json of each as its vendor published it; parameter counts from the model cards and reports. Where a vendor
+ * published FP8 beside BF16 it is FP8 here. */
+#include "engine/model/known.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+
+#define FP8 "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}"
+
+static const struct known_model models[] = {
+    {"deepseek-v3", "DeepSeek-V3",
+     "{\"model_type\":\"deepseek_v3\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":163840,"
+     "\"num_attention_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"intermediate_size\":18432,\"first_k_dense_replace\":3,\"n_routed_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":2048,"
+     "\"n_shared_experts\":1,\"n_group\":8,\"topk_group\":4,\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\"," FP8 "}",
+     DT_E4M3, DT_E4M3, 671, 37},
+    {"kimi-k2", "Kimi-K2",
+     "{\"model_type\":\"kimi_k2\",\"vocab_size\":163840,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":131072,"
+     "\"num_attention_heads\":64,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+     "\"intermediate_size\":18432,\"first_k_dense_replace\":1,\"n_routed_experts\":384,\"num_experts_per_tok\":8,\"moe_intermediate_size\":2048,"
+     "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":2.827,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\","
+     "\"rope_theta\":50000," FP8 "}",
+     DT_E4M3, DT_E4M3, 1040, 32},
+    {"qwen3-235b", "Qwen3-235B-A22B",
+     "{\"model_type\":\"qwen3_moe\",\"vocab_size\":151936,\"hidden_size\":4096,\"num_hidden_layers\":94,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":128,\"intermediate_size\":12288,\"num_experts\":128,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":1536,\"norm_topk_prob\":true,\"rope_theta\":5000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 235, 22},
+    {"qwen3-30b", "Qwen3-30B-A3B",
+     "{\"model_type\":\"qwen3_moe\",\"vocab_size\":151936,\"hidden_size\":2048,\"num_hidden_layers\":48,\"max_position_embeddings\":262144,"
+     "\"num_attention_heads\":32,\"num_key_value_heads\":4,\"head_dim\":128,\"intermediate_size\":6144,\"num_experts\":128,\"num_experts_per_tok\":8,"
+     "\"moe_intermediate_size\":768,\"norm_topk_prob\":true,\"rope_theta\":10000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 30.5, 3.3},
+    {"glm-4.5-air", "GLM-4.5-Air",
+     "{\"model_type\":\"glm4_moe\",\"vocab_size\":151552,\"hidden_size\":4096,\"num_hidden_layers\":46,\"max_position_embeddings\":131072,"
+     "\"num_attention_heads\":96,\"num_key_value_heads\":8,\"head_dim\":128,\"partial_rotary_factor\":0.5,\"attention_bias\":true,\"intermediate_size\":10944,"
+     "\"first_k_dense_replace\":1,\"n_routed_experts\":128,\"num_experts_per_tok\":8,\"moe_intermediate_size\":1408,\"n_shared_experts\":1,"
+     "\"n_group\":1,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":1.0,\"rope_theta\":1000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 106, 12},
+    {"glm-5", "GLM-5",
+     "{\"model_type\":\"glm_moe_dsa\",\"vocab_size\":154880,\"hidden_size\":6144,\"num_hidden_layers\":78,\"max_position_embeddings\":202752,"
+     "\"num_attention_heads\":64,\"q_lora_rank\":2048,\"kv_lora_rank\":512,\"qk_nope_head_dim\":192,\"qk_rope_head_dim\":64,\"v_head_dim\":256,"
+     "\"intermediate_size\":12288,\"first_k_dense_replace\":3,\"n_routed_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":2048,"
+     "\"n_shared_experts\":1,\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,\"scoring_func\":\"sigmoid\","
+     "\"index_n_heads\":32,\"index_head_dim\":128,\"index_topk\":2048,\"rope_parameters\":{\"rope_theta\":1000000,\"rope_type\":\"default\"}," FP8 "}",
+     DT_E4M3, DT_E4M3, 744, 40},
+    {"minimax-m2", "MiniMax-M2",
+     "{\"model_type\":\"minimax_m2\",\"vocab_size\":200064,\"hidden_size\":3072,\"num_hidden_layers\":62,\"max_position_embeddings\":196608,"
+     "\"num_attention_heads\":48,\"num_key_value_heads\":8,\"head_dim\":128,\"rotary_dim\":64,\"use_qk_norm\":true,\"intermediate_size\":1536,"
+     "\"num_local_experts\":256,\"num_experts_per_tok\":8,\"use_routing_bias\":true,\"scoring_func\":\"sigmoid\",\"rope_theta\":5000000," FP8 "}",
+     DT_E4M3, DT_E4M3, 230, 10},
+    {"gpt-oss-120b", "gpt-oss-120b",
+     "{\"model_type\":\"gpt_oss\",\"vocab_size\":201088,\"hidden_size\":2880,\"num_hidden_layers\":36,\"max_position_embeddings\":131072,"
+     "\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":64,\"intermediate_size\":2880,\"num_local_experts\":128,\"num_experts_per_tok\":4,"
+     "\"sliding_window\":128,\"rope_theta\":150000,\"quantization_config\":{\"quant_method\":\"mxfp4\"}}",
+     DT_BF16, DT_E2M1, 116.8, 5.1},
+    {"mixtral-8x7b", "Mixtral-8x7B",
+     "{\"model_type\":\"mixtral\",\"vocab_size\":32000,\"hidden_size\":4096,\"num_hidden_layers\":32,\"max_position_embeddings\":32768,"
+     "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":14336,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
+     "\"rope_theta\":1000000}",
+     DT_BF16, DT_BF16, 46.7, 12.9},
+    {"mixtral-8x22b", "Mixtral-8x22B",
+     "{\"model_type\":\"mixtral\",\"vocab_size\":32768,\"hidden_size\":6144,\"num_hidden_layers\":56,\"max_position_embeddings\":65536,"
+     "\"num_attention_heads\":48,\"num_key_value_heads\":8,\"intermediate_size\":16384,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
+     "\"rope_theta\":1000000}",
+     DT_BF16, DT_BF16, 141, 39},
+    {"dbrx", "DBRX",
+     "{\"model_type\":\"dbrx\",\"vocab_size\":100352,\"d_model\":6144,\"n_layers\":40,\"max_seq_len\":32768,\"n_heads\":48,"
+     "\"attn_config\":{\"kv_n_heads\":8,\"clip_qkv\":8,\"rope_theta\":500000},"
+     "\"ffn_config\":{\"ffn_hidden_size\":10752,\"moe_num_experts\":16,\"moe_top_k\":4}}",
+     DT_BF16, DT_BF16, 132, 36},
+};
+
+const struct known_model *known_at(int i) { return i >= 0 && i < (int)(sizeof models / sizeof *models) ? &models[i] : NULL; }
+
+static bool same(const char *a, const char *b) {
+    for (;; a++, b++) {
+        while (*a && !isalnum((unsigned char)*a)) a++;
+        while (*b && !isalnum((unsigned char)*b)) b++;
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) return false;
+        if (!*a) return true;
+    }
+}
+const struct known_model *known_find(const char *name) {
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (same(models[i].name, name) || same(models[i].title, name)) return &models[i];
+    return NULL;
+}
+
+int known_config(const struct known_model *k, struct config *c, struct error *e) {
+    struct arena a = {0};
+    struct json root;
+    int rc = json_parse(&a, k->config, strlen(k->config), JSON_UNIQUE, k->title, &root, e);
+    if (!rc) rc = config_parse(c, &root, k->title, false, e);
+    arena_free(&a);
+    return rc;
+}

@@ -1,0 +1,458 @@
+#include "engine/plan.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cpu/ops.h"
+#include "cpu/pool.h"
+#include "engine/base/json.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/internal.h"
+#include "engine/model/arch.h"
+#include "engine/model/known.h"
+#include "engine/sched/calibrate.h"
+#include "engine/sched/describe.h"
+#include "engine/store/shape.h"
+#include "engine/virtual.h"
+
+enum { LENGTHS = 9, BATCHES = 5, CHANGES = 4, ASKED = 2, KEYS = 1024, THREADS = 16 };
+static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, batches[BATCHES] = {1, 2, 4, 6, 8};
+static const int asked_lengths[ASKED] = {2048, 32768}, asked_batches[ASKED] = {1, 4}; /* of a changed machine */
+
+/* --- Runs ---------------------------------------------------------------------------------------------------------------------- */
+
+/* A question to a machine in virtual time. All layers of a kind are alike, so a prefill runs through some of them, and through a few more:
+ * the difference is what the others take. */
+struct run {
+    const struct cost_machine *cost;
+    enum policy_mode mode; /* a prefill; AUTO: a step */
+    enum step_cut cut;
+    int n;        /* tokens, or sessions */
+    double taken; /* virtual_options */
+    double seconds;
+    struct virtual_used used;
+    bool refused; /* it does not fit, or the machine has no such devices */
+};
+struct runs {
+    const struct weights *w;
+    enum dtype kv;
+    struct run *run; /* [n] */
+    int n;
+    size_t cap;
+    _Atomic int next, done, failed;
+    pthread_mutex_t lock;
+    struct error error; /* the first */
+};
+
+enum { PERIOD = 4 }; /* layers repeat by as many at most */
+static int some_layers(const struct config *c) {
+    int dense = 0;
+    while (dense < c->n_layers && !c->layer[dense].moe) dense++;
+    return dense + 2 * PERIOD < c->n_layers ? dense + PERIOD : c->n_layers;
+}
+
+static int run_with(const struct runs *r, struct run *q, int layers, double *seconds, struct error *e) {
+    struct virtual_options o = {.cost = q->cost, .w = r->w, .kv = r->kv, .taken = q->taken, .layers = layers};
+    struct virtual *v;
+    int rc = virtual_open(&v, &o, e);
+    if (rc) return rc;
+    rc = q->mode ? virtual_prefill(v, q->mode, q->n, seconds, e) : virtual_step(v, q->cut, q->n, KEYS, seconds, NULL, e);
+    if (!rc) q->used = *virtual_used(v);
+    virtual_close(&v);
+    return rc;
+}
+
+static int run_one(const struct runs *r, struct run *q, struct error *e) {
+    const struct config *c = &r->w->config;
+    int few = q->mode ? some_layers(c) : c->n_layers, rc;
+    double less, more;
+    if ((rc = run_with(r, q, few, &less, e))) return rc;
+    q->seconds = less;
+    if (few == c->n_layers) return 0;
+    if ((rc = run_with(r, q, few + PERIOD, &more, e))) return rc;
+    struct cost_model model;
+    cost_model_of(&model, c, DT_BF16, DT_BF16, r->kv);
+    double head = q->mode == POLICY_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* the processor's mode has it in */
+    q->seconds = more + (more - less) / PERIOD * (c->n_layers - few - PERIOD) + head;
+    return 0;
+}
+
+static void *work(void *arg) {
+    struct runs *r = arg;
+    for (int i; !atomic_load(&r->failed) && (i = atomic_fetch_add(&r->next, 1)) < r->n; atomic_fetch_add(&r->done, 1)) {
+        struct error e = {0};
+        struct run *q = &r->run[r->n - 1 - i]; /* the longest are at the end */
+        int rc = run_one(r, q, &e);
+        if (!rc) continue;
+        q->refused = true, q->seconds = INFINITY;
+        if (rc == ERR_MEMORY) continue;
+        pthread_mutex_lock(&r->lock);
+        if (!atomic_exchange(&r->failed, rc)) r->error = e;
+        pthread_mutex_unlock(&r->lock);
+    }
+    return NULL;
+}
+
+static int run_all(struct runs *r, int (*progress)(void *ctx, double share), void *ctx, struct error *e) {
+    pthread_t thread[THREADS];
+    int started = 0, cancelled = 0;
+    long most = sysconf(_SC_NPROCESSORS_ONLN);
+    while (started < THREADS && started < most && started < r->n && !pthread_create(&thread[started], NULL, work, r)) started++;
+    if (!started) return error_set(e, ERR_RUNTIME, "no thread for virtual time");
+    while (progress && !cancelled && !atomic_load(&r->failed) && atomic_load(&r->done) < r->n) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        if (progress(ctx, atomic_load(&r->done) / (double)r->n)) cancelled = 1, atomic_store(&r->failed, ERR_CANCELLED);
+    }
+    for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    if (cancelled) return error_set(e, ERR_CANCELLED, "stopped");
+    if (atomic_load(&r->failed)) return *e = r->error, e->code;
+    return 0;
+}
+
+/* The number of a run with these in the list. */
+static int ask(struct runs *r, struct run q, struct error *e) {
+    for (int i = 0; i < r->n; i++) {
+        const struct run *p = &r->run[i];
+        if (p->cost == q.cost && p->mode == q.mode && p->n == q.n && p->taken == q.taken && (q.mode || p->cut == q.cut)) return i;
+    }
+    if (mem_grow(&r->run, &r->cap, (size_t)r->n + 1, sizeof *r->run)) return error_set(e, ERR_MEMORY, "no memory for a plan");
+    r->run[r->n] = q;
+    return r->n++;
+}
+
+/* --- What the engine would choose on a machine ----------------------------------------------------------------------------------- */
+
+struct choice {
+    const struct cost_machine *cost;
+    struct cost_model model;
+    struct policy_machine policy;
+    int resident; /* layers */
+    char why[256];
+};
+static int choice_open(struct choice *c, const struct cost_machine *cost, const struct weights *w, enum dtype kv, struct error *e) {
+    const struct layer *last = &w->layers[w->config.n_layers - 1];
+    struct virtual *v;
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = kv}, e);
+    if (rc) return rc;
+    *c = (struct choice){.cost = cost, .resident = step_resident_layers(virtual_resident(v))};
+    cost_model_of(&c->model, &w->config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, kv);
+    c->policy = (struct policy_machine){.n_devices = cost->n_devices, .layers = c->resident, .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP};
+    if (step_blends(virtual_resident(v))) c->policy.prefills |= 1u << POLICY_BLEND;
+    if (c->resident) c->policy.decodes = 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL;
+    for (int i = 0; i < cost->n_devices && i < POLICY_DEVICES; i++) {
+        c->policy.free[i] = cost->domain[1 + i].memory;
+        c->policy.holds[i] = step_holds(virtual_resident(v), i);
+    }
+    strncpy(c->why, step_resident(virtual_resident(v)), sizeof c->why - 1);
+    virtual_close(&v);
+    return 0;
+}
+static enum policy_mode choose_prefill(const struct choice *c, int n) {
+    struct policy_machine m = c->policy;
+    struct policy_out out;
+    m.cost = c->cost, m.model = &c->model;
+    policy_prefill(&m, &(struct policy_in){.n_new = n, .since_decode_s = -1, .dense_resident = c->resident == c->model.layers}, &out);
+    return out.mode;
+}
+static struct policy_decode_out choose_step(const struct choice *c, int sessions) {
+    struct policy_machine m = c->policy;
+    struct policy_decode_out out;
+    m.cost = c->cost, m.model = &c->model;
+    policy_step(&m, &(struct policy_decode_in){.decoding = sessions, .most = 16, .keys = KEYS, .context = 4 * KEYS}, &out);
+    return out;
+}
+
+/* --- What is asked ------------------------------------------------------------------------------------------------------------------ */
+
+struct plan {
+    struct runs runs;
+    const char *what[1 + CHANGES]; /* [0] the machine as it is */
+    struct cost_machine *machine;  /* [1 + CHANGES] */
+    struct choice choice[1 + CHANGES];
+    int machines;
+    int prefill[LENGTHS][POLICY_MODES], n_lengths; /* runs; < 0: the machine has no such mode */
+    enum policy_mode chosen[LENGTHS];
+    int step[BATCHES], beside[BATCHES];
+    struct policy_decode_out decided[BATCHES];
+    int asked_prefill[1 + CHANGES][ASKED], asked_step[1 + CHANGES][ASKED], asked_batch[1 + CHANGES][ASKED];
+};
+
+static int ask_step(struct plan *p, int machine, int sessions, bool beside, struct policy_decode_out *decided, struct error *e) {
+    const struct cost_machine *cost = &p->machine[machine];
+    *decided = choose_step(&p->choice[machine], sessions);
+    double taken = beside && cost->n_devices ? cost->domain[1].link[COST_H2D].rate : 0;
+    return ask(&p->runs, (struct run){.cost = cost, .cut = (enum step_cut)(decided->mode - POLICY_DECODE_CPU), .n = decided->batch, .taken = taken}, e);
+}
+
+/* Machines with one thing more. */
+static void change(struct plan *p) {
+    const struct cost_machine *now = &p->machine[0];
+    struct cost_machine *m = &p->machine[p->machines];
+    char why[8];
+    *m = *now;
+    if (now->n_devices && now->n_devices < POLICY_DEVICES && now->n_domains < COST_DOMAINS) {
+        memmove(&m->domain[now->n_devices + 2], &m->domain[now->n_devices + 1], (size_t)(now->n_domains - now->n_devices - 1) * sizeof *m->domain);
+        m->domain[now->n_devices + 1] = m->domain[1];
+        m->n_devices++, m->n_domains++;
+        p->what[p->machines++] = "one card more";
+    } else if (!now->n_devices &&
+               describe_machine(m, &(struct describe){.channels = 1, .ddr = 4800, .cores = 1, .isa = "avx2", .card = "RTX 5090"}, why, sizeof why)) {
+        struct cost_domain card = m->domain[1];
+        *m = *now;
+        memmove(&m->domain[2], &m->domain[1], (size_t)(now->n_domains - 1) * sizeof *m->domain);
+        m->domain[1] = card, m->n_devices = 1, m->n_domains++;
+        if (!(m->join > 0)) m->join = 5e-6;
+        p->what[p->machines++] = "a card, an RTX 5090";
+    }
+    m = &p->machine[p->machines];
+    *m = *now;
+    m->dram *= 1.5;
+    for (int k = 0; k < COST_KINDS; k++)
+        for (int i = 0; i < m->domain[0].bw[k].n; i++) m->domain[0].bw[k].value[i] *= 1.5f;
+    p->what[p->machines++] = "memory half as fast again";
+    if (!now->n_devices) return;
+    m = &p->machine[p->machines];
+    *m = *now;
+    for (int i = 1; i <= m->n_devices; i++) m->domain[i].link[COST_H2D].rate *= 2, m->domain[i].link[COST_D2H].rate *= 2;
+    p->what[p->machines++] = "links twice as fast";
+    m = &p->machine[p->machines];
+    *m = *now;
+    if (p->choice[0].resident == p->choice[0].model.layers) return;
+    for (int i = 1; i <= m->n_devices; i++) m->domain[i].memory *= 2;
+    p->what[p->machines++] = "cards with twice the memory";
+}
+
+static int ask_all(struct plan *p, const struct config *c, struct error *e) {
+    int most = c->max_context, rc;
+    for (int i = 0; i < LENGTHS && lengths[i] <= most; i++, p->n_lengths++) {
+        p->chosen[i] = choose_prefill(&p->choice[0], lengths[i]);
+        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
+            int devices = m == POLICY_CPU ? 0 : m == POLICY_DSLP ? 2 : 1;
+            bool can = p->machine[0].n_devices >= devices && (m != POLICY_BLEND || p->choice[0].policy.prefills >> m & 1);
+            if ((p->prefill[i][m] = can ? ask(&p->runs, (struct run){.cost = &p->machine[0], .mode = (enum policy_mode)m, .n = lengths[i]}, e) : -1) < 0 && can)
+                return e->code;
+        }
+    }
+    for (int i = 0; i < BATCHES; i++) {
+        struct policy_decode_out again;
+        if ((p->step[i] = ask_step(p, 0, batches[i], false, &p->decided[i], e)) < 0) return e->code;
+        if ((p->beside[i] = ask_step(p, 0, batches[i], true, &again, e)) < 0) return e->code;
+    }
+    change(p);
+    for (int k = 0; k < p->machines; k++) {
+        if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
+        for (int i = 0; i < ASKED; i++) {
+            struct policy_decode_out d;
+            struct run q = {.cost = &p->machine[k], .n = asked_lengths[i], .mode = choose_prefill(&p->choice[k], asked_lengths[i])};
+            if ((p->asked_prefill[k][i] = q.n <= most ? ask(&p->runs, q, e) : -1) < 0 && q.n <= most) return e->code;
+            if ((p->asked_step[k][i] = ask_step(p, k, asked_batches[i], false, &d, e)) < 0) return e->code;
+            p->asked_batch[k][i] = d.batch;
+        }
+    }
+    return 0;
+}
+
+/* --- Saying it ------------------------------------------------------------------------------------------------------------------------ */
+
+/* What was busy longest, as a name for programs, and its share. */
+static void put_limit(struct buf *b, const struct virtual_used *u) {
+    const struct {
+        const char *name;
+        double seconds;
+    } all[] = {{"host memory", u->cpu.reading},
+               {"processor", u->cpu.computing},
+               {"card memory", u->gpu.reading},
+               {"card", u->gpu.computing},
+               {"link", fmax(u->gpu.h2d, u->gpu.d2h)}};
+    int best = 0;
+    for (int i = 1; i < 5; i++)
+        if (all[i].seconds > all[best].seconds) best = i;
+    buf_fmt(b, "\"limit\":\"%s\",\"busy\":%.2f", all[best].name, u->seconds > 0 ? fmin(1, all[best].seconds / u->seconds) : 0);
+}
+static void put_seconds(struct buf *b, const struct run *q) {
+    if (q->refused || !isfinite(q->seconds)) buf_str(b, "null");
+    else buf_fmt(b, "%.4g", q->seconds);
+}
+/* Milliseconds from token to token of each of so many sessions, of which a step takes `batch`. */
+static double tpot(const struct run *q, int sessions, int batch) { return q->seconds * 1e3 * sessions / batch; }
+
+static void put_prefill(struct buf *b, const struct plan *p) {
+    buf_str(b, ",\"prefill\":[");
+    for (int i = 0; i < p->n_lengths; i++) {
+        buf_fmt(b, "%s{\"tokens\":%d,\"chosen\":\"%s\",\"modes\":{", i ? "," : "", lengths[i], policy_name(p->chosen[i]));
+        const char *sep = "";
+        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
+            if (p->prefill[i][m] < 0) continue;
+            buf_fmt(b, "%s\"%s\":", sep, policy_name((enum policy_mode)m));
+            put_seconds(b, &p->runs.run[p->prefill[i][m]]);
+            sep = ",";
+        }
+        buf_str(b, "},");
+        put_limit(b, &p->runs.run[p->prefill[i][p->chosen[i]]].used);
+        buf_str(b, "}");
+    }
+    buf_str(b, "]");
+}
+
+static void put_decode(struct buf *b, const struct plan *p) {
+    buf_str(b, ",\"decode\":[");
+    for (int i = 0; i < BATCHES; i++) {
+        const struct run *q = &p->runs.run[p->step[i]], *beside = &p->runs.run[p->beside[i]];
+        int batch = p->decided[i].batch;
+        double t = tpot(q, batches[i], batch), with = tpot(beside, batches[i], batch);
+        if (!p->machine[0].n_devices) with = 2 * t; /* a prompt on the processor has half of it */
+        buf_fmt(b, "%s{\"sessions\":%d,\"mode\":\"%s\",\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g,\"tpot_beside_prefill_ms\":%.4g,", i ? "," : "", batches[i],
+                policy_decode_name(p->decided[i].mode), t, 1e3 * batches[i] / t, with);
+        put_limit(b, &q->used);
+        buf_str(b, "}");
+    }
+    buf_str(b, "]");
+}
+
+static void put_more(struct buf *b, const struct plan *p) {
+    buf_str(b, ",\"more\":[");
+    for (int k = 1; k < p->machines; k++) {
+        buf_fmt(b, "%s{\"what\":\"%s\",\"prefill\":[", k > 1 ? "," : "", p->what[k]);
+        for (int i = 0; i < ASKED; i++) {
+            if (p->asked_prefill[k][i] < 0) continue;
+            buf_fmt(b, "%s{\"tokens\":%d,\"seconds\":", i ? "," : "", asked_lengths[i]);
+            put_seconds(b, &p->runs.run[p->asked_prefill[k][i]]);
+            buf_str(b, ",\"now\":");
+            put_seconds(b, &p->runs.run[p->asked_prefill[0][i]]);
+            buf_str(b, "}");
+        }
+        buf_str(b, "],\"decode\":[");
+        for (int i = 0; i < ASKED; i++)
+            buf_fmt(b, "%s{\"sessions\":%d,\"tpot_ms\":%.4g,\"now\":%.4g}", i ? "," : "", asked_batches[i],
+                    tpot(&p->runs.run[p->asked_step[k][i]], asked_batches[i], p->asked_batch[k][i]),
+                    tpot(&p->runs.run[p->asked_step[0][i]], asked_batches[i], p->asked_batch[0][i]));
+        buf_str(b, "]}");
+    }
+    buf_str(b, "]");
+}
+
+static void put_fits(struct buf *b, const struct cost_machine *cost, const struct weights *w, enum dtype kv, const struct choice *c) {
+    double bytes = (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed, have = cost->domain[0].memory,
+           row = (double)kv_token_bytes(&w->config, kv);
+    bool fits = !(have > 0) || bytes < have;
+    buf_fmt(b, "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"token_bytes\":%zu,\"kv_token_bytes\":%.0f", bytes, have,
+            fits ? "true" : "false", weights_token_bytes(w), row);
+    if (have > bytes) buf_fmt(b, ",\"context_tokens\":%.0f", floor((have - bytes) / row));
+    buf_str(b, ",\"cards\":[");
+    for (int i = 1; i <= cost->n_devices; i++) {
+        buf_fmt(b, "%s{\"name\":", i > 1 ? "," : "");
+        json_quote(b, cost->domain[i].name, strlen(cost->domain[i].name));
+        buf_fmt(b, ",\"bytes\":%.0f}", cost->domain[i].memory);
+    }
+    buf_fmt(b, "],\"layers\":%d,\"resident_layers\":%d,\"resident\":", w->config.n_layers, c->resident);
+    json_quote(b, c->why, strlen(c->why));
+    buf_str(b, "}");
+}
+
+int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, enum dtype kv, int (*progress)(void *ctx, double share), void *ctx,
+               struct buf *out, struct error *e) {
+    struct plan *p = mem_calloc(1, sizeof *p);
+    int rc = 0;
+    if (!p || !(p->machine = mem_calloc(1 + CHANGES, sizeof *p->machine))) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
+    if (rc) goto out;
+    p->runs = (struct runs){.w = w, .kv = kv, .lock = PTHREAD_MUTEX_INITIALIZER};
+    p->machine[p->machines++] = *cost;
+    if ((rc = choice_open(&p->choice[0], &p->machine[0], w, kv, e))) goto out;
+    double bytes = (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed;
+    bool fits = !(cost->domain[0].memory > 0) || bytes < cost->domain[0].memory;
+    if (fits) rc = ask_all(p, &w->config, e);
+    if (!rc && fits) rc = run_all(&p->runs, progress, ctx, e);
+    if (rc) goto out;
+    buf_str(out, "{\"machine\":");
+    json_quote(out, cost->name, strlen(cost->name));
+    buf_str(out, ",\"model\":");
+    json_quote(out, title, strlen(title));
+    buf_str(out, ",");
+    put_fits(out, cost, w, kv, &p->choice[0]);
+    put_prefill(out, p);
+    if (fits) put_decode(out, p), put_more(out, p);
+    else buf_str(out, ",\"decode\":[],\"more\":[]");
+    buf_str(out, "}");
+    if (out->failed) rc = error_set(e, ERR_MEMORY, "no memory for a plan");
+out:
+    if (p) mem_free(p->runs.run), mem_free(p->machine);
+    mem_free(p);
+    return rc;
+}
+
+/* --- The machine and the model ----------------------------------------------------------------------------------------------------- */
+
+/* This one, as the engine would open it. */
+static int measure(struct cost_machine *m, const struct engine_params *p, struct error *e) {
+    enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
+    struct pool *pool = NULL;
+    struct exec *cpu = NULL;
+    struct gpu_set *set = NULL;
+    int rc = engine_check_level(p, e);
+    if (!rc) rc = pool_open(&pool, p->threads, true, e);
+    if (!rc && !(cpu = cpu_exec_open(pool, level, e))) rc = ERR_MEMORY;
+    if (!rc) rc = gpu_set_open(&set, p->gpus, NULL, e);
+    struct calibrate_options o = {.cpu = cpu, .dir = p->machine, .gpus = p->gpus};
+    if (!rc) o.threads = pool_threads(pool), o.gpu = set ? set->gpu : NULL, o.n_gpus = set ? set->n : 0, rc = calibrate(m, &o, e);
+    gpu_set_close(&set);
+    cpu_exec_close(&cpu);
+    pool_close(&pool);
+    return rc;
+}
+
+static int put_list(struct buf *b, struct error *e) {
+    struct cost_machine m;
+    buf_str(b, "{\"machines\":[{\"name\":\"here\",\"what\":\"this machine, measured\"}");
+    for (int i = 0; cost_preset_name(i); i++) {
+        cost_preset(&m, cost_preset_name(i));
+        buf_fmt(b, ",{\"name\":\"%s\",\"what\":\"%s\"}", cost_preset_name(i), m.name);
+    }
+    buf_str(b, "],\"cards\":[");
+    for (int i = 0; describe_card(i); i++) buf_fmt(b, "%s\"%s\"", i ? "," : "", describe_card(i));
+    buf_str(b, "],\"models\":[");
+    for (int i = 0; known_at(i); i++)
+        buf_fmt(b, "%s{\"name\":\"%s\",\"title\":\"%s\",\"weights\":\"%s\",\"parameters\":%g,\"active\":%g}", i ? "," : "", known_at(i)->name,
+                known_at(i)->title, dtype_name(known_at(i)->experts), known_at(i)->total * 1e9, known_at(i)->active * 1e9);
+    buf_str(b, "]}");
+    return b->failed ? error_set(e, ERR_MEMORY, "no memory for the list") : 0;
+}
+
+static int told(void *ctx, double share) {
+    const struct engine_params *p = ctx;
+    return p->progress(p->progress_ctx, "plan", share);
+}
+
+static int plan_known(const struct cost_machine *m, const struct known_model *k, const struct engine_params *p, struct buf *json, struct error *e) {
+    struct shape s = {0};
+    struct config *c = mem_alloc(sizeof *c);
+    int rc = c ? known_config(k, c, e) : error_set(e, ERR_MEMORY, "no memory for a config");
+    if (!rc) rc = shape_open(&s, c, k->dense, k->experts, e);
+    if (!rc) rc = plan_write(m, &s.w, k->title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? told : NULL, (void *)p, json, e);
+    shape_close(&s);
+    mem_free(c);
+    return rc;
+}
+
+int engine_plan(const struct engine_params *p, const char *machine, const char *arch, struct buf *json, struct error *e) {
+    struct cost_machine m;
+    const struct known_model *k = known_find(arch ? arch : "deepseek-v3");
+    if (!strcmp(machine, "list")) return put_list(json, e);
+    if (!k) {
+        char all[300] = "";
+        for (int i = 0; known_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_at(i)->name);
+        return error_set(e, ERR_USAGE, "--arch %s: unknown; known are %s. A checkpoint is planned for with -m DIR", arch, all);
+    }
+    int rc = strcmp(machine, "here") ? calibrate_read(&m, machine, e) : measure(&m, p, e);
+    if (rc || !p->dir) return rc ? rc : plan_known(&m, k, p, json, e);
+    struct weights w;
+    if ((rc = weights_open(&w, p->dir, p->force, e))) return rc;
+    rc = plan_write(&m, &w, w.config.arch->title, p->kv ? (enum dtype)p->kv : DT_BF16, p->progress ? told : NULL, (void *)p, json, e);
+    weights_close(&w);
+    return rc;
+}

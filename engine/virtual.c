@@ -1,0 +1,269 @@
+#include "engine/virtual.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/mem.h"
+#include "engine/pipe/pipe.h"
+#include "engine/sched/split.h"
+#include "engine/step/mode.h"
+
+struct virtual {
+    struct cost_machine cost;
+    struct cost_model model;
+    struct weights w; /* as the options', with fewer layers */
+    struct gpu_spec spec;
+    struct machine m;
+    struct gpu *host;
+    struct gpu_event *clock;
+    struct work prefill;
+    int32_t *tokens;
+    size_t cap;
+    int layers;
+    enum dtype kv;
+    struct virtual_used used;
+};
+
+/* --- The machine of the cost model as devices in virtual time ---------------------------------------------------------------- */
+
+static struct gpu_curve curve(const struct cost_curve *from) {
+    struct gpu_curve to = {.n = from->n};
+    memcpy(to.rows, from->rows, sizeof to.rows);
+    memcpy(to.value, from->value, sizeof to.value);
+    return to;
+}
+static double finite_or(double x, double none) { return isfinite(x) ? x : none; }
+
+/* What both sides have. Curves of experts serve all matrices; an operation takes the domain's latency for the simplest. */
+static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct cost_model *q) {
+    static const double no_limit = 1e30;
+    s->emu = s->is_virtual = true;
+    s->math = GPU_BF16;
+    s->bw = finite_or(cost_at(&d->bw[COST_ELEM], 1), no_limit);
+    s->attn_bw = finite_or(cost_at(&d->bw[COST_ATTENTION], 1), no_limit);
+    s->attn = finite_or(cost_at(cost_rate(d, COST_ATTENTION, COST_16BIT), 1), no_limit);
+    s->bw_rows = curve(&d->bw[COST_FFN]);
+    s->flops_rows = curve(cost_rate(d, COST_FFN, q->experts));
+    s->flops = finite_or(cost_at(cost_rate(d, COST_FFN, q->experts), 1), no_limit);
+    s->launch = d->latency[COST_ELEM] > 0 ? d->latency[COST_ELEM] : 1e-12;
+}
+
+static int open_devices(struct virtual *v, double left_out, struct gpu_set **set, struct error *e) {
+    const struct cost_domain *d = &v->cost.domain[1];
+    struct gpu_spec s = {.n = v->cost.n_devices};
+    if (!s.n) return 0;
+    rates(&s, d, &v->model);
+    for (int i = 0; i < s.n; i++) s.id[i] = i;
+    s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
+    s.h2d = d->link[COST_H2D].rate, s.d2h = d->link[COST_D2H].rate, s.peer = d->link[COST_PEER].rate;
+    s.nopeer = !(s.peer > 0);
+    return gpu_set_open_spec(set, &s, NULL, e);
+}
+
+/* What the layers that are left out would have on the device that holds all of them, with a cache of so many positions. */
+static double absent(const struct virtual *v, int positions) {
+    double sum = 0;
+    for (int l = v->w.config.n_layers; l < v->layers; l++) {
+        struct param list[PARAMS_MAX];
+        struct config all = v->w.config;
+        all.n_layers = v->layers;
+        int n = params_list(&all, l, MODULE_LAYER, list);
+        sum += (double)params_bytes(&v->w.layers[l], list, n) + (double)positions * (double)kv_row_bytes(&all, l, v->kv);
+    }
+    return sum;
+}
+
+int virtual_open(struct virtual **out, const struct virtual_options *o, struct error *e) {
+    const struct config *c = &o->w->config;
+    const struct layer *last = &o->w->layers[c->n_layers - 1];
+    *out = NULL;
+    if (o->cost->n_devices && (c->streams.n || c->attn == ATTN_COMPRESSED))
+        return error_set(e, ERR_RUNTIME, "devices do not compute this family yet: plan for a machine without cards");
+    if (o->cost->n_devices > GPU_MAX) return error_set(e, ERR_RUNTIME, "%d devices; hearth uses at most %d", o->cost->n_devices, GPU_MAX);
+    struct virtual *v = mem_calloc(1, sizeof *v);
+    if (!v) return error_set(e, ERR_MEMORY, "no memory for a machine in virtual time");
+    v->cost = *o->cost;
+    v->w = *o->w;
+    v->layers = c->n_layers;
+    if (o->layers > 0 && o->layers < c->n_layers) v->w.config.n_layers = o->layers;
+    v->kv = o->kv;
+    cost_model_of(&v->model, &v->w.config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, o->kv);
+    for (int k = 0; k < COST_KINDS && o->taken > 0 && v->cost.dram > 0; k++)
+        for (int i = 0; i < v->cost.domain[0].bw[k].n; i++) v->cost.domain[0].bw[k].value[i] *= (float)fmax(1 - o->taken / v->cost.dram, 0.125);
+    v->spec = (struct gpu_spec){.n = 1, .host = true};
+    rates(&v->spec, &v->cost.domain[0], &v->model);
+    v->m = (struct machine){
+        .w = &v->w, .cost = &v->cost, .model = &v->model, .split = o->split ? o->split : &split_policies[0], .expert_bytes = weights_expert_bytes(o->w)};
+    int rc = gpu_open(&v->host, &v->spec, GPU_HOST, e);
+    if (!rc) rc = gpu_stream_open(v->host, &v->m.processor, "processor", true, NULL, e);
+    if (!rc) rc = gpu_event_open(v->host, &v->clock, e);
+    if (!rc) rc = open_devices(v, 0, &v->m.gpus, e);
+    if (!rc) v->m.cpu = gpu_stream_exec(v->m.processor);
+    if (!rc) rc = step_open(&v->m.step, &v->m, o->kv, e);
+    *out = v;
+    if (rc) virtual_close(out);
+    return rc;
+}
+
+void virtual_close(struct virtual **vp) {
+    struct virtual *v = *vp;
+    if (!v) return;
+    *vp = NULL;
+    step_close(&v->m.step);
+    if (v->prefill.release) work_close(&v->prefill);
+    if (v->clock) gpu_event_close(&v->clock);
+    if (v->m.processor) gpu_stream_close(&v->m.processor);
+    gpu_set_close(&v->m.gpus);
+    if (v->host) gpu_close(&v->host);
+    mem_free(v->tokens);
+    mem_free(v);
+}
+
+const struct virtual_used *virtual_used(const struct virtual *v) { return &v->used; }
+const struct step *virtual_resident(const struct virtual *v) { return v->m.step; }
+size_t virtual_free(const struct virtual *v, int device) { return gpu_mem_free(v->m.gpus->gpu[device]); }
+
+/* --- Time ------------------------------------------------------------------------------------------------------------------- */
+
+static double now(struct virtual *v) {
+    gpu_event_record(v->clock, v->m.processor);
+    gpu_event_sync(v->clock);
+    return gpu_event_time(v->clock);
+}
+
+static struct gpu_used less(struct gpu_used a, const struct gpu_used *b) {
+    return (struct gpu_used){a.computing - b->computing, a.reading - b->reading, a.h2d - b->h2d, a.d2h - b->d2h};
+}
+static double busy(const struct gpu_used *u) { return fmax(u->computing + u->reading, fmax(u->h2d, u->d2h)); }
+
+struct since {
+    double at;
+    struct gpu_used cpu, gpu[GPU_MAX];
+};
+static struct since begin(struct virtual *v) {
+    struct since s = {.at = now(v), .cpu = gpu_used(v->host)};
+    for (int i = 0; v->m.gpus && i < v->m.gpus->n; i++) s.gpu[i] = gpu_used(v->m.gpus->gpu[i]);
+    return s;
+}
+static void take_used(struct virtual *v, struct gpu_set *set, const struct since *s, double seconds, double parts) {
+    v->used = (struct virtual_used){.seconds = seconds, .cpu = less(gpu_used(v->host), &s->cpu)};
+    for (int i = 0; set && i < set->n; i++) {
+        struct gpu_used u = less(gpu_used(set->gpu[i]), &s->gpu[i]);
+        if (busy(&u) > busy(&v->used.gpu)) v->used.gpu = u;
+    }
+    double *all[] = {&v->used.cpu.computing, &v->used.cpu.reading, &v->used.gpu.computing, &v->used.gpu.reading, &v->used.gpu.h2d, &v->used.gpu.d2h};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] /= parts;
+}
+
+int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, double *seconds, enum step_cut *ran, struct error *e) {
+    enum { STEPS = 3 };
+    struct kv kv[STEP_ROWS] = {0};
+    struct step_span spans[STEP_ROWS];
+    struct since s = {0};
+    int32_t token = 1;
+    int rc = 0, opened = 0;
+    for (; opened < sessions && !rc; opened++)
+        if ((rc = kv_open(&kv[opened], &v->w.config, keys + STEPS + 1, v->kv, e))) break;
+    for (int i = 0; i <= STEPS && !rc; i++) {
+        for (int k = 0; k < sessions; k++) spans[k] = (struct step_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
+        rc = step_run(v->m.step, cut, spans, sessions, NULL, e);
+        if (!i && !rc) s = begin(v);
+    }
+    if (!rc) {
+        *seconds = (now(v) - s.at) / STEPS;
+        take_used(v, v->m.gpus, &s, *seconds, STEPS);
+        if (ran) *ran = step_ran(v->m.step);
+    }
+    for (int k = 0; k < opened; k++) step_forget(v->m.step, &kv[k]), kv_close(&kv[k]);
+    return rc;
+}
+
+/* --- Prefills ----------------------------------------------------------------------------------------------------------------- */
+
+/* Host memory that is only addressed. */
+static void *pages_alloc(void *ctx, size_t size) {
+    size_t *p = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    *p = size + 4096;
+    return (char *)p + 4096;
+}
+static void pages_free(void *ctx, void *p) {
+    size_t *head = (size_t *)(void *)((char *)p - 4096);
+    munmap(head, *head);
+}
+
+static int by_mode(struct virtual *v, const struct mode *mode, struct prefill_job *j, struct error *e) {
+    int rc = mode->open(&v->m, j, e);
+    if (rc) return rc;
+    while ((rc = mode->advance(&v->m, j, e)) == PREFILL_MORE) {
+    }
+    mode->close(&v->m, j);
+    return rc;
+}
+
+static int on_processor(struct virtual *v, struct prefill_job *j, struct error *e) {
+    int rows = v->cost.cpu_chunk > 0 && v->cost.cpu_chunk < j->n ? v->cost.cpu_chunk : j->n, rc = 0;
+    if (v->prefill.release && v->prefill.rows != rows) work_close(&v->prefill);
+    if (!v->prefill.release && (rc = work_open(&v->prefill, &v->w.config, rows, pages_alloc, pages_free, NULL, e))) return rc;
+    v->m.prefill = &v->prefill;
+    return by_mode(v, &mode_cpu, j, e);
+}
+
+/* On devices of its own, whose clocks begin anew: steps make room for such a prompt, or do without these. */
+static int streamed(struct virtual *v, const struct prefill_job *j, int ranks, double *seconds, struct error *e) {
+    struct gpu_set *set = NULL;
+    struct pipe_stats stats;
+    struct since s = {.cpu = gpu_used(v->host)};
+    int rc = open_devices(v, 0, &set, e);
+    if (!rc) rc = pipe_prefill(&(struct pipe_job){.w = &v->w, .set = set, .ranks = ranks, .cache = j->kv->layer, .n = j->n}, &stats, e);
+    if (!rc) *seconds = stats.seconds + v->cost.start, take_used(v, set, &s, *seconds, 1);
+    gpu_set_close(&set);
+    return rc;
+}
+
+/* With what lies on the device while sessions answer: a token brings it there before the time is taken. A model with fewer layers
+ * gets devices of its own, whose memory is as it would be with all of them. */
+static int blended(struct virtual *v, struct prefill_job *j, double *seconds, struct error *e) {
+    bool all = v->w.config.n_layers == v->layers;
+    struct gpu_set *set = NULL, *was = v->m.gpus;
+    struct step *step = v->m.step;
+    double t;
+    int rc = 0;
+    if (!all) {
+        v->m.gpus = NULL, v->m.step = NULL;
+        if (!(rc = open_devices(v, absent(v, j->n), &set, e))) v->m.gpus = set, rc = step_open(&v->m.step, &v->m, v->kv, e);
+    }
+    if (!rc && !step_blends(v->m.step)) rc = error_set(e, ERR_MEMORY, "no device holds all layers: %s", step_resident(v->m.step));
+    if (!rc) rc = virtual_step(v, STEP_HYBRID, 1, 1, &t, NULL, e);
+    if (!rc) {
+        struct since s = begin(v);
+        rc = by_mode(v, &mode_blend, j, e);
+        *seconds = now(v) - s.at + v->cost.start;
+        take_used(v, v->m.gpus, &s, *seconds, 1);
+    }
+    if (all) return rc;
+    step_close(&v->m.step);
+    gpu_set_close(&set);
+    v->m.gpus = was, v->m.step = step;
+    return rc;
+}
+
+int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *seconds, struct error *e) {
+    struct kv kv;
+    struct prefill_job j = {.n = n, .kv = &kv};
+    int ranks = mode == POLICY_DSLP ? v->cost.n_devices : 1, rc;
+    if (mode != POLICY_CPU && v->cost.n_devices < (mode == POLICY_DSLP ? 2 : 1)) return error_set(e, ERR_RUNTIME, "too few devices");
+    if (mem_grow(&v->tokens, &v->cap, (size_t)n, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
+    memset(v->tokens, 0, (size_t)n * sizeof *v->tokens);
+    j.tokens = v->tokens;
+    if ((rc = kv_open(&kv, &v->w.config, n + 1, v->kv, e))) return rc;
+    struct since s = begin(v);
+    if (mode == POLICY_BLEND) rc = blended(v, &j, seconds, e);
+    else if (mode != POLICY_CPU) rc = streamed(v, &j, ranks, seconds, e);
+    else if (!(rc = on_processor(v, &j, e))) *seconds = now(v) - s.at, take_used(v, NULL, &s, *seconds, 1);
+    if (!rc && mode != POLICY_CPU && v->w.config.n_layers == v->layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* the processor's, at the end */
+    step_forget(v->m.step, &kv);
+    kv_close(&kv);
+    return rc;
+}

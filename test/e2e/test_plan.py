@@ -1,0 +1,78 @@
+"""--plan as a person and a script see it: the object that scripts rely on, the words with their plot, and machine files that are wrong."""
+import json
+import os
+import re
+
+import driver
+import tiny
+
+driver.PATIENCE *= 5
+
+BOX = "channels = 2\nddr = 5600\ncores = 8\nisa = avx2\nmemory = 96G\ncard = RTX 4090\n"
+
+
+class Plan(driver.Case):
+    def machine(self, text):
+        path = os.path.join(self.home, "machine")
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+    def test_object(self):
+        rc, out, err = self.run_bin("--plan", "paper-a-2", "--arch", "gpt-oss-120b", "--json")
+        self.assertEqual((rc, err), (0, ""))
+        p = json.loads(out)
+        self.assertEqual((p["machine"], p["model"]), ("two EPYC 9355, two RTX 5090", "gpt-oss-120b"))
+        self.assertTrue(p["fits"]["host"]["fits"])
+        self.assertEqual([r["tokens"] for r in p["prefill"]], [512 << i for i in range(9)])
+        for r in p["prefill"]:
+            self.assertEqual(list(r["modes"]), ["cpu", "blend", "slp", "dslp"])
+            self.assertIn(r["chosen"], r["modes"])
+            self.assertGreater(min(r["modes"].values()), 0)
+        for a, b in zip(p["prefill"], p["prefill"][1:]):
+            self.assertGreaterEqual(b["modes"]["cpu"], a["modes"]["cpu"])
+        self.assertEqual([r["sessions"] for r in p["decode"]], [1, 2, 4, 6, 8])
+        for r in p["decode"]:
+            self.assertAlmostEqual(r["tokens_per_s"], 1000 * r["sessions"] / r["tpot_ms"], delta=0.01 * r["tokens_per_s"])
+            self.assertGreaterEqual(r["tpot_beside_prefill_ms"], r["tpot_ms"])
+
+    def test_words(self):
+        """A machine file and a checkpoint; on a terminal as wide as it is, with colour or without."""
+        d = os.path.join(self.home, "model")
+        tiny.make(d)
+        file = self.machine(BOX)
+        rc, out, err = self.run_bin("--plan", file, "-m", d)
+        text = out.decode()
+        self.assertEqual((rc, err), (0, ""))
+        for part in ("What fits where", "First token", "Answers", "With one thing more", "one card more", "RTX 4090"):
+            self.assertIn(part, text)
+        self.assertNotIn("\x1b", text)
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        self.assertIn("\x1b[1m", self.run_bin("--plan", file, "-m", d, "--color", "always")[1].decode())
+        self.assertNotIn("\x1b", self.run_bin("--plan", file, "-m", d, env={"NO_COLOR": "1", "CLICOLOR_FORCE": "1"})[1].decode())
+
+    def test_list(self):
+        text = self.run_bin("--plan", "list")[1].decode()
+        listed = json.loads(self.run_bin("--plan", "list", "--json")[1])
+        for kind in ("machines", "models"):
+            for row in listed[kind]:
+                self.assertRegex(text, rf"(?m)^  {re.escape(row['name'])} ")
+        self.assertLessEqual({"here", "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-l4"}, {m["name"] for m in listed["machines"]})
+        self.assertEqual(len(listed["models"]), 11)
+
+    def test_wrong(self):
+        for text, want in ((BOX + "cores = 9\n", "line 7: cores = 9: is given twice"), ("ddr = fast\n", "line 1: ddr = fast: is no number"),
+                           ("channels = 2\n", "ddr is missing: transfers a second of the memory, such as ddr = 4800"),
+                           (BOX.replace("4090", "4091"), "card = RTX 4091 is none that is known by name"), ("x\n", "line 1: 'x' is not key = value"),
+                           ("name = \x1b]0;x\x07\n", "is not text")):
+            rc, out, err = self.run_bin("--plan", self.machine(text))
+            self.assertEqual((rc, out), (2, b""), text)
+            self.assertIn(want, err)
+        self.assertEqual(self.run_bin("--plan", "/nowhere")[0], 2)
+        self.assertEqual(self.run_bin("--plan", "paper-a-1", "--arch", "nothing")[0], 2)
+        self.assertEqual(self.run_bin("--plan", "paper-a-1", "--arch", "dbrx", "-m", "x")[0], 2)
+        self.assertEqual(self.run_bin("--plan", "paper-a-1", "-m", "/nowhere")[0], 3)
+
+
+if __name__ == "__main__":
+    driver.unittest.main()

@@ -1,0 +1,176 @@
+/* Plans: architectures have the parameters that their vendors state, a machine in virtual time takes what the same takes with all its layers,
+ * and what a plan says is what the runs said. */
+#include "test/unit/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/engine.h"
+#include "engine/model/known.h"
+#include "engine/plan.h"
+#include "engine/store/shape.h"
+#include "engine/virtual.h"
+
+static struct config config;
+static struct shape shape;
+static struct cost_machine machine;
+
+static void open_known(const char *name) {
+    const struct known_model *k = known_find(name);
+    struct error e = {0};
+    assert_non_null(k);
+    shape_close(&shape);
+    if (known_config(k, &config, &e) || shape_open(&shape, &config, k->dense, k->experts, &e)) fail_msg("%s: %s", name, e.text);
+}
+
+static double count(const struct config *c, int layer, unsigned modules) {
+    struct param list[PARAMS_MAX];
+    double sum = 0;
+    for (int n = params_list(c, layer, modules, list); n-- > 0;) sum += (double)list[n].rows * (list[n].cols ? list[n].cols : 1);
+    return sum;
+}
+
+/* Within two parts in a hundred of the total and four of the active ones, which vendors round more, and count with the embedding and the head,
+ * with one of them or without. */
+static void models_have_their_parameters(void **st) {
+    for (int i = 0; known_at(i); i++) {
+        const struct known_model *k = known_at(i);
+        struct error e = {0};
+        if (known_config(k, &config, &e)) fail_msg("%s", e.text);
+        double total = count(&config, 0, MODULE_MODEL), active = total;
+        for (int l = 0; l < config.n_layers; l++) {
+            double layer = count(&config, l, MODULE_LAYER), expert = count(&config, l, MODULE_EXPERT);
+            total += layer + expert * config.n_experts, active += layer + expert * config.topk;
+        }
+        double table = (double)config.vocab * config.hidden; /* GLM's are counted without both */
+        if (fabs(total / (k->total * 1e9) - 1) > 0.02) fail_msg("%s: %.2f B parameters, said to have %g", k->title, total / 1e9, k->total);
+        double off = INFINITY;
+        for (int tables = 0; tables < 3; tables++) off = fmin(off, fabs((active - tables * table) / (k->active * 1e9) - 1));
+        if (off > 0.04) fail_msg("%s: %.2f B active with tables of %.2f B in and out, said to be %g", k->title, active / 1e9, table / 1e9, k->active);
+    }
+    assert_ptr_equal(known_find("Qwen3 235B-A22B"), known_find("qwen3-235b"));
+    assert_null(known_find("gpt-5"));
+}
+
+static void shapes_have_their_bytes(void **st) {
+    open_known("deepseek-v3");
+    double all = (double)(shape.w.bytes_routed + shape.w.bytes_dense + shape.w.bytes_embed);
+    assert_true(all > 671e9 && all < 676e9); /* published: 689 GB with the prediction layer's 14.6 */
+    assert_int_equal(weights_expert_bytes(&shape.w), 3 * (7168 * 2048 + (7168 / 128) * (2048 / 128) * 4)); /* 44 MB */
+    open_known("gpt-oss-120b");
+    all = (double)(shape.w.bytes_routed + shape.w.bytes_dense + shape.w.bytes_embed);
+    assert_true(all > 64e9 && all < 66.5e9); /* published: 65.2 GB */
+    open_known("dbrx");
+    assert_true(shape.w.layers[0].experts[0].turned);
+}
+
+static double prefill(enum policy_mode mode, int layers, int n) {
+    struct virtual *v;
+    struct error e = {0};
+    double t;
+    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .layers = layers}, &e)) fail_msg("%s", e.text);
+    if (virtual_prefill(v, mode, n, &t, &e)) fail_msg("%s", e.text);
+    const struct virtual_used *u = virtual_used(v);
+    assert_true(u->seconds > 0 && u->gpu.h2d <= u->seconds * 1.001 && u->gpu.computing + u->gpu.reading <= u->seconds * 1.001);
+    virtual_close(&v);
+    return t;
+}
+
+/* Two runs through a few layers say what all of them take: what plan.c rests on. */
+static void few_layers_say_what_all_take(void **st) {
+    static const struct {
+        const char *model;
+        enum policy_mode mode;
+        int dense, n;
+    } cases[] = {{"deepseek-v3", POLICY_SLP, 3, 2048},   {"deepseek-v3", POLICY_SLP, 3, 20480}, {"deepseek-v3", POLICY_DSLP, 3, 16384},
+                 {"deepseek-v3", POLICY_BLEND, 3, 1024}, {"deepseek-v3", POLICY_CPU, 3, 4096},  {"gpt-oss-120b", POLICY_SLP, 0, 4096},
+                 {"gpt-oss-120b", POLICY_BLEND, 0, 512}, {"mixtral-8x7b", POLICY_SLP, 0, 8192}};
+    assert_true(cost_preset(&machine, "paper-a-2"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        open_known(cases[i].model);
+        double head = cases[i].mode == POLICY_CPU ? 0 : 2.0 * config.vocab * config.hidden / 947e9,
+               few = prefill(cases[i].mode, cases[i].dense + 4, cases[i].n);
+        double more = prefill(cases[i].mode, cases[i].dense + 8, cases[i].n), all = prefill(cases[i].mode, 0, cases[i].n);
+        double said = more + (more - few) / 4 * (config.n_layers - cases[i].dense - 8) + head;
+        if (fabs(said / all - 1) > 0.01)
+            fail_msg("%s, mode %d, %d tokens: %.4f s from a few layers, %.4f s with all", cases[i].model, cases[i].mode, cases[i].n, said, all);
+    }
+}
+
+static double num(const struct json *j, const char *path) { return json_num(json_path(j, path), NAN); }
+
+static void plan_says_what_ran(void **st) {
+    struct buf b = {0};
+    struct arena a = {0};
+    struct json root;
+    struct error e = {0};
+    double t;
+    struct virtual *v;
+    open_known("qwen3-235b");
+    assert_true(cost_preset(&machine, "paper-a-1"));
+    if (plan_write(&machine, &shape.w, "Qwen", DT_BF16, NULL, NULL, &b, &e)) fail_msg("%s", e.text);
+    assert_int_equal(json_parse(&a, b.data, b.len, JSON_UNIQUE, "plan", &root, &e), 0);
+    const struct json *rows = json_get(&root, "prefill"), *row = json_at(rows, 2), *decode = json_get(&root, "decode");
+    assert_int_equal(rows->n, 9);
+    assert_true(num(row, "tokens") == 2048 && !json_path(row, "modes.dslp")); /* one card */
+    assert_true(fabs(num(row, "modes.slp") / prefill(POLICY_SLP, 0, 2048) - 1) < 0.01);
+    assert_true(fabs(num(row, "modes.cpu") / prefill(POLICY_CPU, 0, 2048) - 1) < 0.01);
+    assert_int_equal(decode->n, 5);
+    assert_int_equal(virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e), 0);
+    assert_int_equal(virtual_step(v, STEP_HYBRID, 1, 1024, &t, NULL, &e), 0);
+    virtual_close(&v);
+    assert_true(json_is(json_path(json_at(decode, 0), "mode"), "hybrid") && fabs(num(json_at(decode, 0), "tpot_ms") / (t * 1e3) - 1) < 0.001);
+    double last = 0;
+    for (uint32_t i = 0; i < decode->n; i++) { /* more sessions never give less in all, nor a prompt beside them more */
+        double now = num(json_at(decode, i), "tokens_per_s");
+        assert_true(now > last * 0.999 && num(json_at(decode, i), "tpot_beside_prefill_ms") >= num(json_at(decode, i), "tpot_ms") * 0.999);
+        assert_true(num(json_at(decode, i), "busy") > 0.3 && num(json_at(decode, i), "busy") <= 1);
+        last = now;
+    }
+    const struct json *more = json_get(&root, "more");
+    assert_int_equal(more->n, 3);
+    for (uint32_t i = 0; i < more->n; i++) /* nor does more of a thing take longer */
+        for (uint32_t k = 0; k < 2; k++) {
+            const struct json *p = json_at(json_get(json_at(more, i), "prefill"), k), *d = json_at(json_get(json_at(more, i), "decode"), k);
+            assert_true(num(p, "seconds") <= num(p, "now") * 1.02 && num(d, "tpot_ms") <= num(d, "now") * 1.001);
+        }
+    arena_free(&a);
+    buf_free(&b);
+}
+
+static void what_does_not_fit_is_said(void **st) {
+    struct buf b = {0};
+    struct error e = {0};
+    open_known("qwen3-30b");
+    assert_true(cost_preset(&machine, "paper-b-t4"));
+    machine.domain[0].memory = 16e9;
+    assert_int_equal(plan_write(&machine, &shape.w, "Qwen", DT_BF16, NULL, NULL, &b, &e), 0);
+    assert_non_null(strstr(b.data, "\"fits\":false"));
+    assert_non_null(strstr(b.data, "\"prefill\":[]"));
+    buf_free(&b);
+    struct engine_params p = {0};
+    assert_int_equal(engine_plan(&p, "paper-b-t4", "no-such-model", &b, &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "known are deepseek-v3, kimi-k2"));
+    assert_int_equal(engine_plan(&p, "no-such-machine", NULL, &b, &e), ERR_USAGE);
+    buf_free(&b);
+}
+
+static int cancel(void *ctx, double share) { return 1; }
+static void a_plan_can_be_stopped(void **st) {
+    struct buf b = {0};
+    struct error e = {0};
+    open_known("qwen3-30b");
+    assert_true(cost_preset(&machine, "paper-a-1"));
+    assert_int_equal(plan_write(&machine, &shape.w, "Qwen", DT_BF16, cancel, NULL, &b, &e), ERR_CANCELLED);
+    shape_close(&shape);
+    buf_free(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(models_have_their_parameters), cmocka_unit_test(shapes_have_their_bytes),
+                                       cmocka_unit_test(few_layers_say_what_all_take), cmocka_unit_test(plan_says_what_ran),
+                                       cmocka_unit_test(what_does_not_fit_is_said),    cmocka_unit_test(a_plan_can_be_stopped)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
