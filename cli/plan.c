@@ -25,7 +25,7 @@ static const char *text_of(const struct json *j, char *out, size_t cap) {
 static const char *seconds(const struct json *j, char *out, size_t cap) {
     double s = json_num(j, NAN);
     if (isnan(s)) snprintf(out, cap, "-");
-    else if (s < 0.9995) snprintf(out, cap, "%.0f ms", s * 1e3);
+    else if (s < 0.9995) snprintf(out, cap, s < 0.00995 ? "%.1f ms" : "%.0f ms", s * 1e3);
     else if (s < 99.5) snprintf(out, cap, "%.3g s", s);
     else snprintf(out, cap, "%.0f s", s);
     return out;

@@ -78,8 +78,6 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
     const struct config *c = &o->w->config;
     const struct layer *last = &o->w->layers[c->n_layers - 1];
     *out = NULL;
-    if (o->cost->n_devices && (c->streams.n || c->attn == ATTN_COMPRESSED))
-        return error_set(e, ERR_RUNTIME, "devices do not compute this family yet: plan for a machine without cards");
     if (o->cost->n_devices > GPU_MAX) return error_set(e, ERR_RUNTIME, "%d devices; hearth uses at most %d", o->cost->n_devices, GPU_MAX);
     struct virtual *v = mem_calloc(1, sizeof *v);
     if (!v) return error_set(e, ERR_MEMORY, "no memory for a machine in virtual time");

@@ -16,7 +16,7 @@ struct virtual_options {
     double taken;                     /* bytes/s of host memory that a prompt's stream to another device has: the processor reads at a share of the rest */
     int layers;                       /* the model's first ones only; 0: all */
 };
-/* ERR_RUNTIME where devices do not compute the family, ERR_MEMORY. */
+/* ERR_RUNTIME where there are more devices than hearth uses, ERR_MEMORY. */
 int virtual_open(struct virtual **v, const struct virtual_options *o, struct error *e);
 void virtual_close(struct virtual **v);
 
