@@ -168,6 +168,7 @@ void app_engine_params(struct app *a, struct engine_params *p) {
     *p = (struct engine_params){.dir = a->dir,
                                 .gpus = v[OPT_GPUS].text,
                                 .trace = v[OPT_TRACE].text,
+                                .trace_routing = v[OPT_TRACE_ROUTING].text,
                                 .force = v[OPT_FORCE].on,
                                 .hugepages = v[OPT_HUGEPAGES].on,
                                 .topology = v[OPT_TOPOLOGY].text,

@@ -68,6 +68,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
                    .help = "which experts of a blended prefill a device computes"},
     [OPT_DETERMINISTIC] = {"deterministic", 0, OPT_FLAG, SETTING, MACHINE, .help = "decide by the machine's table alone, not by what was measured since"},
     [OPT_TRACE] = {"trace", 0, OPT_TEXT, OPT_PATH, MACHINE, "FILE", .help = "write a Chrome trace of what ran where and when"},
+    [OPT_TRACE_ROUTING] = {"trace-routing", 0, OPT_TEXT, OPT_PATH, MACHINE, "FILE", .help = "write which experts each token chose, a line of JSON each"},
     [OPT_HUGEPAGES] = {"hugepages", 0, OPT_FLAG, SETTING, MACHINE, .help = "2 MB pages; weights are read into memory where they fit"},
     [OPT_TOPOLOGY] = {"topology", 0, OPT_TEXT, OPT_HIDDEN | OPT_PATH, MACHINE, "FILE", .help = "memory nodes to plan for instead of this machine's"},
     [OPT_FORCE] = {"force", 0, OPT_FLAG, 0, MACHINE, .help = "go on where memory seems too little"},

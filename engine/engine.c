@@ -92,6 +92,7 @@ static int open_machine(struct engine *e, struct error *err) {
     }
     if (rc) return rc;
     if (e->params.trace && !(e->machine.trace = trace_open())) return error_set(err, ERR_MEMORY, "no memory for a trace");
+    if (e->params.trace_routing && (rc = routing_open(&e->machine.routing, e->params.trace_routing, &e->weights, e->name, err))) return rc;
     if (e->machine.gpus) trace_align(e->machine.trace, e->machine.gpus->gpu[0]);
     if ((rc = residency_open(&e->machine.known, c, err))) return rc;
     e->machine.scan = (struct scan){&e->weights, e->pool, &e->machine.known};
@@ -208,6 +209,7 @@ void engine_close(struct engine **ep) {
     step_close(&e->machine.step);
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);
+    routing_close(&e->machine.routing);
     gpu_set_close(&e->machine.gpus);
     close_fetch(e);
     place_close(&e->machine.place);

@@ -17,14 +17,15 @@ enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL };
 enum draft_kind { DRAFT_NONE, DRAFT_LOOKUP }; /* who guesses what an answer's next tokens are: nobody, the text so far */
 enum { DRAFT_MOST = 16 };                     /* tokens guessed at once */
 
-struct engine_params { /* zero-initialised: everything by itself */
-    const char *dir;   /* checkpoint directory or "ember:" */
-    int context;       /* tokens a session may hold; 0: the model's own limit */
-    int threads;       /* 0: one a physical core, less one where there are more than two */
-    int cpu_level;     /* enum cpu_level + 1; 0: the best this machine has */
-    uint8_t kv;        /* enum dtype: DT_F32, DT_BF16, DT_E4M3; 0: DT_BF16 */
-    const char *gpus;  /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
-    const char *trace; /* file for a Chrome trace of what devices and processor did; NULL: none */
+struct engine_params {         /* zero-initialised: everything by itself */
+    const char *dir;           /* checkpoint directory or "ember:" */
+    int context;               /* tokens a session may hold; 0: the model's own limit */
+    int threads;               /* 0: one a physical core, less one where there are more than two */
+    int cpu_level;             /* enum cpu_level + 1; 0: the best this machine has */
+    uint8_t kv;                /* enum dtype: DT_F32, DT_BF16, DT_E4M3; 0: DT_BF16 */
+    const char *gpus;          /* NULL or "none", "0", "0,1", "emu:2,mem=32G,h2d=57" */
+    const char *trace;         /* file for a Chrome trace of what devices and processor did; NULL: none */
+    const char *trace_routing; /* file for what routers chose (step/routing.h); NULL: none */
     enum prefill_mode prefill;
     enum decode_mode decode;
     const char *machine;  /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */

@@ -90,7 +90,10 @@ struct step {
     struct step_mirror *mirrors;
     uint64_t clock; /* steps so far */
     enum step_cut ran;
-    const _Atomic int *cancel; /* of this step */
+    const _Atomic int *cancel;      /* of this step */
+    const struct step_span *caller; /* its spans */
+    uint64_t routing_step;          /* its number there */
+    struct buf routing;             /* its lines */
 };
 
 /* device.c */

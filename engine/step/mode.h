@@ -2,6 +2,7 @@
 /* Execution modes: where attention and experts of a prefill run, and how their weights get there. One file and one row
  * a mode. The decision which one is policy.h's. */
 #include "engine/layer/block.h"
+#include "engine/step/routing.h"
 #include "engine/store/fetch.h"
 #include "engine/store/place.h"
 #include "engine/store/scan.h"
@@ -26,6 +27,7 @@ struct machine {
     struct gpu_stream *processor; /* virtual time: where the processor's operations are enqueued (cpu is its executor); nothing is
                                    * computed then, and no memory of the model read. NULL: they run when they are called */
     struct trace *trace;          /* what ran when; NULL: nobody asks */
+    struct routing *routing;      /* what routers chose; NULL: nobody asks */
     _Atomic uint64_t bytes_read;  /* of weights, since opening; written by the owner */
     uint64_t expert_bytes;        /* of one routed expert */
     struct residency known;       /* of the weights */

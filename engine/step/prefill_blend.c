@@ -48,6 +48,8 @@ struct blend {
     int32_t *rows_of, *place; /* [n_experts]: rows of each; where its pairs begin */
     struct split_plan plan;
     float *logits;
+    uint64_t step; /* of the batch, where routing is traced; its lines */
+    struct buf lines;
 };
 
 /* --- Memory ---------------------------------------------------------------------------------------------------------------------- */
@@ -159,6 +161,8 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) gpu_host_free(g, pinned[i]);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) gpu_number_close(numbers[i]);
     void *own[] = {b->slots, b->experts, b->expert_of, b->rows_of, b->logits, b};
+    routing_end(m->routing, &b->lines, false);
+    buf_free(&b->lines);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     j->state = NULL;
     step_mirror_keep(m->step, j->kv, false);
@@ -421,6 +425,17 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
         if (*b->bad >= 0) return not_finite(b, *b->bad, e);
         TRY(scan_experts(&m->scan, b->layer, b->ids, b->n * s->c->topk, e));
     }
+    if (!s->processor)
+        routing_add(m->routing, &b->lines,
+                    &(struct routing_rows){.step = b->step,
+                                           .chat = j->kv,
+                                           .prompt = true,
+                                           .layer = b->layer,
+                                           .n = b->n,
+                                           .pos = j->pos + b->at,
+                                           .tokens = j->tokens + b->at,
+                                           .ids = b->ids,
+                                           .weights = b->weights});
     ask(b, ahead > half ? ahead - half : 0);
     TRY(device_experts(b));
     return processor_share(b, e);
@@ -433,6 +448,7 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
     struct machine *m = s->m;
     b->n = j->n - b->at < b->rows ? j->n - b->at : b->rows;
     b->layer = 0;
+    b->step = routing_begin(m->routing);
     b->move = kv_begin(j->kv, j->pos + b->at, b->n, prefill_mark(j, b->at, b->n));
     m->cpu->cancel = j->cancel;
     int32_t *tokens = b->pos + b->rows;
@@ -461,6 +477,7 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     step_mirror_store(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
     step_mirror_filled(s, j->kv, j->pos + b->at + b->n);
     prefill_complete(j, b->at, b->n, &b->move);
+    routing_end(m->routing, &b->lines, true);
     for (int i = first; i < b->n; i += HEAD_ROWS) {
         struct work *w = m->prefill;
         int n = b->n - i < HEAD_ROWS ? b->n - i : HEAD_ROWS;

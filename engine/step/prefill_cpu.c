@@ -74,6 +74,8 @@ struct walk {
     int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none begun */
     int layer, row; /* next to do: layers, then rows of the head */
     struct span span;
+    uint64_t step; /* of the batch, where routing is traced; its lines */
+    struct buf lines;
     float *logits; /* [HEAD_ROWS where all are wanted, else 1, vocab] */
 };
 
@@ -92,6 +94,8 @@ static int open_walk(struct machine *m, struct prefill_job *j, struct error *e) 
 
 static void close_walk(struct machine *m, struct prefill_job *j) {
     struct walk *p = j->state;
+    routing_end(m->routing, &p->lines, false);
+    buf_free(&p->lines);
     mem_free(p->logits);
     mem_free(p);
 }
@@ -100,6 +104,7 @@ static int begin_batch(struct machine *m, struct prefill_job *j, struct walk *p,
     struct work *w = m->prefill;
     p->n = j->n - p->at < w->rows ? j->n - p->at : w->rows;
     p->layer = 0;
+    p->step = routing_begin(m->routing);
     p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = j->pos + p->at};
     int rc = kv_reach(j->kv, p->span.pos + p->n, e);
     if (rc) return rc;
@@ -109,6 +114,22 @@ static int begin_batch(struct machine *m, struct prefill_job *j, struct walk *p,
     for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
     processor_read(m, m->w->bytes_dense);
     return processor_begin(m, w, p->n, j->pos + j->n, j->cancel, e);
+}
+
+static void tell_routing(struct machine *m, const struct prefill_job *j, struct walk *p) {
+    const struct work *w = m->prefill;
+    if (!m->w->layers[p->layer].experts) return;
+    routing_add(m->routing, &p->lines,
+                &(struct routing_rows){.step = p->step,
+                                       .chat = j->kv,
+                                       .prompt = true,
+                                       .layer = p->layer,
+                                       .n = p->n,
+                                       .pos = p->span.pos,
+                                       .tokens = w->tokens,
+                                       .ids = w->ids,
+                                       .weights = w->weights,
+                                       .router = w->router});
 }
 
 static int head_rows(struct machine *m, struct prefill_job *j, struct walk *p, struct error *e) {
@@ -131,7 +152,11 @@ static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
     if (!rc && !p->n) rc = begin_batch(m, j, p, e);
     if (!rc && p->layer < layers) {
         rc = layer_run(m, m->prefill, p->layer, &p->span, 1, p->n, j->cancel, e);
-        if (!rc && ++p->layer == layers) prefill_complete(j, p->at, p->n, &p->span.move);
+        if (!rc) tell_routing(m, j, p);
+        if (!rc && ++p->layer == layers) {
+            prefill_complete(j, p->at, p->n, &p->span.move);
+            routing_end(m->routing, &p->lines, true);
+        }
         atomic_store(&j->done, p->at * layers + p->n * p->layer);
     } else if (!rc) rc = head_rows(m, j, p, e);
     if (rc) return rc;

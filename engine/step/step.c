@@ -47,6 +47,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
         TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
         TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
         TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
+        if (s->m->routing) TRY(gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H));
         TRY(arrive(d, m));
         m->sent[layer % 2] = m->n_arrived;
     }
@@ -145,6 +146,7 @@ static struct work from_row(const struct config *c, const struct work *w, int ro
     if (r.chosen) r.chosen += at * (size_t)c->index_topk;
     r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
     if (r.far_cos) r.far_cos += at * (size_t)(c->rope.dim / 2), r.far_sin += at * (size_t)(c->rope.dim / 2);
+    if (r.router) r.router += at * (size_t)c->n_experts;
     if (r.ids) r.ids += at * (size_t)c->topk, r.weights += at * (size_t)c->topk;
     if (r.shared_weight) r.shared_weight += at;
     return r;
@@ -170,6 +172,23 @@ static bool ids_good(const struct step *s, const struct step_micro *m, int n) {
     return true;
 }
 
+static void tell_routing(struct step *s, const struct step_micro *m, int layer) {
+    for (int k = 0; k < m->n_spans && s->m->routing && !s->processor; k++) {
+        const struct span *t = &m->spans[k];
+        struct work w = from_row(s->c, &m->host, t->row);
+        routing_add(s->m->routing, &s->routing,
+                    &(struct routing_rows){.step = s->routing_step,
+                                           .chat = s->caller[m->source[k]].kv,
+                                           .layer = layer,
+                                           .n = t->n,
+                                           .pos = t->pos,
+                                           .tokens = w.tokens,
+                                           .ids = w.ids,
+                                           .weights = w.weights,
+                                           .router = w.router});
+    }
+}
+
 static int processor_experts(struct step *s, struct step_micro *m, int layer, struct error *e) {
     int first = on_device(s, m, layer);
     struct work *w = &m->host, rest = from_row(s->c, w, first);
@@ -187,6 +206,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
             for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the step tells */
         }
     }
+    tell_routing(s, m, layer);
     t = trace_now(s->m->trace);
     TRY(processor_weights(s->m, w, layer, m->n, e));
     TRY(block_experts(s->m->cpu, s->c, y, layer, w, first ? PART_ROUTED : PART_BOTH, w->x, m->n));
@@ -403,6 +423,9 @@ static int cut(struct step *s, enum step_cut how, const struct step_span *spans,
 }
 
 static int run(struct step *s, enum step_cut how, struct step_span *spans, int n_spans, struct error *e) {
+    s->caller = spans;
+    s->routing_step = routing_begin(s->m->routing);
+    routing_end(s->m->routing, &s->routing, false); /* of a step that failed */
     if (s->away) how = STEP_CPU;
     if (how != STEP_CPU && s->n_dev && !s->loaded) {
         int rc = s->clock >= s->again ? step_load(s, e) : ERR_MEMORY;
@@ -441,6 +464,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
             kv_done(spans[s->micro[i].source[k]].kv, &t->move, t->pos, t->n);
         }
     for (int i = 0; i < n_spans; i++) step_mirror_filled(s, spans[i].kv, spans[i].pos + spans[i].n);
+    routing_end(s->m->routing, &s->routing, true);
     return 0;
 }
 
@@ -518,6 +542,7 @@ void step_close(struct step **sp) {
     *sp = NULL;
     step_processor_close(s);
     step_devices_close(s);
+    buf_free(&s->routing);
     mem_free(s->row_at);
     mem_free(s->made_at);
     mem_free(s->state_at);

@@ -158,6 +158,28 @@ def trace(good, tmp):
     check("instead" not in err and "slp" in err, "the prefill is not thrown away", err)
 
 
+def routing(good, tmp):
+    """What routers chose, a line for each token and layer with experts: the same wherever the attention half runs."""
+    path, seen = os.path.join(tmp, "routing"), []
+    args = ["--tokens", ids(PROMPT), "-n", "4", "--temp", "0", "--ids", "--cpu", "scalar", "--kv", "f32"]
+    want = run(good, *args)[1]
+    for gpus in ([], ["--gpus", "emu:1,cpu=scalar", "--prefill", "blend", "--decode", "hybrid"]):
+        rc, out, err = run(good, *args, *gpus, "--trace-routing", path)
+        head, *lines = [json.loads(line) for line in open(path)] if rc == 0 else [None]
+        check(rc == 0 and out == want and not err and head and set(head) == {"model", "layers", "experts", "topk"}, f"--trace-routing {gpus}", f"exit {rc} {err!r} {head}")
+        layers = {j["layer"] for j in lines}
+        check({(j["pos"], j["layer"], j["prompt"]) for j in lines} == {(p, l, p < len(PROMPT)) for p in range(len(PROMPT) + 3) for l in layers} and len(lines) == len(layers) * (len(PROMPT) + 3), "a line for each token and layer", f"{len(lines)} lines, layers {layers}")
+        check([j["token"] for j in lines if j["layer"] == max(layers)] == PROMPT + json.loads(want)[:3], "tokens in their order")
+        for j in lines:
+            near = j.get("near", j["ids"])
+            check(len(set(j["ids"])) == head["topk"] == len(j["weights"]) and set(j["ids"]) <= set(near) and all(0 <= i < head["experts"] for i in near) and abs(sum(j.get("chances", [1])) - 1) < 1e-3, "a line", j)
+        check(all(("near" in j) == (not gpus or not j["prompt"]) for j in lines), "scores where they are in host memory")
+        seen.append({(j["pos"], j["layer"]): j["ids"] for j in lines})
+    check(seen[0] == seen[-1], "other experts on a device")
+    rc, out, err = run(good, *args, "--trace-routing", os.path.join(tmp, "no", "such", "directory"))
+    check(rc == 0 and out == want and len(err.splitlines()) == 1 and "directory" in err, "a trace of the routing that cannot be written", f"exit {rc} {err!r}")
+
+
 def inspect(good):
     rc, out, err = run(good, "--inspect", "--json", "--gpus", "emu:2,mem=3G")
     gpus = json.loads(out)["runs"]["gpus"] if rc == 0 else None
@@ -175,6 +197,7 @@ with tempfile.TemporaryDirectory() as tmp:
     no_text(good)
     damaged_for_devices(tmp)
     trace(good, tmp)
+    routing(good, tmp)
     inspect(good)
 print(f"{passed} passed, {failed} failed")
 sys.exit(1 if failed or not passed else 0)
