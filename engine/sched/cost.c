@@ -348,11 +348,10 @@ static double prefill_stream(const struct cost_machine *m, const struct cost_mod
     return first + larger(cost_move(m, 1, COST_H2D, bytes), compute) + cost_head(m, 0, q, 1);
 }
 
-/* As the stream, but each layer's experts are parted: as many over the link as make the longest of link, device and processor short. */
-static double prefill_blend(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
-    double n = p->n, chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0,
-           moe = q->layers - q->dense_layers;
-    double half = halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n), hand = hand_off(m, 1, q, n), shared = cost_shared(m, 1, q, n);
+/* n rows through all layers, whose experts are parted: as many over the link as make the longest of link, device and processor short. */
+static double blend_batch(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, double n, double pos) {
+    double chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
+    double half = halves(m, 1, q, n, pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n), hand = hand_off(m, 1, q, n), shared = cost_shared(m, 1, q, n);
     double here = cost_expert(m, 0, q, rows), there = cost_expert(m, 1, q, rows), move = cost_move(m, 1, COST_H2D, q->expert_bytes);
     double dense = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes + q->shared_bytes), layer = INFINITY;
     if (p->decoding) half += cost_half(m, 1, q, cost_decode_rows(p->decoding, p->keys));
@@ -362,9 +361,15 @@ static double prefill_blend(const struct cost_machine *m, const struct cost_mode
         double gpu = half + larger(shared + (moved > 0 ? m->domain[1].latency[COST_FFN] + moved * there : 0), cpu);
         layer = smaller(layer, larger(dense + moved * move, gpu));
     }
-    double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0), first = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes);
+    double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (!p->resident) plain = larger(plain, cost_move(m, 1, COST_H2D, q->half_bytes + q->ffn_bytes));
-    return first + moe * layer + q->dense_layers * plain + cost_head(m, 0, q, 1);
+    return moe * layer + q->dense_layers * plain;
+}
+/* As the stream, but in batches, for each of which the weights come anew. */
+static double prefill_blend(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
+    double sum = cost_head(m, 0, q, 1) + (p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes));
+    for (int at = 0; at < p->n; at += COST_BLEND_ROWS) sum += blend_batch(m, q, p, smaller(COST_BLEND_ROWS, p->n - at), p->pos + at);
+    return sum;
 }
 
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {

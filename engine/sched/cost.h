@@ -124,6 +124,7 @@ struct cost_step {
 };
 double cost_step(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s);
 int cost_cut(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s); /* the best cut of a dual step */
+enum { COST_BLEND_ROWS = 4096 }; /* a blended prefill takes through the layers at once, at most */
 struct cost_prefill {
     enum cost_whole how; /* COST_PREFILL_* */
     int n, pos;          /* new rows; positions before them */

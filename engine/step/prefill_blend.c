@@ -13,7 +13,7 @@
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
 
-enum { BLEND_ROWS = 4096, SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8, GROUP_MOVED = 4 };
+enum { SLOTS_LEAST = 4, GROUP_ROWS = 256, GROUP_RESIDENT = 8, GROUP_MOVED = 4 };
 
 struct blend_slot { /* room for one expert's weights */
     char *mem;
@@ -114,7 +114,7 @@ static int open_memory(struct blend *b, const struct prefill_job *j, struct erro
     const struct step *s = b->s;
     const struct config *c = s->c;
     struct gpu *g = b->d->g;
-    for (b->rows = j->n < BLEND_ROWS ? j->n : BLEND_ROWS; b->rows > ROWS_LEAST; b->rows = (b->rows + 1) / 2) {
+    for (b->rows = j->n < COST_BLEND_ROWS ? j->n : COST_BLEND_ROWS; b->rows > ROWS_LEAST; b->rows = (b->rows + 1) / 2) {
         if (!work_open(&b->work, c, b->rows, work_alloc, work_release, b, e) && gpu_mem_free(g) > beside_bytes(s->m, b->rows, j->pos + j->n)) break;
         if (b->work.release) work_close(&b->work);
     }

@@ -29,6 +29,7 @@ class Plan(driver.Case):
             self.assertEqual(list(r["modes"]), ["cpu", "blend", "slp", "dslp"])
             self.assertIn(r["chosen"], r["modes"])
             self.assertGreater(min(r["modes"].values()), 0)
+            self.assertLess(r["modes"][r["chosen"]], 1.15 * min(r["modes"].values()), r)  # the cost model knows which is the best
         for a, b in zip(p["prefill"], p["prefill"][1:]):
             self.assertGreaterEqual(b["modes"]["cpu"], a["modes"]["cpu"])
         self.assertEqual([r["sessions"] for r in p["decode"]], [1, 2, 4, 6, 8])

@@ -227,6 +227,12 @@ static void blend(void **st) {
     struct cost_model q = {.layers = 1, .n_experts = 10, .topk = 1, .expert_bytes = 1e6, .expert_flops = 0, .half_bytes = 1e6};
     struct cost_prefill p = {.how = COST_PREFILL_BLEND, .n = 1000, .resident = true};
     near(cost_prefill(&m, &q, &p), 6e-3, 1e-6);
+    p.n = 4096 + 1000; /* two batches of 4,096 rows at most: the first's half is 4.096 ms, and twice its work waits for the experts */
+    double both = cost_prefill(&m, &q, &p);
+    p.n = 4096;
+    double first = cost_prefill(&m, &q, &p);
+    near(both, first + 6e-3, 1e-6);
+    p.n = 1000;
     p.how = COST_PREFILL_SLP;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
     /* Two devices that compute a millisecond an expert: five each, beside half of the transfers. */
