@@ -31,6 +31,12 @@ void seat_close(struct seat **sp) {
     *sp = NULL;
 }
 
+void seat_fork(struct seat *from, struct seat **out) {
+    *out = NULL;
+    if (!from || !from->app->backend->own || seat_open(from->app, out, NULL)) return;
+    if (session_fork(from->session, (*out)->session, NULL)) seat_close(out);
+}
+
 int seat_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e) { return s->app->backend->submit(s, p, r, e); }
 void seat_cancel(struct seat *s) { s->app->backend->cancel(s); }
 bool seat_poll(struct app *a, struct news *out, int timeout_ms) { return a->backend->poll(a, out, timeout_ms); }

@@ -45,6 +45,9 @@ struct seat {
 };
 int seat_open(struct app *a, struct seat **s, struct error *e);
 void seat_close(struct seat **s);
+/* One that goes on where another, which is not busy, stands, and shares its memory. NULL where its engine has none to share or no room:
+ * whoever opens one then has all read again. */
+void seat_fork(struct seat *from, struct seat **s);
 /* Queues a turn, as session_submit: r without its tokens, which are the prompt's. */
 int seat_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e);
 void seat_cancel(struct seat *s);

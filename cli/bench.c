@@ -78,7 +78,8 @@ static int measure(struct bench *b, int sessions, int prompt, int decode, struct
         /* other tokens in each session and each run: nothing is found in a cache, and the experts are spread as in text */
         for (int k = 0; k < prompt; k++)
             ids[k] = (int32_t)(((uint64_t)k * 2654435761u + (uint64_t)i * 40503u + (uint64_t)prompt * 69069u) % (uint64_t)info->vocab);
-        struct request q = {.tokens = ids, .n = prompt, .max_tokens = decode, .flags = REQUEST_NO_EOS, .sampling = {.top_p = 1, .repeat_penalty = 1}};
+        struct request q = {
+            .tokens = ids, .n = prompt, .max_tokens = decode, .flags = REQUEST_NO_EOS | REQUEST_ALONE, .sampling = {.top_p = 1, .repeat_penalty = 1}};
         if (!(rc = session_open(b->app->engine, &s[i], e))) rc = session_submit(s[i], &q, e);
     }
     for (struct event ev; left && !rc;) {

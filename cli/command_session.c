@@ -167,6 +167,7 @@ void cmd_fork(struct repl *r, const char *arg) {
         repl_drop(r, t);
         return;
     }
+    seat_fork(from->seat, &t->seat);
     repl_say(r, "a copy; /switch %d goes back", from->number);
     repl_switch(r, t);
 }

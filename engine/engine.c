@@ -137,6 +137,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     e->params = *p;
     if (!e->params.kv) e->params.kv = DT_BF16;
     e->fd = e->wake = -1;
+    prefix_open(e);
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->over, NULL);
     mem_prefer_huge(p->hugepages);
@@ -206,6 +207,7 @@ void engine_close(struct engine **ep) {
         struct session *s = e->sessions;
         session_close(&s);
     }
+    prefix_close(e);
     step_close(&e->machine.step);
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);

@@ -94,10 +94,17 @@ struct sampling {
 int session_open(struct engine *e, struct session **s, struct error *err);
 void session_close(struct session **s); /* cancels its turn first */
 
-enum { REQUEST_NO_EOS = 1 /* go on past stop ids (measuring, --ids) */ };
+/* A fresh session becomes a copy of one that is not busy: with its tokens, and sharing its memory. ERR_MEMORY: it is to be closed. */
+int session_fork(struct session *from, struct session *to, struct error *err);
+
+enum {
+    REQUEST_NO_EOS = 1, /* go on past stop ids (measuring, --ids) */
+    REQUEST_ALONE = 2   /* read all of it, also what other sessions have read (measuring) */
+};
 struct request {
     const int32_t *tokens; /* the whole conversation so far; copied. What the KV cache already holds of it is kept */
     int n;
+    int shared;     /* so many of them others are likely to begin with, too, and to go on otherwise (a system prompt); 0: not known */
     int max_tokens; /* answer tokens; 0: none (logits only), < 0: until the context is full */
     int flags;
     struct sampling sampling;

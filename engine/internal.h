@@ -7,6 +7,7 @@
 #include "cpu/pool.h"
 #include "engine/engine.h"
 #include "engine/pipe/pipe.h"
+#include "engine/prefix.h"
 #include "engine/sample.h"
 #include "engine/sched/policy.h"
 #include "engine/sched/split.h"
@@ -25,7 +26,9 @@ struct session {
     _Atomic int cancel[2], live; /* cancel[live] is the turn's; a cancelled prefill that has yet to stop looks at the other one */
     bool held;                   /* the engine's thread works on it without the lock; else whoever has the lock may end its turn */
     bool kept;                   /* the step that runs, or a prefill that stops, uses it: its turn may be ended all the same, but it must stay */
+    int borrowed;                /* others take of its cache: it must stay */
     struct kv kv;
+    struct prefix prefix;
     int32_t *tokens; /* what the KV cache holds, then what is to be prefilled */
     size_t cap;
     int n_kv, n; /* tokens in the cache; tokens known */
@@ -60,6 +63,7 @@ struct engine {
     struct cost_machine cost; /* this machine, corrected by what happened */
     struct cost_model model;
     struct work prefill_work, guess_work;
+    struct prefix_store shared;
     char *dir, *name, *measurements; /* params.machine */
     bool measured;                   /* cost is, or need not be */
     int32_t *eos;

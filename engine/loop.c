@@ -331,12 +331,16 @@ static int begin(struct engine *e, const struct mode *mode, struct error *err) {
 
 static int begin_turn(struct engine *e, struct error *err) {
     struct session *s = e->reading;
-    int n = s->n - s->n_kv;
     e->begun = e->told = clock_now();
     e->worked = 0;
     if (!s->answered) s->stats.queue_s = e->begun - s->submitted;
     s->far = config_far(&e->weights.config, s->n);
     e->job.complete = 0;
+    step_rewind(e->machine.step, &s->kv, s->n_kv);
+    prefix_begin(s);
+    prefix_find(s);
+    if (!s->answered) s->stats.cached_tokens = s->n_kv;
+    int n = s->n - s->n_kv;
     if (mem_grow(&e->job_tokens, &e->job_cap, (size_t)n, sizeof *e->job_tokens)) return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", n);
     memcpy(e->job_tokens, s->tokens + s->n_kv, (size_t)n * sizeof *e->job_tokens);
     e->job = (struct prefill_job){
@@ -348,8 +352,9 @@ static int begin_turn(struct engine *e, struct error *err) {
         .all = s->answered ? NULL : s->request.logits,
         .all_ctx = s->request.logits_ctx,
         .cancel = &s->cancel[atomic_load(&s->live)],
+        .aligned = prefix_exact(s),
+        .cut = prefix_cut(s),
     };
-    step_rewind(e->machine.step, &s->kv, s->n_kv);
     kv_keep(&s->kv, s->n_kv); /* who takes the turn back comes here */
     return begin(e, choose(e, s, n), err);
 }
@@ -387,9 +392,11 @@ static void prefill(struct engine *e) {
                 cost_observe(&e->cost, &e->cost.seen[COST_PREFILL_CPU + i], e->job.n, e->expected, e->mode == &mode_cpu ? e->worked : clock_now() - e->begun);
     }
     step_back(e->machine.step);
+    const struct mode *mode = e->mode;
     e->mode = NULL;
     if (!s->answered) s->stats.prefill_s = clock_now() - e->begun;
     s->n_kv += e->job.complete;
+    if (e->job.aligned && (mode == &mode_cpu || !e->params.deterministic)) prefix_made(s);
     if (rc) end(s, DONE_STOP, rc, &err);
     else draw(s, e->job.last, -1, -1);
 }

@@ -179,7 +179,7 @@ void session_close(struct session **sp) {
     pthread_mutex_lock(&e->lock);
     session_reap(e);
     int state;
-    while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->kept) pthread_cond_wait(&e->over, &e->lock);
+    while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->kept || s->borrowed) pthread_cond_wait(&e->over, &e->lock);
     while (next_order(s)) take(s, &(struct event){0}); /* events of a session that is gone would point nowhere */
     struct session **p = &e->sessions;
     while (*p != s) p = &(*p)->next;
@@ -187,9 +187,15 @@ void session_close(struct session **sp) {
     pthread_mutex_unlock(&e->lock);
     step_forget(e->machine.step, &s->kv);
     kv_close(&s->kv);
+    prefix_drop(s);
     mem_free(s->tokens);
     mem_free(s);
     *sp = NULL;
+}
+
+int session_fork(struct session *from, struct session *to, struct error *err) {
+    if (session_busy(from) || session_busy(to)) return error_set(err, ERR_RUNTIME, "the session is still busy with its last turn");
+    return prefix_fork(from, to, err);
 }
 
 void session_cancel(struct session *s) {
@@ -223,7 +229,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     int keep = 0;
     while (keep < s->n_kv && keep < r->n - 1 && s->tokens[keep] == r->tokens[keep]) keep++;
     if (r->logits || config_far(&e->weights.config, r->n) != s->far) keep = 0;
-    keep = kv_floor(&s->kv, keep);
+    keep = kv_floor(&s->kv, prefix_keep(s, keep, r->n));
     int room = e->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
     size_t need = (size_t)(r->n - keep + (answer < 4096 ? answer : 4096)) * e->info.kv_token_bytes, have = mem_available();
     if (!s->n_kv) need += KV_STATES * kv_state_bytes(&e->weights.config);

@@ -21,6 +21,7 @@ void mem_prefer_huge(bool on);
 enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_PAGE = 4096 };
 void *mem_pages(size_t size, int flags);
 int mem_commit(void *p, size_t size); /* of such addresses, both multiples of MEM_PAGE; 0 or ERR_MEMORY */
+int mem_renew(void *p, size_t size);  /* of committed ones: zeros again, whatever was mapped there; 0, or ERR_MEMORY with all as it was */
 void mem_pages_free(void *p, size_t size);
 size_t mem_available(void); /* bytes the machine can still give (MemAvailable, within the cgroup's limit); 0 unknown */
 size_t mem_total(void);

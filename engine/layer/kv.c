@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "engine/base/mem.h"
 #include "engine/layer/attention.h"
 
@@ -121,7 +123,7 @@ void kv_close(struct kv *kv) {
 
 /* --- States -------------------------------------------------------------------------------------------------------------------- */
 
-static int find(const struct kv *kv, int pos) { /* a kept one first, so that the other may be written to */
+int kv_find(const struct kv *kv, int pos) { /* a kept one first, so that the other may be written to */
     int best = -1;
     for (int i = 0; i < KV_STATES; i++)
         if (kv->state[i].at == pos && (best < 0 || kv->state[i].kept)) best = i;
@@ -162,7 +164,7 @@ static int take(struct kv *kv, int a, int b) {
 struct kv_move kv_begin(struct kv *kv, int pos, int n, int mark) {
     if (!kv->states) return (struct kv_move){-1, -1, 0, -1};
     kv_rewind(kv, pos);
-    struct kv_move m = {.from = pos ? find(kv, pos) : -1, .mark = mark < n ? mark : 0, .marked = -1};
+    struct kv_move m = {.from = pos ? kv_find(kv, pos) : -1, .mark = mark < n ? mark : 0, .marked = -1};
     m.to = take(kv, m.from, -1);
     if (m.mark) m.marked = take(kv, m.from, m.to);
     return m;
@@ -174,8 +176,26 @@ void kv_done(struct kv *kv, const struct kv_move *m, int pos, int n) {
     if (m->mark) kv->state[m->marked].at = pos + m->mark, kv->state[m->marked].kept = true;
 }
 
+int kv_put(struct kv *kv, int pos) {
+    int i = take(kv, -1, -1);
+    kv->state[i].at = pos, kv->state[i].kept = true;
+    return i;
+}
+
+static int copy_states(void *ctx, const struct kv_plane *p, const struct kv_place *at) {
+    struct kv *const *pair = ctx;
+    const size_t one = kv_rows_of(p, 0, 1).bytes;
+    for (int i = 0; i < at->rows; i++)
+        if (pair[1]->state[i].at >= 0) memcpy(pair[0]->pages + at->data + (size_t)i * one, pair[1]->pages + at->data + (size_t)i * one, one);
+    return 0;
+}
+void kv_copy_states(struct kv *to, const struct kv *from) {
+    memcpy(to->state, from->state, sizeof to->state);
+    if (from->states) kv_each(to, copy_states, (struct kv *[]){to, (struct kv *)from});
+}
+
 void kv_keep(struct kv *kv, int pos) {
-    int i = kv->states ? find(kv, pos) : -1;
+    int i = kv->states ? kv_find(kv, pos) : -1;
     if (i >= 0) kv->state[i].kept = true;
 }
 

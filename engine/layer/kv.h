@@ -66,7 +66,8 @@ void kv_done(struct kv *kv, const struct kv_move *m, int pos, int n); /* it is m
 void kv_keep(struct kv *kv, int pos);                                 /* the state at pos is kept, if there is one */
 /* How many of the n tokens of a prompt from pos on to mark: back there one would come to ask once more, or to go on otherwise. */
 int kv_mark(int pos, int n);
-size_t kv_state_bytes(const struct config *c); /* of one position, all layers */
+void kv_copy_states(struct kv *to, const struct kv *from); /* all of them */
+size_t kv_state_bytes(const struct config *c);             /* of one position, all layers */
 
 /* Where a plane's rows lie in the reserved range, from kv.pages on: whole pages of data, then of scales, room for all positions. */
 struct kv_place {
@@ -77,6 +78,11 @@ struct kv_place {
 int kv_each(const struct kv *kv, int (*fn)(void *ctx, const struct kv_plane *p, const struct kv_place *at), void *ctx);
 /* Positions up to `end` may be written from here on. Whoever writes asks first. ERR_MEMORY, with all as it was. */
 int kv_reach(struct kv *kv, int end, struct error *e);
+
+/* The state at pos: the row of it in the planes of states; -1: it is not there. */
+int kv_find(const struct kv *kv, int pos);
+/* A row for the state at pos, which is kept; whoever asks fills it. */
+int kv_put(struct kv *kv, int pos);
 
 /* dtype: DT_F32, DT_BF16 or DT_E4M3. ERR_MEMORY names the size. */
 int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e);

@@ -52,6 +52,8 @@ struct prefill_job {
     int (*all)(void *ctx, int position, const float *logits); /* NULL, or each position's logits in order; by the owner */
     void *all_ctx;
     const _Atomic int *cancel;
+    bool aligned;            /* batches on the processor end where prefill_end says; else they have as many rows as can be */
+    int cut;                 /* for it */
     int device;              /* slp: of the set */
     int told;                /* tokens whose logits all has had: another mode that goes on does not send them again */
     int complete;            /* tokens whose rows in the KV cache are whole, in all layers; true after a failure as well */
@@ -81,6 +83,8 @@ int check_finite(const struct weights *m, const struct work *w, struct error *e)
 int check_logits(const struct weights *m, const struct work *w, const float *logits, struct error *e);
 /* Hands on the logits [n, vocab] of tokens at .. at + n of a job; w: the workspace of the head that made them. */
 int tell_logits(struct machine *m, struct prefill_job *j, const struct work *w, int at, int n, const float *logits, struct error *e);
+/* Where a batch of at most `rows` that begins at position pos ends: at a multiple of rows, or before that at `cut`. */
+int prefill_end(int rows, int cut, int pos);
 /* Of tokens at .. at + n of a job: after how many of them the state is marked, 0: it is not there. */
 int prefill_mark(const struct prefill_job *j, int at, int n);
 /* Tokens at .. at + n, the next batch, are whole in the cache; of a long prompt every batch's state is kept. */

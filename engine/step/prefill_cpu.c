@@ -56,9 +56,15 @@ int tell_logits(struct machine *m, struct prefill_job *j, const struct work *w, 
     return rc;
 }
 
+int prefill_end(int rows, int cut, int pos) {
+    int end = (pos / rows + 1) * rows;
+    return cut > pos && cut < end ? cut : end;
+}
+
+/* Only in the last batch: what the others make is to follow from their tokens alone, and their ends are kept anyway. */
 int prefill_mark(const struct prefill_job *j, int at, int n) {
     int mark = kv_mark(j->pos, j->n) - at;
-    return mark > 0 && mark < n ? mark : 0;
+    return mark > 0 && at + n == j->n ? mark : 0;
 }
 
 void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_move *move) {
@@ -102,10 +108,11 @@ static void close_walk(struct machine *m, struct prefill_job *j) {
 
 static int begin_batch(struct machine *m, struct prefill_job *j, struct walk *p, struct error *e) {
     struct work *w = m->prefill;
-    p->n = j->n - p->at < w->rows ? j->n - p->at : w->rows;
+    int pos = j->pos + p->at, most = j->aligned ? prefill_end(w->rows, j->cut, pos) - pos : w->rows;
+    p->n = j->n - p->at < most ? j->n - p->at : most;
     p->layer = 0;
     p->step = routing_begin(m->routing);
-    p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = j->pos + p->at};
+    p->span = (struct span){.cache = j->kv->layer, .n = p->n, .pos = pos};
     int rc = kv_reach(j->kv, p->span.pos + p->n, e);
     if (rc) return rc;
     p->span.move = kv_begin(j->kv, p->span.pos, p->n, prefill_mark(j, p->at, p->n));

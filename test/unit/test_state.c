@@ -148,11 +148,12 @@ static struct session *new_session(struct engine *e) {
     return s;
 }
 /* A turn over tokens [0, n) of `tokens`; returns what the cache had of them. */
-static int turn(struct engine *e, struct session *s, const int32_t *tokens, int n, int32_t *out) {
+static int turn_with(struct engine *e, struct session *s, const int32_t *tokens, int n, int flags, int32_t *out) {
     struct error err = {0};
     struct event ev;
     int k = 0;
-    struct request r = {.tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+    struct request r = {
+        .tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS | flags, .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
     do {
         engine_poll(e, &ev, -1);
@@ -162,11 +163,12 @@ static int turn(struct engine *e, struct session *s, const int32_t *tokens, int 
     assert_int_equal(k, ANSWER);
     return ev.stats.cached_tokens;
 }
-/* The same in a session that has seen nothing. */
+static int turn(struct engine *e, struct session *s, const int32_t *tokens, int n, int32_t *out) { return turn_with(e, s, tokens, n, 0, out); }
+/* The same in a session that has seen nothing, nor what others have. */
 static void as_fresh(struct engine *e, const int32_t *tokens, int n, const int32_t *got) {
     int32_t want[ANSWER];
     struct session *s = new_session(e);
-    assert_int_equal(turn(e, s, tokens, n, want), 0);
+    assert_int_equal(turn_with(e, s, tokens, n, REQUEST_ALONE, want), 0);
     session_close(&s);
     assert_memory_equal(got, want, sizeof want);
 }

@@ -1,0 +1,243 @@
+#include "engine/prefix.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+#include "engine/internal.h"
+#include "engine/layer/attention.h"
+#include "engine/layer/kv_image.h"
+
+struct prefix_block {
+    struct prefix_store *store;
+    _Atomic int refs;
+    off_t at;
+    size_t bytes;
+    int from, to;
+    bool state; /* the one at `to` is in it */
+};
+
+void prefix_open(struct engine *e) { e->shared.fd = memfd_create("hearth-kv", MFD_CLOEXEC); }
+void prefix_close(struct engine *e) {
+    if (e->shared.fd >= 0) close(e->shared.fd);
+    e->shared.fd = -1;
+}
+
+/* --- Blocks ---------------------------------------------------------------------------------------------------------------------- */
+
+static void release(struct prefix_block *b) {
+    if (!b || atomic_fetch_sub(&b->refs, 1) > 1) return;
+    fallocate(b->store->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b->at, (off_t)b->bytes);
+    mem_free(b);
+}
+
+/* Positions [from, to) of a session's cache, as a block; its memory becomes the block's. The caller has one reference. NULL: no memory. */
+static struct prefix_block *freeze(struct session *s, int from, int to) {
+    struct prefix_store *store = &s->engine->shared;
+    int state = s->kv.states ? kv_find(&s->kv, to) : -1;
+    struct prefix_block *b = store->fd < 0 ? NULL : mem_alloc(sizeof *b);
+    if (!b) return NULL;
+    *b = (struct prefix_block){
+        .store = store, .refs = 1, .at = store->size, .bytes = kv_image_bytes(&s->kv, from, to, state >= 0), .from = from, .to = to, .state = state >= 0};
+    if (ftruncate(store->fd, b->at + (off_t)b->bytes) || kv_image_write(&s->kv, from, to, state, store->fd, b->at)) {
+        if (ftruncate(store->fd, b->at)) {
+        } /* what was written of it goes with the next one */
+        mem_free(b);
+        return NULL;
+    }
+    store->size = b->at + (off_t)b->bytes;
+    kv_image_under(&s->kv, from, to, state, store->fd, b->at);
+    return b;
+}
+
+/* What a cache has mapped must not become a hole. Room for one more is made before it is mapped. */
+static int may_hold(struct prefix *p) { return mem_grow(&p->held, &p->cap_held, p->n_held + 1, sizeof *p->held); }
+static void hold(struct prefix *p, struct prefix_block *b) {
+    atomic_fetch_add(&b->refs, 1);
+    p->held[p->n_held++] = b;
+}
+
+static int push(struct prefix *p, int end, uint64_t key) {
+    if (mem_grow(&p->ends, &p->cap_ends, p->n + 1, sizeof *p->ends)) return ERR_MEMORY;
+    p->ends[p->n++] = (struct prefix_end){end, key, NULL};
+    return 0;
+}
+
+/* The block of an end; the session holds it. */
+static struct prefix_block *block_of(struct session *s, size_t i) {
+    struct prefix *p = &s->prefix;
+    struct prefix_end *x = &p->ends[i];
+    if (x->block || may_hold(p)) return x->block;
+    if ((x->block = freeze(s, i ? p->ends[i - 1].end : 0, x->end))) hold(p, x->block);
+    return x->block;
+}
+
+static void cut(struct prefix *p, int pos) {
+    while (p->n && p->ends[p->n - 1].end > pos) release(p->ends[--p->n].block);
+    while (p->exact > pos) {
+        p->exact = 0;
+        for (size_t i = 0; i < p->n && p->ends[i].key; i++) p->exact = p->ends[i].end;
+    }
+}
+
+void prefix_drop(struct session *s) {
+    struct prefix *p = &s->prefix;
+    cut(p, 0);
+    while (p->n_held) release(p->held[--p->n_held]);
+    mem_free(p->tokens);
+    mem_free(p->ends);
+    mem_free(p->held);
+    *p = (struct prefix){0};
+}
+
+/* --- Where batches end ------------------------------------------------------------------------------------------------------------ */
+
+int prefix_cut(const struct session *s) {
+    enum { SHORT = 256 }; /* tokens that are not worth a batch of their own */
+    int rows = s->engine->prefill_work.rows, at = s->request.shared / 64 * 64;
+    return at % rows >= (rows < SHORT ? 1 : SHORT) ? at : 0;
+}
+static int next_end(const struct session *s, int pos) { return prefill_end(s->engine->prefill_work.rows, prefix_cut(s), pos); }
+bool prefix_exact(const struct session *s) { return s->n_kv == s->prefix.exact; }
+
+static uint64_t key_next(uint64_t key, const int32_t *tokens, int from, int to) {
+    uint64_t k = hash64(tokens + from, (size_t)(to - from) * sizeof *tokens, key);
+    return k ? k : 1;
+}
+static uint64_t key_first(const struct session *s) { return hash64(&(uint64_t){config_far(&s->engine->weights.config, s->n)}, 8, s->engine->info.fingerprint); }
+
+int prefix_keep(const struct session *s, int keep, int n) {
+    const struct prefix *p = &s->prefix;
+    int at = 0;
+    for (size_t i = 0; i < p->n && p->ends[i].key && p->ends[i].end <= keep; i++) at = p->ends[i].end;
+    if (keep < p->exact) return at; /* in the middle of a batch */
+    bool little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * 8 <= n - at;
+    return little ? at : keep;
+}
+
+void prefix_begin(struct session *s) {
+    struct prefix *p = &s->prefix;
+    cut(p, s->n_kv);
+    if (s->n_kv || !p->n_held || kv_image_leave(&s->kv)) return;
+    while (p->n_held) release(p->held[--p->n_held]);
+}
+
+void prefix_made(struct session *s) {
+    struct prefix *p = &s->prefix;
+    uint64_t key = p->exact ? p->ends[p->n - 1].key : key_first(s);
+    if (s->n_kv < next_end(s, p->exact) || mem_grow(&p->tokens, &p->cap, (size_t)s->n_kv, sizeof *p->tokens)) return;
+    for (int end; (end = next_end(s, p->exact)) <= s->n_kv; p->exact = end) {
+        key = key_next(key, s->tokens, p->exact, end);
+        if (push(p, end, key)) return;
+        memcpy(p->tokens + p->exact, s->tokens + p->exact, (size_t)(end - p->exact) * sizeof *p->tokens);
+    }
+}
+
+/* --- What others have -------------------------------------------------------------------------------------------------------------- */
+
+/* How many of the ends that a session wants another one has: to the last of them one can go. */
+static size_t common(const struct session *s, const struct prefix_end *want, size_t n, struct session *o) {
+    const struct prefix *p = &o->prefix;
+    size_t usable = 0;
+    for (size_t i = 0; i < n && i < p->n && p->ends[i].key == want[i].key && p->ends[i].end == want[i].end; i++)
+        if (!o->kv.states || (p->ends[i].block ? p->ends[i].block->state : kv_find(&o->kv, p->ends[i].end) >= 0)) usable = i + 1;
+    if (usable && memcmp(p->tokens, s->tokens, (size_t)want[usable - 1].end * sizeof *p->tokens)) return 0;
+    return usable;
+}
+
+static struct session *best(struct session *s, const struct prefix_end *want, size_t n, size_t *usable) {
+    struct engine *e = s->engine;
+    struct session *found = NULL;
+    pthread_mutex_lock(&e->lock);
+    for (struct session *o = e->sessions; o; o = o->next) {
+        size_t k = o == s ? 0 : common(s, want, n, o);
+        if (k > *usable) found = o, *usable = k;
+    }
+    if (found) found->borrowed++;
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+static void give_back(struct session *o) {
+    pthread_mutex_lock(&o->engine->lock);
+    o->borrowed--;
+    pthread_cond_broadcast(&o->engine->over);
+    pthread_mutex_unlock(&o->engine->lock);
+}
+
+/* The next end of s is the i-th of o. */
+static int take_one(struct session *s, struct session *o, size_t i, struct error *e) {
+    struct prefix *p = &s->prefix;
+    struct prefix_block *b = block_of(o, i);
+    int rc = !b || may_hold(p) ? ERR_MEMORY : 0;
+    if (!rc) rc = push(p, b->to, o->prefix.ends[i].key);
+    if (!rc && (rc = kv_image_map(&s->kv, b->from, b->to, b->state, b->store->fd, b->at, e))) p->n--;
+    if (rc) return rc;
+    hold(p, b);
+    atomic_fetch_add(&b->refs, 1);
+    p->ends[p->n - 1].block = b;
+    return 0;
+}
+
+/* The ends that reading all but the last of its tokens would have. NULL: none, or no memory. */
+static struct prefix_end *wanted(const struct session *s, size_t *n) {
+    struct prefix want = {0};
+    uint64_t key = key_first(s);
+    for (int pos = 0, end; (end = next_end(s, pos)) < s->n; pos = end)
+        if (push(&want, end, key = key_next(key, s->tokens, pos, end))) break;
+    *n = want.n;
+    return want.ends;
+}
+
+void prefix_find(struct session *s) {
+    struct prefix *p = &s->prefix;
+    if (s->request.logits || s->request.flags & REQUEST_ALONE || !prefix_exact(s) || (s->engine->machine.gpus && s->engine->params.deterministic)) return;
+    size_t n, usable = p->n;
+    struct prefix_end *want = wanted(s, &n);
+    struct session *o = n > usable ? best(s, want, n, &usable) : NULL;
+    struct error e;
+    while (o && p->n < usable && !take_one(s, o, p->n, &e)) {
+        struct prefix_end *x = &p->ends[p->n - 1];
+        if (mem_grow(&p->tokens, &p->cap, (size_t)x->end, sizeof *p->tokens)) {
+            release(x->block);
+            p->n--;
+            break;
+        }
+        memcpy(p->tokens + p->exact, s->tokens + p->exact, (size_t)(x->end - p->exact) * sizeof *p->tokens);
+        p->exact = x->end;
+        if (!s->kv.states || kv_find(&s->kv, x->end) >= 0) s->n_kv = x->end;
+    }
+    cut(p, s->n_kv); /* where memory ended before the state that was to be reached */
+    if (o) give_back(o);
+    mem_free(want);
+}
+
+/* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
+
+struct fork {
+    struct session *from, *to;
+    struct error *e;
+};
+static int fork_run(void *arg) {
+    const struct fork *f = arg;
+    struct session *a = f->from, *b = f->to;
+    struct prefix *p = &a->prefix, *q = &b->prefix;
+    int last = p->n ? p->ends[p->n - 1].end : 0, rc = 0;
+    cut(p, a->n_kv);
+    if (a->n_kv > last) rc = push(p, a->n_kv, 0);
+    if (!rc) rc = mem_grow(&q->tokens, &q->cap, (size_t)p->exact, sizeof *q->tokens);
+    if (!rc) rc = mem_grow(&b->tokens, &b->cap, (size_t)a->n_kv + 1, sizeof *b->tokens);
+    for (size_t i = 0; i < p->n && !rc; i++) rc = take_one(b, a, i, f->e);
+    if (!rc) kv_copy_states(&b->kv, &a->kv);
+    if (!rc && p->exact) memcpy(q->tokens, p->tokens, (size_t)p->exact * sizeof *q->tokens);
+    if (!rc) memcpy(b->tokens, a->tokens, (size_t)a->n_kv * sizeof *b->tokens);
+    if (rc) return error_set(f->e, rc, "no memory to share a KV cache of %d tokens", a->n_kv);
+    q->exact = p->exact;
+    b->n_kv = b->n = a->n_kv;
+    b->far = a->far;
+    return 0;
+}
+int prefix_fork(struct session *from, struct session *to, struct error *e) { return engine_run(from->engine, fork_run, &(struct fork){from, to, e}); }

@@ -1,0 +1,54 @@
+#pragma once
+/* Beginnings that sessions have in common: their caches share the memory of these, and who comes later starts behind them.
+ *
+ * A row of a cache has the bits that its reading gave it, and these depend on the rows read beside it (ops.h). So prompts are read in
+ * batches that end where their tokens alone say: at every so many positions, and where the request says that others will go on otherwise.
+ * What such batches have made from the first token on is the same in every session with these tokens, bit by bit; only that is
+ * shared, and whoever starts behind it answers what it would have answered alone. A session that went on behind an answer of its own,
+ * or was forked, has rows besides that only its forks share. With devices the last bits depend on who reads (placement); there that
+ * holds with --deterministic, which shares only what the processor has read. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "engine/base/error.h"
+
+struct engine;
+struct session;
+struct prefix_block; /* rows of an image in the engine's memory file */
+
+struct prefix_end {
+    int end;
+    uint64_t key;               /* hash of all tokens up to here, batch by batch; 0: not as a reading of the tokens would give it */
+    struct prefix_block *block; /* the batch that ends here; NULL: it is the session's own memory */
+};
+/* Of a session; the engine's thread's. */
+struct prefix {
+    int32_t *tokens; /* [exact]; those of the ends behind are the session's */
+    size_t cap;
+    struct prefix_end *ends;
+    size_t n, cap_ends;
+    int exact;                  /* the last end with a key */
+    struct prefix_block **held; /* what its cache has mapped, or had: it stays until it starts anew */
+    size_t n_held, cap_held;
+};
+struct prefix_store { /* of an engine */
+    int fd;           /* the memory file; -1: the system has none */
+    off_t size;       /* so far; where nobody has anything any more it is a hole */
+};
+
+void prefix_open(struct engine *e);
+void prefix_close(struct engine *e); /* after all sessions */
+/* How much to keep where tokens [0, keep) are the same, of n: all of it, or, where little is lost, less, so that others can have it. */
+int prefix_keep(const struct session *s, int keep, int n);
+int prefix_cut(const struct session *s);    /* where a batch of its prompt ends besides (prefill_end); 0: nowhere */
+bool prefix_exact(const struct session *s); /* what is there is as reading its tokens gives it */
+
+/* The engine's thread: */
+void prefix_begin(struct session *s); /* a turn begins, and keeps s->n_kv tokens */
+void prefix_find(struct session *s);  /* more of its tokens are there already: s->n_kv grows */
+void prefix_made(struct session *s);  /* its tokens were read up to s->n_kv, from where prefix_exact was true */
+
+int prefix_fork(struct session *from, struct session *to, struct error *e); /* a fresh one becomes the same. Another thread; neither is busy */
+void prefix_drop(struct session *s);                                        /* it is closed */

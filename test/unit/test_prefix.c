@@ -1,0 +1,238 @@
+/* Beginnings that sessions have in common: who starts behind one has the bits, and gives the text, that it would have alone, whatever
+ * becomes of whom it has them from; and the memory is there once, by the system's own count. On the built-in checkpoint. */
+#include "test/unit/unit.h"
+
+#include <stdlib.h>
+
+#include "engine/base/fault.h"
+#include "engine/base/limit.h"
+#include "engine/ember/ember.h"
+#include "engine/internal.h"
+#include "engine/layer/kv_image.h"
+
+enum { ROWS = 128, ANSWER = 8, MOST = 4096 };
+
+static struct engine *open_with(struct engine_params p) {
+    struct engine *e;
+    struct error err = {0};
+    p.dir = "ember:", p.threads = 1;
+    if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
+    return e;
+}
+static struct session *new_session(struct engine *e) {
+    struct session *s;
+    struct error err = {0};
+    if (session_open(e, &s, &err)) fail_msg("%s", err.text);
+    return s;
+}
+
+/* n tokens that are the same up to `same` whatever the kind. */
+static const int32_t *text(int n, int same, int kind) {
+    static int32_t t[MOST];
+    for (int i = 0; i < n; i++) t[i] = (i * 37 + i / 7 + 11 + (i >= same ? kind * 29 : 0)) % 500;
+    return t;
+}
+
+struct answer {
+    int32_t token[ANSWER];
+    int n, cached, rc;
+};
+static struct answer ask(struct engine *e, struct session *s, const int32_t *tokens, int n, int shared, int flags) {
+    struct answer a = {0};
+    struct error err = {0};
+    struct event ev;
+    struct request r = {.tokens = tokens,
+                        .n = n,
+                        .shared = shared,
+                        .max_tokens = ANSWER,
+                        .flags = REQUEST_NO_EOS | flags,
+                        .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+    if ((a.rc = session_submit(s, &r, &err))) return a;
+    do {
+        engine_poll(e, &ev, -1);
+        if (ev.kind == EVENT_TOKEN) a.token[a.n++] = ev.token;
+    } while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
+    a.rc = ev.kind == EVENT_ERROR ? ev.error.code : 0;
+    a.cached = ev.stats.cached_tokens;
+    return a;
+}
+
+struct pair {
+    const uint8_t *a, *b;
+};
+static int same_piece(void *ctx, const struct kv_piece *p) {
+    const struct pair *x = ctx;
+    return memcmp(x->a + p->at, x->b + p->at, p->bytes);
+}
+static bool same_rows(const struct session *a, const struct session *b, int n) {
+    return !kv_image_each(&a->kv, 0, n, -1, same_piece, &(struct pair){a->kv.pages, b->kv.pages});
+}
+/* What a session that takes nothing from others has and says, and that s has and said the same. */
+static void as_alone(struct engine *e, const struct session *s, const struct answer *a, const int32_t *tokens, int n, int shared) {
+    struct session *o = new_session(e);
+    struct answer want = ask(e, o, tokens, n, shared, REQUEST_ALONE);
+    assert_int_equal(want.cached, 0);
+    assert_true(same_rows(s, o, n));
+    assert_memory_equal(want.token, a->token, sizeof want.token);
+    session_close(&o);
+}
+
+static void the_same_beginning_is_read_once(void **st) {
+    static const uint8_t types[] = {DT_BF16, DT_E4M3, DT_F32};
+    for (int k = 0; k < 3; k++) {
+        struct engine *e = open_with((struct engine_params){.kv = types[k]});
+        struct session *a = new_session(e), *b = new_session(e), *c = new_session(e);
+        struct answer x = ask(e, a, text(400, MOST, 0), 400, 0, 0);
+        assert_int_equal(x.cached, 0);
+        x = ask(e, b, text(380, 300, 1), 380, 0, 0); /* 300 tokens are the same: two batches */
+        assert_int_equal(x.cached, 2 * ROWS);
+        as_alone(e, b, &x, text(380, 300, 1), 380, 0);
+        x = ask(e, a, text(350, 100, 2), 350, 0, 0); /* from whom it has them goes on otherwise, and is closed */
+        assert_int_equal(x.cached, 0);
+        as_alone(e, a, &x, text(350, 100, 2), 350, 0);
+        session_close(&a);
+        struct session *alone = new_session(e);
+        ask(e, alone, text(380, 300, 1), 380, 0, REQUEST_ALONE);
+        assert_true(same_rows(b, alone, 380));
+        session_close(&alone);
+        x = ask(e, c, text(390, 300, 3), 390, 0, 0); /* who had them from another hands them on */
+        assert_int_equal(x.cached, 2 * ROWS);
+        as_alone(e, c, &x, text(390, 300, 3), 390, 0);
+        x = ask(e, c, text(390, 300, 1), 390, 0, 0); /* and goes back to the end of a batch, so that others may have what follows */
+        assert_int_equal(x.cached, 2 * ROWS);
+        as_alone(e, c, &x, text(390, 300, 1), 390, 0);
+        x = ask(e, b, text(100, 0, 4), 100, 0, 0);
+        as_alone(e, b, &x, text(100, 0, 4), 100, 0);
+        session_close(&b);
+        session_close(&c);
+        engine_close(&e);
+    }
+}
+
+/* What the caller says that others begin with ends a batch, and is shared by itself; what is rounded away from it is read again. */
+static void a_beginning_may_be_named(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e), *b = new_session(e);
+    struct answer x = ask(e, a, text(300, 200, 1), 300, 200, 0);
+    as_alone(e, a, &x, text(300, 200, 1), 300, 200);
+    x = ask(e, b, text(310, 200, 2), 310, 200, 0);
+    assert_int_equal(x.cached, 192);
+    as_alone(e, b, &x, text(310, 200, 2), 310, 200);
+    x = ask(e, b, text(310, 0, 2), 310, 100, 0); /* another one, and a hint that is none */
+    assert_int_equal(x.cached, 0);
+    x = ask(e, b, text(64, 0, 3), 64, 64, 0);
+    assert_int_equal(x.cached, 0);
+    session_close(&a);
+    session_close(&b);
+    engine_close(&e);
+}
+
+/* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
+
+static struct session *fork_of(struct engine *e, struct session *a) {
+    struct session *b = new_session(e);
+    struct error err = {0};
+    if (session_fork(a, b, &err)) fail_msg("%s", err.text);
+    assert_true(session_tokens(b, &(const int32_t *){0}) == session_tokens(a, &(const int32_t *){0}));
+    return b;
+}
+
+static void a_fork_goes_on_as_its_origin(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e), *b, *c;
+    int32_t talk[400];
+    memcpy(talk, text(400, MOST, 0), sizeof talk);
+    struct answer x = ask(e, a, talk, 300, 0, 0), y, z;
+    memcpy(talk + 300, x.token, sizeof x.token);
+    b = fork_of(e, a);
+    y = ask(e, b, talk, 350, 0, 0);
+    assert_int_equal(y.cached, 300 + ANSWER - 1);
+    c = fork_of(e, b);
+    x = ask(e, a, talk, 350, 0, 0);
+    assert_true(x.cached == y.cached && !memcmp(x.token, y.token, sizeof x.token) && same_rows(a, b, 350) && same_rows(a, c, 350));
+    x = ask(e, a, text(200, 0, 9), 200, 0, 0); /* it begins anew: the others have what they had */
+    assert_true(same_rows(b, c, 350 + ANSWER - 1));
+    session_close(&b);
+    memcpy(talk + 350, y.token, sizeof y.token);
+    y = ask(e, c, talk, 390, 0, 0);
+    assert_int_equal(y.cached, 350 + ANSWER - 1);
+    b = fork_of(e, c);
+    y = ask(e, b, talk, 320, 0, 0), z = ask(e, c, talk, 320, 0, 0); /* both go back, into what they share */
+    assert_true(y.cached == z.cached && !memcmp(y.token, z.token, sizeof y.token) && same_rows(b, c, 320));
+    session_close(&a);
+    session_close(&b);
+    session_close(&c);
+    engine_close(&e);
+}
+
+static double pss(void) { /* MB of this process, each page by how many share it */
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    char line[200];
+    double kb = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Pss: %lf", &kb) == 1) break;
+    if (f) fclose(f);
+    return kb / 1024;
+}
+
+/* Eight forks of a chat of 4,096 tokens take the memory of 1.1. */
+static void forks_share_memory(void **st) {
+    limit_set(LIMIT_ROWS, 0);
+    struct engine *e = open_with((struct engine_params){.kv = DT_F32, .context = 8192});
+    struct session *first = new_session(e), *a, *fork[8];
+    ask(e, first, text(MOST, 0, 1), MOST, 0, 0); /* what the engine takes for itself by then is there */
+    session_close(&first);
+    if (!pss()) SKIP("no /proc/self/smaps_rollup");
+    double before = pss();
+    a = new_session(e);
+    ask(e, a, text(MOST, MOST, 0), MOST, 0, 0);
+    double one = pss() - before;
+    for (int i = 0; i < 8; i++) fork[i] = fork_of(e, a);
+    for (int i = 0; i < 8; i++) assert_true(same_rows(a, fork[i], MOST));
+    double all = pss() - before;
+    print_message("a chat of 4,096 tokens takes %.2f MB, with eight forks of it %.2f: of %.3f\n", one, all, all / one);
+    assert_true(one > 10 && all < 1.1 * one);
+    for (int i = 0; i < 8; i++) session_close(&fork[i]);
+    session_close(&a);
+    assert_true(pss() - before < 0.2 * one); /* and all of it comes back */
+    engine_close(&e);
+    limit_set(LIMIT_ROWS, ROWS);
+}
+
+/* Where there is no memory to share, a prompt is read, or the turn ends; nothing else. */
+static void no_memory_to_share(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *a = new_session(e), *b, *c;
+    struct answer want = ask(e, a, text(400, MOST, 0), 400, 0, 0), got;
+    int ok = 0, errors = 0;
+    for (int nth = 1; ok < 2; nth += 1 + nth / 8) {
+        b = new_session(e), c = new_session(e);
+        struct error err = {0};
+        fault_set(FAULT_ALLOC, nth, false, false);
+        got = ask(e, b, text(400, MOST, 0), 400, 0, 0);
+        int rc = got.rc ? 0 : session_fork(b, c, &err);
+        bool hit = fault_count(FAULT_ALLOC) >= nth;
+        fault_set(FAULT_ALLOC, 0, false, false);
+        ok += !hit, errors += got.rc || rc;
+        if (got.rc) assert_int_equal(got.rc, ERR_MEMORY);
+        else assert_true(!memcmp(got.token, want.token, sizeof want.token) && same_rows(a, b, 400));
+        if (rc) assert_int_equal(rc, ERR_MEMORY);
+        else if (!got.rc) assert_true(same_rows(b, c, 400));
+        got = ask(e, b, text(400, MOST, 0), 400, 0, 0);
+        assert_true(!got.rc && !memcmp(got.token, want.token, sizeof want.token));
+        session_close(&b);
+        session_close(&c);
+    }
+    assert_true(errors > 2);
+    session_close(&a);
+    engine_close(&e);
+}
+
+int main(void) {
+    file_embed(ember_files);
+    limit_set(LIMIT_ROWS, ROWS);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once), cmocka_unit_test(a_beginning_may_be_named),
+                                       cmocka_unit_test(a_fork_goes_on_as_its_origin), cmocka_unit_test(forks_share_memory),
+                                       cmocka_unit_test(no_memory_to_share)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
