@@ -14,6 +14,7 @@
 #include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/repl.h"
+#include "cli/serve.h"
 #include "cli/sig.h"
 #include "cli/store.h"
 #include "cli/term.h"
@@ -119,6 +120,9 @@ static int run(struct app *a, struct error *e) {
                  {OPT_RENDER, inspect_render},
                  {OPT_TOKENS, inspect_tokens},
                  {OPT_BENCH, bench_run},
+                 {OPT_SERVE, serve_run},
+                 {OPT_STATUS, serve_print_status},
+                 {OPT_STOP, serve_stop},
                  {OPT_PLAN, plan_run},
                  {OPT_MODELS, models_print},
                  {OPT_LIST_CHATS, store_print_list},
@@ -128,6 +132,7 @@ static int run(struct app *a, struct error *e) {
     if (a->opts.v[OPT_HELP].on) return help(a, e);
     if (a->opts.v[OPT_VERSION].on) return version(a, e);
     enum opt_id mode = opt_mode(&a->opts);
+    if (a->opts.v[OPT_LISTEN].text && mode != OPT_SERVE) return error_set(e, ERR_USAGE, "--listen goes with --serve");
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (modes[i].mode == mode) return modes[i].fn(a, e);
     return talk(a, e);

@@ -6,6 +6,7 @@
 #define OUTPUT  "Output"
 #define ANSWER  "Answer"
 #define SESSION "Sessions"
+#define SERVE   "Resident engine"
 #define MACHINE "Machine"
 #define INSPECT "Inspection (data on stdout, nothing else)"
 #define MEASURE "Measuring"
@@ -48,7 +49,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_REPEAT_PENALTY] = {"repeat-penalty", 0, OPT_NUM, LIVE, ANSWER, "R", .lo = 0.01, .hi = 100,
                             .help = "make used tokens less likely; 1 is off (the model's own)"},
     [OPT_SEED] = {"seed", 0, OPT_INT, LIVE, ANSWER, "N", .lo = 0, .hi = 9.2e18, .help = "same seed, same text (another one each time)"},
-    [OPT_STOP] = {"stop", 0, OPT_LIST, 0, ANSWER, "TEXT", .help = "end the answer before TEXT; repeatable"},
+    [OPT_UNTIL] = {"until", 0, OPT_LIST, 0, ANSWER, "TEXT", .help = "end the answer before TEXT; repeatable"},
     [OPT_THINK] = {"think", 0, OPT_SWITCH, LIVE, ANSWER, .help = "let a reasoning model think first, or not (the template decides)"},
 
     [OPT_SAVE] = {"save", 0, OPT_TEXT, 0, SESSION, "NAME", .help = "keep the conversation under NAME"},
@@ -57,6 +58,13 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_NO_SAVE] = {"no-save", 0, OPT_FLAG, SETTING, SESSION, .help = "keep nothing of this chat on disk, nor the lines entered"},
     [OPT_LIST_CHATS] = {"list", 0, OPT_FLAG, OPT_MODE, SESSION, .help = "the saved conversations, newest first; also with --json"},
     [OPT_DELETE] = {"delete", 0, OPT_TEXT, OPT_MODE, SESSION, "NAME", .help = "delete the saved conversation NAME"},
+
+    [OPT_SERVE] = {"serve", 0, OPT_FLAG, OPT_MODE, SERVE, .help = "keep the model open and answer on a socket, as chat completions"},
+    [OPT_LISTEN] = {"listen", 0, OPT_TEXT, 0, SERVE, "ADDRESS", .help = "with --serve: also on a port, as in 127.0.0.1:8080, with a key that it prints"},
+    [OPT_IDLE] = {"idle", 0, OPT_NUM, SETTING, SERVE, "MINUTES", .lo = 0, .hi = 1e6, .help = "with --serve: end when nothing was asked for so long (never)"},
+    [OPT_PARALLEL] = {"parallel", 0, OPT_INT, SETTING, SERVE, "N", .lo = 1, .hi = 256, .help = "answers at once with --serve (16)"},
+    [OPT_STATUS] = {"status", 0, OPT_FLAG, OPT_MODE, SERVE, .help = "what the resident engine does; also with --json"},
+    [OPT_STOP] = {"stop", 0, OPT_FLAG, OPT_MODE, SERVE, .help = "end the resident engine"},
 
     [OPT_THREADS] = {"threads", 't', OPT_INT, SETTING, MACHINE, "N", .lo = 1, .hi = 1024, .help = "CPU threads (by the physical cores)"},
     [OPT_CPU] = {"cpu", 0, OPT_CHOICE, SETTING, MACHINE, "LEVEL", "scalar avx2 avx512 amx", .help = "highest instruction set to use (the best there is)"},

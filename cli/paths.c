@@ -10,10 +10,9 @@ int paths_get(enum paths_kind kind, const char *name, char *out, size_t cap) {
     static const struct {
         const char *env, *home;
     } dirs[] = {
-        [PATHS_CONFIG] = {"XDG_CONFIG_HOME", ".config"},
-        [PATHS_DATA] = {"XDG_DATA_HOME", ".local/share"},
-        [PATHS_STATE] = {"XDG_STATE_HOME", ".local/state"},
-        [PATHS_CACHE] = {"XDG_CACHE_HOME", ".cache"},
+        [PATHS_CONFIG] = {"XDG_CONFIG_HOME", ".config"},       [PATHS_DATA] = {"XDG_DATA_HOME", ".local/share"},
+        [PATHS_STATE] = {"XDG_STATE_HOME", ".local/state"},    [PATHS_CACHE] = {"XDG_CACHE_HOME", ".cache"},
+        [PATHS_RUNTIME] = {"XDG_RUNTIME_DIR", ".local/state"}, /* no login session, no directory of its own */
     };
     const char *base = getenv(dirs[kind].env), *home = getenv("HOME"), *sep = name ? "/" : "";
     if (!name) name = "";

@@ -6,7 +6,7 @@
 #include "engine/base/error.h"
 
 enum { PATHS_MAX = 4096 };
-enum paths_kind { PATHS_CONFIG, PATHS_DATA, PATHS_STATE, PATHS_CACHE };
+enum paths_kind { PATHS_CONFIG, PATHS_DATA, PATHS_STATE, PATHS_CACHE, PATHS_RUNTIME };
 /* Path of name (NULL: the directory) in hearth's directory of that kind. ERR_RUNTIME when there is no HOME. */
 int paths_get(enum paths_kind kind, const char *name, char *out, size_t cap);
 /* The same, with the directories above it made, mode 0700. */

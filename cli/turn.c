@@ -24,16 +24,15 @@ static int emit(struct turn *t, enum part part, const char *data, size_t n) { re
 
 /* Looks for a stop string in what has not been shown; else shows all but what may still become one. */
 static int show_text(struct turn *t, bool all) {
-    const struct opt_value *stop = &t->app->opts.v[OPT_STOP];
     char *new = t->text.data + t->shown;
     size_t n = t->text.len - t->shown, hold = 0, cut = n + 1;
-    for (size_t i = 0; i < stop->n_items; i++) {
-        size_t len = strlen(stop->items[i]);
+    for (size_t i = 0; i < t->n_stop; i++) {
+        size_t len = strlen(t->stop[i]);
         if (!len) continue;
-        char *hit = memmem(new, n, stop->items[i], len);
+        char *hit = memmem(new, n, t->stop[i], len);
         if (hit && (size_t)(hit - new) < cut) cut = (size_t)(hit - new);
         for (size_t k = len - 1 < n ? len - 1 : n; k > hold; k--)
-            if (!memcmp(new + n - k, stop->items[i], k)) hold = k;
+            if (!memcmp(new + n - k, t->stop[i], k)) hold = k;
     }
     if (cut <= n) {
         t->stop_hit = true;
@@ -104,8 +103,14 @@ static int resume(struct turn *t, const struct prompt *p) {
     return rc;
 }
 
+void turn_stop_at(struct turn *t, const char *const *stop, size_t n) {
+    t->stop = stop;
+    t->n_stop = n;
+}
+
 int turn_start(struct turn *t, struct app *a, struct seat *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e) {
     *t = (struct turn){.app = a, .seat = s, .fn = fn, .ctx = ctx, .decoder = {.t = a->tokenizer}, .left_s = -1};
+    turn_stop_at(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
     if (a->chat && !(t->parts = parts_open(a->chat, p->tail.data ? p->tail.data : "", p->tail.len))) return error_set(e, ERR_MEMORY, "no memory");
     int rc = p->said < p->ids.n ? resume(t, p) : 0;
     if (rc) error_set(e, rc, "the answer cannot go on: no memory, or an id without a text");

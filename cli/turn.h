@@ -13,6 +13,8 @@ struct turn {
     struct decoder decoder;
     struct parts *parts; /* NULL: raw, all is text */
     struct buf text, thinking, tool;
+    const char *const *stop; /* texts that end the answer; --until's before turn_stop_at */
+    size_t n_stop;
     size_t shown;                                    /* of text: the rest may be the beginning of a stop string */
     bool begun, stop_hit, running, failed, resuming; /* resuming: what comes has been shown */
     int lost;                                        /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without a text), or 0; nothing is shown behind it */
@@ -30,6 +32,8 @@ struct turn {
 /* Starts; on error nothing is left. The prompt is not needed afterwards. Behind what an earlier turn wrote (prompt.said)
  * it goes on as that one stood, thinking or answering, and holds the new text alone. */
 int turn_start(struct turn *t, struct app *a, struct seat *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);
+/* Other texts end it than those of the options; they must live as long as the turn. Before the first news. */
+void turn_stop_at(struct turn *t, const char *const *stop, size_t n);
 /* What is new at this turn's seat; t->running becomes false with the last of it. */
 void turn_event(struct turn *t, const struct news *news);
 void turn_free(struct turn *t);

@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -348,5 +349,41 @@ int json_quote(struct buf *b, const char *s, size_t n) {
         }
     }
     buf_char(b, '"');
+    return b->failed ? ERR_MEMORY : 0;
+}
+
+/* Never as a whole number, nor as what JSON has no text for. */
+static void write_float(struct buf *b, double v) {
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", v);
+    if (isinf(v)) snprintf(text, sizeof text, "%s1e999", v < 0 ? "-" : "");
+    buf_str(b, text);
+    if (!strpbrk(text, ".e")) buf_str(b, ".0");
+}
+
+int json_write(struct buf *b, const struct json *j) {
+    switch (j->type) {
+    case JSON_NULL: buf_str(b, "null"); break;
+    case JSON_BOOL: buf_str(b, j->boolean ? "true" : "false"); break;
+    case JSON_INT: buf_fmt(b, "%lld", (long long)j->integer); break;
+    case JSON_FLOAT: write_float(b, j->number); break;
+    case JSON_STRING: json_quote(b, j->string, j->n); break;
+    case JSON_ARRAY:
+        for (uint32_t i = 0; i < j->n; i++) {
+            buf_str(b, i ? ", " : "[");
+            json_write(b, &j->items[i]);
+        }
+        buf_str(b, j->n ? "]" : "[]");
+        break;
+    case JSON_OBJECT:
+        for (uint32_t i = 0; i < j->n; i++) {
+            buf_str(b, i ? ", " : "{");
+            json_quote(b, j->items[2 * i].string, j->items[2 * i].n);
+            buf_str(b, ": ");
+            json_write(b, &j->items[2 * i + 1]);
+        }
+        buf_str(b, j->n ? "}" : "{}");
+        break;
+    }
     return b->failed ? ERR_MEMORY : 0;
 }

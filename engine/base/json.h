@@ -42,3 +42,5 @@ bool json_is_utf8(const char *s, size_t n); /* as a JSON text must be */
 /* Appends text as a JSON string, quotes included, ensure_ascii=False; for writers. Returns 0 or ERR_MEMORY. */
 struct buf;
 int json_quote(struct buf *b, const char *s, size_t n);
+/* Appends a tree as JSON text; numbers read back as they were. */
+int json_write(struct buf *b, const struct json *j);

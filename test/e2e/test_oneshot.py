@@ -141,7 +141,7 @@ class OneShot(driver.Case):
         for form in ("--json", "--json-lines"):
             rc, out, err = self.run_bin("-p", "hello", "-c", "30", form)
             self.assertEqual((rc, json.loads(out.splitlines()[-1])["reason"], err), (4, "context", cut))
-        self.assertEqual(self.run_bin("-p", "hello", "--stop", "id:", "--stop", "zz")[1], b"You sa\n")
+        self.assertEqual(self.run_bin("-p", "hello", "--until", "id:", "--until", "zz")[1], b"You sa\n")
         rc, out, err = self.run_bin("-p", "hello", "-c", "5")
         self.assertEqual((rc, out), (4, b""))
         self.assertRegex(err, r"\d+ tokens.* 5")

@@ -1,0 +1,319 @@
+#include "cli/api.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cli/out.h"
+
+/* --- what is asked --------------------------------------------------------------------------------------------------- */
+
+static struct json word(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
+static bool has(const struct json *j) { return j && j->type != JSON_NULL; }
+
+/* A copy of an object with room for some members more. NULL: no memory. */
+static struct json *members(struct arena *a, const struct json *j, uint32_t more) {
+    struct json *m = arena_alloc(a, 2 * ((size_t)j->n + more) * sizeof *m);
+    if (m && j->n) memcpy(m, j->items, 2 * (size_t)j->n * sizeof *m);
+    return m;
+}
+static void set(struct json *m, uint32_t n, const char *key, const struct json *value) {
+    for (uint32_t i = 0; i < n; i++)
+        if (json_is(&m[2 * i], key)) m[2 * i + 1] = *value;
+}
+
+/* Content in parts becomes one text: templates and this model know nothing else. */
+static int join_parts(struct arena *arena, const struct json *parts, uint32_t message, struct json *out, struct error *e) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        const struct json *text = json_get(&parts->items[i], "text");
+        if (!json_is(json_get(&parts->items[i], "type"), "text") || !text || text->type != JSON_STRING)
+            return error_set(e, ERR_USAGE, "messages[%u].content[%u]: only parts of type text are understood", message, i);
+        n += text->n;
+    }
+    char *s = arena_alloc(arena, n + 1);
+    if (!s || n > UINT32_MAX) return error_set(e, ERR_MEMORY, "no memory");
+    *out = (struct json){.type = JSON_STRING, .n = (uint32_t)n, .string = s};
+    for (uint32_t i = 0; i < parts->n; i++) {
+        const struct json *text = json_get(&parts->items[i], "text");
+        memcpy(s, text->string, text->n);
+        s += text->n;
+    }
+    return 0;
+}
+
+/* The protocol has the arguments of an earlier call as text, templates want the object that it stands for. */
+static int open_calls(struct arena *arena, const struct json *calls, struct json *out, struct error *e) {
+    struct json *list = arena_alloc(arena, (size_t)calls->n * sizeof *list + 1);
+    if (!list) return error_set(e, ERR_MEMORY, "no memory");
+    *out = (struct json){.type = JSON_ARRAY, .n = calls->n, .items = list};
+    for (uint32_t i = 0; i < calls->n; i++) {
+        const struct json *f = json_get(&calls->items[i], "function"), *text = json_get(f, "arguments");
+        struct json arguments, function, *m, *call;
+        list[i] = calls->items[i];
+        if (!text || text->type != JSON_STRING || json_parse(arena, text->string, text->n, 0, "arguments", &arguments, NULL)) continue;
+        if (arguments.type != JSON_OBJECT) continue;
+        if (!(m = members(arena, f, 0)) || !(call = members(arena, &calls->items[i], 0))) return error_set(e, ERR_MEMORY, "no memory");
+        set(m, f->n, "arguments", &arguments);
+        function = *f;
+        function.items = m;
+        set(call, list[i].n, "function", &function);
+        list[i].items = call;
+    }
+    return 0;
+}
+
+static int read_messages(struct api_request *r, const struct json *from, struct json *out, struct error *e) {
+    if (!from || from->type != JSON_ARRAY || !from->n) return error_set(e, ERR_USAGE, "messages: an array of at least one message is needed");
+    struct json *list = arena_alloc(&r->arena, (size_t)from->n * sizeof *list);
+    if (!list) return error_set(e, ERR_MEMORY, "no memory");
+    *out = (struct json){.type = JSON_ARRAY, .n = from->n, .items = list};
+    for (uint32_t i = 0; i < from->n; i++) {
+        const struct json *m = &from->items[i], *role = json_get(m, "role"), *content = json_get(m, "content"), *calls = json_get(m, "tool_calls");
+        struct json text, opened, *copy;
+        int rc = 0;
+        if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is needed", i);
+        if (content && content->type != JSON_STRING && content->type != JSON_ARRAY && content->type != JSON_NULL)
+            return error_set(e, ERR_USAGE, "messages[%u].content: neither text nor an array of parts", i);
+        if (!has(content) && !has(calls)) return error_set(e, ERR_USAGE, "messages[%u].content: there is none", i);
+        if (has(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: no array", i);
+        if (!(copy = members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
+        if (content && content->type == JSON_ARRAY) {
+            if (!(rc = join_parts(&r->arena, content, i, &text, e))) set(copy, m->n, "content", &text);
+        }
+        if (!rc && has(calls) && !(rc = open_calls(&r->arena, calls, &opened, e))) set(copy, m->n, "tool_calls", &opened);
+        if (rc) return rc;
+        list[i] = *m;
+        list[i].items = copy;
+    }
+    return 0;
+}
+
+static int number(const struct json *root, const char *name, double lo, double hi, float *out, struct error *e) {
+    const struct json *j = json_get(root, name);
+    double v = json_num(j, NAN);
+    if (!has(j)) return 0;
+    if (!(v >= lo && v <= hi)) return error_set(e, ERR_USAGE, "%s: a number from %g to %g is needed", name, lo, hi);
+    *out = (float)v;
+    return 0;
+}
+static int whole(const struct json *root, const char *name, int64_t lo, int64_t hi, int64_t *out, struct error *e) {
+    const struct json *j = json_get(root, name);
+    int64_t v = json_int(j, lo - 1);
+    if (!has(j)) return 0;
+    if (v < lo || v > hi) return error_set(e, ERR_USAGE, "%s: a whole number from %lld to %lld is needed", name, (long long)lo, (long long)hi);
+    *out = v;
+    return 0;
+}
+
+static int read_stop(struct api_request *r, const struct json *j, struct error *e) {
+    if (!has(j)) return 0;
+    uint32_t n = j->type == JSON_ARRAY ? j->n : 1;
+    if (n > 16) return error_set(e, ERR_USAGE, "stop: at most 16 texts");
+    if (!(r->stop = arena_alloc(&r->arena, (size_t)n * sizeof *r->stop + 1))) return error_set(e, ERR_MEMORY, "no memory");
+    for (uint32_t i = 0; i < n; i++) {
+        const struct json *s = j->type == JSON_ARRAY ? &j->items[i] : j;
+        if (s->type != JSON_STRING || !s->n || memchr(s->string, 0, s->n)) return error_set(e, ERR_USAGE, "stop: texts that are not empty are needed");
+        if (!(r->stop[r->n_stop++] = arena_strndup(&r->arena, s->string, s->n))) return error_set(e, ERR_MEMORY, "no memory");
+    }
+    return 0;
+}
+
+/* What would change an answer, and is not served here, is refused; what would not is left aside. */
+static int refuse(const struct json *root, struct error *e) {
+    static const struct {
+        const char *name, *why;
+        double harmless; /* as a number */
+    } rows[] = {{"n", "one answer a request", 1},
+                {"presence_penalty", "repetition_penalty is there instead", 0},
+                {"frequency_penalty", "repetition_penalty is there instead", 0},
+                {"logprobs", "probabilities are not given", 0},
+                {"top_logprobs", "probabilities are not given", 0},
+                {"logit_bias", "logits are not changed", 0},
+                {"functions", "tools is its name today", 0},
+                {"audio", "text alone", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct json *j = json_get(root, rows[i].name);
+        bool empty = !has(j) || (j->type == JSON_BOOL && !j->boolean) || ((j->type == JSON_ARRAY || j->type == JSON_OBJECT) && !j->n);
+        if (!empty && json_num(j, NAN) != rows[i].harmless) return error_set(e, ERR_USAGE, "%s is not served: %s", rows[i].name, rows[i].why);
+    }
+    const struct json *format = json_get(root, "response_format"), *choice = json_get(root, "tool_choice");
+    if (has(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not served: only text");
+    if (has(choice) && !json_is(choice, "auto") && !json_is(choice, "none")) return error_set(e, ERR_USAGE, "tool_choice: only auto and none are served");
+    return 0;
+}
+
+/* The object that the template gets: its variables first, so that none of them can stand for what follows. */
+static int make_conv(struct api_request *r, const struct json *root, const struct json *messages, struct error *e) {
+    const struct json *kwargs = json_get(root, "chat_template_kwargs"), *effort = json_get(root, "reasoning_effort"), empty = {.type = JSON_OBJECT};
+    if (!has(kwargs)) kwargs = &empty;
+    if (kwargs->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "chat_template_kwargs: no object");
+    struct json *m = members(&r->arena, kwargs, 4), *at;
+    if (!m) return error_set(e, ERR_MEMORY, "no memory");
+    at = m + 2 * (size_t)kwargs->n;
+    if (has(effort)) *at++ = word("reasoning_effort"), *at++ = *effort;
+    if (r->tools) *at++ = word("tools"), *at++ = *r->tools;
+    if (!json_get(kwargs, "add_generation_prompt")) *at++ = word("add_generation_prompt"), *at++ = (struct json){.type = JSON_BOOL, .boolean = true};
+    *at++ = word("messages"), *at++ = *messages;
+    r->conv = (struct json){.type = JSON_OBJECT, .n = (uint32_t)(at - m) / 2, .items = m};
+    return 0;
+}
+
+int api_parse(struct api_request *r, const char *body, size_t n, struct error *e) {
+    struct json root, messages;
+    int64_t max = -1, top_k = -1;
+    *r = (struct api_request){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .seed = -1};
+    int rc = json_parse(&r->arena, body, n, 0, "request", &root, e);
+    if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
+    if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_USAGE, "request: no object");
+    if (rc || (rc = refuse(&root, e)) || (rc = read_messages(r, json_get(&root, "messages"), &messages, e))) return rc;
+    const struct json *model = json_get(&root, "model"), *tools = json_get(&root, "tools");
+    if (has(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: no text");
+    if (has(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: no array");
+    for (uint32_t i = 0; has(tools) && i < tools->n; i++)
+        if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: no object", i);
+    if (has(model)) r->model = json_get(&root, "model");
+    if (has(tools) && tools->n && !json_is(json_get(&root, "tool_choice"), "none")) r->tools = tools;
+    r->stream = json_bool(json_get(&root, "stream"), false);
+    r->usage = json_bool(json_path(&root, "stream_options.include_usage"), false);
+    r->explain = json_bool(json_get(&root, "explain"), false);
+    if ((rc = number(&root, "temperature", 0, 100, &r->temperature, e)) || (rc = number(&root, "top_p", 0, 1, &r->top_p, e)) ||
+        (rc = number(&root, "min_p", 0, 1, &r->min_p, e)) || (rc = number(&root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e)) ||
+        (rc = whole(&root, "top_k", -1, 1 << 24, &top_k, e)) || (rc = whole(&root, "max_tokens", 1, 1 << 24, &max, e)) ||
+        (rc = whole(&root, "max_completion_tokens", 1, 1 << 24, &max, e)) || (rc = whole(&root, "seed", 0, INT64_MAX, &r->seed, e)) ||
+        (rc = read_stop(r, json_get(&root, "stop"), e)))
+        return rc;
+    r->top_k = (int)top_k;
+    r->max_tokens = (int)max;
+    return make_conv(r, &root, &messages, e);
+}
+
+void api_free(struct api_request *r) {
+    arena_free(&r->arena);
+    *r = (struct api_request){0};
+}
+
+void api_sampling(const struct api_request *r, struct sampling *s) {
+    if (!isnan(r->temperature)) s->temperature = r->temperature;
+    if (!isnan(r->top_p)) s->top_p = r->top_p;
+    if (!isnan(r->min_p)) s->min_p = r->min_p;
+    if (!isnan(r->repeat_penalty)) s->repeat_penalty = r->repeat_penalty;
+    if (r->top_k >= 0) s->top_k = r->top_k;
+    if (r->seed >= 0) s->seed = (uint64_t)r->seed;
+}
+
+/* --- what is answered ------------------------------------------------------------------------------------------------ */
+
+static void head(struct buf *b, const struct api_answer *a, const char *object) {
+    buf_fmt(b, "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", a->id, object, a->created);
+    out_json_string(b, a->model, strlen(a->model));
+}
+static void put_reason(struct buf *b, const char *reason) {
+    if (reason) buf_fmt(b, "\"finish_reason\": \"%s\"", reason);
+    else buf_str(b, "\"finish_reason\": null");
+}
+
+void api_chunk(struct buf *b, const struct api_answer *a, const char *delta, size_t n, const char *reason) {
+    buf_str(b, "data: ");
+    head(b, a, "chat.completion.chunk");
+    buf_str(b, ", \"choices\": [{\"index\": 0, \"delta\": {");
+    buf_add(b, delta ? delta : "", n);
+    buf_str(b, "}, ");
+    put_reason(b, reason);
+    buf_str(b, "}]}\n\n");
+}
+
+void api_text(struct buf *b, enum part part, const char *s, size_t n) {
+    buf_str(b, part == PART_THINKING ? "\"reasoning_content\": " : "\"content\": ");
+    out_json_string(b, s, n);
+}
+
+void api_calls(struct buf *b, const struct tool_calls *c, const char *id, bool index) {
+    buf_str(b, "\"tool_calls\": [");
+    for (size_t i = 0; i < c->n; i++) {
+        buf_str(b, i ? ", {" : "{");
+        if (index) buf_fmt(b, "\"index\": %zu, ", i);
+        buf_fmt(b, "\"id\": \"call_%s_%zu\", \"type\": \"function\", \"function\": {\"name\": ", id + strcspn(id, "-") + 1, i);
+        out_json_string(b, c->v[i].name.data, c->v[i].name.len);
+        buf_str(b, ", \"arguments\": ");
+        out_json_string(b, c->v[i].arguments.data, c->v[i].arguments.len);
+        buf_str(b, "}}");
+    }
+    buf_char(b, ']');
+}
+
+const char *api_reason(const struct turn *t, const struct tool_calls *calls) {
+    if (t->reason == DONE_LENGTH || t->reason == DONE_CONTEXT) return "length";
+    return calls->n ? "tool_calls" : "stop";
+}
+
+static void put_usage(struct buf *b, const struct turn *t, bool explain) {
+    const struct turn_stats *s = &t->stats;
+    buf_fmt(b,
+            "\"usage\": {\"prompt_tokens\": %d, \"completion_tokens\": %d, \"total_tokens\": %d, \"prompt_tokens_details\": {\"cached_tokens\": %d}}, "
+            "\"timings\": {\"reason\": \"%s\", \"timing\": ",
+            s->prompt_tokens, s->answer_tokens, s->prompt_tokens + s->answer_tokens, s->cached_tokens, turn_reason(t->reason));
+    turn_json_timing(t, b);
+    if (explain) {
+        buf_str(b, ", \"why\": ");
+        out_json_string(b, s->why, strlen(s->why));
+        buf_str(b, ", \"decode_why\": ");
+        out_json_string(b, s->decode_why, strlen(s->decode_why));
+        buf_fmt(b, ", \"prefill_expected_s\": %.6f, \"step_expected_s\": %.6f, \"step_s\": %.6f", s->prefill_expected_s, s->step_expected_s, s->step_s);
+    }
+    buf_char(b, '}');
+}
+
+void api_usage_chunk(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain) {
+    buf_str(b, "data: ");
+    head(b, a, "chat.completion.chunk");
+    buf_str(b, ", \"choices\": [], ");
+    put_usage(b, t, explain);
+    buf_str(b, "}\n\n");
+}
+
+void api_whole(struct buf *b, const struct api_answer *a, const struct turn *t, const struct tool_calls *calls, bool explain) {
+    struct buf text = {0};
+    buf_add(&text, t->text.data ? t->text.data : "", t->text.len);
+    if (!calls->n && t->tool.len) buf_add(&text, t->tool.data, t->tool.len);
+    if (text.failed) b->failed = true;
+    head(b, a, "chat.completion");
+    buf_str(b, ", \"choices\": [{\"index\": 0, \"message\": {\"role\": \"assistant\", ");
+    if (calls->n && !text.len) buf_str(b, "\"content\": null");
+    else api_text(b, PART_TEXT, text.data, text.len);
+    if (t->thinking.len) {
+        buf_str(b, ", ");
+        api_text(b, PART_THINKING, t->thinking.data, t->thinking.len);
+    }
+    if (calls->n) {
+        buf_str(b, ", ");
+        api_calls(b, calls, a->id, false);
+    }
+    buf_str(b, "}, ");
+    put_reason(b, api_reason(t, calls));
+    buf_str(b, "}], ");
+    put_usage(b, t, explain);
+    buf_str(b, "}\n");
+    buf_free(&text);
+}
+
+int api_status(const struct error *e, const char **code) {
+    *code = NULL;
+    switch (e->code) {
+    case ERR_USAGE: return 400;
+    case ERR_CONTEXT: *code = "context_length_exceeded"; return 400;
+    case ERR_MEMORY: return 503;
+    default: return 500;
+    }
+}
+
+void api_error(struct buf *b, int status, const char *code, const char *text) {
+    buf_str(b, "{\"error\": {\"message\": ");
+    out_json_string(b, text, strlen(text));
+    buf_fmt(b, ", \"type\": \"%s\", \"param\": null, \"code\": ",
+            status == 401 || status == 403 ? "authentication_error"
+            : status >= 500                ? "server_error"
+                                           : "invalid_request_error");
+    if (code) out_json_string(b, code, strlen(code));
+    else buf_str(b, "null");
+    buf_str(b, "}}");
+}

@@ -1,0 +1,141 @@
+#include "cli/resident.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/out.h"
+#include "engine/base/file.h"
+
+int resident_path(char path[static RESIDENT_PATH], struct error *e) {
+    char full[PATHS_MAX];
+    if (paths_get(PATHS_RUNTIME, "socket", full, sizeof full))
+        return error_set(e, ERR_RUNTIME, "no place for a resident engine's socket: neither XDG_RUNTIME_DIR nor HOME is set");
+    if (strlen(full) >= RESIDENT_PATH) return error_set(e, ERR_RUNTIME, "%.200s: too long for a socket; set XDG_RUNTIME_DIR to a shorter directory", full);
+    memcpy(path, full, strlen(full) + 1);
+    return 0;
+}
+
+static struct sockaddr_un address(const char *path) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    memcpy(sa.sun_path, path, strnlen(path, sizeof sa.sun_path - 1));
+    return sa;
+}
+
+bool resident_alive(const char *path) {
+    struct sockaddr_un sa = address(path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool alive = fd >= 0 && (!connect(fd, (struct sockaddr *)&sa, sizeof sa) || errno == EAGAIN); /* EAGAIN: many wait there already */
+    if (fd >= 0) close(fd);
+    return alive;
+}
+
+int resident_claim(int *lock, struct error *e) {
+    char path[PATHS_MAX];
+    struct stat st;
+    int rc = paths_make(PATHS_RUNTIME, "lock", path, sizeof path, e);
+    if (rc) return rc;
+    char *slash = strrchr(path, '/');
+    *slash = 0;
+    if (lstat(path, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
+        return error_set(e, ERR_RUNTIME, "%.300s: not a directory of yours alone (mode 0700); no socket is put there", path);
+    *slash = '/';
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB)) {
+        rc = errno == EWOULDBLOCK ? error_set(e, ERR_RUNTIME, "a resident engine is there already; hearth --status shows it, hearth --stop ends it")
+                                  : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+        close(fd);
+        return rc;
+    }
+    *lock = fd;
+    return 0;
+}
+
+int resident_listen(int *out, const char *path, struct error *e) {
+    struct sockaddr_un sa = address(path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    unlink(path); /* whose it was is gone: the lock is ours */
+    if (fd < 0 || bind(fd, (struct sockaddr *)&sa, sizeof sa) || chmod(path, 0600) || listen(fd, 256)) {
+        int rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return rc;
+    }
+    *out = fd;
+    return 0;
+}
+
+bool resident_is_us(int fd) {
+    struct ucred peer;
+    socklen_t n = sizeof peer;
+    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) && n == sizeof peer && peer.uid == geteuid();
+}
+
+/* --- asking it ------------------------------------------------------------------------------------------------------- */
+
+int resident_ask(const char *method, const char *what, struct buf *body, struct error *e) {
+    enum { PATIENCE_S = 5 };
+    char path[RESIDENT_PATH], chunk[4096];
+    struct buf b = {0};
+    int rc = resident_path(path, e), fd;
+    if (rc) return rc;
+    struct sockaddr_un sa = address(path);
+    if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
+    struct timeval wait = {.tv_sec = PATIENCE_S};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
+    if (connect(fd, (struct sockaddr *)&sa, sizeof sa)) {
+        rc = errno == EAGAIN ? error_set(e, ERR_RUNTIME, "the resident engine does not answer")
+                             : error_set(e, ERR_CANCELLED, "there is no resident engine; hearth --serve starts one");
+        close(fd);
+        return rc;
+    }
+    buf_fmt(&b, "%s %s HTTP/1.0\r\nContent-Length: 0\r\n\r\n", method, what);
+    rc = b.failed ? ERR_MEMORY : file_write_all(fd, b.data, b.len) ? ERR_RUNTIME : 0;
+    b.len = 0;
+    for (ssize_t n; !rc && (n = recv(fd, chunk, sizeof chunk, 0)) != 0;) {
+        if (n < 0 && errno == EINTR) continue;
+        rc = n < 0 ? ERR_RUNTIME : buf_add(&b, chunk, (size_t)n);
+    }
+    close(fd);
+    const char *text = b.data ? strstr(b.data, "\r\n\r\n") : NULL;
+    if (!rc && (!text || strncmp(b.data, "HTTP/1.", 7) || !strstr(b.data, " 200 "))) rc = ERR_RUNTIME;
+    if (!rc) rc = buf_str(body, text + 4);
+    buf_free(&b);
+    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory");
+    return rc ? error_set(e, rc, "the resident engine does not answer") : 0;
+}
+
+/* --- which engine it is ---------------------------------------------------------------------------------------------- */
+
+static void put_file(struct buf *b, const char *path) {
+    struct stat st;
+    if (stat(path, &st)) return;
+    buf_fmt(b, " %llu:%llu:%lld:%lld.%09ld", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+            st.st_mtim.tv_nsec);
+}
+
+int resident_identity(struct app *a, struct buf *out, struct error *e) {
+    static const enum opt_id decides[] = {OPT_CONTEXT, OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL, OPT_DECODE,
+                                          OPT_SPLIT,   OPT_DETERMINISTIC, OPT_HUGEPAGES, OPT_TOPOLOGY, OPT_TEMPLATE, OPT_TRACE};
+    struct buf what = {0};
+    char *real = realpath(a->dir, NULL), path[PATHS_MAX];
+    buf_fmt(&what, "hearth %s %s", HEARTH_VERSION, real ? real : a->dir);
+    put_file(&what, a->dir);
+    static const char *const parts[] = {"config.json", "tokenizer.json", "chat_template.jinja"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!file_join(path, sizeof path, a->dir, parts[i], NULL)) put_file(&what, path);
+    for (size_t i = 0; i < sizeof decides / sizeof *decides; i++)
+        if (a->opts.v[decides[i]].text) buf_fmt(&what, " --%s=%s", opt_table[decides[i]].name, a->opts.v[decides[i]].text);
+    free(real);
+    if (what.len) out_json_string(out, what.data, what.len);
+    int rc = what.failed || out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
+    buf_free(&what);
+    return rc;
+}

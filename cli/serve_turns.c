@@ -1,0 +1,308 @@
+/* The turns of --serve: requests wait in order for one of a few sessions, and the session whose cache holds most of a prompt
+ * takes it. What an answer says is kept as text and made into chunks when its connection has room. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/out.h"
+#include "cli/server.h"
+#include "engine/base/clock.h"
+
+static const char ending[] = "this server is ending";
+
+/* --- a request's life ------------------------------------------------------------------------------------------------ */
+
+void serve_ask_free(struct ask *x) {
+    struct server *s = x->server;
+    struct ask **at = &s->asks;
+    while (*at != x) at = &(*at)->next;
+    *at = x->next;
+    s->bodies -= x->body.len;
+    for (size_t i = 0; i < x->n_said; i++) buf_free(&x->said[i].text);
+    turn_free(&x->turn);
+    prompt_free(&x->prompt);
+    api_free(&x->request);
+    buf_free(&x->body);
+    buf_free(&x->refusal);
+    buf_free(&x->out);
+    mem_free(x);
+}
+
+void serve_leave(struct ask *x) {
+    if (x->state == ASK_RUNNING) seat_cancel(x->slot->seat); /* its last event frees it */
+    else serve_ask_free(x);
+}
+
+static int check_model(const struct ask *x, struct error *e) {
+    const struct json *m = x->request.model;
+    const char *name = x->server->app->info->name;
+    if (!m || json_is(m, name)) return 0;
+    return error_set(e, ERR_MODEL, "there is no model %.*s here; this one is called %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
+}
+
+int serve_enqueue(struct ask *x, struct error *e) {
+    struct server *s = x->server;
+    struct app *a = s->app;
+    unsigned char id[12];
+    int rc = api_parse(&x->request, x->body.data ? x->body.data : "", x->body.len, e), waiting = 0;
+    if (rc || (rc = check_model(x, e))) return rc;
+    for (const struct ask *o = s->asks; o; o = o->next) waiting += o->state == ASK_WAITING;
+    if (waiting >= SERVE_WAITING) return error_set(e, ERR_MEMORY, "%d requests wait already", waiting);
+    rc = conv_prompt_json(a, &x->request.conv, &x->prompt, e);
+    if (rc == ERR_RUNTIME) return e->code = ERR_USAGE; /* the template refuses this conversation */
+    if (!rc && !x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
+    if (!rc && x->prompt.ids.n + 1 > (size_t)a->info->context)
+        rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n, a->info->context);
+    if (rc) return rc;
+    if (getrandom(id, sizeof id, 0) != sizeof id) return error_set(e, ERR_RUNTIME, "no random numbers");
+    snprintf(x->answer.id, sizeof x->answer.id, "chatcmpl-");
+    for (size_t i = 0; i < sizeof id; i++) snprintf(x->answer.id + 9 + 2 * i, 3, "%02x", id[i]);
+    x->answer.created = (long long)time(NULL);
+    x->answer.model = a->info->name;
+    x->state = ASK_WAITING;
+    x->order = ++s->orders;
+    return 0;
+}
+
+/* --- sessions -------------------------------------------------------------------------------------------------------- */
+
+static size_t held(const struct slot *k, const int32_t **tokens) {
+    int n = session_tokens(k->seat->session, tokens);
+    return n > 0 ? (size_t)n : 0;
+}
+static size_t common(const struct slot *k, const struct prompt *p) {
+    const int32_t *tokens;
+    size_t n = held(k, &tokens), i = 0;
+    while (i < n && i < p->ids.n && tokens[i] == p->ids.data[i]) i++;
+    return i;
+}
+
+/* An idle session, or a new one while there may be more: one that loses little of what it holds, else the one that was used
+ * least lately. NULL: all are busy. */
+static struct slot *choose(struct server *s, const struct prompt *p, struct error *e) {
+    const int32_t *tokens;
+    struct slot *best = NULL, *oldest = NULL;
+    size_t most = 0;
+    for (int i = 0; i < s->n_slots; i++) {
+        struct slot *k = &s->slots[i];
+        if (k->ask) continue;
+        size_t n = common(k, p);
+        if (!best || n > most) best = k, most = n;
+        if (!oldest || k->used < oldest->used) oldest = k;
+    }
+    if (best && most * 2 >= held(best, &tokens)) return best;
+    if (s->n_slots < s->most) {
+        struct slot *k = &s->slots[s->n_slots];
+        if (!seat_open(s->app, &k->seat, e)) {
+            s->n_slots++;
+            return k;
+        }
+    }
+    return oldest;
+}
+
+static int on_piece(void *ctx, enum part part, const char *data, size_t n) {
+    struct ask *x = ctx;
+    size_t k = x->n_said;
+    if (part == PART_TOOL || !x->request.stream) return 0; /* whole, at the end */
+    while (k && x->said[k - 1].part != part && x->n_said == sizeof x->said / sizeof *x->said) k--;
+    if (!k || x->said[k - 1].part != part) {
+        k = ++x->n_said;
+        x->said[k - 1].part = part;
+        x->said[k - 1].text.len = 0;
+    }
+    return buf_add(&x->said[k - 1].text, data, n);
+}
+
+static void over(struct ask *x) {
+    struct server *s = x->server;
+    if (x->slot) x->slot->ask = NULL;
+    x->slot = NULL;
+    x->state = ASK_OVER;
+    s->last = clock_now();
+    if (!x->conn) serve_ask_free(x);
+    else serve_wake(x);
+}
+
+static int begin(struct ask *x, struct slot *k, struct error *e) {
+    struct server *s = x->server;
+    struct request q = {.max_tokens = x->request.max_tokens};
+    app_sampling(s->app, &s->app->opts, &q.sampling);
+    api_sampling(&x->request, &q.sampling);
+    int rc = turn_start(&x->turn, s->app, k->seat, &x->prompt, &q, on_piece, x, e);
+    if (rc) return rc;
+    turn_stop_at(&x->turn, x->request.stop, x->request.n_stop);
+    k->ask = x;
+    k->used = ++s->orders;
+    x->slot = k;
+    x->state = ASK_RUNNING;
+    prompt_free(&x->prompt);
+    return 0;
+}
+
+void serve_start(struct server *s) {
+    for (;;) {
+        struct ask *first = NULL;
+        struct error e = {.code = ERR_MEMORY, .text = "no memory for a session"};
+        int busy = 0;
+        for (struct ask *x = s->asks; x; x = x->next)
+            if (x->state == ASK_WAITING && (!first || x->order < first->order)) first = x;
+        for (int i = 0; i < s->n_slots; i++) busy += s->slots[i].ask != NULL;
+        struct slot *k = first && busy < s->most ? choose(s, &first->prompt, &e) : NULL;
+        if (!first || (!k && busy)) return; /* the next one to end makes room */
+        int rc = k ? begin(first, k, &e) : ERR_MEMORY;
+        if (!rc) continue;
+        first->turn.failed = true;
+        first->turn.error = e;
+        over(first);
+    }
+}
+
+void serve_cancel(struct server *s) {
+    for (struct ask *x = s->asks, *next; x; x = next) {
+        next = x->next;
+        if (x->state == ASK_RUNNING) seat_cancel(x->slot->seat);
+        if (x->state != ASK_WAITING) continue;
+        x->turn.failed = true;
+        error_set(&x->turn.error, ERR_MEMORY, "%s", ending);
+        over(x);
+    }
+}
+
+void serve_news(struct server *s, const struct news *news) {
+    struct ask *x = NULL;
+    for (int i = 0; i < s->n_slots && !x; i++)
+        if (s->slots[i].seat == news->seat) x = s->slots[i].ask;
+    if (!x) return;
+    turn_event(&x->turn, news);
+    if (news->event.kind == EVENT_PROGRESS && news->event.total > 0 && x->request.stream)
+        snprintf(x->note, sizeof x->note, ": prompt %d of %d, %.3f s left\n\n", news->event.done, news->event.total, news->event.left_s);
+    if (x->turn.running) {
+        if (x->n_said || *x->note) serve_wake(x);
+        return;
+    }
+    s->answered++;
+    if (!x->turn.failed && x->turn.reason == DONE_CANCELLED && x->conn && !x->hung_up) {
+        x->turn.failed = true;
+        error_set(&x->turn.error, ERR_MEMORY, "%s", ending);
+    }
+    over(x);
+}
+
+/* --- chunks ---------------------------------------------------------------------------------------------------------- */
+
+static void put_end(struct ask *x) {
+    struct tool_calls calls = {0};
+    struct buf delta = {0};
+    const struct turn *t = &x->turn;
+    const char *code;
+    if (t->failed) {
+        int status = api_status(&t->error, &code);
+        buf_str(&x->out, "data: ");
+        api_error(&x->out, status, code, t->error.text);
+        buf_str(&x->out, "\n\n");
+        return;
+    }
+    if (t->tool.len && tools_parse(t->tool.data, t->tool.len, x->request.tools, &calls) == ERR_MEMORY) x->out.failed = true;
+    if (calls.n) api_calls(&delta, &calls, x->answer.id, true);
+    else if (t->tool.len) api_text(&delta, PART_TEXT, t->tool.data, t->tool.len);
+    if (delta.len) api_chunk(&x->out, &x->answer, delta.data, delta.len, NULL);
+    api_chunk(&x->out, &x->answer, NULL, 0, api_reason(t, &calls));
+    if (x->request.usage) api_usage_chunk(&x->out, &x->answer, t, x->request.explain);
+    buf_str(&x->out, "data: [DONE]\n\n");
+    if (delta.failed) x->out.failed = true;
+    buf_free(&delta);
+    tools_free(&calls);
+}
+
+bool serve_chunk(struct ask *x) {
+    static const char who[] = "\"role\": \"assistant\", \"content\": \"\"";
+    x->out.len = x->sent = 0;
+    if (*x->note) {
+        buf_str(&x->out, x->note);
+        *x->note = 0;
+    }
+    if (!x->begun && (x->n_said || (x->state == ASK_OVER && !x->turn.failed))) {
+        api_chunk(&x->out, &x->answer, who, sizeof who - 1, NULL);
+        x->begun = true;
+    }
+    for (size_t i = 0; i < x->n_said; i++) {
+        struct buf delta = {0};
+        api_text(&delta, x->said[i].part, x->said[i].text.data, x->said[i].text.len);
+        api_chunk(&x->out, &x->answer, delta.data, delta.len, NULL);
+        if (delta.failed) x->out.failed = true;
+        buf_free(&delta);
+        x->said[i].text.len = 0;
+    }
+    x->n_said = 0;
+    if (x->state == ASK_OVER && !x->ended) {
+        put_end(x);
+        x->ended = true;
+    }
+    return x->out.len > 0;
+}
+
+/* --- how it goes ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t resident_bytes(void) {
+    char text[128] = "";
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fgets(text, sizeof text, f)) sscanf(text, "%*u %llu", &pages);
+    if (f) fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void put_ask(struct buf *b, const struct ask *x, uint64_t *kv) {
+    const struct turn *t = &x->turn;
+    if (x->state == ASK_WAITING) {
+        buf_fmt(b, "{\"state\": \"waiting\", \"prompt_tokens\": %zu}", x->prompt.ids.n);
+        return;
+    }
+    if (t->n_tokens) {
+        double s = t->last_token - t->first_token;
+        buf_fmt(b, "{\"state\": \"decode\", \"tokens\": %d, \"tokens_per_s\": %.3f}", t->n_tokens, t->n_tokens > 1 && s > 0 ? (t->n_tokens - 1) / s : 0.0);
+    } else {
+        buf_fmt(b, "{\"state\": \"prefill\", \"share\": %.4f, \"left_s\": ", t->total ? (double)t->done / t->total : 0.0);
+        if (t->total && t->left_s >= 0) buf_fmt(b, "%.3f}", t->left_s);
+        else buf_str(b, "null}");
+    }
+    *kv += (uint64_t)(t->n_tokens + t->done) * x->server->app->info->kv_token_bytes;
+}
+
+void serve_status(struct server *s, struct buf *b) {
+    const struct engine_info *i = s->app->info;
+    const int32_t *tokens;
+    uint64_t kv = 0;
+    bool first = true;
+    buf_str(b, "{\"model\": ");
+    out_json_string(b, i->name, strlen(i->name));
+    buf_str(b, ", \"identity\": ");
+    buf_add(b, s->identity.data, s->identity.len);
+    buf_fmt(b, ", \"pid\": %ld, \"up_s\": %.3f, \"context\": %d, \"max_context\": %d, \"fingerprint\": \"%016llx\", \"parallel\": %d, \"answered\": %llu, ",
+            (long)getpid(), clock_now() - s->began, i->context, i->max_context, (unsigned long long)i->fingerprint, s->most, (unsigned long long)s->answered);
+    buf_str(b, "\"sampling\": {");
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"temperature", i->temperature}, {"top_p", i->top_p}, {"min_p", i->min_p}, {"repeat_penalty", i->repeat_penalty}};
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+        if (numbers[k].value == numbers[k].value) buf_fmt(b, "\"%s\": %.17g, ", numbers[k].name, numbers[k].value);
+    buf_fmt(b, "\"top_k\": %d, \"do_sample\": %s}, \"sessions\": [", i->top_k, i->do_sample ? "true" : "false");
+    for (const struct ask *x = s->asks; x; x = x->next) {
+        if (x->state != ASK_WAITING && x->state != ASK_RUNNING) continue;
+        buf_str(b, first ? "" : ", ");
+        put_ask(b, x, &kv);
+        first = false;
+    }
+    for (int k = 0; k < s->n_slots; k++) {
+        if (s->slots[k].ask) continue;
+        size_t n = held(&s->slots[k], &tokens);
+        buf_fmt(b, "%s{\"state\": \"idle\", \"tokens\": %zu}", first ? "" : ", ", n);
+        kv += n * i->kv_token_bytes;
+        first = false;
+    }
+    buf_fmt(b, "], \"memory\": {\"resident_bytes\": %llu, \"kv_bytes\": %llu}}\n", (unsigned long long)resident_bytes(), (unsigned long long)kv);
+}

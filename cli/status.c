@@ -1,0 +1,78 @@
+/* --status and --stop: what the resident engine does, and its end. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/out.h"
+#include "cli/resident.h"
+#include "cli/serve.h"
+#include "engine/base/clock.h"
+
+static const char *span_text(double s, char *out, size_t cap) {
+    if (s < 60) snprintf(out, cap, "%.0f s", s);
+    else if (s < 3600) snprintf(out, cap, "%.0f min", s / 60);
+    else snprintf(out, cap, "%.1f h", s / 3600);
+    return out;
+}
+
+static void put_session(const struct json *j, struct buf *b) {
+    char left[32];
+    double seconds = json_num(json_get(j, "left_s"), -1);
+    if (json_is(json_get(j, "state"), "prefill")) {
+        buf_fmt(b, "  reads its prompt: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
+        if (seconds >= 0) buf_fmt(b, ", %s left", span_text(seconds, left, sizeof left));
+    } else if (json_is(json_get(j, "state"), "decode"))
+        buf_fmt(b, "  answers: %lld tokens, %.1f tok/s", (long long)json_int(json_get(j, "tokens"), 0), json_num(json_get(j, "tokens_per_s"), 0));
+    else if (json_is(json_get(j, "state"), "waiting"))
+        buf_fmt(b, "  waits, with a prompt of %lld tokens", (long long)json_int(json_get(j, "prompt_tokens"), 0));
+    else buf_fmt(b, "  idle, %lld tokens kept", (long long)json_int(json_get(j, "tokens"), 0));
+    buf_char(b, '\n');
+}
+
+static void put_status(const struct json *j, struct buf *b) {
+    char up[32], memory[32], kv[32];
+    const struct json *name = json_get(j, "model"), *sessions = json_get(j, "sessions");
+    buf_fmt(b, "%.*s, process %lld, for %s; %lld answers; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
+            name && name->type == JSON_STRING ? name->string : "", (long long)json_int(json_get(j, "pid"), 0),
+            span_text(json_num(json_get(j, "up_s"), 0), up, sizeof up), (long long)json_int(json_get(j, "answered"), 0),
+            app_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
+            app_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));
+    for (uint32_t i = 0; sessions && sessions->type == JSON_ARRAY && i < sessions->n; i++) put_session(&sessions->items[i], b);
+}
+
+int serve_print_status(struct app *a, struct error *e) {
+    struct buf body = {0}, text = {0};
+    struct arena arena = {0};
+    struct json j;
+    int rc = resident_ask("GET", "/hearth/status", &body, e);
+    if (rc == ERR_CANCELLED) rc = e->code = ERR_RUNTIME;
+    if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, e);
+    if (!rc && a->opts.v[OPT_JSON].on) out_write(body.data, body.len);
+    else if (!rc) {
+        put_status(&j, &text);
+        if (text.failed) rc = error_set(e, ERR_MEMORY, "no memory");
+        else out_write(text.data, text.len);
+    }
+    arena_free(&arena);
+    buf_free(&body);
+    buf_free(&text);
+    return rc;
+}
+
+int serve_stop(struct app *a, struct error *e) {
+    enum { STEP_MS = 20 };
+    struct buf body = {0};
+    int lock, rc = resident_ask("POST", "/hearth/stop", &body, e);
+    buf_free(&body);
+    if (rc == ERR_CANCELLED) return e->code = ERR_RUNTIME;
+    if (rc) return rc;
+    for (double until = clock_now() + 30; (rc = resident_claim(&lock, e)) && clock_now() < until;)
+        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
+    if (rc) return error_set(e, ERR_RUNTIME, "the resident engine was told to end and has not after half a minute");
+    close(lock);
+    app_note(a, "the resident engine has ended");
+    return 0;
+}

@@ -1,0 +1,104 @@
+"""A resident engine for tests, and a small client of it: over its Unix socket, or a port."""
+import http.client
+import json
+import os
+import socket
+import subprocess
+import time
+
+import driver
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("hearth", timeout=driver.PATIENCE)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def ask(text, **more):
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+class Server:
+    """hearth --serve, which has said that it is there."""
+
+    def __init__(self, env, *args, binary=driver.BIN):
+        self.p = subprocess.Popen([binary, "--serve", *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        line = self.p.stdout.readline().decode()
+        if not line:
+            raise RuntimeError(self.p.stderr.read().decode())
+        self.path = line.split(" on ")[1].strip()
+        self.url = self.key = None
+        if "--listen" in args:
+            self.url = self.p.stdout.readline().decode().split()[-1]
+            self.key = self.p.stdout.readline().decode().split()[-1]
+
+    def connection(self):
+        return UnixConnection(self.path)
+
+    def request(self, method, path, body=None, headers={}):
+        """(status, headers, body)"""
+        c = self.connection()
+        c.request(method, path, json.dumps(body) if isinstance(body, (dict, list)) else body, dict(headers), encode_chunked="Transfer-Encoding" in headers)
+        r = c.getresponse()
+        data = r.read()
+        c.close()
+        return r.status, r.headers, data
+
+    def chat(self, text, **more):
+        status, headers, data = self.request("POST", "/v1/chat/completions", ask(text, **more))
+        return status, json.loads(data)
+
+    def stream(self, text, **more):
+        """A response that is being sent."""
+        c = self.connection()
+        c.request("POST", "/v1/chat/completions", json.dumps(ask(text, stream=True, **more)))
+        return c.getresponse()
+
+    def status(self):
+        return json.loads(self.request("GET", "/hearth/status")[2])
+
+    def settles(self, what, good=lambda status: all(s["state"] == "idle" for s in status["sessions"])):
+        until = time.time() + driver.PATIENCE
+        while not good(status := self.status()):
+            if time.time() > until:
+                raise AssertionError(f"{what}: {status}")
+            time.sleep(0.01)
+
+    def end(self):
+        if self.p.poll() is None:
+            self.p.terminate()
+        try:
+            self.p.wait(driver.PATIENCE)
+        finally:
+            self.p.kill()
+            self.p.stdout.close()
+            self.p.stderr.close()
+
+
+def chunks(response):
+    """The objects of a stream, and whether its end mark came."""
+    out, done = [], False
+    for line in response.read().decode().split("\n"):
+        if line == "data: [DONE]":
+            done = True
+        elif line.startswith("data: "):
+            out.append(json.loads(line[6:]))
+    return out, done
+
+
+class Case(driver.Case):
+    def setUp(self):
+        super().setUp()
+        self.env["XDG_RUNTIME_DIR"] = os.path.join(self.home, "run")
+        os.mkdir(self.env["XDG_RUNTIME_DIR"], 0o700)
+
+    def serve(self, *args, **more):
+        s = Server(self.env, *args, **more)
+        self.addCleanup(s.end)
+        return s

@@ -1,0 +1,383 @@
+"""The resident engine: its protocol, its limits, and clients that come, go, hang and are killed. The engine is the one without weights."""
+import http.client
+import json
+import os
+import random
+import select
+import signal
+import socket
+import stat
+import threading
+import time
+
+import driver
+from server import Case, ask, chunks
+
+LONG = "".join(f"word{i} " for i in range(200))  # what "long" is answered with
+
+
+class Protocol(Case):
+    def setUp(self):
+        super().setUp()
+        self.s = self.serve()
+
+    def refused(self, status, word, body, path="/v1/chat/completions", method="POST", headers={}):
+        got, _, data = self.s.request(method, path, body, headers)
+        error = json.loads(data)["error"]
+        self.assertEqual((got, set(error)), (status, {"message", "type", "param", "code"}), data)
+        self.assertIn(word, error["message"])
+        return error
+
+    def test_models(self):
+        status, headers, data = self.s.request("GET", "/v1/models")
+        self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
+        self.assertEqual([m["id"] for m in json.loads(data)["data"]], ["fake"])
+        self.assertEqual(json.loads(self.s.request("GET", "/v1/models/fake")[2])["id"], "fake")
+        self.assertEqual(self.refused(404, "no such model", None, "/v1/models/other", "GET")["code"], "model_not_found")
+
+    def test_whole(self):
+        status, j = self.s.chat("think", model="fake")
+        self.assertEqual((status, j["object"], len(j["choices"])), (200, "chat.completion", 1))
+        self.assertEqual(j["choices"][0], {"index": 0, "message": {"role": "assistant", "content": "the answer", "reasoning_content": "reasoning here"}, "finish_reason": "stop"})
+        prompt = len("1user2think1assistant2")
+        self.assertEqual(j["usage"], {"prompt_tokens": prompt, "completion_tokens": 28, "total_tokens": prompt + 28, "prompt_tokens_details": {"cached_tokens": 0}})
+        self.assertEqual((j["timings"]["reason"], j["timings"]["timing"]["prefill"]), ("stop", "cpu"))
+        self.assertNotIn("why", j["timings"])
+        self.assertEqual(self.s.chat("x", explain=True)[1]["timings"]["why"], "fake: only one mode")
+
+    def test_stream(self):
+        r = self.s.stream("think", stream_options={"include_usage": True})
+        self.assertEqual((r.status, r.headers["Content-Type"]), (200, "text/event-stream"))
+        got, done = chunks(r)
+        self.assertTrue(done)
+        self.assertEqual(len({c["id"] for c in got}), 1)
+        self.assertEqual(got[0]["choices"][0]["delta"], {"role": "assistant", "content": ""})
+        deltas = [c["choices"][0]["delta"] for c in got if c["choices"]]
+        self.assertEqual("".join(d.get("reasoning_content", "") for d in deltas), "reasoning here")
+        self.assertEqual("".join(d.get("content", "") for d in deltas), "the answer")
+        self.assertEqual([c["choices"][0]["finish_reason"] for c in got if c["choices"] and c["choices"][0]["finish_reason"]], ["stop"])
+        self.assertEqual((got[-1]["choices"], got[-1]["usage"]["completion_tokens"]), ([], 28))
+        got, done = chunks(self.s.stream("hello"))
+        self.assertFalse([c for c in got if "usage" in c])
+
+    def test_progress(self):
+        text = self.s.stream("prefill").read().decode()
+        self.assertRegex(text, r"(?m)^: prompt \d+ of 1000, [\d.]+ s left$")
+
+    def test_sampling(self):
+        said = self.s.chat("sampling", temperature=0.25, top_p=0.5, top_k=7, min_p=0.125, repetition_penalty=1.5, seed=42, max_tokens=300)[1]
+        self.assertEqual(said["choices"][0]["message"]["content"], "temp 0.25 top-p 0.5 top-k 7 min-p 0.125 repeat-penalty 1.5 seed 42 max 300")
+        said = self.s.chat("sampling", max_completion_tokens=200, seed=1)[1]["choices"][0]["message"]["content"]
+        self.assertEqual(said, "temp 0.5 top-p 1 top-k 0 min-p 0 repeat-penalty 1 seed 1 max 200")
+        j = self.s.chat("long", max_tokens=5)[1]
+        self.assertEqual((j["choices"][0]["message"]["content"], j["choices"][0]["finish_reason"]), ("word0", "length"))
+        j = self.s.chat("long", stop=["zzz", "word3"])[1]
+        self.assertEqual((j["choices"][0]["message"]["content"], j["choices"][0]["finish_reason"]), ("word0 word1 word2 ", "stop"))
+
+    def test_conversation(self):
+        parts = [{"type": "text", "text": "prompt "}, {"type": "text", "text": "x"}]
+        body = {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": parts}]}
+        text = json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
+        self.assertEqual(text, "[system]S[user]a[assistant]b[user]prompt x[assistant]")
+
+    def test_refused(self):
+        post = "/v1/chat/completions"
+        for body, word in (("", "request:"), ("{", "request:"), ("[]", "no object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
+                           ('{"messages": [3]}', "messages[0]"), ('{"messages": [{"role": "user"}]}', "messages[0].content"), ('{"messages": [{"content": "x"}]}', "messages[0]"),
+                           (ask("x", n=2), "n is not served"), (ask("x", logprobs=True), "logprobs"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
+                           (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
+                           (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "json_object"}), "response_format"), (ask("x", frequency_penalty=1), "frequency_penalty"),
+                           (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"5": 1}), "logit_bias"),
+                           (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]")):
+            self.refused(400, word, body)
+        self.assertEqual(self.refused(400, "the context holds 65536", ask("x" * 70000))["code"], "context_length_exceeded")
+        self.assertEqual(self.refused(404, "no model other", ask("x", model="other"))["code"], "model_not_found")
+        self.refused(404, "/v1/completions", {}, "/v1/completions")
+        self.refused(404, "there is no", {}, "/" + "a" * 3000)
+        self.refused(405, "wants POST", None, post, "GET")
+        self.refused(405, "wants GET", {}, "/v1/models")
+        self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u")[0], 200)
+
+    def test_engine_fails(self):
+        self.assertEqual(self.s.chat("fail")[0], 500)
+        got, done = chunks(self.s.stream("fail"))
+        self.assertIn("non-finite", got[-1]["error"]["message"])
+        self.assertFalse(done)
+        self.assertEqual(self.s.chat("x")[0], 200)
+
+    def test_too_much(self):
+        self.refused(413, "16 MB", None, headers={"Content-Length": str(1 << 30)})
+        body = (b"x" * (1 << 20) for _ in range(18))
+        self.refused(413, "16 MB", body, headers={"Transfer-Encoding": "chunked"})
+        for headers in ({"X-Long": "x" * 70000}, {f"X-{i}": "x" * 1000 for i in range(60)}):
+            self.assertEqual(self.s.request("GET", "/v1/models", headers=headers)[0], 431)
+        self.assertEqual(self.s.request("GET", "/v1/models?" + "x" * 70000)[0], 414)
+        self.assertEqual(self.s.chat("x")[0], 200)
+
+    def test_not_http(self):
+        for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100), b"GET\r\n\r\n", b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"\r\n" * 100, b"\0" * 5000):
+            c = socket.socket(socket.AF_UNIX)
+            c.connect(self.s.path)
+            try:
+                c.sendall(data)
+                c.shutdown(socket.SHUT_WR)
+                while c.recv(4096):
+                    pass
+            except OSError:
+                pass
+            c.close()
+        self.assertEqual(self.s.chat("x")[0], 200)
+
+
+class Clients(Case):
+    def test_closing_cancels(self):
+        s = self.serve("--parallel", "1")
+        for kind in ({"stream": True}, {}):
+            c = s.connection()
+            c.request("POST", "/v1/chat/completions", json.dumps(ask("prefill", **kind)))
+            s.settles("begins", lambda status: status["sessions"] and status["sessions"][0]["state"] == "prefill")
+            began = s.status()["answered"]
+            c.close()
+            s.settles("cancelled")
+            self.assertEqual(s.status()["answered"], began + 1)
+
+    def test_waiting_is_left(self):
+        """Whoever closes before its turn has come is not answered; those behind go on in order."""
+        s = self.serve("--parallel", "1")
+        first = s.stream("prefill")
+        left, then = s.connection(), s.connection()
+        left.request("POST", "/v1/chat/completions", json.dumps(ask("long")))
+        s.settles("waits", lambda status: [x["state"] for x in status["sessions"]].count("waiting") == 1)
+        then.request("POST", "/v1/chat/completions", json.dumps(ask("x")))
+        s.settles("waits", lambda status: [x["state"] for x in status["sessions"]].count("waiting") == 2)
+        left.close()
+        s.settles("left", lambda status: [x["state"] for x in status["sessions"]].count("waiting") == 1)
+        self.assertEqual(json.loads(then.getresponse().read())["choices"][0]["message"]["content"], "You said: x")
+        self.assertTrue(chunks(first)[1])
+        self.assertEqual(s.status()["answered"], 2)
+
+    def test_in_order(self):
+        s = self.serve("--parallel", "1")
+        asked, ends = {}, []
+        for i in range(7):
+            c = s.connection()
+            c.request("POST", "/v1/chat/completions", json.dumps(ask(f"{i}" if i else "slow")))
+            asked[c.sock] = (i, c)
+            s.settles("asked", lambda status: len([x for x in status["sessions"] if x["state"] != "idle"]) == i + 1)
+        while asked:
+            ready = select.select(list(asked), [], [], driver.PATIENCE)[0]
+            self.assertTrue(ready)
+            ends += sorted(asked[sock][0] for sock in ready)
+            for sock in ready:
+                self.assertEqual(asked.pop(sock)[1].getresponse().status, 200)
+        self.assertEqual(ends, list(range(7)))
+
+    def test_slow_reader(self):
+        """One does not read at all: others are answered, and it gets everything when it reads."""
+        s = self.serve()
+        slow = s.connection()
+        slow.request("POST", "/v1/chat/completions", json.dumps(ask("long", stream=True)))
+        slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for i in range(20):
+            self.assertEqual(s.chat(f"hello {i}")[1]["choices"][0]["message"]["content"], f"You said: hello {i}")
+        s.settles("ends", lambda status: status["answered"] == 21)
+        got, done = chunks(slow.getresponse())
+        self.assertTrue(done)
+        self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in got), LONG)
+
+    def test_two_hundred(self):
+        """They come, go, hang and are cut; whoever stays is answered rightly, and afterwards nothing is left of them."""
+        s = self.serve("--parallel", "4")
+        self.assertEqual(s.chat("warm")[0], 200)
+        fds = lambda: len(os.listdir(f"/proc/{s.p.pid}/fd"))
+        before, rnd, wrong, hung, lock = fds(), random.Random(1), [], [], threading.Lock()
+
+        def client(i, kind):
+            try:
+                if kind == "whole":
+                    got = s.chat(f"client {i}")
+                    if got[0] != 200 or got[1]["choices"][0]["message"]["content"] != f"You said: client {i}":
+                        wrong.append((i, got))
+                elif kind == "stream":
+                    got, done = chunks(s.stream(f"client {i}"))
+                    if not done or "".join(c["choices"][0]["delta"].get("content", "") for c in got) != f"You said: client {i}":
+                        wrong.append((i, got))
+                else:
+                    c = s.connection()
+                    c.connect()
+                    body = json.dumps(ask("slow", stream=kind == "reset" or bool(i % 2))).encode()
+                    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
+                    whole = head + body
+                    c.sock.sendall(whole if kind in ("gone", "reset") else whole[:rnd.randrange(len(whole))])
+                    if kind == "hang":
+                        with lock:
+                            hung.append(c)
+                        return
+                    if kind == "reset":
+                        c.sock.recv(10)
+                    c.close()
+            except OSError as e:
+                wrong.append((i, repr(e)))
+
+        kinds = ["whole", "stream", "gone", "half", "hang", "reset"]
+        threads = [threading.Thread(target=client, args=(i, kinds[rnd.randrange(len(kinds))])) for i in range(200)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+        self.assertGreater(len(hung), 10)
+        self.assertEqual(s.chat("beside those that hang")[0], 200)
+        for c in hung:
+            c.close()
+        s.settles("empty")
+        until = time.time() + driver.PATIENCE
+        while fds() > before and time.time() < until:
+            time.sleep(0.02)
+        self.assertLessEqual(fds(), before)
+
+
+class Place(Case):
+    def test_who_may(self):
+        s = self.serve()
+        self.assertEqual(stat.S_IMODE(os.stat(s.path).st_mode), 0o600)
+        self.assertEqual(stat.S_IMODE(os.stat(os.path.dirname(s.path)).st_mode), 0o700)
+        rc, out, err = self.run_bin("--serve")
+        self.assertEqual((rc, out), (1, b""))
+        self.assertIn("is there already", err)
+        s.end()
+        self.assertFalse(os.path.exists(s.path))
+        os.chmod(os.path.dirname(s.path), 0o755)
+        rc, out, err = self.run_bin("--serve")
+        self.assertEqual(rc, 1)
+        self.assertIn("yours alone", err)
+
+    def test_without_runtime_dir(self):
+        del self.env["XDG_RUNTIME_DIR"]
+        s = self.serve()
+        self.assertEqual(s.path, os.path.join(self.home, ".local/state/hearth/socket"))
+        rc, out, err = self.run_bin("--serve", env={"XDG_RUNTIME_DIR": "/" + "long/" * 30})
+        self.assertEqual(rc, 1)
+        self.assertIn("too long for a socket", err)
+
+    def test_killed(self):
+        s = self.serve()
+        stream = s.stream("long")
+        s.p.send_signal(signal.SIGKILL)
+        s.p.wait()
+        self.assertTrue(os.path.exists(s.path))
+        self.assertEqual(self.run_bin("--status")[0], 1)
+        again = self.serve()
+        self.assertEqual(again.chat("x")[0], 200)
+        stream.close()
+
+    def test_status_and_stop(self):
+        for mode in ("--status", "--stop"):
+            rc, out, err = self.run_bin(mode)
+            self.assertEqual((rc, out), (1, b""))
+            self.assertIn("there is no resident engine", err)
+        s = self.serve()
+        reading, answering = s.stream("prefill"), s.stream("slow")
+        s.settles("both", lambda status: {x["state"] for x in status["sessions"]} == {"prefill", "decode"} and any(x.get("tokens", 0) > 2 for x in status["sessions"]))
+        rc, out, err = self.run_bin("--status")
+        self.assertEqual(rc, 0)
+        self.assertRegex(out.decode(), r"^fake, process \d+, for \d+ s; 0 answers; .* of memory, .* KV caches\n")
+        self.assertRegex(out.decode(), r"\n  reads its prompt: \d+ %, \d s left\n")
+        self.assertRegex(out.decode(), r"\n  answers: \d+ tokens, [\d.]+ tok/s\n")
+        j = json.loads(self.run_bin("--status", "--json")[1])
+        self.assertEqual((j["model"], j["pid"], j["parallel"]), ("fake", s.p.pid, 16))
+        rc, out, err = self.run_bin("--stop")
+        self.assertEqual((rc, out), (0, b""))
+        self.assertIn("has ended", err)
+        self.assertEqual(s.p.wait(driver.PATIENCE), 0)
+        got, done = chunks(answering)
+        self.assertIn("is ending", got[-1]["error"]["message"])
+        self.assertFalse(done)
+
+    def test_idle(self):
+        s = self.serve("--idle", "0.02")
+        self.assertEqual(s.chat("x")[0], 200)
+        self.assertEqual(s.p.wait(driver.PATIENCE), 0)
+        self.assertFalse(os.path.exists(s.path))
+
+    def test_listen(self):
+        s = self.serve("--listen", "127.0.0.1:0")
+        host, port = s.url.split("/")[2].split(":")
+        self.assertGreaterEqual(len(s.key), 64)
+
+        def get(path, key, method="GET"):
+            c = http.client.HTTPConnection(host, int(port), timeout=driver.PATIENCE)
+            c.request(method, path, headers={} if key is None else {"Authorization": key})
+            r = c.getresponse()
+            return r.status, r.read()
+
+        for key in (None, "", "Bearer", "Bearer ", "Bearer " + s.key[:-1], "Bearer " + s.key + "0", "Bearer " + s.key[:-1] + ("0" if s.key[-1] != "0" else "1"), "Basic " + s.key, s.key):
+            status, data = get("/v1/models", key)
+            self.assertEqual((status, json.loads(data)["error"]["code"]), (401, "invalid_api_key"), key)
+        self.assertEqual(get("/v1/models", "Bearer " + s.key)[0], 200)
+        self.assertEqual(get("/hearth/stop", "Bearer " + s.key, "POST")[0], 403)
+        self.assertEqual(get("/hearth/stop", None, "POST")[0], 401)
+        for where in ("0.0.0.0:0", "192.168.0.1:80", "localhost:80", "[::]:0", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ":80"):
+            rc, out, err = self.run_bin("--serve", "--listen", where, env={"XDG_RUNTIME_DIR": os.path.join(self.home, "other")})
+            self.assertEqual((rc, out), (2, b""), where)
+            self.assertIn("--listen", err)
+        self.assertEqual(self.run_bin("--listen", "127.0.0.1:0", "-p", "x")[0], 2)
+
+    def test_says_nothing_of_prompts(self):
+        s = self.serve("-v")
+        s.chat("a secret of mine")
+        chunks(s.stream("another secret"))
+        s.p.terminate()
+        self.assertNotIn(b"secret", b"".join(s.p.communicate()))
+
+
+class Elsewhere(Case):
+    """Clients that others have made."""
+
+    def test_curl(self):
+        curl = driver.shutil.which("curl")
+        if not curl:
+            self.skipTest("curl is not here")
+        s = self.serve()
+        run = lambda *args: driver.subprocess.run([curl, "-sS", "--max-time", "30", "--unix-socket", s.path, *args], capture_output=True)
+        p = run("-N", "http://hearth/v1/chat/completions", "-d", json.dumps(ask("think", stream=True)))
+        self.assertEqual((p.returncode, p.stdout.endswith(b"data: [DONE]\n\n")), (0, True))
+        big = os.path.join(self.home, "big")
+        with open(big, "wb") as f:
+            f.truncate(17 << 20)
+        p = run("-w", "%{http_code}", "http://hearth/v1/chat/completions", "--data-binary", "@" + big)
+        self.assertTrue(p.stdout.endswith(b"413"), p)
+        p = run("--max-time", "1", "http://hearth/v1/chat/completions", "-d", json.dumps(ask("prefill")))
+        self.assertEqual(p.returncode, 28)
+        s.settles("curl has left")
+
+    def test_openai(self):
+        try:
+            import openai
+        except ImportError:
+            self.skipTest("the openai package of Python is not here")
+        s = self.serve("--listen", "127.0.0.1:0")
+        client = openai.OpenAI(base_url=s.url, api_key=s.key, timeout=driver.PATIENCE, max_retries=0)
+        self.assertEqual([m.id for m in client.models.list()], ["fake"])
+        hello = [{"role": "user", "content": "think"}]
+        a = client.chat.completions.create(model="fake", messages=hello, temperature=0, seed=3)
+        self.assertEqual((a.choices[0].message.content, a.choices[0].finish_reason, a.usage.completion_tokens), ("the answer", "stop", 28))
+        self.assertEqual(a.choices[0].message.reasoning_content, "reasoning here")
+        pieces = list(client.chat.completions.create(model="fake", messages=hello, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(p.choices[0].delta.content or "" for p in pieces if p.choices), "the answer")
+        self.assertEqual(pieces[-1].usage.completion_tokens, 28)
+        for wrong, kind in (({"model": "other"}, openai.NotFoundError), ({"n": 3}, openai.BadRequestError), ({"messages": [{"role": "user", "content": "fail"}]}, openai.InternalServerError)):
+            with self.assertRaises(kind):
+                client.chat.completions.create(**{"model": "fake", "messages": hello, **wrong})
+        with self.assertRaises(openai.APIError):
+            list(client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "fail"}], stream=True))
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(base_url=s.url, api_key="other", max_retries=0).models.list()
+        stream = client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "slow"}], stream=True)
+        next(iter(stream))
+        stream.close()
+        s.settles("the stream was closed")
+
+
+if __name__ == "__main__":
+    driver.unittest.main()
