@@ -58,6 +58,8 @@ enum opt_id {
     OPT_PREFILL,
     OPT_DECODE,
     OPT_SPLIT,
+    OPT_DRAFT,
+    OPT_DRAFT_LEN,
     OPT_DETERMINISTIC,
     OPT_TRACE,
     OPT_TRACE_ROUTING,

@@ -17,7 +17,7 @@ void turn_json_timing(const struct turn *t, struct buf *b) {
     out_json_string(b, s->prefill_mode, s->prefill_mode ? strlen(s->prefill_mode) : 0);
     buf_str(b, ", \"decode\": ");
     out_json_string(b, s->decode_mode, s->decode_mode ? strlen(s->decode_mode) : 0);
-    buf_char(b, '}');
+    buf_fmt(b, ", \"drafted\": %d, \"accepted\": %d}", s->drafted, s->accepted);
 }
 
 void turn_json_answer(const struct turn *t, struct buf *b) {

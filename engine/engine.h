@@ -14,8 +14,8 @@ struct session;
 
 enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFILL_DSLP };
 enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL };
-enum draft_kind { DRAFT_NONE, DRAFT_LOOKUP }; /* who guesses what an answer's next tokens are: nobody, the text so far */
-enum { DRAFT_MOST = 16 };                     /* tokens guessed at once */
+enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP }; /* who guesses ahead: nobody, the best, the text so far */
+enum { DRAFT_MOST = 16 };                                 /* tokens guessed at once */
 
 struct engine_params {         /* zero-initialised: everything by itself */
     const char *dir;           /* checkpoint directory or "ember:" */
@@ -35,7 +35,7 @@ struct engine_params {         /* zero-initialised: everything by itself */
     bool hugepages;       /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
     const char *topology; /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
     enum draft_kind draft;
-    int draft_len; /* most tokens guessed at once; 0: DRAFT_MOST */
+    int draft_len; /* most tokens guessed at once; 0: DRAFT_MOST. Of a draft that was named always so many, else as many as pay */
     /* NULL, or a draft of the caller's own, for DRAFT_LOOKUP's: guesses up to `most` tokens that follow tokens[0..n) into out, returns how
      * many. Whatever it says, the text is what it would be without. On the engine's thread. */
     int (*draft_own)(void *ctx, const int32_t *tokens, int n, int most, int32_t *out);
@@ -129,7 +129,9 @@ struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft from submit to first token; decode from first to last token */
     uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
-    int drafted, accepted;                       /* tokens that a draft guessed and steps looked at; that were right */
+    const char *draft;                           /* "lookup"; NULL: none */
+    int drafted, accepted, draft_most;           /* tokens that it guessed and steps looked at; that were right; most in a step */
+    double draft_saved_s;                        /* by which its guesses shortened steps, as far as is known; < 0: lengthened */
     const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
     /* --explain: why these modes, a line each, and what was expected of them; 0 where nothing was */
     char why[320], decode_why[400];

@@ -5,6 +5,7 @@
 
 #include "cpu/ops.h"
 #include "cpu/pool.h"
+#include "engine/draft/governor.h"
 #include "engine/engine.h"
 #include "engine/pipe/pipe.h"
 #include "engine/prefix.h"
@@ -19,6 +20,10 @@ enum { ENGINE_EVENTS = 1024, ENGINE_BATCH = 16 }; /* unread tokens of a session:
 _Static_assert((int)ENGINE_BATCH <= (int)STEP_ROWS, "a step takes a row of each");
 /* ENDED: the turn is over, its last event waits to be read. Changed by session_move alone. */
 enum session_state { SESSION_IDLE, SESSION_QUEUED, SESSION_PREFILL, SESSION_DECODE, SESSION_ENDED };
+struct guess { /* what a draft said of tokens from .. from + n - 1; `seen` of them were drawn since, and were these */
+    int from, n, seen, level;
+    int32_t token[DRAFT_MOST];
+};
 struct session {
     struct engine *engine;
     struct session *next; /* in engine->sessions */
@@ -39,6 +44,7 @@ struct session {
     uint64_t order;   /* first come, first served */
     uint64_t stepped; /* the engine's step that it last took part in */
     int answered;
+    struct guess guess; /* n 0: none waits to be judged */
     double submitted, first;
     struct turn_stats stats;
     /* Events not read yet, each with its number in order of arrival: the latest progress, tokens, the end. */
@@ -94,7 +100,9 @@ struct engine {
     double step_expected;             /* seconds of it */
     struct policy_decode_out decided; /* of the sentence that follows */
     char decode_why[400];
-    double balance; /* seconds that decoders had more than the prefill beside them */
+    struct governor governor; /* of drafts */
+    double saved, guessed;    /* seconds that the last step's guesses saved each of its sessions; that they took */
+    double balance;           /* seconds that decoders had more than the prefill beside them */
 };
 
 /* session.c. All but the last under the lock. */

@@ -170,9 +170,10 @@ struct row {
     int32_t tokens[STEP_ROWS];
 };
 struct took {
-    uint64_t bytes; /* of each */
-    double seconds;
+    uint64_t bytes;        /* of each */
+    double seconds, saved; /* saved: of each, by guesses */
 };
+static const char *const drafts[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup"};
 
 /* Where a cache keeps states and a guess was wrong, the state is that of before the step: so what was right is gone through again. */
 static int first_of(const struct session *s) { return kv_floor(&s->kv, s->n - 1); }
@@ -192,7 +193,7 @@ static int step(struct engine *e, const struct row *rows, int n, struct step_spa
         spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
     int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
-    *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin};
+    *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->saved};
     if (!rc && all == n && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
         cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
     e->last_decode = now;
@@ -212,10 +213,12 @@ static bool still(struct engine *e, const struct row *r) {
 
 /* The token behind each row is drawn as if nothing had been guessed, since its draw depends on the seed and its position alone; the
  * next row is of use if that is what was guessed for it. What the others wrote to the cache is written over. */
-static void settle(struct engine *e, const struct row *r, const struct took *took, int rc, const struct error *why, const struct step_span *t) {
+/* Returns how many guesses were right. */
+static int settle(struct engine *e, const struct row *r, const struct took *took, int rc, const struct error *why, const struct step_span *t) {
     static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
     struct session *s = r->s;
-    if (!still(e, r)) return;
+    int right = 0;
+    if (!still(e, r)) return 0;
     s->stats.bytes_read += took->bytes;
     s->stats.decode_mode = ran[step_ran(e->machine.step)];
     s->stats.step_expected_s = e->step_expected;
@@ -223,15 +226,19 @@ static void settle(struct engine *e, const struct row *r, const struct took *too
     memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
     if (rc) {
         end(s, DONE_STOP, rc, why);
-        return;
+        return 0;
     }
-    s->stats.drafted += r->n - r->known;
+    const int guesses = r->n - r->known;
+    s->stats.draft = drafts[e->params.draft];
+    s->stats.drafted += guesses;
+    if (guesses > s->stats.draft_most) s->stats.draft_most = guesses;
+    s->stats.draft_saved_s += took->saved;
     for (int i = r->known - 1; i < r->n; i++) {
-        bool guessed = i + 1 < r->n;
         s->n_kv = r->pos + i + 1;
-        s->stats.accepted += i >= r->known;
-        if (!draw(s, t->logits + (size_t)i * (size_t)e->info.vocab, t->top[i], guessed ? r->tokens[i + 1] : -1)) return;
+        if (!draw(s, t->logits + (size_t)i * (size_t)e->info.vocab, t->top[i], i + 1 < r->n ? r->tokens[i + 1] : -1)) break;
+        s->stats.accepted++, right++; /* the turn goes on: it is still ours */
     }
+    return right;
 }
 
 /* An error may be one session's alone, or a guess's: each then goes by itself and by what is known, and only the guilty turn ends. */
@@ -239,7 +246,7 @@ static void decode(struct engine *e, struct row *rows, int n) {
     struct error err = {0};
     struct step_span spans[ENGINE_BATCH];
     struct took took;
-    int rc = step(e, rows, n, spans, &took, &err);
+    int rc = step(e, rows, n, spans, &took, &err), known = 0, guesses = 0, right = 0;
     bool apart = rc && rc != ERR_CANCELLED && (n > 1 || rows->n > rows->known);
     for (int i = 0; i < n; i++) {
         if (apart) {
@@ -247,8 +254,10 @@ static void decode(struct engine *e, struct row *rows, int n) {
             rows[i].n = rows[i].known;
             rc = step(e, &rows[i], 1, &spans[i], &took, &err);
         }
-        settle(e, &rows[i], &took, rc, &err, &spans[i]);
+        known += rows[i].known, guesses += rows[i].n - rows[i].known;
+        right += settle(e, &rows[i], &took, rc, &err, &spans[i]);
     }
+    e->saved = rc || apart ? 0 : governor_ran(&e->governor, step_ran(e->machine.step), n, known, guesses, right, took.seconds, e->guessed) / n;
 }
 
 /* --- Drafts ------------------------------------------------------------------------------------------------------------------ */
@@ -264,21 +273,43 @@ static int draft_room(const struct session *s) {
     return most < DRAFT_MOST ? most : DRAFT_MOST;
 }
 
-/* The sessions are held: nobody ends their turns meanwhile. */
+/* How the guess that waits to be judged has turned out so far, whether a step looked at it or not. */
+static void judge(struct engine *e, struct session *s) {
+    struct guess *g = &s->guess;
+    for (; g->seen < g->n && g->from + g->seen < s->n; g->seen++) {
+        bool right = s->tokens[g->from + g->seen] == g->token[g->seen];
+        governor_saw(&e->governor, g->level, g->seen, right);
+        if (!right) g->n = 0;
+    }
+    if (g->seen >= g->n) g->n = 0;
+}
+
+/* Guesses behind the known tokens of each row, as many as are worth their rows. The sessions are held: nobody ends their turns meanwhile. */
 static void draft(struct engine *e, struct row *rows, int n) {
-    int room = STEP_ROWS;
-    for (int i = 0; i < n; i++) room -= rows[i].n;
+    const bool always = e->params.draft_own || (e->params.draft_len && e->params.draft != DRAFT_AUTO); /* no decision is left */
+    struct governor_in in = {.way = (int)e->cut, .n = n};
+    int k[ENGINE_BATCH], room = STEP_ROWS;
+    for (int i = 0; i < n; i++) room -= rows[i].n, in.rows += rows[i].n;
     for (int i = 0; i < n; i++) {
         struct row *r = &rows[i];
         struct session *s = r->s;
-        int most = draft_room(s), share = room / (n - i);
+        int most = draft_room(s), share = always ? room / (n - i) : STEP_ROWS - in.rows, matched = LOOKUP_MATCH;
+        judge(e, s);
         if (most > share) most = share;
         if (e->params.draft_len && most > e->params.draft_len) most = e->params.draft_len;
-        if (most < 1 || r->known > 1) continue; /* a state that is behind catches up first */
-        int k = e->params.draft_own ? e->params.draft_own(e->params.draft_ctx, s->tokens, s->n, most, r->tokens + r->n)
-                                    : draft_lookup(s->tokens, s->n, most, r->tokens + r->n, &(int){0});
-        r->n += k, room -= k;
+        if (most < 1 || r->known > 1) most = 0; /* a state that is behind catches up first */
+        k[i] = !most                 ? 0
+               : e->params.draft_own ? e->params.draft_own(e->params.draft_ctx, s->tokens, s->n, most, r->tokens + r->n)
+                                     : draft_lookup(s->tokens, s->n, most, r->tokens + r->n, &matched);
+        in.most[i] = k[i], room -= k[i];
+        in.level[i] = matched > 8 ? 4 : matched > 4 ? 3 : matched > 2 ? 2 : matched - (matched > 0);
+        if (k[i] && !s->guess.n) {
+            s->guess = (struct guess){.from = s->n, .n = k[i], .level = in.level[i]};
+            memcpy(s->guess.token, r->tokens + r->n, (size_t)k[i] * sizeof *r->tokens);
+        }
     }
+    if (!always) governor_choose(&e->governor, &in, k);
+    for (int i = 0; i < n; i++) rows[i].n += k[i];
 }
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------------- */
@@ -500,7 +531,10 @@ static bool go_round(struct engine *e) {
     double begin = clock_now();
     uint64_t wakes;
     if (steps) {
-        if (e->params.draft) draft(e, rows, n);
+        if (e->params.draft) {
+            draft(e, rows, n);
+            e->guessed = 0; /* a search, which is part of neither */
+        }
         pthread_mutex_lock(&e->lock);
         e->stepping = true;
         for (int i = 0; i < n; i++) rows[i].s->kept = true;

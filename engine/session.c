@@ -250,6 +250,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->n_kv = keep;
     s->n = r->n;
     s->answered = 0;
+    s->guess.n = 0;
     s->submitted = clock_now();
     s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "cpu"};
     pthread_mutex_lock(&e->lock);

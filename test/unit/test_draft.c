@@ -63,7 +63,7 @@ static struct engine *open_model(const char *name, struct engine_params p) {
     struct engine *e;
     struct error err = {0};
     snprintf(dir, sizeof dir, "%s/%s", root, name);
-    p.dir = dir, p.threads = 2;
+    p.dir = dir, p.threads = 1;
     if (engine_open(&e, &p, &err)) fail_msg("%s: %s", name, err.text);
     return e;
 }
@@ -164,7 +164,7 @@ static void text_is_the_same_at_the_best_level(void **st) {
         same_text(families[i], (struct engine_params){.kv = i % 2 ? DT_BF16 : DT_E4M3}, all ? every : some);
 }
 static void text_is_the_same_on_devices(void **st) {
-    for (size_t i = 0; i + 1 < sizeof families / sizeof *families; i++) /* the last one's family has no place there */
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (enum decode_mode m = DECODE_HYBRID; m <= DECODE_DUAL; m++)
             if (all || (i + m) % 2)
                 same_text(families[i], (struct engine_params){.kv = DT_BF16, .gpus = i % 3 ? "emu:1" : "emu:2", .prefill = PREFILL_CPU, .decode = m},
