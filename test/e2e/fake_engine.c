@@ -304,6 +304,14 @@ int session_open(struct engine *e, struct session **out, struct error *err) {
     *out = s;
     return 0;
 }
+int session_fork(struct session *from, struct session *to, struct error *err) {
+    int32_t *held = mem_alloc(((size_t)from->n_held + 1) * sizeof *held);
+    if (!held) return error_set(err, ERR_MEMORY, "no memory");
+    if (from->n_held) memcpy(held, from->held, (size_t)from->n_held * sizeof *held);
+    mem_free(to->held);
+    to->held = held, to->n_held = from->n_held;
+    return 0;
+}
 void session_close(struct session **out) {
     struct session *s = *out;
     if (!s) return;
