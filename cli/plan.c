@@ -155,6 +155,18 @@ static void say_decode(struct view *v, const struct json *rows) {
     }
 }
 
+static void say_batch(struct view *v, const struct json *b) {
+    const struct json *policy = json_get(b, "policy");
+    char read[16], decode[16], line[300];
+    if (!policy) return;
+    heading(v, "Many prompts (--batch)");
+    snprintf(line, sizeof line, "%.1f tok/s of answers: %d prompts of %d tokens read one after the other (%s), then %d tokens for each, %d at a time (%s).",
+             json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
+             text_of(json_get(policy, "read"), read, sizeof read), (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "in_a_step"), 0),
+             text_of(json_get(policy, "decode"), decode, sizeof decode));
+    paragraph(v, line);
+}
+
 static void say_more(struct view *v, const struct json *rows) {
     char what[48], a[32], b[32];
     if (!rows || !rows->n) return;
@@ -210,6 +222,7 @@ static void say(struct view *v, const struct json *root) {
     say_prefill(v, json_get(root, "prefill"));
     plot(v, json_get(root, "prefill"));
     say_decode(v, json_get(root, "decode"));
+    say_batch(v, json_get(root, "batch"));
     say_more(v, json_get(root, "more"));
 }
 

@@ -22,6 +22,7 @@
 #include "engine/virtual.h"
 
 enum { LENGTHS = 9, BATCHES = 5, CHANGES = 4, ASKED = 2, KEYS = 1024, THREADS = 16 };
+enum { PROMPTS = POLICY_BATCH, ANSWER = 256 }; /* --batch: as many at once, of lengths[0] tokens each, with answers of so many */
 static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, batches[BATCHES] = {1, 2, 4, 6, 8};
 static const int asked_lengths[ASKED] = {2048, 32768}, asked_batches[ASKED] = {1, 4}; /* of a changed machine */
 
@@ -180,6 +181,8 @@ struct plan {
     enum policy_mode chosen[LENGTHS];
     int step[BATCHES], beside[BATCHES];
     struct policy_decode_out decided[BATCHES];
+    int batch; /* of --batch */
+    struct policy_decode_out batched;
     int asked_prefill[1 + CHANGES][ASKED], asked_step[1 + CHANGES][ASKED], asked_batch[1 + CHANGES][ASKED];
 };
 
@@ -244,6 +247,7 @@ static int ask_all(struct plan *p, const struct config *c, struct error *e) {
         if ((p->step[i] = ask_step(p, 0, batches[i], false, &p->decided[i], e)) < 0) return e->code;
         if ((p->beside[i] = ask_step(p, 0, batches[i], true, &again, e)) < 0) return e->code;
     }
+    if ((p->batch = ask_step(p, 0, PROMPTS, false, &p->batched, e)) < 0) return e->code;
     change(p);
     for (int k = 0; k < p->machines; k++) {
         if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
@@ -315,6 +319,18 @@ static void put_decode(struct buf *b, const struct plan *p) {
     buf_str(b, "]");
 }
 
+/* Prompts one after the other, then their answers together. */
+static void put_batch(struct buf *b, const struct plan *p) {
+    const struct run *read = &p->runs.run[p->prefill[0][p->chosen[0]]], *step = &p->runs.run[p->batch];
+    bool cards = p->batched.mode != POLICY_DECODE_CPU;
+    double all = PROMPTS * read->seconds + ANSWER * step->seconds * PROMPTS / p->batched.batch;
+    buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"read\":\"%s\",\"decode\":\"%s\",",
+            PROMPTS * ANSWER / all, lengths[0], ANSWER, PROMPTS, p->batched.batch, policy_name(p->chosen[0]), policy_decode_name(p->batched.mode));
+    buf_fmt(b, "\"attention\":\"%s\",\"experts\":\"processor\"},", cards ? "cards" : "processor");
+    put_limit(b, &step->used);
+    buf_str(b, "}");
+}
+
 static void put_more(struct buf *b, const struct plan *p) {
     buf_str(b, ",\"more\":[");
     for (int k = 1; k < p->machines; k++) {
@@ -376,7 +392,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     buf_str(out, ",");
     put_fits(out, cost, w, kv, &p->choice[0]);
     put_prefill(out, p);
-    if (fits) put_decode(out, p), put_more(out, p);
+    if (fits) put_decode(out, p), put_batch(out, p), put_more(out, p);
     else buf_str(out, ",\"decode\":[],\"more\":[]");
     buf_str(out, "}");
     if (out->failed) rc = error_set(e, ERR_MEMORY, "no memory for a plan");

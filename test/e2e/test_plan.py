@@ -36,6 +36,8 @@ class Plan(driver.Case):
         for r in p["decode"]:
             self.assertAlmostEqual(r["tokens_per_s"], 1000 * r["sessions"] / r["tpot_ms"], delta=0.01 * r["tokens_per_s"])
             self.assertGreaterEqual(r["tpot_beside_prefill_ms"], r["tpot_ms"])
+        self.assertGreater(p["batch"]["tokens_per_s"], 0)
+        self.assertLessEqual({"prompts", "in_a_step", "read", "decode", "attention", "experts"}, set(p["batch"]["policy"]))
 
     def test_words(self):
         """A machine file and a checkpoint; on a terminal as wide as it is, with colour or without."""

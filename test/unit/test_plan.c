@@ -129,6 +129,13 @@ static void plan_says_what_ran(void **st) {
         assert_true(num(json_at(decode, i), "busy") > 0.3 && num(json_at(decode, i), "busy") <= 1);
         last = now;
     }
+    double batch = num(&root, "batch.tokens_per_s"), at_most = 0; /* reading counts, so it is less than the steps alone give */
+    assert_int_equal(virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e), 0);
+    int together = (int)num(&root, "batch.policy.in_a_step");
+    assert_int_equal(virtual_step(v, STEP_DUAL, together, 1024, &t, NULL, &e), 0);
+    virtual_close(&v);
+    at_most = together / t;
+    assert_true(batch < at_most && fabs(6 * 256 / (6 * num(json_at(rows, 0), "modes.blend") + 256 * 6 / at_most) / batch - 1) < 0.01);
     const struct json *more = json_get(&root, "more");
     assert_int_equal(more->n, 3);
     for (uint32_t i = 0; i < more->n; i++) /* nor does more of a thing take longer */
