@@ -51,11 +51,11 @@ struct runs {
     struct error error; /* the first */
 };
 
-enum { PERIOD = 4 }; /* layers repeat by as many at most */
+enum { PERIOD = 4, MORE = 2 * PERIOD }; /* layers repeat by as many at most; a few milliseconds hang on which thread was first, so not by one period */
 static int some_layers(const struct config *c) {
     int dense = 0;
     while (dense < c->n_layers && !c->layer[dense].moe) dense++;
-    return dense + 2 * PERIOD < c->n_layers ? dense + PERIOD : c->n_layers;
+    return dense + PERIOD + MORE < c->n_layers ? dense + PERIOD : c->n_layers;
 }
 
 static int run_with(const struct runs *r, struct run *q, int layers, double *seconds, struct error *e) {
@@ -76,11 +76,11 @@ static int run_one(const struct runs *r, struct run *q, struct error *e) {
     if ((rc = run_with(r, q, few, &less, e))) return rc;
     q->seconds = less;
     if (few == c->n_layers) return 0;
-    if ((rc = run_with(r, q, few + PERIOD, &more, e))) return rc;
+    if ((rc = run_with(r, q, few + MORE, &more, e))) return rc;
     struct cost_model model;
     cost_model_of(&model, c, DT_BF16, DT_BF16, r->kv);
     double head = q->mode == POLICY_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* the processor's mode has it in */
-    q->seconds = more + (more - less) / PERIOD * (c->n_layers - few - PERIOD) + head;
+    q->seconds = more + (more - less) / MORE * (c->n_layers - few - MORE) + head;
     return 0;
 }
 

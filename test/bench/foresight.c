@@ -3,7 +3,7 @@
  *     step MACHINE MODEL cpu|hybrid|dual SESSIONS KEYS [OPTION ..]      prefill MACHINE MODEL cpu|blend|slp|dslp TOKENS [OPTION ..]
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like, dense=
  * likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads weights, taken=GBPS of host
- * memory that somebody else has. */
+ * memory that somebody else has, layers=N of the first ones. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static int question(int n, char **word) {
     static struct config c;
     struct error e = {0};
     bool step = n > 5 && !strcmp(word[0], "step");
-    int from = step ? 6 : 5, cut = 0, size = n > 4 ? atoi(word[4]) : 0;
+    int from = step ? 6 : 5, cut = 0, layers = 0, size = n > 4 ? atoi(word[4]) : 0;
     double seconds, taken = 0;
     if (n < from || size < 1 || (!step && strcmp(word[0], "prefill")))
         return fail("step MACHINE MODEL CUT SESSIONS KEYS, or prefill MACHINE MODEL MODE TOKENS");
@@ -46,6 +46,7 @@ static int question(int n, char **word) {
         if (!strncmp(word[i], "experts=", 8)) experts = format(value);
         else if (!strncmp(word[i], "dense=", 6)) dense = format(value);
         else if (!strncmp(word[i], "taken=", 6)) taken = atof(value) * 1e9;
+        else if (!strncmp(word[i], "layers=", 7)) layers = atoi(value);
         else if (!strncmp(word[i], "gemv=", 5))
             for (int kind = 0; kind < COST_ELEM; kind++) m.domain[0].bw[kind] = (struct cost_curve){1, {1}, {(float)(atof(value) * 1e9)}};
         else if (!strncmp(word[i], "launch=", 7))
@@ -59,7 +60,7 @@ static int question(int n, char **word) {
     if (!rc && k && (!dense || !experts)) return fail("no such format");
     if (!rc && k) rc = shape_open(&shape, &c, dense, experts, &e);
     struct virtual *v = NULL;
-    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = k ? &shape.w : &w, .kv = DT_BF16, .taken = taken}, &e);
+    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = k ? &shape.w : &w, .kv = DT_BF16, .taken = taken, .layers = layers}, &e);
     if (!rc) rc = step ? virtual_step(v, (enum step_cut)cut, size, atoi(word[5]), &seconds, NULL, &e) : virtual_prefill(v, mode, size, &seconds, &e);
     if (!rc) printf("%.6g\n", seconds);
     fflush(stdout);

