@@ -200,6 +200,11 @@ int app_open_own_engine(struct app *a, struct error *e) {
     char kept[PATHS_MAX]; /* without a home nothing is kept, and nothing measured */
     if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0}))
         *strrchr(kept, '/') = 0, p.machine = kept;
+    char prompts[PATHS_MAX]; /* of what is measured or inspected nothing is kept */
+    const struct opt_value *v = a->opts.v;
+    bool chats = !v[OPT_TOKENS].text && !v[OPT_BENCH].text && !v[OPT_VERIFY].on && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
+    if (chats && !paths_make(PATHS_CACHE, "kv", prompts, sizeof prompts, &(struct error){0}))
+        p.kv_dir = prompts, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
     begin(a);
     int rc = engine_open(&a->engine, &p, e);
     progress_clear();

@@ -58,6 +58,8 @@ static int local_submit(struct seat *s, const struct prompt *p, const struct req
     struct request q = *r;
     q.tokens = p->ids.data;
     q.n = (int)p->ids.n;
+    q.shared = p->shared;
+    if (s->app->opts.v[OPT_NO_SAVE].on) q.flags |= REQUEST_SECRET;
     return session_submit(s->session, &q, e);
 }
 

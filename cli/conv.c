@@ -124,6 +124,50 @@ int conv_think(const struct opts *o) { return o->v[OPT_THINK].text ? o->v[OPT_TH
 
 int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) { return a->backend->prompt(a, conv, out, e); }
 
+/* So many tokens others are likely to begin with as well: the system prompt and, in front of the last paragraph of the first question, documents;
+ * counted by rendering these alone. 0 where they are so short that it does not matter, and where there is no memory. */
+static int shared_tokens(struct app *a, const struct json *conv, const struct ids *all) {
+    enum { SHORT = 1024 }; /* bytes */
+    const struct json *list = json_get(conv, "messages"), *text = NULL;
+    uint32_t n = 0;
+    size_t keep = 0, before = 0;
+    while (list && list->type == JSON_ARRAY && n < list->n && !text) {
+        const struct json *m = &list->items[n++], *content = json_get(m, "content");
+        bool user = json_is(json_get(m, "role"), "user");
+        if (!content || content->type != JSON_STRING) return 0;
+        if (user) text = content;
+        else before += content->n;
+    }
+    for (size_t i = 0; text && i + 1 < text->n; i++)
+        if (text->string[i] == '\n' && text->string[i + 1] == '\n') keep = i + 2;
+    if (!text || before + keep < SHORT) return 0;
+    struct json *items = mem_alloc(n * sizeof *items), *members = mem_alloc(2 * conv->n * sizeof *members), *last = NULL, root = *conv;
+    const struct json *m = &list->items[n - 1];
+    struct text rendered = {0};
+    struct ids ids = {0};
+    int same = 0;
+    if (items && members && (last = mem_alloc(2 * m->n * sizeof *last))) {
+        memcpy(items, list->items, n * sizeof *items);
+        memcpy(last, m->items, 2 * m->n * sizeof *last);
+        memcpy(members, conv->items, 2 * conv->n * sizeof *members);
+        for (uint32_t i = 0; i < m->n; i++)
+            if (json_is(&last[2 * i], "content")) last[2 * i + 1].n = (uint32_t)keep;
+        for (uint32_t i = 0; i < conv->n; i++)
+            if (json_is(&members[2 * i], "messages")) members[2 * i + 1].items = items, members[2 * i + 1].n = n;
+        items[n - 1].items = last;
+        root.items = members;
+        struct error ignored;
+        if (!chat_render(a->chat, &root, &rendered, &ignored) && !tokenizer_encode_text(a->tokenizer, &rendered, &ids, &ignored))
+            while ((size_t)same < ids.n && (size_t)same < all->n && ids.data[same] == all->data[same]) same++;
+    }
+    text_free(&rendered);
+    ids_free(&ids);
+    mem_free(items);
+    mem_free(members);
+    mem_free(last);
+    return same;
+}
+
 int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct text text = {0};
     int rc = chat_render(a->chat, conv, &text, e);
@@ -133,6 +177,7 @@ int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, 
     if (!rc && keep && buf_add(&out->tail, text.data + text.n - keep, keep)) rc = error_set(e, ERR_MEMORY, "no memory");
     out->said = out->ids.n;
     text_free(&text);
+    if (!rc) out->shared = shared_tokens(a, conv, &out->ids);
     return rc;
 }
 

@@ -34,6 +34,7 @@ void conv_message_json(const struct message *m, const char *thinking, struct buf
 struct prompt {
     struct ids ids;
     struct buf tail; /* the end of the rendered text: it may open a thinking block */
+    int shared;      /* so many ids others are likely to begin with (request.shared) */
     size_t said;     /* so many ids were said to the model; those behind them it wrote itself */
 };
 void prompt_free(struct prompt *p);

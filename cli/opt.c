@@ -123,6 +123,18 @@ static int truth(const char *s) {
     return -1;
 }
 
+/* "20G", "512M", "off"; -1: none of these. */
+static long long size_of(const char *text) {
+    static const char units[] = "KMGT";
+    char *end;
+    if (!strcasecmp(text, "off")) return 0;
+    double v = *text >= '0' && *text <= '9' ? strtod(text, &end) : -1;
+    const char *unit = v > 0 && *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (v <= 0 || (*end && (!unit || end[1]))) return -1;
+    for (int i = unit ? (int)(unit - units) + 1 : 0; i-- > 0;) v *= 1024;
+    return v >= 1 && v < 9e18 ? (long long)v : -1;
+}
+
 static const char *plain(double v, char *buf, size_t n) {
     if (v == floor(v) && fabs(v) < 1e15) snprintf(buf, n, "%.0f", v);
     else snprintf(buf, n, "%g", v);
@@ -140,6 +152,9 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
         if ((on = truth(text)) < 0) return error_set(e, ERR_USAGE, "%s: '%s' is neither yes nor no", where, text);
         v.on = on;
         text = on ? "yes" : "no";
+        break;
+    case OPT_SIZE:
+        if ((v.integer = size_of(text)) < 0) return error_set(e, ERR_USAGE, "%s: '%s' is neither a size, as in 20G, nor off", where, text);
         break;
     case OPT_INT:
         errno = 0;

@@ -55,6 +55,7 @@ enum opt_id {
     OPT_CPU,
     OPT_GPUS,
     OPT_KV,
+    OPT_KV_CACHE,
     OPT_PREFILL,
     OPT_DECODE,
     OPT_SPLIT,
@@ -90,6 +91,7 @@ enum opt_kind {
     OPT_SWITCH, /* --x and --no-x */
     OPT_TEXT,
     OPT_LIST,   /* repeatable text */
+    OPT_SIZE,   /* bytes, K, M, G or T behind them, or off: integer 0 */
     OPT_INT,    /* lo..hi */
     OPT_NUM,    /* lo..hi */
     OPT_CHOICE, /* one of the words in choices */

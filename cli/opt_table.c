@@ -70,6 +70,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_CPU] = {"cpu", 0, OPT_CHOICE, SETTING, MACHINE, "LEVEL", "scalar avx2 avx512 amx", .help = "highest instruction set to use (the best there is)"},
     [OPT_GPUS] = {"gpus", 0, OPT_TEXT, SETTING, MACHINE, "LIST", .help = "0, 0,1, emu:N for N emulated ones, or none; no card has run it yet"},
     [OPT_KV] = {"kv", 0, OPT_CHOICE, SETTING, MACHINE, "TYPE", "f32 bf16 fp8", .def = "bf16", .help = "number format of the KV cache"},
+    [OPT_KV_CACHE] = {"kv-cache", 0, OPT_SIZE, SETTING, MACHINE, "SIZE",
+                      .help = "what is kept on disk of prompts that were read; off for nothing (a tenth of what is free)"},
     [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu blend slp dslp", .def = "auto", .help = "how prompts are read"},
     [OPT_DECODE] = {"decode", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu hybrid dual", .def = "auto", .help = "how answers are generated"},
     [OPT_SPLIT] = {"split", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto host stream hybrimoe trimoe cut exact", .def = "auto",

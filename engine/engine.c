@@ -136,13 +136,13 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
     if (!e) return error_set(err, ERR_MEMORY, "no memory for the engine");
     e->params = *p;
     if (!e->params.kv) e->params.kv = DT_BF16;
-    e->fd = e->wake = -1;
-    prefix_open(e);
+    e->fd = e->wake = e->shared.fd = -1;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->over, NULL);
     mem_prefer_huge(p->hugepages);
     int rc = engine_check_modes(p, err);
     e->dir = mem_strdup(p->dir);
+    if (p->kv_dir) e->params.kv_dir = e->kv_dir = mem_strdup(p->kv_dir);
     if (p->machine) e->params.machine = e->measurements = mem_strdup(p->machine);
     e->name = last_part(p->dir);
     if (!rc && (!e->dir || !e->name)) rc = error_set(err, ERR_MEMORY, "no memory for the engine");
@@ -173,6 +173,7 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
         goto fail;
     }
     if ((rc = generation_read(e, err)) || (rc = open_machine(e, err))) goto fail;
+    prefix_open(e);
     if ((e->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (e->wake = eventfd(0, EFD_CLOEXEC)) < 0 || pthread_create(&e->thread, NULL, engine_thread, e)) {
         rc = error_set(err, ERR_RUNTIME, "cannot start the engine's thread");
         goto fail;
@@ -203,6 +204,7 @@ void engine_close(struct engine **ep) {
     for (struct session *s = e->sessions; s; s = s->next) session_cancel(s);
     if (e->wake >= 0) engine_wake(e);
     if (e->started) pthread_join(e->thread, NULL);
+    e->started = false;
     while (e->sessions) {
         struct session *s = e->sessions;
         session_close(&s);
@@ -232,6 +234,7 @@ void engine_close(struct engine **ep) {
     mem_free(e->eos);
     mem_free(e->dir);
     mem_free(e->measurements);
+    mem_free(e->kv_dir);
     mem_free(e->name);
     mem_free(e);
 }

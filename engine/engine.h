@@ -31,6 +31,8 @@ struct engine_params {         /* zero-initialised: everything by itself */
     const char *machine;  /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */
     const char *split;    /* who computes which expert: a policy of sched/split.h; NULL: the best by cost */
     bool deterministic;   /* decisions by the table alone, never by what was measured in use */
+    const char *kv_dir;   /* where beginnings that were read are kept for later sessions; NULL: nowhere */
+    uint64_t kv_limit;    /* bytes there at most; 0: a tenth of what the disk has free */
     bool force;           /* go on where memory seems too little */
     bool hugepages;       /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
     const char *topology; /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
@@ -99,7 +101,8 @@ int session_fork(struct session *from, struct session *to, struct error *err);
 
 enum {
     REQUEST_NO_EOS = 1, /* go on past stop ids (measuring, --ids) */
-    REQUEST_ALONE = 2   /* read all of it, also what other sessions have read (measuring) */
+    REQUEST_ALONE = 2,  /* read all of it, also what other sessions have read (measuring) */
+    REQUEST_SECRET = 4  /* nothing of it goes to the KV cache on disk */
 };
 struct request {
     const int32_t *tokens; /* the whole conversation so far; copied. What the KV cache already holds of it is kept */

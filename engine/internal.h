@@ -70,7 +70,10 @@ struct engine {
     struct cost_model model;
     struct work prefill_work, guess_work;
     struct prefix_store shared;
+    struct keep *keep;               /* the KV cache on disk; NULL: none */
+    uint64_t restoring;              /* the turn that looks for its prompt there */
     char *dir, *name, *measurements; /* params.machine */
+    char *kv_dir;                    /* params.kv_dir */
     bool measured;                   /* cost is, or need not be */
     int32_t *eos;
     float *logits;               /* [vocab] of the prefill's last position */

@@ -362,14 +362,19 @@ static int begin(struct engine *e, const struct mode *mode, struct error *err) {
 
 static int begin_turn(struct engine *e, struct error *err) {
     struct session *s = e->reading;
+    if (e->restoring != s->order) {
+        e->restoring = s->order;
+        step_rewind(e->machine.step, &s->kv, s->n_kv);
+        prefix_begin(s);
+        prefix_find(s);
+    }
+    if (prefix_restore(s)) return PREFILL_MORE; /* a file at a time */
+    e->restoring = 0;
     e->begun = e->told = clock_now();
     e->worked = 0;
     if (!s->answered) s->stats.queue_s = e->begun - s->submitted;
     s->far = config_far(&e->weights.config, s->n);
     e->job.complete = 0;
-    step_rewind(e->machine.step, &s->kv, s->n_kv);
-    prefix_begin(s);
-    prefix_find(s);
     if (!s->answered) s->stats.cached_tokens = s->n_kv;
     int n = s->n - s->n_kv;
     if (mem_grow(&e->job_tokens, &e->job_cap, (size_t)n, sizeof *e->job_tokens)) return error_set(err, ERR_MEMORY, "no memory for a prompt of %d tokens", n);
@@ -427,7 +432,10 @@ static void prefill(struct engine *e) {
     e->mode = NULL;
     if (!s->answered) s->stats.prefill_s = clock_now() - e->begun;
     s->n_kv += e->job.complete;
-    if (e->job.aligned && (mode == &mode_cpu || !e->params.deterministic)) prefix_made(s);
+    if (e->job.aligned && (mode == &mode_cpu || !e->params.deterministic)) {
+        if (e->job.complete) s->prefix.token_s = (mode == &mode_cpu ? e->worked : clock_now() - e->begun) / e->job.complete;
+        prefix_made(s);
+    }
     if (rc) end(s, DONE_STOP, rc, &err);
     else draw(s, e->job.last, -1, -1);
 }
@@ -544,10 +552,11 @@ static bool go_round(struct engine *e) {
         pthread_mutex_lock(&e->lock);
         e->stepping = false;
         pthread_mutex_unlock(&e->lock);
+        if (e->steps % 4 == 0) prefix_save_one(e); /* a copy in memory: some milliseconds */
     } else if (piece) run_piece(e, piece);
     else if (other && e->left) stop_left(e);
     else if (other) prefill(e);
-    else {
+    else if (!prefix_save_one(e)) {
         if (!reads) trace_save(e->machine.trace, e->params.trace, false);
         if (read(e->wake, &wakes, sizeof wakes) < 0) {
         } /* interrupted: look again */

@@ -4,35 +4,65 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/buf.h"
+#include "engine/base/file.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
+#include "engine/keep.h"
 #include "engine/layer/attention.h"
 #include "engine/layer/kv_image.h"
 
-struct prefix_block {
-    struct prefix_store *store;
-    _Atomic int refs;
-    off_t at;
-    size_t bytes;
-    int from, to;
-    bool state; /* the one at `to` is in it */
-};
+/* What decides a row's bits beside its tokens: the weights, by where they lie and when they were written, the processor and how it computes, and
+ * this very build. */
+static uint64_t maker_of(const struct engine *e) {
+    const struct checkpoint *c = &e->weights.files;
+    struct buf b = {0};
+    struct stat st;
+    char path[4096];
+    if (stat("/proc/self/exe", &st)) memset(&st, 0, sizeof st);
+    buf_fmt(&b, "%s %llx %lld %lld.%ld %llx\n%s %s %d\n%d %d %d %s %d\n", HEARTH_VERSION, (unsigned long long)st.st_ino, (long long)st.st_size,
+            (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (unsigned long long)c->fingerprint, cpu_describe(), e->info.level, (int)e->params.kv,
+            e->prefill_work.rows, e->nodes.n_nodes, e->params.hugepages, e->params.gpus ? e->params.gpus : "", (int)e->params.prefill);
+    for (int i = 0; i < c->n_shards; i++)
+        if (!file_join(path, sizeof path, e->dir, c->shards[i].name, NULL) && !stat(path, &st))
+            buf_fmt(&b, "%llx %llx %lld %lld.%ld\n", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, (long long)st.st_size,
+                    (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    uint64_t maker = hash64(b.data ? b.data : "", b.len, 0);
+    if (b.failed) maker = 0;
+    buf_free(&b);
+    return maker;
+}
 
-void prefix_open(struct engine *e) { e->shared.fd = memfd_create("hearth-kv", MFD_CLOEXEC); }
+void prefix_open(struct engine *e) {
+    e->shared.fd = memfd_create("hearth-kv", MFD_CLOEXEC);
+    e->shared.maker = maker_of(e);
+    if (e->params.kv_dir && e->shared.maker && e->shared.fd >= 0)
+        e->keep = keep_open(e->params.kv_dir, e->params.kv_limit, e->shared.maker, (enum dtype)e->params.kv);
+}
 void prefix_close(struct engine *e) {
-    if (e->shared.fd >= 0) close(e->shared.fd);
+    keep_close(&e->keep);
+    if (e->shared.fd > 0) close(e->shared.fd);
     e->shared.fd = -1;
 }
 
 /* --- Blocks ---------------------------------------------------------------------------------------------------------------------- */
 
-static void release(struct prefix_block *b) {
+struct prefix_block *prefix_hold(struct prefix_block *b) {
+    atomic_fetch_add(&b->refs, 1);
+    return b;
+}
+void prefix_release(struct prefix_block *b) {
     if (!b || atomic_fetch_sub(&b->refs, 1) > 1) return;
     fallocate(b->store->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b->at, (off_t)b->bytes);
     mem_free(b);
+}
+
+int prefix_read(const struct prefix_block *b, size_t at, void *to, size_t n) {
+    return pread(b->store->fd, to, n, b->at + (off_t)at) == (ssize_t)n ? 0 : ERR_RUNTIME;
 }
 
 /* Positions [from, to) of a session's cache, as a block; its memory becomes the block's. The caller has one reference. NULL: no memory. */
@@ -56,14 +86,11 @@ static struct prefix_block *freeze(struct session *s, int from, int to) {
 
 /* What a cache has mapped must not become a hole. Room for one more is made before it is mapped. */
 static int may_hold(struct prefix *p) { return mem_grow(&p->held, &p->cap_held, p->n_held + 1, sizeof *p->held); }
-static void hold(struct prefix *p, struct prefix_block *b) {
-    atomic_fetch_add(&b->refs, 1);
-    p->held[p->n_held++] = b;
-}
+static void hold(struct prefix *p, struct prefix_block *b) { p->held[p->n_held++] = prefix_hold(b); }
 
 static int push(struct prefix *p, int end, uint64_t key) {
     if (mem_grow(&p->ends, &p->cap_ends, p->n + 1, sizeof *p->ends)) return ERR_MEMORY;
-    p->ends[p->n++] = (struct prefix_end){end, key, NULL};
+    p->ends[p->n++] = (struct prefix_end){.end = end, .key = key};
     return 0;
 }
 
@@ -77,7 +104,7 @@ static struct prefix_block *block_of(struct session *s, size_t i) {
 }
 
 static void cut(struct prefix *p, int pos) {
-    while (p->n && p->ends[p->n - 1].end > pos) release(p->ends[--p->n].block);
+    while (p->n && p->ends[p->n - 1].end > pos) prefix_release(p->ends[--p->n].block);
     while (p->exact > pos) {
         p->exact = 0;
         for (size_t i = 0; i < p->n && p->ends[i].key; i++) p->exact = p->ends[i].end;
@@ -87,7 +114,7 @@ static void cut(struct prefix *p, int pos) {
 void prefix_drop(struct session *s) {
     struct prefix *p = &s->prefix;
     cut(p, 0);
-    while (p->n_held) release(p->held[--p->n_held]);
+    while (p->n_held) prefix_release(p->held[--p->n_held]);
     mem_free(p->tokens);
     mem_free(p->ends);
     mem_free(p->held);
@@ -108,7 +135,7 @@ static uint64_t key_next(uint64_t key, const int32_t *tokens, int from, int to) 
     uint64_t k = hash64(tokens + from, (size_t)(to - from) * sizeof *tokens, key);
     return k ? k : 1;
 }
-static uint64_t key_first(const struct session *s) { return hash64(&(uint64_t){config_far(&s->engine->weights.config, s->n)}, 8, s->engine->info.fingerprint); }
+static uint64_t key_first(const struct session *s) { return hash64(&(uint64_t){config_far(&s->engine->weights.config, s->n)}, 8, s->engine->shared.maker); }
 
 int prefix_keep(const struct session *s, int keep, int n) {
     const struct prefix *p = &s->prefix;
@@ -123,12 +150,13 @@ void prefix_begin(struct session *s) {
     struct prefix *p = &s->prefix;
     cut(p, s->n_kv);
     if (s->n_kv || !p->n_held || kv_image_leave(&s->kv)) return;
-    while (p->n_held) release(p->held[--p->n_held]);
+    while (p->n_held) prefix_release(p->held[--p->n_held]);
 }
 
 void prefix_made(struct session *s) {
     struct prefix *p = &s->prefix;
     uint64_t key = p->exact ? p->ends[p->n - 1].key : key_first(s);
+    p->secret = s->request.flags & REQUEST_SECRET;
     if (s->n_kv < next_end(s, p->exact) || mem_grow(&p->tokens, &p->cap, (size_t)s->n_kv, sizeof *p->tokens)) return;
     for (int end; (end = next_end(s, p->exact)) <= s->n_kv; p->exact = end) {
         key = key_next(key, s->tokens, p->exact, end);
@@ -177,8 +205,8 @@ static int take_one(struct session *s, struct session *o, size_t i, struct error
     if (!rc && (rc = kv_image_map(&s->kv, b->from, b->to, b->state, b->store->fd, b->at, e))) p->n--;
     if (rc) return rc;
     hold(p, b);
-    atomic_fetch_add(&b->refs, 1);
-    p->ends[p->n - 1].block = b;
+    p->ends[p->n - 1].block = prefix_hold(b);
+    p->ends[p->n - 1].kept = o->prefix.ends[i].kept;
     return 0;
 }
 
@@ -192,6 +220,9 @@ static struct prefix_end *wanted(const struct session *s, size_t *n) {
     return want.ends;
 }
 
+/* One can go on from the last end. */
+static bool reached(const struct session *s) { return !s->kv.states || !s->prefix.exact || kv_find(&s->kv, s->prefix.exact) >= 0; }
+
 void prefix_find(struct session *s) {
     struct prefix *p = &s->prefix;
     if (s->request.logits || s->request.flags & REQUEST_ALONE || !prefix_exact(s) || (s->engine->machine.gpus && s->engine->params.deterministic)) return;
@@ -202,17 +233,87 @@ void prefix_find(struct session *s) {
     while (o && p->n < usable && !take_one(s, o, p->n, &e)) {
         struct prefix_end *x = &p->ends[p->n - 1];
         if (mem_grow(&p->tokens, &p->cap, (size_t)x->end, sizeof *p->tokens)) {
-            release(x->block);
+            prefix_release(x->block);
             p->n--;
             break;
         }
         memcpy(p->tokens + p->exact, s->tokens + p->exact, (size_t)(x->end - p->exact) * sizeof *p->tokens);
         p->exact = x->end;
-        if (!s->kv.states || kv_find(&s->kv, x->end) >= 0) s->n_kv = x->end;
+        if (reached(s)) s->n_kv = x->end;
     }
     cut(p, s->n_kv); /* where memory ended before the state that was to be reached */
     if (o) give_back(o);
     mem_free(want);
+}
+
+/* --- The disk ---------------------------------------------------------------------------------------------------------------------- */
+
+bool prefix_restore(struct session *s) {
+    struct engine *e = s->engine;
+    struct prefix *p = &s->prefix;
+    int from = p->exact, end = next_end(s, from);
+    bool state, found = e->keep && !s->request.logits && !(s->request.flags & REQUEST_ALONE) && s->n_kv <= from && from == (p->n ? p->ends[p->n - 1].end : 0) &&
+                        end < s->n && !atomic_load(&s->cancel[atomic_load(&s->live)]);
+    uint64_t key = found ? key_next(p->n ? p->ends[p->n - 1].key : key_first(s), s->tokens, from, end) : 0;
+    if (found) found = !mem_grow(&p->tokens, &p->cap, (size_t)end, sizeof *p->tokens) && !push(p, end, key);
+    if (found && !keep_get(e->keep, e->pool, &s->kv, key, s->tokens, from, end, &state)) found = false, p->n--;
+    if (!found) {
+        cut(p, s->n_kv);
+        return false;
+    }
+    p->ends[p->n - 1].kept = true;
+    memcpy(p->tokens + from, s->tokens + from, (size_t)(end - from) * sizeof *p->tokens);
+    p->exact = end;
+    if (reached(s)) s->n_kv = end;
+    int next = next_end(s, end);
+    if (next < s->n) keep_ahead(e->keep, key_next(key, s->tokens, end, next));
+    return true;
+}
+
+/* The first end of a session that may go to the disk and is not there; n: none. */
+static size_t unsaved(struct session *s) {
+    struct prefix *p = &s->prefix;
+    size_t i = 0;
+    for (; i < p->n && p->ends[i].key; i++) {
+        int from = i ? p->ends[i - 1].end : 0;
+        if (p->ends[i].kept) continue;
+        if (keep_worth(kv_image_bytes(&s->kv, from, p->ends[i].end, false), (p->ends[i].end - from) * p->token_s)) return i;
+        p->ends[i].kept = true;
+    }
+    return p->n;
+}
+static bool save_one(struct session *s) {
+    struct prefix *p = &s->prefix;
+    size_t i = p->secret ? p->n : unsaved(s);
+    if (i == p->n) return false;
+    struct prefix_block *b = block_of(s, i);
+    p->ends[i].kept = true;
+    if (b) keep_put(s->engine->keep, b, p->ends[i].key, p->tokens);
+    return true;
+}
+
+bool prefix_save_one(struct engine *e) {
+    struct session *found = NULL;
+    if (!e->keep) return false;
+    pthread_mutex_lock(&e->lock);
+    for (struct session *s = e->sessions; s && !found; s = s->next)
+        if (!s->prefix.secret && unsaved(s) < s->prefix.n) found = s, s->borrowed++;
+    pthread_mutex_unlock(&e->lock);
+    if (!found) return false;
+    save_one(found);
+    give_back(found);
+    return true;
+}
+
+static int save_all(void *session) {
+    while (save_one(session)) {
+    }
+    return 0;
+}
+void prefix_save_all(struct session *s) {
+    if (!s->engine->keep || s->prefix.secret || unsaved(s) == s->prefix.n) return;
+    if (s->engine->started) engine_run(s->engine, save_all, s);
+    else save_all(s); /* the thread has ended */
 }
 
 /* --- Forks ------------------------------------------------------------------------------------------------------------------------- */
@@ -235,7 +336,7 @@ static int fork_run(void *arg) {
     if (!rc && p->exact) memcpy(q->tokens, p->tokens, (size_t)p->exact * sizeof *q->tokens);
     if (!rc) memcpy(b->tokens, a->tokens, (size_t)a->n_kv * sizeof *b->tokens);
     if (rc) return error_set(f->e, rc, "no memory to share a KV cache of %d tokens", a->n_kv);
-    q->exact = p->exact;
+    q->exact = p->exact, q->token_s = p->token_s, q->secret = p->secret;
     b->n_kv = b->n = a->n_kv;
     b->far = a->far;
     return 0;

@@ -186,6 +186,7 @@ void session_close(struct session **sp) {
     *p = s->next;
     pthread_mutex_unlock(&e->lock);
     step_forget(e->machine.step, &s->kv);
+    prefix_save_all(s);
     kv_close(&s->kv);
     prefix_drop(s);
     mem_free(s->tokens);

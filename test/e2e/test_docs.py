@@ -39,7 +39,7 @@ class Docs(driver.Case):
         for letter, name in (("m", "model"), ("p", "prompt"), ("f", "file"), ("s", "system"), ("n", "max-tokens"), ("c", "context"), ("t", "threads"),
                              ("q", "quiet"), ("v", "verbose"), ("h", "help")):
             self.assertEqual(rows[name][0], letter)
-        for name in ("temp top-p top-k min-p repeat-penalty seed think no-think raw template json json-lines extract stats no-stream color gpus cpu kv prefill "
+        for name in ("temp top-p top-k min-p repeat-penalty seed think no-think raw template json json-lines extract stats no-stream color gpus cpu kv kv-cache prefill "
                      "decode explain batch save continue last list delete no-save plain models print-config version inspect verify tokenize special detokenize render tokens logits-out ids bench plan").split():
             self.assertIn(name, rows)
 

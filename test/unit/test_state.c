@@ -236,6 +236,26 @@ static void a_stopped_prefill_is_gone_on_with(void **st) {
     engine_close(&e);
 }
 
+/* From one engine to the next by way of the disk: rows, and the state at their end. */
+static void another_engine_starts_behind_what_one_has_read(void **st) {
+    char kept[] = "/tmp/hearth-state-XXXXXX";
+    int32_t out[ANSWER];
+    assert_non_null(mkdtemp(kept));
+    limit_set(LIMIT_KEEP, 1);
+    for (int k = 0; k < 2; k++) {
+        struct engine *e = open_with((struct engine_params){.kv_dir = kept});
+        struct session *s = new_session(e);
+        assert_int_equal(turn(e, s, prompt, LONG, out), k ? LONG / 64 * 64 : 0);
+        as_fresh(e, prompt, LONG, out);
+        session_close(&s);
+        engine_close(&e);
+    }
+    limit_set(LIMIT_KEEP, 0);
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", kept);
+    assert_int_equal(system(command), 0);
+}
+
 static void quiet(void *ctx, enum log_level l, const char *text) {}
 
 /* The device dies while sessions answer: the processor goes on from the state in host memory. */
@@ -259,9 +279,13 @@ static void a_device_that_dies_takes_nothing_along(void **st) {
 int main(int argc, char **argv) {
     snprintf(dir, sizeof dir, "%s", argc > 1 ? argv[1] : ""); /* delta_fused of test/golden/models.py */
     limit_set(LIMIT_ROWS, 64);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_kept_where_one_goes_back_to), cmocka_unit_test(old_states_give_way),
-                                       cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),   cmocka_unit_test(a_cache_grows_in_its_place),
-                                       cmocka_unit_test(text_is_that_of_a_fresh_session),        cmocka_unit_test(a_stopped_prefill_is_gone_on_with),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_kept_where_one_goes_back_to),
+                                       cmocka_unit_test(old_states_give_way),
+                                       cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),
+                                       cmocka_unit_test(a_cache_grows_in_its_place),
+                                       cmocka_unit_test(text_is_that_of_a_fresh_session),
+                                       cmocka_unit_test(a_stopped_prefill_is_gone_on_with),
+                                       cmocka_unit_test(another_engine_starts_behind_what_one_has_read),
                                        cmocka_unit_test(a_device_that_dies_takes_nothing_along)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

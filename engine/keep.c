@@ -1,0 +1,363 @@
+#include "engine/keep.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cpu/pool.h"
+#include "engine/base/clock.h"
+#include "engine/base/fault.h"
+#include "engine/base/file.h"
+#include "engine/base/limit.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/layer/kv_file.h"
+#include "engine/prefix.h"
+
+struct job {
+    struct job *next;
+    struct prefix_block *block;
+    struct kv_file_head *head;
+};
+struct keep {
+    int dir;
+    char *path;
+    uint64_t limit, maker;
+    enum dtype kv;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct job *first; /* under the lock, as the next two */
+    bool closing, over;
+    _Atomic bool stop; /* at once */
+    bool full;         /* the thread's: the disk was; nothing more is written */
+    uint8_t *piece;    /* the thread's [KV_FILE_PIECE] */
+};
+
+/* A disk gives a gigabyte in a second; and what takes less than half a second to read is not worth the disk. */
+bool keep_worth(uint64_t bytes, double seconds) { return seconds > (double)bytes / 1e9 + (double)limit_get(LIMIT_KEEP, 500000) * 1e-6; }
+
+enum { NAME = 24 };
+static const char ending[] = ".kv";
+static void name_of(uint64_t key, char out[NAME]) { snprintf(out, NAME, "%016" PRIx64 "%s", key, ending); }
+
+/* --- Room ------------------------------------------------------------------------------------------------------------------------ */
+
+struct entry {
+    char name[NAME];
+    struct timespec used;
+    uint64_t size;
+};
+static int by_use(const void *a, const void *b) {
+    const struct timespec *x = &((const struct entry *)a)->used, *y = &((const struct entry *)b)->used;
+    return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec) : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+}
+
+/* All files, those not used for longest first; *sum: their bytes. */
+static struct entry *list(const struct keep *k, size_t *n, uint64_t *sum) {
+    struct entry *all = NULL;
+    size_t cap = 0;
+    struct stat st;
+    int fd = openat(k->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    *n = 0, *sum = 0;
+    for (struct dirent *it; d && (it = readdir(d));) {
+        size_t len = strlen(it->d_name);
+        if (len != 16 + sizeof ending - 1 || strcmp(it->d_name + 16, ending) || fstatat(k->dir, it->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
+        if (mem_grow(&all, &cap, *n + 1, sizeof *all)) break;
+        struct entry *e = &all[(*n)++];
+        memcpy(e->name, it->d_name, len + 1);
+        e->used = st.st_mtim;
+        *sum += e->size = (uint64_t)st.st_size;
+    }
+    if (d) closedir(d);
+    else if (fd >= 0) close(fd);
+    if (*n) qsort(all, *n, sizeof *all, by_use);
+    return all;
+}
+
+/* Room for so many bytes within the limit; false: there is none. */
+static bool make_room(struct keep *k, uint64_t bytes) {
+    size_t n;
+    uint64_t sum, limit = k->limit;
+    struct entry *all = list(k, &n, &sum);
+    struct statvfs fs;
+    if (fstatvfs(k->dir, &fs)) fs.f_bavail = 0;
+    uint64_t disk = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (!limit) limit = (disk + sum) / 10;
+    for (size_t i = 0; bytes <= limit && i < n && sum + bytes > limit; i++)
+        if (!unlinkat(k->dir, all[i].name, 0) || errno == ENOENT) sum -= all[i].size, disk += all[i].size;
+    mem_free(all);
+    return sum + bytes <= limit && bytes < disk;
+}
+
+/* A beginning is of use without its end but not the other way round: the end counts as used earlier. */
+static void touch(int fd, int to) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)to * 1000000;
+    now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    if (futimens(fd, (struct timespec[]){now, now})) {
+    } /* it goes sooner then */
+}
+
+/* --- Writing --------------------------------------------------------------------------------------------------------------------- */
+
+static void job_free(struct job *j) {
+    prefix_release(j->block);
+    mem_free(j->head);
+    mem_free(j);
+}
+
+static int copy_image(struct keep *k, const struct job *j, int fd) {
+    uint64_t *sums = (uint64_t *)kv_file_sums(j->head), left = j->head->image;
+    if (lseek(fd, (off_t)j->head->image_at, SEEK_SET) < 0) return -errno;
+    for (size_t i = 0; left; i++) {
+        size_t n = left < KV_FILE_PIECE ? (size_t)left : KV_FILE_PIECE;
+        if (atomic_load(&k->stop)) return -ECANCELED;
+        if (prefix_read(j->block, i * KV_FILE_PIECE, k->piece, n)) return -EIO;
+        sums[i] = kv_file_sum(k->piece, n, i);
+        int rc = file_write_all(fd, k->piece, n);
+        if (rc) return rc;
+        left -= n;
+    }
+    kv_file_seal(j->head);
+    return lseek(fd, 0, SEEK_SET) < 0 ? -errno : file_write_all(fd, j->head, j->head->image_at);
+}
+
+/* A file without a name until it is whole: whatever ends this process leaves nothing. */
+static int write_file(struct keep *k, const struct job *j) {
+    char name[NAME], link[40];
+    name_of(j->head->key, name);
+    if (!faccessat(k->dir, name, F_OK, AT_SYMLINK_NOFOLLOW)) return 0;
+    if (!make_room(k, j->head->image_at + j->head->image)) return 0;
+    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
+    if (fd < 0) return -errno;
+    if (!(rc = copy_image(k, j, fd))) {
+        touch(fd, (int)j->head->to);
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        if (fault_hit(FAULT_RENAME)) rc = -EIO;
+        else if (linkat(AT_FDCWD, link, k->dir, name, AT_SYMLINK_FOLLOW) && errno != EEXIST) rc = -errno; /* another process has just written the same */
+    }
+    close(fd);
+    return rc;
+}
+
+static void *run(void *arg) {
+    struct keep *k = arg;
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* a thread has its own */
+    pthread_mutex_lock(&k->lock);
+    for (;;) {
+        struct job *j = k->first;
+        if (!j && k->closing) break;
+        if (!j) {
+            pthread_cond_wait(&k->changed, &k->lock);
+            continue;
+        }
+        k->first = j->next;
+        pthread_mutex_unlock(&k->lock);
+        int rc = k->full || atomic_load(&k->stop) ? 0 : write_file(k, j);
+        if (rc && rc != -ECANCELED) {
+            k->full = true;
+            log_say(LOG_WARN, "the KV cache in %s is not written any more: %s", k->path, strerror(-rc));
+        }
+        job_free(j);
+        pthread_mutex_lock(&k->lock);
+    }
+    k->over = true;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+void keep_put(struct keep *k, struct prefix_block *b, uint64_t key, const int32_t *tokens) {
+    struct job *j = mem_alloc(sizeof *j);
+    struct kv_file_head about = {
+        .dtype = k->kv, .maker = k->maker, .key = key, .from = (uint32_t)b->from, .to = (uint32_t)b->to, .state = b->state, .image = b->bytes};
+    if (j) *j = (struct job){.head = kv_file_new(&about, tokens)};
+    if (!j || !j->head) {
+        mem_free(j);
+        return;
+    }
+    j->block = prefix_hold(b);
+    pthread_mutex_lock(&k->lock);
+    struct job **end = &k->first;
+    while (*end) end = &(*end)->next;
+    *end = j;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+}
+
+/* --- Reading --------------------------------------------------------------------------------------------------------------------- */
+
+static int read_at(int fd, void *to, size_t n, uint64_t at) {
+    uint8_t *p = to;
+    while (n) {
+        ssize_t got = -1;
+        if (fault_hit(FAULT_READ)) errno = EIO;
+        else got = pread(fd, p, n, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return ERR_RUNTIME;
+        p += got, at += (uint64_t)got, n -= (size_t)got;
+    }
+    return 0;
+}
+
+/* The whole head; NULL: *e says why. */
+static struct kv_file_head *read_head(int fd, uint64_t size, const char *what, struct error *e) {
+    uint64_t *data = NULL;
+    size_t n = 0, need = 0;
+    int rc;
+    while (!(rc = kv_file_check((const uint8_t *)data, n, size, what, &need, e)) && need) {
+        uint64_t *more = mem_realloc(data, need + 8);
+        rc = more ? read_at(fd, more, need, 0) : ERR_MEMORY;
+        if (more) data = more;
+        if (rc) {
+            error_set(e, rc, "%s: it cannot be read", what);
+            break;
+        }
+        n = need;
+    }
+    if (!rc) return (struct kv_file_head *)data;
+    mem_free(data);
+    return NULL;
+}
+
+struct look {
+    const struct kv_file_head *h;
+    int fd;
+    uint8_t *room; /* [threads, KV_FILE_PIECE] */
+    _Atomic int wrong;
+};
+static void look_at(void *arg, int thread, int n_threads) {
+    struct look *x = arg;
+    uint8_t *p = x->room + (size_t)thread * KV_FILE_PIECE;
+    for (size_t i = (size_t)thread; i < x->h->n_sums && atomic_load(&x->wrong) < 0; i += (size_t)n_threads) {
+        uint64_t at = (uint64_t)i * KV_FILE_PIECE, left = x->h->image - at;
+        size_t n = left < KV_FILE_PIECE ? (size_t)left : KV_FILE_PIECE;
+        if (read_at(x->fd, p, n, x->h->image_at + at) || kv_file_sum(p, n, i) != kv_file_sums(x->h)[i]) atomic_store(&x->wrong, (int)i);
+    }
+}
+
+static int check_image(const struct kv_file_head *h, int fd, struct pool *pool, const char *what, struct error *e) {
+    struct look x = {.h = h, .fd = fd, .room = mem_alloc((size_t)pool_threads(pool) * KV_FILE_PIECE), .wrong = -1};
+    if (!x.room) return error_set(e, ERR_MEMORY, "no memory");
+    pool_run(pool, look_at, &x);
+    mem_free(x.room);
+    return x.wrong < 0 ? 0 : error_set(e, ERR_MODEL, "%s: damaged (piece %d of %u)", what, x.wrong + 1, h->n_sums);
+}
+
+static int check_match(const struct keep *k, const struct kv *kv, const struct kv_file_head *h, uint64_t key, const int32_t *tokens, int from, int to,
+                       const char *what, struct error *e) {
+    if (h->maker != k->maker || h->dtype != k->kv || h->key != key) return error_set(e, ERR_MODEL, "%s: of another model, machine or build", what);
+    if ((int)h->from != from || (int)h->to != to || memcmp(kv_file_tokens(h), tokens, (size_t)to * sizeof *tokens))
+        return error_set(e, ERR_MODEL, "%s: of other tokens", what);
+    if ((h->state && !kv->states) || h->image != kv_image_bytes(kv, from, to, h->state)) return error_set(e, ERR_MODEL, "%s: not of this size", what);
+    return 0;
+}
+
+bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state) {
+    char name[NAME], what[300];
+    struct stat st;
+    struct error e = {0};
+    name_of(key, name);
+    snprintf(what, sizeof what, "%.250s/%s", k->path, name);
+    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), rc = 0;
+    if (fd < 0 && errno == ENOENT) return false;
+    if (fd < 0 || fstat(fd, &st)) rc = error_set(&e, ERR_RUNTIME, "%s: %s", what, strerror(errno));
+    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 022) rc = error_set(&e, ERR_RUNTIME, "%s: no file of this user alone", what);
+    struct kv_file_head *h = rc ? NULL : read_head(fd, (uint64_t)st.st_size, what, &e);
+    if (!rc && !h) rc = e.code;
+    if (!rc) rc = check_match(k, kv, h, key, tokens, from, to, what, &e);
+    if (!rc) rc = check_image(h, fd, pool, what, &e);
+    if (!rc) rc = kv_image_map(kv, from, to, h->state, fd, (off_t)h->image_at, &e);
+    if (!rc) touch(fd, to);
+    if (!rc) *state = h->state;
+    if (rc) {
+        bool gone = rc == ERR_MODEL && !unlinkat(k->dir, name, 0);
+        log_say(rc == ERR_MEMORY ? LOG_INFO : LOG_WARN, "%s; %swhat it held is read again", e.text, gone ? "it was removed, and " : "");
+    }
+    mem_free(h);
+    if (fd >= 0) close(fd);
+    return !rc;
+}
+
+void keep_ahead(struct keep *k, uint64_t key) {
+    char name[NAME];
+    name_of(key, name);
+    int fd = openat(k->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
+    close(fd);
+}
+
+/* --- Open and close -------------------------------------------------------------------------------------------------------------- */
+
+/* Signals that are sent to the process are for its first thread; those of a mistake stay a thread's own. */
+static int start(struct keep *k) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    sigset_t all, was;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    int rc = pthread_create(&k->thread, NULL, run, k);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return rc;
+}
+
+struct keep *keep_open(const char *dir, uint64_t limit, uint64_t maker, enum dtype kv) {
+    struct keep *k = mem_calloc(1, sizeof *k);
+    struct stat st;
+    struct error e = {0};
+    if (!k) return NULL;
+    *k = (struct keep){.dir = -1, .path = mem_strdup(dir), .piece = mem_alloc(KV_FILE_PIECE), .limit = limit, .maker = maker, .kv = kv};
+    int rc = k->path && k->piece ? file_mkdirs(dir, &e) : error_set(&e, ERR_MEMORY, "no memory");
+    if (!rc && ((k->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || fstat(k->dir, &st)))
+        rc = error_set(&e, ERR_RUNTIME, "%s: %s", dir, strerror(errno));
+    if (!rc && (st.st_uid != geteuid() || st.st_mode & 022)) rc = error_set(&e, ERR_RUNTIME, "%s: others may write there", dir);
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    if (!rc && start(k)) rc = error_set(&e, ERR_RUNTIME, "no thread");
+    if (!rc) return k;
+    log_say(LOG_WARN, "no KV cache on disk: %s", e.text);
+    if (k->dir >= 0) close(k->dir);
+    mem_free(k->path);
+    mem_free(k->piece);
+    mem_free(k);
+    return NULL;
+}
+
+void keep_close(struct keep **kp) {
+    struct keep *k = *kp;
+    struct timespec until;
+    if (!k) return;
+    *kp = NULL;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += KEEP_PATIENCE_S;
+    pthread_mutex_lock(&k->lock);
+    k->closing = true;
+    pthread_cond_broadcast(&k->changed);
+    while (!k->over && !pthread_cond_timedwait(&k->changed, &k->lock, &until)) {
+    }
+    pthread_mutex_unlock(&k->lock);
+    atomic_store(&k->stop, true);
+    pthread_join(k->thread, NULL);
+    pthread_mutex_destroy(&k->lock);
+    pthread_cond_destroy(&k->changed);
+    close(k->dir);
+    mem_free(k->path);
+    mem_free(k->piece);
+    mem_free(k);
+}
