@@ -604,35 +604,35 @@ def decapitalise(text):
 
 def augment(text, rng, small_talk=False):
     """What a person might type instead of `text`."""
-    if rng.random() < 0.65:
+    if rng.random() < 0.5:
         text = synonyms(text, rng, 0.35)
     if not small_talk:
-        if rng.random() < 0.16:
+        if rng.random() < 0.12:
             text = rng.choice(PREFIXES) + " " + decapitalise(text)
-        if rng.random() < 0.16:
+        if rng.random() < 0.11:
             suffix = rng.choice(SUFFIXES)
             body, mark = (text[:-1], "?") if text.endswith("?") else (text, "")
             text = body + suffix if not suffix[0].isalpha() else f"{body} {suffix}{mark}"
-    if rng.random() < 0.12:
+    if rng.random() < 0.10:
         text = casual(text, rng)
     words = text.split(" ")
-    if rng.random() < 0.15:
+    if rng.random() < 0.12:
         soft = [i for i, w in enumerate(words) if w.lower() in DROPPABLE]
         for i in sorted(rng.sample(soft, min(len(soft), rng.randint(1, 2))), reverse=True):
             del words[i]
     chance = rng.random()
-    if len(words) > 4 and chance < 0.12:
+    if len(words) > 4 and chance < 0.08:
         for _ in range(rng.randint(1, len(words) // 4)):
             del words[rng.randrange(len(words))]
-    elif len(words) > 2 and chance < 0.26:
+    elif len(words) > 2 and chance < 0.18:
         i = rng.randrange(len(words) + 1)
         words[i : i + rng.randrange(2)] = [strange_word(rng)]
-    if rng.random() < 0.14:
+    if rng.random() < 0.11:
         for _ in range(rng.randint(1, 2)):
             i = rng.randrange(len(words))
             words[i] = typing_error(words[i], rng)
     text = " ".join(words).strip() or text
-    if not small_talk and rng.random() < 0.07:
+    if not small_talk and rng.random() < 0.06:
         text = rng.choice(LEAD_INS) + " " + text[0].upper() + text[1:]
     if rng.random() < 0.35:
         text = text.rstrip("?!. ") or text
@@ -669,7 +669,7 @@ def document(topic, rng):
     return f"{text}{rng.choice((chr(10), chr(10) * 2))}{request}" if rng.random() < 0.8 else f"{request}: {text}"
 
 
-TURNS, TURN_WEIGHTS = (1, 2, 3, 4, 5, 6), (0.76, 0.10, 0.05, 0.04, 0.03, 0.02)
+TURNS, TURN_WEIGHTS = (1, 2, 3, 4, 5, 6), (0.86, 0.05, 0.03, 0.03, 0.02, 0.01)
 
 
 class Grammar:

@@ -52,8 +52,9 @@ TAIL = 6  # tokens kept of an answer that is cut short: as many as tell all answ
 STATE = "state.pt"
 LENGTH = {False: 75000, True: 18000}  # conversations, from nothing and with --from
 RATE = {False: 2e-3, True: 8e-4}  # peak learning rate, likewise
-CUT = {False: 0.6, True: 0.88}  # share of the conversations whose last answer is cut short, likewise
-CUT_WORDS = 0.25  # share of the questions in which a word or two is cut into other tokens
+CUT = {False: 0.6, True: 0.95}  # share of the conversations whose last answer is cut short, likewise
+LATE = {False: 1.0, True: 0.2}  # what an answer's tokens after the first TAIL weigh, likewise: they follow from these
+CUT_WORDS = 0.12  # share of the questions in which a word or two is cut into other tokens
 WINDOW = 4096  # conversations that are sorted by length together
 
 
@@ -71,7 +72,7 @@ def options():
     parser.add_argument("--vocab", type=int, default=3072)
     parser.add_argument("--batch", type=int, default=2048, help="tokens of a step, padding included")
     parser.add_argument("--rate", type=float, help=f"peak learning rate ({RATE[False]}; with --from {RATE[True]})")
-    parser.add_argument("--dropout", type=float, default=0.15)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--decay", type=float, default=0.05, help="weight decay")
     parser.add_argument("--quantised", type=float, default=0.12, help="last share of the steps, with FP8 weights")
     parser.add_argument("--every", type=int, default=200, help="steps between evaluations and saved states")
@@ -146,19 +147,28 @@ def padded(batch):
     return ids, marks
 
 
-def loss_of(model, batch, step):
+def answer_weights(marks, late):
+    """marks [B, T] -> what each token counts: 1 for the first TAIL of an answer, `late` for the rest, 0 for what is no answer."""
+    inside = marks == 1
+    count = inside.cumsum(1)
+    place = count - count.masked_fill(inside, 0).cummax(1).values
+    return inside * torch.where(place > TAIL, late, 1.0)
+
+
+def loss_of(model, batch, step, late=1.0):
     """Mean loss over answer tokens; every fourth step questions count a little, every other one the MTP layer."""
     ids, marks = padded(batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         raw, normed = model.hidden(ids)
-        weight = (marks[:, 1:] == 1).float()
+        counts = answer_weights(marks, late)
+        weight = counts[:, 1:].clone()
         if step % 4 == 0:
             weight += 0.2 * (marks[:, 1:] == 0).float()
         loss = weighted_loss(model, normed[:, :-1], ids[:, 1:], weight)
         if step % 2 == 0 and ids.shape[1] > 2:
             # Programs differ on whether h(t) is taken before or after the final norm: the layer learns both.
             state = model.predicted(raw if step % 4 == 0 else normed, ids)
-            loss = loss + 0.2 * weighted_loss(model, state[:, :-1], ids[:, 2:], (marks[:, 2:] == 1).float())
+            loss = loss + 0.2 * weighted_loss(model, state[:, :-1], ids[:, 2:], counts[:, 2:])
     return loss
 
 
@@ -212,7 +222,7 @@ class Run:
         rate = self.rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = loss_of(self.model, batch, self.step)
+        loss = loss_of(self.model, batch, self.step, LATE[bool(self.args.start)])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
