@@ -46,8 +46,8 @@ struct keep {
     uint8_t *piece;    /* the thread's [KV_FILE_PIECE] */
 };
 
-/* A disk gives a gigabyte in a second; and what takes less than half a second to read is not worth the disk. */
-bool keep_worth(uint64_t bytes, double seconds) { return seconds > (double)bytes / 1e9 + (double)limit_get(LIMIT_KEEP, 500000) * 1e-6; }
+/* A disk gives a gigabyte in a second; and a prompt that half a second reads is not worth the disk. */
+bool keep_worth(uint64_t bytes, double seconds, double whole) { return seconds > (double)bytes / 1e9 && whole > (double)limit_get(LIMIT_KEEP, 500000) * 1e-6; }
 
 enum { NAME = 24 };
 static const char ending[] = ".kv";

@@ -26,5 +26,6 @@ void keep_put(struct keep *k, struct prefix_block *b, uint64_t key, const int32_
 bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state);
 /* The files of the positions behind will be asked for soon. */
 void keep_ahead(struct keep *k, uint64_t key);
-/* Whether to keep `bytes` that took so many seconds to make: where reading them again from a disk would be faster. */
-bool keep_worth(uint64_t bytes, double seconds);
+/* Whether to keep `bytes` that took so many seconds to make, of a prompt that took `whole`: where reading them from a disk would be faster,
+ * and somebody would notice. */
+bool keep_worth(uint64_t bytes, double seconds, double whole);

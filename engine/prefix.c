@@ -273,12 +273,11 @@ bool prefix_restore(struct session *s) {
 /* The first end of a session that may go to the disk and is not there; n: none. */
 static size_t unsaved(struct session *s) {
     struct prefix *p = &s->prefix;
-    size_t i = 0;
-    for (; i < p->n && p->ends[i].key; i++) {
-        int from = i ? p->ends[i - 1].end : 0;
+    for (size_t i = 0; i < p->n && p->ends[i].key; i++) {
+        int from = i ? p->ends[i - 1].end : 0, end = p->ends[i].end;
         if (p->ends[i].kept) continue;
-        if (keep_worth(kv_image_bytes(&s->kv, from, p->ends[i].end, false), (p->ends[i].end - from) * p->token_s)) return i;
-        p->ends[i].kept = true;
+        bool worth = keep_worth(kv_image_bytes(&s->kv, from, end, false), (end - from) * p->token_s, p->ends[p->n - 1].end * p->token_s);
+        return worth ? i : p->n; /* without this one those behind it are of no use */
     }
     return p->n;
 }

@@ -6,7 +6,7 @@
 enum limit {
     LIMIT_EXPAND, /* float32 numbers of the keys and values that MLA expands at once: heads are done in groups that fit */
     LIMIT_ROWS,   /* rows of a prefill batch on the processor */
-    LIMIT_KEEP,   /* microseconds that reading a batch takes, at least, for its rows to be kept on disk */
+    LIMIT_KEEP,   /* microseconds that reading a prompt takes, at least, for its rows to be kept on disk */
     LIMITS
 };
 
