@@ -123,10 +123,11 @@ static int open_machine(struct engine *e, struct error *err) {
     assume_machine(e, level);
     e->machine.alone = e->params.decode == DECODE_CPU && e->params.prefill != PREFILL_AUTO && e->params.prefill != PREFILL_BLEND;
     if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
+    int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
-        return error_set(err, ERR_MEMORY, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
+        return error_set(err, lacks, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
     if (e->params.decode > DECODE_CPU && !step_resident_layers(e->machine.step))
-        return error_set(err, ERR_MEMORY, "--decode %s: %s", policy_decode_name((enum policy_decode)e->params.decode), step_resident(e->machine.step));
+        return error_set(err, lacks, "--decode %s: %s", policy_decode_name((enum policy_decode)e->params.decode), step_resident(e->machine.step));
     return 0;
 }
 

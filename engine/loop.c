@@ -413,6 +413,7 @@ static void prefill(struct engine *e) {
     }
     if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->mode && e->mode != &mode_cpu) { /* the device cannot; the processor can */
         log_say(LOG_WARN, "%s prefill: %s; reading the prompt on the processor instead", e->mode->name, err.text);
+        if (e->machine.gpus->lost) step_lost(e->machine.step, err.text);
         snprintf(s->stats.why, sizeof s->stats.why, "%s failed: %.200s", e->mode->name, err.text);
         err = (struct error){0};
         e->expected = s->stats.prefill_expected_s = 0;

@@ -117,10 +117,15 @@ static void release(struct gpu *base, void *p) {
 }
 
 static int host_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
-    cudaSetDevice(((struct cuda *)base)->card);
+    struct cuda *g = (struct cuda *)base;
+    cudaSetDevice(g->card);
     cudaError_t r = cudaHostAlloc(p, size, cudaHostAllocPortable);
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
+    if (r != cudaErrorMemoryAllocation) {
+        cuda_check(g, r, "pinned memory");
+        return error(base, e);
+    }
     return error_set(e, ERR_MEMORY, "%zu bytes of pinned memory: %s", size, cudaGetErrorString(r));
 }
 static void host_free(struct gpu *base, void *p) {

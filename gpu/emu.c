@@ -105,13 +105,18 @@ static void give(struct emu *g, char *p, size_t size) {
     mem_free(p);
 }
 
+/* An allocation that is to fail, or finds the device dead. */
+static int alloc_fault(struct emu *g, size_t size, const char *what, struct error *e) {
+    if (!emu_fault(g, GPU_FAULT_ALLOC)) return 0;
+    if (g->spec.fail == GPU_FAULT_ALLOC) return error_set(e, ERR_MEMORY, "device %d: %s of %zu bytes failed (injected)", g->base.info.rank, what, size);
+    emu_fail(g, ERR_RUNTIME, "lost");
+    return emu_error(&g->base, e);
+}
+
 static int emu_alloc(struct gpu *base, void **out, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
-    if (emu_fault(g, GPU_FAULT_ALLOC)) {
-        if (g->spec.fail == GPU_FAULT_ALLOC) return error_set(e, ERR_MEMORY, "device %d: allocation of %zu bytes failed (injected)", base->info.rank, size);
-        emu_fail(g, ERR_RUNTIME, "lost");
-        return emu_error(base, e);
-    }
+    int rc = alloc_fault(g, size, "allocation", e);
+    if (rc) return rc;
     pthread_mutex_lock(&g->lock);
     size_t left = base->info.mem - g->used;
     if (size > left || mem_grow(&g->blocks, &g->cap_blocks, g->n_blocks + 1, sizeof *g->blocks)) {
@@ -193,7 +198,8 @@ static void unpin(const void *p) {
 
 static int emu_host_alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
-    if (emu_fault(g, GPU_FAULT_ALLOC)) return error_set(e, ERR_MEMORY, "pinned memory of %zu bytes: failed (injected)", size);
+    int rc = alloc_fault(g, size, "pinned memory", e);
+    if (rc) return rc;
     *p = mem_aligned(4096, size);
     if (*p && g->spec.nopin && pin((struct emu_block){*p, size})) {
         mem_free(*p);
@@ -208,7 +214,7 @@ static void emu_host_free(struct gpu *base, void *p) {
 static int emu_host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
     if (g->spec.nopin) return error_set(e, ERR_MEMORY, "pinning %zu bytes: this device pins only what it allocates (nopin)", size);
-    return emu_fault(g, GPU_FAULT_ALLOC) ? error_set(e, ERR_MEMORY, "pinning %zu bytes failed (injected)", size) : 0;
+    return alloc_fault(g, size, "pinning", e);
 }
 static void emu_host_unregister(struct gpu *g, const void *p) {}
 

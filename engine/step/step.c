@@ -487,6 +487,10 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
     return rc;
 }
 
+void step_lost(struct step *s, const char *why) {
+    if (s->n_dev) step_leave(s, why, &(struct error){0}); /* memory that it lacks now is asked for again by the next step */
+}
+
 enum step_cut step_ran(const struct step *s) { return s->ran; }
 bool step_yield(struct step *s) {
     if (s->away || (!s->loaded && !s->mirrors)) return false;

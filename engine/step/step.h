@@ -28,6 +28,8 @@ void step_close(struct step **s);
 /* At most STEP_ROWS tokens. On success the caches in host memory hold the new positions too. A device that fails is left out
  * from then on, with a warning, and the step is done again on the processor. ERR_CANCELLED, ERR_MODEL, ERR_MEMORY. */
 int step_run(struct step *s, enum step_cut cut, struct step_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
+/* A prefill found a device lost, and has said so: steps go on without devices, and without another word. */
+void step_lost(struct step *s, const char *why);
 enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
 /* Tokens of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
 void step_rewind(struct step *s, struct kv *kv, int pos);
