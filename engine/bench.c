@@ -5,6 +5,7 @@
 #include "cpu/kernels.h"
 #include "engine/base/clock.h"
 #include "engine/base/half.h"
+#include "engine/base/limit.h"
 #include "engine/base/mem.h"
 #include "engine/internal.h"
 
@@ -67,7 +68,7 @@ static int read_all(void *arg) {
 double engine_read_bandwidth(struct engine *e, int rounds) {
     static const int patterns[][2] = {{1, 0}, {1, 2048}, {4, 0}, {4, 1024}, {8, 0}};
     int n = pool_threads(e->pool);
-    size_t size = (size_t)1 << 30, have = mem_available();
+    size_t size = limit_get(LIMIT_READ, (size_t)1 << 30), have = mem_available();
     if (have && size > have / 4) size = have / 4;
     struct kernels k;
     kernels_fill(&k, cpu_level_best());

@@ -1,12 +1,14 @@
 #pragma once
-/* Sizes from which on work is cut into pieces. The ordinary ones are so large that only long prompts on large models are cut
- * at all; a test lowers them, so that small models go the same way. Set before the engine opens, read by any thread. */
+/* Sizes from which on work is cut into pieces, or that it has. The ordinary ones are so large that only long prompts on large
+ * models are cut at all, or that they take seconds; a test lowers them, so that small models go the same way, and soon. Set before the engine opens, read by
+ * any thread. */
 #include <stddef.h>
 
 enum limit {
     LIMIT_EXPAND, /* float32 numbers of the keys and values that MLA expands at once: heads are done in groups that fit */
     LIMIT_ROWS,   /* rows of a prefill batch on the processor */
     LIMIT_KEEP,   /* microseconds that reading a prompt takes, at least, for its rows to be kept on disk */
+    LIMIT_READ,   /* bytes that are read to see what memory gives: far more than caches hold, but with a test */
     LIMITS
 };
 

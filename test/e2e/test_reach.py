@@ -71,7 +71,7 @@ class Reach(driver.Case):
             self.assertEqual((rc, out, "\x1b[2m" in err), (0, b"the answer\n", want), (env, args))
 
     def test_hooks_of_tests(self):
-        for name, good, bad in (("HEARTH_LIMITS", ("", "rows=5", "expand=100,rows=7"), ("rows", "rows=", "rows=0", "rows=-1", "rows=5,", "rows=5 ", "expand=x", "columns=3")),
+        for name, good, bad in (("HEARTH_LIMITS", ("", "rows=5", "expand=100,rows=7", "read=4096"), ("rows", "rows=", "rows=0", "rows=-1", "rows=5,", "rows=5 ", "expand=x", "columns=3")),
                                 ("HEARTH_FAULT", ("", "alloc:999999", "sync:9+"), ("alloc", "alloc:0", "alloc:x", "what:1", "alloc:1?"))):
             for text in good:
                 self.assertEqual(self.run_bin("-p", "hi", env={name: text})[0], 0, text)

@@ -103,22 +103,33 @@ def tokenizer():
     }
 
 
+made = {}  # what the same process asked for before: files and tensors
+
+
 def make(directory, config=None, seed=1):
     """Writes the checkpoint; returns its tensors."""
     config = {**CONFIG, **(config or {})}
+    key = json.dumps([config, seed])
+    if key not in made:
+        made[key] = files(config, seed)
     os.makedirs(directory, exist_ok=True)
+    for name, data in made[key][0].items():
+        with open(os.path.join(directory, name), "wb") as f:
+            f.write(data)
+    return made[key][1]
+
+
+def files(config, seed):
+    """name -> bytes of each file, and the tensors."""
     all_ = tensors(config, random.Random(seed))
     names = list(all_)
     # Every third scale lives in the other shard than its weight.
     second = {n for i, n in enumerate(names) if (i > len(names) // 2) != (n.endswith("scale_inv") and i % 3 == 0)}
     shards = {"model-00001-of-00002.safetensors": [n for n in names if n not in second], "model-00002-of-00002.safetensors": [n for n in names if n in second]}
-    for file, members in shards.items():
-        with open(os.path.join(directory, file), "wb") as f:
-            f.write(shard_bytes([(n, all_[n]) for n in members]))
+    out = {file: shard_bytes([(n, all_[n]) for n in members]) for file, members in shards.items()}
     index = {"metadata": {}, "weight_map": {n: file for file, members in shards.items() for n in members}}
     for name, value in (("config.json", config), ("model.safetensors.index.json", index), ("tokenizer.json", tokenizer()),
                         ("tokenizer_config.json", {"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"}),
                         ("generation_config.json", {"eos_token_id": [1]})):
-        with open(os.path.join(directory, name), "w", encoding="utf-8") as f:
-            json.dump(value, f, ensure_ascii=False)
-    return all_
+        out[name] = json.dumps(value, ensure_ascii=False).encode()
+    return out, all_

@@ -20,6 +20,7 @@ if not os.path.exists(checker):
 fixtures = [os.path.join(shared, "fixtures", f) for f in FAMILIES if os.path.isdir(os.path.join(shared, "fixtures", f))]
 if what == "pieces":  # without `all`: a family a kind of attention; the others' kinds have references of ours in pieces
     failed = 0
+    third = 0
     for d in fixtures:
         if more != ["all"] and os.path.basename(d) not in ("deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_next", "glm_moe_dsa", "deepseek_v4"):
             continue
@@ -28,7 +29,9 @@ if what == "pieces":  # without `all`: a family a kind of attention; the others'
         with open(os.path.join(d, "golden.json"), encoding="utf-8") as f:
             s = json.load(f)["sequences"][-1]
         print(d, flush=True)
-        failed += subprocess.run([os.path.abspath(hearth), d, ",".join(map(str, s["tokens"])), os.path.join(d, s["logits"])]).returncode != 0
+        share = [] if more == ["all"] else [str(third % 3)]  # of the devices; between three families all
+        third += 1
+        failed += subprocess.run([os.path.abspath(hearth), d, ",".join(map(str, s["tokens"])), os.path.join(d, s["logits"]), *share]).returncode != 0
     sys.exit(failed != 0 or not fixtures)
 def thinned(source, to, each):
     """The vocabularies' directory with one line in `each` of the long list of texts, and of the ids they give."""

@@ -1,7 +1,7 @@
 /* A sequence's logits against a reference, however the sequence is cut: whole, as prefills that each go on behind the rows of
  * the one before, and token by token; on the processor at every level it has, on emulated devices, and on both at once.
- * usage: pieces DIR TOKENS REFERENCE    TOKENS: ids between commas. REFERENCE: a file of float32 [tokens, columns]; the columns
- * are spread evenly over the vocabulary, beginning with 0. Exit 1 when one is further off than its level may be. */
+ * usage: pieces DIR TOKENS REFERENCE [THIRD]    TOKENS: ids between commas. REFERENCE: a file of float32 [tokens, columns]; the columns
+ * are spread evenly over the vocabulary, beginning with 0. THIRD: 0 to 2, of the devices' cases. Exit 1 when one is further off than its level may be. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,9 +158,9 @@ static void check(const char *dir, int place, int level) {
 }
 
 int main(int argc, char **argv) {
-    FILE *f = argc == 4 ? fopen(argv[3], "rb") : NULL;
+    FILE *f = argc == 4 || argc == 5 ? fopen(argv[3], "rb") : NULL;
     if (!f) {
-        fprintf(stderr, "usage: pieces DIR TOKENS REFERENCE\n");
+        fprintf(stderr, "usage: pieces DIR TOKENS REFERENCE [THIRD]\n");
         return 2;
     }
     for (const char *s = argv[2]; *s && n_tokens < MAX_TOKENS; s += *s == ',') tokens[0][n_tokens++] = (int32_t)strtol(s, (char **)&s, 10);
@@ -179,7 +179,8 @@ int main(int argc, char **argv) {
         if (cpu_level_has((enum cpu_level)level)) check(argv[1], 0, level);
         else printf("SKIPPED: this processor has no %s\n", cpu_level_name((enum cpu_level)level));
     for (size_t i = 1; i < sizeof places / sizeof *places; i++)
-        if (!strstr(places[i].gpus, "avx2") || cpu_level_has(CPU_AVX2)) check(argv[1], (int)i, CPU_SCALAR);
+        if (argc == 5 && i % 3 != strtoul(argv[4], NULL, 10)) continue;
+        else if (!strstr(places[i].gpus, "avx2") || cpu_level_has(CPU_AVX2)) check(argv[1], (int)i, CPU_SCALAR);
     printf("%d runs, %d failed\n", ran, failures);
     return failures || !ran;
 }

@@ -4,7 +4,8 @@ ranks, with and without direct copies between ranks, prompts shorter than the ra
 
 With `cuda` the CUDA backend is held to the same, on a card or on the emulated ones (test/gpu/cuda_emulate); fewer cases, they are slow.
 
-usage: test_slp.py HEARTH FIXTURES_DIR [cuda]    exit 77 when there are no fixtures"""
+usage: test_slp.py HEARTH FIXTURES_DIR [cuda | full]    exit 77 when there are no fixtures. Without `full` the first two models have
+every case, of the others each a third, all of them between three."""
 import array, json, os, statistics, subprocess, sys, tempfile
 
 hearth, fixtures = sys.argv[1:3]
@@ -91,7 +92,13 @@ if sys.argv[3:] == ["cuda"]:
     check("ember:", prompt[:11], f32, "slp")
     models = None
 
-for model in models or []:
+
+def case(*args, **more):
+    cases.append((args, more))
+
+
+for i, model in enumerate(models or []):
+    cases = []
     experts = 0
     config = json.load(open(os.path.join(fixtures, model, "config.json")))
     for key in ("n_routed_experts", "num_experts", "num_local_experts"):
@@ -100,38 +107,40 @@ for model in models or []:
     vocab = config["vocab_size"]
     prompt = [(i * 37 + 11) % vocab for i in range(29)]
     for ring in (2, 3, experts - 1, experts):
-        check(model, prompt, f"emu:1,cpu=scalar,ring={ring}", "slp")
-        check(model, prompt, f"emu:2,cpu=scalar,ring={ring}", "dslp")
+        case(model, prompt, f"emu:1,cpu=scalar,ring={ring}", "slp")
+        case(model, prompt, f"emu:2,cpu=scalar,ring={ring}", "dslp")
     for chunk in (1, 5, 16):
-        check(model, prompt, f"emu:1,cpu=scalar,chunk={chunk}", "slp")
-        check(model, prompt, f"emu:2,cpu=scalar,chunk={chunk}", "dslp")
+        case(model, prompt, f"emu:1,cpu=scalar,chunk={chunk}", "slp")
+        case(model, prompt, f"emu:2,cpu=scalar,chunk={chunk}", "dslp")
     for ranks in (3, 4):
-        check(model, prompt, f"emu:{ranks},cpu=scalar", "dslp")
-        check(model, prompt, f"emu:{ranks},cpu=scalar,nopeer", "dslp")
+        case(model, prompt, f"emu:{ranks},cpu=scalar", "dslp")
+        case(model, prompt, f"emu:{ranks},cpu=scalar,nopeer", "dslp")
     for ranks in (2, 3):
-        check(model, prompt, f"emu:{ranks},cpu=scalar,alltoall", "dslp")
-        check(model, prompt, f"emu:{ranks},cpu=scalar,alltoall,nopeer,chunk=3", "dslp")
+        case(model, prompt, f"emu:{ranks},cpu=scalar,alltoall", "dslp")
+        case(model, prompt, f"emu:{ranks},cpu=scalar,alltoall,nopeer,chunk=3", "dslp")
     for n in (1, 2, 3, 5):
-        check(model, prompt[:n], "emu:1,cpu=scalar", "slp")
-        check(model, prompt[:n], "emu:4,cpu=scalar", "dslp")
-        check(model, prompt[:n], "emu:2,cpu=scalar,nopeer", "dslp")
-        check(model, prompt[:n], "emu:4,cpu=scalar,alltoall", "dslp")
-    check(model, prompt, "emu:2,cpu=scalar", "slp")
+        case(model, prompt[:n], "emu:1,cpu=scalar", "slp")
+        case(model, prompt[:n], "emu:4,cpu=scalar", "dslp")
+        case(model, prompt[:n], "emu:2,cpu=scalar,nopeer", "dslp")
+        case(model, prompt[:n], "emu:4,cpu=scalar,alltoall", "dslp")
+    case(model, prompt, "emu:2,cpu=scalar", "slp")
     # Chunks so long that MLA expands keys and values, piece by piece as the ring brings them. (A last bit that differs in a row
     # may round it elsewhere in a BF16 or FP8 cache, the likelier the longer the prompt: float32 here.)
     long = [(i * 53 + 7) % vocab for i in range(200)]
-    check(model, long, "emu:1,cpu=scalar", "slp")
-    check(model, long, "emu:2,cpu=scalar", "dslp")
-    check(model, long, "emu:2,cpu=scalar,nopeer,chunk=45", "dslp")
-    check(model, long, "emu:3,cpu=scalar,chunk=48", "dslp")
-    check(model, long, "emu:4,cpu=scalar", "dslp")
+    case(model, long, "emu:1,cpu=scalar", "slp")
+    case(model, long, "emu:2,cpu=scalar", "dslp")
+    case(model, long, "emu:2,cpu=scalar,nopeer,chunk=45", "dslp")
+    case(model, long, "emu:3,cpu=scalar,chunk=48", "dslp")
+    case(model, long, "emu:4,cpu=scalar", "dslp")
     # Tokens and sums are passed in BF16, and that shows.
     for gpus in ("emu:2,cpu=scalar,math=bf16", "emu:3,cpu=scalar,math=bf16,nopeer,chunk=5", "emu:4,cpu=scalar,math=bf16,ring=2"):
-        check(model, prompt, gpus, "dslp", most=1e-2, least=1e-4)
+        case(model, prompt, gpus, "dslp", most=1e-2, least=1e-4)
     for kv, most in (("bf16", 2e-4), ("fp8", 5e-3 if model == "gpt_oss" else 2e-4)):  # there a number between two codes of the cache falls to the other one
-        check(model, prompt, "emu:1,cpu=scalar", "slp", kv, most)
-        check(model, prompt, "emu:3,cpu=scalar", "dslp", kv, most)
-        check(model, prompt, "emu:4,cpu=scalar,nopeer", "dslp", kv, most)
+        case(model, prompt, "emu:1,cpu=scalar", "slp", kv, most)
+        case(model, prompt, "emu:3,cpu=scalar", "dslp", kv, most)
+        case(model, prompt, "emu:4,cpu=scalar,nopeer", "dslp", kv, most)
+    for args, more in cases if i < 2 or sys.argv[3:] == ["full"] else cases[i % 3::3]:
+        check(*args, **more)
 # The built-in model is never pinned: its weights go through the staging buffers.
 for gpus, mode in () if models is None else (("emu:1,cpu=scalar", "slp"), ("emu:3,cpu=scalar,nopeer", "dslp")):
     check("ember:", [i * 37 % 500 for i in range(20)], gpus, mode)

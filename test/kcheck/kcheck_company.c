@@ -222,7 +222,7 @@ int main(int argc, char **argv) {
     struct pool *pools[2];
     struct error e = {0};
     if (pool_open(&pools[0], 1, false, &e) || pool_open(&pools[1], 3, false, &e)) return printf("%s\n", e.text), 2;
-    for (int l = 0; l < CPU_LEVELS; l++) {
+    for (int l = first_level(); l < CPU_LEVELS; l++) {
         level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {
             printf("%-8s SKIPPED: this processor lacks it\n", level);

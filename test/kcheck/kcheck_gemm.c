@@ -164,14 +164,34 @@ int main(void) {
     };
     static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70, 130, 200};
     static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1};
-    const struct gemm *all[] = {&gemm_scalar, &gemm_avx2,         &gemm_avx512,   &gemm_avx512bf16,        &gemm_few,       &gemm_few16,
-                                &gemm_amx,    &gemm_amx_emulated, &gemm_amx_wide, &gemm_amx_wide_emulated, &gemm_few_simde, &gemm_few16_simde};
+    static const struct row {
+        const struct gemm *g;
+        int many; /* who goes by more than 96 tokens at once: of how many shapes one has so many; 0 none */
+        bool emulated, simde;
+    } all[] = {
+        {&gemm_scalar},
+        {&gemm_avx2},
+        {&gemm_avx512},
+        {&gemm_avx512bf16},
+        {&gemm_few},
+        {&gemm_few16},
+        {&gemm_amx, 1},
+        {&gemm_amx_wide, 4},
+#ifndef WITHOUT_EMULATED /* this processor lacks tiles, or long_tests */
+        {&gemm_amx_emulated, 4, true},
+        {&gemm_amx_wide_emulated, 0, true},
+#endif
+#ifndef WITHOUT_SIMDE
+        {&gemm_few_simde, 0, true, true},
+        {&gemm_few16_simde, 0, true, true},
+#endif
+    };
     const char *seed = getenv("KCHECK_SEED");
     uint64_t start = seed ? strtoull(seed, NULL, 0) : 1;
     printf("kcheck_gemm seed %llu\n", (unsigned long long)start);
     for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
-        const struct gemm *g = all[a];
-        bool simde = a >= sizeof all / sizeof *all - 2, emulated = g == &gemm_amx_emulated || g == &gemm_amx_wide_emulated || simde;
+        const struct gemm *g = all[a].g;
+        const bool simde = all[a].simde, emulated = all[a].emulated;
 #ifndef WITH_SIMDE
         if (simde) {
             printf("%-10s (SIMDe) SKIPPED: libsimde-dev was not there when this was built\n", g->name);
@@ -186,8 +206,7 @@ int main(void) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (size_t j = 0; j < sizeof counts / sizeof *counts; j++) {
                 state = start + i * 1000 + j;
-                bool tiles = g == &gemm_amx || g == &gemm_amx_wide || g == &gemm_amx_emulated;
-                if (counts[j] > 70 && (!tiles || (g != &gemm_amx && i % 4))) continue;       /* who goes by more than 96 tokens at once */
+                if (counts[j] > 70 && (!all[a].many || i % (size_t)all[a].many)) continue;
                 if ((g == &gemm_scalar || emulated) && (i + j) % (simde ? 11 : 4)) continue; /* slow: a quarter of the pairs, or less */
                 check(g, &shapes[i], counts[j], j % 2, j % 3 == 0), cases++;
             }

@@ -2,6 +2,7 @@
 /* Operations of the CPU at every level that the processor has, on 1, 2 and 5 threads: what the programs that check them share. */
 #include "cpu/ops.h"
 #include "cpu/pool.h"
+#include "test/kcheck/processors.h"
 #include "test/kcheck/random_mat.h"
 
 enum { THREADS = 3 };
@@ -35,7 +36,7 @@ static int each_level(uint64_t seed, void (*cases)(enum cpu_level l)) {
     printf("seed %llu\n", (unsigned long long)seed);
     for (int t = 0; t < THREADS; t++)
         if (pool_open(&pools[t], counts[t], false, &e)) return printf("%s\n", e.text), 2;
-    for (int l = 0; l < CPU_LEVELS; l++) {
+    for (int l = first_level(); l < CPU_LEVELS; l++) {
         level = cpu_level_name((enum cpu_level)l);
         if (!cpu_level_has((enum cpu_level)l)) {
             printf("%-8s SKIPPED: this processor lacks it\n", level);

@@ -13,18 +13,23 @@ enum { VNNI = CPU_F_AVX2 | CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16 | CPU_F_VNNI, 
 static const struct {
     const char *name;
     unsigned flags;
+    enum cpu_level first; /* what it has below is as on any other */
 } processors[] = {
-    {"avx2", CPU_F_AVX2}, {"avx512", CPU_F_AVX2 | CPU_F_AVX512},    {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST},
-    {"intel", VNNI},      {"intel-amx", VNNI | CPU_F_GFNI | TILES},
+    {"avx512", CPU_F_AVX2 | CPU_F_AVX512, CPU_AVX512},
+    {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST, CPU_AVX2},
+    {"intel", VNNI, CPU_AVX512},
+    {"intel-amx", VNNI | CPU_F_GFNI | TILES, CPU_AMX},
 };
 static unsigned flags;
+static enum cpu_level first;
 
 unsigned cpu_flags(void) { return flags; }
 
+enum cpu_level processor_first(void) { return first; }
 bool processor_be(const char *name) {
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++)
         if (!strcmp(processors[i].name, name)) {
-            flags = processors[i].flags;
+            flags = processors[i].flags, first = processors[i].first;
             return !(flags & (VNNI | CPU_F_GFNI | CPU_F_AVX2) & ~flags_here()); /* the rest is a matter of speed, or in C */
         }
     return false;

@@ -12,7 +12,7 @@
 #include "engine/step/internal.h"
 
 static void some_caches_have_no_room(void **st) {
-    struct engine_params p = {.dir = "ember:", .threads = 2, .cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .gpus = "emu:1,cpu=scalar,mem=48M", .context = 2048};
+    struct engine_params p = {.dir = "ember:", .threads = 2, .cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .gpus = "emu:1,cpu=scalar,mem=20M", .context = 512};
     struct engine *e;
     struct error err = {0};
     struct session *s[STEP_ROWS];
@@ -30,7 +30,7 @@ static void some_caches_have_no_room(void **st) {
     }
     for (enum step_cut cut = STEP_HYBRID; cut <= STEP_DUAL; cut++) {
         int mixed = 0, n_dev = 0;
-        for (int i = 0; i < STEP_ROWS; i++) spans[i] = (struct step_span){.kv = &s[i]->kv, .tokens = &tokens[i], .pos = 1500 + i * 37 % 500, .n = 1};
+        for (int i = 0; i < STEP_ROWS; i++) spans[i] = (struct step_span){.kv = &s[i]->kv, .tokens = &tokens[i], .pos = 300 + i * 37 % 200, .n = 1};
         if (step_run(step, cut, spans, STEP_ROWS, &never, &err)) fail_msg("%s", err.text);
         assert_int_equal(step_ran(step), cut);
         for (int k = 0; k < step->n_micros; k++) mixed += step->micro[k].n_dev && step->micro[k].n_dev < step->micro[k].n, n_dev += step->micro[k].n_dev;
@@ -59,7 +59,7 @@ static void some_caches_have_no_room(void **st) {
 
 /* --- A prompt whose ring does not fit beside what steps read ------------------------------------------------------------------ */
 
-enum { LONG = 1000, ANSWER = 400 };
+enum { LONG = 500, ANSWER = 400 };
 
 static struct engine *open_with(size_t mem, enum prefill_mode prefill, enum decode_mode decode) {
     char gpus[80];

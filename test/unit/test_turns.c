@@ -12,6 +12,7 @@
 
 #include "cpu/ops.h"
 #include "engine/base/clock.h"
+#include "engine/base/limit.h"
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "engine/internal.h"
@@ -99,7 +100,7 @@ static void a_queued_turn_is_cancelled_at_once(void **st) {
 
 /* Nobody reads the events of a: it waits when it has 1,024 tokens unread, and b goes on. Closing a loses nothing of b. */
 static void unread_events_hold_nobody_else(void **st) {
-    struct engine *e = open_with((struct engine_params){0});
+    struct engine *e = open_with((struct engine_params){.threads = 1});
     struct session *a = new_session(e), *b = new_session(e);
     submit(a, 0, 3, 1100);
     for (int unread = 0; unread < ENGINE_EVENTS;) {
@@ -261,9 +262,11 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
 static void bandwidth_beside_a_turn(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *a = new_session(e);
+    limit_set(LIMIT_READ, (size_t)64 << 20);
     submit(a, 0, 3, 5000);
     wait_for(e, a, EVENT_TOKEN);
     assert_true(engine_read_bandwidth(e, 3) > 1e8);
+    limit_set(LIMIT_READ, 0);
     session_cancel(a);
     assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
     session_close(&a);
@@ -309,7 +312,7 @@ static void a_cancelled_prefill_keeps_whole_batches(void **st) {
     assert_memory_equal(tokens, prompt, (size_t)kept * sizeof *tokens);
     int32_t resumed[4], whole[4];
     for (int i = 0; i < 2; i++) {
-        submit(a, 0, LONG, 4);
+        submit(a, 0, kept + 100, 4);
         for (int k = 0; k < 4; k++) (i ? whole : resumed)[k] = wait_for(e, a, EVENT_TOKEN).token;
         ev = wait_for(e, a, EVENT_DONE);
         assert_int_equal(ev.stats.cached_tokens, i ? 0 : kept);
@@ -321,25 +324,25 @@ static void a_cancelled_prefill_keeps_whole_batches(void **st) {
     engine_close(&e);
 }
 
-/* Tokens a second of everybody for two seconds. */
+/* Tokens a second of everybody for a second. */
 static double rate(struct engine *e) {
     double begin = clock_now(), t;
     int n = 0;
-    while ((t = clock_now() - begin) < 2) n += next(e).kind == EVENT_TOKEN;
+    while ((t = clock_now() - begin) < 1) n += next(e).kind == EVENT_TOKEN;
     return n / t;
 }
 
 /* Three that answer and one prompt on one processor: half of the time each. */
 static void a_long_prompt_beside_answers(void **st) {
-    enum { S = 3 };
+    enum { S = 3, N = LONG / 2 };
     struct engine *e = open_with((struct engine_params){.threads = 1});
     struct session *s[S], *a = new_session(e);
-    submit(a, 0, LONG, 1);
+    submit(a, 0, N, 1);
     double alone = wait_for(e, a, EVENT_DONE).stats.ttft_s;
     for (int i = 0; i < S; i++) submit(s[i] = new_session(e), 5 * i, 20, -1);
     for (int i = 0; i < S; i++) wait_for(e, s[i], EVENT_TOKEN);
     double usual = rate(e) / 2;
-    submit(a, 7, LONG - 7, 1);
+    submit(a, 7, N - 7, 1);
     struct event ev;
     int beside = 0;
     double begin = clock_now();
