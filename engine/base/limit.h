@@ -1,7 +1,7 @@
 #pragma once
 /* Sizes from which on work is cut into pieces, or that it has. The ordinary ones are so large that only long prompts on large
- * models are cut at all, or that they take seconds; a test lowers them, so that small models go the same way, and soon. Set before the engine opens, read by
- * any thread. */
+ * models are cut at all, or that they take seconds; a test lowers them, so that small models go the same way, and soon. Set
+ * before the engine opens, read by any thread. */
 #include <stddef.h>
 
 enum limit {
