@@ -32,24 +32,32 @@ static int input(struct exec *x, const struct config *c, const struct work *w, f
 static int fused(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
     const struct delta_config *d = &c->delta;
     struct dims s = dims_of(c);
-    int all = s.channels + s.values, k = d->k_dim, v = s.share * d->v_dim, heads = d->k_heads, ba = 2 * d->v_heads;
+    int all = s.channels + s.values, k = d->k_dim, v = s.share * d->v_dim, heads = d->k_heads;
     float *in = w->wide;
     TRY(input(x, c, w, in, all, y->delta_qkvz, n));
     TRY(part(x, w->mixed, s.channels, in, all, n, heads, k, s.group));
     TRY(part(x, w->mixed + s.keys, s.channels, in + k, all, n, heads, k, s.group));
     TRY(part(x, w->mixed + 2 * s.keys, s.channels, in + 2 * k, all, n, heads, v, s.group));
-    TRY(part(x, w->z, s.values, in + 2 * k + v, all, n, heads, v, s.group));
+    return part(x, w->z, s.values, in + 2 * k + v, all, n, heads, v, s.group);
+}
+static int fused_ba(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n) {
+    const struct delta_config *d = &c->delta;
+    int share = dims_of(c).share, ba = 2 * d->v_heads;
+    float *in = w->wide;
     TRY(input(x, c, w, in, ba, y->delta_ba, n));
-    TRY(part(x, w->ba, ba, in, ba, n, heads, s.share, 2 * s.share));
-    return part(x, w->ba + d->v_heads, ba, in + s.share, ba, n, heads, s.share, 2 * s.share);
+    TRY(part(x, w->ba, ba, in, ba, n, d->k_heads, share, 2 * share));
+    return part(x, w->ba + d->v_heads, ba, in + share, ba, n, d->k_heads, share, 2 * share);
 }
 
 static int inputs(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     int heads = c->delta.v_heads;
     struct dims s = dims_of(c);
-    if (c->delta.fused) return fused(x, c, y, w, n);
-    TRY(input(x, c, w, w->mixed, s.channels, y->delta_qkv, n));
-    TRY(input(x, c, w, w->z, s.values, y->delta_z, n));
+    if (c->delta.fused) TRY(fused(x, c, y, w, n));
+    else {
+        TRY(input(x, c, w, w->mixed, s.channels, y->delta_qkv, n));
+        TRY(input(x, c, w, w->z, s.values, y->delta_z, n));
+    }
+    if (c->delta.fused || c->delta.fused_ba) return fused_ba(x, c, y, w, n);
     TRY(input(x, c, w, w->ba, 2 * heads, y->delta_b, n));
     return input(x, c, w, w->ba + heads, 2 * heads, y->delta_a, n);
 }

@@ -142,7 +142,7 @@ void config_rope_of(struct config_reader *r, struct config *c, const char *key, 
     if (config_has(r, key)) {
         struct config_reader in;
         config_open(r, key, &in);
-        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", NULL};
+        static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", NULL};
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
         config_has(&in, "type"); /* both spellings may stand there */
         k->kind = (uint8_t)config_choice(&in, type, kinds, 0);
@@ -164,7 +164,8 @@ void config_rope_of(struct config_reader *r, struct config *c, const char *key, 
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
         if (!in.rc && k->kind == ROPE_YARN && k->factor == 0) k->factor = c->max_context / k->original_max;
         if (!in.rc && k->kind == ROPE_LONG) read_long(&in, k, c->max_context, (int)(dim * partial) / 2);
-        if (!in.rc && k->kind != ROPE_DEFAULT && k->kind != ROPE_LONG && !(k->factor >= 1))
+        if (!in.rc && k->kind == ROPE_FACTORS) read_factors(&in, "factors", k->factors[0], (int)(dim * partial) / 2);
+        if (!in.rc && k->kind != ROPE_DEFAULT && k->kind < ROPE_LONG && !(k->factor >= 1))
             config_fail(&in, "'rope_scaling.factor' is %g; hearth takes 1 or more", k->factor);
         if (!in.rc && k->kind == ROPE_LLAMA3 && !(k->high_freq > k->low_freq && k->low_freq > 0))
             config_fail(&in, "'rope_scaling' of type llama3 needs 0 < low_freq_factor < high_freq_factor");

@@ -18,7 +18,7 @@ enum attn_kind { /* DSA: MLA over keys that an indexer chooses; COMPRESSED: a wi
 enum index_kind { INDEX_OWN, INDEX_BEFORE };                /* a layer's own indexer, or the choice of the layer before */
 enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER }; /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };   /* over each head before rope; over all heads together */
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG };
+enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };
 enum { ROPE_PAIRS_MAX = 512 };
 
 struct rope_config {
@@ -63,7 +63,9 @@ struct config {
     struct rope_config rope, far_rope; /* far_rope: of layers with compressed keys */
     struct delta_config {              /* of layers with gated DeltaNet in place of attention; taps 0: there are none */
         int k_heads, v_heads, k_dim, v_dim, taps;
-        bool fused; /* inputs in two tensors, the rows of a key head together, instead of four */
+        bool fused;    /* inputs in two tensors, the rows of a key head together, instead of four */
+        bool fused_ba; /* only those of b and a */
+        bool made;     /* the tensor of rates is -exp(A_log) already */
     } delta;
     struct layer_config {
         bool moe, delta, hashed; /* hashed: a token's experts are in a table */

@@ -12,9 +12,11 @@
     .q_a_norm = B "attn_q_a_norm", .q_b = B "attn_q_b", .kv_a = B "attn_kv_a_mqa", .kv_a_norm = B "attn_kv_a_norm", .kv_b = B "attn_kv_b", \
     .k_b = B "attn_k_b", .v_b = B "attn_v_b", .router = B "ffn_gate_inp", .router_bias = B "exp_probs_b.bias", .expert_gate = B "ffn_gate_exps", \
     .expert_up = B "ffn_up_exps", .expert_down = B "ffn_down_exps", .shared_gate_proj = B "ffn_gate_shexp", .shared_up = B "ffn_up_shexp", \
-    .shared_down = B "ffn_down_shexp", .shared_gate = B "ffn_gate_inp_shexp", .dense_gate = B "ffn_gate", .dense_up = B "ffn_up", .dense_down = B "ffn_down"
-static const struct tensor_names usual = {NAMES, .ffn_norm = B "ffn_norm"}, post_norm = {NAMES, .ffn_norm = B "post_attention_norm"};
-static const struct layout experts_stacked = {.experts = true, .dotted = true};
+    .shared_down = B "ffn_down_shexp", .shared_gate = B "ffn_gate_inp_shexp", .dense_gate = B "ffn_gate", .dense_up = B "ffn_up", .dense_down = B "ffn_down", \
+    .delta_qkvz = B "ssm_in", .delta_qkv = B "attn_qkv", .delta_z = B "attn_gate", .delta_ba = B "ssm_ba", .delta_out = B "ssm_out", \
+    .delta_conv = B "ssm_conv1d", .delta_rate = B "ssm_a", .delta_dt = B "ssm_dt.bias", .delta_norm = B "ssm_norm"
+static const struct tensor_names usual = {NAMES, .ffn_norm = B "ffn_norm"}, post_norm = {NAMES, .ffn_norm = B "post_attention_norm"},
+                                 out_norm = {NAMES, .ffn_norm = B "attn_output_norm"};
 
 /* --- Metadata as config.json --------------------------------------------------------------------------------------------- */
 
@@ -102,7 +104,27 @@ static int64_t head_dim(const struct telling *t) {
     return key ? json_int(key, 0) : heads > 0 ? json_int(meta_of(t, "embedding_length"), 0) / heads : 0;
 }
 
-/* rope.scaling.*, rope.dimension_count; dim: what is rotated when all of a head is. */
+/* An object inside the config. */
+static bool open_object(struct telling *t, struct telling *in) {
+    *in = *t;
+    in->n = 0;
+    if ((in->items = arena_alloc(t->arena, 24 * sizeof *in->items))) return true;
+    t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+    return false;
+}
+static void close_object(struct telling *t, const struct telling *in, const char *key) {
+    t->rc = in->rc;
+    put_json(t, key, (struct json){.type = JSON_OBJECT, .n = in->n, .items = in->items});
+}
+static void put_factors(struct telling *t, const char *key, struct gguf_factors f) {
+    struct json *v = f.v ? arena_alloc(t->arena, ((size_t)f.n + 1) * sizeof *v) : NULL;
+    if (!f.v) return;
+    if (!v) t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+    for (uint32_t i = 0; v && i < f.n; i++) v[i] = (struct json){.type = JSON_FLOAT, .number = (double)f.v[i]};
+    put_json(t, key, (struct json){.type = JSON_ARRAY, .n = f.n, .items = v});
+}
+
+/* rope.scaling.*, rope.dimension_count, factors; dim: what is rotated when all of a head is. */
 static void put_rope(struct telling *t, int64_t dim) {
     static const struct row rows[] = {
         {"rope.scaling.factor", "factor"},
@@ -111,17 +133,23 @@ static void put_rope(struct telling *t, int64_t dim) {
         {"rope.scaling.yarn_beta_slow", "beta_slow"},
         {"rope.scaling.attn_factor", "attention_factor"},
     };
+    const struct gguf_facts *f = t->facts;
     const struct json *type = meta_of(t, "rope.scaling.type"), *count = meta_of(t, "rope.dimension_count"),
                       *log = meta_of(t, "rope.scaling.yarn_log_multiplier");
     if (count && dim > 0 && json_int(count, 0) != dim) put_num(t, "partial_rotary_factor", (double)json_int(count, 0) / (double)dim);
-    if (!type || json_is(type, "none")) return;
-    struct telling in = *t;
-    in.n = 0;
-    if (!(in.items = arena_alloc(t->arena, 16 * sizeof *in.items))) {
-        t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
-        return;
-    }
-    put_json(&in, "rope_type", *type);
+    const bool plain = !type || json_is(type, "none"), longrope = f->near.v || f->far.v;
+    if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")) && !t->rc)
+        t->rc =
+            error_set(t->e, ERR_MODEL, "%s: factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them", t->what, t->arch);
+    if (plain && !f->freqs.v && !longrope) return;
+    struct telling in;
+    if (!open_object(t, &in)) return;
+    if (longrope) put_text(&in, "rope_type", "longrope");
+    else if (f->freqs.v) put_text(&in, "rope_type", "factors");
+    else put_json(&in, "rope_type", *type);
+    put_factors(&in, "factors", f->freqs);
+    put_factors(&in, "short_factor", f->near);
+    put_factors(&in, "long_factor", f->far);
     if (!strcmp(t->arch, "gpt-oss")) put_bool(&in, "truncate", false); /* as the vendor has it; the format has no key for it */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct json *v = meta_of(t, rows[i].key);
@@ -131,8 +159,7 @@ static void put_rope(struct telling *t, int64_t dim) {
         put_num(&in, "mscale", json_num(log, 0) * 10);
         put_num(&in, "mscale_all_dim", json_num(log, 0) * 10);
     }
-    t->rc = in.rc;
-    put_json(t, "rope_scaling", (struct json){.type = JSON_OBJECT, .n = in.n, .items = in.items});
+    close_object(t, &in, "rope_scaling");
 }
 
 static void tell_heads(struct telling *t) {
@@ -199,6 +226,51 @@ static void tell_minimax(struct telling *t) {
     put_rope(t, 0);
 }
 
+/* DBRX's config has two objects, of attention and of the experts. */
+static void put_one(struct telling *in, const struct telling *t, const char *key, const char *name) {
+    const struct json *v = meta_of(t, key);
+    if (v) put_json(in, name, *v);
+}
+static void tell_dbrx(struct telling *t) {
+    struct telling in;
+    const struct json *eps = meta_of(t, "attention.layer_norm_epsilon");
+    put_rope(t, head_dim(t));
+    if (eps && (float)json_num(eps, 0) != 1e-5f && !t->rc)
+        t->rc = error_set(t->e, ERR_MODEL, "%s: metadata 'dbrx.attention.layer_norm_epsilon' is %g; the reference has 1e-5", t->what, json_num(eps, 0));
+    if (!open_object(t, &in)) return;
+    put_one(&in, t, "attention.head_count_kv", "kv_n_heads");
+    put_one(&in, t, "attention.clamp_kqv", "clip_qkv");
+    put_one(&in, t, "rope.freq_base", "rope_theta");
+    close_object(t, &in, "attn_config");
+    if (!open_object(t, &in)) return;
+    put_one(&in, t, "feed_forward_length", "ffn_hidden_size");
+    put_one(&in, t, "expert_count", "moe_num_experts");
+    put_one(&in, t, "expert_used_count", "moe_top_k");
+    close_object(t, &in, "ffn_config");
+}
+static void tell_phimoe(struct telling *t) {
+    const struct json *window = meta_of(t, "attention.sliding_window");
+    tell_heads(t);
+    put_bool(t, "attention_bias", t->facts->qkv_bias);
+    put_bool(t, "lm_head_bias", t->facts->head_bias);
+    if (window && json_int(window, 0) > 0) put_json(t, "sliding_window", *window);
+}
+static void tell_qwen3next(struct telling *t) {
+    const struct json *inner = meta_of(t, "ssm.inner_size"), *layers = meta_of(t, "attention.recurrent_layers");
+    int64_t heads = json_int(meta_of(t, "ssm.time_step_rank"), 0), n = json_int(meta_of(t, "block_count"), 0) - json_int(meta_of(t, "nextn_predict_layers"), 0);
+    tell_heads(t);
+    put_bool(t, "norm_topk_prob", true);
+    if (heads > 0) put_int(t, "linear_value_head_dim", json_int(inner, 0) / heads);
+    if (!layers || layers->type != JSON_ARRAY || n < 0 || layers->n < n) return;
+    struct json *types = arena_alloc(t->arena, ((size_t)n + 1) * sizeof *types);
+    if (!types) t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
+    for (uint32_t i = 0; types && i < n; i++) {
+        const char *name = json_bool(json_at(layers, i), false) ? "linear_attention" : "full_attention";
+        types[i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(name), .string = name};
+    }
+    put_json(t, "layer_types", (struct json){.type = JSON_ARRAY, .n = (uint32_t)n, .items = types});
+}
+
 static const struct row qwen2_keys[] = {{"attention.key_length", NULL},
                                         {"attention.value_length", NULL},
                                         {"expert_count", "num_experts"},
@@ -228,6 +300,31 @@ static const struct row qwen2_keys[] = {{"attention.key_length", NULL},
                                        {"expert_weights_scale", "routed_scaling_factor"},
                                        {"leading_dense_block_count", "first_k_dense_replace"},
                                        {NULL, NULL}},
+                        dbrx_keys[] = {{"attention.clamp_kqv", NULL},
+                                       {"attention.head_count_kv", NULL},
+                                       {"attention.layer_norm_epsilon", NULL},
+                                       {"expert_count", NULL},
+                                       {"expert_used_count", NULL},
+                                       {"feed_forward_length", NULL},
+                                       {"rope.freq_base", NULL},
+                                       {NULL, NULL}},
+                        phimoe_keys[] = {{"attention.key_length", NULL},
+                                         {"attention.sliding_window", NULL},
+                                         {"attention.value_length", NULL},
+                                         {"expert_count", "num_local_experts"},
+                                         {NULL, NULL}},
+                        qwen3next_keys[] = {{"attention.key_length", NULL},
+                                            {"attention.recurrent_layers", NULL},
+                                            {"attention.value_length", NULL},
+                                            {"expert_count", "num_experts"},
+                                            {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
+                                            {"full_attention_interval", "full_attention_interval"},
+                                            {"ssm.conv_kernel", "linear_conv_kernel_dim"},
+                                            {"ssm.group_count", "linear_num_key_heads"},
+                                            {"ssm.inner_size", NULL},
+                                            {"ssm.state_size", "linear_key_head_dim"},
+                                            {"ssm.time_step_rank", "linear_num_value_heads"},
+                                            {NULL, NULL}},
                         minimax_keys[] = {{"attention.key_length", NULL},
                                           {"attention.value_length", NULL},
                                           {"expert_count", "num_local_experts"},
@@ -262,13 +359,11 @@ static const struct known {
     void (*tell)(struct telling *t);
     const char *(*family)(const struct telling *t);
 } table[] = {
-    {"deepseek2", NULL, &usual, deepseek_keys, tell_deepseek, deepseek_family},
-    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL},
-    {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
-    {"llama", "mixtral", &usual, llama_keys, tell_llama, NULL},
-    {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
-    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
-    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL},
+    {"dbrx", "dbrx", &out_norm, dbrx_keys, tell_dbrx, NULL},         {"deepseek2", NULL, &usual, deepseek_keys, tell_deepseek, deepseek_family},
+    {"glm4moe", "glm4_moe", &post_norm, glm4_keys, tell_glm4, NULL}, {"gpt-oss", "gpt_oss", &post_norm, gpt_oss_keys, tell_gpt_oss, NULL},
+    {"llama", "mixtral", &usual, llama_keys, tell_llama, NULL},      {"minimax-m2", "minimax_m2", &usual, minimax_keys, tell_minimax, NULL},
+    {"phimoe", "phimoe", &usual, phimoe_keys, tell_phimoe, NULL},    {"qwen2moe", "qwen2_moe", &usual, qwen2_keys, tell_qwen2, NULL},
+    {"qwen3moe", "qwen3_moe", &usual, qwen3_keys, tell_qwen3, NULL}, {"qwen3next", "qwen3_next", &post_norm, qwen3next_keys, tell_qwen3next, NULL},
 };
 
 static const struct known *find_known(const struct json *meta) {
@@ -278,9 +373,21 @@ static const struct known *find_known(const struct json *meta) {
     return NULL;
 }
 
-void gguf_names(struct config *c, const struct json *meta) {
-    c->names = find_known(meta)->names;
-    c->layout = &experts_stacked;
+int gguf_names(struct config *c, struct arena *a, const struct json *meta, const struct gguf_facts *f, struct error *e) {
+    struct tensor_names *names = arena_alloc(a, sizeof *names);
+    struct layout *layout = arena_alloc(a, sizeof *layout);
+    if (!names || !layout) return error_set(e, ERR_MEMORY, "no memory for the names of tensors");
+    *names = *find_known(meta)->names;
+    *layout = (struct layout){.experts = true, .dotted = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_APART};
+    if (layout->qkv) names->q = names->k = names->v = B "attn_qkv";
+    if (f->gate_up) names->expert_gate = names->expert_up = B "ffn_gate_up_exps";
+    if (c->delta.taps) { /* q, k, v and z were taken apart, unless the file is an old one; rates worked out, and 1 added to norms */
+        c->delta.fused = f->delta_in, c->delta.fused_ba = true, c->delta.made = true;
+        c->norm = NORM_RMS;
+    }
+    c->names = names;
+    c->layout = layout;
+    return 0;
 }
 
 void gguf_list(char *buf, size_t cap) {
@@ -321,6 +428,15 @@ static void put_tokens(struct telling *t) {
     if (bos) put_json(t, "bos_token_id", *bos);
 }
 
+/* Keys that the family's config calls otherwise. */
+static void own_names(struct telling *t) {
+    const struct arch *arch = arch_find(&t->items[1]); /* model_type was put first */
+    for (int k = 0; arch && arch->keys && arch->keys[k][0]; k++)
+        for (uint32_t i = 0; i < t->n; i++)
+            if (json_is(&t->items[2 * i], arch->keys[k][0]))
+                t->items[2 * i] = (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(arch->keys[k][1]), .string = arch->keys[k][1]};
+}
+
 int gguf_config(struct arena *a, const struct json *meta, const struct gguf_facts *f, const char *what, struct json *config, struct error *e) {
     const struct json *arch = json_get(meta, "general.architecture");
     const struct known *k = find_known(meta);
@@ -352,6 +468,7 @@ int gguf_config(struct arena *a, const struct json *meta, const struct gguf_fact
         if (!r) put(&t, key->string, key->n, *v);
         else if (r->name) put_json(&t, r->name, one_of(&t, r->key, v));
     }
+    own_names(&t);
     *config = (struct json){.type = JSON_OBJECT, .n = t.n, .items = t.items};
     return t.rc;
 }

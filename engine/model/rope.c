@@ -53,6 +53,9 @@ float rope_frequencies(const struct rope_config *r, float *inv_freq) {
     case ROPE_YARN: return yarn(r, inv_freq);
     case ROPE_LLAMA3: llama3(r, inv_freq); break;
     case ROPE_LONG: return longrope(r, inv_freq);
+    case ROPE_FACTORS:
+        for (int j = 0; j < half; j++) inv_freq[j] /= r->factors[0][j];
+        break;
     }
     return 1;
 }

@@ -84,6 +84,7 @@ static float *made(float *v, const struct param *p, float *turned) {
 static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
     char text[64];
     if (t->ndim == 3 && t->shape[0] == p->rows / p->taps && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
+    if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == p->rows / p->taps && t->shape[1] == p->taps) return true; /* without that of one */
     snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", p->rows / p->taps, p->taps);
     fail(l, t, text);
     return false;
@@ -387,18 +388,37 @@ static void choose_layout(struct weights *w) {
     c->names = &c->arch->names, c->layout = &c->arch->layout;
 }
 
+/* Factors of rotary frequencies, which such a file holds as a tensor; of another format they are left over, and refused then. */
+static struct gguf_factors factors(struct checkpoint *f, const char *name) {
+    struct tensor *t = checkpoint_find(f, name);
+    if (!t || t->dtype != DT_F32 || t->ndim != 1) return (struct gguf_factors){0};
+    t->used = true;
+    return (struct gguf_factors){(const float *)t->data, (uint32_t)t->shape[0]};
+}
+static bool ends(const char *name, const char *end) {
+    size_t n = strlen(name), k = strlen(end);
+    return n >= k && !strcmp(name + n - k, end);
+}
+
 /* The same of a GGUF file, whose tensors tell what its metadata leaves out. */
 static int read_metadata(struct weights *w, bool force, struct error *e) {
     struct checkpoint *f = &w->files;
     const struct tensor *embed = checkpoint_find(f, "token_embd.weight");
-    struct gguf_facts facts = {.vocab = embed ? embed->shape[0] : 1, .tied = !checkpoint_find(f, "output.weight")};
+    struct gguf_facts facts = {.vocab = embed ? embed->shape[0] : 1,
+                               .tied = !checkpoint_find(f, "output.weight"),
+                               .head_bias = checkpoint_find(f, "output.bias") != NULL,
+                               .freqs = factors(f, "rope_freqs.weight"),
+                               .near = factors(f, "rope_factors_short.weight"),
+                               .far = factors(f, "rope_factors_long.weight")};
     for (size_t i = 0; i < f->n_tensors; i++) {
-        const char *dot = strrchr(f->tensors[i].name, '.');
-        size_t n = dot ? (size_t)(dot - f->tensors[i].name) : 0;
-        facts.router_bias |= n >= 12 && !strcmp(dot - 12, ".exp_probs_b.bias");
-        facts.split_kv_b |= n >= 9 && !strcmp(dot - 9, ".attn_k_b.weight");
-        facts.qkv_bias |= n >= 7 && !strcmp(dot - 7, ".attn_q.bias");
-        facts.qk_norm |= n >= 12 && !strcmp(dot - 12, ".attn_q_norm.weight");
+        const char *name = f->tensors[i].name;
+        facts.router_bias |= ends(name, ".exp_probs_b.bias");
+        facts.split_kv_b |= ends(name, ".attn_k_b.weight");
+        facts.qkv_bias |= ends(name, ".attn_q.bias") || ends(name, ".attn_qkv.bias");
+        facts.qk_norm |= ends(name, ".attn_q_norm.weight");
+        facts.gate_up |= ends(name, ".ffn_gate_up_exps.weight");
+        facts.qkv |= ends(name, ".attn_qkv.weight");
+        facts.delta_in |= ends(name, ".ssm_in.weight");
     }
     char what[4352];
     snprintf(what, sizeof what, "%s/%s", f->dir, f->shards[0].name);
@@ -406,7 +426,7 @@ static int read_metadata(struct weights *w, bool force, struct error *e) {
     struct json root;
     int rc = gguf_config(&a, &f->meta, &facts, what, &root, e);
     if (!rc) rc = config_parse(&w->config, &root, what, force, e);
-    if (!rc) gguf_names(&w->config, &f->meta);
+    if (!rc) rc = gguf_names(&w->config, &w->arena, &f->meta, &facts, e);
     arena_free(&a);
     checkpoint_forget(f);
     return rc;

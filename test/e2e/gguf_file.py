@@ -3,6 +3,7 @@ after the format's own description), and small random models of each architectur
 weights as safetensors in float32 under the names of the family."""
 import array
 import json
+import math
 import os
 import random
 import struct
@@ -198,7 +199,7 @@ class Pair:
     def __init__(self, arch, fmt, seed):
         self.arch, self.fmt, self.rng = arch, fmt, random.Random(seed)
         self.meta = {"general.architecture": arch, "general.name": "random " + arch, "general.alignment": ALIGN}
-        self.gguf, self.hf, self.config = [], {}, {}
+        self.gguf, self.hf, self.config, self.leaves_out = [], {}, {}, []  # leaves_out: usual keys that this family's config has not
 
     def key(self, **keys):
         for k, v in keys.items():
@@ -236,6 +237,7 @@ class Pair:
                           "tokenizer.ggml.add_bos_token": False, "tokenizer.chat_template": TEMPLATE})
         config = {"max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": bos,
                   "eos_token_id": bos + 1, **self.config}
+        config = {k: v for k, v in config.items() if k not in self.leaves_out}
         header, data = {}, []
         at = 0
         for name, (shape, f) in self.hf.items():
@@ -259,7 +261,7 @@ def usual(p, hidden=256, layers=2, vocab=288, inter=256, experts=4, used=2):
     p.norm("output_norm", hidden, "model.norm.weight")
 
 
-def gqa(p, i, hidden, heads, kv, dim, qk_norm=False, bias=False, permute=False, ffn_norm="ffn_norm"):
+def gqa(p, i, hidden, heads, kv, dim, qk_norm=False, bias=False, permute=False, ffn_norm="ffn_norm", gated=False):
     b, h = f"blk.{i}.", f"model.layers.{i}."
 
     def pairs(n):  # llama.cpp: the two numbers of a rotated pair side by side
@@ -267,7 +269,7 @@ def gqa(p, i, hidden, heads, kv, dim, qk_norm=False, bias=False, permute=False, 
 
     p.norm(b + "attn_norm", hidden, h + "input_layernorm.weight")
     p.norm(b + ffn_norm, hidden, h + "post_attention_layernorm.weight")
-    for g, name, n, order in (("q", "q_proj", heads, pairs(heads)), ("k", "k_proj", kv, pairs(kv)), ("v", "v_proj", kv, None)):
+    for g, name, n, order in (("q", "q_proj", heads * (1 + gated), pairs(heads)), ("k", "k_proj", kv, pairs(kv)), ("v", "v_proj", kv, None)):
         p.both(f"{b}attn_{g}", [n * dim, hidden], f"{h}self_attn.{name}.weight", order=order)
         if bias:
             p.both(f"{b}attn_{g}.bias", [n * dim], f"{h}self_attn.{name}.bias", "F32", 0.3)
@@ -290,7 +292,22 @@ def dense(p, i, hidden, inter, name, end=""):
         p.both(f"{b}ffn_{g}{end}", shape, f"{h}{name}.{g}_proj.weight")
 
 
-def qwen3moe(fmt, seed=1):
+def together(p, layers):
+    """q, k and v of a layer in one tensor, gate and up of all its experts in another: what some conversions do."""
+    of = {t[0]: t for t in p.gguf}
+    for i in range(layers):
+        b = f"blk.{i}."
+        parts = [of[f"{b}attn_{g}.weight"] for g in "qkv"]
+        p.gguf.append((b + "attn_qkv.weight", parts[0][1], [sum(t[2][0] for t in parts), parts[0][2][1]], b"".join(t[3] for t in parts)))
+        gate, up = (of[f"{b}ffn_{g}_exps.weight"] for g in ("gate", "up"))
+        n, inter, hidden = gate[2]
+        each = len(gate[3]) // n
+        raw = b"".join(t[3][k * each : (k + 1) * each] for k in range(n) for t in (gate, up))
+        p.gguf.append((b + "ffn_gate_up_exps.weight", gate[1], [n, 2 * inter, hidden], raw))
+        p.gguf = [t for t in p.gguf if t not in parts and t not in (gate, up)]
+
+
+def qwen3moe(fmt, seed=1, fused=False):
     p = Pair("qwen3moe", fmt, seed)
     usual(p)
     p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, feed_forward_length=512,
@@ -300,6 +317,8 @@ def qwen3moe(fmt, seed=1):
     for i in range(2):
         gqa(p, i, 256, 4, 2, 64, qk_norm=True)
         experts(p, i, 256, 256, 4, "mlp.experts.{}.")
+    if fused:
+        together(p, 2)
     return p
 
 
@@ -320,11 +339,20 @@ def qwen2moe(fmt, seed=2):
     return p
 
 
-def llama(fmt, seed=3):
+def llama(fmt, seed=3, freqs=False):
+    """freqs: Llama 3's stretched frequencies, which llama.cpp has as a tensor of factors."""
     p = Pair("llama", fmt, seed)
     usual(p)
     p.key(attention__head_count=4, attention__head_count_kv=2, feed_forward_length=256, rope__freq_base=1e6, rope__dimension_count=64, vocab_size=288)
     p.config.update(model_type="mixtral", num_attention_heads=4, num_key_value_heads=2, intermediate_size=256, num_local_experts=4, rope_theta=1e6)
+    if freqs:
+        p.config["rope_scaling"] = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        factors = []
+        for j in range(32):
+            wave = 2 * math.pi * 1e6 ** (j / 32)
+            smooth = (64 / wave - 1) / 3
+            factors.append(1.0 if wave < 16 else 8.0 if wave > 64 else 1 / ((1 - smooth) / 8 + smooth))
+        p.gguf.append(("rope_freqs.weight", "F32", [32], array.array("f", factors).tobytes()))
     for i in range(2):
         gqa(p, i, 256, 4, 2, 64, permute=True)
         experts(p, i, 256, 256, 4, "block_sparse_moe.experts.{}.", ("w1", "w3", "w2"), "block_sparse_moe.gate.weight")
@@ -466,5 +494,118 @@ def minimax(fmt, seed=9):
     return p
 
 
-MODELS = {"gpt-oss": gpt_oss, "glm4moe": glm4moe, "minimax-m2": minimax, "qwen3moe": qwen3moe, "qwen2moe": qwen2moe, "llama": llama, "deepseek2": deepseek2,
+def layer_norm(p, name, n, hf, bias):
+    p.norm(name, n, hf + ".weight")
+    if bias:
+        p.both(name + ".bias", [n], hf + ".bias", "F32", 0.1)
+
+
+def dbrx(fmt, seed=10):
+    p = Pair("dbrx", fmt, seed)
+    hidden, heads, kv, inter, n = 256, 4, 2, 256, 4
+    p.key(block_count=2, context_length=512, embedding_length=hidden, attention__layer_norm_epsilon=1e-5, expert_count=n, expert_used_count=2,
+          attention__head_count=heads, attention__head_count_kv=kv, attention__clamp_kqv=1.5, feed_forward_length=inter, rope__freq_base=5e5)
+    p.config.update(model_type="dbrx", vocab_size=288, d_model=hidden, n_layers=2, n_heads=heads, max_seq_len=512,
+                    attn_config={"kv_n_heads": kv, "clip_qkv": 1.5, "rope_theta": 5e5},
+                    ffn_config={"ffn_hidden_size": inter, "moe_num_experts": n, "moe_top_k": 2, "moe_normalize_expert_weights": 1})
+    p.both("token_embd", [288, hidden], "transformer.wte.weight", spread=1)
+    p.both("output", [288, hidden], "lm_head.weight")
+    p.norm("output_norm", hidden, "transformer.norm_f.weight")
+    for i in range(2):
+        b, h = f"blk.{i}.", f"transformer.blocks.{i}."
+        p.norm(b + "attn_norm", hidden, h + "norm_attn_norm.norm_1.weight")
+        p.norm(b + "attn_output_norm", hidden, h + "norm_attn_norm.norm_2.weight")
+        p.both(b + "attn_qkv", [(heads + 2 * kv) * 64, hidden], h + "norm_attn_norm.attn.Wqkv.weight")
+        p.both(b + "attn_output", [hidden, hidden], h + "norm_attn_norm.attn.out_proj.weight")
+        p.both(b + "ffn_gate_inp", [n, hidden], h + "ffn.router.layer.weight", "F32")
+        for g, name in (("gate", "w1"), ("up", "v1")):
+            p.both(f"{b}ffn_{g}_exps", [n, inter, hidden], h + f"ffn.experts.mlp.{name}")
+            p.hf[h + f"ffn.experts.mlp.{name}"] = ([n * inter, hidden], p.hf[h + f"ffn.experts.mlp.{name}"][1])
+        p.both(b + "ffn_down_exps", [n, hidden, inter], "down")
+        down = p.hf.pop("down")[1]  # published the other way round
+        turned = array.array("f", [down[(k * hidden + c) * inter + r] for k in range(n) for r in range(inter) for c in range(hidden)])
+        p.hf[h + "ffn.experts.mlp.w2"] = ([n * inter, hidden], turned)
+    for key in ("rms_norm_eps", "hidden_act", "max_position_embeddings"):
+        p.leaves_out.append(key)
+    return p
+
+
+def phimoe(fmt, seed=11):
+    """LongRoPE: the prompt of the tests is short, so 32 as the original context makes its long factors count."""
+    p = Pair("phimoe", fmt, seed)
+    p.key(block_count=2, context_length=512, embedding_length=256, attention__layer_norm_rms_epsilon=1e-5, expert_count=4, expert_used_count=2,
+          attention__head_count=4, attention__head_count_kv=2, feed_forward_length=256, rope__dimension_count=64, rope__freq_base=1e4,
+          rope__scaling__original_context_length=32, rope__scaling__attn_factor=1.3, attention__sliding_window=0)
+    near, far = [1 + j / 64 for j in range(32)], [1 + j / 8 for j in range(32)]
+    p.config.update(model_type="phimoe", vocab_size=288, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                    intermediate_size=256, num_local_experts=4, num_experts_per_tok=2, rms_norm_eps=1e-5, rope_theta=1e4, attention_bias=True, lm_head_bias=True,
+                    rope_scaling={"type": "longrope", "short_factor": near, "long_factor": far, "original_max_position_embeddings": 32,
+                                  "attention_factor": 1.3})
+    for name, f in (("short", near), ("long", far)):
+        p.gguf.append((f"rope_factors_{name}.weight", "F32", [32], array.array("f", f).tobytes()))
+    p.both("token_embd", [288, 256], "model.embed_tokens.weight", spread=1)
+    p.both("output", [288, 256], "lm_head.weight")
+    p.both("output.bias", [288], "lm_head.bias", "F32", 0.3)
+    layer_norm(p, "output_norm", 256, "model.norm", True)
+    for i in range(2):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        gqa(p, i, 256, 4, 2, 64, bias=True)
+        for g, name in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")):
+            p.both(b + g + ".bias", [256], h + name + ".bias", "F32", 0.1)
+        p.both(b + "attn_output.bias", [256], h + "self_attn.o_proj.bias", "F32", 0.3)
+        experts(p, i, 256, 256, 4, "block_sparse_moe.experts.{}.", ("w1", "w3", "w2"), "block_sparse_moe.gate.weight")
+    return p
+
+
+def qwen3next(fmt, seed=12, old=False):
+    """Three of four layers are DeltaNet. Norms are stored with the 1 that the published ones leave out, rates worked out. old: all of
+    DeltaNet's inputs but b and a in one tensor, as published."""
+    p = Pair("qwen3next", fmt, seed)
+    hidden, kh, vh, dim, taps = 256, 2, 4, 32, 4
+    usual(p, layers=4)
+    p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, feed_forward_length=512,
+          expert_feed_forward_length=256, expert_shared_feed_forward_length=256, rope__dimension_count=16, rope__freq_base=1e6, ssm__conv_kernel=taps,
+          ssm__state_size=dim, ssm__group_count=kh, ssm__time_step_rank=vh, ssm__inner_size=vh * dim, full_attention_interval=4)
+    p.config.update(model_type="qwen3_next", num_attention_heads=4, num_key_value_heads=2, head_dim=64, intermediate_size=512, moe_intermediate_size=256,
+                    shared_expert_intermediate_size=256, num_experts=4, norm_topk_prob=True, rope_theta=1e6, partial_rotary_factor=0.25,
+                    full_attention_interval=4, linear_conv_kernel_dim=taps, linear_key_head_dim=dim, linear_value_head_dim=dim, linear_num_key_heads=kh,
+                    linear_num_value_heads=vh)
+    for i in range(4):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        if i == 3:
+            gqa(p, i, hidden, 4, 2, 64, qk_norm=True, ffn_norm="post_attention_norm", gated=True)
+        else:
+            p.norm(b + "attn_norm", hidden, h + "input_layernorm.weight")
+            p.norm(b + "post_attention_norm", hidden, h + "post_attention_layernorm.weight")
+            la = h + "linear_attn."
+            p.both(b + "ssm_ba", [2 * vh, hidden], la + "in_proj_ba.weight")
+            p.both(b + "ssm_conv1d", [(2 * kh + vh) * dim, taps], la + "conv1d.weight", "F32", 0.5)
+            p.hf[la + "conv1d.weight"] = ([(2 * kh + vh) * dim, 1, taps], p.hf[la + "conv1d.weight"][1])
+            log = array.array("f", [p.rng.uniform(0, 2) for _ in range(vh)])
+            p.hf[la + "A_log"] = ([vh], log)
+            p.gguf.append((b + "ssm_a", "F32", [vh], array.array("f", [-math.exp(x) for x in log]).tobytes()))
+            p.both(b + "ssm_dt.bias", [vh], la + "dt_bias", "F32", 0.5)
+            p.norm(b + "ssm_norm", dim, la + "norm.weight")
+            p.both(b + "ssm_out", [hidden, vh * dim], la + "out_proj.weight")
+            share = vh // kh * dim
+            group = 2 * dim + 2 * share
+            p.both(b + "ssm_in", [kh * group, hidden], la + "in_proj_qkvz.weight")
+            if not old:  # rows of a head together, to all heads' q, then k, v; and z
+                _, fmt_in, _, raw = p.gguf.pop()
+                size = len(raw) // (kh * group)
+                pick = lambda lo, n: [k * group + r for k in range(kh) for r in range(lo, lo + n)]
+                for name, rows in (("attn_qkv", pick(0, dim) + pick(dim, dim) + pick(2 * dim, share)), ("attn_gate", pick(2 * dim + share, share))):
+                    p.gguf.append((f"{b}{name}.weight", fmt_in, [len(rows), hidden], b"".join(raw[r * size : (r + 1) * size] for r in rows)))
+        experts(p, i, hidden, 256, 4, "mlp.experts.{}.")
+        dense(p, i, hidden, 256, "mlp.shared_expert", "_shexp")
+        p.both(f"{b}ffn_gate_inp_shexp", [hidden], h + "mlp.shared_expert_gate.weight", "F32")
+        p.hf[h + "mlp.shared_expert_gate.weight"] = ([1, hidden], p.hf[h + "mlp.shared_expert_gate.weight"][1])
+    for name, (shape, f) in p.hf.items():
+        if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            p.hf[name] = (shape, array.array("f", [x - 1 for x in f]))
+    return p
+
+
+MODELS = {"dbrx": dbrx, "phimoe": phimoe, "qwen3next": qwen3next, "qwen3next old": lambda fmt: qwen3next(fmt, old=True),
+          "qwen3moe fused": lambda fmt: qwen3moe(fmt, fused=True), "llama freqs": lambda fmt: llama(fmt, freqs=True), "gpt-oss": gpt_oss, "glm4moe": glm4moe, "minimax-m2": minimax, "qwen3moe": qwen3moe, "qwen2moe": qwen2moe, "llama": llama, "deepseek2": deepseek2,
           "deepseek2 v2": lambda fmt: deepseek2(fmt, 5, v3=False), "deepseek2 old": lambda fmt: deepseek2(fmt, 6, split=False)}

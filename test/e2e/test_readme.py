@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 
 import driver
+import gguf_file
 import transcript
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
@@ -36,6 +37,18 @@ class Readme(driver.Case):
         section = self.readme[self.readme.index("## Which models"):self.readme.index("## How it runs")]
         first = section[:section.index("Weights may be")]
         self.assertEqual(set(re.findall(r"`([a-z0-9_]+)`", first)) - {"model_type"}, known)
+
+    def test_gguf(self):
+        """What the message names that refuses another architecture, README and the manual name too."""
+        with tempfile.TemporaryDirectory() as place:
+            file = gguf_file.write(os.path.join(place, "m.gguf"), {"general.architecture": "nonesuch"}, [])
+            code, _, said = self.run_bin("-m", file, "--inspect")
+        self.assertEqual(code, 3, said)
+        known = set(re.search(r"of GGUF it knows (.*)$", said.strip())[1].split(", "))
+        line = self.readme[self.readme.index("Of GGUF it reads the architectures"):]
+        self.assertEqual(set(re.findall(r"`([a-z0-9-]+)`", line[:line.index("tensors in")])), known)
+        manual = read("man/hearth.1").split("of the architectures")[1].split(";")[0]
+        self.assertEqual(set(re.findall(r"[a-z0-9-]{4,}", manual)) - {"with", "experts"}, known)
 
     def test_options(self):
         options = set(re.findall(r"--([a-z][a-z-]+)", self.help[self.help.index("\nModel:"):]))
