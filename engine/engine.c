@@ -123,6 +123,11 @@ static int open_machine(struct engine *e, struct error *err) {
     assume_machine(e, level);
     e->machine.alone = e->params.decode == DECODE_CPU && e->params.prefill != PREFILL_AUTO && e->params.prefill != PREFILL_BLEND;
     if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
+    if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.draft_own &&
+        (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
+        return rc;
+    if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no prediction layer that hearth can run", e->name);
+    step_hidden(e->machine.step, e->mtp);
     int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
         return error_set(err, lacks, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
@@ -212,6 +217,7 @@ void engine_close(struct engine **ep) {
     }
     prefix_close(e);
     step_close(&e->machine.step);
+    mtp_close(&e->mtp);
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);
     routing_close(&e->machine.routing);

@@ -14,8 +14,8 @@ struct session;
 
 enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFILL_DSLP };
 enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL };
-enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP }; /* who guesses ahead: nobody, the best, the text so far */
-enum { DRAFT_MOST = 16 };                                 /* tokens guessed at once */
+enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP }; /* who guesses ahead: nobody, the best, the text so far, a prediction layer */
+enum { DRAFT_MOST = 16 };                                            /* tokens guessed at once */
 
 struct engine_params {         /* zero-initialised: everything by itself */
     const char *dir;           /* checkpoint directory or "ember:" */
@@ -132,7 +132,7 @@ struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft from submit to first token; decode from first to last token */
     uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
-    const char *draft;                           /* "lookup"; NULL: none */
+    const char *draft;                           /* "lookup", "mtp", or both; NULL: none */
     int drafted, accepted, draft_most;           /* tokens that it guessed and steps looked at; that were right; most in a step */
     double draft_saved_s;                        /* by which its guesses shortened steps, as far as is known; < 0: lengthened */
     const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */

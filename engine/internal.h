@@ -6,6 +6,7 @@
 #include "cpu/ops.h"
 #include "cpu/pool.h"
 #include "engine/draft/governor.h"
+#include "engine/draft/mtp.h"
 #include "engine/engine.h"
 #include "engine/pipe/pipe.h"
 #include "engine/prefix.h"
@@ -44,7 +45,8 @@ struct session {
     uint64_t order;   /* first come, first served */
     uint64_t stepped; /* the engine's step that it last took part in */
     int answered;
-    struct guess guess; /* n 0: none waits to be judged */
+    struct guess guess[2]; /* by lookup, by the prediction layer; n 0: none waits to be judged */
+    struct mtp_chat mtp;
     double submitted, first;
     struct turn_stats stats;
     /* Events not read yet, each with its number in order of arrival: the latest progress, tokens, the end. */
@@ -103,7 +105,9 @@ struct engine {
     double step_expected;             /* seconds of it */
     struct policy_decode_out decided; /* of the sentence that follows */
     char decode_why[400];
+    struct mtp *mtp;          /* NULL: it takes no part */
     struct governor governor; /* of drafts */
+    int dear;                 /* of the guesses of the step: that took time */
     double saved, guessed;    /* seconds that the last step's guesses saved each of its sessions; that they took */
     double balance;           /* seconds that decoders had more than the prefill beside them */
 };

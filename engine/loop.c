@@ -173,7 +173,7 @@ struct took {
     uint64_t bytes;        /* of each */
     double seconds, saved; /* saved: of each, by guesses */
 };
-static const char *const drafts[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup"};
+static const char *const drafts[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp"};
 
 /* Where a cache keeps states and a guess was wrong, the state is that of before the step: so what was right is gone through again. */
 static int first_of(const struct session *s) { return kv_floor(&s->kv, s->n - 1); }
@@ -229,12 +229,13 @@ static int settle(struct engine *e, const struct row *r, const struct took *took
         return 0;
     }
     const int guesses = r->n - r->known;
-    s->stats.draft = drafts[e->params.draft];
+    s->stats.draft = e->mtp && e->params.draft == DRAFT_AUTO ? "mtp and lookup" : drafts[e->params.draft];
     s->stats.drafted += guesses;
     if (guesses > s->stats.draft_most) s->stats.draft_most = guesses;
     s->stats.draft_saved_s += took->saved;
     for (int i = r->known - 1; i < r->n; i++) {
         s->n_kv = r->pos + i + 1;
+        if (e->mtp && t->hidden) mtp_tell(e->mtp, &s->mtp, r->pos + i, 1, t->hidden + (size_t)i * (size_t)e->info.hidden);
         if (!draw(s, t->logits + (size_t)i * (size_t)e->info.vocab, t->top[i], i + 1 < r->n ? r->tokens[i + 1] : -1)) break;
         s->stats.accepted++, right++; /* the turn goes on: it is still ours */
     }
@@ -257,7 +258,7 @@ static void decode(struct engine *e, struct row *rows, int n) {
         known += rows[i].known, guesses += rows[i].n - rows[i].known;
         right += settle(e, &rows[i], &took, rc, &err, &spans[i]);
     }
-    e->saved = rc || apart ? 0 : governor_ran(&e->governor, step_ran(e->machine.step), n, known, guesses, right, took.seconds, e->guessed) / n;
+    e->saved = rc || apart ? 0 : governor_ran(&e->governor, step_ran(e->machine.step), n, known, guesses, right, took.seconds, e->dear, e->guessed) / n;
 }
 
 /* --- Drafts ------------------------------------------------------------------------------------------------------------------ */
@@ -273,9 +274,8 @@ static int draft_room(const struct session *s) {
     return most < DRAFT_MOST ? most : DRAFT_MOST;
 }
 
-/* How the guess that waits to be judged has turned out so far, whether a step looked at it or not. */
-static void judge(struct engine *e, struct session *s) {
-    struct guess *g = &s->guess;
+/* How a guess that waits to be judged has turned out so far, whether a step looked at it or not. */
+static void judge(struct engine *e, const struct session *s, struct guess *g) {
     for (; g->seen < g->n && g->from + g->seen < s->n; g->seen++) {
         bool right = s->tokens[g->from + g->seen] == g->token[g->seen];
         governor_saw(&e->governor, g->level, g->seen, right);
@@ -283,9 +283,15 @@ static void judge(struct engine *e, struct session *s) {
     }
     if (g->seen >= g->n) g->n = 0;
 }
+static void keep(const struct session *s, struct guess *g, int level, const int32_t *tokens, int n) {
+    if (g->n || !n) return;
+    *g = (struct guess){.from = s->n, .n = n, .level = level};
+    memcpy(g->token, tokens, (size_t)n * sizeof *tokens);
+}
 
 /* Guesses behind the known tokens of each row, as many as are worth their rows. The sessions are held: nobody ends their turns meanwhile. */
 static void draft(struct engine *e, struct row *rows, int n) {
+    enum { BY_LAYER = GOVERNOR_LEVELS - 1, CLEAR = 3 }; /* so many tokens in common are better than the prediction layer */
     const bool always = e->params.draft_own || (e->params.draft_len && e->params.draft != DRAFT_AUTO); /* no decision is left */
     struct governor_in in = {.way = (int)e->cut, .n = n};
     int k[ENGINE_BATCH], room = STEP_ROWS;
@@ -293,23 +299,35 @@ static void draft(struct engine *e, struct row *rows, int n) {
     for (int i = 0; i < n; i++) {
         struct row *r = &rows[i];
         struct session *s = r->s;
+        int32_t *out = r->tokens + r->n;
         int most = draft_room(s), share = always ? room / (n - i) : STEP_ROWS - in.rows, matched = LOOKUP_MATCH;
-        judge(e, s);
+        for (int g = 0; g < 2; g++) judge(e, s, &s->guess[g]);
         if (most > share) most = share;
         if (e->params.draft_len && most > e->params.draft_len) most = e->params.draft_len;
         if (most < 1 || r->known > 1) most = 0; /* a state that is behind catches up first */
-        k[i] = !most                 ? 0
-               : e->params.draft_own ? e->params.draft_own(e->params.draft_ctx, s->tokens, s->n, most, r->tokens + r->n)
-                                     : draft_lookup(s->tokens, s->n, most, r->tokens + r->n, &matched);
-        in.most[i] = k[i], room -= k[i];
+        k[i] = !most                          ? 0
+               : e->params.draft_own          ? e->params.draft_own(e->params.draft_ctx, s->tokens, s->n, most, out)
+               : e->params.draft == DRAFT_MTP ? most
+                                              : draft_lookup(s->tokens, s->n, most, out, &matched);
         in.level[i] = matched > 8 ? 4 : matched > 4 ? 3 : matched > 2 ? 2 : matched - (matched > 0);
-        if (k[i] && !s->guess.n) {
-            s->guess = (struct guess){.from = s->n, .n = k[i], .level = in.level[i]};
-            memcpy(s->guess.token, r->tokens + r->n, (size_t)k[i] * sizeof *r->tokens);
-        }
+        in.dear[i] = e->mtp && most && (e->params.draft == DRAFT_MTP || matched < CLEAR);
+        if (in.dear[i]) k[i] = most, in.level[i] = BY_LAYER;
+        else keep(s, &s->guess[0], in.level[i], out, k[i]);
+        in.most[i] = k[i], room -= k[i];
     }
     if (!always) governor_choose(&e->governor, &in, k);
-    for (int i = 0; i < n; i++) rows[i].n += k[i];
+    double begin = clock_now();
+    e->dear = 0;
+    for (int i = 0; i < n; i++) {
+        struct session *s = rows[i].s;
+        if (in.dear[i] && k[i]) {
+            k[i] = mtp_guess(e->mtp, &s->mtp, s->tokens, s->n, k[i], rows[i].tokens + rows[i].n, NULL);
+            keep(s, &s->guess[1], BY_LAYER, rows[i].tokens + rows[i].n, k[i]);
+            e->dear += k[i];
+        }
+        rows[i].n += k[i];
+    }
+    e->guessed = e->dear ? clock_now() - begin : 0;
 }
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------------- */
@@ -360,11 +378,17 @@ static int begin(struct engine *e, const struct mode *mode, struct error *err) {
     return rc ? rc : PREFILL_MORE;
 }
 
+static void tell_hidden(void *ctx, int pos, int n, const float *x) {
+    struct engine *e = ctx;
+    if (e->reading) mtp_tell(e->mtp, &e->reading->mtp, pos, n, x);
+}
+
 static int begin_turn(struct engine *e, struct error *err) {
     struct session *s = e->reading;
     if (e->restoring != s->order) {
         e->restoring = s->order;
         step_rewind(e->machine.step, &s->kv, s->n_kv);
+        mtp_rewind(&s->mtp, s->n_kv);
         prefix_begin(s);
         prefix_find(s);
     }
@@ -387,6 +411,8 @@ static int begin_turn(struct engine *e, struct error *err) {
         .last = e->logits,
         .all = s->answered ? NULL : s->request.logits,
         .all_ctx = s->request.logits_ctx,
+        .hidden = e->mtp ? tell_hidden : NULL,
+        .hidden_ctx = e,
         .cancel = &s->cancel[atomic_load(&s->live)],
         .aligned = prefix_exact(s),
         .cut = prefix_cut(s),
@@ -542,7 +568,6 @@ static bool go_round(struct engine *e) {
     if (steps) {
         if (e->params.draft) {
             draft(e, rows, n);
-            e->guessed = 0; /* a search, which is part of neither */
         }
         pthread_mutex_lock(&e->lock);
         e->stepping = true;

@@ -189,6 +189,7 @@ void session_close(struct session **sp) {
     prefix_save_all(s);
     kv_close(&s->kv);
     prefix_drop(s);
+    mtp_chat_close(&s->mtp);
     mem_free(s->tokens);
     mem_free(s);
     *sp = NULL;
@@ -251,7 +252,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->n_kv = keep;
     s->n = r->n;
     s->answered = 0;
-    s->guess.n = 0;
+    s->guess[0].n = s->guess[1].n = 0;
     s->submitted = clock_now();
     s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "cpu"};
     pthread_mutex_lock(&e->lock);

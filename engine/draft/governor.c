@@ -24,7 +24,7 @@ double governor_cost(const struct governor *g, int way, int rows) {
 }
 
 static double share(const struct governor *g, int level, int place) {
-    static const double before[GOVERNOR_LEVELS] = {0.3, 0.4, 0.5, 0.7, 0.8}; /* weighs as two that were seen */
+    static const double before[GOVERNOR_LEVELS] = {0.3, 0.4, 0.5, 0.7, 0.8, 0.85}; /* weighs as two that were seen */
     const double n = g->right[level][place].n < 16 ? g->right[level][place].n : 16;
     return (before[level] * 2 + g->right[level][place].share * n) / (2 + n);
 }
@@ -32,6 +32,7 @@ static double share(const struct governor *g, int level, int place) {
 double governor_choose(const struct governor *g, const struct governor_in *in, int *k) {
     int path[GOVERNOR_ROWS], n_path = 0; /* whose guess is the next row */
     double chance[GOVERNOR_ROWS], expected[GOVERNOR_ROWS + 1];
+    double cost[GOVERNOR_ROWS + 1] = {0}; /* of guesses so far */
     int taken[GOVERNOR_ROWS];
     const double base = governor_cost(g, in->way, in->rows), longest = in->n > 1 ? longest_beside : longest_alone;
     for (int i = 0; i < in->n; i++) {
@@ -46,6 +47,7 @@ double governor_choose(const struct governor *g, const struct governor_in *in, i
             if (chance[i] > chance[best]) best = i;
         if (!(chance[best] > 0)) break;
         expected[n_path + 1] = expected[n_path] + chance[best];
+        cost[n_path + 1] = cost[n_path] + in->dear[best] * g->guess_s;
         path[n_path++] = best;
         taken[best]++;
         chance[best] = taken[best] < in->most[best] && taken[best] < GOVERNOR_LENGTH ? chance[best] * share(g, in->level[best], taken[best]) : 0;
@@ -54,7 +56,7 @@ double governor_choose(const struct governor *g, const struct governor_in *in, i
     int best = 0;
     double most = 1;
     for (int m = 1; m <= n_path; m++) {
-        const double t = governor_cost(g, in->way, in->rows + m) + m * g->guess_s, gain = expected[m] / t * base / in->n;
+        const double t = governor_cost(g, in->way, in->rows + m) + cost[m], gain = expected[m] / t * base / in->n;
         if (t <= longest * base && gain > most) most = gain, best = m;
     }
     const double room = g->saved + may_lose * g->spent;
@@ -62,7 +64,7 @@ double governor_choose(const struct governor *g, const struct governor_in *in, i
     else if (g->steps - g->cost[in->way][in->rows].at >= FRESH) best = 0; /* what is compared with must be known */
     if (!best) {                                                          /* what a step of more rows takes is found out, if that costs little */
         for (int m = n_path < TRIAL ? n_path : TRIAL; m && !best; m--) {
-            const double t = governor_cost(g, in->way, in->rows + m) + m * g->guess_s, lost = t - expected[m] * base / in->n;
+            const double t = governor_cost(g, in->way, in->rows + m) + cost[m], lost = t - expected[m] * base / in->n;
             const int r = in->rows + m;
             const int unknown = !g->cost[in->way][r].n || g->steps - g->cost[in->way][r].at >= OLD;
             if (unknown && lost <= room && g->cost[in->way][in->rows].n) best = m, most = 1;
@@ -72,7 +74,7 @@ double governor_choose(const struct governor *g, const struct governor_in *in, i
     return best ? most : 1;
 }
 
-double governor_ran(struct governor *g, int way, int n, int rows, int guesses, int right, double seconds, double guess_s) {
+double governor_ran(struct governor *g, int way, int n, int rows, int guesses, int right, double seconds, int dear, double guess_s) {
     const int r = rows + guesses;
     if (r > GOVERNOR_ROWS || !(seconds > 0)) return 0;
     g->steps++;
@@ -84,7 +86,7 @@ double governor_ran(struct governor *g, int way, int n, int rows, int guesses, i
     g->cost[way][r].seconds += a * (x - g->cost[way][r].seconds);
     g->cost[way][r].n++;
     g->cost[way][r].at = g->steps;
-    if (guesses && guess_s > 0) g->guess_s += (g->guess_s > 0 ? 0.125 : 1) * (guess_s / guesses - g->guess_s);
+    if (dear) g->guess_s += (g->guess_s > 0 ? 0.25 : 1) * (guess_s / dear - g->guess_s);
     if (guesses && base > 0) saved = (n + right) * base / n - x - guess_s;
     g->spent = g->spent * forget + x + guess_s;
     g->saved = fmin(g->saved * forget + saved, may_lose * g->spent); /* a good time is no licence for a bad one */

@@ -90,6 +90,7 @@ struct step {
     struct step_mirror *mirrors;
     uint64_t clock; /* steps so far */
     enum step_cut ran;
+    bool hidden;                    /* the residual stream is wanted in host memory, in head.x, wherever the head runs */
     const _Atomic int *cancel;      /* of this step */
     const struct step_span *caller; /* its spans */
     uint64_t routing_step;          /* its number there */

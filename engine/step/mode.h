@@ -51,6 +51,9 @@ struct prefill_job {
     float *last;                                              /* [vocab] receives the logits of the last position */
     int (*all)(void *ctx, int position, const float *logits); /* NULL, or each position's logits in order; by the owner */
     void *all_ctx;
+    /* NULL, or what the last layer left of positions pos .. pos + n - 1, x [n, hidden]; by the owner. Of mode_cpu alone. */
+    void (*hidden)(void *ctx, int pos, int n, const float *x);
+    void *hidden_ctx;
     const _Atomic int *cancel;
     bool aligned;            /* batches on the processor end where prefill_end says; else they have as many rows as can be */
     int cut;                 /* for it */

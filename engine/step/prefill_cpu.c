@@ -163,6 +163,7 @@ static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
         if (!rc && ++p->layer == layers) {
             prefill_complete(j, p->at, p->n, &p->span.move);
             routing_end(m->routing, &p->lines, true);
+            if (j->hidden && !m->processor) j->hidden(j->hidden_ctx, p->span.pos, p->n, m->prefill->x);
         }
         atomic_store(&j->done, p->at * layers + p->n * p->layer);
     } else if (!rc) rc = head_rows(m, j, p, e);

@@ -232,6 +232,8 @@ static int head_range(struct step *s, struct step_device *d, int row, int n, int
     int span = begin(d, "head", -1, -1);
     TRY(block_head(exec_of(d), d->head_weights, &w, row, n, d->logits + at, NULL));
     TRY(gpu_copy(d->main, s->logits + at, d->logits + at, (size_t)n * (size_t)s->c->vocab * 4, GPU_D2H));
+    const size_t x = (size_t)row * (size_t)s->c->hidden;
+    if (s->hidden) TRY(gpu_copy(d->main, s->head.x + x, d->x + x, row_bytes(s, n), GPU_D2H));
     end(d, span);
     return 0;
 }
@@ -455,6 +457,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
             int row = m->row0 + m->spans[k].row;
             t->logits = s->logits + (size_t)row * (size_t)s->c->vocab;
             t->top = s->top + row;
+            t->hidden = s->hidden ? s->head.x + (size_t)row * (size_t)s->c->hidden : NULL;
         }
     }
     if ((rc = check(s, n, s->top, e))) return rc;
@@ -491,6 +494,7 @@ void step_lost(struct step *s, const char *why) {
     if (s->n_dev) step_leave(s, why, &(struct error){0}); /* memory that it lacks now is asked for again by the next step */
 }
 
+void step_hidden(struct step *s, bool wanted) { s->hidden = wanted; }
 enum step_cut step_ran(const struct step *s) { return s->ran; }
 bool step_yield(struct step *s) {
     if (s->away || (!s->loaded && !s->mirrors)) return false;

@@ -16,8 +16,9 @@ struct step_span { /* n tokens of one session at positions pos .. pos + n - 1; t
     struct kv *kv;
     const int32_t *tokens;
     int pos, n;
-    float *logits;      /* set: [n, vocab], the caller's to change, valid until the next step */
-    const int32_t *top; /* set: [n] the largest of each */
+    float *logits;       /* set: [n, vocab], the caller's to change, valid until the next step */
+    const int32_t *top;  /* set: [n] the largest of each */
+    const float *hidden; /* set: [n, hidden] what the last layer left, until the next step; NULL where step_hidden did not ask for it */
 };
 
 struct step;
@@ -30,7 +31,8 @@ void step_close(struct step **s);
 int step_run(struct step *s, enum step_cut cut, struct step_span *spans, int n_spans, const _Atomic int *cancel, struct error *e);
 /* A prefill found a device lost, and has said so: steps go on without devices, and without another word. */
 void step_lost(struct step *s, const char *why);
-enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
+void step_hidden(struct step *s, bool wanted); /* from here on */
+enum step_cut step_ran(const struct step *s);  /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
 /* Tokens of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
 void step_rewind(struct step *s, struct kv *kv, int pos);
 void step_forget(struct step *s, const struct kv *kv);

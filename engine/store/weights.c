@@ -17,6 +17,7 @@ struct loader {
     struct weights *w;
     struct error *e;
     int rc;
+    bool aside; /* what it finds is no part of the model proper */
 };
 
 static int fail(struct loader *l, const struct tensor *t, const char *what) {
@@ -29,7 +30,7 @@ static int fail(struct loader *l, const struct tensor *t, const char *what) {
 
 static struct tensor *claim(struct loader *l, const char *name) {
     struct tensor *t = checkpoint_find(&l->w->files, name);
-    if (t) t->used = true;
+    if (t && !l->aside) t->used = true;
     return t;
 }
 
@@ -310,10 +311,9 @@ static size_t load(struct loader *l, unsigned modules, void *base, int layer, in
     return l->rc ? 0 : params_bytes(base, list, n);
 }
 
-static void load_layer(struct loader *l, int i) {
+static void load_layer(struct loader *l, struct layer *y, int i) {
     struct weights *w = l->w;
     const struct config *c = &w->config;
-    struct layer *y = &w->layers[i];
     load(l, MODULE_LAYER, y, i, 0);
     y->dense.glu = c->glu;
     if (l->rc || !c->layer[i].moe) return;
@@ -325,6 +325,32 @@ static void load_layer(struct loader *l, int i) {
         w->bytes_routed += load(l, MODULE_EXPERT, &y->experts[k], i, k);
         y->experts[k].glu = c->glu, y->experts[k].turned = c->layout->turned_down;
     }
+}
+
+/* The first prediction layer, as DeepSeek-V3 and those after it publish it; without one, or with one that is not whole, there is none. */
+static void load_prediction(struct weights *w) {
+    struct config *c = &w->config;
+    struct prediction *p = &w->prediction;
+    struct error e = {0};
+    struct loader l = {.w = w, .e = &e, .aside = true};
+    const struct param eh = {.rows = c->hidden, .cols = 2 * c->hidden, .ending = ".weight"},
+                       head = {.rows = c->vocab, .cols = c->hidden, .ending = ".weight", .optional = true}, norm = {.rows = c->hidden, .ending = ".weight"};
+    const size_t routed = w->bytes_routed;
+    const int i = c->n_layers;
+    if (!c->n_mtp || i >= CONFIG_MAX_LAYERS || c->streams.n || c->delta.taps || (c->attn != ATTN_GQA && c->attn != ATTN_MLA) ||
+        !named(&l, "model.layers.%d.eh_proj", i, 0, ".weight"))
+        return;
+    c->layer[i] = c->layer[i - 1];
+    load_layer(&l, &p->layer, i);
+    p->eh = load_matrix(&l, &eh, "model.layers.%d.eh_proj", i, 0);
+    p->head = load_matrix(&l, &head, "model.layers.%d.shared_head.head", i, 0);
+    p->enorm = load_vector(&l, &norm, "model.layers.%d.enorm", i, 0);
+    p->hnorm = load_vector(&l, &norm, "model.layers.%d.hnorm", i, 0);
+    p->norm = load_vector(&l, &norm, "model.layers.%d.shared_head.norm", i, 0);
+    if (!p->head.data) p->head = w->head;
+    p->there = !l.rc;
+    w->bytes_routed = routed;
+    if (l.rc) log_say(LOG_INFO, "the prediction layer is left alone: %s", e.text);
 }
 
 static bool harmless_tensor(const char *name) {
@@ -459,8 +485,9 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     }
     w->rope_mscale = rope_frequencies(&c->rope, w->inv_freq);
     if (c->far_rope.dim) rope_frequencies(&c->far_rope, w->inv_freq + rope_floats(c) - c->far_rope.dim / 2); /* its factor is 1 */
-    for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, i);
+    for (int i = 0; i < c->n_layers && !l.rc; i++) load_layer(&l, &w->layers[i], i);
     if (l.rc) goto out;
+    load_prediction(w);
     check_left_over(&l, force);
     w->bytes_embed = mat_bytes(&w->embed) + (c->tied ? 0 : mat_bytes(&w->head));
     w->bytes_dense = w->files.bytes - w->bytes_skipped - w->bytes_routed - w->bytes_embed;

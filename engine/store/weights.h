@@ -4,6 +4,16 @@
 #include "engine/store/params.h"
 #include "engine/store/safetensors.h"
 
+/* A layer behind the last one that guesses the token after the next, from what the last one left and the next token (DeepSeek-V3,
+ * section 2.2). Embedding and, without one of its own, head are the model's. */
+struct prediction {
+    bool there;
+    struct layer layer; /* config.layer[n_layers] */
+    struct mat eh;      /* [hidden, 2 * hidden]: of the token's embedding, then of what the last layer left */
+    struct mat head;    /* [vocab, hidden] */
+    float *enorm, *hnorm, *norm;
+};
+
 struct weights {
     struct config config;
     struct checkpoint files;
@@ -14,7 +24,8 @@ struct weights {
     struct stream_mix head_mix;
     float *head_bias;     /* [vocab] */
     struct layer *layers; /* [n_layers] */
-    float *inv_freq;      /* [rope_floats] */
+    struct prediction prediction;
+    float *inv_freq; /* [rope_floats] */
     float rope_mscale;
     /* What --inspect tells: bytes by kind, tensors left alone. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;

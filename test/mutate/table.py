@@ -29,6 +29,8 @@ change("image-page", "an image takes the beginning of a page that other rows are
 change("kept-sum", "what lies on disk is not checked", "e2e_kv_cache", ("engine/keep.c", "kv_file_sum(p, n, i) != kv_file_sums(x->h)[i]", "kv_file_sum(p, n, i) == 1"))
 change("kept-secret", "--no-save keeps what was read", "e2e_kv_cache", ("engine/prefix.c", "p->secret = s->request.flags & REQUEST_SECRET;", "p->secret = false;"))
 change("kept-limit", "the KV cache on disk makes no room for one file more", "e2e_kv_cache", ("engine/keep.c", "i < n && sum + bytes > limit", "i < n && sum > limit"))
+change("mtp-token", "a prediction layer gets the token of its position, not the one behind", "draft", ("engine/draft/mtp.c", "tokens + c->first + row + 1", "tokens + c->first + row"))
+change("mtp-hidden", "on a device what the last layer left is not sent along", "draft", (STEP, "if (s->hidden) TRY(gpu_copy(d->main, s->head.x + x, d->x + x, row_bytes(s, n), GPU_D2H));", ";"))
 change("rope-halves", "DeepSeek's rope pairs halves instead of neighbours", "positions", ("engine/model/deepseek_v3.c", '"rope_interleave", true', '"rope_interleave", false'))
 change("yarn-ramp", "YaRN scales the fast dimensions instead of the slow ones", "positions; config", ("engine/model/rope.c", "* ramp + inv_freq[j] * (1 - ramp)", "* (1 - ramp) + inv_freq[j] * ramp"))
 change("yarn-scale", "YaRN's mscale enters the softmax once instead of twice", "positions; config", ("engine/model/deepseek_v3.c", "scale *= m * m", "scale *= m"))

@@ -5,7 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/base/file.h"
 #include "engine/draft/lookup.h"
+#include "engine/ember/ember.h"
 #include "engine/internal.h"
 
 enum { SESSIONS = 3, PROMPT = 17, ANSWER = 30, VOCAB = 120 };
@@ -171,6 +173,80 @@ static void text_is_the_same_on_devices(void **st) {
                           all ? every : some);
 }
 
+/* --- The prediction layer ----------------------------------------------------------------------------------------------------------- */
+
+static const char *const questions[] = {"How do I ask about a PDF?", "What is a GPU good for?", "Which sampling options are there?"};
+enum { QUESTIONS = sizeof questions / sizeof *questions, TEXT = 60 };
+
+/* Two turns of several sessions on the built-in model, the second of which takes the end of the first back. */
+static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][TEXT], int n[2][QUESTIONS], int *drafted, int *accepted) {
+    struct engine *e;
+    struct session *s[QUESTIONS];
+    struct error err = {0};
+    struct event ev;
+    if (engine_open(&e, p, &err)) fail_msg("%s", err.text);
+    *drafted = *accepted = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < QUESTIONS; i++) {
+            int32_t prompt[200] = {0, 2};
+            int len = 2;
+            for (const char *c = questions[i]; *c; c++) prompt[len++] = 6 + (unsigned char)*c; /* bytes as tokens: an odd wording, which it declines */
+            prompt[len++] = 1, prompt[len++] = 3;
+            for (int k = 0; turn && k < 10; k++) prompt[len++] = text[0][i][k];
+            if (!turn && session_open(e, &s[i], &err)) fail_msg("%s", err.text);
+            struct request r = {
+                .tokens = prompt, .n = len, .max_tokens = TEXT, .sampling = {.temperature = i == 2, .top_p = 1, .repeat_penalty = 1, .seed = 5}};
+            n[turn][i] = 0;
+            if (session_submit(s[i], &r, &err)) fail_msg("%s", err.text);
+        }
+        for (int left = QUESTIONS; left && engine_poll(e, &ev, -1);) {
+            int i = 0;
+            while (s[i] != ev.session) i++;
+            if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
+            if (ev.kind == EVENT_TOKEN) text[turn][i][n[turn][i]++] = ev.token;
+            if (ev.kind == EVENT_DONE) left--, *drafted += ev.stats.drafted, *accepted += ev.stats.accepted;
+        }
+    }
+    for (int i = 0; i < QUESTIONS; i++) session_close(&s[i]);
+    engine_close(&e);
+}
+
+/* Its guesses are mostly right, which they are only where all of it is: the published layer was trained to guess so. */
+static void the_prediction_layer_guesses_well(void **st) {
+    static const struct {
+        const char *gpus;
+        enum decode_mode mode;
+        int level;
+    } how[] = {{NULL, DECODE_CPU, CPU_SCALAR + 1}, {NULL, DECODE_CPU, 0}, {"emu:1", DECODE_HYBRID, 0}, {"emu:2", DECODE_DUAL, 0}};
+    int32_t want[2][QUESTIONS][TEXT], got[2][QUESTIONS][TEXT];
+    int n[2][QUESTIONS], m[2][QUESTIONS], drafted, accepted;
+    for (size_t h = 0; h < sizeof how / sizeof *how; h++) {
+        struct engine_params p = {
+            .dir = "ember:", .threads = 1, .context = 512, .cpu_level = how[h].level, .gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU};
+        memset(want, 0, sizeof want);
+        converse(&p, want, n, &drafted, &accepted);
+        p.draft = DRAFT_MTP;
+        for (p.draft_len = 1; p.draft_len <= 4; p.draft_len += 3) {
+            memset(got, 0, sizeof got);
+            converse(&p, got, m, &drafted, &accepted);
+            assert_memory_equal(n, m, sizeof n);
+            assert_memory_equal(want, got, sizeof want);
+            print_message("%s, %d at once: %d of %d guesses were right\n", how[h].gpus ? how[h].gpus : "processor", p.draft_len, accepted, drafted);
+            assert_true(drafted > 60 && accepted * 100 > drafted * (p.draft_len == 1 ? 75 : 40));
+        }
+    }
+}
+
+static void who_has_no_prediction_layer_says_so(void **st) {
+    char dir[1024];
+    struct engine *e;
+    struct error err = {0};
+    snprintf(dir, sizeof dir, "%s/gqa_flat", root);
+    struct engine_params p = {.dir = dir, .threads = 1, .draft = DRAFT_MTP};
+    assert_int_equal(engine_open(&e, &p, &err), ERR_USAGE);
+    assert_non_null(strstr(err.text, "gqa_flat has no prediction layer"));
+}
+
 /* --- What is drawn ---------------------------------------------------------------------------------------------------------------- */
 
 /* Two tokens in a row, the second one looked at in the same step when the first was guessed: their joint frequencies over seeds
@@ -211,10 +287,12 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
 }
 
 int main(int argc, char **argv) {
+    file_embed(ember_files);
     root = argc > 1 ? argv[1] : "";
     all = argc > 2;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_longest_earlier_end_is_taken), cmocka_unit_test(text_is_the_same_with_any_draft),
-                                       cmocka_unit_test(text_is_the_same_at_the_best_level), cmocka_unit_test(text_is_the_same_on_devices),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_longest_earlier_end_is_taken),       cmocka_unit_test(text_is_the_same_with_any_draft),
+                                       cmocka_unit_test(text_is_the_same_at_the_best_level),     cmocka_unit_test(text_is_the_same_on_devices),
+                                       cmocka_unit_test(the_prediction_layer_guesses_well),      cmocka_unit_test(who_has_no_prediction_layer_says_so),
                                        cmocka_unit_test(draws_are_distributed_as_the_logits_say)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

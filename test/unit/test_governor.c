@@ -25,7 +25,7 @@ static double run(struct governor *g, const struct world *w, int n, int steps, i
     for (int s = 0; s < steps; s++) {
         struct governor_in in = {.way = 1, .n = n, .rows = n};
         int k[GOVERNOR_ROWS], rows = n, right = 0;
-        for (int i = 0; i < n; i++) in.most[i] = s % w->every ? 0 : w->most, in.level[i] = i ? 1 : 2, k[i] = 0;
+        for (int i = 0; i < n; i++) in.most[i] = s % w->every ? 0 : w->most, in.level[i] = i ? 1 : 2, in.dear[i] = w->guess > 0, k[i] = 0;
         double gain = fixed < 0 ? governor_choose(g, &in, k) : 1;
         assert_true(gain >= 1);
         for (int i = 0; i < n; i++) {
@@ -39,7 +39,7 @@ static double run(struct governor *g, const struct world *w, int n, int steps, i
         }
         assert_true(rows <= GOVERNOR_ROWS);
         double seconds = (w->first + (rows - 1) * w->more) * (1 + w->noise * (2 * any() - 1)), drafting = (rows - n) * w->guess;
-        if (fixed < 0) governor_ran(g, 1, n, n, rows - n, right, seconds, drafting);
+        if (fixed < 0) governor_ran(g, 1, n, n, rows - n, right, seconds, w->guess > 0 ? rows - n : 0, drafting);
         t += seconds + drafting, tokens += n + right, all += rows - n;
     }
     *guesses = all / steps;
@@ -95,9 +95,9 @@ static void nothing_is_guessed_before_anything_is_known(void **st) {
     struct governor_in in = {.way = 0, .n = 2, .rows = 2, .level = {4, 4}, .most = {16, 16}};
     int k[GOVERNOR_ROWS];
     assert_true(governor_choose(&g, &in, k) == 1 && !k[0] && !k[1] && governor_cost(&g, 0, 2) == 0);
-    governor_ran(&g, 0, 2, 2, 0, 0, 1, 0);
+    governor_ran(&g, 0, 2, 2, 0, 0, 1, 0, 0);
     assert_true(governor_cost(&g, 0, 2) == 1 && governor_cost(&g, 0, 4) == 2 && governor_cost(&g, 1, 2) == 0);
-    governor_ran(&g, 0, 2, 2, 4, 4, 1.5, 0);
+    governor_ran(&g, 0, 2, 2, 4, 4, 1.5, 0, 0);
     assert_true(fabs(governor_cost(&g, 0, 4) - 1.25) < 1e-9 && fabs(governor_cost(&g, 0, 10) - 2) < 1e-9);
     in.rows = GOVERNOR_ROWS;
     governor_choose(&g, &in, k);

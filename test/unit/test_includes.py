@@ -19,7 +19,7 @@ RULES = {
     "engine/pipe": ["engine/base", "engine/model", "engine/store", "engine/layer", "engine/cache", "cpu", "gpu/gpu.h", "gpu/ops.h"],
     "engine/sched": ["engine/base", "engine/model", "cpu", "gpu/gpu.h", "gpu/ops.h"],
     "engine/step": ["engine/base", "engine/model", "engine/store", "engine/layer", "engine/cache", "engine/pipe", "engine/sched", "cpu", "gpu/gpu.h", "gpu/ops.h"],
-    "engine/draft": ["engine/base"],
+    "engine/draft": ["engine/base", "engine/model", "engine/store", "engine/layer", "cpu", "gpu/ops.h"],
     "engine/ember": ["engine/base"],
     "engine": ["engine/base", "engine/draft", "engine/model", "engine/store", "engine/layer", "engine/cache", "engine/pipe", "engine/sched", "engine/step", "cpu", "gpu/gpu.h", "gpu/ops.h"],
     "cli": ["engine/engine.h", "tokenizer", "engine/base"],

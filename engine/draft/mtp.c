@@ -1,0 +1,149 @@
+#include "engine/draft/mtp.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/layer/attention.h" /* TRY */
+#include "engine/layer/block.h"
+#include "engine/model/rope.h"
+
+enum { ROWS = 64 }; /* gone through at once */
+
+struct mtp {
+    const struct weights *w;
+    const struct prediction *p;
+    struct exec *x;
+    struct config c; /* of a model of this layer alone */
+    struct work work;
+    float *pair;   /* [ROWS, 2 * hidden] */
+    float *h;      /* [hidden] */
+    float *logits; /* [vocab] */
+    int context;
+    enum dtype kv;
+};
+
+int mtp_open(struct mtp **out, const struct weights *w, struct exec *x, int context, enum dtype kv, struct error *e) {
+    *out = NULL;
+    if (!w->prediction.there) return 0;
+    struct mtp *m = mem_calloc(1, sizeof *m);
+    if (!m) return error_set(e, ERR_MEMORY, "no memory for the prediction layer");
+    *m = (struct mtp){.w = w, .p = &w->prediction, .x = x, .c = w->config, .context = context, .kv = kv};
+    m->c.layer[0] = w->config.layer[w->config.n_layers];
+    m->c.n_layers = 1;
+    int rc = work_open(&m->work, &m->c, ROWS, NULL, NULL, NULL, e);
+    m->pair = mem_alloc(2 * ROWS * (size_t)m->c.hidden * sizeof *m->pair);
+    m->h = mem_alloc((size_t)m->c.hidden * sizeof *m->h);
+    m->logits = mem_alloc((size_t)m->c.vocab * sizeof *m->logits);
+    if (!rc && (!m->pair || !m->h || !m->logits)) rc = error_set(e, ERR_MEMORY, "no memory for the prediction layer");
+    if (!rc) memcpy(m->work.inv_freq, w->inv_freq, (size_t)rope_floats(&w->config) * sizeof(float));
+    *out = m;
+    if (rc) mtp_close(out);
+    return rc;
+}
+
+void mtp_close(struct mtp **mp) {
+    struct mtp *m = *mp;
+    if (!m) return;
+    *mp = NULL;
+    work_close(&m->work);
+    mem_free(m->pair);
+    mem_free(m->h);
+    mem_free(m->logits);
+    mem_free(m);
+}
+
+void mtp_chat_close(struct mtp_chat *c) {
+    if (c->kv.pages) kv_close(&c->kv);
+    mem_free(c->h);
+    *c = (struct mtp_chat){0};
+}
+
+void mtp_tell(struct mtp *m, struct mtp_chat *c, int pos, int n, const float *h) {
+    const size_t width = (size_t)m->c.hidden;
+    if (!c->h && !(c->h = mem_alloc(MTP_WAITING * width * sizeof *c->h))) return;
+    if (pos != c->first + c->rows + c->waiting) c->first = pos, c->rows = c->waiting = 0;
+    if (n > MTP_WAITING) {
+        h += (size_t)(n - MTP_WAITING) * width;
+        c->first = pos + n - MTP_WAITING, c->rows = c->waiting = 0;
+        n = MTP_WAITING;
+    }
+    if (c->waiting + n > MTP_WAITING) { /* nobody asked for long: what is furthest back is left out */
+        const int drop = c->waiting + n - MTP_WAITING;
+        c->first += c->rows + drop, c->rows = 0, c->waiting -= drop;
+        memmove(c->h, c->h + (size_t)drop * width, (size_t)c->waiting * width * sizeof *c->h);
+    }
+    memcpy(c->h + (size_t)c->waiting * width, h, (size_t)n * width * sizeof *c->h);
+    c->waiting += n;
+}
+
+void mtp_rewind(struct mtp_chat *c, int pos) { /* a row is of its position and of the token behind */
+    const int left = pos - 1 - c->first < 0 ? 0 : pos - 1 - c->first;
+    if (c->rows > left) c->rows = left, c->waiting = 0;
+    else if (c->rows + c->waiting > left) c->waiting = left - c->rows;
+}
+
+/* The last of n rows of the workspace. */
+static struct work last_row(const struct config *c, const struct work *w, int n) {
+    struct work r = *w;
+    const size_t at = (size_t)n - 1;
+    r.x += at * (size_t)c->hidden, r.xn += at * (size_t)c->hidden, r.tokens += at, r.pos += at;
+    r.cos += at * (size_t)(c->rope.dim / 2), r.sin += at * (size_t)(c->rope.dim / 2);
+    return r;
+}
+
+/* Rows [row, row + n) of the cache from h [n, hidden] and the tokens behind; of the last of them the whole layer where out is not NULL: what it
+ * left is in out->x then. final: h is the model's, which its final norm comes over first. */
+static int go(struct mtp *m, struct mtp_chat *chat, const int32_t *tokens, int row, int n, const float *h, bool final, struct work *out) {
+    const struct config *c = &m->c;
+    const struct layer *y = &m->p->layer;
+    struct work *w = &m->work;
+    const int hidden = c->hidden;
+    struct span span = {.cache = chat->kv.layer, .n = n, .pos = row, .move = {-1, -1, 0, -1}};
+    for (int i = 0; i < n; i++) w->tokens[i] = tokens[i], w->pos[i] = chat->first + row + i;
+    *w->bad = -1;
+    TRY(kv_reach(&chat->kv, row + n, &(struct error){0}));
+    TRY(block_embed(m->x, m->w, w, n));
+    TRY(block_norm(m->x, c, m->pair, 2 * hidden, w->x, hidden, m->p->enorm, NULL, n, hidden, 0, NULL));
+    if (final) TRY(block_norm(m->x, c, w->xn, hidden, h, hidden, m->w->norm, m->w->norm_bias, n, hidden, 0, NULL));
+    TRY(block_norm(m->x, c, m->pair + hidden, 2 * hidden, final ? w->xn : h, hidden, m->p->hnorm, NULL, n, hidden, 0, NULL));
+    TRY(block_linear(m->x, c, w->x, hidden, m->pair, 2 * hidden, m->p->eh, NULL, n, false));
+    TRY(block_rope(m->x, c, w, m->w->rope_mscale, n, 0));
+    TRY(block_kv(m->x, c, y, 0, w, &span, 1, n));
+    if (!out) return 0;
+    struct work v = last_row(c, w, n);
+    span.pos += n - 1, span.n = 1;
+    TRY(block_query(m->x, c, y, 0, &v, 1));
+    TRY(block_attend(m->x, c, y, 0, &v, &span, (struct block_keys){.n = span.pos + 1, .piece = PIECE_ALL}));
+    TRY(block_output(m->x, c, y, &v, 1));
+    TRY(block_route(m->x, c, y, 0, &v, 1));
+    TRY(block_experts(m->x, c, y, 0, &v, PART_BOTH, v.x, 1));
+    *out = v;
+    return 0;
+}
+
+/* The likeliest token after what the layer left; < 0: a logit is no number. */
+static int likeliest(struct mtp *m, const struct work *v, float *logits, int32_t *top) {
+    const struct config *c = &m->c;
+    TRY(block_norm(m->x, c, v->xn, c->hidden, v->x, c->hidden, m->p->norm, NULL, 1, c->hidden, 0, NULL));
+    return m->x->ops->linear(m->x, &(struct op_linear){.y = logits, .x = v->xn, .w = m->p->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
+}
+
+int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, float *logits) {
+    const size_t width = (size_t)m->c.hidden;
+    struct work v = {0};
+    if (most < 1 || !c->waiting || c->first + c->rows + c->waiting != n - 1) return 0;
+    if (!c->kv.pages && kv_open(&c->kv, &m->c, m->context, m->kv, &(struct error){0})) return 0;
+    m->x->cancel = NULL;
+    for (int at = 0, k; at < c->waiting; at += k) {
+        const int left = c->waiting - at, row = c->rows + at;
+        k = left < ROWS ? left : ROWS;
+        if (go(m, c, tokens + c->first + row + 1, row, k, c->h + (size_t)at * width, true, k == left ? &v : NULL)) return 0;
+    }
+    c->rows += c->waiting, c->waiting = 0;
+    for (int i = 0;; i++) { /* rows of guesses are not counted, and are written over */
+        if (likeliest(m, &v, logits ? logits + (size_t)i * (size_t)m->c.vocab : m->logits, &out[i]) || out[i] < 0) return i;
+        if (i + 1 >= most || c->rows + i >= c->kv.capacity) return i + 1;
+        memcpy(m->h, v.x, width * sizeof *m->h);
+        if (go(m, c, &out[i], c->rows + i, 1, m->h, false, &v)) return i + 1;
+    }
+}
