@@ -578,7 +578,8 @@ static bool go_round(struct engine *e) {
         pthread_mutex_lock(&e->lock);
         e->stepping = false;
         pthread_mutex_unlock(&e->lock);
-        if (e->steps % 4 == 0) prefix_save_one(e); /* a copy in memory: some milliseconds */
+        /* a copy of a batch of the prompt: so seldom that on the average it is 4 MB a step, about a millisecond */
+        if (e->steps % (1 + ((uint64_t)e->prefill_work.rows * e->info.kv_token_bytes >> 22)) == 0) prefix_save_one(e);
     } else if (piece) run_piece(e, piece);
     else if (other && e->left) stop_left(e);
     else if (other) prefill(e);

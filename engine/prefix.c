@@ -65,8 +65,9 @@ int prefix_read(const struct prefix_block *b, size_t at, void *to, size_t n) {
     return pread(b->store->fd, to, n, b->at + (off_t)at) == (ssize_t)n ? 0 : ERR_RUNTIME;
 }
 
-/* Positions [from, to) of a session's cache, as a block; its memory becomes the block's. The caller has one reference. NULL: no memory. */
-static struct prefix_block *freeze(struct session *s, int from, int to) {
+/* Positions [from, to) of a session's cache, as a block. under: its memory becomes the block's, which must be held then. The caller has one
+ * reference. NULL: no memory. */
+static struct prefix_block *freeze(struct session *s, int from, int to, bool under) {
     struct prefix_store *store = &s->engine->shared;
     int state = s->kv.states ? kv_find(&s->kv, to) : -1;
     struct prefix_block *b = store->fd < 0 ? NULL : mem_alloc(sizeof *b);
@@ -80,7 +81,7 @@ static struct prefix_block *freeze(struct session *s, int from, int to) {
         return NULL;
     }
     store->size = b->at + (off_t)b->bytes;
-    kv_image_under(&s->kv, from, to, state, store->fd, b->at);
+    if (under) kv_image_under(&s->kv, from, to, state, store->fd, b->at);
     return b;
 }
 
@@ -99,7 +100,7 @@ static struct prefix_block *block_of(struct session *s, size_t i) {
     struct prefix *p = &s->prefix;
     struct prefix_end *x = &p->ends[i];
     if (x->block || may_hold(p)) return x->block;
-    if ((x->block = freeze(s, i ? p->ends[i - 1].end : 0, x->end))) hold(p, x->block);
+    if ((x->block = freeze(s, i ? p->ends[i - 1].end : 0, x->end, true))) hold(p, x->block);
     return x->block;
 }
 
@@ -281,13 +282,16 @@ static size_t unsaved(struct session *s) {
     }
     return p->n;
 }
-static bool save_one(struct session *s) {
+/* A session that goes on keeps its memory, whose pages may be large ones, and a copy lasts until it is written. */
+static bool save_one(struct session *s, bool closes) {
     struct prefix *p = &s->prefix;
     size_t i = p->secret ? p->n : unsaved(s);
     if (i == p->n) return false;
-    struct prefix_block *b = block_of(s, i);
-    p->ends[i].kept = true;
-    if (b) keep_put(s->engine->keep, b, p->ends[i].key, p->tokens);
+    struct prefix_end *x = &p->ends[i];
+    struct prefix_block *b = closes ? block_of(s, i) : x->block, *copy = b ? NULL : freeze(s, i ? p->ends[i - 1].end : 0, x->end, false);
+    x->kept = true;
+    if (b || copy) keep_put(s->engine->keep, b ? b : copy, x->key, p->tokens);
+    prefix_release(copy);
     return true;
 }
 
@@ -299,13 +303,13 @@ bool prefix_save_one(struct engine *e) {
         if (!s->prefix.secret && unsaved(s) < s->prefix.n) found = s, s->borrowed++;
     pthread_mutex_unlock(&e->lock);
     if (!found) return false;
-    save_one(found);
+    save_one(found, false);
     give_back(found);
     return true;
 }
 
 static int save_all(void *session) {
-    while (save_one(session)) {
+    while (save_one(session, true)) {
     }
     return 0;
 }

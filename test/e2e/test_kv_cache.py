@@ -103,7 +103,7 @@ class KvCache(driver.Case):
 
         def flip(at):
             return lambda b: b[:at(b)] + bytes([b[at(b)] ^ 1 << r.randrange(8)]) + b[at(b) + 1:]
-        cases = [flip(lambda b, x=x: x % len(b)) for x in (0, 8, 12, 20, 25, 33, 37, 41, 49, 57, 66, 75, 400, 5000, 60000, -1)]
+        cases = [flip(lambda b, x=x: x % len(b)) for x in (0, 8, 20, 33, 41, 57, 75, 400, 5000, 60000, -1)]
         cases += [lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"", lambda b: b[:100], lambda b: b[:5000], lambda b: bytes(len(b)),
                   lambda b: good[names[1]] if b != good[names[1]] else good[names[0]]]
         damaged = 0
@@ -163,7 +163,7 @@ class KvCache(driver.Case):
         want = [self.ask("Why?", "--kv-cache", "off", doc=d)[1] for d in docs]
         self.ask()
         limit = str(3 * os.path.getsize(self.files()[0]) + 100)  # they take each other's files away
-        for _ in range(3):
+        for _ in range(2):
             running = [(k, subprocess.Popen([driver.BIN, "-p", "Why?", "--temp", "1", "--seed", "5", "-n", "12", "--kv-cache", limit], stdin=subprocess.PIPE,
                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.env)) for k in (0, 1, 0, 1)]
             for k, p in running:
