@@ -1,6 +1,7 @@
 /* Every operation on a device against the scalar CPU kernels (base operations) or plain loops in double (the others).
- * usage: conform LIST TOLERANCE [SEED | company]    LIST as --gpus, the first rank is tested; TOLERANCE of the largest value of a
- * result; SEED: cases of random shapes and addresses in place of the chosen ones; company: a few tokens together and each alone.
+ * usage: conform LIST TOLERANCE [SEED | company | math]    LIST as --gpus, the first rank is tested; TOLERANCE of the largest value of a
+ * result; SEED: cases of random shapes and addresses in place of the chosen ones; company: a few tokens together and each alone;
+ * math: only operations that LIST's math computes otherwise than float32, or FP8 otherwise than BF16.
  * Exit 77 when the device, or the level of the processor it wants, is not there. */
 #include "test/gpu/conform_streams.h"
 
@@ -511,7 +512,7 @@ static void companies(void) {
 int main(int argc, char **argv) {
     struct error e = {0};
     struct pool *pool = NULL;
-    if (argc < 3 || argc > 4 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company]", &e);
+    if (argc < 3 || argc > 4 || gpu_parse(&spec, argv[1], &e) || spec.n < 1) die("usage: conform LIST TOLERANCE [SEED | company | math]", &e);
     if (spec.level && !cpu_level_has((enum cpu_level)(spec.level - 1))) {
         printf("SKIPPED: this processor has no %s\n", cpu_level_name((enum cpu_level)(spec.level - 1)));
         return 77;
@@ -523,19 +524,18 @@ int main(int argc, char **argv) {
     tol = atof(argv[2]);
     if (gpu_stream_open(g, &stream, "test", false, NULL, &e) || pool_open(&pool, 1, false, &e)) die("open", &e);
     if (!(cpu = cpu_exec_open(pool, CPU_SCALAR, &e))) die("cpu", &e);
-    seed = argc > 3 && strcmp(argv[3], "company") ? strtoull(argv[3], NULL, 10) : 1;
+    bool math = argc > 3 && !strcmp(argv[3], "math"), some = argc > 3 && !math && strcmp(argv[3], "company") != 0;
+    seed = some ? strtoull(argv[3], NULL, 10) : 1;
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
-    if (argc < 4) {
-        elementwise();
-        deltas();
-        compressed();
+    if (argc < 4 || math) {
+        if (!math) elementwise(), deltas(), compressed();
         linears();
-        attentions();
+        if (!math || spec.math != GPU_FP8) attentions();
         mixtures();
         tiles();
         groups();
         groups_apart();
-    } else if (!strcmp(argv[3], "company")) {
+    } else if (!some) {
         companies();
     } else {
         char name[120];
