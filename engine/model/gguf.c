@@ -141,16 +141,18 @@ static void put_rope(struct telling *t, int64_t dim) {
     if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")) && !t->rc)
         t->rc =
             error_set(t->e, ERR_MODEL, "%s: factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them", t->what, t->arch);
-    if (plain && !f->freqs.v && !longrope) return;
+    const bool oss = !strcmp(t->arch, "gpt-oss"); /* whose config, where it says nothing, means YaRN */
+    if (plain && !f->freqs.v && !longrope && !oss) return;
     struct telling in;
     if (!open_object(t, &in)) return;
     if (longrope) put_text(&in, "rope_type", "longrope");
     else if (f->freqs.v) put_text(&in, "rope_type", "factors");
+    else if (plain) put_text(&in, "rope_type", "default");
     else put_json(&in, "rope_type", *type);
     put_factors(&in, "factors", f->freqs);
     put_factors(&in, "short_factor", f->near);
     put_factors(&in, "long_factor", f->far);
-    if (!strcmp(t->arch, "gpt-oss")) put_bool(&in, "truncate", false); /* as the vendor has it; the format has no key for it */
+    if (oss) put_bool(&in, "truncate", false); /* as the vendor has it; the format has no key for it */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct json *v = meta_of(t, rows[i].key);
         if (v) put_json(&in, rows[i].name, *v);

@@ -417,16 +417,17 @@ def deepseek2(fmt, seed=4, v3=True, split=True):
     return p
 
 
-def gpt_oss(fmt, seed=7):
+def gpt_oss(fmt, seed=7, yarn=True):
     p = Pair("gpt-oss", fmt, seed)
     usual(p)
     p.key(attention__head_count=4, attention__head_count_kv=2, attention__key_length=64, attention__value_length=64, attention__sliding_window=8,
-          feed_forward_length=256, expert_feed_forward_length=256, rope__freq_base=15e4, rope__scaling__type="yarn", rope__scaling__factor=4.0,
-          rope__scaling__original_context_length=128)
+          feed_forward_length=256, expert_feed_forward_length=256, rope__freq_base=15e4)
+    if yarn:
+        p.key(rope__scaling__type="yarn", rope__scaling__factor=4.0, rope__scaling__original_context_length=128)
     p.config.update(model_type="gpt_oss", num_attention_heads=4, num_key_value_heads=2, head_dim=64, intermediate_size=256, num_local_experts=4,
                     sliding_window=8, attention_bias=True, rope_theta=15e4,
                     rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0, "beta_slow": 1.0,
-                                  "truncate": False})
+                                  "truncate": False} if yarn else {"rope_type": "default"})
     for i in range(2):
         b, h = f"blk.{i}.", f"model.layers.{i}."
         gqa(p, i, 256, 4, 2, 64, bias=True, ffn_norm="post_attention_norm")
@@ -607,5 +608,5 @@ def qwen3next(fmt, seed=12, old=False):
 
 
 MODELS = {"dbrx": dbrx, "phimoe": phimoe, "qwen3next": qwen3next, "qwen3next old": lambda fmt: qwen3next(fmt, old=True),
-          "qwen3moe fused": lambda fmt: qwen3moe(fmt, fused=True), "llama freqs": lambda fmt: llama(fmt, freqs=True), "gpt-oss": gpt_oss, "glm4moe": glm4moe, "minimax-m2": minimax, "qwen3moe": qwen3moe, "qwen2moe": qwen2moe, "llama": llama, "deepseek2": deepseek2,
+          "qwen3moe fused": lambda fmt: qwen3moe(fmt, fused=True), "llama freqs": lambda fmt: llama(fmt, freqs=True), "gpt-oss": gpt_oss, "gpt-oss plain": lambda fmt: gpt_oss(fmt, yarn=False), "glm4moe": glm4moe, "minimax-m2": minimax, "qwen3moe": qwen3moe, "qwen2moe": qwen2moe, "llama": llama, "deepseek2": deepseek2,
           "deepseek2 v2": lambda fmt: deepseek2(fmt, 5, v3=False), "deepseek2 old": lambda fmt: deepseek2(fmt, 6, split=False)}
