@@ -228,11 +228,91 @@ static void no_memory_to_share(void **st) {
     engine_close(&e);
 }
 
-int main(void) {
+/* --- Whatever they do to each other -------------------------------------------------------------------------------------------------- */
+
+/* Prompts of a few beginnings at random in some sessions at once, which are stopped, forked, closed and opened anew, with what was read going to
+ * a disk and coming from it: each answer is the one that the prompt has alone. In float32 and scalar, where rows read beside others have the same bits. */
+static int rounds = 24;
+
+static void random_company(void **st) {
+    enum { S = 5, KINDS = 3, LENGTHS = 4 };
+    static const int length[LENGTHS] = {70, 140, 200, 290};
+    static struct answer want[KINDS][LENGTHS];
+    char kept[] = "/tmp/hearth-prefix-XXXXXX", command[64];
+    assert_non_null(mkdtemp(kept));
+    limit_set(LIMIT_ROWS, 64);
+    limit_set(LIMIT_KEEP, 1);
+    struct engine *e = open_with((struct engine_params){.cpu_level = CPU_SCALAR + 1, .kv = DT_F32, .kv_dir = kept, .kv_limit = 1 << 20});
+    struct session *s[S];
+    struct {
+        int kind, length, n;
+        bool runs, stopped;
+        int32_t token[ANSWER];
+    } turn[S] = {0};
+    struct error err = {0};
+    uint64_t x = 88172645463325252u;
+    long shared = 0, answered = 0, stopped = 0;
+    for (int k = 0; k < KINDS; k++)
+        for (int l = 0; l < LENGTHS; l++) {
+            struct session *alone = new_session(e);
+            want[k][l] = ask(e, alone, text(length[l], 100 + 50 * k, k), length[l], 0, REQUEST_ALONE | REQUEST_SECRET);
+            session_close(&alone);
+        }
+    for (int i = 0; i < S; i++) s[i] = new_session(e);
+    for (int round = 0, left = 0; round < rounds || left;) {
+        int i = (int)((x ^= x << 13, x ^= x >> 7, x ^= x << 17) % S);
+        if (!turn[i].runs && round < rounds) {
+            round++;
+            if (x >> 20 & 1) {
+                int from = (i + 1) % S;
+                session_close(&s[i]);
+                s[i] = new_session(e);
+                if (!turn[from].runs && x >> 21 & 1 && session_fork(s[from], s[i], &err)) fail_msg("%s", err.text);
+            }
+            turn[i].kind = (int)(x >> 24 & 255) % KINDS, turn[i].length = (int)(x >> 32 & 255) % LENGTHS, turn[i].n = 0;
+            turn[i].stopped = (x >> 40 & 7) == 0, turn[i].runs = true;
+            struct request r = {.tokens = text(length[turn[i].length], 100 + 50 * turn[i].kind, turn[i].kind),
+                                .n = length[turn[i].length],
+                                .max_tokens = ANSWER,
+                                .flags = REQUEST_NO_EOS,
+                                .sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+            if (session_submit(s[i], &r, &err)) fail_msg("%s", err.text);
+            if (turn[i].stopped) session_cancel(s[i]);
+            left++;
+            if (left < 3) continue;
+        }
+        struct event ev;
+        if (!engine_poll(e, &ev, 60000)) fail_msg("no event in a minute");
+        int k = 0;
+        while (s[k] != ev.session) k++;
+        if (ev.kind == EVENT_TOKEN) turn[k].token[turn[k].n++] = ev.token;
+        if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
+        if (ev.kind != EVENT_DONE) continue;
+        assert_memory_equal(turn[k].token, want[turn[k].kind][turn[k].length].token, (size_t)turn[k].n * sizeof *turn[k].token);
+        if (!turn[k].stopped) assert_int_equal(turn[k].n, ANSWER);
+        shared += ev.stats.cached_tokens, answered += !turn[k].stopped, stopped += turn[k].stopped;
+        turn[k].runs = false;
+        left--;
+    }
+    print_message("%ld answers, %ld stopped, %ld tokens known from before\n", answered, stopped, shared);
+    assert_true(shared > 40 * answered);
+    for (int i = 0; i < S; i++) session_close(&s[i]);
+    engine_close(&e);
+    limit_set(LIMIT_KEEP, 0);
+    limit_set(LIMIT_ROWS, ROWS);
+    snprintf(command, sizeof command, "rm -r %s", kept);
+    assert_int_equal(system(command), 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) rounds = atoi(argv[1]);
     file_embed(ember_files);
     limit_set(LIMIT_ROWS, ROWS);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once), cmocka_unit_test(a_beginning_may_be_named),
-                                       cmocka_unit_test(a_fork_goes_on_as_its_origin), cmocka_unit_test(forks_share_memory),
-                                       cmocka_unit_test(no_memory_to_share)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once),
+                                       cmocka_unit_test(a_beginning_may_be_named),
+                                       cmocka_unit_test(a_fork_goes_on_as_its_origin),
+                                       cmocka_unit_test(forks_share_memory),
+                                       cmocka_unit_test(no_memory_to_share),
+                                       cmocka_unit_test(random_company)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
