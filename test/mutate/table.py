@@ -68,6 +68,7 @@ change("prefix-too-long", "of a changed prompt one token too many is kept", "eng
 
 change("step-join", "a device leaves out what the processor's experts add", "reference mla_plain", (STEP, "TRY(exec_of(d)->ops->add(exec_of(d), &(struct op_add){.y = w->x, .x = w->xn, .n = m->n_dev, .m = s->c->hidden}));", ""))
 change("step-join-early", "a device does not wait for the processor's experts", "reference mla_plain", (STEP, "TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));", "++m->n_wanted;"))
+change("step-lost", "steps keep what lies on a device that a prompt found lost", "steps against the processor", (LOOP, "if (e->machine.gpus->lost) step_lost(e->machine.step, err.text);", ""))
 change("step-rewind", "a device keeps rows of a prefix that changed", "reference mla_plain", (MIRROR, "    if (m->rows > pos) m->rows = pos;\n    for (int i = 0; i < MIRROR_STATES; i++)\n        if (m->state[i] > pos || !pos) m->state[i] = -1;\n", ""))
 change("step-mirror-rows", "the last row that a prefill left is not sent to the device", "reference mla_plain", (MIRROR, "n = kv_row_at(d, pos) - row;\n            if (d->rows) continue;", "n = kv_row_at(d, pos) - row - 1;\n            if (d->rows) continue;"))
 change("step-rows-store", "what a step on a device adds to a cache stays there", "reference mla_plain", (STEP, "step_rows_store(s, m, spans, n);", ""))
