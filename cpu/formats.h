@@ -3,8 +3,8 @@
  * is numbers side by side without scales among them; its kernels may begin at any column and go LANES at a time.
  *
  * Another format is a row here, its name in the list of meson.build, what one element is (mat_at), and w64_<name> in
- * formats_inner.h, which turns 64 columns into float32: the walker of gemv_inner.h and the many-token products take it from there. Scales
- * beside the weights (struct mat) are the walker's, those inside blocks w64's. */
+ * formats_inner.h, which turns 64 columns into float32: the walker of gemv_inner.h and the many-token products take it from there; and
+ * what eight columns are on a device (gpu/cuda_blocks.cuh). Scales beside the weights (struct mat) are the walker's, those inside blocks w64's. */
 #include "engine/base/mat.h"
 
 #define FORMAT_f32    (DT_F32, 1, 4, 1)

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "gpu/cuda_blocks.cuh"
 #include "gpu/cuda_kernels.h"
 
 __device__ inline float e4m3_decode(uint8_t c) {
@@ -54,8 +55,11 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
     case DT_E4M3: return e4m3_decode(p[c]);
     case DT_E2M1: return e2m1_decode((uint32_t)p[c / 2] >> (c % 2 * 4) & 15);
     case DT_I8: return (float)(int8_t)p[c];
-    default: return ((const float *)p)[c];
+    case DT_F32: return ((const float *)p)[c];
     }
+    float v;
+    blocks_at<1>(&v, p, m.dtype, c);
+    return v;
 }
 __device__ inline float weight_at(const struct mat &m, int r, int c) { return code_at(m, r, c) * scale_of(m, r, c); }
 

@@ -1,4 +1,4 @@
-/* Matrix products without a library. gemv for a few tokens of the formats that cuda_few.cu leaves, gemm_f32 for anything, gemm_mma on tensor cores for the rest.
+/* Matrix products without a library. gemv for a few tokens of the formats that cuda_few.cu leaves, GGUF's among them, gemm_f32 for anything, gemm_mma on tensor cores for the rest.
  * gemm_mma keeps the weights exact: FP8, FP4, INT8 and BF16 codes are whole numbers of BF16, they go to the tensor cores
  * without their scale, and the scale is applied once per block of K to the float32 sum. Activations go as the sum of two
  * BF16 (16 bits of mantissa), so that a result agrees with float32 to about 1e-5. */
@@ -6,12 +6,15 @@
 #include "gpu/cuda_mma.cuh"
 
 int cuda_mat_known(int dtype) {
-    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8;
+    return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E2M1 || dtype == DT_I8 ||
+           (dtype >= DT_Q8_0 && dtype < DT_COUNT);
 }
 
 /* Eight weights of a row from column c on, with their scale. wide: the row allows one load for all. */
 __device__ static inline void eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool wide) {
-    if (wide && w.dtype == DT_E4M3) {
+    if (is_blocks(w.dtype)) {
+        blocks_at<8>(v, row, w.dtype, c);
+    } else if (wide && w.dtype == DT_E4M3) {
         uint2 codes = *(const uint2 *)(row + c);
         float scale = scale_of(w, r, c);
 #pragma unroll

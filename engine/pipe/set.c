@@ -36,29 +36,10 @@ bool gpu_set_pinned(const struct gpu_set *s, const void *p, size_t size) {
     return false;
 }
 
-/* GGUF's blocks have kernels on the processor, which emulated devices run too. */
-static const struct mat *foreign(const struct weights *w, int layer, unsigned modules, const void *base) {
-    struct param list[PARAMS_MAX];
-    for (int i = params_list(&w->config, layer, modules, list); i-- > 0;)
-        if (list[i].cols && params_mat(base, &list[i])->dtype >= DT_Q8_0) return params_mat(base, &list[i]);
-    return NULL;
-}
-static int check_formats(const struct weights *w, const char *list, struct error *e) {
-    const struct mat *m = foreign(w, 0, MODULE_MODEL, w);
-    for (int i = 0; i < w->config.n_layers && !m; i++) {
-        m = foreign(w, i, MODULE_LAYER, &w->layers[i]);
-        if (!m && w->layers[i].experts) m = foreign(w, i, MODULE_EXPERT, &w->layers[i].experts[0]);
-    }
-    if (!m) return 0;
-    return error_set(e, ERR_RUNTIME, "CUDA devices do not compute with %s weights; leave out --gpus %s, or take the checkpoint in FP8 or BF16",
-                     dtype_name(m->dtype), list);
-}
-
 int gpu_set_open(struct gpu_set **out, const char *list, const struct weights *w, struct error *e) {
     struct gpu_spec spec;
     *out = NULL;
     int rc = gpu_parse(&spec, list, e);
-    if (!rc && spec.n && !spec.emu && !spec.is_virtual && w) rc = check_formats(w, list, e);
     return rc || !spec.n ? rc : gpu_set_open_spec(out, &spec, w, e);
 }
 

@@ -27,10 +27,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             for (int d = 0; d < t->ndim; d++) n *= (uint64_t)t->shape[d];
             if (t->offset > size || t->size > size - t->offset || !t->name[0] || !n || t->size != dtype_bytes(t->dtype, n)) abort();
         }
-        struct gguf_facts facts = {.vocab = g.n_tensors ? g.tensors[0].shape[0] : 1, .router_bias = size & 1, .split_kv_b = size & 2, .qkv_bias = size & 4};
+        static const float factors[64] = {1, 1.5f, 8, 0, -1, 1e30f};
+        struct gguf_factors some = {size & 64 ? factors : NULL, (uint32_t)(size % 64)};
+        struct gguf_facts facts = {.vocab = g.n_tensors ? g.tensors[0].shape[0] : 1,
+                                   .router_bias = size & 1,
+                                   .split_kv_b = size & 2,
+                                   .qkv_bias = size & 4,
+                                   .gate_up = size & 8,
+                                   .qkv = size & 16,
+                                   .freqs = size & 32 ? some : (struct gguf_factors){0},
+                                   .near = size & 32 ? (struct gguf_factors){0} : some,
+                                   .far = some};
         if (!(rc = gguf_config(&a, &g.meta, &facts, "f", &root, &e)) && !(rc = config_parse(&c, &root, "f", false, &e))) {
             if (c.n_layers < 1 || c.hidden < 1 || c.n_heads < 1 || c.head_dim < 1 || c.n_heads % c.n_kv_heads || c.topk > c.n_experts) abort();
             if (c.rope.dim < 2 || c.rope.dim % 2) abort();
+            rc = gguf_names(&c, &a, &g.meta, &facts, &e);
         }
     }
     if (rc && (rc != e.code || !e.text[0])) abort();

@@ -3,6 +3,7 @@
  * result; SEED: cases of random shapes and addresses in place of the chosen ones; company: a few tokens together and each alone;
  * math: only operations that LIST's math computes otherwise than float32, or FP8 otherwise than BF16.
  * Exit 77 when the device, or the level of the processor it wants, is not there. */
+#include "test/gpu/conform_blocks.h"
 #include "test/gpu/conform_streams.h"
 
 static void elementwise(void) {
@@ -529,6 +530,7 @@ int main(int argc, char **argv) {
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), compressed();
+        if (!math || spec.math != GPU_FP8) blocks();
         linears();
         if (!math || spec.math != GPU_FP8) attentions();
         mixtures();

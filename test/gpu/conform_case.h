@@ -49,6 +49,20 @@ static float *floats(size_t n, char type) {
     for (size_t i = 0; i < n; i++) p[i] = rnd_float();
     return p;
 }
+/* A block of GGUF of random codes: its scales are such that weights come out around 1. */
+static void block_scales(uint8_t *b, enum dtype t) {
+    static const struct {
+        uint8_t dtype, at[2];
+        float reach;
+    } halves[] = {{DT_Q8_0, {0, 0}, 127},     {DT_Q4_0, {0, 0}, 8},       {DT_IQ4_NL, {0, 0}, 127},       {DT_IQ4_XS, {0, 0}, 31 * 127},
+                  {DT_Q4_K, {0, 2}, 63 * 15}, {DT_Q5_K, {0, 2}, 63 * 31}, {DT_Q6_K, {208, 208}, 127 * 32}};
+    if (t == DT_MXFP4) b[0] = (uint8_t)(124 + rnd() % 4);
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
+        for (int k = 0; k < 2 && halves[i].dtype == t; k++) {
+            uint16_t h = f32_to_f16((0.5f + fabsf(rnd_float()) / 4) / halves[i].reach);
+            memcpy(b + halves[i].at[k], &h, 2);
+        }
+}
 static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
     struct mat m = {.stride = dtype_bytes(t, (size_t)cols),
                     .rows = rows,
@@ -70,6 +84,7 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
         uint16_t h = t == DT_BF16 ? f32_to_bf16(v) : f32_to_f16(v);
         if (t == DT_BF16 || t == DT_F16) memcpy(p + 2 * i, &h, 2);
     }
+    for (size_t i = 0; t >= DT_Q8_0 && i < m.stride * (size_t)rows; i += dtype_bytes(t, 1)) block_scales(p + i, t);
     m.data = p;
     if (br) {
         m.scale_stride = (cols + bc - 1) / bc;

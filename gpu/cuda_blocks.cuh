@@ -1,0 +1,87 @@
+#pragma once
+/* GGUF's blocks on the device; what they stand for is base/mat.c's. Neighbours from a column that is a multiple of their number
+ * on, at most eight, share scales and the place of their bits, so these are worked out once. */
+#include <cuda_fp16.h>
+
+#include "gpu/cuda_kernels.h"
+
+__device__ inline float block_half(const uint8_t *b) {
+    uint16_t bits = (uint16_t)(b[0] | b[1] << 8);
+    return __half2float(*(const __half *)&bits);
+}
+/* mat_iq4, a byte each */
+__device__ inline float block_iq4(uint32_t code) {
+    uint64_t all = code < 8 ? 0xf6eaddcfbfad9881ull : 0x7159453526190d01ull;
+    return (float)(int8_t)(uint8_t)(all >> (code % 8 * 8));
+}
+__device__ inline float block_e2m1(uint32_t code) {
+    uint32_t mag = code & 7;
+    float v = mag < 4 ? 0.5f * (float)mag : mag < 6 ? (float)(mag - 2) : 2.0f * (float)mag - 8.0f;
+    return code & 8 ? -v : v;
+}
+__device__ inline float block_e8m0(uint32_t c) { return c == 255 ? __uint_as_float(0x7fc00000) : c ? __uint_as_float(c << 23) : 0x1p-127f; }
+
+/* 32 numbers of four bits, low halves of 16 bytes first. */
+template <int N> __device__ inline void nibbles(float *v, const uint8_t *q, int i, float d, int dtype) {
+    int shift = i / 16 * 4;
+    q += i % 16;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        uint32_t code = (uint32_t)q[k] >> shift & 15;
+        v[k] = d * (dtype == DT_Q4_0 ? (float)((int)code - 8) : dtype == DT_MXFP4 ? block_e2m1(code) : block_iq4(code));
+    }
+}
+/* Q4_K, and with a fifth bit in qh Q5_K. */
+template <int N> __device__ inline void k_quants(float *v, const uint8_t *b, const uint8_t *qh, const uint8_t *q, int i) {
+    const uint8_t *s = b + 4;
+    int j = i / 32;
+    uint32_t scale = j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | (uint32_t)(s[j - 4] >> 6) << 4;
+    uint32_t least = j < 4 ? s[j + 4] & 63u : (uint32_t)(s[j + 4] >> 4) | (uint32_t)(s[j] >> 6) << 4;
+    float d = block_half(b) * (float)scale, m = block_half(b + 2) * (float)least;
+    q += i / 64 * 32 + i % 32;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        uint32_t code = (uint32_t)q[k] >> (j % 2 * 4) & 15;
+        if (qh) code |= ((uint32_t)qh[i % 32 + k] >> j & 1) << 4;
+        v[k] = d * (float)code - m;
+    }
+}
+template <int N> __device__ inline void six_bits(float *v, const uint8_t *b, int i) {
+    int half = i / 128, l = i % 32, part = i % 128 / 32;
+    float d = block_half(b + 208) * (float)((const int8_t *)b)[192 + half * 8 + l / 16 + 2 * part];
+    const uint8_t *low = b + half * 64 + l + part % 2 * 32, *high = b + 128 + half * 32 + l;
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = d * (float)((int)(((uint32_t)low[k] >> (part / 2 * 4) & 15) | ((uint32_t)high[k] >> (2 * part) & 3) << 4) - 32);
+}
+template <int N> __device__ inline void iq4_xs(float *v, const uint8_t *b, int i) {
+    int k = i / 32, low = b[4 + k / 2] >> (k % 2 * 4) & 15, high = (b[2] | b[3] << 8) >> (2 * k) & 3;
+    nibbles<N>(v, b + 8 + 16 * k, i % 32, block_half(b) * (float)((low | high << 4) - 32), DT_IQ4_NL);
+}
+
+__device__ inline bool is_blocks(int dtype) { return dtype >= DT_Q8_0; }
+/* Columns c .. c + N - 1 of a row. */
+template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, int dtype, int c) {
+    const uint8_t *b;
+    switch (dtype) {
+    case DT_Q8_0: {
+        b = row + c / 32 * 34;
+        float d = block_half(b);
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] = d * (float)((const int8_t *)b)[2 + c % 32 + k];
+        return;
+    }
+    case DT_Q4_0:
+    case DT_IQ4_NL:
+        b = row + c / 32 * 18;
+        nibbles<N>(v, b + 2, c % 32, block_half(b), dtype);
+        return;
+    case DT_MXFP4:
+        b = row + c / 32 * 17;
+        nibbles<N>(v, b + 1, c % 32, block_e8m0(b[0]), dtype);
+        return;
+    case DT_IQ4_XS: iq4_xs<N>(v, row + c / 256 * 136, c % 256); return;
+    case DT_Q4_K: b = row + c / 256 * 144; k_quants<N>(v, b, NULL, b + 16, c % 256); return;
+    case DT_Q5_K: b = row + c / 256 * 176; k_quants<N>(v, b, b + 16, b + 48, c % 256); return;
+    default: six_bits<N>(v, row + c / 256 * 210, c % 256); return;
+    }
+}
