@@ -168,6 +168,10 @@ int repl_continue(struct repl *r, struct talk *t) {
         repl_say(r, "there is no answer to go on with");
         return ERR_USAGE;
     }
+    if (!r->app->backend->own) {
+        repl_say(r, "only an engine that was opened here (--no-attach) goes on with an answer; /regen makes a new one");
+        return ERR_USAGE;
+    }
     if (!t->prompt.ids.n && last->thinking.len) {
         repl_say(r, "an answer with thinking can only go on in the chat that began it; /regen makes a new one");
         return ERR_USAGE;

@@ -10,6 +10,7 @@
 #include "cli/models.h"
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "cli/remote.h"
 #include "engine/base/file.h"
 
 /* --- messages -------------------------------------------------------------------------------------------------------- */
@@ -118,6 +119,7 @@ static bool is_gguf(const char *path) {
 
 int app_find_model(struct app *a, struct error *e) {
     const char *m = a->opts.v[OPT_MODEL].text;
+    if (remote_is_url(m)) return error_set(e, ERR_USAGE, "-m %.200s: an engine elsewhere answers conversations; this needs the model itself", m);
     if (!m) m = "ember:";
     if (strlen(m) >= sizeof a->dir) return error_set(e, ERR_USAGE, "-m: the path is too long");
     snprintf(a->dir, sizeof a->dir, "%s", m);
@@ -213,7 +215,9 @@ int app_open_own_engine(struct app *a, struct error *e) {
 }
 
 int app_open_text(struct app *a, struct error *e) {
-    int rc = app_find_model(a, e);
+    a->backend = &backend_local;
+    int rc = remote_is_url(a->opts.v[OPT_MODEL].text) ? remote_choose(a, e) : app_find_model(a, e);
+    if (!rc && a->backend == &backend_local) remote_attach(a);
     return rc ? rc : a->backend->open_text(a, e);
 }
 int app_open_engine(struct app *a, struct error *e) { return a->backend->open_engine(a, e); }
@@ -226,7 +230,7 @@ int app_change_model(struct app *a, const char *name, struct error *e) {
     struct opt_value was = a->opts.v[OPT_MODEL];
     struct error again;
     int rc = opt_set(&a->opts, OPT_MODEL, name, ORIGIN_CHAT, "/model", e);
-    if (!rc) rc = app_find_model(a, e);
+    if (!rc && !remote_is_url(name)) rc = app_find_model(a, e);
     if (!rc) {
         app_close(a);
         rc = app_open_text(a, e);
@@ -235,7 +239,7 @@ int app_change_model(struct app *a, const char *name, struct error *e) {
         app_close(a);
     }
     a->opts.v[OPT_MODEL] = was;
-    if (app_find_model(a, &again) || a->info) return rc;
+    if (a->info) return rc;
     if (app_open_text(a, &again) || app_open_engine(a, &again)) app_close(a);
     return rc;
 }
@@ -244,12 +248,13 @@ void app_sampling(const struct app *a, const struct opts *o, struct sampling *s)
     const struct opt_value *v = o->v;
     const struct engine_info *i = a->info;
     *s = (struct sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+    if (a->backend->unsaid) *s = (struct sampling){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .top_k = -1};
     if (!isnan(i->temperature)) s->temperature = (float)i->temperature;
     if (!i->do_sample) s->temperature = 0;
     if (!isnan(i->top_p)) s->top_p = (float)i->top_p;
     if (!isnan(i->min_p)) s->min_p = (float)i->min_p;
     if (!isnan(i->repeat_penalty)) s->repeat_penalty = (float)i->repeat_penalty;
-    s->top_k = i->top_k;
+    if (!a->backend->unsaid) s->top_k = i->top_k;
     if (v[OPT_TEMP].text) s->temperature = (float)v[OPT_TEMP].num;
     if (v[OPT_TOP_P].text) s->top_p = (float)v[OPT_TOP_P].num;
     if (v[OPT_MIN_P].text) s->min_p = (float)v[OPT_MIN_P].num;

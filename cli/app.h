@@ -22,6 +22,7 @@ struct app {
     struct tokenizer *tokenizer;
     struct chat *chat; /* NULL with --raw */
     struct engine *engine;
+    struct remote *remote; /* the engine elsewhere; NULL: none */
 };
 
 /* Finds the directory that -m means. ERR_MODEL when there is none. */

@@ -22,6 +22,7 @@ struct news {
 
 struct backend {
     const char *name;
+    bool unsaid;                                        /* what is not given of sampling is not said: NAN, and top_k -1 */
     bool own;                                           /* in this process: ids, logits and the whole KV cache can be seen */
     int (*open_text)(struct app *a, struct error *e);   /* what prompts are made with: cheap */
     int (*open_engine)(struct app *a, struct error *e); /* sets a->info */

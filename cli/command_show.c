@@ -12,8 +12,10 @@ void cmd_show(struct repl *r, const char *arg) {
     struct sampling s;
     char v[64];
     app_sampling(r->app, &r->app->opts, &s);
-    repl_say(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads,
-             i->level);
+    if (!r->app->backend->own) repl_say(r, "%s, %s", i->name, r->app->backend->name);
+    else
+        repl_say(r, "%s (%s), %d of %d experts a token, context %d, %d threads, %s", i->name, i->model_type, i->topk, i->n_experts, i->context, i->threads,
+                 i->level);
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_value *o = &r->app->opts.v[id];
         if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;
@@ -37,6 +39,7 @@ void cmd_show(struct repl *r, const char *arg) {
         default:
             if (!o->text) snprintf(v, sizeof v, "no"), from = "default";
         }
+        if (r->app->backend->unsaid && !o->text && !strcmp(from, "the model's own")) snprintf(v, sizeof v, "-"), from = "the server's own";
         show_row(r, opt_table[id].name, v, from);
     }
     repl_say(r, "  /set NAME VALUE changes one; /set NAME default undoes that");
@@ -68,7 +71,8 @@ void cmd_tokens(struct repl *r, const char *arg) {
     struct prompt p = {0};
     struct error e;
     const struct engine_info *i = r->app->info;
-    if (!r->now->conv.n) repl_say(r, "0 of %d tokens: nothing has been said", i->context);
+    if (!r->app->backend->own) repl_say(r, "only an engine that was opened here (--no-attach) counts tokens; /stats has those of the last answer");
+    else if (!r->now->conv.n) repl_say(r, "0 of %d tokens: nothing has been said", i->context);
     else if (conv_prompt(r->app, &r->now->conv, conv_think(&r->app->opts), &p, &e)) repl_say(r, "%s", e.text);
     else
         repl_say(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", p.ids.n, i->context, (long)i->context - (long)p.ids.n,

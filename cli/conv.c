@@ -117,6 +117,7 @@ void conv_title(const struct conv *c, int cols, struct buf *out) {
 void prompt_free(struct prompt *p) {
     ids_free(&p->ids);
     buf_free(&p->tail);
+    buf_free(&p->body);
     *p = (struct prompt){0};
 }
 
@@ -210,6 +211,7 @@ int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *o
 }
 
 int conv_prompt_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
+    if (!a->backend->own) return error_set(e, ERR_USAGE, "--raw: an engine elsewhere takes conversations, not the text of a prompt");
     int32_t bos = tokenizer_bos(a->tokenizer);
     if (bos >= 0) {
         if (mem_grow(&out->ids.data, &out->ids.cap, 1, sizeof *out->ids.data)) return error_set(e, ERR_MEMORY, "no memory");

@@ -35,6 +35,7 @@ struct prompt {
     struct ids ids;
     struct buf tail; /* the end of the rendered text: it may open a thinking block */
     int shared;      /* so many ids others are likely to begin with (request.shared) */
+    struct buf body; /* for an engine elsewhere, instead: members of a request */
     size_t said;     /* so many ids were said to the model; those behind them it wrote itself */
 };
 void prompt_free(struct prompt *p);

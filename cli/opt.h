@@ -45,6 +45,7 @@ enum opt_id {
     OPT_NO_SAVE,
     OPT_LIST_CHATS,
     OPT_DELETE,
+    OPT_NO_ATTACH,
     OPT_SERVE,
     OPT_LISTEN,
     OPT_IDLE,

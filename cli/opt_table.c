@@ -17,7 +17,7 @@
 
 const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_MODEL] = {"model", 'm', OPT_TEXT, SETTING | OPT_PATH, MODEL, "DIR",
-                   .help = "checkpoint directory or GGUF file, or a name that --models lists (built-in model)"},
+                   .help = "checkpoint directory, GGUF file, a name that --models lists, or URL[#MODEL] (built-in model)"},
     [OPT_MODEL_PATH] = {"model-path", 0, OPT_TEXT, SETTING | OPT_PATH, MODEL, "DIRS", .help = "where bare model names are looked up, colons between"},
     [OPT_CONTEXT] = {"context", 'c', OPT_INT, SETTING, MODEL, "N", .lo = 1, .hi = MAX_CTX, .help = "tokens a session may hold (the model's own limit)"},
     [OPT_TEMPLATE] = {"template", 0, OPT_TEXT, SETTING | OPT_PATH, MODEL, "FILE", .help = "chat template to use instead of the checkpoint's"},
@@ -59,6 +59,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_LIST_CHATS] = {"list", 0, OPT_FLAG, OPT_MODE, SESSION, .help = "the saved conversations, newest first; also with --json"},
     [OPT_DELETE] = {"delete", 0, OPT_TEXT, OPT_MODE, SESSION, "NAME", .help = "delete the saved conversation NAME"},
 
+    [OPT_NO_ATTACH] = {"no-attach", 0, OPT_FLAG, SETTING, SERVE, .help = "open the model here, whatever resident engine there is"},
     [OPT_SERVE] = {"serve", 0, OPT_FLAG, OPT_MODE, SERVE, .help = "keep the model open and answer on a socket, as chat completions"},
     [OPT_LISTEN] = {"listen", 0, OPT_TEXT, 0, SERVE, "ADDRESS", .help = "with --serve: also on a port, as in 127.0.0.1:8080, with a key that it prints"},
     [OPT_IDLE] = {"idle", 0, OPT_NUM, SETTING, SERVE, "MINUTES", .lo = 0, .hi = 1e6, .help = "with --serve: end when nothing was asked for so long (never)"},

@@ -1,0 +1,317 @@
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "cli/out.h"
+#include "cli/progress.h"
+#include "cli/remote_internal.h"
+#include "cli/resident.h"
+
+bool remote_is_url(const char *model) { return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8)); }
+
+/* --- requests -------------------------------------------------------------------------------------------------------- */
+
+int remote_setup(struct remote *r, CURL *easy, const char *path) {
+    char url[2048];
+    if ((size_t)snprintf(url, sizeof url, "%s%s", r->base, path) >= sizeof url) return ERR_USAGE;
+    curl_easy_setopt(easy, CURLOPT_URL, url);
+    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, r->headers);
+    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
+    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    if (!r->socket) return 0;
+    curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, r->socket);
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    return 0;
+}
+
+int remote_error(const struct remote *r, long status, const struct buf *body, struct error *e) {
+    struct arena arena = {0};
+    struct json j;
+    bool parsed = body->len && !json_parse(&arena, body->data, body->len, 0, "reply", &j, NULL);
+    const struct json *error = parsed ? json_get(&j, "error") : NULL, *text = error && error->type == JSON_OBJECT ? json_get(error, "message") : error;
+    const char *who = r->resident ? "the resident engine" : r->base;
+    if (parsed && !text) text = json_get(&j, "message"); /* as vLLM had it */
+    bool said = text && text->type == JSON_STRING && text->n;
+    bool full = status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") || (said && memmem(text->string, text->n, "context length", 14)));
+    int code = full ? ERR_CONTEXT : status == 400 || status == 404 ? ERR_USAGE : ERR_RUNTIME;
+    if (status == 401 || status == 403)
+        error_set(e, code, "%.200s: %s (status %ld)", who, r->key ? "it does not take the key in HEARTH_API_KEY" : "it wants a key, in HEARTH_API_KEY", status);
+    else if (said) error_set(e, code, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
+    else error_set(e, code, "%.200s: status %ld, and no reason", who, status);
+    arena_free(&arena);
+    return code;
+}
+
+static size_t collect(char *data, size_t size, size_t n, void *ctx) {
+    struct buf *b = ctx;
+    return b->len + n > 16 << 20 || buf_add(b, data, n) ? 0 : n;
+}
+
+/* What models the server has. */
+static int get_models(struct remote *r, struct buf *body, long *status, struct error *e) {
+    CURL *easy = curl_easy_init();
+    char why[CURL_ERROR_SIZE] = "";
+    if (!easy) return error_set(e, ERR_MEMORY, "no memory");
+    int rc = remote_setup(r, easy, "/models") ? error_set(e, ERR_USAGE, "-m: the URL is too long") : 0;
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(easy, CURLOPT_WRITEDATA, body);
+    curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, why);
+    curl_easy_setopt(easy, CURLOPT_TIMEOUT, 60L);
+    CURLcode c = rc ? CURLE_OK : curl_easy_perform(easy);
+    if (c) rc = error_set(e, ERR_RUNTIME, "%.200s: %s", r->base, *why ? why : curl_easy_strerror(c));
+    curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, status);
+    curl_easy_cleanup(easy);
+    return rc;
+}
+
+/* The model that the URL names, or the only one there is. */
+static int find_served(struct remote *r, struct error *e) {
+    struct buf body = {0}, names = {0};
+    struct arena arena = {0};
+    struct json j;
+    long status = 0;
+    int rc = get_models(r, &body, &status, e);
+    if (!rc && status >= 300 && status < 400)
+        rc = error_set(e, ERR_RUNTIME, "%.200s: it sends elsewhere (status %ld), and that is not followed", r->base, status);
+    else if (!rc && (status == 401 || status == 403 || (status != 200 && !r->model))) rc = remote_error(r, status, &body, e);
+    if (rc || status != 200) goto out; /* a server without this list may still know the model */
+    if (json_parse(&arena, body.data ? body.data : "", body.len, 0, "models", &j, NULL)) {
+        rc = error_set(e, ERR_RUNTIME, "%.200s: no server of chat completions (its list of models is no JSON)", r->base);
+        goto out;
+    }
+    const struct json *list = json_get(&j, "data"), *only = NULL;
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
+        const struct json *id = json_get(&list->items[i], "id");
+        if (!id || id->type != JSON_STRING) continue;
+        if (names.len < 300) buf_fmt(&names, "%s%.*s", names.len ? ", " : "", (int)(id->n < 80 ? id->n : 80), id->string);
+        if (r->model ? json_is(id, r->model) : list->n == 1) only = &list->items[i];
+    }
+    if (only) r->info.context = r->info.max_context = (int)json_int(json_get(only, "max_model_len"), 0);
+    if (only && !r->model && !(r->model = json_strdup(json_get(only, "id")))) rc = error_set(e, ERR_MEMORY, "no memory");
+    else if (!r->model) rc = error_set(e, ERR_USAGE, "%.200s: which model? -m URL#MODEL names one of: %s", r->base, names.len ? names.data : "none at all");
+out:
+    arena_free(&arena);
+    buf_free(&body);
+    buf_free(&names);
+    return rc;
+}
+
+/* --- opening --------------------------------------------------------------------------------------------------------- */
+
+static void remote_free(struct remote *r) {
+    if (!r) return;
+    remote_stop(r);
+    curl_slist_free_all(r->headers);
+    mem_free(r->base);
+    mem_free(r->model);
+    mem_free(r->socket);
+    mem_free(r->key);
+    mem_free(r);
+}
+static void remote_close(struct app *a) {
+    remote_free(a->remote);
+    a->remote = NULL;
+}
+
+static bool add_header(struct remote *r, const char *text) {
+    struct curl_slist *more = curl_slist_append(r->headers, text);
+    if (more) r->headers = more;
+    return more != NULL;
+}
+
+static struct remote *remote_new(struct app *a) {
+    static bool begun;
+    if (!begun && curl_global_init(CURL_GLOBAL_DEFAULT)) return NULL;
+    begun = true;
+    struct remote *r = mem_calloc(1, sizeof *r);
+    if (!r) return NULL;
+    *r = (struct remote){.app = a, .fd = -1, .wake = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .end = &r->first};
+    r->info = (struct engine_info){
+        .model_type = "chat completions", .name = "", .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .do_sample = true};
+    if (add_header(r, "Content-Type: application/json") && add_header(r, "Expect:")) return r;
+    remote_free(r);
+    return NULL;
+}
+
+/* http://host, with /v1 where it has no path of its own, and the model behind '#'. */
+static int read_url(struct remote *r, const char *text, struct error *e) {
+    CURLU *u = curl_url();
+    char *part = NULL, *host = NULL, *scheme = NULL, *path = NULL, *url = NULL;
+    int rc = !u ? error_set(e, ERR_MEMORY, "no memory") : curl_url_set(u, CURLUPART_URL, text, 0) ? error_set(e, ERR_USAGE, "-m %.200s: no URL", text) : 0;
+    if (!rc && (!curl_url_get(u, CURLUPART_USER, &part, 0) || !curl_url_get(u, CURLUPART_PASSWORD, &part, 0)))
+        rc = error_set(e, ERR_USAGE, "-m: a key does not belong on the command line; HEARTH_API_KEY is for it");
+    if (!rc && !curl_url_get(u, CURLUPART_FRAGMENT, &part, CURLU_URLDECODE)) {
+        if (*part && !(r->model = mem_strdup(part))) rc = error_set(e, ERR_MEMORY, "no memory");
+        curl_url_set(u, CURLUPART_FRAGMENT, NULL, 0);
+    }
+    if (!rc && (curl_url_get(u, CURLUPART_HOST, &host, 0) || curl_url_get(u, CURLUPART_SCHEME, &scheme, 0)))
+        rc = error_set(e, ERR_USAGE, "-m %.200s: no URL", text);
+    if (!rc && !curl_url_get(u, CURLUPART_PATH, &path, 0) && (!*path || !strcmp(path, "/"))) curl_url_set(u, CURLUPART_PATH, "/v1", 0);
+    if (!rc && curl_url_get(u, CURLUPART_URL, &url, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
+    for (size_t n = url ? strlen(url) : 0; n && url[n - 1] == '/';) url[--n] = 0;
+    if (!rc && !(r->base = mem_strdup(url))) rc = error_set(e, ERR_MEMORY, "no memory");
+    const char *key = getenv("HEARTH_API_KEY");
+    if (!rc && key && *key) {
+        struct buf header = {0};
+        buf_fmt(&header, "Authorization: Bearer %s", key);
+        if (strpbrk(key, "\r\n")) rc = error_set(e, ERR_USAGE, "HEARTH_API_KEY: it has line ends");
+        else if (header.failed || !(r->key = mem_strdup(key)) || !add_header(r, header.data)) rc = error_set(e, ERR_MEMORY, "no memory");
+        buf_free(&header);
+        bool here = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
+        if (!rc && !strcasecmp(scheme, "http") && !here) app_note(r->app, "the key goes to %s unencrypted; https:// would hide it", host);
+    }
+    curl_free(part);
+    curl_free(host);
+    curl_free(scheme);
+    curl_free(path);
+    curl_free(url);
+    curl_url_cleanup(u);
+    return rc;
+}
+
+static int open_server(struct app *a, struct error *e) {
+    progress_begin("asking the server");
+    struct remote *r = a->remote = remote_new(a);
+    int rc = r ? read_url(r, a->opts.v[OPT_MODEL].text, e) : error_set(e, ERR_MEMORY, "no memory");
+    if (!rc) rc = find_served(r, e);
+    progress_clear();
+    if (!rc) snprintf(a->dir, sizeof a->dir, "%s", r->model);
+    return rc;
+}
+
+static int open_engine(struct app *a, struct error *e) {
+    struct remote *r = a->remote;
+    r->info.name = r->model;
+    int rc = remote_start(r, e);
+    if (!rc) a->info = &r->info;
+    return rc;
+}
+
+/* --- prompts --------------------------------------------------------------------------------------------------------- */
+
+/* Members of a request: messages and tools are the protocol's, all else is for the chat template. */
+static int remote_prompt(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+    struct buf *b = &out->body, kwargs = {0};
+    for (uint32_t i = 0; i < conv->n; i++) {
+        const struct json *key = &conv->items[2 * i], *value = key + 1;
+        if (json_is(key, "add_generation_prompt") && json_bool(value, false)) continue;
+        bool own = json_is(key, "messages") || json_is(key, "tools");
+        struct buf *to = own ? b : &kwargs;
+        buf_str(to, to->len ? ", " : "");
+        json_quote(to, key->string, key->n);
+        buf_str(to, ": ");
+        json_write(to, value);
+    }
+    if (kwargs.len) buf_fmt(b, ", \"chat_template_kwargs\": {%s}", kwargs.data);
+    int rc = b->failed || kwargs.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation") : 0;
+    buf_free(&kwargs);
+    return rc;
+}
+
+static int no_text(struct app *a, struct error *e) { return 0; }
+static int no_seat(struct seat *s, struct error *e) { return 0; }
+static int remote_fd(const struct app *a) { return a->remote->fd; }
+
+static const struct backend backend_remote = {.name = "remote",
+                                              .unsaid = true,
+                                              .open_text = open_server,
+                                              .open_engine = open_engine,
+                                              .close = remote_close,
+                                              .prompt = remote_prompt,
+                                              .seat_open = no_seat,
+                                              .seat_close = remote_seat_close,
+                                              .submit = remote_submit,
+                                              .cancel = remote_cancel,
+                                              .poll = remote_poll,
+                                              .fd = remote_fd};
+static const struct backend backend_attached = {.name = "attached",
+                                                .open_text = no_text,
+                                                .open_engine = open_engine,
+                                                .close = remote_close,
+                                                .prompt = remote_prompt,
+                                                .seat_open = no_seat,
+                                                .seat_close = remote_seat_close,
+                                                .submit = remote_submit,
+                                                .cancel = remote_cancel,
+                                                .poll = remote_poll,
+                                                .fd = remote_fd};
+
+/* --- which it is ----------------------------------------------------------------------------------------------------- */
+
+int remote_choose(struct app *a, struct error *e) {
+    static const struct {
+        enum opt_id id;
+        const char *why;
+    } rows[] = {{OPT_RAW, "it takes conversations, not the text of a prompt"},
+                {OPT_SPECIAL, "it takes conversations, not control tokens"},
+                {OPT_TEMPLATE, "the chat template is its own"},
+                {OPT_EXPLAIN, "how it works is its own business"},
+                {OPT_TRACE, "how it works is its own business"},
+                {OPT_CONTEXT, "its context is its own"},
+                {OPT_THREADS, "its machine is its own"},
+                {OPT_CPU, "its machine is its own"},
+                {OPT_GPUS, "its machine is its own"},
+                {OPT_KV, "its KV cache is its own"},
+                {OPT_PREFILL, "how it works is its own business"},
+                {OPT_DECODE, "how it works is its own business"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (a->opts.v[rows[i].id].origin >= ORIGIN_FLAG)
+            return error_set(e, ERR_USAGE, "--%s cannot be asked of a server elsewhere: %s", opt_table[rows[i].id].name, rows[i].why);
+    a->backend = &backend_remote;
+    return 0;
+}
+
+static int read_resident(struct remote *r, const struct json *j) {
+    const struct json *s = json_get(j, "sampling");
+    const struct json *print = json_get(j, "fingerprint");
+    r->info.context = (int)json_int(json_get(j, "context"), 0);
+    r->info.max_context = (int)json_int(json_get(j, "max_context"), 0);
+    r->info.temperature = json_num(json_get(s, "temperature"), NAN);
+    r->info.top_p = json_num(json_get(s, "top_p"), NAN);
+    r->info.min_p = json_num(json_get(s, "min_p"), NAN);
+    r->info.repeat_penalty = json_num(json_get(s, "repeat_penalty"), NAN);
+    r->info.top_k = (int)json_int(json_get(s, "top_k"), 0);
+    r->info.do_sample = json_bool(json_get(s, "do_sample"), true);
+    if (print && print->type == JSON_STRING && print->n == 16) r->info.fingerprint = strtoull(print->string, NULL, 16);
+    r->model = json_strdup(json_get(j, "model"));
+    r->base = mem_strdup("http://hearth/v1");
+    r->resident = true;
+    return r->model && r->base && r->info.context > 0 ? 0 : ERR_RUNTIME;
+}
+
+bool remote_attach(struct app *a) {
+    static const enum opt_id alone[] = {OPT_NO_ATTACH, OPT_RAW, OPT_SPECIAL, OPT_TRACE};
+    char path[RESIDENT_PATH];
+    struct buf body = {0}, mine = {0};
+    struct arena arena = {0};
+    struct json j, own;
+    bool same = false;
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
+        if (a->opts.v[alone[i]].text && a->opts.v[alone[i]].on + (alone[i] == OPT_TRACE)) return false;
+    if (resident_path(path, NULL) || !resident_alive(path)) return false;
+    struct error e = {0};
+    int rc = resident_ask("GET", "/hearth/status", &body, &e);
+    if (rc == ERR_RUNTIME) app_note(a, "%s; the model is opened here", e.text);
+    if (!rc) rc = resident_identity(a, &mine, &e);
+    if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, &e);
+    if (!rc) rc = json_parse(&arena, mine.data, mine.len, 0, "identity", &own, &e);
+    if (!rc) {
+        const struct json *its = json_get(&j, "identity");
+        same = its && its->type == JSON_STRING && its->n == own.n && !memcmp(its->string, own.string, own.n);
+        if (!same && a->verbose) app_note(a, "the resident engine has another model, or other options; this one is opened here");
+    }
+    if (same && (!(a->remote = remote_new(a)) || !(a->remote->socket = mem_strdup(path)) || read_resident(a->remote, &j))) {
+        remote_close(a);
+        same = false;
+    }
+    if (same) a->backend = &backend_attached;
+    arena_free(&arena);
+    buf_free(&body);
+    buf_free(&mine);
+    return same;
+}

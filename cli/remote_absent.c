@@ -1,0 +1,8 @@
+/* In place of remote.c and its like where libcurl was not there to build with. */
+#include <strings.h>
+
+#include "cli/remote.h"
+
+bool remote_is_url(const char *model) { return model && (!strncasecmp(model, "http://", 7) || !strncasecmp(model, "https://", 8)); }
+int remote_choose(struct app *a, struct error *e) { return error_set(e, ERR_RUNTIME, "-m URL: this build has no HTTP client (libcurl was not there)"); }
+bool remote_attach(struct app *a) { return false; }

@@ -1,0 +1,463 @@
+/* Requests that run: one thread sends and receives them all and queues what they tell; whoever polls takes it from there. */
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "cli/out.h"
+#include "cli/remote_internal.h"
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+
+static void raise_fd(int fd) {
+    uint64_t one = 1;
+    int saved = errno;
+    if (write(fd, &one, sizeof one) < 0) {
+    } /* full: it is readable already */
+    errno = saved;
+}
+
+/* --- news ------------------------------------------------------------------------------------------------------------ */
+
+static void tell(struct call *c, const struct news *news, const char *text, size_t n) {
+    struct remote *r = c->remote;
+    struct remote_piece *p = mem_calloc(1, sizeof *p);
+    if (p && text) buf_add(&p->text, text, n);
+    if (!p || p->text.failed) {
+        if (p) mem_free(p);
+        c->bad = "there is no memory for it";
+        return;
+    }
+    p->news = *news;
+    p->news.seat = c->seat;
+    if (text) p->news.text = p->text.data ? p->text.data : "", p->news.n = p->text.len;
+    pthread_mutex_lock(&r->lock);
+    *r->end = p;
+    r->end = &p->next;
+    raise_fd(r->fd);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void say(struct call *c, enum part part, const char *text, size_t n) {
+    if (!n) return;
+    c->last = clock_now();
+    if (!c->said) c->first = c->last;
+    c->said = true;
+    tell(c, &(struct news){.event = {.kind = EVENT_TOKEN, .token = -1}, .part = part}, text, n);
+}
+
+/* The last of it. There must be memory for that: it was put aside when the request began. */
+static void finish(struct call *c, int rc, const struct error *e) {
+    struct remote *r = c->remote;
+    struct remote_piece *p = c->farewell;
+    double now = clock_now();
+    if (!c->timed) {
+        if (c->said) c->stats.ttft_s = c->first - c->submitted, c->stats.decode_s = c->last - c->first;
+        else c->stats.ttft_s = now - c->submitted;
+    }
+    p->news = (struct news){.seat = c->seat, .event = {.kind = rc ? EVENT_ERROR : EVENT_DONE, .reason = c->reason, .stats = c->stats}};
+    if (rc) p->news.event.error = *e;
+    c->farewell = NULL;
+    pthread_mutex_lock(&r->lock);
+    if (c->added) curl_multi_remove_handle(r->multi, c->easy);
+    c->added = false;
+    c->over = true;
+    *r->end = p;
+    r->end = &p->next;
+    raise_fd(r->fd);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* --- what comes ------------------------------------------------------------------------------------------------------ */
+
+static void text_of(struct call *c, enum part part, const struct json *j) {
+    if (j && j->type == JSON_STRING) say(c, part, j->string, j->n);
+}
+
+static void read_calls(struct call *c, const struct json *list) {
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
+        const struct json *t = &list->items[i], *name = json_path(t, "function.name"), *arguments = json_path(t, "function.arguments");
+        int64_t at = json_int(json_get(t, "index"), i);
+        if (at < 0 || at >= (int64_t)(sizeof c->tools / sizeof *c->tools)) continue;
+        if (name && name->type == JSON_STRING) buf_add(&c->tools[at].name, name->string, name->n);
+        if (arguments && arguments->type == JSON_STRING) buf_add(&c->tools[at].arguments, arguments->string, arguments->n);
+    }
+}
+/* Calls of tools are shown when they are whole. */
+static void say_calls(struct call *c) {
+    for (size_t i = 0; i < sizeof c->tools / sizeof *c->tools; i++) {
+        struct buf b = {0};
+        if (!c->tools[i].name.len) continue;
+        buf_str(&b, "{\"name\": ");
+        out_json_string(&b, c->tools[i].name.data, c->tools[i].name.len);
+        buf_fmt(&b, ", \"arguments\": %s}\n", c->tools[i].arguments.len ? c->tools[i].arguments.data : "{}");
+        if (!b.failed) say(c, PART_TOOL, b.data, b.len);
+        else c->bad = "there is no memory for it";
+        buf_free(&b);
+    }
+}
+
+static void read_reason(struct call *c, const struct json *j) {
+    if (!j || j->type != JSON_STRING) return;
+    c->has_reason = true;
+    c->reason = json_is(j, "length") ? DONE_LENGTH : DONE_STOP;
+}
+
+static const char *known(const struct json *j) {
+    static const char *const names[] = {"cpu", "blend", "slp", "dslp", "hybrid", "dual", "single"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (json_is(j, names[i])) return names[i];
+    return NULL;
+}
+static void copy(const struct json *j, char *out, size_t cap) {
+    if (j && j->type == JSON_STRING) snprintf(out, cap, "%.*s", (int)(j->n < cap ? j->n : cap), j->string);
+}
+
+static void read_usage(struct call *c, const struct json *j) {
+    const struct json *u = json_get(j, "usage"), *t = json_get(j, "timings"), *k = json_get(t, "timing");
+    struct turn_stats *s = &c->stats;
+    if (u && u->type == JSON_OBJECT) {
+        s->prompt_tokens = (int)json_int(json_get(u, "prompt_tokens"), 0);
+        s->answer_tokens = (int)json_int(json_get(u, "completion_tokens"), 0);
+        s->cached_tokens = (int)json_int(json_path(u, "prompt_tokens_details.cached_tokens"), 0);
+    }
+    if (!c->remote->resident || !k) return;
+    c->timed = true;
+    s->queue_s = json_num(json_get(k, "queue_s"), 0);
+    s->ttft_s = json_num(json_get(k, "ttft_s"), 0);
+    s->prefill_s = json_num(json_get(k, "prefill_s"), 0);
+    s->decode_s = json_num(json_get(k, "decode_s"), 0);
+    s->bytes_read = (uint64_t)json_int(json_get(k, "bytes_read"), 0);
+    s->prefill_mode = known(json_get(k, "prefill"));
+    s->decode_mode = known(json_get(k, "decode"));
+    if (json_is(json_get(t, "reason"), "context")) c->reason = DONE_CONTEXT;
+    copy(json_get(t, "why"), s->why, sizeof s->why);
+    copy(json_get(t, "decode_why"), s->decode_why, sizeof s->decode_why);
+    s->prefill_expected_s = json_num(json_get(t, "prefill_expected_s"), 0);
+    s->step_expected_s = json_num(json_get(t, "step_expected_s"), 0);
+    s->step_s = json_num(json_get(t, "step_s"), 0);
+}
+
+static void read_chunk(struct call *c, const char *text, size_t n) {
+    struct arena arena = {0};
+    struct json j;
+    if (n == 6 && !memcmp(text, "[DONE]", 6)) {
+        c->done = true;
+        return;
+    }
+    if (json_parse(&arena, text, n, 0, "chunk", &j, NULL)) c->bad = "what it sends is no JSON";
+    else if (json_get(&j, "error")) {
+        buf_add(&c->raw, text, n);
+        c->bad = "it reports an error";
+    } else {
+        const struct json *choice = json_at(json_get(&j, "choices"), 0), *delta = json_get(choice, "delta"), *thought = json_get(delta, "reasoning_content");
+        text_of(c, PART_THINKING, thought ? thought : json_get(delta, "reasoning"));
+        text_of(c, PART_TEXT, json_get(delta, "content"));
+        read_calls(c, json_get(delta, "tool_calls"));
+        read_reason(c, json_get(choice, "finish_reason"));
+        read_usage(c, &j);
+    }
+    arena_free(&arena);
+}
+
+static void read_line(struct call *c, const char *s, size_t n) {
+    int done, total;
+    double left;
+    while (n && s[n - 1] == '\r') n--;
+    if (n > 5 && !memcmp(s, "data:", 5)) {
+        s += 5, n -= 5;
+        while (n && *s == ' ') s++, n--;
+        read_chunk(c, s, n);
+    } else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
+        tell(c, &(struct news){.event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .what = "prefill"}}, NULL, 0);
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *call) {
+    enum { LINE_MAX_BYTES = 32 << 20, ERROR_BYTES = 64 << 10 };
+    struct call *c = call;
+    long status = 0;
+    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (status != 200) {
+        if (c->raw.len < ERROR_BYTES) buf_add(&c->raw, data, n);
+        return n;
+    }
+    if (c->line.len + n > LINE_MAX_BYTES || buf_add(&c->line, data, n)) return 0;
+    size_t from = 0;
+    for (char *end; !c->bad && (end = memchr(c->line.data + from, '\n', c->line.len - from)); from = (size_t)(end - c->line.data) + 1) {
+        *end = 0;
+        read_line(c, c->line.data + from, (size_t)(end - (c->line.data + from)));
+    }
+    memmove(c->line.data, c->line.data + from, c->line.len - from);
+    c->line.len -= from;
+    return c->bad ? 0 : n;
+}
+
+/* --- how it ends ----------------------------------------------------------------------------------------------------- */
+
+/* Whether it is to be asked again: it was busy, and nothing has been said. */
+static bool again(struct call *c, long status) {
+    curl_off_t wait = 0;
+    if (c->said || c->tries >= REMOTE_TRIES || !(status == 429 || status == 502 || status == 503 || status == 504 || status == 529)) return false;
+    curl_easy_getinfo(c->easy, CURLINFO_RETRY_AFTER, &wait);
+    if (wait > REMOTE_PATIENCE_S) return false;
+    double s = wait > 0 ? (double)wait : (double)(1 << (c->tries - 1));
+    log_say(LOG_WARN, "the server is busy (status %ld): asked again in %.0f s", status, s);
+    c->not_before = clock_now() + s;
+    c->raw.len = c->line.len = 0;
+    return true;
+}
+
+static void ended(struct call *c, CURLcode rc) {
+    struct remote *r = c->remote;
+    struct error e = {0};
+    long status = 0;
+    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    pthread_mutex_lock(&r->lock);
+    curl_multi_remove_handle(r->multi, c->easy);
+    c->added = false;
+    pthread_mutex_unlock(&r->lock);
+    if (!rc && status != 200 && again(c, status)) return;
+    const char *who = r->resident ? "the resident engine" : r->base;
+    if (c->raw.len && (status == 200 || !rc)) finish(c, remote_error(r, status == 200 ? 500 : status, &c->raw, &e), &e);
+    else if (c->bad) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->bad), &e);
+    else if (rc && !(c->done || c->has_reason)) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->why ? c->why : curl_easy_strerror(rc)), &e);
+    else if (status != 200) finish(c, remote_error(r, status, &c->raw, &e), &e);
+    else if (!c->done && !c->has_reason) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer broke off, or was no stream", who), &e);
+    else {
+        say_calls(c);
+        finish(c, 0, NULL);
+    }
+}
+
+/* --- the thread ------------------------------------------------------------------------------------------------------ */
+
+/* Begins what is to begin, ends what was cancelled. Seconds until the next one may begin. */
+static double look(struct remote *r) {
+    double now = clock_now(), soon = 60;
+    struct call *cancelled;
+    do {
+        cancelled = NULL;
+        pthread_mutex_lock(&r->lock);
+        for (struct call *c = r->calls; c; c = c->next) {
+            if (c->over) continue;
+            if (atomic_load(&c->cancelled)) cancelled = c;
+            else if (!c->added && c->not_before <= now) {
+                c->tries++;
+                c->added = !curl_multi_add_handle(r->multi, c->easy);
+            }
+            if (!c->added && c->not_before > now && c->not_before - now < soon) soon = c->not_before - now;
+        }
+        pthread_mutex_unlock(&r->lock);
+        if (cancelled) {
+            cancelled->reason = DONE_CANCELLED;
+            finish(cancelled, 0, NULL);
+        }
+    } while (cancelled);
+    return soon;
+}
+
+static void *run(void *remote) {
+    struct remote *r = remote;
+    for (;;) {
+        struct curl_waitfd wake = {.fd = r->wake, .events = CURL_WAIT_POLLIN};
+        int running, left;
+        uint64_t drop;
+        double soon = look(r);
+        pthread_mutex_lock(&r->lock);
+        bool closing = r->closing;
+        pthread_mutex_unlock(&r->lock);
+        if (closing) return NULL;
+        curl_multi_perform(r->multi, &running);
+        for (CURLMsg *m; (m = curl_multi_info_read(r->multi, &left));) {
+            struct call *c;
+            CURLcode rc = m->data.result;
+            if (m->msg == CURLMSG_DONE && !curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c)) ended(c, rc);
+        }
+        curl_multi_poll(r->multi, &wake, 1, (int)(soon * 1e3) + 1, NULL);
+        if (wake.revents && read(r->wake, &drop, sizeof drop) < 0) {
+        } /* somebody else's: look again */
+    }
+}
+
+int remote_start(struct remote *r, struct error *e) {
+    sigset_t all, was;
+    r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    r->multi = curl_multi_init();
+    if (r->fd < 0 || r->wake < 0 || !r->multi) return error_set(e, ERR_MEMORY, "no memory for connections");
+    sigfillset(&all); /* those to the process are for the terminal's thread */
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    r->started = !pthread_create(&r->thread, NULL, run, r);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return r->started ? 0 : error_set(e, ERR_RUNTIME, "no thread for connections");
+}
+
+static void piece_free(struct remote_piece *p) {
+    if (!p) return;
+    buf_free(&p->text);
+    mem_free(p);
+}
+
+static void call_free(struct call *c) {
+    struct call **at = &c->remote->calls;
+    while (*at && *at != c) at = &(*at)->next;
+    if (*at) *at = c->next;
+    if (c->easy) curl_easy_cleanup(c->easy);
+    for (size_t i = 0; i < sizeof c->tools / sizeof *c->tools; i++) {
+        buf_free(&c->tools[i].name);
+        buf_free(&c->tools[i].arguments);
+    }
+    piece_free(c->farewell);
+    buf_free(&c->body);
+    buf_free(&c->line);
+    buf_free(&c->raw);
+    mem_free(c);
+}
+
+void remote_stop(struct remote *r) {
+    if (r->started) {
+        pthread_mutex_lock(&r->lock);
+        r->closing = true;
+        pthread_mutex_unlock(&r->lock);
+        raise_fd(r->wake);
+        pthread_join(r->thread, NULL);
+    }
+    while (r->calls) {
+        if (r->calls->added) curl_multi_remove_handle(r->multi, r->calls->easy);
+        call_free(r->calls);
+    }
+    while (r->first) {
+        struct remote_piece *p = r->first;
+        r->first = p->next;
+        piece_free(p);
+    }
+    piece_free(r->told);
+    if (r->multi) curl_multi_cleanup(r->multi);
+    if (r->fd >= 0) close(r->fd);
+    if (r->wake >= 0) close(r->wake);
+}
+
+/* --- seats ----------------------------------------------------------------------------------------------------------- */
+
+static void put_number(struct buf *b, const char *name, double v) {
+    if (!isnan(v)) buf_fmt(b, ", \"%s\": %.9g", name, v);
+}
+
+static void put_body(const struct remote *r, const struct prompt *p, const struct request *q, struct buf *b) {
+    const struct opt_value *until = &r->app->opts.v[OPT_UNTIL];
+    const struct sampling *s = &q->sampling;
+    buf_str(b, "{\"model\": ");
+    out_json_string(b, r->model, strlen(r->model));
+    buf_fmt(b, ", %s, \"stream\": true, \"stream_options\": {\"include_usage\": true}", p->body.data);
+    put_number(b, "temperature", s->temperature);
+    put_number(b, "top_p", s->top_p);
+    put_number(b, "min_p", s->min_p);
+    put_number(b, "repetition_penalty", s->repeat_penalty);
+    if (s->top_k >= 0) buf_fmt(b, ", \"top_k\": %d", s->top_k);
+    buf_fmt(b, ", \"seed\": %llu", (unsigned long long)s->seed);
+    if (q->max_tokens > 0) buf_fmt(b, ", \"max_tokens\": %d", q->max_tokens);
+    for (size_t i = 0; i < until->n_items; i++) {
+        buf_str(b, i ? ", " : ", \"stop\": [");
+        out_json_string(b, until->items[i], strlen(until->items[i]));
+    }
+    if (until->n_items) buf_char(b, ']');
+    if (r->resident && r->app->opts.v[OPT_EXPLAIN].on) buf_str(b, ", \"explain\": true");
+    buf_char(b, '}');
+}
+
+void remote_seat_close(struct seat *s) {
+    struct call *c = s->call;
+    struct remote *r = s->app->remote;
+    if (!c) return;
+    remote_cancel(s);
+    for (bool over = false; !over;) {
+        pthread_mutex_lock(&r->lock);
+        over = c->over;
+        pthread_mutex_unlock(&r->lock);
+        if (!over) poll(&(struct pollfd){.fd = r->fd, .events = POLLIN}, 1, 5);
+    }
+    pthread_mutex_lock(&r->lock);
+    for (struct remote_piece **at = &r->first; *at;) { /* news of a seat that is gone would point nowhere */
+        struct remote_piece *p = *at;
+        if (p->news.seat != s) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        piece_free(p);
+    }
+    r->end = &r->first;
+    while (*r->end) r->end = &(*r->end)->next;
+    call_free(c);
+    pthread_mutex_unlock(&r->lock);
+    s->call = NULL;
+}
+
+int remote_submit(struct seat *s, const struct prompt *p, const struct request *q, struct error *e) {
+    struct remote *r = s->app->remote;
+    if (!p->body.len) return error_set(e, ERR_USAGE, "a server elsewhere takes conversations, not the text of a prompt");
+    remote_seat_close(s); /* the last turn's */
+    struct call *c = mem_calloc(1, sizeof *c);
+    if (!c) return error_set(e, ERR_MEMORY, "no memory");
+    c->remote = r;
+    c->seat = s;
+    c->submitted = clock_now();
+    c->easy = curl_easy_init();
+    c->farewell = mem_calloc(1, sizeof *c->farewell);
+    put_body(r, p, q, &c->body);
+    if (!c->easy || !c->farewell || c->body.failed || remote_setup(r, c->easy, "/chat/completions")) {
+        call_free(c);
+        return error_set(e, ERR_MEMORY, "no memory for a request");
+    }
+    curl_easy_setopt(c->easy, CURLOPT_POSTFIELDS, c->body.data);
+    curl_easy_setopt(c->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->body.len);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, c);
+    curl_easy_setopt(c->easy, CURLOPT_PRIVATE, c);
+    curl_easy_setopt(c->easy, CURLOPT_ERRORBUFFER, c->why);
+    s->call = c;
+    pthread_mutex_lock(&r->lock);
+    c->next = r->calls;
+    r->calls = c;
+    pthread_mutex_unlock(&r->lock);
+    raise_fd(r->wake);
+    return 0;
+}
+
+void remote_cancel(struct seat *s) {
+    struct call *c = s->call;
+    if (!c) return;
+    atomic_store(&c->cancelled, true);
+    raise_fd(c->remote->wake);
+}
+
+bool remote_poll(struct app *a, struct news *out, int timeout_ms) {
+    struct remote *r = a->remote;
+    double until = clock_now() + timeout_ms * 1e-3;
+    for (;;) {
+        uint64_t drop;
+        pthread_mutex_lock(&r->lock);
+        struct remote_piece *p = r->first;
+        if (p && !(r->first = p->next)) r->end = &r->first;
+        if (!p && read(r->fd, &drop, sizeof drop) < 0) {
+        } /* it was not readable */
+        pthread_mutex_unlock(&r->lock);
+        if (p) {
+            piece_free(r->told);
+            r->told = p;
+            *out = p->news;
+            return true;
+        }
+        double left = until - clock_now();
+        if (timeout_ms >= 0 && left <= 0) return false;
+        poll(&(struct pollfd){.fd = r->fd, .events = POLLIN}, 1, timeout_ms < 0 ? -1 : (int)(left * 1e3) + 1);
+    }
+}
