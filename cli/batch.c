@@ -1,9 +1,15 @@
-/* --batch: each line of a file is a prompt; the answers come as lines of JSON in the same order. A few sessions run at
- * once, so that their decoding shares what is read of the weights. */
+/* --batch: each line of a file is a prompt; each answer is a line of JSON, written when it is whole. A few sessions run at
+ * once, so that their decoding shares what is read of the weights; the longest prompts go first, so that none is left to run
+ * alone at the end. An output that is appended to (>>) tells what an earlier run has done, and that is not done again. */
 #include "cli/batch.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/conv.h"
 #include "cli/input.h"
@@ -11,14 +17,15 @@
 #include "cli/progress.h"
 #include "cli/sig.h"
 #include "cli/turn.h"
+#include "engine/base/file.h"
 
-enum { SLOTS = 6 };
+enum { SLOTS = 6 }; /* without --parallel */
 
 struct job {
     const char *text; /* of the file */
     size_t n, number; /* number: of its line, from 1 */
     struct buf line;  /* the finished output */
-    bool done, failed;
+    bool failed;
 };
 struct slot {
     struct seat *seat;
@@ -29,8 +36,14 @@ struct batch {
     struct app *app;
     struct buf file;
     struct job *jobs;
-    size_t n, cap, next, printed; /* next to start; next to print */
-    struct slot slots[SLOTS];
+    size_t n_jobs, n, cap, next; /* n: of order; next to start */
+    struct job **order;          /* [n] the longest first */
+    size_t bytes, bytes_done, failed;
+    struct slot *slots;
+    int n_slots;
+    char **past; /* [n_past] sorted: what stands in the output already, by id or index */
+    size_t n_past, cap_past;
+    bool *taken; /* [n_past] by a line of the input */
 };
 
 static void job_begin(const struct batch *b, struct job *j, const struct json *id) {
@@ -55,7 +68,15 @@ static void job_fail(struct job *j, const struct error *e) {
     buf_fmt(&j->line, "\"error\": {\"code\": %d, \"message\": ", error_exit_code(e->code));
     out_json_string(&j->line, e->text, strlen(e->text));
     buf_str(&j->line, "}}\n");
-    j->done = j->failed = true;
+    j->failed = true;
+}
+
+/* A line is written whole, so that a run which is killed leaves whole lines, the last one perhaps aside. */
+static void job_write(struct batch *b, struct job *j) {
+    out_write(j->line.data, j->line.failed ? 0 : j->line.len);
+    buf_free(&j->line);
+    b->failed += j->failed;
+    b->bytes_done += j->n;
 }
 
 /* A string, {"prompt": ...} with an optional "system", or {"messages": [...]} with any template variables. */
@@ -65,7 +86,7 @@ static int make_prompt(struct batch *b, const struct json *line, struct prompt *
     const char *own = a->opts.v[OPT_SYSTEM].text;
     struct conv c = {0};
     if (json_get(line, "messages")) {
-        if (!a->chat) return error_set(e, ERR_USAGE, "messages need a chat template, and --raw has none");
+        if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "messages need a chat template, and --raw has none");
         struct arena arena = {0};
         struct json *copy = arena_alloc(&arena, (2 * (size_t)line->n + 2) * sizeof *copy);
         if (!copy) return error_set(e, ERR_MEMORY, "no memory");
@@ -82,7 +103,7 @@ static int make_prompt(struct batch *b, const struct json *line, struct prompt *
         return rc;
     }
     if (!text || text->type != JSON_STRING || !text->n) return error_set(e, ERR_USAGE, "neither a string nor an object with prompt or messages");
-    if (!a->chat) return conv_prompt_raw(a, text->string, text->n, p, e);
+    if (a->opts.v[OPT_RAW].on) return conv_prompt_raw(a, text->string, text->n, p, e);
     int rc = 0;
     if (system && system->type == JSON_STRING) rc = conv_add(&c, ROLE_SYSTEM, system->string, system->n, NULL, 0);
     else if (own) rc = conv_add(&c, ROLE_SYSTEM, own, strlen(own), NULL, 0);
@@ -105,9 +126,11 @@ static void start(struct batch *b, struct slot *s, struct job *j) {
     job_begin(b, j, rc ? NULL : json_get(&line, "id"));
     if (!rc) {
         int64_t max = json_int(json_get(&line, "max_tokens"), q.max_tokens), seed = json_int(json_get(&line, "seed"), -1);
-        double temp = json_num(json_get(&line, "temperature"), q.sampling.temperature);
+        const struct json *given = json_get(&line, "temperature");
+        if (given && given->type == JSON_NULL) given = NULL;
+        double temp = json_num(given, given ? -1 : (double)q.sampling.temperature);
         if (max < -1 || !max || max > 16777216) rc = error_set(&e, ERR_USAGE, "max_tokens %lld is out of range", (long long)max);
-        else if (!(temp >= 0 && temp <= 100)) rc = error_set(&e, ERR_USAGE, "temperature %g is out of range", temp);
+        else if (given && !(temp >= 0 && temp <= 100)) rc = error_set(&e, ERR_USAGE, "temperature %g is out of range", temp);
         q.max_tokens = (int)max;
         q.sampling.temperature = (float)temp;
         if (seed >= 0) q.sampling.seed = (uint64_t)seed;
@@ -118,56 +141,139 @@ static void start(struct batch *b, struct slot *s, struct job *j) {
     if (rc) {
         name_line(j, &e);
         job_fail(j, &e);
+        job_write(b, j);
     } else s->job = j;
     prompt_free(&p);
     arena_free(&arena);
 }
 
-static void finish(struct slot *s) {
+/* One that was stopped leaves no line: it is done when the batch goes on. */
+static void finish(struct batch *b, struct slot *s) {
     struct job *j = s->job;
     if (s->turn.failed) job_fail(j, &s->turn.error);
     else {
         turn_json_answer(&s->turn, &j->line);
         buf_str(&j->line, "}\n");
-        j->done = true;
     }
+    if (s->turn.failed || s->turn.reason != DONE_CANCELLED) job_write(b, j);
     turn_free(&s->turn);
     s->job = NULL;
-}
-
-static void print_done(struct batch *b) {
-    for (; b->printed < b->n && b->jobs[b->printed].done; b->printed++) {
-        struct buf *line = &b->jobs[b->printed].line;
-        out_write(line->data, line->failed ? 0 : line->len);
-        buf_free(line);
-    }
 }
 
 static void run(struct batch *b) {
     struct news news;
     bool cancelled = false;
     progress_begin("batch");
-    while (b->printed < b->n) {
+    for (;;) {
         bool stop = sig_interrupted() || sig_terminated() || out_failed(), running = false;
-        for (int i = 0; i < SLOTS; i++) {
-            while (!stop && !b->slots[i].job && b->next < b->n) start(b, &b->slots[i], &b->jobs[b->next++]);
+        for (int i = 0; i < b->n_slots; i++) {
+            while (!stop && !b->slots[i].job && b->next < b->n) start(b, &b->slots[i], b->order[b->next++]);
             if (stop && !cancelled && b->slots[i].job) seat_cancel(b->slots[i].seat);
             running |= b->slots[i].job != NULL;
         }
         cancelled |= stop;
-        print_done(b);
         if (!running) break;
         if (!seat_poll(b->app, &news, 100)) continue;
-        for (int i = 0; i < SLOTS; i++) {
+        for (int i = 0; i < b->n_slots; i++) {
             struct slot *s = &b->slots[i];
             if (!s->job || s->seat != news.seat) continue;
             turn_event(&s->turn, &news);
-            if (!s->turn.running) finish(s);
+            if (!s->turn.running) finish(b, s);
         }
-        progress_update("batch", (double)b->printed / (double)b->n, -1);
+        progress_update("batch", (double)b->bytes_done / (double)b->bytes, -1);
     }
     progress_clear();
-    print_done(b);
+}
+
+/* --- what an earlier run has done ------------------------------------------------------------------------------------ */
+
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* What an output line is about, or an input line with its index: its id, else the index. NULL: no memory. */
+static char *key_of(const struct json *id, long long index) {
+    struct buf b = {0};
+    if (id && (id->type == JSON_STRING || id->type == JSON_INT)) json_write(&b, id);
+    else buf_fmt(&b, "#%lld", index);
+    if (!b.failed) return b.data;
+    buf_free(&b);
+    return NULL;
+}
+
+static int past_line(struct batch *b, const char *s, size_t n) {
+    struct arena arena = {0};
+    struct json j;
+    int rc = 0;
+    if (!json_parse(&arena, s, n, 0, "line", &j, NULL) && json_get(&j, "index")) {
+        char *key = key_of(json_get(&j, "id"), json_int(json_get(&j, "index"), -1));
+        if (!key || mem_grow(&b->past, &b->cap_past, b->n_past + 1, sizeof *b->past)) {
+            mem_free(key);
+            rc = ERR_MEMORY;
+        } else b->past[b->n_past++] = key;
+    }
+    arena_free(&arena);
+    return rc;
+}
+
+/* stdout, when it is a file that is appended to. A line that a killed run did not finish is cut off. */
+static int read_past(struct batch *b, struct error *e) {
+    static const char ours[] = "{\"index\": ";
+    struct stat st;
+    char *data;
+    size_t n, at = 0;
+    if (fstat(1, &st) || !S_ISREG(st.st_mode) || !st.st_size || !(fcntl(1, F_GETFL) & O_APPEND)) return 0;
+    int rc = file_read("/proc/self/fd/1", (size_t)4 << 30, &data, &n, e);
+    if (rc) return rc;
+    for (char *nl; !rc && (nl = memchr(data + at, '\n', n - at)); at = (size_t)(nl - data) + 1) rc = past_line(b, data + at, (size_t)(nl - data) - at);
+    if (rc) error_set(e, rc, "no memory");
+    else if (at < n && !strncmp(data + at, ours, n - at < sizeof ours - 1 ? n - at : sizeof ours - 1) && ftruncate(1, (off_t)at))
+        rc = error_set(e, ERR_RUNTIME, "--batch: the unfinished last line of the output: %s", strerror(errno));
+    mem_free(data);
+    if (b->n_past) qsort(b->past, b->n_past, sizeof *b->past, by_text);
+    return rc;
+}
+
+/* Each line there stands for one of the input. */
+static bool is_past(struct batch *b, const char *key) {
+    size_t lo = 0, hi = b->n_past;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (strcmp(b->past[mid], key) < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    while (lo < b->n_past && b->taken[lo] && !strcmp(b->past[lo], key)) lo++;
+    return lo < b->n_past && !strcmp(b->past[lo], key) && (b->taken[lo] = true);
+}
+
+static int by_length(const void *a, const void *b) {
+    const struct job *x = *(struct job *const *)a, *y = *(struct job *const *)b;
+    return x->n != y->n ? (x->n < y->n) - (x->n > y->n) : (x > y) - (x < y);
+}
+
+/* What is left to do, the longest first: so many bytes of prompt, so much work. */
+static int plan(struct batch *b, struct error *e) {
+    size_t done = 0;
+    int rc = read_past(b, e);
+    if (rc) return rc;
+    b->order = mem_calloc(b->n, sizeof *b->order);
+    b->taken = mem_calloc(b->n_past + 1, sizeof *b->taken);
+    if (!b->order || !b->taken) return error_set(e, ERR_MEMORY, "no memory");
+    for (size_t i = 0; i < b->n; i++) {
+        struct job *j = &b->jobs[i];
+        struct arena arena = {0};
+        struct json line;
+        bool parsed = b->n_past && !json_parse(&arena, j->text, j->n, 0, "line", &line, NULL);
+        char *key = b->n_past ? key_of(parsed ? json_get(&line, "id") : NULL, (long long)i) : NULL;
+        if (b->n_past && !key) rc = error_set(e, ERR_MEMORY, "no memory");
+        else if (key && is_past(b, key)) done++;
+        else b->order[i - done] = j, b->bytes += j->n;
+        mem_free(key);
+        arena_free(&arena);
+        if (rc) return rc;
+    }
+    b->n -= done;
+    qsort(b->order, b->n, sizeof *b->order, by_length);
+    if (done) app_note(b->app, "%zu of %zu prompts are in the output already", done, done + b->n);
+    return 0;
 }
 
 static int split(struct batch *b, struct error *e) {
@@ -182,33 +288,46 @@ static int split(struct batch *b, struct error *e) {
         }
         s += n + 1;
     }
+    b->n_jobs = b->n;
     return b->n ? 0 : error_set(e, ERR_USAGE, "--batch: %s holds no prompts", b->app->opts.v[OPT_BATCH].text);
 }
 
-int batch_run(struct app *a, struct error *e) {
-    struct batch *b = mem_calloc(1, sizeof *b);
-    size_t failed = 0;
-    if (!b) return error_set(e, ERR_MEMORY, "no memory");
-    b->app = a;
-    int rc = input_file(a->opts.v[OPT_BATCH].text, &b->file, e);
-    if (!rc) rc = split(b, e);
-    if (!rc) rc = app_open_text(a, e);
-    if (!rc) rc = app_open_engine(a, e);
-    if (!rc) {
-        sig_hold(NULL);
-        run(b);
-    }
-    for (int i = 0; i < SLOTS; i++) {
+static void batch_free(struct batch *b) {
+    for (int i = 0; i < b->n_slots; i++) {
         turn_free(&b->slots[i].turn);
         seat_close(&b->slots[i].seat);
     }
-    for (size_t i = 0; i < b->n; i++) {
-        failed += b->jobs[i].failed;
-        buf_free(&b->jobs[i].line);
-    }
-    if (!rc && failed) rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; their lines say why", failed, b->n);
+    for (size_t i = 0; i < b->n_jobs; i++) buf_free(&b->jobs[i].line);
+    for (size_t i = 0; i < b->n_past; i++) mem_free(b->past[i]);
+    mem_free(b->past);
+    mem_free(b->taken);
+    mem_free(b->order);
+    mem_free(b->slots);
     mem_free(b->jobs);
     buf_free(&b->file);
     mem_free(b);
+}
+
+int batch_run(struct app *a, struct error *e) {
+    const struct opt_value *v = a->opts.v;
+    struct batch *b = mem_calloc(1, sizeof *b);
+    if (!b) return error_set(e, ERR_MEMORY, "no memory");
+    b->app = a;
+    b->n_slots = v[OPT_PARALLEL].text ? (int)v[OPT_PARALLEL].integer : SLOTS;
+    int rc = input_file(v[OPT_BATCH].text, &b->file, e);
+    if (!rc) rc = split(b, e);
+    if (!rc) rc = plan(b, e);
+    if (!rc && !(b->slots = mem_calloc((size_t)b->n_slots, sizeof *b->slots))) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (!b->slots) b->n_slots = 0;
+    if (!rc && b->n) {
+        rc = app_open_text(a, e);
+        if (!rc) rc = app_open_engine(a, e);
+        if (!rc) {
+            sig_hold(NULL);
+            run(b);
+        }
+    }
+    if (!rc && b->failed) rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; their lines say why", b->failed, b->n);
+    batch_free(b);
     return rc;
 }

@@ -136,6 +136,8 @@ static void read_usage(struct call *c, const struct json *j) {
     s->bytes_read = (uint64_t)json_int(json_get(k, "bytes_read"), 0);
     s->prefill_mode = known(json_get(k, "prefill"));
     s->decode_mode = known(json_get(k, "decode"));
+    s->drafted = (int)json_int(json_get(k, "drafted"), 0);
+    s->accepted = (int)json_int(json_get(k, "accepted"), 0);
     if (json_is(json_get(t, "reason"), "context")) c->reason = DONE_CONTEXT;
     copy(json_get(t, "why"), s->why, sizeof s->why);
     copy(json_get(t, "decode_why"), s->decode_why, sizeof s->decode_why);
@@ -268,7 +270,6 @@ static void *run(void *remote) {
         struct curl_waitfd wake = {.fd = r->wake, .events = CURL_WAIT_POLLIN};
         int running, left;
         uint64_t drop;
-        double soon = look(r);
         pthread_mutex_lock(&r->lock);
         bool closing = r->closing;
         pthread_mutex_unlock(&r->lock);
@@ -279,6 +280,7 @@ static void *run(void *remote) {
             CURLcode rc = m->data.result;
             if (m->msg == CURLMSG_DONE && !curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c)) ended(c, rc);
         }
+        double soon = look(r);
         curl_multi_poll(r->multi, &wake, 1, (int)(soon * 1e3) + 1, NULL);
         if (wake.revents && read(r->wake, &drop, sizeof drop) < 0) {
         } /* somebody else's: look again */

@@ -87,7 +87,7 @@ def only_the_guilty(good, tmp):
 
     def answers(directory):
         rc, out, err = run(directory, *args)
-        return rc, [json.loads(x) for x in out.decode().splitlines()], err
+        return rc, sorted((json.loads(x) for x in out.decode().splitlines()), key=lambda row: row["index"]), err
 
     rc, want, err = answers(good)
     check(rc == 0 and len(want) == 3, "three prompts are answered", err)
@@ -128,7 +128,7 @@ def no_text(good):
     rc, out, err = run(good, "-p", "word", *args)
     check(rc == 3 and out[:1] == bytes(got[:1]) and "no text" in err, "an id without a text", f"exit {rc} {out!r} {err!r}, ids {got}")
     p = subprocess.run([HEARTH, "-m", good, "--batch", "-", *args], input=b'"word"\n{"prompt": "word", "max_tokens": 1}\n', capture_output=True, timeout=120)
-    rows = [json.loads(x) for x in p.stdout.splitlines()]
+    rows = sorted((json.loads(x) for x in p.stdout.splitlines()), key=lambda row: row["index"])
     check(p.returncode == 1 and rows[0]["error"]["code"] == 3 and rows[1].get("text") == chr(got[0]), "an id without a text in a batch", f"exit {p.returncode} {rows}")
 
 

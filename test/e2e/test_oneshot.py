@@ -238,7 +238,7 @@ class OneShot(driver.Case):
 
     def test_batch_names_the_line(self):
         rc, out, err = self.run_bin("--batch", "-", data='"a"\n\n{"prompt": }\n7\n{"prompt": "x", "max_tokens": 0}')
-        rows = [json.loads(line) for line in out.splitlines()]
+        rows = sorted((json.loads(line) for line in out.splitlines()), key=lambda row: row["index"])
         self.assertEqual((rc, len(rows)), (1, 4))
         for row, word in zip(rows[1:], ("line 3, column 12: ", "line 4: neither", "line 5: max_tokens")):
             self.assertTrue(row["error"]["message"].startswith(word), row)
@@ -246,7 +246,7 @@ class OneShot(driver.Case):
     def test_batch(self):
         lines = ['"one"', '{"prompt": "think", "id": "x"}', "", "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20
         rc, out, err = self.run_bin("--batch", "-", data="\n".join(lines))
-        rows = [json.loads(r) for r in out.splitlines()]
+        rows = sorted((json.loads(r) for r in out.splitlines()), key=lambda row: row["index"])
         self.assertEqual([r["index"] for r in rows], list(range(24)))
         self.assertEqual(rows[0]["text"], "You said: one")
         self.assertEqual((rows[1]["id"], rows[1]["text"]), ("x", "the answer"))

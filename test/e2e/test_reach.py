@@ -54,7 +54,7 @@ class Reach(driver.Case):
                  {"prompt": "sampling", "temperature": -1}, {"prompt": "sampling", "temperature": 101}, {"prompt": "prompt x"}, {"prompt": "prompt x", "system": "Its own."},
                  {"messages": [{"role": "user", "content": "prompt y"}], "seed": 3}]
         rc, out, err = self.run_bin("--batch", "-", "--seed", "99", "--temp", "0.75", "--top-k", "5", "-s", "Common.", data="\n".join(map(json.dumps, lines)))
-        rows = [json.loads(r) for r in out.splitlines()]
+        rows = sorted((json.loads(r) for r in out.splitlines()), key=lambda row: row["index"])
         self.assertEqual((rc, len(rows)), (1, len(lines)))
         said = "temp {} top-p 1 top-k 5 min-p 0 repeat-penalty 1 seed {} max {}"
         for row, want in zip(rows, (("0.75", 99, -1), ("0.75", 7, -1), ("0.125", 99, -1), ("0", 0, 300))):

@@ -1,0 +1,290 @@
+"""Engines elsewhere: the resident one, found by itself, and servers by a URL; and --batch, here and there."""
+import http.server
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import driver
+from server import Case
+
+
+class Attached(Case):
+    def setUp(self):
+        super().setUp()
+        self.s = self.serve()
+
+    def answered(self):
+        return self.s.status()["answered"]
+
+    def test_same_as_alone(self):
+        """Text, thinking, reason, usage and seed, whatever is asked."""
+        for args in (["hello there"], ["think"], ["long", "-n", "7"], ["long", "--until", "word3"], ["broken"], ["sampling", "--temp", "0.25", "--top-p", "0.5", "--top-k", "9", "--min-p", "0.1"],
+                     ["sampling", "-n", "300", "--repeat-penalty", "1.5"], ["prompt x", "-s", "A system."], ["prompt y", "-c", "65536"]):
+            before = self.answered()
+            alone, attached = (json.loads(self.run_bin("-p", *args, "--seed", "3", "--json", *more)[1]) for more in (["--no-attach"], []))
+            self.assertEqual(self.answered(), before + ("-c" not in args), args)
+            for j in (alone, attached):
+                del j["timing"]
+            self.assertEqual(alone, attached, args)
+        self.assertEqual(self.run_bin("-p", "think", "--explain")[1:], self.run_bin("-p", "think", "--explain", "--no-attach")[1:])
+
+    def test_forms(self):
+        self.assertEqual(self.run_bin("-p", "think"), (0, b"the answer\n", "reasoning here\n"))
+        lines = [json.loads(line) for line in self.run_bin("-p", "think", "--json-lines")[1].splitlines()]
+        self.assertEqual("".join(x["text"] for x in lines if x["type"] == "delta"), "the answer")
+        self.assertEqual((lines[-1]["reason"], lines[-2]["usage"]["answer_tokens"]), ("stop", 28))
+        rc, out, err = self.run_bin("-p", "fail")
+        self.assertEqual((rc, out), (1, b"begun\n"))
+        self.assertIn("non-finite", err)
+        rc, out, err = self.run_bin("-p", "x" * 70000)
+        self.assertEqual((rc, out), (4, b""))
+        self.assertIn("the context holds 65536", err)
+        self.assertEqual(self.run_bin("-p", "code", "--extract")[1], b"echo hi\n")
+
+    def test_when_not(self):
+        """Other options of the engine, another template, raw prompts, and --no-attach open the model here."""
+        for more in (["-c", "1000"], ["-t", "1"], ["--kv", "f32"], ["--raw"], ["--no-attach"], ["--template", os.devnull]):
+            before = self.answered()
+            self.assertEqual(self.run_bin("-p", "hi", *more)[0], 0, more)
+            self.assertEqual(self.answered(), before, more)
+        self.assertIn("opened here", self.run_bin("-p", "hi", "-c", "1000", "-v")[2])
+
+    def test_conversation(self):
+        self.assertEqual(self.run_bin("-p", "hi", "--save", "talk")[0], 0)
+        self.assertEqual(self.run_bin("-p", "prompt x", "--continue", "talk")[:2], (0, b"[user]hi[assistant]You said: hi[user]prompt x[assistant]\n"))
+
+    def test_chat(self):
+        t = self.terminal()
+        at = t.prompt()
+        t.send("prefill\r")
+        t.until("%", at)
+        at = t.prompt(at)
+        t.send("slow\r")
+        at = t.until("w5 ", at)
+        t.send("\x03")
+        at = t.prompt(t.until("stopped;", at))
+        self.s.settles("cancelled")
+        t.send("/continue\r")
+        at = t.prompt(t.until("only an engine that was opened here", at))
+        t.send("/tokens\r")
+        at = t.prompt(t.until("counts tokens", at))
+        t.send("/show\r")
+        at = t.prompt(t.until("fake, attached", at))
+        t.send("again\r")
+        at = t.prompt(t.until("You said: again", at))
+        self.s.p.send_signal(signal.SIGKILL)
+        self.s.p.wait()
+        t.send("are you there\r")
+        at = t.prompt(t.until("the resident engine", at))
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+
+    def test_killed_client(self):
+        p = subprocess.Popen([driver.BIN, "-p", "prefill"], env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        self.s.settles("begins", lambda status: any(x["state"] == "prefill" for x in status["sessions"]))
+        p.kill()
+        p.wait()
+        self.s.settles("is cancelled")
+
+    def test_batch(self):
+        lines = "\n".join(['"one"', '{"prompt": "sampling", "seed": 7, "temperature": 0.5}', "broken", '{"messages": [{"role": "user", "content": "hey"}], "id": 7, "max_tokens": 5}'] + ['"more"'] * 20)
+        rows = lambda out: sorted((json.loads(r) for r in out.splitlines()), key=lambda row: row["index"])
+        alone, attached = (self.run_bin("--batch", "-", "--seed", "1", *more, data=lines) for more in (["--no-attach"], []))
+        self.assertEqual((alone[0], rows(alone[1])), (attached[0], rows(attached[1])))
+        self.assertEqual(self.answered(), 23)
+
+
+class Told(http.server.BaseHTTPRequestHandler):
+    """A server that does as it is told: one reply of the list after the other."""
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def reply(self, status, headers, body):
+        self.send_response(status)
+        for k, v in headers.items():
+            self.send_header(k, v)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.server.seen.append(("GET", self.path, self.headers.get("Authorization"), None))
+        self.reply(200, {"Content-Type": "application/json"}, json.dumps({"data": [{"id": m, "max_model_len": 4096} for m in self.server.models]}).encode())
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.seen.append(("POST", self.path, self.headers.get("Authorization"), body))
+        self.reply(*self.server.replies.pop(0))
+
+
+def stream(*deltas, end=b"data: [DONE]\n\n", usage=True):
+    out = b""
+    for d in deltas:
+        out += b"data: " + json.dumps({"choices": [{"index": 0, "delta": d if isinstance(d, dict) else {"content": d}, "finish_reason": None}]}).encode() + b"\r\n\r\n"
+    out += b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+    if usage:
+        out += b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}}\n\n'
+    return 200, {"Content-Type": "text/event-stream"}, out + end
+
+
+class Remote(Case):
+    def setUp(self):
+        super().setUp()
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Told)
+        self.server.seen, self.server.replies, self.server.models = [], [], ["org/name"]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def ask(self, *args, replies=(), env=None, url=None):
+        self.server.replies[:] = replies
+        return self.run_bin("-m", url or self.url, *args, env=env)
+
+    def test_answer(self):
+        self.assertEqual(self.ask("-p", "hi", replies=[stream("Hel", "lo")]), (0, b"Hello\n", ""))
+        method, path, key, body = self.server.seen[-1]
+        self.assertEqual((path, key), ("/v1/chat/completions", None))
+        self.assertEqual(set(body), {"model", "messages", "stream", "stream_options", "seed"})
+        self.assertEqual((body["model"], body["messages"]), ("org/name", [{"role": "user", "content": "hi"}]))
+        rc, out, err = self.ask("-p", "hi", "-s", "S", "--temp", "0", "--top-k", "4", "--seed", "9", "-n", "3", "--until", "q", "--no-think", "--json",
+                                replies=[stream({"reasoning_content": "why"}, {"content": None}, "x")], env={"HEARTH_API_KEY": "k"}, url=self.url + "/other/v7/#m")
+        method, path, key, body = self.server.seen[-1]
+        self.assertEqual((path, key, body["model"], body["temperature"], body["top_k"], body["seed"], body["max_tokens"], body["stop"]), ("/other/v7/chat/completions", "Bearer k", "m", 0, 4, 9, 3, ["q"]))
+        self.assertEqual(body["chat_template_kwargs"], {"enable_thinking": False, "thinking": False})
+        self.assertEqual([m["role"] for m in body["messages"]], ["system", "user"])
+        j = json.loads(out)
+        self.assertEqual((j["model"], j["text"], j["thinking"], j["reason"], j["usage"]["prompt_tokens"]), ("m", "x", "why", "stop", 5))
+
+    def test_tools(self):
+        call = lambda text, **more: {"tool_calls": [{"index": 0, **more, "function": {"arguments": text, **({"name": "f"} if more else {})}}]}
+        j = json.loads(self.ask("-p", "x", "--json", replies=[stream(call("", id="a"), call('{"a": '), call("1}"))])[1])
+        self.assertEqual(json.loads(j["tool"]), {"name": "f", "arguments": {"a": 1}})
+
+    def test_busy(self):
+        """Asked again when the server says so; what was answered then is the answer."""
+        busy = lambda status, **headers: (status, {k.replace("_", "-"): v for k, v in headers.items()}, b'{"error": {"message": "later"}}')
+        t = time.time()
+        rc, out, err = self.ask("-p", "x", replies=[busy(503, Retry_After="2"), busy(429, Retry_After="1"), stream("ok")])
+        self.assertEqual((rc, out), (0, b"ok\n"))
+        self.assertGreaterEqual(time.time() - t, 3)
+        self.assertIn("busy (status 503): asked again in 2 s", err)
+        rc, out, err = self.ask("-p", "x", replies=[busy(429, Retry_After="3600")])
+        self.assertEqual((rc, out), (1, b""))
+        self.assertIn("later", err)
+
+    def test_wrong(self):
+        for replies, word in (([(500, {}, b"oops")], "status 500"), ([(400, {}, b'{"error": {"message": "no such thing"}}')], "no such thing"), ([(200, {}, b"<html>")], "was no stream"),
+                              ([(200, {}, b"data: {nonsense\n\n")], "no JSON"), ([(200, {}, b'data: {"error": {"message": "it broke"}}\n\n')], "it broke"), ([(401, {}, b"")], "HEARTH_API_KEY"),
+                              ([(200, {}, b'data: {"choices": [{"index": 0, "delta": {"content": "begun"}}]}\n\n')], "broke off"), ([(302, {"Location": "/x"}, b"")], "status 302")):
+            rc, out, err = self.ask("-p", "x", replies=replies)
+            self.assertNotEqual(rc, 0, word)
+            self.assertIn(word, err)
+        self.assertEqual(self.ask("-p", "x", replies=[(400, {}, b'{"error": {"message": "too long", "code": "context_length_exceeded"}}')])[0], 4)
+
+    def test_which(self):
+        self.server.models = ["a", "b"]
+        rc, out, err = self.ask("-p", "x")
+        self.assertEqual(rc, 2)
+        self.assertIn("a, b", err)
+        self.assertEqual(self.ask("-p", "x", replies=[stream("y")], url=self.url + "#b")[:2], (0, b"y\n"))
+        self.assertEqual(self.server.seen[-1][3]["model"], "b")
+        for url in ("http://user:secret@127.0.0.1:1", "http://", "https://127.0.0.1:1"):
+            rc, out, err = self.run_bin("-m", url, "-p", "x")
+            self.assertEqual((rc > 0, out), (True, b""), url)
+            self.assertNotIn("secret", err)
+
+    def test_refused(self):
+        for args in (["--raw", "-p", "x"], ["--explain", "-p", "x"], ["--template", "f", "-p", "x"], ["-c", "10", "-p", "x"], ["--gpus", "emu:1", "-p", "x"], ["--tokens", "1", "--ids", "-n", "1"], ["--tokens", "1", "--logits-out", "-"],
+                     ["--tokenize"], ["--inspect"], ["--verify"], ["--bench"], ["--serve"]):
+            rc, out, err = self.ask(*args)
+            self.assertEqual((rc, out.strip(b"[]\n")), (2, b""), (args, err))
+            self.assertRegex(err, "elsewhere")
+
+    def test_interrupt(self):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            for answers in (0, 1):  # while it is asked for its models; while it is asked for an answer
+                p = subprocess.Popen([driver.BIN, "-m", f"http://127.0.0.1:{silent.getsockname()[1]}#m", "-p", "x"], env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                c = silent.accept()[0]
+                c.recv(1000)
+                if answers:
+                    c.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    c.close()
+                    c = silent.accept()[0]
+                    c.recv(1000)
+                p.send_signal(signal.SIGINT)
+                p.communicate(timeout=driver.PATIENCE)
+                self.assertEqual(p.returncode, -signal.SIGINT)
+                c.close()
+
+    def test_hearth(self):
+        """A hearth on a port, with its key."""
+        s = self.serve("--listen", "127.0.0.1:0")
+        self.assertEqual(self.run_bin("-m", s.url, "-p", "think", env={"HEARTH_API_KEY": s.key}), (0, b"the answer\n", "reasoning here\n"))
+        rc, out, err = self.run_bin("-m", s.url, "-p", "x")
+        self.assertEqual((rc, out), (1, b""))
+        self.assertIn("it wants a key, in HEARTH_API_KEY", err)
+        out = self.run_bin("-m", s.url, "--batch", "-", env={"HEARTH_API_KEY": s.key}, data='"a"\n"bb"\n')[1]
+        self.assertEqual({json.loads(x)["text"] for x in out.splitlines()}, {"You said: a", "You said: bb"})
+
+
+class Batch(Case):
+    def test_longest_first(self):
+        texts = ["a" * n for n in (3, 9, 1, 7, 5)]
+        out = self.run_bin("--batch", "-", "--parallel", "1", data="\n".join(map(json.dumps, texts)))[1]
+        self.assertEqual([json.loads(x)["index"] for x in out.splitlines()], [1, 3, 4, 0, 2])
+
+    def test_goes_on(self):
+        """Killed at some point, and started again on the same output: each prompt is answered once, and rightly."""
+        prompts = [{"prompt": f"number {i}", "id": f"x{i}"} for i in range(20)] + [f"text {i}" for i in range(10)] + [{"prompt": "twice", "id": 5}] * 2
+        where, output = os.path.join(self.home, "in.jsonl"), os.path.join(self.home, "out.jsonl")
+        with open(where, "w") as f:
+            f.write("\n".join(map(json.dumps, prompts)))
+        for enough in (1, 8, 17):
+            with open(output, "ab") as f:
+                p = subprocess.Popen([driver.BIN, "--batch", where, "--parallel", "2"], env=self.env, stdout=f, stderr=subprocess.DEVNULL)
+            until = time.time() + driver.PATIENCE
+            while p.poll() is None and time.time() < until and open(output, "rb").read().count(b"\n") < enough:
+                time.sleep(0.002)
+            p.send_signal(signal.SIGKILL if enough != 8 else signal.SIGINT)
+            p.wait()
+        with open(output, "rb") as f:
+            had = f.read()
+        self.assertGreater(had.count(b"\n"), 16)
+        with open(output, "ab") as f:
+            f.write(b'{"index": 3, "id": "x3", "te')  # killed in the middle of a line
+        with open(output, "ab") as f:
+            rc, _, err = self.run_bin("--batch", where, stdout=f)
+        self.assertEqual(rc, 0)
+        self.assertRegex(err, r"\d+ of 32 prompts are in the output already")
+        with open(output, "rb") as f:
+            out = f.read()
+        self.assertTrue(out.startswith(had))
+        rows = [json.loads(x) for x in out.splitlines()]
+        self.assertEqual(sorted(r["index"] for r in rows), list(range(32)))
+        for r in rows:
+            prompt = prompts[r["index"]]
+            self.assertEqual((r["text"], r.get("id")), ("You said: " + (prompt if isinstance(prompt, str) else prompt["prompt"]), None if isinstance(prompt, str) else prompt["id"]))
+        with open(output, "ab") as f:
+            self.assertEqual(self.run_bin("--batch", where, stdout=f)[0], 0)
+        self.assertEqual(open(output, "rb").read(), out)
+
+    def test_other_files_are_left(self):
+        output = os.path.join(self.home, "notes")
+        with open(output, "w") as f:
+            f.write("not ours\nno line end")
+        with open(output, "ab") as f:
+            self.assertEqual(self.run_bin("--batch", "-", data='"a"', stdout=f)[0], 0)
+        self.assertTrue(open(output).read().startswith("not ours\nno line end"))
+
+
+if __name__ == "__main__":
+    driver.unittest.main()
