@@ -316,7 +316,12 @@ static void draft(struct engine *e, struct row *rows, int n) {
         in.most[i] = k[i], room -= k[i];
     }
     if (!always) governor_choose(&e->governor, &in, k);
+    enum { FAR = 4 };
     double begin = clock_now();
+    for (int i = 0; i < n; i++)
+        if (in.dear[i] && k[i] && rows[i].s->mtp.waiting > FAR) mtp_catch_up(e->mtp, &rows[i].s->mtp, rows[i].s->tokens);
+    e->governor.saved -= clock_now() - begin; /* once, and not what a guess costs */
+    begin = clock_now();
     e->dear = 0;
     for (int i = 0; i < n; i++) {
         struct session *s = rows[i].s;

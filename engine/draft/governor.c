@@ -3,9 +3,10 @@
 #include <math.h>
 
 /* It pays: what it must gain. A step with guesses may take so many times as long as one without, where others wait for it too. A cost is old after
- * so many steps; what was lost and saved is forgotten over so many. May be lost: of all time. A trial guesses so many tokens. */
+ * so many steps; what was lost and saved is forgotten over so many. May be lost: of all time. A trial guesses so many tokens; a cost is known when it was
+ * seen so often. */
 static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.01;
-enum { FRESH = 32, OLD = 256, FORGET = 512, TRIAL = 3 };
+enum { FRESH = 32, OLD = 256, FORGET = 512, TRIAL = 3, SURE = 4 };
 
 double governor_cost(const struct governor *g, int way, int rows) {
     int below = 0, above = 0, first = 0;
@@ -66,7 +67,7 @@ double governor_choose(const struct governor *g, const struct governor_in *in, i
         for (int m = n_path < TRIAL ? n_path : TRIAL; m && !best; m--) {
             const double t = governor_cost(g, in->way, in->rows + m) + cost[m], lost = t - expected[m] * base / in->n;
             const int r = in->rows + m;
-            const int unknown = !g->cost[in->way][r].n || g->steps - g->cost[in->way][r].at >= OLD;
+            const int unknown = g->cost[in->way][r].n < SURE || g->steps - g->cost[in->way][r].at >= OLD;
             if (unknown && lost <= room && g->cost[in->way][in->rows].n) best = m, most = 1;
         }
     }

@@ -128,22 +128,33 @@ static int likeliest(struct mtp *m, const struct work *v, float *logits, int32_t
     return m->x->ops->linear(m->x, &(struct op_linear){.y = logits, .x = v->xn, .w = m->p->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }
 
-int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, float *logits) {
+/* Goes through the first n that wait; out: as go has it, of the last of them. */
+static int go_waiting(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, struct work *out) {
     const size_t width = (size_t)m->c.hidden;
+    m->x->cancel = NULL;
+    if (!c->kv.pages) TRY(kv_open(&c->kv, &m->c, m->context, m->kv, &(struct error){0}));
+    for (int at = 0, k; at < n; at += k) {
+        const int left = n - at, row = c->rows + at;
+        k = left < ROWS ? left : ROWS;
+        TRY(go(m, c, tokens + c->first + row + 1, row, k, c->h + (size_t)at * width, true, k == left ? out : NULL));
+    }
+    c->rows += n, c->waiting -= n;
+    memmove(c->h, c->h + (size_t)n * width, (size_t)c->waiting * width * sizeof *c->h);
+    return 0;
+}
+
+void mtp_catch_up(struct mtp *m, struct mtp_chat *c, const int32_t *tokens) {
+    if (c->waiting > 1) go_waiting(m, c, tokens, c->waiting - 1, NULL);
+}
+
+int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, float *logits) {
     struct work v = {0};
     if (most < 1 || !c->waiting || c->first + c->rows + c->waiting != n - 1) return 0;
-    if (!c->kv.pages && kv_open(&c->kv, &m->c, m->context, m->kv, &(struct error){0})) return 0;
-    m->x->cancel = NULL;
-    for (int at = 0, k; at < c->waiting; at += k) {
-        const int left = c->waiting - at, row = c->rows + at;
-        k = left < ROWS ? left : ROWS;
-        if (go(m, c, tokens + c->first + row + 1, row, k, c->h + (size_t)at * width, true, k == left ? &v : NULL)) return 0;
-    }
-    c->rows += c->waiting, c->waiting = 0;
+    if (go_waiting(m, c, tokens, c->waiting, &v)) return 0;
     for (int i = 0;; i++) { /* rows of guesses are not counted, and are written over */
         if (likeliest(m, &v, logits ? logits + (size_t)i * (size_t)m->c.vocab : m->logits, &out[i]) || out[i] < 0) return i;
         if (i + 1 >= most || c->rows + i >= c->kv.capacity) return i + 1;
-        memcpy(m->h, v.x, width * sizeof *m->h);
+        memcpy(m->h, v.x, (size_t)m->c.hidden * sizeof *m->h);
         if (go(m, c, &out[i], c->rows + i, 1, m->h, false, &v)) return i + 1;
     }
 }

@@ -68,7 +68,7 @@ static void guesses_pay_or_are_left(void **st) {
             print_message("world %zu, %d sessions: %.3f of none, best fixed length %d %.3f; %.2f guesses a step\n", i, n, x / none, length, best / none,
                           guesses);
             if (x < none * 0.98) fail_msg("it loses: %.3f of what no draft gives", x / none);
-            if (x < none * 0.99 + (best - none) * (worlds[i].noise > 0.2 ? 0.5 : 0.75)) fail_msg("%.3f, a fixed length gives %.3f", x / none, best / none);
+            if (x < none * 0.99 + (best - none) * (worlds[i].noise > 0.15 ? 0.5 : 0.75)) fail_msg("%.3f, a fixed length gives %.3f", x / none, best / none);
         }
 }
 
