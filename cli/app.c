@@ -67,6 +67,10 @@ void app_stats_text(const struct turn_stats *s, struct buf *out) {
     if (s->prefill_mode) buf_fmt(out, "; prompt by %s", s->prefill_mode);
     if (s->decode_mode) buf_fmt(out, ", answer by %s", s->decode_mode);
     if (s->drafted) buf_fmt(out, "; %d of %d guessed tokens were right", s->accepted, s->drafted);
+    if (s->experts.chosen)
+        buf_fmt(out, "; %.0f%% of its experts on a device, %llu moved there (%s), %llu in vain",
+                100.0 * (double)s->experts.on_device / (double)s->experts.chosen, (unsigned long long)s->experts.moved,
+                app_bytes(s->experts.moved_bytes, text, sizeof text), (unsigned long long)s->experts.in_vain);
 }
 
 void app_stats(const struct app *a, const struct turn_stats *s) {
@@ -192,6 +196,8 @@ void app_engine_params(struct app *a, struct engine_params *p) {
     if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* made-up text repeats itself; a step is what is measured */
     if (v[OPT_DRAFT_LEN].text) p->draft_len = (int)v[OPT_DRAFT_LEN].integer;
     p->split = v[OPT_SPLIT].text;
+    p->expert_cache = v[OPT_EXPERT_CACHE].text;
+    p->evict = v[OPT_EVICT].text;
     p->deterministic = v[OPT_DETERMINISTIC].on;
     p->kv = !strcmp(v[OPT_KV].text, "f32") ? DT_F32 : !strcmp(v[OPT_KV].text, "fp8") ? DT_E4M3 : DT_BF16;
 }

@@ -17,7 +17,12 @@ void turn_json_timing(const struct turn *t, struct buf *b) {
     out_json_string(b, s->prefill_mode, s->prefill_mode ? strlen(s->prefill_mode) : 0);
     buf_str(b, ", \"decode\": ");
     out_json_string(b, s->decode_mode, s->decode_mode ? strlen(s->decode_mode) : 0);
-    buf_fmt(b, ", \"drafted\": %d, \"accepted\": %d}", s->drafted, s->accepted);
+    buf_fmt(b, ", \"drafted\": %d, \"accepted\": %d", s->drafted, s->accepted);
+    if (s->experts.chosen)
+        buf_fmt(b, ", \"experts\": {\"chosen\": %llu, \"on_device\": %llu, \"moved\": %llu, \"moved_in_vain\": %llu, \"moved_bytes\": %llu}",
+                (unsigned long long)s->experts.chosen, (unsigned long long)s->experts.on_device, (unsigned long long)s->experts.moved,
+                (unsigned long long)s->experts.in_vain, (unsigned long long)s->experts.moved_bytes);
+    buf_char(b, '}');
 }
 
 void turn_json_answer(const struct turn *t, struct buf *b) {

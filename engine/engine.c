@@ -1,4 +1,5 @@
 /* An engine from its parts: weights, processor, devices, thread. */
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -6,6 +7,7 @@
 #include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/cache/score.h"
 #include "engine/internal.h"
 #include "engine/pipe/trace.h"
 
@@ -32,6 +34,20 @@ int engine_check_level(const struct engine_params *p, struct error *e) {
     return error_set(e, ERR_USAGE, "--cpu %s: this processor has up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
 }
 
+static int read_expert_cache(const char *text, enum budget_ask *ask, size_t *n) {
+    char *end;
+    *n = 0;
+    *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : BUDGET_AUTO;
+    if (!text || !strcmp(text, "auto") || !strcmp(text, "off")) return 0;
+    double x = strtod(text, &end);
+    const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
+    if (!(text[0] >= '0' && text[0] <= '9') || !(x < 1e9) || (*end && (!unit || end[1])) || (!*end && x != (double)(size_t)x)) return ERR_USAGE;
+    *ask = unit ? BUDGET_BYTES : x > 0 ? BUDGET_EXPERTS : BUDGET_OFF;
+    for (const char *u = units; unit && u <= unit; u++) x *= 1024;
+    *n = (size_t)x;
+    return 0;
+}
+
 int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
     struct gpu_spec spec = {0};
@@ -44,6 +60,11 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
         return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_name((enum policy_mode)p->prefill));
     if (none && p->decode > DECODE_CPU)
         return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", policy_decode_name((enum policy_decode)p->decode));
+    enum budget_ask ask;
+    size_t n;
+    if (read_expert_cache(p->expert_cache, &ask, &n))
+        return error_set(e, ERR_USAGE, "--expert-cache %s: auto, off, so many experts a layer (8), or so much memory of each device (4G)", p->expert_cache);
+    if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: there is no such policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: there is no such policy", p->split) : 0;
 }
 
@@ -117,6 +138,8 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.cost = &e->cost;
     e->machine.model = &e->model;
     e->machine.split = e->params.split ? split_find(e->params.split) : &split_policies[0];
+    e->machine.evict = e->params.evict ? score_find(e->params.evict) : &score_policies[0];
+    read_expert_cache(e->params.expert_cache, &e->machine.expert_cache, &e->machine.expert_cache_n);
     e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);

@@ -28,14 +28,16 @@ struct engine_params {         /* zero-initialised: everything by itself */
     const char *trace_routing; /* file for what routers chose (step/routing.h); NULL: none */
     enum prefill_mode prefill;
     enum decode_mode decode;
-    const char *machine;  /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */
-    const char *split;    /* who computes which expert: a policy of sched/split.h; NULL: the best by cost */
-    bool deterministic;   /* decisions by the table alone, never by what was measured in use */
-    const char *kv_dir;   /* where beginnings that were read are kept for later sessions; NULL: nowhere */
-    uint64_t kv_limit;    /* bytes there at most; 0: a tenth of what the disk has free */
-    bool force;           /* go on where memory seems too little */
-    bool hugepages;       /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
-    const char *topology; /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
+    const char *machine;      /* directory where what was measured of this machine is kept; NULL: it is not measured, but assumed */
+    const char *split;        /* who computes which expert: a policy of sched/split.h; NULL: the best by cost */
+    const char *expert_cache; /* routed experts on devices: "auto", "off", so many a layer ("8"), or so much ("4G"); NULL: off */
+    const char *evict;        /* which of them stay: a policy of cache/score.h; NULL: the default */
+    bool deterministic;       /* decisions by the table alone, never by what was measured in use */
+    const char *kv_dir;       /* where beginnings that were read are kept for later sessions; NULL: nowhere */
+    uint64_t kv_limit;        /* bytes there at most; 0: a tenth of what the disk has free */
+    bool force;               /* go on where memory seems too little */
+    bool hugepages;           /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
+    const char *topology;     /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
     enum draft_kind draft;
     int draft_len; /* most tokens guessed at once; 0: DRAFT_MOST. Of a draft that was named always so many, else as many as pay */
     /* NULL, or a draft of the caller's own, for DRAFT_LOOKUP's: guesses up to `most` tokens that follow tokens[0..n) into out, returns how
@@ -135,7 +137,10 @@ struct turn_stats {
     const char *draft;                           /* "lookup", "mtp", or both; NULL: none */
     int drafted, accepted, draft_most;           /* tokens that it guessed and steps looked at; that were right; most in a step */
     double draft_saved_s;                        /* by which its guesses shortened steps, as far as is known; < 0: lengthened */
-    const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
+    struct { /* routed experts in the steps that it took part in, of all sessions in them; chosen 0: no step on devices that keep some */
+        uint64_t chosen, on_device, moved, in_vain, moved_bytes; /* moved: to a device; of those that had to go, without a use */
+    } experts;
+    const char *prefill_mode, *decode_mode; /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
     /* --explain: why these modes, a line each, and what was expected of them; 0 where nothing was */
     char why[320], decode_why[400];
     double prefill_expected_s, step_expected_s, step_s; /* a step: of the last one that it took part in */

@@ -172,6 +172,7 @@ struct row {
 struct took {
     uint64_t bytes;        /* of each */
     double seconds, saved; /* saved: of each, by guesses */
+    struct step_counts experts;
 };
 static const char *const drafts[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp"};
 
@@ -188,12 +189,17 @@ static struct row row_of(struct session *s) {
 static int step(struct engine *e, const struct row *rows, int n, struct step_span *spans, struct took *took, struct error *err) {
     uint64_t before = atomic_load(&e->machine.bytes_read);
     double begin = clock_now();
+    struct step_counts was = step_counts(e->machine.step), is;
     int all = 0;
     for (int i = 0; i < n; all += rows[i++].n)
         spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
     int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
-    *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->saved};
+    is = step_counts(e->machine.step);
+    *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n,
+                          now - begin,
+                          e->saved,
+                          {is.chosen - was.chosen, is.here - was.here, is.moved - was.moved, is.in_vain - was.in_vain, is.moved_bytes - was.moved_bytes}};
     if (!rc && all == n && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
         cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
     e->last_decode = now;
@@ -220,6 +226,9 @@ static int settle(struct engine *e, const struct row *r, const struct took *took
     int right = 0;
     if (!still(e, r)) return 0;
     s->stats.bytes_read += took->bytes;
+    s->stats.experts.chosen += took->experts.chosen, s->stats.experts.on_device += took->experts.here;
+    s->stats.experts.moved += took->experts.moved, s->stats.experts.in_vain += took->experts.in_vain;
+    s->stats.experts.moved_bytes += took->experts.moved_bytes;
     s->stats.decode_mode = ran[step_ran(e->machine.step)];
     s->stats.step_expected_s = e->step_expected;
     s->stats.step_s = took->seconds;
@@ -379,6 +388,7 @@ static int begin(struct engine *e, const struct mode *mode, struct error *err) {
     atomic_store(&j->total, 0);
     e->reading->stats.prefill_mode = mode->name;
     e->mode = mode;
+    if (mode != &mode_cpu) step_lend(e->machine.step, mode == &mode_blend ? blend_wants(&e->machine, j->pos, j->n) : SIZE_MAX);
     int rc = mode->open(&e->machine, j, err);
     return rc ? rc : PREFILL_MORE;
 }

@@ -6,6 +6,7 @@
 #include "engine/base/mem.h"
 #include "engine/model/rope.h"
 #include "engine/pipe/stage.h"
+#include "engine/step/experts.h"
 #include "engine/step/internal.h"
 #include "engine/step/resident.h"
 
@@ -81,6 +82,7 @@ void step_unload(struct step *s) {
     for (int i = 0; i < s->n_dev; i++) {
         struct step_device *d = &s->dev[i];
         if (d->main) gpu_stream_sync(d->main); /* a load that failed has copies on their way */
+        step_experts_close(d);
         for (int l = 0; l < s->c->n_layers && d->layer; l++) {
             gpu_free(d->g, d->layer[l].mem);
             d->layer[l].mem = NULL;
@@ -132,6 +134,25 @@ static size_t reserve_bytes(struct step *s, const struct gpu_info *g) {
     return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
 }
 
+/* What is left of it is for routed experts. */
+static void budget(struct step *s, struct step_device *d, size_t free, size_t keep) {
+    const struct machine *m = s->m;
+    struct budget_out out;
+    struct budget_in in = {.free = free,
+                           .weights = d->weights,
+                           .keep = keep + 4 * (size_t)STEP_ROWS * (size_t)s->c->hidden * 4,
+                           .slot = step_experts_slot(m),
+                           .each = s->c->n_experts,
+                           .ask = s->processor ? BUDGET_OFF : m->expert_cache,
+                           .n = m->expert_cache_n};
+    for (int l = d->first; l < d->last; l++) in.layers += s->c->layer[l].moe;
+    budget_give(&in, &out);
+    d->each = out.each;
+    size_t at = strlen(s->why);
+    if (out.each) snprintf(s->why + at, sizeof s->why - at, "; routed experts: %s", out.why);
+    log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, out.why);
+}
+
 static int choose(struct step *s, struct error *e) {
     const struct weights *w = s->m->w;
     const struct gpu_set *set = s->m->gpus;
@@ -150,7 +171,7 @@ static int choose(struct step *s, struct error *e) {
         in.reserve[i] = reserve_bytes(s, gpu_info(set->gpu[i]));
     }
     resident_choose(&in, &out);
-    memcpy(s->why, out.why, sizeof s->why);
+    snprintf(s->why, sizeof s->why, "%s", out.why);
     for (int i = 0; i < out.n; i++)
         if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer has no part in steps */
             s->dev[s->n_dev++] =
@@ -159,6 +180,7 @@ static int choose(struct step *s, struct error *e) {
     for (int i = 0; i < s->n_dev; i++) {
         for (int l = s->dev[i].first; l < s->dev[i].last; l++) s->dev[i].weights += layers[l];
         if (s->dev[i].head) s->dev[i].weights += in.head;
+        budget(s, &s->dev[i], in.free[s->dev[i].rank], in.reserve[s->dev[i].rank]);
     }
     mem_free(layers);
     if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->why);
@@ -203,6 +225,7 @@ void step_devices_close(struct step *s) {
             if (d->work[k].release) work_close(&d->work[k]);
         void *all[] = {d->rows, d->x, d->xn, d->logits};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
+        mem_free(d->score_mem);
         mem_free(d->layer);
         mem_free(d->head_weights);
         gpu_stream_close(&d->main);

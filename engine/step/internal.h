@@ -2,6 +2,7 @@
 /* What the files of step/ share: devices that hold layers, micro-batches, and copies of caches on devices. */
 #include <pthread.h>
 
+#include "engine/cache/score.h"
 #include "engine/layer/attention.h" /* TRY */
 #include "engine/pipe/pipe.h"
 #include "engine/pipe/trace.h"
@@ -14,6 +15,7 @@ struct step_layer {
     struct layer view;
 };
 
+struct step_experts;
 /* One device and the layers [first, last) whose attention halves and dense feed-forwards it holds. */
 struct step_device {
     struct step *s;
@@ -29,7 +31,11 @@ struct step_device {
     bool head;  /* final norm and output head are here */
     char *head_mem, *close_mem;
     struct weights *head_weights; /* as the head sees them, and block_close behind the last layer */
-    float *x, *xn, *logits;       /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
+    int each;                     /* routed experts of a layer that it is to hold: experts.h */
+    struct step_experts *experts; /* NULL: none now */
+    struct score score;           /* what each is worth, whether it is here or not */
+    void *score_mem;
+    float *x, *xn, *logits; /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
 };
 
 /* Rows that go through the layers on their own: first those whose caches are on devices too, as far as layers are there, then
@@ -69,9 +75,11 @@ struct step {
     struct step_device dev[GPU_MAX];
     int n_dev, n_resident; /* devices that hold layers; these are [0, n_resident) */
     bool loaded;           /* their weights are there */
-    bool away;             /* they made room for a prefill that runs */
-    uint64_t again;        /* the step that tries to load them again */
-    char why[256];         /* resident.h */
+    bool lent;             /* routed experts made room for a prefill that runs */
+    struct step_counts counts;
+    bool away;      /* they made room for a prefill that runs */
+    uint64_t again; /* the step that tries to load them again */
+    char why[480];  /* resident.h, experts.h */
     struct step_micro micro[STEP_MICROS];
     int n_micros;
     enum dtype kv;                 /* of caches */

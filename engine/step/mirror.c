@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/step/experts.h"
 #include "engine/step/internal.h"
 
 static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
@@ -103,6 +104,9 @@ static int grow(struct step *s, struct step_mirror *m, const struct kv *kv, int 
         if (!place(s, m, kv, capacity)) return 0;
         release(s, m);
         struct step_mirror *other = idle(s);
+        bool less = false; /* routed experts make room for a chat that answers, as one does that does not */
+        for (int i = 0; i < s->n_dev && !other; i++) less |= step_experts_less(&s->dev[i]);
+        if (less) continue;
         if (other) step_mirror_drop(s, other);
         else if (capacity > end + 64) capacity = end + 64 < kv->capacity ? end + 64 : kv->capacity;
         else return ERR_MEMORY;

@@ -1,6 +1,7 @@
 #pragma once
 /* Execution modes: where attention and experts of a prefill run, and how their weights get there. One file and one row
  * a mode. The decision which one is policy.h's. */
+#include "engine/cache/budget.h"
 #include "engine/layer/block.h"
 #include "engine/step/routing.h"
 #include "engine/store/fetch.h"
@@ -11,6 +12,7 @@ struct trace;
 struct gpu_set; /* the devices of an engine; NULL where there are none */
 struct step;
 struct split_policy;
+struct score_policy;
 
 /* What an engine hands to its modes. The engine's thread owns the processor: it alone uses the executor, the workspaces and
  * the scan. Steps have workspaces of their own, since they run between the layers of a prefill. */
@@ -24,6 +26,9 @@ struct machine {
     struct cost_machine *cost; /* this machine, corrected by what happened */
     struct cost_model *model;
     const struct split_policy *split;
+    const struct score_policy *evict; /* which routed experts stay on a device */
+    enum budget_ask expert_cache;     /* how many may */
+    size_t expert_cache_n;
     struct gpu_stream *processor; /* virtual time: where the processor's operations are enqueued (cpu is its executor); nothing is
                                    * computed then, and no memory of the model read. NULL: they run when they are called */
     struct trace *trace;          /* what ran when; NULL: nobody asks */
@@ -79,6 +84,8 @@ struct mode {
 };
 extern const struct mode mode_cpu, mode_blend, mode_slp, mode_dslp;
 size_t blend_least(const struct machine *m, int pos, int n); /* bytes that mode_blend takes on its device at least, resident weights included */
+
+size_t blend_wants(const struct machine *m, int pos, int n); /* bytes that it makes good use of beside the resident weights */
 
 /* ERR_MODEL naming the layer when w->bad was set; 0 else. */
 int check_finite(const struct weights *m, const struct work *w, struct error *e);

@@ -110,6 +110,12 @@ size_t blend_least(const struct machine *m, int pos, int n) {
            2 * (size_t)rows * (size_t)s->c->topk * 4 + ((size_t)1 << 16); /* rounding */
 }
 
+size_t blend_wants(const struct machine *m, int pos, int n) {
+    enum { RING = 32 };
+    size_t least = blend_least(m, pos, n), held = m->step->dev[0].weights;
+    return (least > held ? least - held : 0) + RING * slot_bytes(m);
+}
+
 static int open_memory(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct step *s = b->s;
     const struct config *c = s->c;

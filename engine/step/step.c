@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/step/experts.h"
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
 
@@ -47,20 +49,21 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
         TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
         TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
         TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
-        if (s->m->routing) TRY(gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H));
+        if (s->m->routing || d->experts) TRY(gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H));
         TRY(arrive(d, m));
         m->sent[layer % 2] = m->n_arrived;
     }
     TRY(block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev));
     end(d, span);
-    return 0;
+    return s->c->layer[layer].moe ? step_experts_ready(d, (int)(m - s->micro), layer) : 0;
 }
 
-/* What the processor adds, when it is there. w->xn has served. */
+/* What the device's own experts add, and the processor, when it is there. w->xn has served. */
 static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
     if (!s->c->layer[layer].moe) return 0;
+    TRY(step_experts_join(d, (int)(m - s->micro), w->x, m->n_dev));
     TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));
     int span = begin(d, "join", layer, (int)(m - s->micro));
     TRY(gpu_copy(d->main, w->xn, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
@@ -208,11 +211,18 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
     }
     tell_routing(s, m, layer);
     t = trace_now(s->m->trace);
-    TRY(processor_weights(s->m, w, layer, m->n, e));
-    TRY(block_experts(s->m->cpu, s->c, y, layer, w, first ? PART_ROUTED : PART_BOTH, w->x, m->n));
+    struct step_device *d = first ? step_device_of(s, layer) : NULL;
+    struct work own = *w; /* but for what a device computes itself */
+    double expected = 0;
+    if (d && d->experts) TRY(step_experts_run(d, m, layer, &own.ids, &expected));
+    TRY(processor_weights(s->m, &own, layer, m->n, e));
+    double begin = clock_now();
+    TRY(block_experts(s->m->cpu, s->c, y, layer, &own, first ? PART_ROUTED : PART_BOTH, w->x, m->n));
+    double took = clock_now() - begin;
     if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, y, layer, &rest, PART_SHARED, rest.x, m->n - first));
     trace_host(s->m->trace, t, "experts", layer, (int)(m - s->micro));
-    return first ? answer(s, m) : 0;
+    if (first) TRY(answer(s, m));
+    return d && d->experts ? step_experts_after(d, m, layer, expected, took) : 0;
 }
 
 /* --- The head: rows of all micro-batches together, where they are ------------------------------------------------------------------- */
@@ -354,9 +364,16 @@ static int settle(struct step *s, struct error *e) {
         if (m->answered) gpu_number_break(m->answered);
         if (m->arrived) gpu_number_break(m->arrived);
     }
-    for (int i = 0; i < s->n_dev; i++)
+    for (int i = 0; i < s->n_dev; i++) {
+        step_experts_break(&s->dev[i]);
         if (s->dev[i].main) gpu_stream_sync(s->dev[i].main);
-    for (int i = 0; i < s->n_dev; i++) atomic_store(&s->dev[i].stop, 0);
+    }
+    int rc = 0;
+    for (int i = 0; i < s->n_dev; i++) {
+        atomic_store(&s->dev[i].stop, 0);
+        if (!rc) rc = step_experts_settle(&s->dev[i], e);
+    }
+    if (rc) return rc;
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
         if (m->used == s->clock) step_mirror_stale(s, m->kv, 0); /* what was sent there may not have arrived */
     return s->n_dev ? step_numbers_open(s, e) : 0;
@@ -439,6 +456,10 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
         }
         if (rc) how = STEP_CPU;
     }
+    for (int i = 0; i < s->n_dev && how != STEP_CPU && !s->lent; i++) {
+        int rc = step_experts_open(&s->dev[i], e);
+        if (rc) return rc;
+    }
     for (int i = 0; i < n_spans; i++)
         if (!s->processor && kv_floor(spans[i].kv, spans[i].pos) != spans[i].pos)
             return error_set(e, ERR_RUNTIME, "a session's state at position %d is not there", spans[i].pos);
@@ -502,7 +523,15 @@ bool step_yield(struct step *s) {
     step_unload(s);
     return s->away = true;
 }
-void step_back(struct step *s) { s->away = false; }
+void step_back(struct step *s) { s->away = s->lent = false; }
+void step_lend(struct step *s, size_t free) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].experts && gpu_mem_free(s->dev[i].g) < free) step_experts_close(&s->dev[i]);
+    s->lent = true;
+}
+struct step_counts step_counts(const struct step *s) {
+    return s->counts;
+}
 bool step_away(const struct step *s) { return s->away; }
 size_t step_held(const struct step *s, int device) {
     for (int i = 0; i < s->n_dev; i++)

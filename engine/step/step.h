@@ -41,6 +41,14 @@ void step_forget(struct step *s, const struct kv *kv);
 bool step_yield(struct step *s);
 void step_back(struct step *s);
 bool step_away(const struct step *s);
+/* A prefill is about to begin: routed experts leave a device that would not keep so many bytes free without that, until step_back. */
+void step_lend(struct step *s, size_t free);
+struct step_counts {         /* of routed experts, since opening */
+    uint64_t chosen, here;   /* chosen in a layer by rows of devices, and of these computed there */
+    uint64_t moved, in_vain; /* brought to a device; gone again without a use */
+    uint64_t moved_bytes;
+};
+struct step_counts step_counts(const struct step *s);
 /* Of a device of the set: bytes that step_yield would free there; whether layers lie there, loaded or to be. */
 size_t step_held(const struct step *s, int device);
 bool step_holds(const struct step *s, int device);

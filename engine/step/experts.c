@@ -1,0 +1,400 @@
+#include "engine/step/experts.h"
+
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/pipe/stage.h"
+#include "engine/sched/split.h"
+#include "engine/step/processor.h"
+
+enum { USED_MOST = 256 }; /* experts of a layer that the device computes at once */
+size_t step_experts_slot(const struct machine *m) { return (m->expert_bytes + 4096) & ~(size_t)255; }
+static struct step_slot *slots_of(const struct step_experts *x, int layer) { return x->slots + (size_t)layer * (size_t)x->each; }
+static int16_t *place_of(const struct step_experts *x, int layer, int expert) {
+    return &x->slot_of[(size_t)layer * (size_t)x->d->s->c->n_experts + (size_t)expert];
+}
+static struct step_slot *find(const struct step_experts *x, int layer, int expert) {
+    int i = *place_of(x, layer, expert);
+    return i < 0 ? NULL : &slots_of(x, layer)[i];
+}
+static bool has_experts(const struct step_device *d, int layer) { return layer >= d->first && layer < d->last && d->s->c->layer[layer].moe; }
+/* --- Open, close ------------------------------------------------------------------------------------------------------------- */
+
+static void close_queues(struct step_experts *x) {
+    atomic_store(&x->stop, 1);
+    struct gpu_number **numbers[] = {&x->loaded, &x->freed, &x->done[0], &x->done[1]};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (*numbers[i]) gpu_number_break(*numbers[i]);
+    stage_close(&x->stage);
+    if (x->link) gpu_stream_sync(x->link);
+    if (x->compute) gpu_stream_sync(x->compute);
+    gpu_stream_close(&x->link);
+    gpu_stream_close(&x->compute);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) gpu_number_close(numbers[i]);
+    for (int i = 0; i < 2 * STEP_MICROS; i++) gpu_event_close(&x->ready[i / 2][i % 2]);
+    atomic_store(&x->stop, 0);
+    x->n_loaded = x->n_freed = 0;
+    memset(x->n_done, 0, sizeof x->n_done);
+    memset(x->n_wanted, 0, sizeof x->n_wanted);
+}
+
+static int open_queues(struct step_experts *x, struct error *e) {
+    const struct machine *m = x->d->s->m;
+    struct gpu *g = x->d->g;
+    int rc = gpu_stream_open(g, &x->link, "experts' link", false, &x->stop, e);
+    if (!rc) rc = gpu_stream_open(g, &x->compute, "experts", true, &x->stop, e);
+    if (!rc) rc = gpu_number_open(g, &x->loaded, e);
+    if (!rc) rc = gpu_number_open(g, &x->freed, e);
+    for (int i = 0; i < STEP_MICROS && !rc; i++) {
+        rc = gpu_number_open(g, &x->done[i], e);
+        for (int k = 0; k < 2 && !rc; k++) rc = gpu_event_open(g, &x->ready[i][k], e);
+    }
+    if (!rc)
+        rc = stage_open(&x->stage,
+                        &(struct stage_options){.set = m->gpus,
+                                                .g = g,
+                                                .stream = x->link,
+                                                .stop = &x->stop,
+                                                .loaded = x->loaded,
+                                                .freed = x->freed,
+                                                .threads = stage_threads(m->gpus, m->w),
+                                                .trace = m->trace,
+                                                .rank = x->d->rank},
+                        e);
+    return rc;
+}
+
+static int fill_fixed(struct step_experts *x, struct error *e);
+
+static int open_memory(struct step_experts *x, struct error *e) {
+    const struct config *c = x->d->s->c;
+    struct gpu *g = x->d->g;
+    size_t rows = (size_t)STEP_ROWS * (size_t)c->hidden * 4, pairs = (size_t)STEP_ROWS * (size_t)c->topk * 4, n = (size_t)c->n_experts;
+    int rc = gpu_alloc(g, (void **)&x->x, rows, e);
+    if (!rc) rc = gpu_alloc(g, (void **)&x->part, rows, e);
+    for (int i = 0; i < STEP_MICROS && !rc; i++) {
+        rc = gpu_alloc(g, (void **)&x->y[i], rows, e);
+        if (!rc) rc = gpu_alloc(g, (void **)&x->token[i], pairs, e);
+        if (!rc) rc = gpu_alloc(g, (void **)&x->weight[i], pairs, e);
+        if (!rc) rc = gpu_host_alloc(g, (void **)&x->host_token[i], pairs, e);
+        if (!rc) rc = gpu_host_alloc(g, (void **)&x->host_weight[i], pairs, e);
+    }
+    if (rc) return rc;
+    x->mine = mem_alloc(pairs);
+    x->near = mem_alloc(2 * pairs);
+    x->chance = mem_alloc(2 * pairs);
+    x->rows = mem_alloc(n * sizeof *x->rows);
+    x->expert_of = mem_alloc(n * sizeof *x->expert_of);
+    x->experts = mem_alloc(n * sizeof *x->experts);
+    x->plan = mem_alloc(sizeof *x->plan);
+    x->slots = mem_calloc((size_t)c->n_layers * (size_t)x->each, sizeof *x->slots);
+    x->slot_of = mem_alloc((size_t)c->n_layers * n * sizeof *x->slot_of);
+    if (!x->mine || !x->near || !x->chance || !x->rows || !x->expert_of || !x->experts || !x->plan || !x->slots || !x->slot_of)
+        return error_set(e, ERR_MEMORY, "no memory for experts on a device");
+    memset(x->slot_of, 0xff, (size_t)c->n_layers * n * sizeof *x->slot_of);
+    return 0;
+}
+
+/* Slots, one of each layer in turn, as far as there is memory. */
+static void open_slots(struct step_experts *x) {
+    struct step_device *d = x->d;
+    size_t bytes = step_experts_slot(d->s->m);
+    for (int k = 0; k < x->each; k++)
+        for (int l = d->first; l < d->last; l++) {
+            struct step_slot *t = &slots_of(x, l)[k];
+            t->expert = -1;
+            if (!has_experts(d, l)) continue;
+            if (gpu_alloc(d->g, (void **)&t->mem, bytes, NULL)) {
+                log_say(LOG_INFO, "a device has room for %d experts a layer, %d were planned", k, x->each);
+                while (x->each > k) step_experts_less(d);
+                return;
+            }
+            d->held += bytes;
+        }
+}
+
+int step_experts_open(struct step_device *d, struct error *e) {
+    const struct machine *m = d->s->m;
+    struct step_experts *x = d->experts;
+    int rc = 0;
+    if (!d->each || x) return 0;
+    if (!(x = d->experts = mem_calloc(1, sizeof *x))) return error_set(e, ERR_MEMORY, "no memory for experts on a device");
+    x->d = d;
+    x->each = d->each;
+    rc = open_memory(x, e);
+    if (!rc) rc = open_queues(x, e);
+    if (!rc && !d->score_mem) { /* what was learnt outlives the slots */
+        const struct config *c = d->s->c;
+        if (!(d->score_mem = mem_calloc(1, score_bytes(c->n_layers, c->n_experts)))) rc = error_set(e, ERR_MEMORY, "no memory for scores of experts");
+        else score_open(&d->score, m->evict, c->n_layers, c->n_experts, c->topk, d->score_mem);
+    }
+    if (!rc) open_slots(x);
+    if (!rc && m->cost->deterministic) rc = fill_fixed(x, e);
+    if (rc == ERR_MEMORY) { /* steps can do without */
+        log_say(LOG_INFO, "no experts on a device: %s", e->text);
+        *e = (struct error){0};
+        rc = 0;
+        d->each = 0;
+    }
+    if (rc || !d->each) step_experts_close(d);
+    if (!d->experts) return rc;
+    cost_table_fill(&x->table[0], m->cost, 0, m->model);
+    cost_table_fill(&x->table[1], m->cost, 1 + d->rank, m->model);
+    return 0;
+}
+
+static void free_slot(struct step_experts *x, int layer, struct step_slot *t) {
+    if (!t->mem) return;
+    if (t->expert >= 0) *place_of(x, layer, t->expert) = -1;
+    gpu_free(x->d->g, t->mem);
+    x->d->held -= step_experts_slot(x->d->s->m);
+    *t = (struct step_slot){.expert = -1};
+}
+
+void step_experts_close(struct step_device *d) {
+    struct step_experts *x = d->experts;
+    if (!x) return;
+    if (d->main) gpu_stream_sync(d->main);
+    close_queues(x);
+    for (int l = d->first; l < d->last && x->slots && x->slot_of; l++)
+        for (int k = 0; k < x->each; k++) free_slot(x, l, &slots_of(x, l)[k]);
+    for (int i = 0; i < STEP_MICROS; i++) {
+        gpu_free(d->g, x->y[i]), gpu_free(d->g, x->token[i]), gpu_free(d->g, x->weight[i]);
+        gpu_host_free(d->g, x->host_token[i]), gpu_host_free(d->g, x->host_weight[i]);
+    }
+    gpu_free(d->g, x->x), gpu_free(d->g, x->part);
+    void *own[] = {x->mine, x->near, x->chance, x->rows, x->expert_of, x->experts, x->plan, x->slots, x->slot_of, x};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
+    d->experts = NULL;
+}
+
+bool step_experts_less(struct step_device *d) {
+    struct step_experts *x = d->experts;
+    if (!x || !x->each) return false;
+    stage_flush(x->stage);
+    gpu_stream_sync(x->link);
+    gpu_stream_sync(x->compute);
+    for (int l = d->first; l < d->last; l++) free_slot(x, l, &slots_of(x, l)[x->each - 1]);
+    struct step_slot *from = x->slots; /* rows get shorter: in place, from the first */
+    int was = x->each--;
+    for (int l = 0; l < d->s->c->n_layers; l++)
+        for (int k = 0; k < x->each; k++) x->slots[l * x->each + k] = from[l * was + k];
+    return true;
+}
+
+void step_experts_break(struct step_device *d) {
+    for (int i = 0; i < STEP_MICROS && d->experts; i++) gpu_number_break(d->experts->done[i]);
+}
+
+int step_experts_settle(struct step_device *d, struct error *e) {
+    struct step_experts *x = d->experts;
+    if (!x) return 0;
+    for (int l = d->first; l < d->last; l++)
+        for (int k = 0; k < x->each; k++) {
+            struct step_slot *t = &slots_of(x, l)[k];
+            if (t->expert >= 0 && !gpu_number_reached(x->loaded, t->on)) *place_of(x, l, t->expert) = -1, t->expert = -1;
+        }
+    struct error device;
+    bool failed = gpu_error(d->g, &device);
+    close_queues(x);
+    if (failed) return 0; /* the caller leaves the device */
+    for (int l = d->first; l < d->last; l++)
+        for (int k = 0; k < x->each; k++) slots_of(x, l)[k].on = slots_of(x, l)[k].off = 0;
+    return open_queues(x, e);
+}
+
+/* --- The link ------------------------------------------------------------------------------------------------------------------ */
+
+static int bring(struct step_experts *x, int layer, int k, int expert) {
+    struct step *s = x->d->s;
+    struct pipe_range ranges[MODULE_RANGES];
+    struct pipe_run runs[MODULE_RANGES];
+    struct step_slot *t = &slots_of(x, layer)[k];
+    size_t bytes;
+    int n = module_ranges(s->c, layer, MODULE_EXPERT, &s->m->w->layers[layer].experts[expert], &t->view, ranges), many = pipe_runs(ranges, n, runs, &bytes);
+    if (t->expert >= 0) {
+        *place_of(x, layer, t->expert) = -1;
+        s->counts.in_vain += !t->used;
+    }
+    t->expert = -1;
+    TRY(stage_send(x->stage,
+                   &(struct stage_unit){.runs = runs, .n = many, .to = t->mem, .after = t->off, .loaded = ++x->n_loaded, .layer = layer, .item = expert}));
+    for (int i = 0; i < n; i++) *ranges[i].field = t->mem + ranges[i].at;
+    t->on = x->n_loaded, t->expert = expert, t->used = false;
+    *place_of(x, layer, expert) = (int16_t)k;
+    s->counts.moved++;
+    s->counts.moved_bytes += s->m->expert_bytes;
+    processor_read(s->m, s->m->expert_bytes);
+    return 0;
+}
+static bool idle(const struct step_experts *x) { return gpu_number_reached(x->loaded, x->n_loaded); }
+
+/* The slot whose expert is worth least: nobody's before all. but [n_experts]: rows, whose experts stay; NULL: nobody's do. */
+static int worst(const struct step_experts *x, int layer, const int32_t *but) {
+    int at = -1;
+    double least = 0;
+    for (int k = 0; k < x->each; k++) {
+        const struct step_slot *t = &slots_of(x, layer)[k];
+        if (t->expert < 0) return k;
+        if (but && but[t->expert]) continue;
+        double v = score_of(&x->d->score, layer, t->expert);
+        if (at < 0 || v < least) at = k, least = v;
+    }
+    return at;
+}
+
+/* --deterministic: the first of each layer, for good. */
+static int fill_fixed(struct step_experts *x, struct error *e) {
+    struct step_device *d = x->d;
+    for (int l = d->first; l < d->last; l++)
+        for (int32_t k = 0; k < x->each && has_experts(d, l); k++) {
+            TRY(scan_experts(&d->s->m->scan, l, &k, 1, e));
+            TRY(bring(x, l, k, k));
+        }
+    TRY(stage_flush(x->stage));
+    return gpu_stream_sync(x->link);
+}
+
+static int bring_better(struct step_experts *x, int layer) {
+    const struct step *s = x->d->s;
+    int best = -1, k = worst(x, layer, NULL);
+    double most = 0;
+    if (k < 0 || !idle(x)) return 0;
+    for (int i = 0; i < s->c->n_experts; i++) {
+        double v = score_of(&x->d->score, layer, i);
+        if (v > most && *place_of(x, layer, i) < 0 && residency_is(&s->m->known, layer, i, RESIDENCY_GOOD)) most = v, best = i;
+    }
+    const struct step_slot *t = &slots_of(x, layer)[k];
+    return best >= 0 && (t->expert < 0 || most > score_of(&x->d->score, layer, t->expert)) ? bring(x, layer, k, best) : 0;
+}
+
+/* --- A layer --------------------------------------------------------------------------------------------------------------------- */
+
+int step_experts_ready(struct step_device *d, int micro, int layer) { return d->experts ? gpu_event_record(d->experts->ready[micro][layer % 2], d->main) : 0; }
+
+int step_experts_join(struct step_device *d, int micro, float *to, int n) {
+    struct step_experts *x = d->experts;
+    struct exec *exec = gpu_stream_exec(d->main);
+    if (!x) return 0;
+    TRY(gpu_number_wait(x->done[micro], ++x->n_wanted[micro], d->main));
+    return exec->ops->add(exec, &(struct op_add){.y = to, .x = x->y[micro], .n = n, .m = d->s->c->hidden});
+}
+
+/* Rows of each expert that rows of the device chose; 0 where the processor has rows of its own for it: then it reads it anyway. */
+static void count_rows(struct step_experts *x, const struct step_micro *m) {
+    const struct step *s = x->d->s;
+    int topk = s->c->topk;
+    memset(x->rows, 0, (size_t)s->c->n_experts * sizeof *x->rows);
+    for (int i = 0; i < m->n_dev * topk; i++) x->rows[m->host.ids[i]]++;
+    for (int i = m->n_dev * topk; i < m->n * topk; i++)
+        if (m->host.ids[i] >= 0) x->rows[m->host.ids[i]] = 0;
+}
+
+/* Fills x->plan: domain 0 the processor, 1 the device. */
+static int ask(struct step_experts *x, const struct step_micro *m, int layer) {
+    struct step *s = x->d->s;
+    const struct machine *v = s->m;
+    int device = 1 + x->d->rank, gone = 0;
+    struct split_domain d[2] = {
+        {.class = COST_CPU, .expert = &x->table[0]},
+        {.class = COST_GPU,
+         .expert = &x->table[1],
+         .busy = cost_shared(v->cost, device, v->model, m->n_dev),
+         .link_busy = idle(x) ? 0 : cost_move(v->cost, device, COST_H2D, v->model->expert_bytes),
+         .move = v->cost->deterministic ? 0 : cost_move(v->cost, device, COST_H2D, v->model->expert_bytes)},
+    };
+    struct split_in in = {.domain = d, .expert = x->experts, .n_domains = 2};
+    count_rows(x, m);
+    for (int i = 0; i < s->c->n_experts; i++) {
+        if (!x->rows[i]) continue;
+        struct step_slot *t = find(x, layer, i);
+        bool here = t && (v->cost->deterministic || gpu_number_reached(x->loaded, t->on));
+        gone += t != NULL;
+        x->expert_of[in.n] = (int16_t)i;
+        x->experts[in.n++] = (struct split_expert){.rows = x->rows[i], .resident = 1u | (here ? 2u : 0)};
+    }
+    d[1].room = x->each > gone ? x->each - gone : 0;
+    for (int i = 0; i < in.n && d[1].move > 0; i++) /* what comes over the link is looked at first: that costs more than it saves */
+        if (!residency_is(&v->known, layer, x->expert_of[i], RESIDENCY_GOOD)) d[1].move = 0;
+    split_run(v->cost->deterministic ? split_find("host") : v->split, &in, x->plan);
+    return in.n;
+}
+
+/* One expert's rows: gathered, computed as a few rows are everywhere, added to what the layer's others gave. */
+static int compute(struct step_experts *x, const struct work *w, int micro, const struct step_slot *t, int at, int n) {
+    struct exec *exec = gpu_stream_exec(x->compute);
+    int hidden = x->d->s->c->hidden;
+    TRY(op_run(exec, OP_GATHER, &(struct op_gather){.out = x->x, .x = w->xn, .index = x->token[micro] + at, .n = n, .dim = hidden, .ldx = hidden}));
+    TRY(op_run(exec, OP_FFN, &(struct op_ffn){.y = x->part, .x = x->x, .expert = t->view, .n = n, .hidden = hidden}));
+    return op_run(exec, OP_SCATTER_ADD,
+                  &(struct op_scatter_add){
+                      .y = x->y[micro], .x = x->part, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
+}
+
+int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int32_t **mine, double *expected) {
+    struct step_experts *x = d->experts;
+    struct step *s = d->s;
+    const struct split_plan *p = x->plan;
+    int micro = (int)(m - s->micro), topk = s->c->topk, n = ask(x, m, layer), pairs = 0, many = 0, begin[USED_MOST];
+    struct step_slot *use[USED_MOST];
+    *expected = 0;
+    *mine = x->mine;
+    memcpy(x->mine, m->host.ids, (size_t)(m->n * topk) * sizeof *x->mine);
+    for (int i = 0; i < n; i++) {
+        int id = x->expert_of[i], k;
+        if (p->domain[i] != 1) {
+            *expected += cost_table_at(&x->table[0], x->rows[id]);
+            continue;
+        }
+        struct step_slot *t = find(x, layer, id);
+        if (!t && (k = worst(x, layer, x->rows)) >= 0) {
+            TRY(bring(x, layer, k, id));
+            t = &slots_of(x, layer)[k];
+        }
+        if (!t || many == USED_MOST) continue; /* the processor has it, too */
+        use[many] = t, begin[many++] = pairs;
+        t->used = true;
+        for (int r = 0; r < m->n_dev * topk; r++)
+            if (m->host.ids[r] == id) {
+                x->host_token[micro][pairs] = r / topk, x->host_weight[micro][pairs++] = m->host.weights[r];
+                x->mine[r] = -1;
+            }
+    }
+    s->counts.chosen += (uint64_t)n, s->counts.here += (uint64_t)many;
+    TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
+    TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
+    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* none: no copy */
+    TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
+    int span = many ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
+    for (int i = 0; i < many; i++) {
+        TRY(gpu_number_wait(x->loaded, use[i]->on, x->compute));
+        TRY(compute(x, &d->work[micro], micro, use[i], begin[i], (i + 1 < many ? begin[i + 1] : pairs) - begin[i]));
+    }
+    trace_end(s->m->trace, span, x->compute);
+    if (many) {
+        TRY(gpu_number_write(x->freed, ++x->n_freed, x->compute));
+        for (int i = 0; i < many; i++) use[i]->off = x->n_freed;
+    }
+    return gpu_number_write(x->done[micro], ++x->n_done[micro], x->compute);
+}
+
+int step_experts_after(struct step_device *d, struct step_micro *m, int layer, double expected, double took) {
+    struct step_experts *x = d->experts;
+    const struct step *s = d->s;
+    const struct config *c = s->c;
+    const struct layer *y = &s->m->w->layers[layer];
+    struct cost_machine *cost = s->m->cost;
+    bool known = !y->router_table;
+    size_t p = 2 * (size_t)c->topk;
+    if (cost->deterministic) return 0;
+    if (expected > 0 && m->n == m->n_dev) {
+        cost_observe(cost, &cost->domain[0].seen[COST_FFN], m->n, expected, took);
+        if (s->clock % 16 == 0 && layer == d->last - 1) cost_table_fill(&x->table[0], cost, 0, s->m->model);
+    }
+    for (int i = 0; i < m->n && known; i++)
+        score_near(c->score, y->router_bias, m->host.router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,
+                   x->chance + (size_t)i * p);
+    score_seen(&d->score, layer, &(struct score_step){m->n, m->host.ids, known ? x->near : NULL, x->chance});
+    return bring_better(x, layer);
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Routed experts on devices: answers are the processor's whatever is kept there, by every policy, size and split, for one chat and for
+several, with devices that fail at any transfer; and what --stats says of it adds up.
+
+usage: test_cache.py HEARTH FIXTURES_DIR [full]    without fixtures the built-in model alone"""
+import json, os, re, subprocess, sys, tempfile
+
+hearth, fixtures = sys.argv[1:3]
+full = sys.argv[3:] == ["full"]
+models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "qwen2_moe", "mixtral", "gpt_oss", "qwen3_next", "deepseek_v4", "minimax_m2") if os.path.isdir(os.path.join(fixtures, m))]
+models = models if full else models[:3]
+SCALAR = ["--cpu", "scalar", "--kv", "f32"]
+DEVICE = ["--gpus", "emu:1,cpu=scalar", "--prefill", "cpu", "--decode", "hybrid"]
+failed = ran = 0
+
+
+def run(*args):
+    p = subprocess.run([hearth, "--threads", "2", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+    return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
+
+
+def check(ok, what, *why):
+    global failed, ran
+    ran += 1
+    if not ok:
+        failed += 1
+        print("FAIL", what, *why)
+
+
+def ids(model, args, n=24):
+    prompt = ",".join(str((i * 37 + 11) % 250) for i in range(9))
+    return run("-m", model, "--tokens", prompt, "-n", str(n), "--temp", "0", "--ids", "--stats", "--explain", *SCALAR, *args)
+
+
+def kept(err):
+    """Share on a device, moved, in vain; None where nothing is kept there."""
+    m = re.search(r"(\d+)% of its experts on a device, (\d+) moved there \([^)]*\), (\d+) in vain", err)
+    return m and tuple(map(int, m.groups()))
+
+
+# --- Sizes, policies, splits: none, one, a quarter, all
+SIZES, EVICT, SPLIT = ("0", "1", "25%", "auto"), ("lru", "lfu", "mrs", "ema", "lookahead"), ("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")
+for i, model in enumerate(models):
+    want = ids(model, [])
+    assert not want[0], want
+    n_experts = json.loads(run("-m", model, "--inspect", "--json")[1])["experts"]["routed"]
+    for k, size in enumerate(SIZES):
+        size = str(max(1, n_experts // 4)) if size == "25%" else size
+        more = EVICT if full or k == 2 and not i else EVICT[(i + k) % 5:][:1]
+        for evict in more:
+            rc, out, err = ids(model, DEVICE + ["--expert-cache", size, "--evict", evict])
+            got = kept(err)
+            check(not rc and out == want[1] and "answer by hybrid" in err, model, size, evict, rc, out, want[1], err)
+            check((got is None) == (size == "0") and (not got or got[0] > 0 and got[1] > 0 and got[2] <= got[1]), model, size, evict, "kept", got, err)
+            check(not got or size != "auto" or got[2] == 0, model, "all of them are there, and", got, "moved")
+    for k, split in enumerate(SPLIT):
+        if full or k % 4 == i % 4:
+            for size in ("1", "auto"):
+                rc, out, err = ids(model, DEVICE + ["--expert-cache", size, "--split", split])
+                check(not rc and out == want[1], model, size, split, rc, out, want[1], err)
+    for args in (["--gpus", "emu:2,cpu=scalar", "--prefill", "cpu", "--decode", "dual"], ["--gpus", "emu:1,cpu=scalar,nopin", "--prefill", "blend", "--decode", "hybrid"], DEVICE + ["--deterministic"]):
+        rc, out, err = ids(model, args + ["--expert-cache", "2"])
+        got = kept(err)
+        fixed = "--deterministic" in args  # then what came at first is all
+        check(not rc and out == want[1] and got and (not fixed or got[1:] == kept(ids(model, args + ["--expert-cache", "2"], 5)[2])[1:]), model, *args, rc, out, want[1], err)
+
+
+# --- Several chats at once, cut in two and not; beside prompts that take the devices' memory
+def batch(model, n, args):
+    with tempfile.TemporaryDirectory() as tmp:
+        name = os.path.join(tmp, "batch")
+        with open(name, "w") as f:
+            for i in range(n):
+                f.write(json.dumps({"prompt": "How do I " + "list files in a directory? " * (i * 7 % 5) + str(i), "seed": i, "temperature": 1, "max_tokens": 12 + i % 9}) + "\n")
+        rc, out, err = run("-m", model, "--raw", "--batch", name, *SCALAR, *args)
+    return [rc] + [json.loads(line)["text"] for line in out.splitlines()], err
+
+
+for model in models[:2]:
+    want = batch(model, 6, [])[0]
+    for devices, decode, prefill in ((1, "dual", "cpu"), (1, "hybrid", "blend"), (1, "dual", "slp"), (2, "dual", "dslp")):
+        for more in (["--expert-cache", "3"], ["--deterministic", "--expert-cache", "3"]):
+            got, err = batch(model, 6, ["--gpus", f"emu:{devices},cpu=scalar", "--decode", decode, "--prefill", prefill, *more])
+            check(got == want and not err, model, devices, decode, prefill, *more, got, want, err)
+
+# --- Little memory: what is left over is used, chats come first
+for mem in ("4M", "5M", "6M", "7M", "8M", "10M"):
+    rc, out, err = ids("ember:", ["--gpus", f"emu:1,cpu=scalar,mem={mem}", "--prefill", "cpu", "-c", "512"])
+    check(not rc and out == ids("ember:", [])[1] and "instead" not in err, "memory of", mem, rc, out, err)
+
+# --- A device that fails at the nth copy, launch or allocation, or for good: the answer is whole, and a warning says so
+want = ids("ember:", [], 10)[1]
+for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37), ("die", 40, 211)):
+    n, clean, at = first, 0, 0
+    while clean < 2 and at < (1000 if full else 4):
+        rc, out, err = ids("ember:", DEVICE[:1] + [DEVICE[1] + f",fail={kind}:{n}"] + DEVICE[2:] + ["--expert-cache", "4"], 10)
+        said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
+        opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("--decode hybrid", said[-1])
+        check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)
+        clean, n, at = (0 if said else clean + 1), n + step, at + 1
+
+# --- What is no size is refused
+for bad in ("x", "-1", "1.5", "4Q", "4GB", ""):
+    rc, out, err = run("--expert-cache", bad, "-p", "x")
+    check(rc == 2 and "--expert-cache" in err, "--expert-cache", repr(bad), rc, err)
+print(f"{ran} cases, {failed} failed")
+sys.exit(failed != 0)
