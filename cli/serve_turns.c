@@ -20,7 +20,7 @@ void serve_ask_free(struct ask *x) {
     while (*at != x) at = &(*at)->next;
     *at = x->next;
     s->bodies -= x->body.len;
-    for (size_t i = 0; i < x->n_said; i++) buf_free(&x->said[i].text);
+    for (size_t i = 0; i < sizeof x->said / sizeof *x->said; i++) buf_free(&x->said[i].text);
     turn_free(&x->turn);
     prompt_free(&x->prompt);
     api_free(&x->request);

@@ -29,6 +29,15 @@ static bool between(struct span *rest, const char *open, const char *close, stru
     return true;
 }
 
+/* What stands before a mark; *rest goes on behind it. */
+static bool before(struct span *rest, const char *mark, struct span *head) {
+    const char *at = find(*rest, mark);
+    if (!at) return false;
+    *head = (struct span){rest->s, at};
+    rest->s = at + strlen(mark);
+    return true;
+}
+
 static struct tool_call *add(struct tool_calls *c, struct span name) {
     name = trim(name);
     if (starts(name, "functions.")) name.s += 10;
@@ -129,11 +138,11 @@ static int invocations(struct tool_calls *c, struct span t, const char *mark, co
     snprintf(p_open, sizeof p_open, "<%sparameter", mark);
     snprintf(p_close, sizeof p_close, "</%sparameter>", mark);
     while (between(&t, open, close, &in)) {
-        if (!between(&in, "", ">", &tag) || !attribute(tag, "name=\"", &name)) return ERR_MODEL;
+        if (!before(&in, ">", &tag) || !attribute(tag, "name=\"", &name)) return ERR_MODEL;
         struct tool_call *k = add(c, name);
         rc = k ? 0 : ERR_MEMORY;
         while (!rc && between(&in, p_open, p_close, &body)) {
-            if (!between(&body, "", ">", &tag) || !attribute(tag, "name=\"", &name)) return ERR_MODEL;
+            if (!before(&body, ">", &tag) || !attribute(tag, "name=\"", &name)) return ERR_MODEL;
             int typed = attribute(tag, "string=\"", &string) ? starts(string, "true") : wants_string(tools, k, name);
             rc = put(k, name, body, typed);
         }
@@ -148,11 +157,11 @@ static int functions(struct tool_calls *c, struct span t, const struct json *too
     struct span in, name, body;
     int rc = ERR_MODEL;
     while (between(&t, "<function=", "</function>", &in)) {
-        if (!between(&in, "", ">", &name)) return ERR_MODEL;
+        if (!before(&in, ">", &name)) return ERR_MODEL;
         struct tool_call *k = add(c, name);
         rc = k ? 0 : ERR_MEMORY;
         while (!rc && between(&in, "<parameter=", "</parameter>", &body)) {
-            if (!between(&body, "", ">", &name)) return ERR_MODEL;
+            if (!before(&body, ">", &name)) return ERR_MODEL;
             rc = put(k, name, line_ends_off(body), wants_string(tools, k, trim(name)));
         }
         if (!rc) rc = close_object(k);
@@ -198,7 +207,7 @@ static int tagged(struct tool_calls *c, struct span in, const struct json *tools
 /* DeepSeek: function SEP NAME ```json … ```, or NAME SEP {…} */
 static int separated(struct tool_calls *c, struct span in) {
     struct span head, fence;
-    if (!between(&in, "", "<｜tool▁sep｜>", &head)) return ERR_MODEL;
+    if (!before(&in, "<｜tool▁sep｜>", &head)) return ERR_MODEL;
     head = trim(head);
     if (!starts(head, "function") || head.end - head.s != 8) return add_json(c, head, in);
     struct span name = in;
@@ -210,7 +219,7 @@ static int separated(struct tool_calls *c, struct span in) {
 /* Kimi: functions.NAME:0 ARGUMENT {…} */
 static int numbered(struct tool_calls *c, struct span in) {
     struct span name;
-    if (!between(&in, "", "<|tool_call_argument_begin|>", &name)) return ERR_MODEL;
+    if (!before(&in, "<|tool_call_argument_begin|>", &name)) return ERR_MODEL;
     name = trim(name);
     for (const char *p = name.end; p > name.s; p--)
         if (p[-1] == ':') {
@@ -258,7 +267,7 @@ static int parse(struct span t, const struct json *tools, struct tool_calls *c) 
     if (between(&t, "[TOOL_CALLS]", NULL, &in)) {
         t = in;
         if (!find(in, "[ARGS]")) return json_calls(c, in);
-        while (between(&in, "", "[ARGS]", &name)) {
+        while (before(&in, "[ARGS]", &name)) {
             const char *next = find(in, "[TOOL_CALLS]");
             int rc = add_json(c, name, (struct span){in.s, next ? next : in.end});
             if (rc || !next) return rc;

@@ -71,10 +71,15 @@ class Server:
             time.sleep(0.01)
 
     def end(self):
-        if self.p.poll() is None:
-            self.p.terminate()
+        if self.p.poll() is None:  # not by a signal: a sanitizer then looks for what was lost
+            try:
+                self.request("POST", "/hearth/stop")
+            except OSError:
+                self.p.terminate()
         try:
             self.p.wait(driver.PATIENCE)
+            if self.p.returncode > 0:
+                raise AssertionError(self.p.stderr.read().decode())
         finally:
             self.p.kill()
             self.p.stdout.close()

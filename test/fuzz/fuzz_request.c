@@ -1,0 +1,41 @@
+/* A request of the chat-completions protocol: any bytes are either what a turn needs, or an error with words. What passed is a
+ * conversation that can be written down and read again. An input that begins with "tool:" is what a model wrote instead: its
+ * calls have arguments that are objects. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/api.h"
+
+static void tools(const char *s, size_t n) {
+    struct tool_calls c = {0};
+    int rc = tools_parse(s, n, NULL, &c);
+    if (rc && c.n) abort();
+    for (size_t i = 0; i < c.n; i++)
+        if (!c.v[i].arguments.len || c.v[i].arguments.data[0] != '{') abort();
+    tools_free(&c);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct api_request r;
+    struct error e = {0};
+    struct buf b = {0};
+    char *copy = malloc(size + 1); /* as a body is: with its end marked by nothing but its length */
+    if (!copy) return 0;
+    memcpy(copy, data, size);
+    if (size > 5 && !memcmp(data, "tool:", 5)) tools(copy + 5, size - 5);
+    int rc = api_parse(&r, copy, size, &e);
+    if (rc && (rc != e.code || !*e.text || rc != ERR_USAGE)) abort();
+    if (!rc) {
+        struct arena arena = {0};
+        struct json again;
+        const struct json *messages = json_get(&r.conv, "messages");
+        if (!messages || messages->type != JSON_ARRAY || !messages->n || json_write(&b, &r.conv)) abort();
+        if (json_parse(&arena, b.data, b.len, 0, "again", &again, &e)) abort();
+        arena_free(&arena);
+    }
+    api_free(&r);
+    buf_free(&b);
+    free(copy);
+    return 0;
+}
