@@ -16,12 +16,13 @@
 enum {
     BLOCK = FORMAT_BLOCK(FORMAT),
     BYTES = FORMAT_BYTES(FORMAT),
-    UNIT = BLOCK > 64 ? BLOCK : 64,           /* columns decoded together */
-    LINES = (UNIT / BLOCK * BYTES + 63) / 64, /* of memory that a unit reaches into */
-    AHEAD = 2560,                             /* bytes that prefetch runs ahead in each row */
-    PART = 512,                               /* columns of a partial sum where no scale block ends it first */
-    CHUNK = 32,                               /* rows that go through a span of columns together */
-    STREAM = 256,                             /* rows of one token's chunk, walked as ROWS_1 streams a quarter or so apart */
+    UNIT = BLOCK > 64 ? BLOCK : 64,                   /* columns decoded together */
+    SMALL = FORMAT_DTYPE(FORMAT) == DT_E2M1 ? 32 : 0, /* columns of the scale blocks that this format comes with; 0: no less than a unit */
+    LINES = (UNIT / BLOCK * BYTES + 63) / 64,         /* of memory that a unit reaches into */
+    AHEAD = 2560,                                     /* bytes that prefetch runs ahead in each row */
+    PART = 512,                                       /* columns of a partial sum where no scale block ends it first */
+    CHUNK = 32,                                       /* rows that go through a span of columns together */
+    STREAM = 256,                                     /* rows of one token's chunk, walked as ROWS_1 streams a quarter or so apart */
     SPAN_FLOATS = 6144,
 };
 #define DTYPE       FORMAT_DTYPE(FORMAT)
@@ -63,10 +64,10 @@ INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS],
 INLINE V lift_x(V x, const int N) { return N == 1 && X_LIFT != 1 ? vmul(x, vset1(X_LIFT)) : x; }
 INLINE V load_x(const float *x, int n, const int N) { return lift_x(n < LANES ? vloadm(x, n) : vload(x), N); }
 
-/* part[row][token] += the products of UNIT columns from c on. */
-INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, const int R, const int N) {
+/* part[row][token] += the products of n columns from c on, a constant. */
+INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, const int n, const int R, const int N) {
 #ifdef BY_VECTOR
-    EACH (int u = 0; u < UNIT; u += LANES) {
+    EACH (int u = 0; u < n; u += LANES) {
         V xv[KERNEL_TOKENS];
         EACH (int t = 0; t < N; t++) xv[t] = load_x(p->x[t] + c + u, LANES, N);
         EACH (int i = 0; i < R; i++) {
@@ -83,7 +84,7 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
         V v__ = (v); \
         EACH (int t = 0; t < N; t++) part[i][t] = vfma(v__, load_x(p->x[t] + c + at_, LANES, N), part[i][t]); \
     } while (0)
-        EACH_WEIGHT(from, UNIT, USE);
+        EACH_WEIGHT(from, n, USE);
 #undef USE
     }
 #endif
@@ -123,7 +124,14 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
             if (at + AHEAD >= past) ahead += p->jump - (int64_t)past;
             EACH (int i = 0; i < R; i++)
                 EACH (int line = 0; line < LINES; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
-            unit(p, row, part, c, R, N);
+            unit(p, row, part, c, UNIT, R, N);
+        }
+        if (SMALL && c + SMALL == end) { /* scale blocks of half a unit */
+            int64_t ahead = (int64_t)(bytes_to(c) + AHEAD);
+            if ((size_t)ahead >= past) ahead += p->jump - (int64_t)past;
+            EACH (int i = 0; i < R && c / SMALL % 4 == 0; i++) _mm_prefetch((const char *)row[i] + ahead, _MM_HINT_T0);
+            unit(p, row, part, c, SMALL, R, N);
+            c = end;
         }
         if (UNIT > BLOCK && c < end) rest(p, row, part, c, end - c, R, N);
         c = end;
