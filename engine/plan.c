@@ -286,6 +286,15 @@ static void put_seconds(struct buf *b, const struct run *q) {
 /* Milliseconds from token to token of each of so many sessions, of which a step takes `batch`. */
 static double tpot(const struct run *q, int sessions, int batch) { return q->seconds * 1e3 * sessions / batch; }
 
+/* What does not fit gives way to the fastest that does, as when a prompt is read. */
+static void settle(struct plan *p) {
+    for (int i = 0; i < p->n_lengths; i++)
+        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
+            const struct run *was = &p->runs.run[p->prefill[i][p->chosen[i]]];
+            if (was->refused && p->prefill[i][m] >= 0 && p->runs.run[p->prefill[i][m]].seconds < was->seconds) p->chosen[i] = (enum policy_mode)m;
+        }
+}
+
 static void put_prefill(struct buf *b, const struct plan *p) {
     buf_str(b, ",\"prefill\":[");
     for (int i = 0; i < p->n_lengths; i++) {
@@ -385,6 +394,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     if (fits) rc = ask_all(p, &w->config, e);
     if (!rc && fits) rc = run_all(&p->runs, progress, ctx, e);
     if (rc) goto out;
+    settle(p);
     buf_str(out, "{\"machine\":");
     json_quote(out, cost->name, strlen(cost->name));
     buf_str(out, ",\"model\":");

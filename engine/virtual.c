@@ -35,7 +35,7 @@ static struct gpu_curve curve(const struct cost_curve *from) {
 }
 static double finite_or(double x, double none) { return isfinite(x) ? x : none; }
 
-/* What both sides have. Curves of experts serve all matrices; an operation takes the domain's latency for the simplest. */
+/* What both sides have. An operation takes the domain's latency for the simplest. */
 static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct cost_model *q) {
     static const double no_limit = 1e30;
     s->emu = s->is_virtual = true;
@@ -45,6 +45,9 @@ static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct 
     s->attn = finite_or(cost_at(cost_rate(d, COST_ATTENTION, COST_16BIT), 1), no_limit);
     s->bw_rows = curve(&d->bw[COST_FFN]);
     s->flops_rows = curve(cost_rate(d, COST_FFN, q->experts));
+    s->linear_bw = curve(&d->bw[COST_LINEAR]);
+    s->linear_flops[0] = curve(cost_rate(d, COST_LINEAR, q->dense > COST_8BIT ? q->dense : COST_8BIT));
+    s->linear_flops[1] = curve(cost_rate(d, COST_LINEAR, COST_16BIT));
     s->flops = finite_or(cost_at(cost_rate(d, COST_FFN, q->experts), 1), no_limit);
     s->launch = d->latency[COST_ELEM] > 0 ? d->latency[COST_ELEM] : 1e-12;
 }
@@ -154,6 +157,13 @@ static void take_used(struct virtual *v, struct gpu_set *set, const struct since
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] /= parts;
 }
 
+/* Its memory is never written, so none need be there. */
+static int open_kv(struct virtual *v, struct kv *kv, int capacity, struct error *e) {
+    int rc = kv_open(kv, &v->w.config, capacity, v->kv, e);
+    if (!rc) kv->committed = capacity;
+    return rc;
+}
+
 int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, double *seconds, enum step_cut *ran, struct error *e) {
     enum { STEPS = 3 };
     struct kv kv[STEP_ROWS] = {0};
@@ -162,7 +172,7 @@ int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, d
     int32_t token = 1;
     int rc = 0, opened = 0;
     for (; opened < sessions && !rc; opened++)
-        if ((rc = kv_open(&kv[opened], &v->w.config, keys + STEPS + 1, v->kv, e))) break;
+        if ((rc = open_kv(v, &kv[opened], keys + STEPS + 1, e))) break;
     for (int i = 0; i <= STEPS && !rc; i++) {
         for (int k = 0; k < sessions; k++) spans[k] = (struct step_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
         rc = step_run(v->m.step, cut, spans, sessions, NULL, e);
@@ -255,7 +265,7 @@ int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *sec
     if (mem_grow(&v->tokens, &v->cap, (size_t)n, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
     memset(v->tokens, 0, (size_t)n * sizeof *v->tokens);
     j.tokens = v->tokens;
-    if ((rc = kv_open(&kv, &v->w.config, n + 1, v->kv, e))) return rc;
+    if ((rc = open_kv(v, &kv, n + 1, e))) return rc;
     struct since s = begin(v);
     if (mode == POLICY_BLEND) rc = blended(v, &j, seconds, e);
     else if (mode != POLICY_CPU) rc = streamed(v, &j, ranks, seconds, e);

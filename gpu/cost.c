@@ -151,6 +151,14 @@ static double over(double work, double rate) { return rate > 0 ? work / rate : 0
 
 double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, bool *moving) {
     struct cost_work w = cost_work(code, a);
+    struct cost_rates of_matrix; /* one has curves of its own */
+    if (code == OP_LINEAR && m->linear_bw.n) {
+        const struct mat *mat = &a->linear.w;
+        const struct gpu_curve *rate = &m->linear_flops[mat->cols > 0 && dtype_bytes((enum dtype)mat->dtype, 256) > 256];
+        of_matrix = *m, of_matrix.bw_rows = m->linear_bw;
+        if (rate->n) of_matrix.flops_rows = *rate;
+        m = &of_matrix;
+    }
     double t = over(w.flops, cost_flops(m, w.rows)) + over(w.shared.flops, cost_flops(m, w.shared.rows)) + over(w.attn, m->attn);
     double bw = (code == OP_ATTENTION || code == OP_SELECT) && m->attn_bw > 0 ? m->attn_bw : cost_bw(m, w.rows);
     double mem = over(w.bytes, bw) + over(w.shared.bytes, cost_bw(m, w.shared.rows));

@@ -6,13 +6,14 @@
 #include "gpu/ops.h"
 #include "gpu/spec.h"
 
-struct cost_rates {                       /* rates as reached, not as advertised; 0: takes no time */
-    double flops;                         /* FLOP/s of linear operations and expert feed-forwards */
-    double attn;                          /* FLOP/s of attention */
-    double bw;                            /* bytes/s of device memory */
-    double launch;                        /* seconds an operation takes by itself */
-    struct gpu_curve bw_rows, flops_rows; /* with points: in place of bw and flops where weights are multiplied */
-    double attn_bw;                       /* bytes/s of keys and values that attention reads; 0: bw */
+struct cost_rates {                              /* rates as reached, not as advertised; 0: takes no time */
+    double flops;                                /* FLOP/s of linear operations and expert feed-forwards */
+    double attn;                                 /* FLOP/s of attention */
+    double bw;                                   /* bytes/s of device memory */
+    double launch;                               /* seconds an operation takes by itself */
+    struct gpu_curve bw_rows, flops_rows;        /* with points: in place of bw and flops where weights are multiplied */
+    struct gpu_curve linear_bw, linear_flops[2]; /* of OP_LINEAR alone, in place of these: weights of 8 bits and less, of more */
+    double attn_bw;                              /* bytes/s of keys and values that attention reads; 0: bw */
 };
 struct cost_work {      /* what an operation asks for */
     double flops, attn; /* of the two kinds */

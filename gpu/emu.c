@@ -256,7 +256,10 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     else if (spec->is_virtual) virtual_defaults(&g->spec);
     else if (!g->spec.mem) g->spec.mem = (size_t)8 << 30;
     g->machine = (struct cost_rates){.flops = g->spec.flops, .attn = g->spec.attn, .bw = g->spec.bw, .launch = g->spec.launch};
-    if (spec->is_virtual) g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows, g->machine.attn_bw = spec->attn_bw;
+    if (spec->is_virtual)
+        g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows, g->machine.attn_bw = spec->attn_bw,
+        g->machine.linear_bw = spec->linear_bw;
+    for (int i = 0; i < 2 && spec->is_virtual; i++) g->machine.linear_flops[i] = spec->linear_flops[i];
     g->slowed = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);
     g->base.info = (struct gpu_info){.rank = rank,
                                      .id = g->host ? GPU_HOST : spec->id[rank],

@@ -41,11 +41,12 @@ struct gpu_spec {
     /* emu, virtual: the processor of the machine, opened as rank GPU_HOST and no device of --gpus. Its memory is the host's: any
      * pointer will do and nothing is read, no ids either; copies cost bandwidth alone. Nothing is assumed: a rate of 0 takes no time. */
     bool host;
-    struct gpu_curve bw_rows, flops_rows; /* virtual, of products and experts, in place of bw and flops */
-    double attn_bw;                       /* virtual: bytes/s at which attention reads keys and values; 0: bw */
-    int threads, level;                   /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
-    int ring, chunk;                      /* stream-loading's slots and rows at once, for tests; 0: chosen */
-    bool all_to_all;                      /* emu: standard expert parallelism in place of SmallEP, to measure the difference */
+    struct gpu_curve bw_rows, flops_rows;        /* virtual, of products and experts, in place of bw and flops */
+    struct gpu_curve linear_bw, linear_flops[2]; /* of products by a single matrix, where they are others: of 8 bits and less, of more */
+    double attn_bw;                              /* virtual: bytes/s at which attention reads keys and values; 0: bw */
+    int threads, level;                          /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
+    int ring, chunk;                             /* stream-loading's slots and rows at once, for tests; 0: chosen */
+    bool all_to_all;                             /* emu: standard expert parallelism in place of SmallEP, to measure the difference */
     enum gpu_fault fail;
     long fail_at;
     int fail_rank;

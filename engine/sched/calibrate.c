@@ -184,7 +184,7 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
     }
     for (size_t i = 0; i < sizeof plans / sizeof *plans && !rc; i++) {
         const struct plan *p = &plans[i];
-        double bw = d->bw[p->kind].n ? (double)d->bw[p->kind].value[0] : 0, took = 0;
+        double bw = d->bw[p->kind].n ? (double)d->bw[p->kind].value[0] : 0, took = 0, read = 0;
         for (int k = 0, last = 0; p->rows[k] && !rc; k++) {
             int rows = p->rows[k], n = abs(rows);
             bool wide = p->kind == COST_FFN || p->kind == COST_LINEAR;
@@ -195,10 +195,14 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
             bool together = p->kind == COST_FFN && !s->gpu; /* the processor takes all experts in one operation */
             double own = took - d->latency[p->kind] / (together ? t.n : 1);
             if (own < took / 2) own = took; /* a latency measured in a slow moment: better counted twice than a rate that nobody reaches */
-            if (rows > 0 && t.bytes / own > bw) bw = t.bytes / own;
+            read = t.bytes / own;
+            if (rows > 0 && read > bw) bw = read;
             if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1)) add_point(&d->rate[p->kind][p->as], n, t.flops / own);
             last = n;
         }
+        /* Where the most rows that there was time for only read, they say nothing of arithmetic with more: the first of these, experts in
+         * FP8, stands for them. */
+        if (i && p->kind < COST_ATTENTION && read > 0.7 * bw) d->rate[p->kind][p->as].n = 0;
         if (!rc && bw > 0) d->bw[p->kind] = (struct cost_curve){1, {1}, {(float)bw}};
         if (p->kind != COST_ELEM && bw > *best) *best = bw;
     }

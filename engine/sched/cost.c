@@ -109,7 +109,7 @@ const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind k
         if (d->rate[kind][i].n) return &d->rate[kind][i];
     for (int i = (int)f + 1; i < COST_FORMATS; i++)
         if (d->rate[kind][i].n) return &d->rate[kind][i];
-    return &d->rate[kind][f];
+    return kind == COST_LINEAR ? cost_rate(d, COST_FFN, f) : &d->rate[kind][f];
 }
 
 /* `taken`: bytes/s of host memory that somebody else has. The processor reads at a share of what memory gives, and has that share of

@@ -86,8 +86,9 @@ struct cost_piece {
     enum cost_format format;
     double rows, bytes, flops, calls;
 };
-double cost_at(const struct cost_curve *c, double rows);                                                  /* INFINITY without points */
-const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind kind, enum cost_format f); /* of that format, or what stands for it */
+double cost_at(const struct cost_curve *c, double rows); /* INFINITY without points */
+const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind kind,
+                                   enum cost_format f); /* of that format, or what stands for it: another one, experts for matrices */
 double cost_time(const struct cost_machine *m, int domain, const struct cost_piece *p);
 double cost_move(const struct cost_machine *m, int domain, enum cost_way way, double bytes); /* INFINITY where there is no way */
 

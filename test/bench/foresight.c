@@ -3,11 +3,17 @@
  *     step MACHINE MODEL cpu|hybrid|dual SESSIONS KEYS [OPTION ..]      prefill MACHINE MODEL cpu|blend|slp|dslp TOKENS [OPTION ..]
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like, dense=
  * likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads weights, taken=GBPS of host
- * memory that somebody else has, layers=N of the first ones. */
+ * memory that somebody else has, layers=N of the first ones.
+ *     here DIR ROUNDS [GPUS [THREADS]]
+ * measures this machine and, beside it in each round, steps and prompts of the checkpoint, on the processor or (with devices, emulated ones held to
+ * given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as it was in that round. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/bench.h"
+#include "engine/base/clock.h"
+#include "engine/internal.h"
 #include "engine/model/known.h"
 #include "engine/sched/calibrate.h"
 #include "engine/store/shape.h"
@@ -70,9 +76,110 @@ static int question(int n, char **word) {
     return rc ? fail(e.text) : 0;
 }
 
+/* --- This machine ------------------------------------------------------------------------------------------------------------------- */
+
+enum { ROUNDS = 25, STEPS = 6, KEYS = 64, MOST = 2048 };
+static const struct what {
+    bool step;
+    int n;
+} whats[] = {{true, 1}, {true, 2}, {true, 4}, {false, 64}, {false, 256}, {false, 1024}, {false, 2048}};
+enum { WHATS = sizeof whats / sizeof *whats };
+
+/* Seconds of it, really; of steps the least of some, as calibrate takes the least of its pieces. */
+static int measure(struct engine *engine, const struct what *q, bool devices, double *seconds, struct error *e) {
+    struct machine *m = &engine->machine;
+    const struct config *c = &engine->weights.config;
+    static int32_t tokens[MOST];
+    struct kv kv[4];
+    struct step_span spans[4];
+    int rc = 0, sessions = q->step ? q->n : 1;
+    for (int i = 0; i < sessions && !rc; i++) {
+        if ((rc = kv_open(&kv[i], c, MOST + 8, DT_BF16, e)) || (rc = kv_reach(&kv[i], KEYS, e))) return rc;
+        for (int l = 0; l < c->n_layers; l++) {
+            struct cache_desc d[CACHE_PLANES];
+            for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[i].layer[l].p[p].data, 0x3c, kv_rows_of(&kv[i].layer[l].p[p], 0, KEYS).bytes);
+        }
+    }
+    for (int i = 0; i < MOST; i++) tokens[i] = (int32_t)((i * 7919u + 13u) % (unsigned)c->vocab);
+    for (int i = 0; i < STEPS && q->step && !rc; i++) {
+        for (int s = 0; s < sessions; s++) spans[s] = (struct step_span){.kv = &kv[s], .tokens = &tokens[16 * s + i], .pos = KEYS + i, .n = 1};
+        double begin = clock_now();
+        rc = step_run(m->step, devices ? STEP_HYBRID : STEP_CPU, spans, sessions, NULL, e);
+        double t = clock_now() - begin;
+        if (!i || t < *seconds) *seconds = t;
+    }
+    if (!q->step) {
+        const struct mode *mode = devices ? &mode_slp : &mode_cpu;
+        _Atomic int cancel = 0;
+        struct prefill_job j = {.kv = &kv[0], .tokens = tokens, .n = q->n, .last = engine->logits, .cancel = &cancel};
+        if (devices) step_yield(m->step);
+        double begin = clock_now();
+        if (!(rc = mode->open(m, &j, e))) {
+            while ((rc = mode->advance(m, &j, e)) == PREFILL_MORE) {
+            }
+            mode->close(m, &j);
+        }
+        *seconds = clock_now() - begin;
+        step_back(m->step);
+    }
+    for (int i = 0; i < sessions; i++) step_forget(m->step, &kv[i]), kv_close(&kv[i]);
+    return rc;
+}
+
+static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, double *seconds, struct error *e) {
+    struct virtual *v;
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16}, e);
+    if (rc) return rc;
+    rc = q->step ? virtual_step(v, devices ? STEP_HYBRID : STEP_CPU, q->n, KEYS, seconds, NULL, e)
+                 : virtual_prefill(v, devices ? POLICY_SLP : POLICY_CPU, q->n, seconds, e);
+    virtual_close(&v);
+    return rc;
+}
+
+static int here(int n, char **word) {
+    static struct cost_machine last;
+    static double took[WHATS][ROUNDS], said[WHATS][ROUNDS], ratio[WHATS][ROUNDS];
+    struct error e = {0};
+    struct engine *engine;
+    int rounds = n > 2 ? atoi(word[2]) : 0, rc = 0;
+    bool devices = n > 3 && strcmp(word[3], "none");
+    struct engine_params p = {
+        .dir = word[1], .context = MOST + 8, .gpus = devices ? word[3] : NULL, .threads = n > 4 ? atoi(word[4]) : 0, .hugepages = !devices};
+    if (n < 3 || rounds < 1 || rounds > ROUNDS) return fail("here DIR ROUNDS [GPUS [THREADS]]");
+    if (engine_open(&engine, &p, &e)) return fail(e.text);
+    struct machine *m = &engine->machine;
+    struct calibrate_options o = {.cpu = m->cpu,
+                                  .threads = pool_threads(engine->pool),
+                                  .gpu = m->gpus ? m->gpus->gpu : NULL,
+                                  .n_gpus = m->gpus ? m->gpus->n : 0,
+                                  .gpus = p.gpus,
+                                  .seconds = 1,
+                                  .bytes = (size_t)512 << 20};
+    for (int i = -1; i < rounds && !rc; i++) { /* before the first, weights are brought into memory */
+        if (i >= 0) rc = calibrate(&last, &o, &e);
+        last.cpu_chunk = m->prefill->rows;
+        for (int k = 0; k < WHATS && !rc; k++) {
+            double t = 0, u = 0;
+            rc = measure(engine, &whats[k], devices, &t, &e);
+            if (!rc && i >= 0) rc = predict(&last, &engine->weights, &whats[k], devices, &u, &e), took[k][i] = t, said[k][i] = u, ratio[k][i] = u / t;
+        }
+    }
+    if (rc) return fail(e.text);
+    printf("%d threads, %s%s%s, medians of %d rounds\n| | measured | predicted | off |\n|---|---|---|---|\n", o.threads, m->cpu->ops->name, devices ? ", " : "",
+           devices ? p.gpus : "", rounds);
+    for (int k = 0; k < WHATS; k++)
+        printf("| %s %d | %.1f ms | %.1f ms | %+.0f %% |\n", whats[k].step ? "a step of" : "a prompt of", whats[k].n, bench_median(took[k], rounds) * 1e3,
+               bench_median(said[k], rounds) * 1e3, (bench_median(ratio[k], rounds) - 1) * 100);
+    engine_close(&engine);
+    struct buf text = {0};
+    if (!calibrate_write(&last, NULL, &text)) printf("\nThe machine of the last round:\n\n%s", text.data);
+    buf_free(&text);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     char line[4096], *word[16];
-    if (argc > 1) return question(argc - 1, argv + 1);
+    if (argc > 1) return !strcmp(argv[1], "here") ? here(argc - 1, argv + 1) : question(argc - 1, argv + 1);
     while (fgets(line, sizeof line, stdin)) {
         int n = 0;
         for (char *p = strtok(line, " \t\n"); p && n < 16; p = strtok(NULL, " \t\n")) word[n++] = p;

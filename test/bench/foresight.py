@@ -1,18 +1,15 @@
 #!/usr/bin/env python3
-"""Predictions of virtual time beside what was published and beside this machine; writes foresight.md.
+"""Predictions of virtual time beside what was published; writes foresight.md.
 
-    foresight.py BUILD > foresight.md                       # the published figures: no machine is measured
-    foresight.py BUILD --here DIR [--gpus LIST] [-t N]      # this machine, measured and predicted, with the checkpoint DIR
+    foresight.py BUILD > foresight.md
 
-BUILD has test/bench/foresight and hearth. Each published figure stands beside what the preset of its machine says; where that is off by more
+This machine, measured and predicted: `BUILD/test/bench/foresight here DIR ROUNDS [GPUS [THREADS]]`.
+BUILD has test/bench/foresight. Each published figure stands beside what the preset of its machine says; where that is off by more
 than 15 %, beside what it says with the cause of it put in, if there is one that can be."""
 import argparse
-import json
-import math
 import os
 import subprocess
 import sys
-import tempfile
 
 A1, A2, V3, KIMI = "paper-a-1", "paper-a-2", "deepseek-v3", "kimi-k2"
 HALF = "its device half takes 25 ms (46.5 less 21.6 for experts at 947 GB/s), ours 16: 4 us an operation, no framework around it. With 12.9 us, fitted to the first row"
@@ -74,43 +71,10 @@ Made by `test/bench/foresight.py BUILD`: published figures beside virtual time (
         print("| " + " | ".join(row) + " |")
 
 
-def here(build, model, gpus, threads):
-    hearth = os.path.join(build, "hearth")
-    machine = ["--gpus", gpus] if gpus else []
-    machine += ["-t", str(threads)] if threads else []
-    with tempfile.TemporaryDirectory() as cache:
-        env = {**os.environ, "XDG_CACHE_HOME": cache}
-        subprocess.run([hearth, "--plan", "here", "-m", model, "--json", "-q", *machine], stdout=subprocess.DEVNULL, env=env, check=True)
-        file = os.path.join(cache, "hearth", "machine")
-        modes = [("slp", "hybrid")] if gpus else [("cpu", "cpu")]
-        rows = []
-        for prefill, decode in modes:
-            bench = subprocess.run([hearth, "-m", model, "--bench", "--json", "-q", "-c", "2200", "--prefill", prefill, "--decode", decode, *machine],
-                                   stdout=subprocess.PIPE, env=env, check=True).stdout
-            for r in json.loads(bench)[1:]:
-                if r["what"] == "prefill" and r["prompt"] >= 64:
-                    rows.append((f"{prefill}, a prompt of {r['prompt']} tokens", r["ttft_s"], f"prefill {file} {model} {prefill} {r['prompt']}"))
-                elif r["what"] == "decode" and r["prompt"] == 16:
-                    rows.append((f"{decode}, a step of {r['sessions']}", r["tpot_s"], f"step {file} {model} {decode} {r['sessions']} 32"))
-        said = ask(build, [r[2] for r in rows])
-        print("| | measured | predicted | off |\n|---|---|---|---|")
-        for (what, took, _), t in zip(rows, said):
-            print(f"| {what} | {took * 1e3:.1f} ms | {t * 1e3:.1f} ms | {(t / took - 1) * 100:+.0f} % |")
-        off = [abs(math.log(t / r[1])) for r, t in zip(rows, said)]
-        print(f"\nmean off by {100 * (math.exp(sum(off) / len(off)) - 1):.0f} %, most {100 * (math.exp(max(off)) - 1):.0f} %")
-
-
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("build")
-    p.add_argument("--here", metavar="DIR")
-    p.add_argument("--gpus", default="")
-    p.add_argument("-t", "--threads", type=int, default=0)
-    a = p.parse_args()
-    if a.here:
-        here(a.build, a.here, a.gpus, a.threads)
-    else:
-        world(a.build)
+    world(p.parse_args().build)
 
 
 if __name__ == "__main__":
