@@ -122,8 +122,9 @@ static void put_file(struct buf *b, const char *path) {
 }
 
 int resident_identity(struct app *a, struct buf *out, struct error *e) {
-    static const enum opt_id decides[] = {OPT_CONTEXT, OPT_THREADS,       OPT_CPU,       OPT_GPUS,     OPT_KV,       OPT_PREFILL, OPT_DECODE,
-                                          OPT_SPLIT,   OPT_DETERMINISTIC, OPT_HUGEPAGES, OPT_TOPOLOGY, OPT_TEMPLATE, OPT_TRACE};
+    static const enum opt_id decides[] = {OPT_CONTEXT, OPT_THREADS, OPT_CPU,           OPT_GPUS,         OPT_KV,       OPT_PREFILL,
+                                          OPT_DECODE,  OPT_SPLIT,   OPT_DETERMINISTIC, OPT_HUGEPAGES,    OPT_TOPOLOGY, OPT_TEMPLATE,
+                                          OPT_TRACE,   OPT_DRAFT,   OPT_DRAFT_LEN,     OPT_EXPERT_CACHE, OPT_EVICT,    OPT_KV_CACHE};
     struct buf what = {0};
     char *real = realpath(a->dir, NULL), path[PATHS_MAX];
     buf_fmt(&what, "hearth %s %s", HEARTH_VERSION, real ? real : a->dir);
