@@ -129,7 +129,9 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
         if (SMALL && c + SMALL == end) { /* scale blocks of half a unit */
             int64_t ahead = (int64_t)(bytes_to(c) + AHEAD);
             if ((size_t)ahead >= past) ahead += p->jump - (int64_t)past;
-            EACH (int i = 0; i < R && c / SMALL % 4 == 0; i++) _mm_prefetch((const char *)row[i] + ahead, _MM_HINT_T0);
+            if (c / (SMALL ? SMALL : 1) % 4 == 0) { /* a line has four of them */
+                EACH (int i = 0; i < R; i++) _mm_prefetch((const char *)row[i] + ahead, _MM_HINT_T0);
+            }
             unit(p, row, part, c, SMALL, R, N);
             c = end;
         }
