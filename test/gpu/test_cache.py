@@ -73,7 +73,7 @@ def batch(model, n, args):
             for i in range(n):
                 f.write(json.dumps({"prompt": "How do I " + "list files in a directory? " * (i * 7 % 5) + str(i), "seed": i, "temperature": 1, "max_tokens": 12 + i % 9}) + "\n")
         rc, out, err = run("-m", model, "--raw", "--batch", name, *SCALAR, *args)
-    return [rc] + [json.loads(line)["text"] for line in out.splitlines()], err
+    return [rc] + [a["text"] for a in sorted(map(json.loads, out.splitlines()), key=lambda a: a["index"])], err
 
 
 for model in models[:2]:

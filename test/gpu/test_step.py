@@ -112,7 +112,7 @@ def batch(model, prompts, args):
             for i, p in prompts:
                 f.write(json.dumps({"prompt": p, "seed": i, "temperature": 1, "max_tokens": 12 + i % 9}) + "\n")
         rc, out, err = run("-m", model, "--raw", "--batch", name, *args)
-    lines = [json.loads(line) for line in out.splitlines()]
+    lines = sorted(map(json.loads, out.splitlines()), key=lambda a: a["index"])
     return [rc] + [(j["text"], j["usage"]["answer_tokens"]) for j in lines], err
 
 
