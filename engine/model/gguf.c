@@ -116,11 +116,15 @@ static void close_object(struct telling *t, const struct telling *in, const char
     t->rc = in->rc;
     put_json(t, key, (struct json){.type = JSON_OBJECT, .n = in->n, .items = in->items});
 }
-static void put_factors(struct telling *t, const char *key, struct gguf_factors f) {
+static void put_factors(struct telling *t, const char *key, const char *tensor, struct gguf_factors f) {
     struct json *v = f.v ? arena_alloc(t->arena, ((size_t)f.n + 1) * sizeof *v) : NULL;
     if (!f.v) return;
     if (!v) t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
-    for (uint32_t i = 0; v && i < f.n; i++) v[i] = (struct json){.type = JSON_FLOAT, .number = (double)f.v[i]};
+    for (uint32_t i = 0; v && i < f.n; i++) {
+        if (!(f.v[i] > 0) && !t->rc)
+            t->rc = error_set(t->e, ERR_MODEL, "%s: %s has %g at %u: frequencies are divided by it; hearth takes more than 0", t->what, tensor, (double)f.v[i], i);
+        v[i] = (struct json){.type = JSON_FLOAT, .number = (double)f.v[i]};
+    }
     put_json(t, key, (struct json){.type = JSON_ARRAY, .n = f.n, .items = v});
 }
 
@@ -149,9 +153,9 @@ static void put_rope(struct telling *t, int64_t dim) {
     else if (f->freqs.v) put_text(&in, "rope_type", "factors");
     else if (plain) put_text(&in, "rope_type", "default");
     else put_json(&in, "rope_type", *type);
-    put_factors(&in, "factors", f->freqs);
-    put_factors(&in, "short_factor", f->near);
-    put_factors(&in, "long_factor", f->far);
+    put_factors(&in, "factors", "rope_freqs.weight", f->freqs);
+    put_factors(&in, "short_factor", "rope_factors_short.weight", f->near);
+    put_factors(&in, "long_factor", "rope_factors_long.weight", f->far);
     if (oss) put_bool(&in, "truncate", false); /* as the vendor has it; the format has no key for it */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct json *v = meta_of(t, rows[i].key);

@@ -98,7 +98,7 @@ PARTS = [
     ("experts of another number", tensor(GATE, shape=[2, 256, 256], raw=lambda r: r[: len(r) // 2]), [GATE, "[4, 256, 256]"]),
     ("a shape of another model", tensor("output.weight", shape=[144, 512]), ["output.weight", "[288, 256]"]),
     ("a bias nobody knows", more("blk.1.attn_q.bias", "F32", [256], bytes(1024)), ["blk.1.attn_q.bias", "does not know"]),
-    ("factors nobody knows", more("rope_freqs.weight", "F32", [32], bytes(128)), ["rope_freqs.weight", "does not know"]),
+    ("factors of nothing", more("rope_freqs.weight", "F32", [32], bytes(128)), ["rope_freqs.weight", "more than 0"]),
     ("a vector in Q8_0", tensor("output_norm.weight", type="Q8_0", raw=bytes(8 * 34)), ["output_norm.weight", "vector"]),
     ("file 1 of 3 by its metadata", meta(**{"split.no": 0, "split.count": 3}), ["file 1 of 3"]),
 ]
