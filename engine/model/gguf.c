@@ -122,7 +122,8 @@ static void put_factors(struct telling *t, const char *key, const char *tensor, 
     if (!v) t->rc = error_set(t->e, ERR_MEMORY, "%s: no memory for its metadata", t->what);
     for (uint32_t i = 0; v && i < f.n; i++) {
         if (!(f.v[i] > 0) && !t->rc)
-            t->rc = error_set(t->e, ERR_MODEL, "%s: %s has %g at %u: frequencies are divided by it; hearth takes more than 0", t->what, tensor, (double)f.v[i], i);
+            t->rc =
+                error_set(t->e, ERR_MODEL, "%s: %s has %g at %u: frequencies are divided by it; hearth takes more than 0", t->what, tensor, (double)f.v[i], i);
         v[i] = (struct json){.type = JSON_FLOAT, .number = (double)f.v[i]};
     }
     put_json(t, key, (struct json){.type = JSON_ARRAY, .n = f.n, .items = v});
