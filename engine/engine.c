@@ -34,7 +34,7 @@ int engine_check_level(const struct engine_params *p, struct error *e) {
     return error_set(e, ERR_USAGE, "--cpu %s: this processor has up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
 }
 
-static int read_expert_cache(const char *text, enum budget_ask *ask, size_t *n) {
+int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n) {
     char *end;
     *n = 0;
     *ask = !text || !strcmp(text, "off") ? BUDGET_OFF : BUDGET_AUTO;
@@ -62,7 +62,7 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
         return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", policy_decode_name((enum policy_decode)p->decode));
     enum budget_ask ask;
     size_t n;
-    if (read_expert_cache(p->expert_cache, &ask, &n))
+    if (engine_read_cache(p->expert_cache, &ask, &n))
         return error_set(e, ERR_USAGE, "--expert-cache %s: auto, off, so many experts a layer (8), or so much memory of each device (4G)", p->expert_cache);
     if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: there is no such policy", p->evict);
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: there is no such policy", p->split) : 0;
@@ -139,7 +139,7 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.model = &e->model;
     e->machine.split = e->params.split ? split_find(e->params.split) : &split_policies[0];
     e->machine.evict = e->params.evict ? score_find(e->params.evict) : &score_policies[0];
-    read_expert_cache(e->params.expert_cache, &e->machine.expert_cache, &e->machine.expert_cache_n);
+    engine_read_cache(e->params.expert_cache, &e->machine.expert_cache, &e->machine.expert_cache_n);
     e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
     e->info.level = cpu_level_name(level);

@@ -42,10 +42,11 @@ static void put_skipped(struct buf *b, const struct checkpoint *f) {
         }
 }
 
-/* The devices that would be used; as when opening, those that cannot be opened are left out with a warning. */
-/* The devices, and what of the model would lie on them while sessions answer. */
+/* The devices that would be used, and what of the model would lie on them while sessions answer; as when opening, those that cannot be
+ * opened are left out with a warning. */
 static int put_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
     struct machine m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
+    engine_read_cache(p->expert_cache, &m.expert_cache, &m.expert_cache_n);
     int rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
     if (rc == ERR_RUNTIME && p->prefill <= PREFILL_CPU && p->decode <= DECODE_CPU) {
         log_say(LOG_WARN, "--gpus %s: %s", p->gpus, e->text);

@@ -126,6 +126,7 @@ void *engine_thread(void *engine);
  * returns its result. From any other thread. */
 int engine_run(void *engine, int (*fn)(void *arg), void *arg);
 
-int engine_check_level(const struct engine_params *p, struct error *e); /* ERR_USAGE: this processor lacks what was asked for */
-int engine_check_modes(const struct engine_params *p, struct error *e); /* engine.c */
-int generation_read(struct engine *e, struct error *err);               /* generation.c: stop ids, the vendor's sampling */
+int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n); /* --expert-cache; ERR_USAGE */
+int engine_check_level(const struct engine_params *p, struct error *e);   /* ERR_USAGE: this processor lacks what was asked for */
+int engine_check_modes(const struct engine_params *p, struct error *e);   /* engine.c */
+int generation_read(struct engine *e, struct error *err);                 /* generation.c: stop ids, the vendor's sampling */

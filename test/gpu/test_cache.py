@@ -99,6 +99,11 @@ for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37)
         check(opening or not rc and out == want and len(said) <= 1, f"fail={kind}:{n}", rc, out, err)
         clean, n, at = (0 if said else clean + 1), n + step, at + 1
 
+# --- What would be kept is told, and nothing where nothing would be
+for more in ([], ["--expert-cache", "off"], ["--expert-cache", "auto"]):
+    rc, out, err = run("--gpus", "emu:1", "--inspect", *more)
+    check(not rc and ("routed experts:" in out) == ("auto" in more), "--inspect", *more, out, err)
+
 # --- What is no size is refused
 for bad in ("x", "-1", "1.5", "4Q", "4GB", ""):
     rc, out, err = run("--expert-cache", bad, "-p", "x")
