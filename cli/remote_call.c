@@ -228,6 +228,8 @@ static void ended(struct call *c, CURLcode rc) {
     const char *who = r->resident ? "the resident engine" : r->base;
     if (c->raw.len && (status == 200 || !rc)) finish(c, remote_error(r, status == 200 ? 500 : status, &c->raw, &e), &e);
     else if (c->bad) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->bad), &e);
+    else if (rc == CURLE_COULDNT_CONNECT && r->resident)
+        finish(c, error_set(&e, ERR_RUNTIME, "the resident engine has ended; start hearth again (--last goes on with a chat that is saved)"), &e);
     else if (rc && !(c->done || c->has_reason)) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->why ? c->why : curl_easy_strerror(rc)), &e);
     else if (status != 200) finish(c, remote_error(r, status, &c->raw, &e), &e);
     else if (!c->done && !c->has_reason) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer broke off, or was no stream", who), &e);

@@ -79,7 +79,7 @@ class Attached(Case):
         self.s.p.send_signal(signal.SIGKILL)
         self.s.p.wait()
         t.send("are you there\r")
-        at = t.prompt(t.until("the resident engine", at))
+        at = t.prompt(t.until("the resident engine has ended; start hearth again", at))
         t.send("/bye\r")
         self.assertEqual(t.wait(), 0)
 
