@@ -217,29 +217,11 @@ static int no_text(struct app *a, struct error *e) { return 0; }
 static int no_seat(struct seat *s, struct error *e) { return 0; }
 static int remote_fd(const struct app *a) { return a->remote->fd; }
 
-static const struct backend backend_remote = {.name = "remote",
-                                              .unsaid = true,
-                                              .open_text = open_server,
-                                              .open_engine = open_engine,
-                                              .close = remote_close,
-                                              .prompt = remote_prompt,
-                                              .seat_open = no_seat,
-                                              .seat_close = remote_seat_close,
-                                              .submit = remote_submit,
-                                              .cancel = remote_cancel,
-                                              .poll = remote_poll,
-                                              .fd = remote_fd};
-static const struct backend backend_attached = {.name = "attached",
-                                                .open_text = no_text,
-                                                .open_engine = open_engine,
-                                                .close = remote_close,
-                                                .prompt = remote_prompt,
-                                                .seat_open = no_seat,
-                                                .seat_close = remote_seat_close,
-                                                .submit = remote_submit,
-                                                .cancel = remote_cancel,
-                                                .poll = remote_poll,
-                                                .fd = remote_fd};
+#define OVER_HTTP \
+    .open_engine = open_engine, .close = remote_close, .prompt = remote_prompt, .seat_open = no_seat, .seat_close = remote_seat_close, \
+    .submit = remote_submit, .cancel = remote_cancel, .poll = remote_poll, .fd = remote_fd
+static const struct backend backend_remote = {.name = "remote", .unsaid = true, .open_text = open_server, OVER_HTTP};
+static const struct backend backend_attached = {.name = "attached", .open_text = no_text, OVER_HTTP};
 
 /* --- which it is ----------------------------------------------------------------------------------------------------- */
 

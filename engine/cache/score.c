@@ -97,7 +97,7 @@ void score_announce(struct score *s, int layer, const int32_t *ids, int n, int a
 
 void score_near(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *near, float *chance) {
     int n = 0;
-    for (int i = 0; i < n_experts; i++) { /* chance holds the choice for now; insertion into a short list */
+    for (int i = 0; i < n_experts; i++) { /* into a short list in order; chance has what orders it until the sum below */
         float c = logits[i];
         if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order is the logits' */
             c = (fn == SCORE_SIGMOID ? 1 / (1 + expf(-c)) : fn == SCORE_SQRT_SOFTPLUS ? sqrtf(c > 20 ? c : log1pf(expf(c))) : c) + (bias ? bias[i] : 0);

@@ -3,33 +3,17 @@
 several, with devices that fail at any transfer; and what --stats says of it adds up.
 
 usage: test_cache.py HEARTH FIXTURES_DIR [full]    without fixtures the built-in model alone"""
-import json, os, re, subprocess, sys, tempfile
+import json, os, re, sys, tempfile
 
-hearth, fixtures = sys.argv[1:3]
-full = sys.argv[3:] == ["full"]
-models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "qwen2_moe", "mixtral", "gpt_oss", "qwen3_next", "deepseek_v4", "minimax_m2") if os.path.isdir(os.path.join(fixtures, m))]
-models = models if full else models[:3]
-SCALAR = ["--cpu", "scalar", "--kv", "f32"]
+from against import FULL, SCALAR, check, end, greedy, known, run
+
+models = known("deepseek_v3", "qwen2_moe", "mixtral", "gpt_oss", "qwen3_next", "deepseek_v4", "minimax_m2")
+models = models if FULL else models[:3]
 DEVICE = ["--gpus", "emu:1,cpu=scalar", "--prefill", "cpu", "--decode", "hybrid"]
-failed = ran = 0
-
-
-def run(*args):
-    p = subprocess.run([hearth, "--threads", "2", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
-    return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
-
-
-def check(ok, what, *why):
-    global failed, ran
-    ran += 1
-    if not ok:
-        failed += 1
-        print("FAIL", what, *why)
 
 
 def ids(model, args, n=24):
-    prompt = ",".join(str((i * 37 + 11) % 250) for i in range(9))
-    return run("-m", model, "--tokens", prompt, "-n", str(n), "--temp", "0", "--ids", "--stats", "--explain", *SCALAR, *args)
+    return greedy(model, 9, SCALAR + args, n)
 
 
 def kept(err):
@@ -46,7 +30,7 @@ for i, model in enumerate(models):
     n_experts = json.loads(run("-m", model, "--inspect", "--json")[1])["experts"]["routed"]
     for k, size in enumerate(SIZES):
         size = str(max(1, n_experts // 4)) if size == "25%" else size
-        more = EVICT if full or k == 2 and not i else EVICT[(i + k) % 5:][:1]
+        more = EVICT if FULL or k == 2 and not i else EVICT[(i + k) % 5:][:1]
         for evict in more:
             rc, out, err = ids(model, DEVICE + ["--expert-cache", size, "--evict", evict])
             got = kept(err)
@@ -54,7 +38,7 @@ for i, model in enumerate(models):
             check((got is None) == (size == "0") and (not got or got[0] > 0 and got[1] > 0 and got[2] <= got[1]), model, size, evict, "kept", got, err)
             check(not got or size != "auto" or got[2] == 0, model, "all of them are there, and", got, "moved")
     for k, split in enumerate(SPLIT):
-        if full or k % 4 == i % 4:
+        if FULL or k % 4 == i % 4:
             for size in ("1", "auto"):
                 rc, out, err = ids(model, DEVICE + ["--expert-cache", size, "--split", split])
                 check(not rc and out == want[1], model, size, split, rc, out, want[1], err)
@@ -92,7 +76,7 @@ for mem in ("4M", "5M", "6M", "7M", "8M", "10M"):
 want = ids("ember:", [], 10)[1]
 for kind, first, step in (("copy", 20, 61), ("launch", 20, 97), ("alloc", 3, 37), ("die", 40, 211)):
     n, clean, at = first, 0, 0
-    while clean < 2 and at < (1000 if full else 4):
+    while clean < 2 and at < (1000 if FULL else 4):
         rc, out, err = ids("ember:", DEVICE[:1] + [DEVICE[1] + f",fail={kind}:{n}"] + DEVICE[2:] + ["--expert-cache", "4"], 10)
         said = [line for line in err.splitlines() if "hearth: " in line and "expected" not in line]
         opening = rc in (1, 5) and kind in ("alloc", "die") and re.search("--decode hybrid", said[-1])
@@ -108,5 +92,4 @@ for more in ([], ["--expert-cache", "off"], ["--expert-cache", "auto"]):
 for bad in ("x", "-1", "1.5", "4Q", "4GB", ""):
     rc, out, err = run("--expert-cache", bad, "-p", "x")
     check(rc == 2 and "--expert-cache" in err, "--expert-cache", repr(bad), rc, err)
-print(f"{ran} cases, {failed} failed")
-sys.exit(failed != 0)
+sys.exit(end())

@@ -4,31 +4,15 @@
 formats of the KV cache; and the same seed gives the same text alone, in a batch, cut in two halves, and beside a prefill.
 
 usage: test_step.py HEARTH FIXTURES_DIR [full]    without fixtures the built-in model alone"""
-import array, json, os, re, subprocess, sys, tempfile
+import array, json, os, re, sys, tempfile
 
-hearth, fixtures = sys.argv[1:3]
-full = sys.argv[3:] == ["full"]  # all families at both levels
-models = ["ember:"] + [os.path.join(fixtures, m) for m in ("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4") if os.path.isdir(os.path.join(fixtures, m))]
-SCALAR = ["--cpu", "scalar", "--kv", "f32"]
-failed = ran = 0
+from against import FULL, SCALAR, check, end, greedy, known, run  # FULL: all families at both levels
 
-
-def run(*args):
-    p = subprocess.run([hearth, "--threads", "2", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
-    return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
-
-
-def check(ok, what, *why):
-    global failed, ran
-    ran += 1
-    if not ok:
-        failed += 1
-        print("FAIL", what, *why)
+models = known("deepseek_v3", "deepseek_v2_lite", "deepseek_v3_nogroup", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "dbrx", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "deepseek_v4")
 
 
 def ids(model, n_prompt, args, n=14):
-    prompt = ",".join(str((i * 37 + 11) % 250) for i in range(n_prompt))
-    return run("-m", model, "--tokens", prompt, "-n", str(n), "--temp", "0", "--ids", "--stats", "--explain", *args)
+    return greedy(model, n_prompt, args, n)
 
 
 wants = {}
@@ -54,14 +38,14 @@ def one(model, n_prompt, base, args, prefill, decode, layers=None):
 LEVELS = (SCALAR, "emu:{},cpu=scalar"), ([], "emu:{}")
 AVX2 = ["--cpu", "avx2"], "emu:{},cpu=avx2"  # the best level may round activations of many rows, and so a near tie
 for i, model in enumerate(models):
-    for base, gpus in LEVELS if i < 3 or full else LEVELS[i % 2:][:1]:
+    for base, gpus in LEVELS if i < 3 or FULL else LEVELS[i % 2:][:1]:
         for devices in (1, 2):
             one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
             one(model, 9, base, ["--gpus", gpus.format(devices), "--prefill", "cpu", "--decode", "dual"], "cpu", "hybrid")  # a single session is not cut
         one(model, 9, base, ["--gpus", gpus.format(2), "--prefill", "dslp", "--decode", "hybrid"], "dslp", "hybrid")
         base, gpus = (base, gpus) if base else AVX2
         for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
-            if i < 3 or full or k % 3 == i % 3:
+            if i < 3 or FULL or k % 3 == i % 3:
                 one(model, 31, base, ["--gpus", gpus.format(1) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
 for kv in ("bf16", "fp8"):
     for model in models[:2]:
@@ -142,7 +126,7 @@ def logits_twice(model, args):
 for at, model in enumerate(models[:2] + models[4:5]):
     prompts = [(i, "Tell me " + "about the sea " * (i * 5 % 4) + str(i)) for i in range(4)]
     for k, split in enumerate(("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")):
-        if not full and k % 3 != at:  # between the three models all
+        if not FULL and k % 3 != at:  # between the three models all
             continue
         args = ["--gpus", "emu:1,h2d=0.5", "--prefill", "blend", "--split", split]
         a, b = logits_twice(model, args)
@@ -208,5 +192,4 @@ for prefill, of_it in (("cpu", {(8, "attention"), (8, "experts")}), ("blend", {(
     steps = {(0, "attention"), (0, "join"), (0, "head"), (8, "experts")}
     check(steps | of_it <= seen and 0 < length < 60e6, "a trace of prefill", prefill, "and steps:", seen, length, err)
 check({p for p, n in trace([])[0]} == {8}, "a trace without devices")
-print(f"{ran} cases, {failed} failed")
-sys.exit(failed != 0)
+sys.exit(end())

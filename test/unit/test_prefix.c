@@ -9,6 +9,7 @@
 #include "engine/ember/ember.h"
 #include "engine/internal.h"
 #include "engine/layer/kv_image.h"
+#include "test/unit/session.h"
 
 enum { ROWS = 128, ANSWER = 8, MOST = 4096 };
 
@@ -18,12 +19,6 @@ static struct engine *open_with(struct engine_params p) {
     p.dir = "ember:", p.threads = 1;
     if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
     return e;
-}
-static struct session *new_session(struct engine *e) {
-    struct session *s;
-    struct error err = {0};
-    if (session_open(e, &s, &err)) fail_msg("%s", err.text);
-    return s;
 }
 
 /* n tokens that are the same up to `same` whatever the kind. */

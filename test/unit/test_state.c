@@ -11,6 +11,7 @@
 #include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/internal.h"
+#include "test/unit/session.h"
 
 /* --- The table of states ------------------------------------------------------------------------------------------------------- */
 
@@ -140,12 +141,6 @@ static struct engine *open_with(struct engine_params p) {
     if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
     for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % engine_info(e)->vocab;
     return e;
-}
-static struct session *new_session(struct engine *e) {
-    struct session *s;
-    struct error err = {0};
-    if (session_open(e, &s, &err)) fail_msg("%s", err.text);
-    return s;
 }
 /* A turn over tokens [0, n) of `tokens`; returns what the cache had of them. */
 static int turn_with(struct engine *e, struct session *s, const int32_t *tokens, int n, int flags, int32_t *out) {

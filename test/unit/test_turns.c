@@ -16,6 +16,7 @@
 #include "engine/ember/ember.h"
 #include "engine/engine.h"
 #include "engine/internal.h"
+#include "test/unit/session.h"
 
 enum { LONG = 6000 };
 static int32_t prompt[LONG];
@@ -28,12 +29,6 @@ static struct engine *open_with(struct engine_params p) {
     if (engine_open(&e, &p, &err)) fail_msg("%s", err.text);
     for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % (engine_info(e)->vocab - 20);
     return e;
-}
-static struct session *new_session(struct engine *e) {
-    struct session *s;
-    struct error err = {0};
-    if (session_open(e, &s, &err)) fail_msg("%s", err.text);
-    return s;
 }
 static void submit(struct session *s, int from, int n, int max_tokens) {
     struct error err = {0};

@@ -1,0 +1,37 @@
+"""For suites that hold answers made with devices against the processor's: what is checked is counted, and one failure does not hide
+the next. The script's arguments: HEARTH FIXTURES_DIR [full]."""
+import os, subprocess, sys
+
+HEARTH, FIXTURES = sys.argv[1:3]
+FULL = sys.argv[3:] == ["full"]
+SCALAR = ["--cpu", "scalar", "--kv", "f32"]
+ran = failed = 0
+
+
+def known(*names):
+    """The built-in model, and those of the fixtures that are there."""
+    return ["ember:"] + [os.path.join(FIXTURES, m) for m in names if os.path.isdir(os.path.join(FIXTURES, m))]
+
+
+def run(*args):
+    p = subprocess.run([HEARTH, "--threads", "2", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+    return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
+
+
+def check(ok, what, *why):
+    global failed, ran
+    ran += 1
+    if not ok:
+        failed += 1
+        print("FAIL", what, *why)
+
+
+def greedy(model, n_prompt, args, n):
+    """Greedy ids that follow a prompt of so many tokens."""
+    prompt = ",".join(str((i * 37 + 11) % 250) for i in range(n_prompt))
+    return run("-m", model, "--tokens", prompt, "-n", str(n), "--temp", "0", "--ids", "--stats", "--explain", *args)
+
+
+def end():
+    print(f"{ran} cases, {failed} failed")
+    return failed != 0 or not ran
