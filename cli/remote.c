@@ -17,15 +17,15 @@ bool remote_is_url(const char *model) { return model && (!strncasecmp(model, "ht
 int remote_setup(struct remote *r, CURL *easy, const char *path) {
     char url[2048];
     if ((size_t)snprintf(url, sizeof url, "%s%s", r->base, path) >= sizeof url) return ERR_USAGE;
-    curl_easy_setopt(easy, CURLOPT_URL, url);
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, r->headers);
-    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
-    curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl.easy_setopt(easy, CURLOPT_URL, url);
+    curl.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    curl.easy_setopt(easy, CURLOPT_HTTPHEADER, r->headers);
+    curl.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, 20L);
+    curl.easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     if (!r->socket) return 0;
-    curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, r->socket);
-    curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    curl.easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, r->socket);
+    curl.easy_setopt(easy, CURLOPT_PROXY, "");
     return 0;
 }
 
@@ -54,18 +54,18 @@ static size_t collect(char *data, size_t size, size_t n, void *ctx) {
 
 /* What models the server has. */
 static int get_models(struct remote *r, struct buf *body, long *status, struct error *e) {
-    CURL *easy = curl_easy_init();
+    CURL *easy = curl.easy_init();
     char why[CURL_ERROR_SIZE] = "";
     if (!easy) return error_set(e, ERR_MEMORY, "no memory");
     int rc = remote_setup(r, easy, "/models") ? error_set(e, ERR_USAGE, "-m: the URL is too long") : 0;
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, collect);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, body);
-    curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, why);
-    curl_easy_setopt(easy, CURLOPT_TIMEOUT, 60L);
-    CURLcode c = rc ? CURLE_OK : curl_easy_perform(easy);
-    if (c) rc = error_set(e, ERR_RUNTIME, "%.200s: %s", r->base, *why ? why : curl_easy_strerror(c));
-    curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, status);
-    curl_easy_cleanup(easy);
+    curl.easy_setopt(easy, CURLOPT_WRITEFUNCTION, collect);
+    curl.easy_setopt(easy, CURLOPT_WRITEDATA, body);
+    curl.easy_setopt(easy, CURLOPT_ERRORBUFFER, why);
+    curl.easy_setopt(easy, CURLOPT_TIMEOUT, 60L);
+    CURLcode c = rc ? CURLE_OK : curl.easy_perform(easy);
+    if (c) rc = error_set(e, ERR_RUNTIME, "%.200s: %s", r->base, *why ? why : curl.easy_strerror(c));
+    curl.easy_getinfo(easy, CURLINFO_RESPONSE_CODE, status);
+    curl.easy_cleanup(easy);
     return rc;
 }
 
@@ -106,7 +106,7 @@ out:
 static void remote_free(struct remote *r) {
     if (!r) return;
     remote_stop(r);
-    curl_slist_free_all(r->headers);
+    curl.slist_free_all(r->headers);
     mem_free(r->base);
     mem_free(r->model);
     mem_free(r->socket);
@@ -119,40 +119,39 @@ static void remote_close(struct app *a) {
 }
 
 static bool add_header(struct remote *r, const char *text) {
-    struct curl_slist *more = curl_slist_append(r->headers, text);
+    struct curl_slist *more = curl.slist_append(r->headers, text);
     if (more) r->headers = more;
     return more != NULL;
 }
 
-static struct remote *remote_new(struct app *a) {
-    static bool begun;
-    if (!begun && curl_global_init(CURL_GLOBAL_DEFAULT)) return NULL;
-    begun = true;
-    struct remote *r = mem_calloc(1, sizeof *r);
-    if (!r) return NULL;
+static int remote_new(struct app *a, struct error *e) {
+    int rc = lib_curl(e);
+    struct remote *r = rc ? NULL : mem_calloc(1, sizeof *r);
+    if (!r) return rc ? rc : error_set(e, ERR_MEMORY, "no memory");
     *r = (struct remote){.app = a, .fd = -1, .wake = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .end = &r->first};
     r->info = (struct engine_info){
         .model_type = "chat completions", .name = "", .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .do_sample = true};
-    if (add_header(r, "Content-Type: application/json") && add_header(r, "Expect:")) return r;
-    remote_free(r);
-    return NULL;
+    a->remote = r;
+    if (add_header(r, "Content-Type: application/json") && add_header(r, "Expect:")) return 0;
+    remote_close(a);
+    return error_set(e, ERR_MEMORY, "no memory");
 }
 
 /* http://host, with /v1 where it has no path of its own, and the model behind '#'. */
 static int read_url(struct remote *r, const char *text, struct error *e) {
-    CURLU *u = curl_url();
+    CURLU *u = curl.url();
     char *part = NULL, *host = NULL, *scheme = NULL, *path = NULL, *url = NULL;
-    int rc = !u ? error_set(e, ERR_MEMORY, "no memory") : curl_url_set(u, CURLUPART_URL, text, 0) ? error_set(e, ERR_USAGE, "-m %.200s: no URL", text) : 0;
-    if (!rc && (!curl_url_get(u, CURLUPART_USER, &part, 0) || !curl_url_get(u, CURLUPART_PASSWORD, &part, 0)))
+    int rc = !u ? error_set(e, ERR_MEMORY, "no memory") : curl.url_set(u, CURLUPART_URL, text, 0) ? error_set(e, ERR_USAGE, "-m %.200s: no URL", text) : 0;
+    if (!rc && (!curl.url_get(u, CURLUPART_USER, &part, 0) || !curl.url_get(u, CURLUPART_PASSWORD, &part, 0)))
         rc = error_set(e, ERR_USAGE, "-m: a key does not belong on the command line; HEARTH_API_KEY is for it");
-    if (!rc && !curl_url_get(u, CURLUPART_FRAGMENT, &part, CURLU_URLDECODE)) {
+    if (!rc && !curl.url_get(u, CURLUPART_FRAGMENT, &part, CURLU_URLDECODE)) {
         if (*part && !(r->model = mem_strdup(part))) rc = error_set(e, ERR_MEMORY, "no memory");
-        curl_url_set(u, CURLUPART_FRAGMENT, NULL, 0);
+        curl.url_set(u, CURLUPART_FRAGMENT, NULL, 0);
     }
-    if (!rc && (curl_url_get(u, CURLUPART_HOST, &host, 0) || curl_url_get(u, CURLUPART_SCHEME, &scheme, 0)))
+    if (!rc && (curl.url_get(u, CURLUPART_HOST, &host, 0) || curl.url_get(u, CURLUPART_SCHEME, &scheme, 0)))
         rc = error_set(e, ERR_USAGE, "-m %.200s: no URL", text);
-    if (!rc && !curl_url_get(u, CURLUPART_PATH, &path, 0) && (!*path || !strcmp(path, "/"))) curl_url_set(u, CURLUPART_PATH, "/v1", 0);
-    if (!rc && curl_url_get(u, CURLUPART_URL, &url, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (!rc && !curl.url_get(u, CURLUPART_PATH, &path, 0) && (!*path || !strcmp(path, "/"))) curl.url_set(u, CURLUPART_PATH, "/v1", 0);
+    if (!rc && curl.url_get(u, CURLUPART_URL, &url, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
     for (size_t n = url ? strlen(url) : 0; n && url[n - 1] == '/';) url[--n] = 0;
     if (!rc && !(r->base = mem_strdup(url))) rc = error_set(e, ERR_MEMORY, "no memory");
     const char *key = getenv("HEARTH_API_KEY");
@@ -165,22 +164,22 @@ static int read_url(struct remote *r, const char *text, struct error *e) {
         bool here = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
         if (!rc && !strcasecmp(scheme, "http") && !here) app_note(r->app, "the key goes to %s unencrypted; https:// would hide it", host);
     }
-    curl_free(part);
-    curl_free(host);
-    curl_free(scheme);
-    curl_free(path);
-    curl_free(url);
-    curl_url_cleanup(u);
+    curl.free(part);
+    curl.free(host);
+    curl.free(scheme);
+    curl.free(path);
+    curl.free(url);
+    curl.url_cleanup(u);
     return rc;
 }
 
 static int open_server(struct app *a, struct error *e) {
     progress_begin("asking the server");
-    struct remote *r = a->remote = remote_new(a);
-    int rc = r ? read_url(r, a->opts.v[OPT_MODEL].text, e) : error_set(e, ERR_MEMORY, "no memory");
-    if (!rc) rc = find_served(r, e);
+    int rc = remote_new(a, e);
+    if (!rc) rc = read_url(a->remote, a->opts.v[OPT_MODEL].text, e);
+    if (!rc) rc = find_served(a->remote, e);
     progress_clear();
-    if (!rc) snprintf(a->dir, sizeof a->dir, "%s", r->model);
+    if (!rc) snprintf(a->dir, sizeof a->dir, "%s", a->remote->model);
     return rc;
 }
 
@@ -287,7 +286,7 @@ bool remote_attach(struct app *a) {
         same = its && its->type == JSON_STRING && its->n == own.n && !memcmp(its->string, own.string, own.n);
         if (!same && a->verbose) app_note(a, "the resident engine has another model, or other options; this one is opened here");
     }
-    if (same && (!(a->remote = remote_new(a)) || !(a->remote->socket = mem_strdup(path)) || read_resident(a->remote, &j))) {
+    if (same && (remote_new(a, &e) || !(a->remote->socket = mem_strdup(path)) || read_resident(a->remote, &j))) {
         remote_close(a);
         same = false;
     }

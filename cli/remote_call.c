@@ -65,7 +65,7 @@ static void finish(struct call *c, int rc, const struct error *e) {
     if (rc) p->news.event.error = *e;
     c->farewell = NULL;
     pthread_mutex_lock(&r->lock);
-    if (c->added) curl_multi_remove_handle(r->multi, c->easy);
+    if (c->added) curl.multi_remove_handle(r->multi, c->easy);
     c->added = false;
     c->over = true;
     *r->end = p;
@@ -184,7 +184,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *call) {
     enum { LINE_MAX_BYTES = 32 << 20, ERROR_BYTES = 64 << 10 };
     struct call *c = call;
     long status = 0;
-    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl.easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200) {
         if (c->raw.len < ERROR_BYTES) buf_add(&c->raw, data, n);
         return n;
@@ -206,7 +206,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *call) {
 static bool again(struct call *c, long status) {
     curl_off_t wait = 0;
     if (c->said || c->tries >= REMOTE_TRIES || !(status == 429 || status == 502 || status == 503 || status == 504 || status == 529)) return false;
-    curl_easy_getinfo(c->easy, CURLINFO_RETRY_AFTER, &wait);
+    curl.easy_getinfo(c->easy, CURLINFO_RETRY_AFTER, &wait);
     if (wait > REMOTE_PATIENCE_S) return false;
     double s = wait > 0 ? (double)wait : (double)(1 << (c->tries - 1));
     log_say(LOG_WARN, "the server is busy (status %ld): asked again in %.0f s", status, s);
@@ -219,9 +219,9 @@ static void ended(struct call *c, CURLcode rc) {
     struct remote *r = c->remote;
     struct error e = {0};
     long status = 0;
-    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl.easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
     pthread_mutex_lock(&r->lock);
-    curl_multi_remove_handle(r->multi, c->easy);
+    curl.multi_remove_handle(r->multi, c->easy);
     c->added = false;
     pthread_mutex_unlock(&r->lock);
     if (!rc && status != 200 && again(c, status)) return;
@@ -230,7 +230,7 @@ static void ended(struct call *c, CURLcode rc) {
     else if (c->bad) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->bad), &e);
     else if (rc == CURLE_COULDNT_CONNECT && r->resident)
         finish(c, error_set(&e, ERR_RUNTIME, "the resident engine has ended; start hearth again (--last goes on with a chat that is saved)"), &e);
-    else if (rc && !(c->done || c->has_reason)) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->why ? c->why : curl_easy_strerror(rc)), &e);
+    else if (rc && !(c->done || c->has_reason)) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->why ? c->why : curl.easy_strerror(rc)), &e);
     else if (status != 200) finish(c, remote_error(r, status, &c->raw, &e), &e);
     else if (!c->done && !c->has_reason) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer broke off, or was no stream", who), &e);
     else {
@@ -253,7 +253,7 @@ static double look(struct remote *r) {
             if (atomic_load(&c->cancelled)) cancelled = c;
             else if (!c->added && c->not_before <= now) {
                 c->tries++;
-                c->added = !curl_multi_add_handle(r->multi, c->easy);
+                c->added = !curl.multi_add_handle(r->multi, c->easy);
             }
             if (!c->added && c->not_before > now && c->not_before - now < soon) soon = c->not_before - now;
         }
@@ -276,14 +276,14 @@ static void *run(void *remote) {
         bool closing = r->closing;
         pthread_mutex_unlock(&r->lock);
         if (closing) return NULL;
-        curl_multi_perform(r->multi, &running);
-        for (CURLMsg *m; (m = curl_multi_info_read(r->multi, &left));) {
+        curl.multi_perform(r->multi, &running);
+        for (CURLMsg *m; (m = curl.multi_info_read(r->multi, &left));) {
             struct call *c;
             CURLcode rc = m->data.result;
-            if (m->msg == CURLMSG_DONE && !curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c)) ended(c, rc);
+            if (m->msg == CURLMSG_DONE && !curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c)) ended(c, rc);
         }
         double soon = look(r);
-        curl_multi_poll(r->multi, &wake, 1, (int)(soon * 1e3) + 1, NULL);
+        curl.multi_poll(r->multi, &wake, 1, (int)(soon * 1e3) + 1, NULL);
         if (wake.revents && read(r->wake, &drop, sizeof drop) < 0) {
         } /* somebody else's: look again */
     }
@@ -293,7 +293,7 @@ int remote_start(struct remote *r, struct error *e) {
     sigset_t all, was;
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    r->multi = curl_multi_init();
+    r->multi = curl.multi_init();
     if (r->fd < 0 || r->wake < 0 || !r->multi) return error_set(e, ERR_MEMORY, "no memory for connections");
     sigfillset(&all); /* those to the process are for the terminal's thread */
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
@@ -314,7 +314,7 @@ static void call_free(struct call *c) {
     struct call **at = &c->remote->calls;
     while (*at && *at != c) at = &(*at)->next;
     if (*at) *at = c->next;
-    if (c->easy) curl_easy_cleanup(c->easy);
+    if (c->easy) curl.easy_cleanup(c->easy);
     for (size_t i = 0; i < sizeof c->tools / sizeof *c->tools; i++) {
         buf_free(&c->tools[i].name);
         buf_free(&c->tools[i].arguments);
@@ -335,7 +335,7 @@ void remote_stop(struct remote *r) {
         pthread_join(r->thread, NULL);
     }
     while (r->calls) {
-        if (r->calls->added) curl_multi_remove_handle(r->multi, r->calls->easy);
+        if (r->calls->added) curl.multi_remove_handle(r->multi, r->calls->easy);
         call_free(r->calls);
     }
     while (r->first) {
@@ -344,7 +344,7 @@ void remote_stop(struct remote *r) {
         piece_free(p);
     }
     piece_free(r->told);
-    if (r->multi) curl_multi_cleanup(r->multi);
+    if (r->multi) curl.multi_cleanup(r->multi);
     if (r->fd >= 0) close(r->fd);
     if (r->wake >= 0) close(r->wake);
 }
@@ -414,19 +414,19 @@ int remote_submit(struct seat *s, const struct prompt *p, const struct request *
     c->remote = r;
     c->seat = s;
     c->submitted = clock_now();
-    c->easy = curl_easy_init();
+    c->easy = curl.easy_init();
     c->farewell = mem_calloc(1, sizeof *c->farewell);
     put_body(r, p, q, &c->body);
     if (!c->easy || !c->farewell || c->body.failed || remote_setup(r, c->easy, "/chat/completions")) {
         call_free(c);
         return error_set(e, ERR_MEMORY, "no memory for a request");
     }
-    curl_easy_setopt(c->easy, CURLOPT_POSTFIELDS, c->body.data);
-    curl_easy_setopt(c->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->body.len);
-    curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, on_data);
-    curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, c);
-    curl_easy_setopt(c->easy, CURLOPT_PRIVATE, c);
-    curl_easy_setopt(c->easy, CURLOPT_ERRORBUFFER, c->why);
+    curl.easy_setopt(c->easy, CURLOPT_POSTFIELDS, c->body.data);
+    curl.easy_setopt(c->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->body.len);
+    curl.easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, on_data);
+    curl.easy_setopt(c->easy, CURLOPT_WRITEDATA, c);
+    curl.easy_setopt(c->easy, CURLOPT_PRIVATE, c);
+    curl.easy_setopt(c->easy, CURLOPT_ERRORBUFFER, c->why);
     s->call = c;
     pthread_mutex_lock(&r->lock);
     c->next = r->calls;

@@ -1,9 +1,9 @@
 #pragma once
 /* What remote.c and remote_call.c share. */
-#include <curl/curl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "cli/lib_curl.h"
 #include "cli/remote.h"
 
 enum { REMOTE_TRIES = 6, REMOTE_PATIENCE_S = 600 }; /* how often a busy server is asked; how long it may ask to wait */

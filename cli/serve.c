@@ -63,7 +63,7 @@ static bool accept_all(struct server *s, int fd) {
         int c = accept4(fd, (struct sockaddr *)&sa, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (c < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         if (fd == s->fd && !resident_is_us(c)) close(c);
-        else MHD_add_connection(s->http, c, (struct sockaddr *)&sa, size); /* closes it when it cannot */
+        else mhd.add_connection(s->http, c, (struct sockaddr *)&sa, size); /* closes it when it cannot */
     }
     return true;
 }
@@ -94,7 +94,7 @@ static int watch_begin(struct server *s, struct watch *w, struct pollfd *fds) {
     FD_ZERO(&w->writes);
     FD_ZERO(&w->odd);
     w->max = -1;
-    if (MHD_get_fdset(s->http, &w->reads, &w->writes, &w->odd, &w->max) != MHD_YES) w->max = -1;
+    if (mhd.get_fdset(s->http, &w->reads, &w->writes, &w->odd, &w->max) != MHD_YES) w->max = -1;
     for (int fd = 0; fd <= w->max; fd++) {
         int events = (FD_ISSET(fd, &w->reads) ? POLLIN : 0) | (FD_ISSET(fd, &w->writes) ? POLLOUT : 0);
         if (events) fds[n++] = (struct pollfd){.fd = fd, .events = (short)events};
@@ -107,7 +107,7 @@ static void watch_end(struct server *s, struct watch *w, const struct pollfd *fd
         if (!(fds[i].revents & (POLLIN | POLLHUP | POLLERR))) FD_CLR(fds[i].fd, &w->reads);
         if (!(fds[i].revents & (POLLOUT | POLLHUP | POLLERR))) FD_CLR(fds[i].fd, &w->writes);
     }
-    MHD_run_from_select(s->http, &w->reads, &w->writes, &w->odd);
+    mhd.run_from_select(s->http, &w->reads, &w->writes, &w->odd);
 }
 
 static void loop(struct server *s) {
@@ -120,7 +120,7 @@ static void loop(struct server *s) {
         MHD_UNSIGNED_LONG_LONG soon;
         double now = clock_now();
         bool hears = s->connections < SERVE_CONNECTIONS && !s->stopping && now >= deaf;
-        int n = FIXED, wait = MHD_get_timeout(s->http, &soon) == MHD_YES && soon < AT_MOST ? (int)soon : AT_MOST;
+        int n = FIXED, wait = mhd.get_timeout(s->http, &soon) == MHD_YES && soon < AT_MOST ? (int)soon : AT_MOST;
         if (idle > 0 && !s->asks && now >= s->last + idle) s->stopping = true;
         if (idle > 0 && s->last + idle - now < wait * 1e-3) wait = (int)((s->last + idle - now) * 1e3) + 1;
         if (s->stopping && !until) {
@@ -158,7 +158,8 @@ static int begin(struct server *s, struct error *e) {
     struct buf line = {0};
     s->most = a->opts.v[OPT_PARALLEL].text ? (int)a->opts.v[OPT_PARALLEL].integer : 16;
     if (!(s->slots = mem_calloc((size_t)s->most, sizeof *s->slots))) return error_set(e, ERR_MEMORY, "no memory");
-    s->http = MHD_start_daemon(MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s, MHD_OPTION_CONNECTION_LIMIT,
+    if (lib_mhd(e)) return ERR_RUNTIME;
+    s->http = mhd.start_daemon(MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, serve_request, s, MHD_OPTION_CONNECTION_LIMIT,
                                (unsigned)SERVE_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVE_HEAD, MHD_OPTION_CONNECTION_TIMEOUT,
                                (unsigned)SERVE_QUIET_S, MHD_OPTION_NOTIFY_COMPLETED, serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
                                MHD_OPTION_END);
@@ -184,7 +185,7 @@ static void end(struct server *s) {
         struct pollfd fds[FD_SETSIZE];
         struct watch w;
         watch_end(s, &w, fds, watch_begin(s, &w, fds)); /* those that waited are in its hands again */
-        MHD_stop_daemon(s->http);
+        mhd.stop_daemon(s->http);
     }
     for (int i = 0; i < s->n_slots; i++) seat_close(&s->slots[i].seat);
     while (s->asks) {

@@ -19,15 +19,15 @@ static enum MHD_Result reply(struct ask *x, int status, struct buf *b) {
         buf_free(b);
         return MHD_NO;
     }
-    struct MHD_Response *r = MHD_create_response_from_buffer(b->len, b->data ? b->data : "", MHD_RESPMEM_MUST_COPY);
+    struct MHD_Response *r = mhd.create_response_from_buffer(b->len, b->data ? b->data : "", MHD_RESPMEM_MUST_COPY);
     buf_free(b);
     if (!r) return MHD_NO;
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
-    if (status == 503) MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    if (status == 401) MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (status == 405) MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, POST");
-    enum MHD_Result rc = MHD_queue_response(x->conn, (unsigned)status, r);
-    MHD_destroy_response(r);
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    if (status == 503) mhd.add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (status == 401) mhd.add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (status == 405) mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, POST");
+    enum MHD_Result rc = mhd.queue_response(x->conn, (unsigned)status, r);
+    mhd.destroy_response(r);
     return rc;
 }
 
@@ -53,14 +53,14 @@ static enum MHD_Result reply_error(struct ask *x, const struct error *e) {
 static void sleep_until_woken(struct ask *x) {
     if (x->suspended) return;
     x->suspended = true;
-    MHD_suspend_connection(x->conn);
+    mhd.suspend_connection(x->conn);
 }
 
 void serve_wake(struct ask *x) {
     if (!x->suspended || !x->conn) return;
     if (!x->request.stream && x->state != ASK_OVER && !x->hung_up) return;
     x->suspended = false;
-    MHD_resume_connection(x->conn);
+    mhd.resume_connection(x->conn);
 }
 
 static ssize_t read_stream(void *ask, uint64_t at, char *to, size_t max) {
@@ -79,12 +79,12 @@ static ssize_t read_stream(void *ask, uint64_t at, char *to, size_t max) {
 }
 
 static enum MHD_Result reply_stream(struct ask *x) {
-    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
+    struct MHD_Response *r = mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, x, NULL);
     if (!r) return MHD_NO;
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-    enum MHD_Result rc = MHD_queue_response(x->conn, MHD_HTTP_OK, r);
-    MHD_destroy_response(r);
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
+    mhd.add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    enum MHD_Result rc = mhd.queue_response(x->conn, MHD_HTTP_OK, r);
+    mhd.destroy_response(r);
     return rc;
 }
 
@@ -170,7 +170,7 @@ static bool same_key(const char *given, const char *key) {
 }
 
 static bool has_key(struct ask *x) {
-    const char *given = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *given = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
     serve_refuse(x, 401, "invalid_api_key", "the key that hearth --serve printed is needed: Authorization: Bearer KEY");
     return false;
@@ -197,7 +197,7 @@ static void find_route(struct ask *x, const char *url, const char *method) {
 
 static struct ask *ask_new(struct server *s, struct MHD_Connection *c) {
     struct ask *x = mem_calloc(1, sizeof *x);
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     int domain = 0;
     socklen_t size = sizeof domain;
     if (!x) return NULL;
@@ -224,7 +224,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     struct ask *x = *state;
     if (!x) {
         if (!(x = *state = ask_new(s, c))) return MHD_NO;
-        const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+        const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->local || has_key(x)) find_route(x, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY) serve_refuse(x, 413, NULL, "the body is larger than 16 MB");
         return x->status && length && strtoull(length, NULL, 10) > SERVE_HEAD ? reply(x, x->status, &x->refusal) : MHD_YES; /* a long one need not come */

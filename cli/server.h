@@ -2,9 +2,9 @@
 /* --serve: the engine stays, and answers the chat-completions protocol on a Unix socket and, with --listen, on a port of this
  * machine. One thread does it all: it takes what sockets, the engine and signals have to tell, and never waits for one of
  * them alone. Clients are told apart by nothing but their connection; what they say is never logged. */
-#include <microhttpd.h>
 
 #include "cli/api.h"
+#include "cli/lib_mhd.h"
 #include "cli/serve.h"
 
 enum {

@@ -1,8 +1,8 @@
 /* cuBLAS and cuBLASLt, loaded by name at run time. Only the functions that are used are declared here, with the values that the
  * libraries' interface has fixed since version 11 (12.9 for scales of blocks). */
-#include <dlfcn.h>
 #include <string.h>
 
+#include "engine/base/library.h"
 #include "engine/base/mem.h"
 #include "gpu/cuda.h"
 
@@ -43,45 +43,19 @@ static struct {
                   void *, size_t, cudaStream_t);
 } lib = {.once = PTHREAD_ONCE_INIT};
 
-static void load_lt(const char *name) {
-    void *so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (!so) return;
-    const struct {
-        const char *name;
-        void *to;
-    } all[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
-               {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
-               {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
-               {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
-               {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        void *f = dlsym(so, all[i].name);
-        memcpy(all[i].to, &f, sizeof f);
-        if (!f) {
-            dlclose(so);
-            return;
-        }
-    }
-    lib.has_fp8 = true;
-}
-
 static void load(void) {
-    static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"};
+    static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", NULL};
     static const char *const lt[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *so = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!so) continue;
-        *(void **)&lib.create = dlsym(so, "cublasCreate_v2");
-        *(void **)&lib.destroy = dlsym(so, "cublasDestroy_v2");
-        *(void **)&lib.set_stream = dlsym(so, "cublasSetStream_v2");
-        *(void **)&lib.gemm = dlsym(so, "cublasGemmEx");
-        if (lib.create && lib.destroy && lib.set_stream && lib.gemm) {
-            lib.name = names[i];
-            if (lt[i]) load_lt(lt[i]);
-            return; /* stays loaded for the life of the process */
-        }
-        dlclose(so);
-    }
+    const struct library_call calls[] = {
+        {"cublasCreate_v2", &lib.create}, {"cublasDestroy_v2", &lib.destroy}, {"cublasSetStream_v2", &lib.set_stream}, {"cublasGemmEx", &lib.gemm}};
+    const struct library_call lt_calls[] = {{"cublasLtMatmulDescCreate", &lib.desc_create},          {"cublasLtMatmulDescSetAttribute", &lib.desc_set},
+                                            {"cublasLtMatmulDescDestroy", &lib.desc_destroy},        {"cublasLtMatrixLayoutCreate", &lib.layout_create},
+                                            {"cublasLtMatrixLayoutDestroy", &lib.layout_destroy},    {"cublasLtMatmulPreferenceCreate", &lib.pref_create},
+                                            {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
+                                            {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
+    lib.name = library_load(names, calls, sizeof calls / sizeof *calls);
+    for (int i = 0; lib.name && lt[i]; i++) /* of the same version */
+        if (lib.name == names[i]) lib.has_fp8 = library_load((const char *const[]){lt[i], NULL}, lt_calls, sizeof lt_calls / sizeof *lt_calls) != NULL;
 }
 
 struct cuda_blas {

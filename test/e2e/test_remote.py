@@ -286,5 +286,19 @@ class Batch(Case):
         self.assertTrue(open(output).read().startswith("not ours\nno line end"))
 
 
+class Libraries(Case):
+    def test_on_demand(self):
+        """Who asks for neither a server nor a model elsewhere does not wait for their libraries to load; who does is told where one is missing."""
+        listed = self.run_bin("--version", env={"LD_TRACE_LOADED_OBJECTS": "1"})[1].decode()
+        self.assertIn("libc.so", listed)
+        self.assertNotRegex(listed, "curl|microhttpd")
+        for name in ("libcurl.so.4", "libcurl-gnutls.so.4", "libmicrohttpd.so.12"):
+            open(os.path.join(self.home, name), "w").close()
+        for args, library in ((("-m", "http://127.0.0.1:9/v1", "-p", "x"), "libcurl"), (("--serve",), "libmicrohttpd")):
+            rc, out, err = self.run_bin(*args, env={"LD_LIBRARY_PATH": self.home})
+            self.assertEqual((rc, out), (1, b""), err)
+            self.assertRegex(err, f"hearth: .* needs {library}[^ ]*, which is not there: install {library}[0-9]+ ")
+
+
 if __name__ == "__main__":
     driver.unittest.main()

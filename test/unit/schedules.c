@@ -151,8 +151,9 @@ static void one_request(struct engine *e) {
         t->kind = NULL;
     }
     const struct kind *k;
+    bool again = t->kind && may_follow(t, t->kind) && rnd(2); /* something that begins alike */
     do k = &kinds[rnd(KINDS)];
-    while (!may_follow(t, k));
+    while (!may_follow(t, k) || (again && (k - t->kind) % FAMILIES));
     t->kind = k;
     struct request r = request_of(t->kind);
     if (session_submit(t->s, &r, &err)) die("submit", err.text);

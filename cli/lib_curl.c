@@ -1,0 +1,20 @@
+#include "cli/lib_curl.h"
+
+#include <stdbool.h>
+
+#include "engine/base/library.h"
+
+struct curl_calls curl;
+
+int lib_curl(struct error *e) {
+    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
+    static bool begun;
+#define CALL(f) {"curl_" #f, &curl.f},
+    const struct library_call calls[] = {CURL_CALLS(CALL)};
+    if (begun) return 0;
+    if (!library_load(names, calls, sizeof calls / sizeof *calls))
+        return error_set(e, ERR_RUNTIME, "a model elsewhere needs %s, which is not there: install libcurl4 (apt-get install libcurl4)", names[0]);
+    if (curl.global_init(CURL_GLOBAL_DEFAULT)) return error_set(e, ERR_RUNTIME, "%s does not start", names[0]);
+    begun = true;
+    return 0;
+}
