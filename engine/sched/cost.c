@@ -85,7 +85,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;
     q->half_bytes = weight_bytes(c, dense, half) + 2 * router, q->half_flops = 2 * (half + router); /* routers are published in 16 bits */
     q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab;               /* and so are heads */
-    q->row_bytes = 4 * hidden;
+    q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * larger(dim, v);
     q->linears = mla ? (c->q_lora ? 7 : 6) : 5;
     q->elems = mla ? 9 : 7;
     q->elem_bytes += 4 * (3.0 * q->elems * hidden + 4 * heads * (dim + v)); /* rows in, in and out; queries and results between operations */

@@ -68,6 +68,7 @@ struct cost_model {
     double ffn_bytes, ffn_flops;               /* of a layer without experts */
     double head_bytes, head_flops;
     double kv_bytes;                 /* a position in a layer */
+    double query_bytes;              /* a row of queries of all heads, or of what attention gives, float32 */
     double index_bytes, index_flops; /* DSA: the indexer's part of a position, and of a query with a key */
     double most_keys;                /* that a query attends to; 0: all */
     double pair_flops;               /* a query with a key, all heads, keys as they lie in the cache */

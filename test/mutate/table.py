@@ -78,6 +78,11 @@ change("step-head-order", "the head takes the rows of devices and of the process
 change("policy-need", "what a prompt takes of each device is not asked", "policy", ("engine/sched/policy.c", "short_of += m->free[i] < in->need[mode];", "short_of += 0 && m->free[i] < in->need[mode];"))
 change("policy-blend-need", "a blended prompt is chosen where it has no room", "policy", ("engine/sched/policy.c", "m->free[0] < in->need[mode]) return", "0) return"))
 change("policy-holds", "a prompt goes to the device that steps read from", "policy", ("engine/sched/policy.c", ": m->holds[best]))", ": m->holds[i]))"))
+SEARCH = "engine/sched/search.c"
+change("search-chain", "one micro-batch after the other takes no time", "search", (SEARCH, "t[SEARCH_BY_CHAIN] = cpu + gpu", "t[SEARCH_BY_CHAIN] = 0 * cpu"))
+change("search-weights", "a share of weights that fits is passed over", "search", (SEARCH, "? SEARCH_SHARES : 0;\n    do p->weights", "? SEARCH_SHARES - 1 : 0;\n    do p->weights"))
+change("search-stop", "the search ends at the first policy that the card cannot hold", "search", (SEARCH, "c.lacks == SEARCH_ROWS || !s", "c.lacks == SEARCH_ROWS || s < 99"))
+change("search-memory", "what the link takes of host memory is not counted", "search", (SEARCH, "n * (read + h2d + d2h) + weights", "n * (read + h2d + d2h)"))
 change("split-floor", "auto stops at plans that others beat", "split", ("engine/sched/split.c", "floor_of(in, p) * 1.005", "floor_of(in, p) * 1.5"))
 change("step-yield", "what steps read makes no room for a prompt", "crowd", (LOOP, "step_yield(e->machine.step)) {", "!e && step_yield(e->machine.step)) {"))
 change("step-head-mixed", "behind rows of a device the head takes others of the processor's", "crowd", (STEP, "s->head.x + (size_t)(row + n_dev) *", "s->head.x + (size_t)row *"))

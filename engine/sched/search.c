@@ -1,0 +1,226 @@
+#include "engine/sched/search.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static double larger(double a, double b) { return a > b ? a : b; }
+static double smaller(double a, double b) { return a < b ? a : b; }
+
+static const char *const places[] = {"cpu", "hybrid", "paged", "device"};
+static const char *const limits[] = {"processor", "card", "link", "rows to the processor", "host memory", "one micro-batch after the other"};
+static const char *const bounds[] = {"more would not be faster", "host memory", "card memory", "there are no more prompts", "a step takes no more"};
+const char *search_place_name(enum search_place p) { return places[p]; }
+const char *search_limit_name(enum search_limit l) { return limits[l]; }
+const char *search_bound_name(enum search_bound b) { return bounds[b]; }
+
+static const int micros[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 64, 96, 128, 192, 256, 384, 512, 0};
+static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 0};
+int search_micro(int i) { return micros[i]; }
+int search_count(int i) { return counts[i]; }
+
+static bool attends(enum search_place p) { return p == SEARCH_HYBRID || p == SEARCH_DEVICE; }
+static bool computes(enum search_place p) { return p == SEARCH_PAGED || p == SEARCH_DEVICE; }
+
+/* --- Memory ------------------------------------------------------------------------------------------------------------------ */
+
+static double moe_layers(const struct cost_model *q) { return q->layers - q->dense_layers; }
+/* What every row reads of a layer. */
+static double dense_bytes(const struct cost_model *q) { return q->layers * q->half_bytes + moe_layers(q) * q->shared_bytes + q->dense_layers * q->ffn_bytes; }
+static double layer_experts(const struct cost_model *q) { return q->n_experts * q->expert_bytes; }
+
+/* A row between the operations of a layer: normed, queries, results, keys and values, twice, since copies are under way. */
+static double row_bytes(const struct cost_model *q) { return 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_bytes); }
+
+static void memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
+    const struct cost_model *q = in->model;
+    double kv = p->n * (in->prompt + in->answer) * q->layers * q->kv_bytes;
+    out->host = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
+    if (p->place == SEARCH_PROCESSOR) return;
+    double rows = larger(p->n, computes(p->place) ? smaller(p->n * in->prompt, in->read_rows ? in->read_rows : 8192) : 0);
+    out->device = dense_bytes(q) + q->head_bytes + rows * q->row_bytes + p->micro * row_bytes(q);
+    if (computes(p->place)) /* what stays, and two layers of the rest */
+        out->device += (moe_layers(q) * p->weights + 2 * (1 - p->weights)) * layer_experts(q);
+    if (attends(p->place)) /* and of keys and values a micro-batch's, twice */
+        out->device += p->kv * kv + (1 - p->kv) * 2 * p->micro * (in->prompt + in->answer) * q->kv_bytes;
+}
+
+/* --- Time ---------------------------------------------------------------------------------------------------------------------- */
+
+struct rows { /* of a pass: each sees so many keys, which are read for so many of them at once */
+    double n, keys, share;
+};
+
+/* What stands on a device goes through it `few` rows at a time. */
+static double pieces(const struct search_in *in, double rows) { return in->few > 0 ? ceil(rows / in->few) : 1; }
+
+static double projections(const struct search_in *in, int d, double rows) {
+    const struct cost_model *q = in->model;
+    double k = d ? pieces(in, rows) : 1;
+    return k * cost_time(in->cost, d, &(struct cost_piece){COST_LINEAR, q->dense, rows / k, q->half_bytes, rows / k * q->half_flops, q->linears}) +
+           cost_time(in->cost, d, &(struct cost_piece){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->elems * k});
+}
+static double attention_bytes(const struct cost_model *q, const struct rows *r, double rows) {
+    double keys = q->most_keys > 0 ? smaller(r->keys, q->most_keys) : r->keys;
+    return rows / r->share * (keys * q->kv_bytes + r->keys * q->index_bytes);
+}
+static double attention(const struct search_in *in, int d, const struct rows *r, double rows) {
+    const struct cost_model *q = in->model;
+    double keys = q->most_keys > 0 ? smaller(r->keys, q->most_keys) : r->keys;
+    return cost_time(in->cost, d,
+                     &(struct cost_piece){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows), rows * (keys * q->pair_flops + r->keys * q->index_flops),
+                                          rows / r->share});
+}
+static double shared(const struct search_in *in, int d, double rows, bool moe) {
+    const struct cost_model *q = in->model;
+    double k = d ? pieces(in, rows) : 1;
+    if (moe) return k * cost_shared(in->cost, d, q, rows / k);
+    return k * cost_time(in->cost, d, &(struct cost_piece){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
+}
+/* As cost_routed, but for groups that are computed in pieces. */
+static double routed(const struct search_in *in, int d, double rows) {
+    const struct cost_model *q = in->model;
+    double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = d ? pieces(in, each) : 1;
+    return chosen > 0 ? in->cost->domain[d].latency[COST_FFN] + chosen * k * cost_expert(in->cost, d, q, each / k) : 0;
+}
+static double over(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
+
+/* A layer for all rows of a pass. */
+static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe, double t[SEARCH_LIMITS]) {
+    const struct cost_machine *m = in->cost;
+    const struct cost_model *q = in->model;
+    const struct cost_domain *g = p->place == SEARCH_PROCESSOR ? NULL : &m->domain[1];
+    double u = smaller(p->micro, r->n), n = ceil(r->n / u);
+    u = r->n / n;
+    double cpu = 0, gpu = 0, read = 0, h2d = 0, d2h = 0, small; /* of a micro-batch; bytes that the processor reads; both ways */
+    if (g) gpu += projections(in, 1, u);
+    else cpu += projections(in, 0, u), read += q->half_bytes;
+    if (attends(p->place)) gpu += attention(in, 1, r, u), h2d += (1 - p->kv) * attention_bytes(q, r, u);
+    else cpu += attention(in, 0, r, u), read += attention_bytes(q, r, u);
+    if (g && !attends(p->place)) d2h += u * (q->query_bytes + q->kv_bytes), h2d += u * q->query_bytes;
+    if (attends(p->place)) d2h += u * q->kv_bytes; /* the copy in host memory follows */
+    if (g) gpu += shared(in, 1, u, moe);
+    else cpu += shared(in, 0, u, moe), read += moe ? q->shared_bytes : q->ffn_bytes;
+    if (moe && computes(p->place)) gpu += routed(in, 1, u);
+    else if (moe) cpu += routed(in, 0, u), read += cost_distinct(q, u) * q->expert_bytes;
+    if (moe && g && !computes(p->place)) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
+    small = h2d;
+    double weights = moe && computes(p->place) ? (1 - p->weights) * layer_experts(q) : 0;
+    t[SEARCH_BY_PROCESSOR] = n * cpu;
+    t[SEARCH_BY_CARD] = n * gpu;
+    t[SEARCH_BY_LINK] = g ? over(n * h2d + weights, g->link[COST_H2D].rate) : 0;
+    t[SEARCH_BY_ROWS] = g ? over(n * d2h, g->link[COST_D2H].rate) : 0;
+    t[SEARCH_BY_MEMORY] = over(n * (read + h2d + d2h) + weights, m->dram);
+    t[SEARCH_BY_CHAIN] = cpu + gpu + (g ? over(small, g->link[COST_H2D].rate) + over(d2h, g->link[COST_D2H].rate) + 2 * m->join : 0);
+    double most = 0;
+    for (int i = 0; i < SEARCH_LIMITS; i++) most = larger(most, t[i]);
+    return most;
+}
+
+static double pass_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, double t[SEARCH_LIMITS]) {
+    const struct cost_model *q = in->model;
+    double plain[SEARCH_LIMITS], sum = 0;
+    if (q->dense_layers) sum += q->dense_layers * layer_time(in, p, r, false, plain);
+    return sum + moe_layers(q) * layer_time(in, p, r, true, t);
+}
+static double head_time(const struct search_in *in, const struct search_policy *p, double rows) {
+    int d = p->place == SEARCH_PROCESSOR ? 0 : 1;
+    double k = d ? pieces(in, rows) : 1;
+    return k * cost_head(in->cost, d, in->model, rows / k);
+}
+
+/* Before the first answer: in the same walk where the experts come to the device anyway, else one prompt after the other. */
+static double reading(const struct search_in *in, const struct search_policy *p) {
+    double all = p->n * in->prompt, most = in->read_rows > 0 ? in->read_rows : 8192, passes = ceil(all / most), t[SEARCH_LIMITS];
+    if (computes(p->place)) {
+        struct rows r = {.n = all / passes, .keys = (in->prompt + 1) / 2, .share = smaller(larger(p->micro, 1), in->prompt)};
+        return passes * pass_time(in, p, &r, t) + head_time(in, p, p->n);
+    }
+    struct cost_prefill one = {.how = COST_PREFILL_CPU, .n = (int)larger(in->prompt, 1), .ranks = 1, .resident = true};
+    double best = cost_prefill(in->cost, in->model, &one);
+    for (one.how = COST_PREFILL_BLEND; one.how <= COST_PREFILL_SLP && p->place == SEARCH_HYBRID; one.how++)
+        best = smaller(best, cost_prefill(in->cost, in->model, &one));
+    return p->n * best;
+}
+
+void search_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
+    const struct cost_machine *m = in->cost;
+    *out = (struct search_cost){0};
+    memory(in, p, out);
+    double host = in->host > 0 ? in->host : m->domain[0].memory, device = in->device > 0 ? in->device : m->domain[1].memory;
+    if (in->prompts && p->n > in->prompts) out->lacks = SEARCH_PROMPTS;
+    else if (in->most[p->place] && p->n > in->most[p->place]) out->lacks = SEARCH_ROWS;
+    else if (host > 0 && out->host > host) out->lacks = SEARCH_HOST_MEMORY;
+    else if (p->place != SEARCH_PROCESSOR && out->device > device) out->lacks = SEARCH_CARD_MEMORY;
+    else out->fits = true;
+    if (!out->fits) return;
+    struct rows r = {.n = p->n, .keys = in->prompt + in->answer / 2 + 1, .share = 1};
+    out->step = pass_time(in, p, &r, out->layer) + head_time(in, p, p->n);
+    for (int i = 0; i < SEARCH_LIMITS; i++)
+        if (out->layer[i] > out->layer[out->limit]) out->limit = (enum search_limit)i;
+    out->read = reading(in, p);
+    out->tokens_per_s = p->n * in->answer / (out->read + in->answer * out->step);
+}
+
+/* --- Search -------------------------------------------------------------------------------------------------------------------- */
+
+/* With the largest share of weights that fits. */
+static void most_weights(const struct search_in *in, struct search_policy *p, struct search_cost *c) {
+    int k = computes(p->place) ? SEARCH_SHARES : 0;
+    do p->weights = (double)k / SEARCH_SHARES, search_cost(in, p, c);
+    while (!c->fits && c->lacks == SEARCH_CARD_MEMORY && k-- > 0);
+}
+
+void search_run(const struct search_in *in, struct search_out *out) {
+    *out = (struct search_out){0};
+    for (int place = 0; place < SEARCH_PLACES; place++) {
+        struct search_policy p = {.place = (enum search_place)place};
+        if ((in->can && !(in->can >> place & 1)) || (place && !in->cost->n_devices)) continue;
+        int shares = attends(p.place) && in->kv_moves ? SEARCH_SHARES : 0;
+        for (int i = 0; search_micro(i); i++) {
+            p.micro = search_micro(i);
+            if (in->prompts && i && search_micro(i - 1) >= in->prompts) break; /* the same again */
+            bool last = false;
+            for (int k = 0; search_count(k) && !last; k++) {
+                struct search_cost c;
+                p.n = p.micro * search_count(k);
+                if (in->prompts && p.n >= in->prompts) p.n = in->prompts, last = true;
+                for (int s = 0; s <= shares; s++) {
+                    p.kv = attends(p.place) ? shares ? (double)s / shares : 1 : 0;
+                    most_weights(in, &p, &c);
+                    out->tried++;
+                    if (!c.fits) {
+                        last |= c.lacks == SEARCH_HOST_MEMORY || c.lacks == SEARCH_ROWS || !s; /* with more rows even less */
+                        break;
+                    }
+                    out->best[place] = larger(out->best[place], c.tokens_per_s);
+                    if (c.tokens_per_s > out->cost.tokens_per_s) out->found = true, out->policy = p, out->cost = c;
+                }
+            }
+        }
+    }
+    if (!out->found) return;
+    struct search_policy more = out->policy;
+    struct search_cost c;
+    more.n += more.micro;
+    if (in->prompts && out->policy.n == in->prompts) out->bound = SEARCH_PROMPTS;
+    else if (most_weights(in, &more, &c), !c.fits) out->bound = c.lacks;
+}
+
+void search_why(const struct search_in *in, const struct search_out *out, char *why, size_t cap) {
+    const struct search_policy *p = &out->policy;
+    int n = 0;
+    *why = 0;
+    if (!out->found) {
+        snprintf(why, cap, "nothing fits this machine");
+        return;
+    }
+    n += snprintf(why, cap, "%s: %d prompts at once in micro-batches of %d, attention on the %s, experts on the %s", places[p->place], p->n, p->micro,
+                  attends(p->place) ? "card" : "processor", computes(p->place) ? "card" : "processor");
+    if (computes(p->place) && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weights);
+    if ((size_t)n < cap)
+        n += snprintf(why + n, cap - (size_t)n, "; %.3g s a step, %.3g tok/s; longest: %s; no more at once: %s", out->cost.step, out->cost.tokens_per_s,
+                      limits[out->cost.limit], bounds[out->bound]);
+    for (int i = 0; i < SEARCH_PLACES; i++)
+        if (i != (int)p->place && out->best[i] > 0 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; %s %.3g tok/s", places[i], out->best[i]);
+}

@@ -1,0 +1,235 @@
+/* The policy search against cases computed by hand, and against trying everything. */
+#include "test/unit/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/sched/search.h"
+
+static struct cost_machine m;
+static struct cost_model q;
+
+static void near(double got, double want, double share) {
+    if (!(fabs(got - want) <= share * fabs(want))) fail_msg("%.9g, by hand %.9g", got, want);
+}
+static void domain(struct cost_domain *d, double memory, double bw, double rate) {
+    d->memory = memory;
+    for (int k = 0; k < COST_KINDS; k++) {
+        d->bw[k] = (struct cost_curve){1, {1}, {(float)bw}};
+        d->rate[k][COST_16BIT] = (struct cost_curve){1, {1}, {(float)rate}};
+    }
+}
+/* A processor with 100 GB/s and 1 TFLOP/s, a card with 1,000 and 100, 10 GB/s between them. Ten layers of four experts of 100 MB, two of
+ * which a row takes; the half before them 50 MB; 1,000 bytes of keys and values a position, 4,000 FLOP a query and key. */
+static int setup(void **st) {
+    memset(&m, 0, sizeof m);
+    m.n_devices = 1, m.n_domains = 2, m.dram = 100e9;
+    domain(&m.domain[0], 100e9, 100e9, 1e12);
+    domain(&m.domain[1], 10e9, 1e12, 100e12);
+    m.domain[1].class = COST_GPU;
+    m.domain[1].link[COST_H2D].rate = m.domain[1].link[COST_D2H].rate = 10e9;
+    q = (struct cost_model){.layers = 10,
+                            .n_experts = 4,
+                            .topk = 2,
+                            .experts = COST_16BIT,
+                            .dense = COST_16BIT,
+                            .kv = COST_16BIT,
+                            .expert_bytes = 100e6,
+                            .expert_flops = 100e6,
+                            .half_bytes = 50e6,
+                            .half_flops = 50e6,
+                            .kv_bytes = 1000,
+                            .query_bytes = 16e3,
+                            .pair_flops = 4000,
+                            .row_bytes = 4e3};
+    return 0;
+}
+static struct search_in question(void) { return (struct search_in){.cost = &m, .model = &q, .prompt = 100, .answer = 100}; }
+
+/* 64 rows in four micro-batches of 16, half way through their answers 151 keys each. A micro-batch: the half is read in 50 us (16 rows
+ * compute for 8); all four experts in 400 us (16 rows choose all but 0.00006 of them). Attention beside the keys reads 16 * 151 * 1,000
+ * bytes in 24.16 us. The link brings 400 MB in 40 ms, and 64 results of 16,000 bytes in 102.4 us; 64 queries, keys and values go
+ * back, 17,000 bytes each, in 108.8 us. Host memory gives 9.664 MB of keys, what the link moves, 411.776 MB in all, in 4.11776 ms.
+ * Reading: 6,400 rows in 400 micro-batches of 450 us: 180 ms a layer, where the link takes 40 + 10.24. */
+static void paged_by_hand(void **st) {
+    struct search_in in = question();
+    struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED};
+    struct search_cost c;
+    search_cost(&in, &p, &c);
+    assert_true(c.fits);
+    near(c.layer[SEARCH_BY_CARD], 4 * 450e-6, 1e-4);
+    near(c.layer[SEARCH_BY_PROCESSOR], 4 * 24.16e-6, 1e-6);
+    near(c.layer[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
+    near(c.layer[SEARCH_BY_ROWS], 108.8e-6, 1e-6);
+    near(c.layer[SEARCH_BY_MEMORY], 4.11776e-3, 1e-6);
+    near(c.layer[SEARCH_BY_CHAIN], 24.16e-6 + 450e-6 + 25.6e-6 + 27.2e-6, 1e-4);
+    assert_int_equal(c.limit, SEARCH_BY_LINK);
+    near(c.step, 0.401024, 1e-6);
+    near(c.read, 1.8, 1e-4);
+    near(c.tokens_per_s, 6400 / (1.8 + 40.1024), 1e-4);
+    /* 4.5 GB of weights and 64 * 200 * 10 * 1,000 bytes; on the card halves, 6,400 rows of 4,000 bytes while prompts are read, 88,000 for
+     * each row of a micro-batch, two layers of experts. With all experts there: 4 GB of them, and no weights over the link. */
+    near(c.host, 4.5e9 + 128e6, 1e-9);
+    near(c.device, 500e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
+    p.weights = 1;
+    search_cost(&in, &p, &c);
+    near(c.device, 500e6 + 25.6e6 + 1.408e6 + 4000e6, 1e-9);
+    near(c.layer[SEARCH_BY_LINK], 102.4e-6, 1e-6);
+    assert_int_equal(c.limit, SEARCH_BY_CARD);
+    in.few = 12; /* 16 rows go through the half in two pieces, 8 of each expert in one */
+    search_cost(&in, &p, &c);
+    near(c.layer[SEARCH_BY_CARD], 4 * 500e-6, 1e-4);
+}
+
+/* Eight rows in one micro-batch, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375 experts, which the
+ * processor reads in 1 ms each; 8 * 4,000 bytes go each way, and 8,000 of keys and values: 7.2 us. Nothing overlaps. */
+static void hybrid_by_hand(void **st) {
+    struct search_in in = question();
+    struct search_policy p = {.n = 8, .micro = 8, .place = SEARCH_HYBRID, .kv = 1};
+    struct search_cost c;
+    search_cost(&in, &p, &c);
+    near(c.layer[SEARCH_BY_PROCESSOR], 3.984375e-3, 1e-6);
+    near(c.layer[SEARCH_BY_CARD], 51.208e-6, 1e-6);
+    near(c.layer[SEARCH_BY_CHAIN], 3.984375e-3 + 51.208e-6 + 7.2e-6, 1e-6);
+    assert_int_equal(c.limit, SEARCH_BY_CHAIN);
+    near(c.device, 500e6 + 8 * 4e3 + 8 * 88e3 + 8 * 200 * 10 * 1000, 1e-9);
+    p.kv = 0.5, p.place = SEARCH_DEVICE; /* half of 1.208 MB of keys comes over the link beside 400 MB */
+    search_cost(&in, &p, &c);
+    near(c.layer[SEARCH_BY_LINK], 40e-3 + 60.4e-6, 1e-6);
+}
+
+static void what_is_lacking(void **st) {
+    struct search_in in = question();
+    struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED};
+    struct search_cost c;
+    in.host = 4.6e9;
+    search_cost(&in, &p, &c);
+    assert_true(!c.fits && c.lacks == SEARCH_HOST_MEMORY);
+    in.host = 4.7e9, in.device = 1.3e9;
+    search_cost(&in, &p, &c);
+    assert_true(!c.fits && c.lacks == SEARCH_CARD_MEMORY);
+    in.device = 1.4e9, in.prompts = 60;
+    search_cost(&in, &p, &c);
+    assert_true(!c.fits && c.lacks == SEARCH_PROMPTS);
+    in.prompts = 64, in.most[SEARCH_PAGED] = 63;
+    search_cost(&in, &p, &c);
+    assert_true(!c.fits && c.lacks == SEARCH_ROWS);
+    in.most[SEARCH_PAGED] = 64;
+    search_cost(&in, &p, &c);
+    assert_true(c.fits);
+}
+
+/* The best of everything on the grid, each share of weights tried. */
+static double brute(const struct search_in *in, int *tried) {
+    double best = 0;
+    *tried = 0;
+    for (int place = 0; place < SEARCH_PLACES; place++)
+        for (int i = 0; search_micro(i); i++)
+            for (int k = 0; search_count(k); k++)
+                for (int w = 0; w <= SEARCH_SHARES; w++)
+                    for (int s = 0; s <= SEARCH_SHARES; s++) {
+                        bool attends = place == SEARCH_HYBRID || place == SEARCH_DEVICE, computes = place == SEARCH_PAGED || place == SEARCH_DEVICE;
+                        if ((in->can && !(in->can >> place & 1)) || (w && !computes) || (s && !attends) || (attends && !in->kv_moves && s < SEARCH_SHARES))
+                            continue;
+                        struct search_policy p = {.n = search_micro(i) * search_count(k),
+                                                  .micro = search_micro(i),
+                                                  .place = (enum search_place)place,
+                                                  .weights = (double)w / SEARCH_SHARES,
+                                                  .kv = (double)s / SEARCH_SHARES};
+                        if (in->prompts && p.n > in->prompts) p.n = in->prompts;
+                        struct search_cost c;
+                        search_cost(in, &p, &c);
+                        ++*tried;
+                        if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
+                    }
+    return best;
+}
+
+static void as_good_as_everything(void **st) {
+    static const struct {
+        double host, device, link, dram;
+        int prompts, few;
+        bool moves;
+        unsigned can;
+        enum search_place place;
+        enum search_bound bound;
+    } cases[] = {
+        {100e9, 10e9, 10e9, 100e9, 0, 0, false, 0, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* all of it fits, and the processor attends meanwhile */
+        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert counts */
+        {100e9, 2e9, 10e9, 100e9, 0, 24, false, 1 << SEARCH_PAGED | 1 << SEARCH_HYBRID | 1, SEARCH_PAGED, SEARCH_NO_GAIN},
+        {5e9, 2e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
+        {100e9, 2e9, 10e9, 100e9, 40, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* too few rows for the weights' way */
+        {100e9, 2e9, 0.1e9, 400e9, 8, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* no link to speak of */
+        {100e9, 0.3e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PROCESSOR, SEARCH_NO_GAIN}, /* no layer fits the card */
+        {100e9, 3e9, 100e9, 40e9, 0, 0, true, 0, SEARCH_DEVICE, SEARCH_NO_GAIN},        /* a link faster than memory */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct search_in in = question();
+        struct search_out out;
+        int tried;
+        in.prompts = cases[i].prompts, in.few = cases[i].few, in.kv_moves = cases[i].moves, in.can = cases[i].can;
+        in.host = cases[i].host, in.device = cases[i].device;
+        m.domain[1].link[COST_H2D].rate = m.domain[1].link[COST_D2H].rate = cases[i].link, m.dram = cases[i].dram;
+        m.domain[0].bw[COST_FFN].value[0] = (float)cases[i].dram;
+        search_run(&in, &out);
+        char why[400];
+        search_why(&in, &out, why, sizeof why);
+        double best = brute(&in, &tried);
+        if (!out.found || fabs(out.cost.tokens_per_s / best - 1) > 1e-12 || out.tried > 20000 || out.tried > tried)
+            fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.tried, tried, why);
+        if (out.policy.place != cases[i].place || out.bound != cases[i].bound) fail_msg("case %zu: %s", i, why);
+        for (int k = 0; k < SEARCH_PLACES; k++) assert_true(out.best[k] <= best && (!in.can || in.can >> k & 1 || !out.best[k]));
+        assert_non_null(strstr(why, search_place_name(out.policy.place)));
+        assert_non_null(strstr(why, search_bound_name(out.bound)));
+        assert_non_null(strstr(why, search_limit_name(out.cost.limit)));
+        setup(NULL);
+    }
+    struct search_in in = question();
+    struct search_out out;
+    in.host = 1e9; /* not even the weights */
+    search_run(&in, &out);
+    assert_false(out.found);
+}
+
+/* Paper B's machine: attention beside the keys and experts on the card win on a T4 (its section 4.2), and more memory on the card helps. */
+static void as_paper_b_has_it(void **st) {
+    struct search_out out[2];
+    struct cost_machine t4;
+    assert_true(cost_preset(&t4, "paper-b-t4"));
+    q = (struct cost_model){.layers = 32,
+                            .n_experts = 8,
+                            .topk = 2,
+                            .experts = COST_16BIT,
+                            .dense = COST_16BIT,
+                            .kv = COST_16BIT,
+                            .expert_bytes = 352321536,
+                            .expert_flops = 352321536,
+                            .half_bytes = 83951616,
+                            .half_flops = 83951616,
+                            .head_bytes = 262144000,
+                            .head_flops = 262144000,
+                            .kv_bytes = 4096,
+                            .query_bytes = 16384,
+                            .pair_flops = 16384,
+                            .row_bytes = 16384,
+                            .linears = 5};
+    struct search_in in = {.cost = &t4, .model = &q, .prompt = 77, .answer = 128, .kv_moves = true};
+    search_run(&in, &out[0]);
+    assert_int_equal(out[0].policy.place, SEARCH_PAGED);
+    t4.domain[1].memory *= 2;
+    search_run(&in, &out[1]);
+    assert_true(out[1].policy.weights > out[0].policy.weights && out[1].cost.tokens_per_s > out[0].cost.tokens_per_s);
+    in.prompts = 2, in.can = 1 << SEARCH_PAGED | 1 << SEARCH_PROCESSOR; /* below the turning point weights are not worth their way */
+    search_run(&in, &out[0]);
+    assert_int_equal(out[0].policy.place, SEARCH_PROCESSOR);
+    assert_int_equal(out[0].bound, SEARCH_PROMPTS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(paged_by_hand, setup),         cmocka_unit_test_setup(hybrid_by_hand, setup),    cmocka_unit_test_setup(what_is_lacking, setup),
+        cmocka_unit_test_setup(as_good_as_everything, setup), cmocka_unit_test_setup(as_paper_b_has_it, setup),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
