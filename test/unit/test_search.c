@@ -156,7 +156,7 @@ static void as_good_as_everything(void **st) {
         enum search_bound bound;
     } cases[] = {
         {100e9, 10e9, 10e9, 100e9, 0, 0, false, 0, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* all of it fits, and the processor attends meanwhile */
-        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert counts */
+        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_NO_GAIN}, /* the last expert counts */
         {100e9, 2e9, 10e9, 100e9, 0, 24, false, 1 << SEARCH_PAGED | 1 << SEARCH_HYBRID | 1, SEARCH_PAGED, SEARCH_NO_GAIN},
         {5e9, 2e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
         {100e9, 2e9, 10e9, 100e9, 40, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* too few rows for the weights' way */
