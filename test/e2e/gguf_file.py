@@ -475,6 +475,8 @@ def glm4moe(fmt, seed=8):
             dense(p, i, 256, 256, "mlp.shared_experts", "_shexp")
             p.both(f"blk.{i}.exp_probs_b.bias", [4], f"model.layers.{i}.mlp.gate.e_score_correction_bias", "F32", 0.05)
     p.both("blk.3.nextn.eh_proj", [256, 512], "model.layers.3.eh_proj.weight")
+    for name, hf in (("enorm", "enorm"), ("hnorm", "hnorm"), ("shared_head_norm", "shared_head.norm")):
+        p.norm("blk.3.nextn." + name, 256, f"model.layers.3.{hf}.weight")
     return p
 
 
