@@ -1,6 +1,7 @@
 #pragma once
 /* What DeepSeek's generations share: MLA, dense layers first, tensor names. */
 #include "engine/model/arch.h"
+#include "engine/model/names.h"
 
 /* What holds where a config does not say: transformers' configuration classes. */
 struct deepseek_defaults {
@@ -22,12 +23,7 @@ void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool
     .index_k_norm = DEEPSEEK_LAYER "self_attn.indexer.k_norm", .index_weights = DEEPSEEK_LAYER "self_attn.indexer.weights_proj"
 #define DEEPSEEK_BIAS_NAME .router_bias = DEEPSEEK_LAYER "mlp.gate.e_score_correction_bias"
 #define DEEPSEEK_NAMES \
-    .embed = "model.embed_tokens", .norm = "model.norm", .head = "lm_head", .attn_norm = DEEPSEEK_LAYER "input_layernorm", \
-    .ffn_norm = DEEPSEEK_LAYER "post_attention_layernorm", .q = DEEPSEEK_LAYER "self_attn.q_proj", .o = DEEPSEEK_LAYER "self_attn.o_proj", \
-    .q_a = DEEPSEEK_LAYER "self_attn.q_a_proj", .q_a_norm = DEEPSEEK_LAYER "self_attn.q_a_layernorm", .q_b = DEEPSEEK_LAYER "self_attn.q_b_proj", \
-    .kv_a = DEEPSEEK_LAYER "self_attn.kv_a_proj_with_mqa", .kv_a_norm = DEEPSEEK_LAYER "self_attn.kv_a_layernorm", \
-    .kv_b = DEEPSEEK_LAYER "self_attn.kv_b_proj", .router = DEEPSEEK_LAYER "mlp.gate", .expert_gate = DEEPSEEK_LAYER "mlp.experts.%d.gate_proj", \
-    .expert_up = DEEPSEEK_LAYER "mlp.experts.%d.up_proj", .expert_down = DEEPSEEK_LAYER "mlp.experts.%d.down_proj", \
-    .shared_gate_proj = DEEPSEEK_LAYER "mlp.shared_experts.gate_proj", .shared_up = DEEPSEEK_LAYER "mlp.shared_experts.up_proj", \
-    .shared_down = DEEPSEEK_LAYER "mlp.shared_experts.down_proj", .dense_gate = DEEPSEEK_LAYER "mlp.gate_proj", .dense_up = DEEPSEEK_LAYER "mlp.up_proj", \
-    .dense_down = DEEPSEEK_LAYER "mlp.down_proj"
+    NAMES_USUAL("model."), .q_a = DEEPSEEK_LAYER "self_attn.q_a_proj", .q_a_norm = DEEPSEEK_LAYER "self_attn.q_a_layernorm", \
+                           .q_b = DEEPSEEK_LAYER "self_attn.q_b_proj", .kv_a = DEEPSEEK_LAYER "self_attn.kv_a_proj_with_mqa", \
+                           .kv_a_norm = DEEPSEEK_LAYER "self_attn.kv_a_layernorm", .kv_b = DEEPSEEK_LAYER "self_attn.kv_b_proj", NAMES_ROUTER("model."), \
+                           NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")

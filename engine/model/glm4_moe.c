@@ -3,6 +3,7 @@
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
+#include "engine/model/names.h"
 
 static const struct deepseek_defaults defaults = {.scale = 1, .dense = 1, .norm = true};
 
@@ -21,36 +22,12 @@ static void parse(struct config_reader *r, struct config *c) {
     if (c->n_group > 1 && c->n_experts / c->n_group < 2) config_fail(r, "%d experts in %d groups: a group needs two", c->n_experts, c->n_group);
 }
 
-#define L "model.layers.%d."
 static const char *const types[] = {"glm4_moe", NULL};
 const struct arch arch_glm4_moe = {
     .model_types = types,
     .title = "GLM-4 MoE",
     .norm_eps = 1e-5,
     .parse = parse,
-    .names =
-        {
-            .embed = "model.embed_tokens",
-            .norm = "model.norm",
-            .head = "lm_head",
-            .attn_norm = L "input_layernorm",
-            .ffn_norm = L "post_attention_layernorm",
-            .q = L "self_attn.q_proj",
-            .k = L "self_attn.k_proj",
-            .v = L "self_attn.v_proj",
-            .o = L "self_attn.o_proj",
-            .q_norm = L "self_attn.q_norm",
-            .k_norm = L "self_attn.k_norm",
-            .router = L "mlp.gate",
-            .router_bias = L "mlp.gate.e_score_correction_bias",
-            .expert_gate = L "mlp.experts.%d.gate_proj",
-            .expert_up = L "mlp.experts.%d.up_proj",
-            .expert_down = L "mlp.experts.%d.down_proj",
-            .shared_gate_proj = L "mlp.shared_experts.gate_proj",
-            .shared_up = L "mlp.shared_experts.up_proj",
-            .shared_down = L "mlp.shared_experts.down_proj",
-            .dense_gate = L "mlp.gate_proj",
-            .dense_up = L "mlp.up_proj",
-            .dense_down = L "mlp.down_proj",
-        },
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), .router_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
+              NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_experts"), NAMES_DENSE("model.")},
 };

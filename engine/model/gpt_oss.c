@@ -2,6 +2,7 @@
  * up are held within limits. Reference: transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
     config_gqa(r, c);
@@ -28,29 +29,12 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
-#define L "model.layers.%d."
 static const char *const types[] = {"gpt_oss", NULL};
 const struct arch arch_gpt_oss = {
     .model_types = types,
     .title = "gpt-oss",
     .norm_eps = 1e-5,
     .parse = parse,
-    .names =
-        {
-            .embed = "model.embed_tokens",
-            .norm = "model.norm",
-            .head = "lm_head",
-            .attn_norm = L "input_layernorm",
-            .ffn_norm = L "post_attention_layernorm",
-            .q = L "self_attn.q_proj",
-            .k = L "self_attn.k_proj",
-            .v = L "self_attn.v_proj",
-            .o = L "self_attn.o_proj",
-            .sinks = L "self_attn.sinks",
-            .router = L "mlp.router",
-            .expert_gate = L "mlp.experts.gate_up_proj",
-            .expert_up = L "mlp.experts.gate_up_proj",
-            .expert_down = L "mlp.experts.down_proj",
-        },
+    .names = {NAMES_GQA("model."), NAMES_STACKED("model."), .sinks = "model.layers.%d.self_attn.sinks", .router = "model.layers.%d.mlp.router"},
     .layout = {.experts = true, .gate_up = GATE_UP_TURNS},
 };

@@ -2,6 +2,7 @@
  * its choice. Reference: the vendor's modeling_minimax_m2.py; transformers, models/minimax_m2. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/names.h"
 
 /* Keys that name what the architecture could do and the published models do not. */
 static void only_published(struct config_reader *r, const struct config *c) {
@@ -39,29 +40,10 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = (float)config_num(r, "routed_scaling_factor", 1, 0, 1e4);
 }
 
-#define L "model.layers.%d."
 static const char *const types[] = {"minimax_m2", NULL};
 const struct arch arch_minimax_m2 = {
     .model_types = types,
     .title = "MiniMax-M2",
     .parse = parse,
-    .names =
-        {
-            .embed = "model.embed_tokens",
-            .norm = "model.norm",
-            .head = "lm_head",
-            .attn_norm = L "input_layernorm",
-            .ffn_norm = L "post_attention_layernorm",
-            .q = L "self_attn.q_proj",
-            .k = L "self_attn.k_proj",
-            .v = L "self_attn.v_proj",
-            .o = L "self_attn.o_proj",
-            .q_norm = L "self_attn.q_norm",
-            .k_norm = L "self_attn.k_norm",
-            .router = L "block_sparse_moe.gate",
-            .router_bias = L "block_sparse_moe.e_score_correction_bias",
-            .expert_gate = L "block_sparse_moe.experts.%d.w1",
-            .expert_up = L "block_sparse_moe.experts.%d.w3",
-            .expert_down = L "block_sparse_moe.experts.%d.w2",
-        },
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_SPARSE("model."), .router_bias = "model.layers.%d.block_sparse_moe.e_score_correction_bias"},
 };

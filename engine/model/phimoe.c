@@ -3,6 +3,7 @@
  * original_max_position_embeddings; past that the long ones, for all of its positions. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
     config_gqa(r, c);
@@ -23,27 +24,11 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
-#define L "model.layers.%d."
 static const char *const types[] = {"phimoe", NULL};
 const struct arch arch_phimoe = {
     .model_types = types,
     .title = "Phi-3.5-MoE",
     .norm_eps = 1e-5,
     .parse = parse,
-    .names =
-        {
-            .embed = "model.embed_tokens",
-            .norm = "model.norm",
-            .head = "lm_head",
-            .attn_norm = L "input_layernorm",
-            .ffn_norm = L "post_attention_layernorm",
-            .q = L "self_attn.q_proj",
-            .k = L "self_attn.k_proj",
-            .v = L "self_attn.v_proj",
-            .o = L "self_attn.o_proj",
-            .router = L "block_sparse_moe.gate",
-            .expert_gate = L "block_sparse_moe.experts.%d.w1",
-            .expert_up = L "block_sparse_moe.experts.%d.w3",
-            .expert_down = L "block_sparse_moe.experts.%d.w2",
-        },
+    .names = {NAMES_GQA("model."), NAMES_SPARSE("model.")},
 };

@@ -2,6 +2,7 @@
  * Reference: transformers, models/qwen2_moe; its layer_types decide where a sliding window is in force. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/names.h"
 
 static void read_windows(struct config_reader *r, struct config *c) {
     bool use = config_bool(r, "use_sliding_window", false);
@@ -29,33 +30,11 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
-#define L "model.layers.%d."
 static const char *const types[] = {"qwen2_moe", NULL};
 const struct arch arch_qwen2_moe = {
     .model_types = types,
     .title = "Qwen2-MoE",
     .parse = parse,
-    .names =
-        {
-            .embed = "model.embed_tokens",
-            .norm = "model.norm",
-            .head = "lm_head",
-            .attn_norm = L "input_layernorm",
-            .ffn_norm = L "post_attention_layernorm",
-            .q = L "self_attn.q_proj",
-            .k = L "self_attn.k_proj",
-            .v = L "self_attn.v_proj",
-            .o = L "self_attn.o_proj",
-            .router = L "mlp.gate",
-            .expert_gate = L "mlp.experts.%d.gate_proj",
-            .expert_up = L "mlp.experts.%d.up_proj",
-            .expert_down = L "mlp.experts.%d.down_proj",
-            .shared_gate_proj = L "mlp.shared_expert.gate_proj",
-            .shared_up = L "mlp.shared_expert.up_proj",
-            .shared_down = L "mlp.shared_expert.down_proj",
-            .shared_gate = L "mlp.shared_expert_gate",
-            .dense_gate = L "mlp.gate_proj",
-            .dense_up = L "mlp.up_proj",
-            .dense_down = L "mlp.down_proj",
-        },
+    .names = {NAMES_GQA("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_SHARED("model.", "shared_expert"),
+              .shared_gate = "model.layers.%d.mlp.shared_expert_gate", NAMES_DENSE("model.")},
 };

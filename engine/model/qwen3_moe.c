@@ -2,6 +2,7 @@
  * Reference: transformers, models/qwen3_moe. A sliding window, when in force, holds for every layer. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
     config_gqa(r, c);
@@ -25,31 +26,10 @@ static void parse(struct config_reader *r, struct config *c) {
     c->routed_scale = 1;
 }
 
-#define L "model.layers.%d."
 static const char *const types[] = {"qwen3_moe", NULL};
 const struct arch arch_qwen3_moe = {
     .model_types = types,
     .title = "Qwen3-MoE",
     .parse = parse,
-    .names =
-        {
-            .embed = "model.embed_tokens",
-            .norm = "model.norm",
-            .head = "lm_head",
-            .attn_norm = L "input_layernorm",
-            .ffn_norm = L "post_attention_layernorm",
-            .q = L "self_attn.q_proj",
-            .k = L "self_attn.k_proj",
-            .v = L "self_attn.v_proj",
-            .o = L "self_attn.o_proj",
-            .q_norm = L "self_attn.q_norm",
-            .k_norm = L "self_attn.k_norm",
-            .router = L "mlp.gate",
-            .expert_gate = L "mlp.experts.%d.gate_proj",
-            .expert_up = L "mlp.experts.%d.up_proj",
-            .expert_down = L "mlp.experts.%d.down_proj",
-            .dense_gate = L "mlp.gate_proj",
-            .dense_up = L "mlp.up_proj",
-            .dense_down = L "mlp.down_proj",
-        },
+    .names = {NAMES_GQA("model."), NAMES_QK_NORM("model."), NAMES_ROUTER("model."), NAMES_EXPERTS("model."), NAMES_DENSE("model.")},
 };

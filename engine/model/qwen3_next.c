@@ -3,6 +3,7 @@
  * Reference: transformers, models/qwen3_next and models/qwen3_5_moe (its language model; the vision tower is left alone). */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
+#include "engine/model/names.h"
 
 /* layer_types where there are some, else every full_attention_interval-th layer has attention. */
 static void read_mixers(struct config_reader *r, struct config *c) {
@@ -80,34 +81,21 @@ static void parse_3_5_nested(struct config_reader *r, struct config *c) {
 
 /* model: what the language model's tensors begin with */
 #define NAMES(model) \
-    .embed = model "embed_tokens", .norm = model "norm", .head = "lm_head", .attn_norm = model "layers.%d.input_layernorm", \
-    .ffn_norm = model "layers.%d.post_attention_layernorm", .q = model "layers.%d.self_attn.q_proj", .k = model "layers.%d.self_attn.k_proj", \
-    .v = model "layers.%d.self_attn.v_proj", .o = model "layers.%d.self_attn.o_proj", .q_norm = model "layers.%d.self_attn.q_norm", \
-    .k_norm = model "layers.%d.self_attn.k_norm", .delta_qkvz = model "layers.%d.linear_attn.in_proj_qkvz", \
-    .delta_ba = model "layers.%d.linear_attn.in_proj_ba", .delta_qkv = model "layers.%d.linear_attn.in_proj_qkv", \
-    .delta_z = model "layers.%d.linear_attn.in_proj_z", .delta_b = model "layers.%d.linear_attn.in_proj_b", \
-    .delta_a = model "layers.%d.linear_attn.in_proj_a", .delta_out = model "layers.%d.linear_attn.out_proj", \
-    .delta_conv = model "layers.%d.linear_attn.conv1d", .delta_rate = model "layers.%d.linear_attn.A_log", .delta_dt = model "layers.%d.linear_attn.dt_bias", \
-    .delta_norm = model "layers.%d.linear_attn.norm", .router = model "layers.%d.mlp.gate", .shared_gate_proj = model "layers.%d.mlp.shared_expert.gate_proj", \
-    .shared_up = model "layers.%d.mlp.shared_expert.up_proj", .shared_down = model "layers.%d.mlp.shared_expert.down_proj", \
-    .shared_gate = model "layers.%d.mlp.shared_expert_gate", .dense_gate = model "layers.%d.mlp.gate_proj", .dense_up = model "layers.%d.mlp.up_proj", \
-    .dense_down = model "layers.%d.mlp.down_proj"
-
-/* Routed experts: tensors of their own, or stacked, gate and up of one behind the other. */
-#define EXPERTS(model) \
-    .expert_gate = model "layers.%d.mlp.experts.%d.gate_proj", .expert_up = model "layers.%d.mlp.experts.%d.up_proj", \
-    .expert_down = model "layers.%d.mlp.experts.%d.down_proj"
-#define STACKED(model) \
-    .expert_gate = model "layers.%d.mlp.experts.gate_up_proj", .expert_up = model "layers.%d.mlp.experts.gate_up_proj", \
-    .expert_down = model "layers.%d.mlp.experts.down_proj"
+    NAMES_GQA(model), NAMES_QK_NORM(model), .delta_qkvz = model "layers.%d.linear_attn.in_proj_qkvz", .delta_ba = model "layers.%d.linear_attn.in_proj_ba", \
+                                            .delta_qkv = model "layers.%d.linear_attn.in_proj_qkv", .delta_z = model "layers.%d.linear_attn.in_proj_z", \
+                                            .delta_b = model "layers.%d.linear_attn.in_proj_b", .delta_a = model "layers.%d.linear_attn.in_proj_a", \
+                                            .delta_out = model "layers.%d.linear_attn.out_proj", .delta_conv = model "layers.%d.linear_attn.conv1d", \
+                                            .delta_rate = model "layers.%d.linear_attn.A_log", .delta_dt = model "layers.%d.linear_attn.dt_bias", \
+                                            .delta_norm = model "layers.%d.linear_attn.norm", NAMES_ROUTER(model), NAMES_SHARED(model, "shared_expert"), \
+                                            .shared_gate = model "layers.%d.mlp.shared_expert_gate", NAMES_DENSE(model)
 
 static const char *const next[] = {"qwen3_next", NULL}, *const with_vision[] = {"qwen3_5_moe", NULL}, *const text[] = {"qwen3_5_moe_text", NULL};
-const struct arch arch_qwen3_next = {.model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {NAMES("model."), EXPERTS("model.")}};
+const struct arch arch_qwen3_next = {.model_types = next, .title = "Qwen3-Next", .parse = parse_next, .names = {NAMES("model."), NAMES_EXPERTS("model.")}};
 /* Published stacked in BF16, one by one in FP8. */
 #define ARCH(types, member, parser, model, experts, ...) \
     { .model_types = types, .title = "Qwen3.5-MoE", .nested = member, .parse = parser, .names = {NAMES(model), experts(model)}, __VA_ARGS__ }
 #define WAYS(name, ...) \
-    static const struct arch name##_apart = ARCH(__VA_ARGS__, EXPERTS, .layout = {0}); \
-    const struct arch name = ARCH(__VA_ARGS__, STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .apart = &name##_apart)
+    static const struct arch name##_apart = ARCH(__VA_ARGS__, NAMES_EXPERTS, .layout = {0}); \
+    const struct arch name = ARCH(__VA_ARGS__, NAMES_STACKED, .layout = {.experts = true, .gate_up = GATE_UP_STACKED}, .apart = &name##_apart)
 WAYS(arch_qwen3_5_moe, with_vision, "text_config", parse_3_5_nested, "model.language_model.");
 WAYS(arch_qwen3_5_moe_text, text, NULL, parse_3_5, "model.");

@@ -1,0 +1,23 @@
+#pragma once
+/* What most families call their tensors, for the rows of struct arch. m: what the text model's begin with, "model." mostly. */
+#define NAMES_USUAL(m) \
+    .embed = m "embed_tokens", .norm = m "norm", .head = "lm_head", .attn_norm = m "layers.%d.input_layernorm", \
+    .ffn_norm = m "layers.%d.post_attention_layernorm", .q = m "layers.%d.self_attn.q_proj", .o = m "layers.%d.self_attn.o_proj"
+#define NAMES_GQA(m)     NAMES_USUAL(m), .k = m "layers.%d.self_attn.k_proj", .v = m "layers.%d.self_attn.v_proj"
+#define NAMES_QK_NORM(m) .q_norm = m "layers.%d.self_attn.q_norm", .k_norm = m "layers.%d.self_attn.k_norm"
+#define NAMES_ROUTER(m)  .router = m "layers.%d.mlp.gate"
+#define NAMES_EXPERTS(m) \
+    .expert_gate = m "layers.%d.mlp.experts.%d.gate_proj", .expert_up = m "layers.%d.mlp.experts.%d.up_proj", \
+    .expert_down = m "layers.%d.mlp.experts.%d.down_proj"
+/* All experts of a layer in one tensor, gate and up together. */
+#define NAMES_STACKED(m) \
+    .expert_gate = m "layers.%d.mlp.experts.gate_up_proj", .expert_up = m "layers.%d.mlp.experts.gate_up_proj", \
+    .expert_down = m "layers.%d.mlp.experts.down_proj"
+/* As Mixtral has them, router too. */
+#define NAMES_SPARSE(m) \
+    .router = m "layers.%d.block_sparse_moe.gate", .expert_gate = m "layers.%d.block_sparse_moe.experts.%d.w1", \
+    .expert_up = m "layers.%d.block_sparse_moe.experts.%d.w3", .expert_down = m "layers.%d.block_sparse_moe.experts.%d.w2"
+/* s: "shared_expert" or "shared_experts" */
+#define NAMES_SHARED(m, s) \
+    .shared_gate_proj = m "layers.%d.mlp." s ".gate_proj", .shared_up = m "layers.%d.mlp." s ".up_proj", .shared_down = m "layers.%d.mlp." s ".down_proj"
+#define NAMES_DENSE(m) .dense_gate = m "layers.%d.mlp.gate_proj", .dense_up = m "layers.%d.mlp.up_proj", .dense_down = m "layers.%d.mlp.down_proj"
