@@ -52,6 +52,21 @@ static const char *seconds_text(double s, char *out, size_t size) {
     return out;
 }
 
+static void experts_text(const struct expert_stats *x, struct buf *out) {
+    char text[32], other[32];
+    if (!x->chosen) return;
+    buf_fmt(out, "; %.0f%% of its experts on a device, %llu moved there (%s), %llu in vain", 100.0 * (double)x->on_device / (double)x->chosen,
+            (unsigned long long)x->moved, app_bytes(x->moved_bytes, text, sizeof text), (unsigned long long)x->in_vain);
+    if (x->said[0]) {
+        buf_str(out, "; of choices foreseen");
+        for (int i = 0; i < 3; i++)
+            if (x->said[i]) buf_fmt(out, "%s %.0f%% %d ahead", i ? "," : "", 100.0 * (double)x->right[i] / (double)x->said[i], i + 1);
+        buf_fmt(out, " were right, %llu moved for them, %llu in vain", (unsigned long long)x->ahead, (unsigned long long)x->ahead_in_vain);
+    }
+    buf_fmt(out, "; experts took the processor %s, devices %s", seconds_text(x->processor_s, text, sizeof text),
+            seconds_text(x->device_s, other, sizeof other));
+}
+
 void app_stats_text(const struct turn_stats *s, struct buf *out) {
     char text[32];
     int fresh = s->prompt_tokens - s->cached_tokens, steps = s->answer_tokens - 1;
@@ -67,10 +82,7 @@ void app_stats_text(const struct turn_stats *s, struct buf *out) {
     if (s->prefill_mode) buf_fmt(out, "; prompt by %s", s->prefill_mode);
     if (s->decode_mode) buf_fmt(out, ", answer by %s", s->decode_mode);
     if (s->drafted) buf_fmt(out, "; %d of %d guessed tokens were right", s->accepted, s->drafted);
-    if (s->experts.chosen)
-        buf_fmt(out, "; %.0f%% of its experts on a device, %llu moved there (%s), %llu in vain",
-                100.0 * (double)s->experts.on_device / (double)s->experts.chosen, (unsigned long long)s->experts.moved,
-                app_bytes(s->experts.moved_bytes, text, sizeof text), (unsigned long long)s->experts.in_vain);
+    experts_text(&s->experts, out);
 }
 
 void app_stats(const struct app *a, const struct turn_stats *s) {
@@ -89,6 +101,7 @@ void app_explain_text(const struct turn_stats *s, struct buf *out) {
     buf_fmt(out, "; answered by %s: %s", s->decode_mode, s->decode_why);
     if (s->step_expected_s > 0)
         buf_fmt(out, " (a step expected %s, took %s)", seconds_text(s->step_expected_s, expected, sizeof expected), seconds_text(s->step_s, took, sizeof took));
+    experts_text(&s->experts, out);
     if (!s->draft) return;
     if (!s->drafted) buf_fmt(out, "; drafts by %s: none was expected to pay", s->draft);
     else

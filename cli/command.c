@@ -50,6 +50,7 @@ static const struct command commands[] = {
     {"tokens", "", "how full the context is", cmd_tokens, false},
     {"stats", "", "counts and speeds of the last answer", cmd_stats, false},
     {"explain", "", "why its mode was chosen", cmd_explain, false},
+    {"experts", "[LAYER]", "which experts answers used, and where they lie", cmd_experts, false},
     {"copy", "", "the last answer to the clipboard", cmd_copy, false},
     {"clear", "", "begin afresh, on an empty screen", cmd_clear, false},
     {"bye", "", "leave; so do /exit and /quit", cmd_bye, false},

@@ -30,3 +30,6 @@ void cmd_set(struct repl *r, const char *arg);
 void cmd_tokens(struct repl *r, const char *arg);
 void cmd_stats(struct repl *r, const char *arg);
 void cmd_explain(struct repl *r, const char *arg);
+
+/* command_experts.c */
+void cmd_experts(struct repl *r, const char *arg);

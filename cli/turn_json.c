@@ -10,6 +10,16 @@ void turn_json_usage(const struct turn *t, struct buf *b) {
             s->answer_tokens, s->prompt_tokens + s->answer_tokens);
 }
 
+static void put_experts(const struct expert_stats *x, struct buf *b) {
+    buf_fmt(b, ", \"experts\": {\"chosen\": %llu, \"on_device\": %llu, \"moved\": %llu, \"moved_in_vain\": %llu, \"moved_bytes\": %llu",
+            (unsigned long long)x->chosen, (unsigned long long)x->on_device, (unsigned long long)x->moved, (unsigned long long)x->in_vain,
+            (unsigned long long)x->moved_bytes);
+    buf_fmt(b, ", \"foreseen\": {\"moved\": %llu, \"moved_in_vain\": %llu", (unsigned long long)x->ahead, (unsigned long long)x->ahead_in_vain);
+    for (int i = 0; i < 3; i++)
+        buf_fmt(b, "%s[%llu, %llu]%s", i ? ", " : ", \"right_of_said\": [", (unsigned long long)x->right[i], (unsigned long long)x->said[i], i < 2 ? "" : "]");
+    buf_fmt(b, "}, \"processor_s\": %.6f, \"device_s\": %.6f}", x->processor_s, x->device_s);
+}
+
 void turn_json_timing(const struct turn *t, struct buf *b) {
     const struct turn_stats *s = &t->stats;
     buf_fmt(b, "{\"queue_s\": %.6f, \"ttft_s\": %.6f, \"prefill_s\": %.6f, \"decode_s\": %.6f, \"bytes_read\": %llu, \"prefill\": ", s->queue_s, s->ttft_s,
@@ -18,10 +28,7 @@ void turn_json_timing(const struct turn *t, struct buf *b) {
     buf_str(b, ", \"decode\": ");
     out_json_string(b, s->decode_mode, s->decode_mode ? strlen(s->decode_mode) : 0);
     buf_fmt(b, ", \"drafted\": %d, \"accepted\": %d", s->drafted, s->accepted);
-    if (s->experts.chosen)
-        buf_fmt(b, ", \"experts\": {\"chosen\": %llu, \"on_device\": %llu, \"moved\": %llu, \"moved_in_vain\": %llu, \"moved_bytes\": %llu}",
-                (unsigned long long)s->experts.chosen, (unsigned long long)s->experts.on_device, (unsigned long long)s->experts.moved,
-                (unsigned long long)s->experts.in_vain, (unsigned long long)s->experts.moved_bytes);
+    if (s->experts.chosen) put_experts(&s->experts, b);
     buf_char(b, '}');
 }
 

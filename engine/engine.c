@@ -269,6 +269,29 @@ void engine_close(struct engine **ep) {
     mem_free(e);
 }
 
+struct map_piece {
+    struct engine *e;
+    struct expert_map *m;
+};
+static int fill_map(void *arg) {
+    const struct map_piece *p = arg;
+    step_experts_map(p->e->machine.step, p->m->used, p->m->where);
+    return 0;
+}
+int engine_experts(struct engine *e, struct expert_map *out, struct error *err) {
+    size_t n = (size_t)e->info.n_layers * (size_t)e->info.n_experts;
+    *out = (struct expert_map){e->info.n_layers, e->info.n_experts, mem_alloc(n * sizeof *out->used + 1), mem_alloc(n + 1)};
+    if (!out->used || !out->where) {
+        expert_map_free(out);
+        return error_set(err, ERR_MEMORY, "no memory for a map of the experts");
+    }
+    return engine_run(e, fill_map, &(struct map_piece){e, out});
+}
+void expert_map_free(struct expert_map *m) {
+    mem_free(m->used), mem_free(m->where);
+    *m = (struct expert_map){0};
+}
+
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
 int engine_fd(const struct engine *e) { return e->fd; }
 uint64_t engine_token_bytes(const struct engine *e) { return weights_token_bytes(&e->weights); }

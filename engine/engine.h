@@ -88,6 +88,16 @@ uint64_t engine_token_bytes(const struct engine *e);
 /* Linear-layer FLOPs of one prompt token (head left out). */
 uint64_t engine_token_flops(const struct engine *e);
 
+/* Which routed experts steps have used since opening, and where they lie now. */
+struct expert_map {
+    int n_layers, n_experts;
+    uint32_t *used; /* [n_layers, n_experts] tokens that chose it; a layer without experts has none */
+    int8_t *where;  /* [n_layers, n_experts] the device's rank; -1: in host memory alone */
+};
+/* Waits for the step that runs. ERR_MEMORY: nothing is to be freed. */
+int engine_experts(struct engine *e, struct expert_map *out, struct error *err);
+void expert_map_free(struct expert_map *m);
+
 struct sampling {
     float temperature;                  /* 0: greedy */
     float top_p, min_p, repeat_penalty; /* 1, 0, 1: off */
@@ -130,6 +140,12 @@ int session_tokens(const struct session *s, const int32_t **tokens); /* what the
 
 enum event_kind { EVENT_NONE, EVENT_PROGRESS, EVENT_TOKEN, EVENT_DONE, EVENT_ERROR };
 enum done_reason { DONE_STOP, DONE_LENGTH, DONE_CONTEXT, DONE_CANCELLED };
+struct expert_stats {                                        /* routed experts in the steps that a turn took part in, of all turns in them */
+    uint64_t chosen, on_device, moved, in_vain, moved_bytes; /* moved: to a device; of those that had to go, without a use */
+    uint64_t ahead, ahead_in_vain;                           /* of these: because routers had said so */
+    uint64_t said[3], right[3];                              /* of the layer 1, 2, 3 ahead: said so, and of these chosen */
+    double processor_s, device_s;                            /* that each took for its part of them */
+};
 struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft from submit to first token; decode from first to last token */
@@ -137,10 +153,8 @@ struct turn_stats {
     const char *draft;                           /* "lookup", "mtp", or both; NULL: none */
     int drafted, accepted, draft_most;           /* tokens that it guessed and steps looked at; that were right; most in a step */
     double draft_saved_s;                        /* by which its guesses shortened steps, as far as is known; < 0: lengthened */
-    struct { /* routed experts in the steps that it took part in, of all sessions in them; chosen 0: no step on devices that keep some */
-        uint64_t chosen, on_device, moved, in_vain, moved_bytes; /* moved: to a device; of those that had to go, without a use */
-    } experts;
-    const char *prefill_mode, *decode_mode; /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
+    struct expert_stats experts;                 /* chosen 0: no step on devices that keep some */
+    const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
     /* --explain: why these modes, a line each, and what was expected of them; 0 where nothing was */
     char why[320], decode_why[400];
     double prefill_expected_s, step_expected_s, step_s; /* a step: of the last one that it took part in */

@@ -186,20 +186,31 @@ static struct row row_of(struct session *s) {
     return r;
 }
 
+static struct step_counts counts_since(struct step_counts is, const struct step_counts *was) {
+    is.chosen -= was->chosen, is.here -= was->here, is.moved -= was->moved, is.in_vain -= was->in_vain, is.moved_bytes -= was->moved_bytes;
+    is.ahead -= was->ahead, is.ahead_in_vain -= was->ahead_in_vain;
+    is.processor_s -= was->processor_s, is.device_s -= was->device_s;
+    for (int i = 0; i < 3; i++) is.said[i] -= was->said[i], is.right[i] -= was->right[i];
+    return is;
+}
+static void tell_experts(struct turn_stats *to, const struct step_counts *c) {
+    to->experts.chosen += c->chosen, to->experts.on_device += c->here, to->experts.moved += c->moved, to->experts.in_vain += c->in_vain;
+    to->experts.moved_bytes += c->moved_bytes, to->experts.ahead += c->ahead, to->experts.ahead_in_vain += c->ahead_in_vain;
+    to->experts.processor_s += c->processor_s, to->experts.device_s += c->device_s;
+    for (int i = 0; i < 3; i++) to->experts.said[i] += c->said[i], to->experts.right[i] += c->right[i];
+}
+
 static int step(struct engine *e, const struct row *rows, int n, struct step_span *spans, struct took *took, struct error *err) {
     uint64_t before = atomic_load(&e->machine.bytes_read);
     double begin = clock_now();
-    struct step_counts was = step_counts(e->machine.step), is;
+    struct step_counts was = step_counts(e->machine.step);
     int all = 0;
     for (int i = 0; i < n; all += rows[i++].n)
         spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
     int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
-    is = step_counts(e->machine.step);
-    *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n,
-                          now - begin,
-                          e->saved,
-                          {is.chosen - was.chosen, is.here - was.here, is.moved - was.moved, is.in_vain - was.in_vain, is.moved_bytes - was.moved_bytes}};
+    *took =
+        (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->saved, counts_since(step_counts(e->machine.step), &was)};
     if (!rc && all == n && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
         cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
     e->last_decode = now;
@@ -226,9 +237,7 @@ static int settle(struct engine *e, const struct row *r, const struct took *took
     int right = 0;
     if (!still(e, r)) return 0;
     s->stats.bytes_read += took->bytes;
-    s->stats.experts.chosen += took->experts.chosen, s->stats.experts.on_device += took->experts.here;
-    s->stats.experts.moved += took->experts.moved, s->stats.experts.in_vain += took->experts.in_vain;
-    s->stats.experts.moved_bytes += took->experts.moved_bytes;
+    tell_experts(&s->stats, &took->experts);
     s->stats.decode_mode = ran[step_ran(e->machine.step)];
     s->stats.step_expected_s = e->step_expected;
     s->stats.step_s = took->seconds;

@@ -140,7 +140,7 @@ static void budget(struct step *s, struct step_device *d, size_t free, size_t ke
     struct budget_out out;
     struct budget_in in = {.free = free,
                            .weights = d->weights,
-                           .keep = keep + 4 * (size_t)STEP_ROWS * (size_t)s->c->hidden * 4,
+                           .keep = keep + (size_t)STEP_ROWS * (9 * (size_t)s->c->hidden + (size_t)s->c->n_experts) * 4, /* experts.c, guess.c */
                            .slot = step_experts_slot(m),
                            .each = s->c->n_experts,
                            .ask = s->processor ? BUDGET_OFF : m->expert_cache,
@@ -225,7 +225,7 @@ void step_devices_close(struct step *s) {
             if (d->work[k].release) work_close(&d->work[k]);
         void *all[] = {d->rows, d->x, d->xn, d->logits};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
-        mem_free(d->score_mem);
+        mem_free(d->score_mem), mem_free(d->predict_mem);
         mem_free(d->layer);
         mem_free(d->head_weights);
         gpu_stream_close(&d->main);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/stage.h"
@@ -23,16 +24,19 @@ static bool has_experts(const struct step_device *d, int layer) { return layer >
 
 static void close_queues(struct step_experts *x) {
     atomic_store(&x->stop, 1);
+    guess_break(&x->guess);
     struct gpu_number **numbers[] = {&x->loaded, &x->freed, &x->done[0], &x->done[1]};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (*numbers[i]) gpu_number_break(*numbers[i]);
     stage_close(&x->stage);
+    guess_close_queue(&x->guess);
     if (x->link) gpu_stream_sync(x->link);
     if (x->compute) gpu_stream_sync(x->compute);
     gpu_stream_close(&x->link);
     gpu_stream_close(&x->compute);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) gpu_number_close(numbers[i]);
     for (int i = 0; i < 2 * STEP_MICROS; i++) gpu_event_close(&x->ready[i / 2][i % 2]);
+    for (int i = 0; i < STEP_MICROS; i++) gpu_event_close(&x->begin[i]), gpu_event_close(&x->end[i]), x->timed[i] = false;
     atomic_store(&x->stop, 0);
     x->n_loaded = x->n_freed = 0;
     memset(x->n_done, 0, sizeof x->n_done);
@@ -46,9 +50,12 @@ static int open_queues(struct step_experts *x, struct error *e) {
     if (!rc) rc = gpu_stream_open(g, &x->compute, "experts", true, &x->stop, e);
     if (!rc) rc = gpu_number_open(g, &x->loaded, e);
     if (!rc) rc = gpu_number_open(g, &x->freed, e);
+    if (!rc) rc = guess_open_queue(&x->guess, &x->stop, e);
     for (int i = 0; i < STEP_MICROS && !rc; i++) {
         rc = gpu_number_open(g, &x->done[i], e);
         for (int k = 0; k < 2 && !rc; k++) rc = gpu_event_open(g, &x->ready[i][k], e);
+        if (!rc) rc = gpu_event_open(g, &x->begin[i], e);
+        if (!rc) rc = gpu_event_open(g, &x->end[i], e);
     }
     if (!rc)
         rc = stage_open(&x->stage,
@@ -114,6 +121,18 @@ static void open_slots(struct step_experts *x) {
         }
 }
 
+/* What was learnt outlives the slots. */
+static int open_learnt(struct step_device *d, struct error *e) {
+    const struct config *c = d->s->c;
+    if (d->predict_mem) return 0;
+    if (!d->score_mem) d->score_mem = mem_calloc(1, score_bytes(c->n_layers, c->n_experts));
+    d->predict_mem = mem_calloc(1, predict_bytes(c->n_layers, c->n_experts));
+    if (!d->score_mem || !d->predict_mem) return error_set(e, ERR_MEMORY, "no memory for scores of experts");
+    score_open(&d->score, d->s->m->evict, c->n_layers, c->n_experts, c->topk, d->score_mem);
+    predict_open(&d->predict, c->n_layers, c->n_experts, d->predict_mem);
+    return 0;
+}
+
 int step_experts_open(struct step_device *d, struct error *e) {
     const struct machine *m = d->s->m;
     struct step_experts *x = d->experts;
@@ -124,11 +143,8 @@ int step_experts_open(struct step_device *d, struct error *e) {
     x->each = d->each;
     rc = open_memory(x, e);
     if (!rc) rc = open_queues(x, e);
-    if (!rc && !d->score_mem) { /* what was learnt outlives the slots */
-        const struct config *c = d->s->c;
-        if (!(d->score_mem = mem_calloc(1, score_bytes(c->n_layers, c->n_experts)))) rc = error_set(e, ERR_MEMORY, "no memory for scores of experts");
-        else score_open(&d->score, m->evict, c->n_layers, c->n_experts, c->topk, d->score_mem);
-    }
+    if (!rc) rc = guess_open(&x->guess, d, &x->stop, e);
+    if (!rc) rc = open_learnt(d, e);
     if (!rc) open_slots(x);
     if (!rc && m->cost->deterministic) rc = fill_fixed(x, e);
     if (rc == ERR_MEMORY) { /* steps can do without */
@@ -157,6 +173,7 @@ void step_experts_close(struct step_device *d) {
     if (!x) return;
     if (d->main) gpu_stream_sync(d->main);
     close_queues(x);
+    guess_close(&x->guess);
     for (int l = d->first; l < d->last && x->slots && x->slot_of; l++)
         for (int k = 0; k < x->each; k++) free_slot(x, l, &slots_of(x, l)[k]);
     for (int i = 0; i < STEP_MICROS; i++) {
@@ -183,7 +200,22 @@ bool step_experts_less(struct step_device *d) {
     return true;
 }
 
+void step_experts_where(const struct step_device *d, int8_t *where) {
+    const struct step_experts *x = d->experts;
+    size_t n = (size_t)d->s->c->n_experts;
+    for (int l = d->first; l < d->last && x; l++)
+        for (int k = 0; k < x->each; k++)
+            if (slots_of(x, l)[k].expert >= 0) where[(size_t)l * n + (size_t)slots_of(x, l)[k].expert] = (int8_t)d->rank;
+}
+
+void step_experts_begin(struct step_device *d) {
+    if (!d->experts) return;
+    d->experts->begun = 0;
+    guess_begin(&d->experts->guess);
+}
+
 void step_experts_break(struct step_device *d) {
+    if (d->experts) guess_break(&d->experts->guess);
     for (int i = 0; i < STEP_MICROS && d->experts; i++) gpu_number_break(d->experts->done[i]);
 }
 
@@ -206,7 +238,7 @@ int step_experts_settle(struct step_device *d, struct error *e) {
 
 /* --- The link ------------------------------------------------------------------------------------------------------------------ */
 
-static int bring(struct step_experts *x, int layer, int k, int expert) {
+static int bring(struct step_experts *x, int layer, int k, int expert, bool ahead) {
     struct step *s = x->d->s;
     struct pipe_range ranges[MODULE_RANGES];
     struct pipe_run runs[MODULE_RANGES];
@@ -216,14 +248,15 @@ static int bring(struct step_experts *x, int layer, int k, int expert) {
     if (t->expert >= 0) {
         *place_of(x, layer, t->expert) = -1;
         s->counts.in_vain += !t->used;
+        s->counts.ahead_in_vain += !t->used && t->ahead;
     }
     t->expert = -1;
     TRY(stage_send(x->stage,
                    &(struct stage_unit){.runs = runs, .n = many, .to = t->mem, .after = t->off, .loaded = ++x->n_loaded, .layer = layer, .item = expert}));
     for (int i = 0; i < n; i++) *ranges[i].field = t->mem + ranges[i].at;
-    t->on = x->n_loaded, t->expert = expert, t->used = false;
+    t->on = x->n_loaded, t->expert = expert, t->used = false, t->ahead = ahead;
     *place_of(x, layer, expert) = (int16_t)k;
-    s->counts.moved++;
+    s->counts.moved++, s->counts.ahead += ahead;
     s->counts.moved_bytes += s->m->expert_bytes;
     processor_read(s->m, s->m->expert_bytes);
     return 0;
@@ -250,27 +283,17 @@ static int fill_fixed(struct step_experts *x, struct error *e) {
     for (int l = d->first; l < d->last; l++)
         for (int32_t k = 0; k < x->each && has_experts(d, l); k++) {
             TRY(scan_experts(&d->s->m->scan, l, &k, 1, e));
-            TRY(bring(x, l, k, k));
+            TRY(bring(x, l, k, k, false));
         }
     TRY(stage_flush(x->stage));
     return gpu_stream_sync(x->link);
 }
 
-static int bring_better(struct step_experts *x, int layer) {
-    const struct step *s = x->d->s;
-    int best = -1, k = worst(x, layer, NULL);
-    double most = 0;
-    if (k < 0 || !idle(x)) return 0;
-    for (int i = 0; i < s->c->n_experts; i++) {
-        double v = score_of(&x->d->score, layer, i);
-        if (v > most && *place_of(x, layer, i) < 0 && residency_is(&s->m->known, layer, i, RESIDENCY_GOOD)) most = v, best = i;
-    }
-    const struct step_slot *t = &slots_of(x, layer)[k];
-    return best >= 0 && (t->expert < 0 || most > score_of(&x->d->score, layer, t->expert)) ? bring(x, layer, k, best) : 0;
-}
-
 /* --- A layer --------------------------------------------------------------------------------------------------------------------- */
 
+int step_experts_keep(struct step_device *d, int micro, int layer, const float *x, int n) {
+    return d->experts ? guess_keep(&d->experts->guess, micro, layer, x, n) : 0;
+}
 int step_experts_ready(struct step_device *d, int micro, int layer) { return d->experts ? gpu_event_record(d->experts->ready[micro][layer % 2], d->main) : 0; }
 
 int step_experts_join(struct step_device *d, int micro, float *to, int n) {
@@ -291,35 +314,112 @@ static void count_rows(struct step_experts *x, const struct step_micro *m) {
         if (m->host.ids[i] >= 0) x->rows[m->host.ids[i]] = 0;
 }
 
-/* Fills x->plan: domain 0 the processor, 1 the device. */
-static int ask(struct step_experts *x, const struct step_micro *m, int layer) {
+/* Domain 0 the processor, 1 the device, and the experts that x->rows says. A transfer that begins now finds the link so busy. Returns how many. */
+static int describe(struct step_experts *x, int layer, int n, double link_busy, struct split_domain *d) {
     struct step *s = x->d->s;
     const struct machine *v = s->m;
-    int device = 1 + x->d->rank, gone = 0;
-    struct split_domain d[2] = {
-        {.class = COST_CPU, .expert = &x->table[0]},
-        {.class = COST_GPU,
-         .expert = &x->table[1],
-         .busy = cost_shared(v->cost, device, v->model, m->n_dev),
-         .link_busy = idle(x) ? 0 : cost_move(v->cost, device, COST_H2D, v->model->expert_bytes),
-         .move = v->cost->deterministic ? 0 : cost_move(v->cost, device, COST_H2D, v->model->expert_bytes)},
-    };
-    struct split_in in = {.domain = d, .expert = x->experts, .n_domains = 2};
-    count_rows(x, m);
+    int device = 1 + x->d->rank, gone = 0, all = 0;
+    d[0] = (struct split_domain){.class = COST_CPU, .expert = &x->table[0]};
+    d[1] = (struct split_domain){.class = COST_GPU,
+                                 .expert = &x->table[1],
+                                 .busy = cost_shared(v->cost, device, v->model, n),
+                                 .link_busy = link_busy,
+                                 .move = v->cost->deterministic ? 0 : cost_move(v->cost, device, COST_H2D, v->model->expert_bytes)};
     for (int i = 0; i < s->c->n_experts; i++) {
         if (!x->rows[i]) continue;
         struct step_slot *t = find(x, layer, i);
         bool here = t && (v->cost->deterministic || gpu_number_reached(x->loaded, t->on));
         gone += t != NULL;
-        x->expert_of[in.n] = (int16_t)i;
-        x->experts[in.n++] = (struct split_expert){.rows = x->rows[i], .resident = 1u | (here ? 2u : 0)};
+        x->expert_of[all] = (int16_t)i;
+        x->experts[all++] = (struct split_expert){.rows = x->rows[i], .resident = 1u | (here ? 2u : 0)};
     }
     d[1].room = x->each > gone ? x->each - gone : 0;
-    for (int i = 0; i < in.n && d[1].move > 0; i++) /* what comes over the link is looked at first: that costs more than it saves */
+    for (int i = 0; i < all && d[1].move > 0; i++) /* what comes over the link is looked at first: that costs more than it saves */
         if (!residency_is(&v->known, layer, x->expert_of[i], RESIDENCY_GOOD)) d[1].move = 0;
-    split_run(v->cost->deterministic ? split_find("host") : v->split, &in, x->plan);
-    return in.n;
+    return all;
 }
+static const struct split_policy *policy_of(const struct step *s) { return s->m->cost->deterministic ? split_find("host") : s->m->split; }
+
+/* Fills x->plan for a layer's rows. */
+static int ask(struct step_experts *x, const struct step_micro *m, int layer) {
+    const struct machine *v = x->d->s->m;
+    struct split_domain d[2];
+    count_rows(x, m);
+    int n = describe(x, layer, m->n_dev, idle(x) ? 0 : cost_move(v->cost, 1 + x->d->rank, COST_H2D, v->model->expert_bytes), d);
+    split_run(policy_of(x->d->s), &(struct split_in){.domain = d, .expert = x->experts, .n_domains = 2, .n = n}, x->plan);
+    return n;
+}
+
+/* --- What an idle link brings: for good, or for the layers that follow ----------------------------------------------------------- */
+
+struct wanted {
+    int layer, slot, expert; /* slot -1: nothing */
+    double worth;            /* seconds saved in the next steps */
+    bool ahead;
+};
+
+/* The best that is not here for the worst that is, if it is worth more: for as many steps as scores look back, about. */
+static struct wanted better(const struct step_experts *x, int layer) {
+    enum { STEPS = 14 };
+    const struct step *s = x->d->s;
+    const struct predict *p = &x->d->predict;
+    struct wanted w = {.layer = layer, .slot = worst(x, layer, NULL), .expert = -1};
+    double most = 0;
+    if (w.slot < 0) return w;
+    for (int i = 0; i < s->c->n_experts; i++) {
+        double v = score_of(&x->d->score, layer, i);
+        if (v > most && *place_of(x, layer, i) < 0 && residency_is(&s->m->known, layer, i, RESIDENCY_GOOD)) most = v, w.expert = i;
+    }
+    int was = slots_of(x, layer)[w.slot].expert;
+    if (w.expert < 0 || (was >= 0 && most <= score_of(&x->d->score, layer, was))) w.slot = -1;
+    else w.worth = STEPS * cost_table_at(&x->table[0], 1) * (predict_rate(p, layer, w.expert) - (was >= 0 ? predict_rate(p, layer, was) : 0));
+    return w;
+}
+
+/* Of what the next layers are said to choose, by the word that is newest. now: seconds since this layer's experts were begun. */
+static struct wanted foreseen(struct step_experts *x, int micro, int layer, int n, double now) {
+    struct step_device *d = x->d;
+    const struct config *c = d->s->c;
+    struct wanted best = {.slot = -1};
+    for (int l = layer + 1; l <= layer + PREDICT_FAR && l < d->last; l++) {
+        const int32_t *said = NULL;
+        int distance = 0;
+        while (!said && ++distance <= PREDICT_FAR) said = guess_of(&x->guess, micro, l, distance, n);
+        if (!said) continue;
+        memset(x->rows, 0, (size_t)c->n_experts * sizeof *x->rows);
+        for (int i = 0; i < n * c->topk; i++)
+            if (said[i] >= 0 && said[i] < c->n_experts) x->rows[said[i]]++;
+        struct split_domain domain[2];
+        int all = describe(x, l, n, 0, domain), k = worst(x, l, x->rows);
+        if (k < 0 || !(domain[1].move > 0)) continue; /* or one of them was never looked at */
+        struct predict_ask ask = {.layer = l,
+                                  .distance = distance,
+                                  .split = policy_of(d->s),
+                                  .domain = domain,
+                                  .expert = x->experts,
+                                  .id = x->expert_of,
+                                  .n = all,
+                                  .late = domain[1].move - ((l - layer) * x->beat - now),
+                                  .victim = slots_of(x, l)[k].expert};
+        struct predict_answer a = predict_worth(&d->predict, &ask, x->plan);
+        if (a.expert >= 0 && a.worth > best.worth && *place_of(x, l, x->expert_of[a.expert]) < 0)
+            best = (struct wanted){l, k, x->expert_of[a.expert], a.worth, true};
+    }
+    return best;
+}
+
+static int use_link(struct step_experts *x, int micro, int layer, int n, double now) {
+    if (!idle(x)) return 0;
+    struct wanted w = better(x, layer), ahead = {.slot = -1};
+    if (x->guess.on) {
+        ahead = foreseen(x, micro, layer, n, now);
+        predict_used(&x->d->predict, ahead.slot >= 0);
+    }
+    if (ahead.slot >= 0 && (w.slot < 0 || ahead.worth > w.worth)) w = ahead;
+    return w.slot >= 0 ? bring(x, w.layer, w.slot, w.expert, w.ahead) : 0;
+}
+
+/* --- A layer is computed ------------------------------------------------------------------------------------------------------------ */
 
 /* One expert's rows: gathered, computed as a few rows are everywhere, added to what the layer's others gave. */
 static int compute(struct step_experts *x, const struct work *w, int micro, const struct step_slot *t, int at, int n) {
@@ -332,12 +432,24 @@ static int compute(struct step_experts *x, const struct work *w, int micro, cons
                       .y = x->y[micro], .x = x->part, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
 }
 
+/* What the device took for the layer before: long over, since its rows have gone on from there. */
+static void count_time(struct step_experts *x, int micro) {
+    if (x->timed[micro] && gpu_event_done(x->end[micro])) x->d->s->counts.device_s += gpu_event_time(x->end[micro]) - gpu_event_time(x->begin[micro]);
+    x->timed[micro] = false;
+}
+
 int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int32_t **mine, double *expected) {
     struct step_experts *x = d->experts;
     struct step *s = d->s;
     const struct split_plan *p = x->plan;
-    int micro = (int)(m - s->micro), topk = s->c->topk, n = ask(x, m, layer), pairs = 0, many = 0, begin[USED_MOST];
+    int micro = (int)(m - s->micro), topk = s->c->topk, n, pairs = 0, many = 0, begin[USED_MOST];
     struct step_slot *use[USED_MOST];
+    double now = clock_now();
+    if (x->begun > 0) x->beat += (now - x->begun - x->beat) / (x->beat > 0 ? 16 : 1);
+    x->begun = now;
+    count_time(x, micro);
+    guess_chosen(&x->guess, micro, layer, m->host.ids, m->n_dev);
+    n = ask(x, m, layer);
     *expected = 0;
     *mine = x->mine;
     memcpy(x->mine, m->host.ids, (size_t)(m->n * topk) * sizeof *x->mine);
@@ -349,7 +461,7 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
         }
         struct step_slot *t = find(x, layer, id);
         if (!t && (k = worst(x, layer, x->rows)) >= 0) {
-            TRY(bring(x, layer, k, id));
+            TRY(bring(x, layer, k, id, false));
             t = &slots_of(x, layer)[k];
         }
         if (!t || many == USED_MOST) continue; /* the processor has it, too */
@@ -366,6 +478,7 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
     TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
     TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* none: no copy */
     TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
+    if (many) TRY(gpu_event_record(x->begin[micro], x->compute));
     int span = many ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
     for (int i = 0; i < many; i++) {
         TRY(gpu_number_wait(x->loaded, use[i]->on, x->compute));
@@ -373,6 +486,8 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
     }
     trace_end(s->m->trace, span, x->compute);
     if (many) {
+        TRY(gpu_event_record(x->end[micro], x->compute));
+        x->timed[micro] = true;
         TRY(gpu_number_write(x->freed, ++x->n_freed, x->compute));
         for (int i = 0; i < many; i++) use[i]->off = x->n_freed;
     }
@@ -387,6 +502,7 @@ int step_experts_after(struct step_device *d, struct step_micro *m, int layer, d
     struct cost_machine *cost = s->m->cost;
     bool known = !y->router_table;
     size_t p = 2 * (size_t)c->topk;
+    d->s->counts.processor_s += took;
     if (cost->deterministic) return 0;
     if (expected > 0 && m->n == m->n_dev) {
         cost_observe(cost, &cost->domain[0].seen[COST_FFN], m->n, expected, took);
@@ -396,5 +512,9 @@ int step_experts_after(struct step_device *d, struct step_micro *m, int layer, d
         score_near(c->score, y->router_bias, m->host.router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,
                    x->chance + (size_t)i * p);
     score_seen(&d->score, layer, &(struct score_step){m->n, m->host.ids, known ? x->near : NULL, x->chance});
-    return bring_better(x, layer);
+    count_rows(x, m);
+    predict_seen(&d->predict, layer, x->rows);
+    int micro = (int)(m - s->micro);
+    TRY(guess_ask(&x->guess, micro, layer + 1, x->ready[micro][(layer + 1) % 2], m->n_dev));
+    return use_link(x, micro, layer, m->n_dev, clock_now() - x->begun);
 }

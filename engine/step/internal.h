@@ -2,6 +2,7 @@
 /* What the files of step/ share: devices that hold layers, micro-batches, and copies of caches on devices. */
 #include <pthread.h>
 
+#include "engine/cache/predict.h"
 #include "engine/cache/score.h"
 #include "engine/layer/attention.h" /* TRY */
 #include "engine/pipe/pipe.h"
@@ -34,7 +35,8 @@ struct step_device {
     int each;                     /* routed experts of a layer that it is to hold: experts.h */
     struct step_experts *experts; /* NULL: none now */
     struct score score;           /* what each is worth, whether it is here or not */
-    void *score_mem;
+    struct predict predict;       /* what their routers said ahead, and how right that was */
+    void *score_mem, *predict_mem;
     float *x, *xn, *logits; /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
 };
 
@@ -77,6 +79,7 @@ struct step {
     bool loaded;           /* their weights are there */
     bool lent;             /* routed experts made room for a prefill that runs */
     struct step_counts counts;
+    uint32_t *used; /* [n_layers, n_experts] rows that chose each */
     bool away;      /* they made room for a prefill that runs */
     uint64_t again; /* the step that tries to load them again */
     char why[480];  /* resident.h, experts.h */

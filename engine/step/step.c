@@ -53,6 +53,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
         TRY(arrive(d, m));
         m->sent[layer % 2] = m->n_arrived;
     }
+    if (s->c->layer[layer].moe) TRY(step_experts_keep(d, (int)(m - s->micro), layer, w->x, m->n_dev));
     TRY(block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev));
     end(d, span);
     return s->c->layer[layer].moe ? step_experts_ready(d, (int)(m - s->micro), layer) : 0;
@@ -210,6 +211,8 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
         }
     }
     tell_routing(s, m, layer);
+    for (int i = 0; i < m->n * s->c->topk && !s->processor; i++)
+        if (w->ids[i] >= 0) s->used[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
     t = trace_now(s->m->trace);
     struct step_device *d = first ? step_device_of(s, layer) : NULL;
     struct work own = *w; /* but for what a device computes itself */
@@ -459,6 +462,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
     for (int i = 0; i < s->n_dev && how != STEP_CPU && !s->lent; i++) {
         int rc = step_experts_open(&s->dev[i], e);
         if (rc) return rc;
+        step_experts_begin(&s->dev[i]);
     }
     for (int i = 0; i < n_spans; i++)
         if (!s->processor && kv_floor(spans[i].kv, spans[i].pos) != spans[i].pos)
@@ -532,6 +536,12 @@ void step_lend(struct step *s, size_t free) {
 struct step_counts step_counts(const struct step *s) {
     return s->counts;
 }
+void step_experts_map(const struct step *s, uint32_t *used, int8_t *where) {
+    size_t n = (size_t)s->c->n_layers * (size_t)s->c->n_experts;
+    memcpy(used, s->used, n * sizeof *used);
+    memset(where, -1, n);
+    for (int i = 0; i < s->n_dev; i++) step_experts_where(&s->dev[i], where);
+}
 bool step_away(const struct step *s) { return s->away; }
 size_t step_held(const struct step *s, int device) {
     for (int i = 0; i < s->n_dev; i++)
@@ -560,6 +570,8 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     s->processor = m->processor;
     snprintf(s->why, sizeof s->why, "nothing, %s", m->alone ? "the processor was asked for" : "there are none");
     int rc = step_rows_plan(s, e);
+    if (!rc && !(s->used = mem_calloc((size_t)s->c->n_layers * (size_t)s->c->n_experts + 1, sizeof *s->used)))
+        rc = error_set(e, ERR_MEMORY, "no memory for steps");
     if (!rc && m->gpus && !m->gpus->lost && !m->alone) rc = step_devices_open(s, e);
     if (!rc) rc = step_processor_open(s, e);
     if (rc && s->n_dev) { /* a device that fails already now: whoever forced steps on it learns why not */
@@ -580,6 +592,7 @@ void step_close(struct step **sp) {
     step_processor_close(s);
     step_devices_close(s);
     buf_free(&s->routing);
+    mem_free(s->used);
     mem_free(s->row_at);
     mem_free(s->made_at);
     mem_free(s->state_at);

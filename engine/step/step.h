@@ -47,8 +47,13 @@ struct step_counts {         /* of routed experts, since opening */
     uint64_t chosen, here;   /* chosen in a layer by rows of devices, and of these computed there */
     uint64_t moved, in_vain; /* brought to a device; gone again without a use */
     uint64_t moved_bytes;
+    uint64_t ahead, ahead_in_vain; /* of these two: because a router had said so */
+    uint64_t said[3], right[3];    /* by layers ahead, 1 first: experts that routers said would be chosen, and of these chosen */
+    double processor_s, device_s;  /* that each took for its part */
 };
 struct step_counts step_counts(const struct step *s);
+/* used [n_layers, n_experts]: rows that chose each, since opening; where, the same: the rank of the device that has it, -1: none. */
+void step_experts_map(const struct step *s, uint32_t *used, int8_t *where);
 /* Of a device of the set: bytes that step_yield would free there; whether layers lie there, loaded or to be. */
 size_t step_held(const struct step *s, int device);
 bool step_holds(const struct step *s, int device);

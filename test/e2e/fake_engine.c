@@ -291,6 +291,16 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), voi
 }
 double engine_read_bandwidth(struct engine *e, int rounds) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
+/* Three layers, the first without experts. In the next an expert more used than all others, one never, one on device 1; in the last all alike. */
+int engine_experts(struct engine *e, struct expert_map *m, struct error *err) {
+    *m = (struct expert_map){3, 8, mem_calloc(24, sizeof *m->used), mem_alloc(24)};
+    if (!m->used || !m->where) return error_set(err, ERR_MEMORY, "no memory");
+    memset(m->where, -1, 24);
+    for (int i = 8; i < 24; i++) m->used[i] = 10;
+    m->used[8 + 2] = 100, m->used[8 + 5] = 0, m->used[8 + 6] = 2, m->where[8 + 2] = 1;
+    return 0;
+}
+void expert_map_free(struct expert_map *m) { mem_free(m->used), mem_free(m->where); }
 uint64_t engine_token_flops(const struct engine *e) { return 1000; }
 
 int session_open(struct engine *e, struct session **out, struct error *err) {

@@ -49,6 +49,23 @@ for i, model in enumerate(models):
         check(not rc and out == want[1] and got and (not fixed or got[1:] == kept(ids(model, args + ["--expert-cache", "2"], 5)[2])[1:]), model, *args, rc, out, want[1], err)
 
 
+# --- What the next layers choose is foreseen, judged and told; not where several residual streams are mixed, nor where nothing is to hang on use
+FORESEEN = r"of choices foreseen (\d+)% 1 ahead.* were right, (\d+) moved for them, (\d+) in vain"
+for model in models:
+    rc, out, err = ids(model, DEVICE + ["--expert-cache", "1"], 40)
+    m, got = re.search(FORESEEN, err), kept(err)
+    check(not rc and (m is None) == ("deepseek_v4" in model) and (not m or int(m[1]) <= 100 and int(m[3]) <= int(m[2]) <= got[1]), model, "foreseen", err)
+    check(err.count("experts took the processor") == 2, model, "not told by --stats and --explain", err)
+rc, out, err = ids("ember:", DEVICE + ["--expert-cache", "1", "--deterministic"], 20)
+check(not rc and "foreseen" not in err, "foreseen with --deterministic", err)
+rc, out, err = run("-p", "hi", "--raw", "-n", "30", "--temp", "0", "--json", *SCALAR, *DEVICE, "--expert-cache", "1")
+x = json.loads(out)["timing"]["experts"]
+f = x["foreseen"]
+check(0 < x["on_device"] <= x["chosen"] and x["processor_s"] > 0 and x["device_s"] > 0, "--json", x)
+check(len(f["right_of_said"]) == 3 and all(0 <= r <= n for r, n in f["right_of_said"]) and f["right_of_said"][0][0] > 0, "--json", x)
+check(f["moved_in_vain"] <= f["moved"] <= x["moved"] and f["moved_in_vain"] <= x["moved_in_vain"], "--json", x)
+
+
 # --- Several chats at once, cut in two and not; beside prompts that take the devices' memory
 def batch(model, n, args):
     with tempfile.TemporaryDirectory() as tmp:

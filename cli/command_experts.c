@@ -1,0 +1,102 @@
+/* /experts: which routed experts answers have used, and where they lie. A line a layer, darker where more was chosen, so that one sees
+ * at a glance how a model spreads its work. */
+#include <stdlib.h>
+
+#include "cli/command.h"
+#include "cli/term.h"
+
+/* Against what each would have if all had the same: none, under a quarter of it, under half, under all, under twice, under four times, more. */
+static char shade(double share) {
+    static const double upto[] = {0.25, 0.5, 1, 2, 4};
+    size_t i = 0;
+    if (share <= 0) return ' ';
+    while (i < sizeof upto / sizeof *upto && share >= upto[i]) i++;
+    return ".:-+*#"[i];
+}
+
+static uint64_t used_in(const struct expert_map *m, int layer) {
+    uint64_t sum = 0;
+    for (int i = 0; i < m->n_experts; i++) sum += m->used[layer * m->n_experts + i];
+    return sum;
+}
+
+static void layer_line(const struct expert_map *m, int layer, int group, struct buf *out) {
+    const uint32_t *used = m->used + layer * m->n_experts;
+    const int8_t *where = m->where + layer * m->n_experts;
+    uint64_t all = used_in(m, layer), there = 0;
+    int n = 0;
+    buf_fmt(out, "  %3d |", layer);
+    for (int at = 0; at < m->n_experts; at += group) {
+        int end = at + group < m->n_experts ? at + group : m->n_experts;
+        uint64_t sum = 0;
+        for (int i = at; i < end; i++) sum += used[i];
+        buf_char(out, shade((double)sum * m->n_experts / ((double)all * (end - at))));
+    }
+    buf_char(out, '|');
+    for (int i = 0; i < m->n_experts; i++)
+        if (where[i] >= 0) n++, there += used[i];
+    if (n) buf_fmt(out, " %d on a device, %.0f%%", n, 100.0 * (double)there / (double)all);
+    buf_char(out, '\n');
+}
+
+/* The experts of one layer, the most used first. */
+static void one_layer(const struct expert_map *m, int layer, struct buf *out) {
+    enum { MOST = 16 };
+    const uint32_t *used = m->used + layer * m->n_experts;
+    uint64_t all = used_in(m, layer);
+    uint32_t last = UINT32_MAX;
+    int told = 0, last_id = -1;
+    buf_fmt(out, "layer %d, %llu choices, the most used first:\n", layer, (unsigned long long)all);
+    while (told < MOST && told < m->n_experts) {
+        int best = -1;
+        for (int i = 0; i < m->n_experts; i++)
+            if ((used[i] < last || (used[i] == last && i > last_id)) && (best < 0 || used[i] > used[best])) best = i;
+        if (best < 0 || !used[best]) break;
+        int at = m->where[layer * m->n_experts + best];
+        buf_fmt(out, "  expert %3d  %5.1f%%", best, 100.0 * used[best] / (double)all);
+        if (at >= 0) buf_fmt(out, "  on device %d", at);
+        buf_char(out, '\n');
+        last = used[best], last_id = best, told++;
+    }
+}
+
+static void all_layers(const struct expert_map *m, struct buf *out) {
+    int rows, cols, layers = 0, group = 1;
+    term_size(&rows, &cols);
+    while ((m->n_experts + group - 1) / group > (cols > 60 ? cols - 32 : 28)) group++; /* beside the number and what lies on a device */
+    for (int l = 0; l < m->n_layers; l++) layers += used_in(m, l) > 0;
+    buf_fmt(out, "what answers chose, %d experts a layer%s: blank none, . : - less than its part, + * # more\n", m->n_experts,
+            group > 1 ? ", several a column" : "");
+    for (int l = 0; l < m->n_layers; l++)
+        if (used_in(m, l)) layer_line(m, l, group, out);
+    if (layers) buf_str(out, "/experts N shows layer N; /stats what was moved");
+}
+
+void cmd_experts(struct repl *r, const char *arg) {
+    struct expert_map m;
+    struct error e = {0};
+    struct buf b = {0};
+    char *end;
+    long layer = strtol(arg, &end, 10);
+    if (!r->app->backend->own) {
+        repl_say(r, "only an engine that was opened here (--no-attach) shows its experts");
+        return;
+    }
+    if (engine_experts(r->app->engine, &m, &e)) {
+        repl_say(r, "%s", e.text);
+        return;
+    }
+    uint64_t all = 0;
+    for (int l = 0; l < m.n_layers; l++) all += used_in(&m, l);
+    if (*arg && (end == arg || *end || layer < 0 || layer >= m.n_layers || (all && !used_in(&m, (int)layer))))
+        repl_say(r, "no layer %.40s with experts; there are %d layers, from 0", arg, m.n_layers);
+    else if (!all) repl_say(r, "no answer yet");
+    else {
+        if (*arg) one_layer(&m, (int)layer, &b);
+        else all_layers(&m, &b);
+        if (b.len && b.data[b.len - 1] == '\n') b.data[--b.len] = 0;
+        if (b.data) repl_say_in(r, "\033[2m", "", b.data, b.len);
+    }
+    buf_free(&b);
+    expert_map_free(&m);
+}

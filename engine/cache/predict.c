@@ -1,0 +1,66 @@
+#include "engine/cache/predict.h"
+
+#include <string.h>
+
+/* A judgement counts for a thirty-second of the skill, a step for a fourteenth of the rate, as in MRS. Who took the place of an expert
+ * that has more work keeps it for some steps, until the link brings that one back; how many is by the tables in test/bench/NOTES.md. After so
+ * many questions in vain routers are asked every so many steps. */
+static const float skill_alpha = 1 / 32.f, rate_alpha = 0.07f;
+static const double regret = 2;
+enum { IDLE_MOST = 64, AGAIN = 32 };
+
+size_t predict_bytes(int n_layers, int n_experts) { return (size_t)n_layers * (size_t)n_experts * sizeof(float) + (size_t)n_experts; }
+void predict_open(struct predict *p, int n_layers, int n_experts, void *mem) {
+    *p = (struct predict){.n_layers = n_layers, .n_experts = n_experts, .rate = mem};
+    p->mark = (uint8_t *)(p->rate + (size_t)n_layers * (size_t)n_experts);
+}
+
+bool predict_asks(struct predict *p) { return p->steps++ % AGAIN == 0 || p->idle < IDLE_MOST; }
+void predict_used(struct predict *p, bool brought) { p->idle = brought ? 0 : p->idle + 1; }
+
+struct predict_said predict_judge(struct predict *p, int distance, const int32_t *said, const int32_t *chosen, int n) {
+    enum { CHOSEN = 1, SAID = 2 };
+    struct predict_said n_said = {0};
+    memset(p->mark, 0, (size_t)p->n_experts);
+    for (int i = 0; i < n; i++)
+        if (chosen[i] >= 0 && chosen[i] < p->n_experts) p->mark[chosen[i]] |= CHOSEN;
+    for (int i = 0; i < n; i++) {
+        if (said[i] < 0 || said[i] >= p->n_experts || p->mark[said[i]] & SAID) continue;
+        p->mark[said[i]] |= SAID;
+        n_said.all++, n_said.right += p->mark[said[i]] & CHOSEN;
+    }
+    if (!n_said.all) return n_said;
+    float *skill = &p->skill[distance - 1], now = (float)n_said.right / (float)n_said.all;
+    *skill += (p->judged[distance - 1] ? skill_alpha : 1) * (now - *skill);
+    p->judged[distance - 1] = true;
+    return n_said;
+}
+
+void predict_seen(struct predict *p, int layer, const int32_t *rows) {
+    float *rate = p->rate + (size_t)layer * (size_t)p->n_experts;
+    for (int i = 0; i < p->n_experts; i++) rate[i] += rate_alpha * ((float)(rows[i] > 0) - rate[i]);
+}
+
+struct predict_answer predict_worth(const struct predict *p, const struct predict_ask *a, struct split_plan *plan) {
+    struct split_in in = {.domain = a->domain, .expert = a->expert, .n_domains = 2, .n = a->n};
+    struct predict_answer out = {.expert = -1};
+    for (int i = 0; i < a->n; i++) { /* all take the same over the link, so the heaviest saves most; of equals who is used most beside */
+        if (a->expert[i].resident & 2) continue;
+        int best = out.expert;
+        bool more = best < 0 || a->expert[i].rows > a->expert[best].rows;
+        if (more || (a->expert[i].rows == a->expert[best].rows && predict_rate(p, a->layer, a->id[i]) > predict_rate(p, a->layer, a->id[best]))) out.expert = i;
+    }
+    if (out.expert < 0) return out;
+    split_run(a->split, &in, plan);
+    double without = plan->end;
+    a->expert[out.expert].resident |= 2;
+    split_run(a->split, &in, plan);
+    a->expert[out.expert].resident &= ~2u;
+    double with = plan->end, gain = without - with, there = a->late + cost_table_at(a->domain[1].expert, a->expert[out.expert].rows);
+    if (there > with) with = there;
+    out.saved = without > with ? without - with : 0;
+    double mine = predict_rate(p, a->layer, a->id[out.expert]), others = a->victim < 0 ? 0 : predict_rate(p, a->layer, a->victim);
+    double lost = others + (others > mine ? regret * (others - mine) : 0);
+    out.worth = (double)p->skill[a->distance - 1] * out.saved - lost * (gain > 0 ? gain : 0);
+    return out;
+}

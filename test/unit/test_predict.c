@@ -1,0 +1,107 @@
+/* What the next layers will choose: how right that was, and what is worth bringing for it, by small cases worked out by hand. */
+#include <math.h>
+
+#include "engine/cache/predict.h"
+#include "test/unit/unit.h"
+
+enum { LAYERS = 3, EXPERTS = 6 };
+static float room[64];
+static struct predict opened(void) {
+    struct predict p;
+    assert_true(predict_bytes(LAYERS, EXPERTS) <= sizeof room);
+    memset(room, 0, sizeof room);
+    predict_open(&p, LAYERS, EXPERTS, room);
+    return p;
+}
+
+/* The first word is the skill, each later one a thirty-second of it; by distance. */
+static void judged(void **state) {
+    struct predict p = opened();
+    const int32_t said[] = {4, 1, 4, 9, -1, 2}, chosen[] = {1, 5, 4, 4, 0, 3};
+    struct predict_said a = predict_judge(&p, 2, said, chosen, 6);
+    assert_int_equal(a.all, 3); /* 4, 1 and 2: twice is once, 9 and -1 are no experts */
+    assert_int_equal(a.right, 2);
+    assert_true(fabs((double)p.skill[1] - 2 / 3.) < 1e-6 && p.judged[1] && !p.judged[0] && p.skill[0] == 0);
+    a = predict_judge(&p, 2, chosen + 1, said + 3, 1); /* 5 was said, nothing real chosen */
+    assert_int_equal(a.right, 0);
+    assert_true(fabs((double)p.skill[1] - 2 / 3. * 31 / 32) < 1e-6);
+    a = predict_judge(&p, 1, said + 3, chosen, 2); /* nothing was said */
+    assert_true(a.all == 0 && !p.judged[0]);
+}
+
+static void used(void **state) {
+    struct predict p = opened();
+    const int32_t rows[EXPERTS] = {0, 3, 0, 1};
+    predict_seen(&p, 1, rows);
+    predict_seen(&p, 1, rows);
+    assert_true(fabs(predict_rate(&p, 1, 1) - (1 - 0.93 * 0.93)) < 1e-6); /* in a step or not, however many rows */
+    assert_true(predict_rate(&p, 1, 3) == predict_rate(&p, 1, 1) && predict_rate(&p, 1, 0) == 0 && predict_rate(&p, 0, 1) == 0);
+}
+
+/* A processor at 10 us a row and expert, a device at 1 us. */
+static struct cost_table table[2];
+static void tables(void) {
+    for (int i = 0; i <= COST_TABLE; i++) table[0].t[i] = 10e-6f * (float)i, table[1].t[i] = i ? 1e-6f : 0;
+}
+static struct predict_answer ask(struct predict *p, struct split_expert *e, int n, double late, int victim) {
+    static const int16_t id[] = {5, 2, 3, 0};
+    static struct split_plan plan;
+    struct split_domain d[2] = {{.class = COST_CPU, .expert = &table[0]}, {.class = COST_GPU, .expert = &table[1], .move = 1, .room = 1}};
+    return predict_worth(
+        p,
+        &(struct predict_ask){
+            .layer = 1, .distance = 1, .split = split_find("auto"), .domain = d, .expert = e, .id = id, .n = n, .late = late, .victim = victim},
+        &plan);
+}
+static void near_(double a, double b) {
+    if (!(fabs(a - b) < 1e-9)) fail_msg("%g, not %g", a, b);
+}
+static void worth(void **state) {
+    tables();
+    struct predict p = opened();
+    /* On the processor 3 rows take 30 us, 1 row 10. With the heavier one on the device 10 are left. */
+    struct split_expert e[] = {{.rows = 1, .resident = 1}, {.rows = 3, .resident = 1}, {.rows = 2, .resident = 3}};
+    p.skill[0] = 0.75f;
+    struct predict_answer a = ask(&p, e, 3, -1, -1);
+    assert_int_equal(a.expert, 1);
+    near_(a.saved, 30e-6);
+    near_(a.worth, 0.75 * 30e-6);
+    assert_true(e[1].resident == 1); /* as before */
+    /* It comes 20 us after the beginning: 20 and its own are the end. Not at all before the processor has done it: nothing. */
+    a = ask(&p, e, 3, 20e-6, -1);
+    near_(a.saved, 40e-6 - 21e-6);
+    a = ask(&p, e, 3, 60e-6, -1);
+    near_(a.saved, 0);
+    assert_true(a.worth <= 0);
+    /* What it would replace has work in half of all steps, itself in none: lost are half a step's saving, and as much for two steps more. */
+    p.rate[EXPERTS + 4] = 0.5f;
+    a = ask(&p, e, 3, -1, 4);
+    near_(a.worth, 0.75 * 30e-6 - 1.5 * 30e-6);
+    p.rate[EXPERTS + 2] = 0.5f; /* the one that would come is used as often */
+    a = ask(&p, e, 3, -1, 4);
+    near_(a.worth, 0.75 * 30e-6 - 0.5 * 30e-6);
+    /* Of equal rows the one that is used more; nothing where all are there. */
+    struct split_expert same[] = {{.rows = 1, .resident = 1}, {.rows = 1, .resident = 1}};
+    assert_int_equal(ask(&p, same, 2, -1, -1).expert, 1);
+    struct split_expert there[] = {{.rows = 1, .resident = 3}};
+    assert_int_equal(ask(&p, there, 1, -1, -1).expert, -1);
+}
+
+/* As long as it leads to something; else now and then. */
+static void asked(void **state) {
+    struct predict p = opened();
+    int n = 0;
+    for (int i = 0; i < 1000; i++) {
+        bool on = predict_asks(&p);
+        n += on;
+        if (on) predict_used(&p, false);
+    }
+    assert_in_range(n, 64, 64 + 1000 / 32 + 1);
+    predict_used(&p, true);
+    for (int i = 0; i < 40; i++) assert_true(predict_asks(&p));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(judged), cmocka_unit_test(used), cmocka_unit_test(worth), cmocka_unit_test(asked)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
