@@ -176,6 +176,8 @@ int api_parse(struct api_request *r, const char *body, size_t n, struct error *e
     r->stream = json_bool(json_get(&root, "stream"), false);
     r->usage = json_bool(json_path(&root, "stream_options.include_usage"), false);
     r->explain = json_bool(json_get(&root, "explain"), false);
+    r->kept = json_bool(json_get(&root, "kept"), false);
+    r->secret = !json_bool(json_get(&root, "store"), true);
     if ((rc = number(&root, "temperature", 0, 100, &r->temperature, e)) || (rc = number(&root, "top_p", 0, 1, &r->top_p, e)) ||
         (rc = number(&root, "min_p", 0, 1, &r->min_p, e)) || (rc = number(&root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e)) ||
         (rc = whole(&root, "top_k", -1, 1 << 24, &top_k, e)) || (rc = whole(&root, "max_tokens", 1, 1 << 24, &max, e)) ||

@@ -10,6 +10,8 @@ struct api_request {
     const struct json *model, *tools;                /* NULL: not said */
     bool stream, usage;                              /* usage: as a chunk of its own at the end of a stream */
     bool explain;                                    /* ours: why the modes were chosen, beside the timings */
+    bool kept;                                       /* ours: under which keys the prompt is kept on disk, as a comment of the stream */
+    bool secret;                                     /* "store": false; nothing of it goes to the disk */
     float temperature, top_p, min_p, repeat_penalty; /* NAN: not said */
     int top_k, max_tokens;                           /* -1: not said */
     int64_t seed;                                    /* -1: not said */

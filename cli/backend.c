@@ -37,7 +37,12 @@ void seat_fork(struct seat *from, struct seat **out) {
     if (session_fork(from->session, (*out)->session, NULL)) seat_close(out);
 }
 
-int seat_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e) { return s->app->backend->submit(s, p, r, e); }
+int seat_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e) {
+    struct request q = *r;
+    if (s->app->opts.v[OPT_NO_SAVE].on) q.flags |= REQUEST_SECRET;
+    return s->app->backend->submit(s, p, &q, e);
+}
+size_t seat_kept(const struct seat *s, const uint64_t **keys) { return s->app->backend->kept(s, keys); }
 void seat_cancel(struct seat *s) { s->app->backend->cancel(s); }
 bool seat_poll(struct app *a, struct news *out, int timeout_ms) { return a->backend->poll(a, out, timeout_ms); }
 int seat_fd(const struct app *a) { return a->backend->fd(a); }
@@ -59,9 +64,10 @@ static int local_submit(struct seat *s, const struct prompt *p, const struct req
     q.tokens = p->ids.data;
     q.n = (int)p->ids.n;
     q.shared = p->shared;
-    if (s->app->opts.v[OPT_NO_SAVE].on) q.flags |= REQUEST_SECRET;
     return session_submit(s->session, &q, e);
 }
+
+static size_t local_kept(const struct seat *s, const uint64_t **keys) { return session_kept(s->session, keys); }
 
 static bool local_poll(struct app *a, struct news *out, int timeout_ms) {
     *out = (struct news){0};
@@ -81,5 +87,6 @@ const struct backend backend_local = {.name = "local",
                                       .seat_close = local_seat_close,
                                       .submit = local_submit,
                                       .cancel = local_cancel,
+                                      .kept = local_kept,
                                       .poll = local_poll,
                                       .fd = local_fd};

@@ -32,6 +32,7 @@ struct backend {
     void (*seat_close)(struct seat *s); /* cancels its turn first */
     int (*submit)(struct seat *s, const struct prompt *p, const struct request *r, struct error *e);
     void (*cancel)(struct seat *s); /* async-signal-safe */
+    size_t (*kept)(const struct seat *s, const uint64_t **keys);
     bool (*poll)(struct app *a, struct news *out, int timeout_ms);
     int (*fd)(const struct app *a);
 };
@@ -49,9 +50,12 @@ void seat_close(struct seat **s);
 /* One that goes on where another, which is not busy, stands, and shares its memory. NULL where its engine has none to share or no room:
  * whoever opens one then has all read again. */
 void seat_fork(struct seat *from, struct seat **s);
-/* Queues a turn, as session_submit: r without its tokens, which are the prompt's. */
+/* Queues a turn, as session_submit: r without its tokens, which are the prompt's. With --no-save nothing of it is kept. */
 int seat_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e);
 void seat_cancel(struct seat *s);
+/* Under which keys its engine keeps on disk what it reads of the last prompt, as session_kept. Of an engine elsewhere they come with
+ * news of kind EVENT_NONE, or never. */
+size_t seat_kept(const struct seat *s, const uint64_t **keys);
 /* As engine_poll and engine_fd, over all seats of a. */
 bool seat_poll(struct app *a, struct news *out, int timeout_ms);
 int seat_fd(const struct app *a);

@@ -159,7 +159,9 @@ static int save_answer(struct app *a, struct conv *conv, struct store *store, co
     int rc = conv_add(conv, ROLE_ASSISTANT, t->text.data, t->text.len, t->thinking.data, t->thinking.len);
     if (rc) return error_set(e, rc, "not saved: no memory");
     conv->m[conv->n - 1].partial = t->failed || t->reason != DONE_STOP;
-    return store_save(store, a, conv, e) ? error_prefix(e, "not saved") : 0;
+    rc = store_keep(store, t->seat, e);
+    if (!rc) rc = store_save(store, a, conv, e);
+    return rc ? error_prefix(e, "not saved") : 0;
 }
 
 static int answer(struct app *a, struct conv *conv, const struct prompt *prompt, struct store *store, struct error *e) {

@@ -218,7 +218,7 @@ static int remote_fd(const struct app *a) { return a->remote->fd; }
 
 #define OVER_HTTP \
     .open_engine = open_engine, .close = remote_close, .prompt = remote_prompt, .seat_open = no_seat, .seat_close = remote_seat_close, \
-    .submit = remote_submit, .cancel = remote_cancel, .poll = remote_poll, .fd = remote_fd
+    .submit = remote_submit, .cancel = remote_cancel, .kept = remote_kept, .poll = remote_poll, .fd = remote_fd
 static const struct backend backend_remote = {.name = "remote", .unsaid = true, .open_text = open_server, OVER_HTTP};
 static const struct backend backend_attached = {.name = "attached", .open_text = no_text, OVER_HTTP};
 

@@ -168,6 +168,21 @@ static void read_chunk(struct call *c, const char *text, size_t n) {
     arena_free(&arena);
 }
 
+/* Keys of the prompt on disk, 16 digits and a blank each. */
+static void read_kept(struct call *c, const char *s, size_t n) {
+    size_t count = (n + 1) / 17;
+    uint64_t *kept = c->kept || !count ? NULL : mem_alloc(count * sizeof *kept);
+    if (!kept) {
+        if (!c->kept && count) c->bad = "there is no memory for it";
+        return;
+    }
+    for (size_t i = 0; i < count; i++) kept[i] = strtoull(s + 17 * i, NULL, 16); /* a line ends in 0 */
+    pthread_mutex_lock(&c->remote->lock);
+    c->kept = kept, c->n_kept = count;
+    pthread_mutex_unlock(&c->remote->lock);
+    tell(c, &(struct news){.event = {.kind = EVENT_NONE}}, NULL, 0);
+}
+
 static void read_line(struct call *c, const char *s, size_t n) {
     int done, total;
     double left;
@@ -176,7 +191,8 @@ static void read_line(struct call *c, const char *s, size_t n) {
         s += 5, n -= 5;
         while (n && *s == ' ') s++, n--;
         read_chunk(c, s, n);
-    } else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
+    } else if (c->remote->resident && n > 7 && !memcmp(s, ": kept ", 7)) read_kept(c, s + 7, n - 7);
+    else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
         tell(c, &(struct news){.event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .what = "prefill"}}, NULL, 0);
 }
 
@@ -320,6 +336,7 @@ static void call_free(struct call *c) {
         buf_free(&c->tools[i].arguments);
     }
     piece_free(c->farewell);
+    mem_free(c->kept);
     buf_free(&c->body);
     buf_free(&c->line);
     buf_free(&c->raw);
@@ -374,6 +391,7 @@ static void put_body(const struct remote *r, const struct prompt *p, const struc
     }
     if (until->n_items) buf_char(b, ']');
     if (r->resident && r->app->opts.v[OPT_EXPLAIN].on) buf_str(b, ", \"explain\": true");
+    if (r->resident) buf_str(b, q->flags & REQUEST_SECRET ? ", \"store\": false" : ", \"kept\": true");
     buf_char(b, '}');
 }
 
@@ -441,6 +459,17 @@ void remote_cancel(struct seat *s) {
     if (!c) return;
     atomic_store(&c->cancelled, true);
     raise_fd(c->remote->wake);
+}
+
+size_t remote_kept(const struct seat *s, const uint64_t **keys) {
+    struct call *c = s->call;
+    *keys = NULL;
+    if (!c) return 0;
+    pthread_mutex_lock(&c->remote->lock);
+    size_t n = c->n_kept;
+    *keys = c->kept;
+    pthread_mutex_unlock(&c->remote->lock);
+    return n;
 }
 
 bool remote_poll(struct app *a, struct news *out, int timeout_ms) {

@@ -30,7 +30,9 @@ struct call {          /* one request */
     bool has_reason;
     enum done_reason reason;
     struct turn_stats stats;
-    bool timed; /* stats' times are the server's own */
+    bool timed;     /* stats' times are the server's own */
+    uint64_t *kept; /* [n_kept], under the lock; where it is there it stays */
+    size_t n_kept;
     char why[CURL_ERROR_SIZE];
     struct remote_piece *farewell; /* for its last news, which must not fail */
     struct {
@@ -64,5 +66,6 @@ int remote_start(struct remote *r, struct error *e);
 void remote_stop(struct remote *r);
 int remote_submit(struct seat *s, const struct prompt *p, const struct request *q, struct error *e);
 void remote_cancel(struct seat *s);
+size_t remote_kept(const struct seat *s, const uint64_t **keys);
 void remote_seat_close(struct seat *s);
 bool remote_poll(struct app *a, struct news *out, int timeout_ms);

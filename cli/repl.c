@@ -104,6 +104,7 @@ void repl_pump(struct repl *r) {
         }
         turn_event(&t->turn, &news);
         if (!t->turn.running) repl_finish(r, t);
+        else if (ev->kind == EVENT_NONE) repl_save(r, t); /* what is kept of it is known now */
     }
 }
 

@@ -26,6 +26,7 @@ void serve_ask_free(struct ask *x) {
     api_free(&x->request);
     buf_free(&x->body);
     buf_free(&x->refusal);
+    buf_free(&x->kept);
     buf_free(&x->out);
     mem_free(x);
 }
@@ -126,9 +127,18 @@ static void over(struct ask *x) {
     else serve_wake(x);
 }
 
+/* Before anything of the prompt can be on disk, so that a client knows of it. */
+static void tell_kept(struct ask *x) {
+    const uint64_t *keys;
+    size_t n = seat_kept(x->slot->seat, &keys);
+    for (size_t i = 0; i < n; i++) buf_fmt(&x->kept, "%s%016llx", i ? " " : ": kept ", (unsigned long long)keys[i]);
+    if (n) buf_str(&x->kept, "\n\n");
+    if (n) serve_wake(x);
+}
+
 static int begin(struct ask *x, struct slot *k, struct error *e) {
     struct server *s = x->server;
-    struct request q = {.max_tokens = x->request.max_tokens};
+    struct request q = {.max_tokens = x->request.max_tokens, .flags = x->request.secret ? REQUEST_SECRET : 0};
     app_sampling(s->app, &s->app->opts, &q.sampling);
     api_sampling(&x->request, &q.sampling);
     int rc = turn_start(&x->turn, s->app, k->seat, &x->prompt, &q, on_piece, x, e);
@@ -139,6 +149,7 @@ static int begin(struct ask *x, struct slot *k, struct error *e) {
     x->slot = k;
     x->state = ASK_RUNNING;
     prompt_free(&x->prompt);
+    if (x->request.kept && x->request.stream) tell_kept(x);
     return 0;
 }
 
@@ -220,6 +231,9 @@ static void put_end(struct ask *x) {
 bool serve_chunk(struct ask *x) {
     static const char who[] = "\"role\": \"assistant\", \"content\": \"\"";
     x->out.len = x->sent = 0;
+    if (x->kept.len) buf_add(&x->out, x->kept.data, x->kept.len);
+    if (x->kept.failed) x->out.failed = true;
+    x->kept.len = 0;
     if (*x->note) {
         buf_str(&x->out, x->note);
         *x->note = 0;

@@ -68,7 +68,29 @@ static void compare(struct app *a, const char *what, const struct json *body) {
     }
 }
 
-int store_parse(const char *data, size_t n, const char *what, struct app *a, struct conv *conv, struct error *e) {
+static int add_key(struct store_kept *kept, uint64_t key) {
+    for (size_t i = 0; i < kept->n; i++)
+        if (kept->key[i] == key) return 0;
+    if (mem_grow(&kept->key, &kept->cap, kept->n + 1, sizeof *kept->key)) return ERR_MEMORY;
+    kept->key[kept->n++] = key;
+    return 0;
+}
+static int add_keys(const struct json *list, const char *what, struct store_kept *kept, struct error *e) {
+    size_t had = kept->n;
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->n; i++) {
+        const struct json *key = &list->items[i];
+        char text[17];
+        if (key->type != JSON_STRING || key->n != 16) continue;
+        memcpy(text, key->string, 16);
+        text[16] = 0;
+        if (!add_key(kept, strtoull(text, NULL, 16))) continue;
+        kept->n = had;
+        return error_set(e, ERR_MEMORY, "%s: no memory", what);
+    }
+    return 0;
+}
+
+int store_parse(const char *data, size_t n, const char *what, struct app *a, struct conv *conv, struct store_kept *kept, struct error *e) {
     char want[head_size + 1];
     size_t tail_n = sizeof tail - 1, keep = conv->n;
     if (n < head_size + tail_n || memcmp(data, head_format, head_fixed) || memcmp(data + n - tail_n, tail, tail_n))
@@ -83,6 +105,7 @@ int store_parse(const char *data, size_t n, const char *what, struct app *a, str
     const struct json *list = rc ? NULL : json_get(&body, "messages");
     if (!rc && (!list || list->type != JSON_ARRAY)) rc = error_set(e, ERR_MODEL, "%s: no messages in it", what);
     for (uint32_t i = 0; !rc && i < list->n; i++) rc = add_message(&list->items[i], what, conv, e);
+    if (!rc && kept) rc = add_keys(json_get(&body, "kept"), what, kept, e);
     if (rc) conv_cut(conv, keep);
     else compare(a, what, &body);
     arena_free(&arena);
@@ -96,7 +119,7 @@ static int load(struct store *s, struct app *a, struct conv *conv, struct error 
     int rc = path_of(s->name, ".json", false, path, e);
     if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'", s->name);
     if (rc || (rc = file_read(path, max_file, &data, &n, e))) return rc;
-    rc = store_parse(data, n, s->name, a, conv, e);
+    rc = store_parse(data, n, s->name, a, conv, &s->kept, e);
     mem_free(data);
     if (rc != ERR_MODEL) return rc;
     e->code = ERR_RUNTIME; /* it is no model that is bad */
@@ -145,7 +168,16 @@ static void drop_lock(struct store *s) { drop(s->name, &s->lock); }
 void store_close(struct store *s) {
     if (s->lock) saver_wait(); /* whoever gets the lock next finds what was saved under it */
     drop_lock(s);
+    mem_free(s->kept.key);
     *s = (struct store){0};
+}
+
+int store_keep(struct store *s, const struct seat *seat, struct error *e) {
+    const uint64_t *keys;
+    size_t n = seat_kept(seat, &keys);
+    int rc = 0;
+    for (size_t i = 0; i < n && !rc; i++) rc = add_key(&s->kept, keys[i]);
+    return rc ? error_set(e, rc, "no memory") : 0;
 }
 
 /* A killed hearth leaves NAME.json.XXXXXX, half of what was said, and NAME.lock. */
@@ -230,12 +262,58 @@ int store_open_for(struct store *s, struct app *a, const struct conv *conv, stru
     return error_set(e, ERR_RUNTIME, "there are too many conversations called '%s'; /save NAME gives it another name", base);
 }
 
+/* --- taking away ----------------------------------------------------------------------------------------------------- */
+
+static void read_kept(const char *path, const char *name, struct store_kept *kept) {
+    struct conv conv = {0};
+    char *data;
+    size_t n;
+    if (file_read(path, max_file, &data, &n, NULL)) return;
+    store_parse(data, n, name, NULL, &conv, kept, NULL); /* a damaged one says nothing */
+    mem_free(data);
+    conv_free(&conv);
+}
+
+struct forget {
+    const char *name;
+    struct store_kept mine;
+};
+static int leave_others(void *ctx, const char *file) {
+    struct forget *f = ctx;
+    struct store_kept *mine = &f->mine, its = {0};
+    char path[PATHS_MAX];
+    size_t n = strlen(file), left = 0;
+    if (n < 6 || strcmp(file + n - 5, ".json") || (strlen(f->name) == n - 5 && !strncmp(file, f->name, n - 5))) return 0;
+    if (!path_of(file, "", false, path, NULL)) read_kept(path, file, &its);
+    for (size_t i = 0; i < mine->n; i++) {
+        size_t k = 0;
+        while (k < its.n && its.key[k] != mine->key[i]) k++;
+        if (k == its.n) mine->key[left++] = mine->key[i];
+    }
+    mine->n = left;
+    mem_free(its.key);
+    return 0;
+}
+
+/* What is kept of this conversation and of no other. */
+static int forget(const char *name, const char *path, struct error *e) {
+    char dir[PATHS_MAX], prompts[PATHS_MAX];
+    struct forget f = {.name = name};
+    int rc = 0;
+    read_kept(path, name, &f.mine);
+    if (f.mine.n && !paths_get(PATHS_DATA, "sessions", dir, sizeof dir)) file_list(dir, leave_others, &f, NULL);
+    if (f.mine.n && !paths_get(PATHS_CACHE, "kv", prompts, sizeof prompts)) rc = engine_forget(prompts, f.mine.key, f.mine.n, e);
+    mem_free(f.mine.key);
+    return rc;
+}
+
 int store_delete(const char *name, struct error *e) {
     char path[PATHS_MAX];
     int lock = 0, rc = store_check_name(name, e);
     if (!rc) rc = path_of(name, ".json", false, path, e);
     if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows what there is", name);
     if (!rc) rc = take_lock(name, &lock, e);
+    if (!rc) rc = forget(name, path, e);
     if (!rc && unlink(path)) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
     drop(name, &lock);
     return rc == ERR_CONTEXT ? (e->code = ERR_RUNTIME) : rc;
@@ -263,8 +341,10 @@ static int render(const struct store *s, const struct app *a, const struct conv 
     if (a->chat) snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_hash(a->chat));
     buf_str(&body, "{\"model\": ");
     out_json_string(&body, model_name(a), strlen(model_name(a)));
-    buf_fmt(&body, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\", \"saved\": %lld,\n \"messages\": [", hash,
-            a->info ? (unsigned long long)a->info->fingerprint : 0ull, (long long)time(NULL));
+    buf_fmt(&body, ", \"template\": \"%s\", \"fingerprint\": \"%016llx\", \"saved\": %lld,\n ", hash, a->info ? (unsigned long long)a->info->fingerprint : 0ull,
+            (long long)time(NULL));
+    for (size_t i = 0; i < s->kept.n; i++) buf_fmt(&body, "%s\"%016llx\"", i ? ", " : "\"kept\": [", (unsigned long long)s->kept.key[i]);
+    buf_str(&body, s->kept.n ? "],\n \"messages\": [" : "\"messages\": [");
     for (size_t i = 0; i < conv->n; i++) {
         const struct message *m = &conv->m[i];
         buf_str(&body, i ? ",\n  " : "\n  ");

@@ -4,10 +4,15 @@
 #include "cli/app.h"
 #include "cli/conv.h"
 
+struct store_kept { /* under which keys the engine keeps on disk what it read of a conversation (session_kept) */
+    uint64_t *key;
+    size_t n, cap;
+};
 struct store { /* zero-initialised: closed */
     char name[128];
-    int lock; /* descriptor + 1; 0: none */
-    bool off; /* the place cannot be written: conversations go on without being saved */
+    struct store_kept kept; /* of this conversation: saved with it, and forgotten with it */
+    int lock;               /* descriptor + 1; 0: none */
+    bool off;               /* the place cannot be written: conversations go on without being saved */
 };
 enum store_mode { STORE_NEW, STORE_LOAD, STORE_REPLACE };
 
@@ -21,11 +26,14 @@ int store_save(struct store *s, struct app *a, const struct conv *conv, struct e
 int store_save_later(struct store *s, struct app *a, const struct conv *conv, struct error *e);
 int store_rename(struct store *s, const char *name, struct error *e); /* the next save goes to name, which must be free */
 void store_close(struct store *s);
+/* What the engine keeps of the seat's last prompt is the conversation's, too. ERR_MEMORY. */
+int store_keep(struct store *s, const struct seat *seat, struct error *e);
 /* Takes away what a killed hearth left of a save that it never finished. Once, before anything is opened. */
 void store_sweep(void);
 /* Opens a name for a conversation that has none: the first words of its first question, and a number where that is taken. */
 int store_open_for(struct store *s, struct app *a, const struct conv *conv, struct error *e);
-/* Takes a conversation off the disk. ERR_RUNTIME when there is none, or another hearth has it open. */
+/* Takes a conversation off the disk, and what engines keep there of it, but for beginnings that other saved ones have too. ERR_RUNTIME
+ * when there is none, or another hearth has it open. */
 int store_delete(const char *name, struct error *e);
 
 /* store_list.c: what is on disk, newest first. */
@@ -41,5 +49,5 @@ void store_entry_text(const struct store_entry *t, struct buf *out);     /* a ro
 int store_last(char *name, size_t cap, struct error *e);
 int store_print_list(struct app *a, struct error *e); /* --list */
 
-/* Reads the bytes of a session file; what names it in errors. For store_open and the fuzz target. */
-int store_parse(const char *data, size_t n, const char *what, struct app *a, struct conv *conv, struct error *e);
+/* Reads the bytes of a session file; what names it in errors; kept, which may be NULL, is appended to. For store_open and the fuzz target. */
+int store_parse(const char *data, size_t n, const char *what, struct app *a, struct conv *conv, struct store_kept *kept, struct error *e);

@@ -25,7 +25,7 @@ static void describe(struct store_entry *t, const char *path) {
     size_t n;
     t->damaged = file_read(path, MAX_FILE, &data, &n, NULL) != 0;
     if (t->damaged) return;
-    t->damaged = store_parse(data, n, t->name, NULL, &conv, NULL) != 0;
+    t->damaged = store_parse(data, n, t->name, NULL, &conv, NULL, NULL) != 0;
     conv_title(&conv, TITLE_COLS, &title);
     snprintf(t->title, sizeof t->title, "%s", title.data ? title.data : "");
     t->turns = conv_turns(&conv);

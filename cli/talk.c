@@ -47,6 +47,7 @@ void repl_save(struct repl *r, struct talk *t) {
         else if (r->app->opts.v[OPT_NO_SAVE].on || !conv_last(&t->conv, ROLE_USER)) return;
         else if (!(rc = store_open_for(&t->store, r->app, &t->conv, &e))) snprintf(t->name, sizeof t->name, "%s", t->store.name);
     }
+    if (!rc && t->seat) rc = store_keep(&t->store, t->seat, &e);
     if (!rc) rc = store_save_later(&t->store, r->app, &t->conv, &e);
     if (rc) app_note(r->app, "not saved: %s", e.text);
 }

@@ -137,6 +137,11 @@ int session_submit(struct session *s, const struct request *r, struct error *e);
 void session_cancel(struct session *s);
 bool session_busy(const struct session *s);                          /* from submit until the turn's last event was taken */
 int session_tokens(const struct session *s, const int32_t **tokens); /* what the KV cache holds; only while not busy */
+/* Under which keys the prompt that was submitted last is kept in kv_dir, or would be; returns how many. Valid until the next one is. */
+size_t session_kept(const struct session *s, const uint64_t **keys);
+/* Takes what is kept under these keys off a kv_dir; what engines, of other processes too, have read of it until now, they do not write
+ * there any more. ERR_RUNTIME: some of it may still be there. From any thread, without an engine. */
+int engine_forget(const char *kv_dir, const uint64_t *keys, size_t n, struct error *e);
 
 enum event_kind { EVENT_NONE, EVENT_PROGRESS, EVENT_TOKEN, EVENT_DONE, EVENT_ERROR };
 enum done_reason { DONE_STOP, DONE_LENGTH, DONE_CONTEXT, DONE_CANCELLED };

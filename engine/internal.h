@@ -42,6 +42,7 @@ struct session {
     /* the running turn */
     struct request request;
     int32_t *stop_ids;
+    struct prefix_keys keys;
     uint64_t order;   /* first come, first served */
     uint64_t stepped; /* the engine's step that it last took part in */
     int answered;

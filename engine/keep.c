@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -23,6 +24,7 @@
 #include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/engine.h"
 #include "engine/layer/kv_file.h"
 #include "engine/prefix.h"
 
@@ -30,6 +32,7 @@ struct job {
     struct job *next;
     struct prefix_block *block;
     struct kv_file_head *head;
+    int64_t made;
 };
 struct keep {
     int dir;
@@ -49,9 +52,9 @@ struct keep {
 /* A disk gives a gigabyte in a second; and a prompt that half a second reads is not worth the disk. */
 bool keep_worth(uint64_t bytes, double seconds, double whole) { return seconds > (double)bytes / 1e9 && whole > (double)limit_get(LIMIT_KEEP, 500000) * 1e-6; }
 
-enum { NAME = 24 };
-static const char ending[] = ".kv";
-static void name_of(uint64_t key, char out[NAME]) { snprintf(out, NAME, "%016" PRIx64 "%s", key, ending); }
+enum { NAME = 24, NAME_CHARS = 16 + 3, FORGOTTEN_S = 86400 }; /* FORGOTTEN_S: nobody has something from before that and has not written it */
+static const char ending[] = ".kv", forgotten[] = ".no";
+static void name_of(uint64_t key, const char *end, char out[NAME]) { snprintf(out, NAME, "%016" PRIx64 "%s", key, end); }
 
 /* --- Room ------------------------------------------------------------------------------------------------------------------------ */
 
@@ -75,7 +78,9 @@ static struct entry *list(const struct keep *k, size_t *n, uint64_t *sum) {
     *n = 0, *sum = 0;
     for (struct dirent *it; d && (it = readdir(d));) {
         size_t len = strlen(it->d_name);
-        if (len != 16 + sizeof ending - 1 || strcmp(it->d_name + 16, ending) || fstatat(k->dir, it->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
+        if (len != NAME_CHARS || fstatat(k->dir, it->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
+        if (!strcmp(it->d_name + 16, forgotten) && st.st_mtime + FORGOTTEN_S < time(NULL)) unlinkat(k->dir, it->d_name, 0);
+        if (strcmp(it->d_name + 16, ending)) continue;
         if (mem_grow(&all, &cap, *n + 1, sizeof *all)) break;
         struct entry *e = &all[(*n)++];
         memcpy(e->name, it->d_name, len + 1);
@@ -137,10 +142,27 @@ static int copy_image(struct keep *k, const struct job *j, int fd) {
     return lseek(fd, 0, SEEK_SET) < 0 ? -errno : file_write_all(fd, j->head, j->head->image_at);
 }
 
+static bool is_forgotten(const struct keep *k, const struct job *j) {
+    char name[NAME];
+    struct stat st;
+    name_of(j->head->key, forgotten, name);
+    return !fstatat(k->dir, name, &st, AT_SYMLINK_NOFOLLOW) && (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->made;
+}
+
+/* Whoever forgets waits meanwhile, and so finds the file, or is heard of. */
+static int give_name(struct keep *k, const struct job *j, const char *link, const char *name) {
+    int rc = 0;
+    flock(k->dir, LOCK_SH);
+    if (!is_forgotten(k, j) && linkat(AT_FDCWD, link, k->dir, name, AT_SYMLINK_FOLLOW) && errno != EEXIST)
+        rc = -errno; /* another process has just written the same */
+    flock(k->dir, LOCK_UN);
+    return rc;
+}
+
 /* A file without a name until it is whole: whatever ends this process leaves nothing. */
 static int write_file(struct keep *k, const struct job *j) {
     char name[NAME], link[40];
-    name_of(j->head->key, name);
+    name_of(j->head->key, ending, name);
     if (!faccessat(k->dir, name, F_OK, AT_SYMLINK_NOFOLLOW)) return 0;
     if (!make_room(k, j->head->image_at + j->head->image)) return 0;
     int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
@@ -149,7 +171,7 @@ static int write_file(struct keep *k, const struct job *j) {
         touch(fd, (int)j->head->to);
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         if (fault_hit(FAULT_RENAME)) rc = -EIO;
-        else if (linkat(AT_FDCWD, link, k->dir, name, AT_SYMLINK_FOLLOW) && errno != EEXIST) rc = -errno; /* another process has just written the same */
+        else rc = give_name(k, j, link, name);
     }
     close(fd);
     return rc;
@@ -182,11 +204,11 @@ static void *run(void *arg) {
     return NULL;
 }
 
-void keep_put(struct keep *k, struct prefix_block *b, uint64_t key, const int32_t *tokens) {
+void keep_put(struct keep *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made) {
     struct job *j = mem_alloc(sizeof *j);
     struct kv_file_head about = {
         .dtype = k->kv, .maker = k->maker, .key = key, .from = (uint32_t)b->from, .to = (uint32_t)b->to, .state = b->state, .image = b->bytes};
-    if (j) *j = (struct job){.head = kv_file_new(&about, tokens)};
+    if (j) *j = (struct job){.head = kv_file_new(&about, tokens), .made = made};
     if (!j || !j->head) {
         mem_free(j);
         return;
@@ -272,7 +294,7 @@ bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, co
     char name[NAME], what[300];
     struct stat st;
     struct error e = {0};
-    name_of(key, name);
+    name_of(key, ending, name);
     snprintf(what, sizeof what, "%.250s/%s", k->path, name);
     int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), rc = 0;
     if (fd < 0 && errno == ENOENT) return false;
@@ -296,11 +318,32 @@ bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, co
 
 void keep_ahead(struct keep *k, uint64_t key) {
     char name[NAME];
-    name_of(key, name);
+    name_of(key, ending, name);
     int fd = openat(k->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return;
     posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
     close(fd);
+}
+
+/* --- Forgetting ------------------------------------------------------------------------------------------------------------------ */
+
+int engine_forget(const char *path, const uint64_t *keys, size_t n, struct error *e) {
+    char name[NAME];
+    struct timespec now;
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
+    if (dir < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
+    flock(dir, LOCK_EX);
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (size_t i = 0; i < n; i++) {
+        name_of(keys[i], ending, name);
+        if (unlinkat(dir, name, 0) && errno != ENOENT) rc = -errno;
+        name_of(keys[i], forgotten, name);
+        int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if ((fd < 0 || futimens(fd, (struct timespec[]){now, now})) && errno != ENOSPC && errno != EDQUOT) rc = -errno; /* full: nobody writes either */
+        if (fd >= 0) close(fd);
+    }
+    close(dir);
+    return rc ? error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(-rc)) : 0;
 }
 
 /* --- Open and close -------------------------------------------------------------------------------------------------------------- */
@@ -345,7 +388,7 @@ void keep_close(struct keep **kp) {
     if (!k) return;
     *kp = NULL;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += KEEP_PATIENCE_S;
+    until.tv_sec += (time_t)limit_get(LIMIT_WAIT, KEEP_PATIENCE_S * 1000) / 1000;
     pthread_mutex_lock(&k->lock);
     k->closing = true;
     pthread_cond_broadcast(&k->changed);

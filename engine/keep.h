@@ -19,8 +19,9 @@ struct keep *keep_open(const char *dir, uint64_t limit, uint64_t maker, enum dty
 /* Waits for what is being written, but no longer than KEEP_PATIENCE_S; the rest is not written. */
 enum { KEEP_PATIENCE_S = 2 };
 void keep_close(struct keep **k);
-/* A block of positions, which the file gets a reference to; tokens [b->to] are copied. Returns at once. */
-void keep_put(struct keep *k, struct prefix_block *b, uint64_t key, const int32_t *tokens);
+/* A block of positions, which the file gets a reference to; tokens [b->to] are copied. Returns at once. made: when it was, CLOCK_REALTIME
+ * in ns: what was forgotten since is not written. */
+void keep_put(struct keep *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made);
 /* Positions [from, to) of a cache from the file of that key, checked with the threads of the pool, whose owner calls; false: there is none, or
  * none that is right. *state: with the state at `to`. */
 bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -157,11 +158,15 @@ void prefix_begin(struct session *s) {
 void prefix_made(struct session *s) {
     struct prefix *p = &s->prefix;
     uint64_t key = p->exact ? p->ends[p->n - 1].key : key_first(s);
+    struct timespec now;
     p->secret = s->request.flags & REQUEST_SECRET;
     if (s->n_kv < next_end(s, p->exact) || mem_grow(&p->tokens, &p->cap, (size_t)s->n_kv, sizeof *p->tokens)) return;
+    clock_gettime(CLOCK_REALTIME, &now);
     for (int end; (end = next_end(s, p->exact)) <= s->n_kv; p->exact = end) {
         key = key_next(key, s->tokens, p->exact, end);
         if (push(p, end, key)) return;
+        p->ends[p->n - 1].made = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+        p->ends[p->n - 1].kept = s->answered > 0; /* an answer so long that all was read again: of that key nobody was told */
         memcpy(p->tokens + p->exact, s->tokens + p->exact, (size_t)(end - p->exact) * sizeof *p->tokens);
     }
 }
@@ -208,6 +213,18 @@ static int take_one(struct session *s, struct session *o, size_t i, struct error
     hold(p, b);
     p->ends[p->n - 1].block = prefix_hold(b);
     p->ends[p->n - 1].kept = o->prefix.ends[i].kept;
+    p->ends[p->n - 1].made = o->prefix.ends[i].made;
+    return 0;
+}
+
+int prefix_name(const struct session *s, struct prefix_keys *out) {
+    uint64_t key = key_first(s);
+    out->n = 0;
+    if (!s->engine->keep || s->request.flags & REQUEST_SECRET) return 0;
+    for (int pos = 0, end; (end = next_end(s, pos)) <= s->n; pos = end) {
+        if (mem_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v)) return ERR_MEMORY;
+        out->v[out->n++] = key = key_next(key, s->tokens, pos, end);
+    }
     return 0;
 }
 
@@ -290,7 +307,7 @@ static bool save_one(struct session *s, bool closes) {
     struct prefix_end *x = &p->ends[i];
     struct prefix_block *b = closes ? block_of(s, i) : x->block, *copy = b ? NULL : freeze(s, i ? p->ends[i - 1].end : 0, x->end, false);
     x->kept = true;
-    if (b || copy) keep_put(s->engine->keep, b ? b : copy, x->key, p->tokens);
+    if (b || copy) keep_put(s->engine->keep, b ? b : copy, x->key, p->tokens, x->made);
     prefix_release(copy);
     return true;
 }

@@ -35,6 +35,7 @@ struct prefix_end {
     int end;
     uint64_t key;               /* hash of all tokens up to here, batch by batch; 0: not as a reading of the tokens would give it */
     struct prefix_block *block; /* the batch that ends here; NULL: it is the session's own memory */
+    int64_t made;               /* when, CLOCK_REALTIME in ns */
     bool kept;                  /* it is on disk, is on its way there, or is not worth it */
 };
 /* Of a session; the engine's thread's. */
@@ -49,6 +50,10 @@ struct prefix {
     double token_s; /* what a token took that was read last */
     bool secret;    /* nothing of it goes to a disk */
 };
+struct prefix_keys { /* of the ends of a prompt */
+    uint64_t *v;
+    size_t n, cap;
+};
 struct prefix_store { /* of an engine */
     int fd;           /* the memory file; -1: the system has none */
     uint64_t maker;   /* what decides a row's bits beside its tokens; 0: not known */
@@ -61,6 +66,8 @@ void prefix_close(struct engine *e); /* after all sessions */
 int prefix_keep(const struct session *s, int keep, int n);
 int prefix_cut(const struct session *s);    /* where a batch of its prompt ends besides (prefill_end); 0: nowhere */
 bool prefix_exact(const struct session *s); /* what is there is as reading its tokens gives it */
+/* Under which keys what reading all tokens of s makes may come to the disk; none where nothing of it does. ERR_MEMORY. */
+int prefix_name(const struct session *s, struct prefix_keys *out);
 
 /* The engine's thread: */
 void prefix_begin(struct session *s); /* a turn begins, and keeps s->n_kv tokens */

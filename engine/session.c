@@ -190,6 +190,7 @@ void session_close(struct session **sp) {
     kv_close(&s->kv);
     prefix_drop(s);
     mtp_chat_close(&s->mtp);
+    mem_free(s->keys.v);
     mem_free(s->tokens);
     mem_free(s);
     *sp = NULL;
@@ -209,6 +210,11 @@ bool session_busy(const struct session *s) { return atomic_load(&s->state) != SE
 int session_tokens(const struct session *s, const int32_t **tokens) {
     *tokens = s->tokens;
     return s->n_kv;
+}
+
+size_t session_kept(const struct session *s, const uint64_t **keys) {
+    *keys = s->keys.v;
+    return s->keys.n;
 }
 
 static int check_request(const struct engine *e, const struct request *r, struct error *err) {
@@ -252,6 +258,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->n_kv = keep;
     s->n = r->n;
     s->answered = 0;
+    if (prefix_name(s, &s->keys)) s->request.flags |= REQUEST_SECRET; /* what has no name that is known stays off the disk */
     s->guess[0].n = s->guess[1].n = 0;
     s->submitted = clock_now();
     s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "cpu"};

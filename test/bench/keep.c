@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
         store.size += (off_t)b->bytes;
         if (ftruncate(store.fd, store.size) || kv_image_write(&kv, at, at + BATCH, -1, store.fd, b->at)) return fail(&e);
         kv_image_under(&kv, at, at + BATCH, -1, store.fd, b->at);
-        keep_put(k, b, (uint64_t)at + 1, ids);
+        keep_put(k, b, (uint64_t)at + 1, ids, INT64_MAX);
         prefix_release(b);
     }
     printf("%d tokens, %.2f GB: handed over in %.2f s", tokens, (double)store.size / 1e9, clock_now() - t);

@@ -137,6 +137,8 @@ struct session {
     int n_held, n_answer, max, prompt;
     double progress_s; /* between two reports of a prefill */
     double start, prefill_until, prefill_s, last_progress, token_s, first;
+    uint64_t keys[2];
+    size_t n_keys;
     bool fail, stubborn; /* stubborn: deaf to session_cancel, as an engine that hangs would be */
     _Atomic bool busy, cancel;
 };
@@ -418,6 +420,8 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     s->n_answer = 0;
     s->max = r->max_tokens;
     s->prompt = r->n;
+    s->keys[0] = 0xfeed, s->keys[1] = (uint64_t)r->n;
+    s->n_keys = r->flags & REQUEST_SECRET ? 0 : 2;
     s->start = clock_now();
     s->first = s->prefill_until = s->start + s->prefill_s;
     atomic_store(&s->cancel, false);
@@ -431,6 +435,19 @@ bool session_busy(const struct session *s) { return atomic_load(&s->busy); }
 int session_tokens(const struct session *s, const int32_t **tokens) {
     *tokens = s->held;
     return s->n_held;
+}
+/* As if one batch began all prompts, and another was of this one alone. */
+size_t session_kept(const struct session *s, const uint64_t **keys) {
+    *keys = s->keys;
+    return s->n_keys;
+}
+int engine_forget(const char *dir, const uint64_t *keys, size_t n, struct error *e) {
+    char path[4096];
+    for (size_t i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "%s/%016llx.kv", dir, (unsigned long long)keys[i]);
+        unlink(path);
+    }
+    return 0;
 }
 bool engine_poll(struct engine *e, struct event *out, int timeout_ms) {
     struct pollfd p = {.fd = e->fd, .events = POLLIN};

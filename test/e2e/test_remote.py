@@ -83,6 +83,37 @@ class Attached(Case):
         t.send("/bye\r")
         self.assertEqual(t.wait(), 0)
 
+    def test_names_of_what_is_kept(self):
+        """Which files a prompt becomes stands in a chat's own before they are there; one that is not saved asks that there be none."""
+        t = self.terminal("--save", "talk")
+        at = t.prompt(text="talk> ")
+        t.send("prefill\r")
+        until, names = time.time() + driver.PATIENCE, None
+        while not names and time.time() < until:
+            t.read(0.01)
+            if os.path.exists(self.session_file("talk")):
+                names = json.load(open(self.session_file("talk")))["body"].get("kept")
+        prompt = "%016x" % len("1user2prefill1assistant2")
+        self.assertEqual((names, self.s.status()["sessions"][0]["state"]), (["%016x" % 0xFEED, prompt], "prefill"))
+        t.send("\x03")
+        at = t.prompt(t.until("stopped;", at), "talk> ")
+        t.send("again\r")
+        t.until("You said: again", at)
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        names = json.load(open(self.session_file("talk")))["body"]["kept"]
+        self.assertEqual((len(names), names[:2]), (3, ["%016x" % 0xFEED, prompt]))
+        self.assertEqual(self.run_bin("-p", "more", "--continue", "talk", "--save", "other")[0], 0)
+        self.assertEqual(json.load(open(self.session_file("other")))["body"]["kept"][:3], names)
+        kv = os.path.join(self.home, ".cache/hearth/kv")
+        os.makedirs(kv)
+        for n in names:
+            open(os.path.join(kv, n + ".kv"), "w").close()
+        self.assertEqual(self.run_bin("--delete", "talk")[0], 0)
+        self.assertEqual(len(os.listdir(kv)), 3)  # the other one has them, too
+        self.assertEqual(self.run_bin("--delete", "other")[0], 0)
+        self.assertEqual(os.listdir(kv), [])
+
     def test_killed_client(self):
         p = subprocess.Popen([driver.BIN, "-p", "prefill"], env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         self.s.settles("begins", lambda status: any(x["state"] == "prefill" for x in status["sessions"]))

@@ -17,8 +17,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         buf_add(&b, data + 5, size - 5);
         buf_str(&b, "}\n");
     } else buf_add(&b, data, size);
-    int rc = store_parse(b.data ? b.data : "", b.len, "fuzz", NULL, &c, &e);
+    struct store_kept kept = {0};
+    int rc = store_parse(b.data ? b.data : "", b.len, "fuzz", NULL, &c, &kept, &e);
     if (rc && (c.n || !e.code || !strstr(e.text, "fuzz"))) abort();
+    if (rc && kept.n) abort();
+    mem_free(kept.key);
     conv_free(&c);
     buf_free(&b);
     return 0;
