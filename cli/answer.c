@@ -32,9 +32,10 @@ static void keep_answer(struct repl *r, struct talk *t) {
 
 /* Why an answer is not whole, and the way on. */
 static const char *how_cut(const struct repl *r, const struct turn *u, char *out, size_t cap) {
-    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens; /continue goes on", u->stats.answer_tokens);
+    const char *on = r->app->backend->goes_on ? "; /continue goes on" : "; /regen makes a new one";
+    if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, on);
     else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", r->app->info->context);
-    else snprintf(out, cap, "stopped; /continue goes on");
+    else snprintf(out, cap, "stopped%s", on);
     return out;
 }
 
@@ -147,20 +148,8 @@ int repl_answer(struct repl *r, struct talk *t, bool background) {
     return rc;
 }
 
-/* After loading there is no knowing by which tokens the answer came: it goes on behind its text. */
-static int prompt_of_text(struct repl *r, struct talk *t, const struct message *last, struct error *e) {
-    struct conv before = {0}, cut = t->conv;
-    cut.n--;
-    int rc = conv_copy(&before, &cut) ? error_set(e, ERR_MEMORY, "no memory") : 0;
-    if (!rc) rc = conv_prompt(r->app, &before, conv_think(&r->app->opts), &t->prompt, e);
-    if (!rc) rc = tokenizer_encode(r->app->tokenizer, last->text.data, last->text.len, TEXT_VALUE, &t->prompt.ids, e);
-    t->prompt.said = t->prompt.ids.n;
-    if (!rc && buf_add(&t->prompt.tail, last->text.data, last->text.len)) rc = error_set(e, ERR_MEMORY, "no memory");
-    conv_free(&before);
-    return rc;
-}
-
-/* Goes on with the last answer from its last token, or, after loading, from its text. */
+/* Goes on with the last answer from its last token, or, where there is no knowing by which tokens it came, behind its text: after loading,
+ * and when the engine is elsewhere. */
 int repl_continue(struct repl *r, struct talk *t) {
     struct error e;
     const struct message *last = t->conv.n ? &t->conv.m[t->conv.n - 1] : NULL;
@@ -168,15 +157,19 @@ int repl_continue(struct repl *r, struct talk *t) {
         repl_say(r, "there is no answer to go on with");
         return ERR_USAGE;
     }
-    if (!r->app->backend->own) {
-        repl_say(r, "only an engine that was opened here (--no-attach) goes on with an answer; /regen makes a new one");
+    if (!r->app->backend->goes_on) {
+        repl_say(r, "a server elsewhere begins each answer anew; /regen makes a new one");
         return ERR_USAGE;
     }
     if (!t->prompt.ids.n && last->thinking.len) {
         repl_say(r, "an answer with thinking can only go on in the chat that began it; /regen makes a new one");
         return ERR_USAGE;
     }
-    int rc = t->prompt.ids.n ? 0 : prompt_of_text(r, t, last, &e);
+    int rc = 0;
+    if (!t->prompt.ids.n) {
+        prompt_free(&t->prompt);
+        rc = conv_prompt_begun(r->app, &t->conv, conv_think(&r->app->opts), &t->prompt, &e);
+    }
     t->went_on = true;
     if (!rc) rc = repl_start(r, t, false, &e);
     if (!rc && t->prompt.said == t->prompt.ids.n) t->turn.begun = true;

@@ -158,6 +158,18 @@ static int make_conv(struct api_request *r, const struct json *root, const struc
     return 0;
 }
 
+/* The last message is the beginning of the answer. What was thought before it cannot be put back as tokens. */
+static int take_begun(struct api_request *r, const struct json *root, struct json *messages, struct error *e) {
+    const struct json *last = &messages->items[messages->n - 1], *text = json_get(last, "content"), *thought = json_get(last, "reasoning_content");
+    if (!json_bool(json_get(root, "continue_final_message"), false)) return 0;
+    if (!json_is(json_get(last, "role"), "assistant") || messages->n < 2 || !text || text->type != JSON_STRING || has(json_get(last, "tool_calls")))
+        return error_set(e, ERR_USAGE, "continue_final_message: the last message is no assistant's text behind another message");
+    if (has(thought) && thought->n) return error_set(e, ERR_USAGE, "continue_final_message is not served for an answer with reasoning_content");
+    r->begun = text;
+    messages->n--;
+    return 0;
+}
+
 int api_parse(struct api_request *r, const char *body, size_t n, struct error *e) {
     struct json root, messages;
     int64_t max = -1, top_k = -1;
@@ -165,7 +177,8 @@ int api_parse(struct api_request *r, const char *body, size_t n, struct error *e
     int rc = json_parse(&r->arena, body, n, 0, "request", &root, e);
     if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_USAGE, "request: no object");
-    if (rc || (rc = refuse(&root, e)) || (rc = read_messages(r, json_get(&root, "messages"), &messages, e))) return rc;
+    if (rc || (rc = refuse(&root, e)) || (rc = read_messages(r, json_get(&root, "messages"), &messages, e)) || (rc = take_begun(r, &root, &messages, e)))
+        return rc;
     const struct json *model = json_get(&root, "model"), *tools = json_get(&root, "tools");
     if (has(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: no text");
     if (has(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: no array");

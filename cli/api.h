@@ -8,6 +8,7 @@ struct api_request {
     struct arena arena;                              /* of what is below; strings may lie in the body, which must stay */
     struct json conv;                                /* for the chat template: messages, tools, add_generation_prompt and its other variables */
     const struct json *model, *tools;                /* NULL: not said */
+    const struct json *begun;                        /* "continue_final_message": the text of an answer to go on with, which conv is without; NULL: none */
     bool stream, usage;                              /* usage: as a chunk of its own at the end of a stream */
     bool explain;                                    /* ours: why the modes were chosen, beside the timings */
     bool kept;                                       /* ours: under which keys the prompt is kept on disk, as a comment of the stream */

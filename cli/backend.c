@@ -69,6 +69,11 @@ static int local_submit(struct seat *s, const struct prompt *p, const struct req
 
 static size_t local_kept(const struct seat *s, const uint64_t **keys) { return session_kept(s->session, keys); }
 
+static int local_count(struct app *a, const struct prompt *p, size_t *n, struct error *e) {
+    *n = p->ids.n;
+    return 0;
+}
+
 static bool local_poll(struct app *a, struct news *out, int timeout_ms) {
     *out = (struct news){0};
     if (!engine_poll(a->engine, &out->event, timeout_ms)) return false;
@@ -79,10 +84,12 @@ static bool local_poll(struct app *a, struct news *out, int timeout_ms) {
 
 const struct backend backend_local = {.name = "local",
                                       .own = true,
+                                      .goes_on = true,
                                       .open_text = app_open_own_text,
                                       .open_engine = app_open_own_engine,
                                       .close = local_close,
                                       .prompt = conv_prompt_own,
+                                      .count = local_count,
                                       .seat_open = local_seat_open,
                                       .seat_close = local_seat_close,
                                       .submit = local_submit,

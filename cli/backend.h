@@ -24,10 +24,13 @@ struct backend {
     const char *name;
     bool unsaid;                                        /* what is not given of sampling is not said: NAN, and top_k -1 */
     bool own;                                           /* in this process: ids, logits and the whole KV cache can be seen */
+    bool goes_on;                                       /* an answer can go on behind the text that there is of it */
     int (*open_text)(struct app *a, struct error *e);   /* what prompts are made with: cheap */
     int (*open_engine)(struct app *a, struct error *e); /* sets a->info */
     void (*close)(struct app *a);                       /* both; also what was never opened */
     int (*prompt)(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
+    /* How many tokens a prompt has. NULL: it does not tell. */
+    int (*count)(struct app *a, const struct prompt *p, size_t *n, struct error *e);
     int (*seat_open)(struct seat *s, struct error *e);
     void (*seat_close)(struct seat *s); /* cancels its turn first */
     int (*submit)(struct seat *s, const struct prompt *p, const struct request *r, struct error *e);

@@ -71,12 +71,15 @@ void cmd_tokens(struct repl *r, const char *arg) {
     struct prompt p = {0};
     struct error e;
     const struct engine_info *i = r->app->info;
-    if (!r->app->backend->own) repl_say(r, "only an engine that was opened here (--no-attach) counts tokens; /stats has those of the last answer");
+    const struct turn_stats *s = &r->now->stats;
+    size_t n;
+    if (!r->app->backend->count && !s->prompt_tokens) repl_say(r, "a server elsewhere counts tokens when it answers; there is no count yet");
+    else if (!r->app->backend->count) repl_say(r, "%d tokens with the last answer, as the server counted them", s->prompt_tokens + s->answer_tokens);
     else if (!r->now->conv.n) repl_say(r, "0 of %d tokens: nothing has been said", i->context);
-    else if (conv_prompt(r->app, &r->now->conv, conv_think(&r->app->opts), &p, &e)) repl_say(r, "%s", e.text);
+    else if (conv_prompt(r->app, &r->now->conv, conv_think(&r->app->opts), &p, &e) || r->app->backend->count(r->app, &p, &n, &e)) repl_say(r, "%s", e.text);
     else
-        repl_say(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", p.ids.n, i->context, (long)i->context - (long)p.ids.n,
-                 (double)p.ids.n * (double)i->kv_token_bytes / 1e6);
+        repl_say(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", n, i->context, (long)i->context - (long)n,
+                 (double)n * (double)i->kv_token_bytes / 1e6);
     prompt_free(&p);
 }
 

@@ -190,7 +190,7 @@ void conv_message_json(const struct message *m, const char *thinking, struct buf
     out_json_string(b, m->thinking.data, m->thinking.len);
 }
 
-int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e) {
+static int prompt_of(struct app *a, const struct conv *c, int think, const char *how, struct prompt *out, struct error *e) {
     struct buf b = {0};
     struct arena arena = {0};
     struct json root;
@@ -200,7 +200,7 @@ int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *o
         conv_message_json(&c->m[i], "reasoning_content", &b);
         buf_char(&b, '}');
     }
-    buf_str(&b, "], \"add_generation_prompt\": true");
+    buf_fmt(&b, "], \"%s\": true", how);
     if (think >= 0) buf_fmt(&b, ", \"enable_thinking\": %s, \"thinking\": %s", think ? "true" : "false", think ? "true" : "false");
     buf_char(&b, '}');
     int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the conversation") : json_parse(&arena, b.data, b.len, 0, "conversation", &root, e);
@@ -208,6 +208,22 @@ int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *o
     arena_free(&arena);
     buf_free(&b);
     return rc;
+}
+int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e) {
+    return prompt_of(a, c, think, "add_generation_prompt", out, e);
+}
+
+int conv_begun(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
+    int rc = tokenizer_encode(a->tokenizer, text, n, TEXT_VALUE, &out->ids, e);
+    out->said = out->ids.n;
+    return !rc && buf_add(&out->tail, text, n) ? error_set(e, ERR_MEMORY, "no memory") : rc;
+}
+int conv_prompt_begun(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e) {
+    if (!a->backend->own) return prompt_of(a, c, think, "continue_final_message", out, e);
+    const struct conv before = {.m = c->m, .n = c->n - 1};
+    const struct buf *text = &c->m[c->n - 1].text;
+    int rc = conv_prompt(a, &before, think, out, e);
+    return rc ? rc : conv_begun(a, text->data ? text->data : "", text->len, out, e);
 }
 
 int conv_prompt_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {

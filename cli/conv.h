@@ -45,6 +45,10 @@ int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *o
 int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
 /* The same by the template and the tokenizer of this process. */
 int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
+/* The last message of c is the beginning of the answer, which goes on there. */
+int conv_prompt_begun(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e);
+/* Behind a prompt that is made: the beginning of its answer. */
+int conv_begun(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e);
 /* --raw: BOS and the text itself. */
 int conv_prompt_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e);
 /* --think and --no-think as conv_prompt wants them. */

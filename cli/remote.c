@@ -199,6 +199,10 @@ static int remote_prompt(struct app *a, const struct json *conv, struct prompt *
     for (uint32_t i = 0; i < conv->n; i++) {
         const struct json *key = &conv->items[2 * i], *value = key + 1;
         if (json_is(key, "add_generation_prompt") && json_bool(value, false)) continue;
+        if (json_is(key, "continue_final_message")) {
+            buf_fmt(b, "%s\"continue_final_message\": true, \"add_generation_prompt\": false", b->len ? ", " : "");
+            continue;
+        }
         bool own = json_is(key, "messages") || json_is(key, "tools");
         struct buf *to = own ? b : &kwargs;
         buf_str(to, to->len ? ", " : "");
@@ -212,6 +216,21 @@ static int remote_prompt(struct app *a, const struct json *conv, struct prompt *
     return rc;
 }
 
+/* The resident engine renders and counts it, and has nothing answered. */
+static int attached_count(struct app *a, const struct prompt *p, size_t *n, struct error *e) {
+    struct buf body = {0}, reply = {0};
+    struct arena arena = {0};
+    struct json j;
+    buf_fmt(&body, "{%s}", p->body.data);
+    int rc = body.failed ? error_set(e, ERR_MEMORY, "no memory") : resident_ask("POST", "/hearth/tokens", &body, &reply, e);
+    if (!rc) rc = json_parse(&arena, reply.data, reply.len, 0, "tokens", &j, e);
+    if (!rc) *n = (size_t)json_int(json_get(&j, "tokens"), 0);
+    arena_free(&arena);
+    buf_free(&body);
+    buf_free(&reply);
+    return rc;
+}
+
 static int no_text(struct app *a, struct error *e) { return 0; }
 static int no_seat(struct seat *s, struct error *e) { return 0; }
 static int remote_fd(const struct app *a) { return a->remote->fd; }
@@ -220,7 +239,7 @@ static int remote_fd(const struct app *a) { return a->remote->fd; }
     .open_engine = open_engine, .close = remote_close, .prompt = remote_prompt, .seat_open = no_seat, .seat_close = remote_seat_close, \
     .submit = remote_submit, .cancel = remote_cancel, .kept = remote_kept, .poll = remote_poll, .fd = remote_fd
 static const struct backend backend_remote = {.name = "remote", .unsaid = true, .open_text = open_server, OVER_HTTP};
-static const struct backend backend_attached = {.name = "attached", .open_text = no_text, OVER_HTTP};
+static const struct backend backend_attached = {.name = "attached", .goes_on = true, .count = attached_count, .open_text = no_text, OVER_HTTP};
 
 /* --- which it is ----------------------------------------------------------------------------------------------------- */
 
@@ -257,6 +276,7 @@ static int read_resident(struct remote *r, const struct json *j) {
     r->info.min_p = json_num(json_get(s, "min_p"), NAN);
     r->info.repeat_penalty = json_num(json_get(s, "repeat_penalty"), NAN);
     r->info.top_k = (int)json_int(json_get(s, "top_k"), 0);
+    r->info.kv_token_bytes = (uint64_t)json_int(json_get(j, "kv_token_bytes"), 0);
     r->info.do_sample = json_bool(json_get(s, "do_sample"), true);
     if (print && print->type == JSON_STRING && print->n == 16) r->info.fingerprint = strtoull(print->string, NULL, 16);
     r->model = json_strdup(json_get(j, "model"));
@@ -276,7 +296,7 @@ bool remote_attach(struct app *a) {
         if (a->opts.v[alone[i]].text && a->opts.v[alone[i]].on + (alone[i] == OPT_TRACE)) return false;
     if (resident_path(path, NULL) || !resident_alive(path)) return false;
     struct error e = {0};
-    int rc = resident_ask("GET", "/hearth/status", &body, &e);
+    int rc = resident_ask("GET", "/hearth/status", NULL, &body, &e);
     if (rc == ERR_RUNTIME) app_note(a, "%s; the model is opened here", e.text);
     if (!rc) rc = resident_identity(a, &mine, &e);
     if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, &e);

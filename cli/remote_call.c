@@ -119,13 +119,18 @@ static void copy(const struct json *j, char *out, size_t cap) {
     if (j && j->type == JSON_STRING) snprintf(out, cap, "%.*s", (int)(j->n < cap ? j->n : cap), j->string);
 }
 
+static int count_of(const struct json *j) { /* whatever a server says */
+    int64_t n = json_int(j, 0);
+    return n < 0 ? 0 : n > 1 << 30 ? 1 << 30 : (int)n;
+}
+
 static void read_usage(struct call *c, const struct json *j) {
     const struct json *u = json_get(j, "usage"), *t = json_get(j, "timings"), *k = json_get(t, "timing");
     struct turn_stats *s = &c->stats;
     if (u && u->type == JSON_OBJECT) {
-        s->prompt_tokens = (int)json_int(json_get(u, "prompt_tokens"), 0);
-        s->answer_tokens = (int)json_int(json_get(u, "completion_tokens"), 0);
-        s->cached_tokens = (int)json_int(json_path(u, "prompt_tokens_details.cached_tokens"), 0);
+        s->prompt_tokens = count_of(json_get(u, "prompt_tokens"));
+        s->answer_tokens = count_of(json_get(u, "completion_tokens"));
+        s->cached_tokens = count_of(json_path(u, "prompt_tokens_details.cached_tokens"));
     }
     if (!c->remote->resident || !k) return;
     c->timed = true;

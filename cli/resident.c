@@ -79,7 +79,15 @@ bool resident_is_us(int fd) {
 
 /* --- asking it ------------------------------------------------------------------------------------------------------- */
 
-int resident_ask(const char *method, const char *what, struct buf *body, struct error *e) {
+static void read_refusal(const char *body, struct error *e) {
+    struct arena arena = {0};
+    struct json j;
+    const struct json *text = json_parse(&arena, body, strlen(body), 0, "reply", &j, NULL) ? NULL : json_path(&j, "error.message");
+    if (text && text->type == JSON_STRING) snprintf(e->text, sizeof e->text, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
+    arena_free(&arena);
+}
+
+int resident_ask(const char *method, const char *what, const struct buf *body, struct buf *reply, struct error *e) {
     enum { PATIENCE_S = 5 };
     char path[RESIDENT_PATH], chunk[4096];
     struct buf b = {0};
@@ -96,7 +104,8 @@ int resident_ask(const char *method, const char *what, struct buf *body, struct 
         close(fd);
         return rc;
     }
-    buf_fmt(&b, "%s %s HTTP/1.0\r\nContent-Length: 0\r\n\r\n", method, what);
+    buf_fmt(&b, "%s %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n", method, what, body ? body->len : 0);
+    if (body) buf_add(&b, body->data, body->len);
     rc = b.failed ? ERR_MEMORY : file_write_all(fd, b.data, b.len) ? ERR_RUNTIME : 0;
     b.len = 0;
     for (ssize_t n; !rc && (n = recv(fd, chunk, sizeof chunk, 0)) != 0;) {
@@ -105,11 +114,14 @@ int resident_ask(const char *method, const char *what, struct buf *body, struct 
     }
     close(fd);
     const char *text = b.data ? strstr(b.data, "\r\n\r\n") : NULL;
-    if (!rc && (!text || strncmp(b.data, "HTTP/1.", 7) || !strstr(b.data, " 200 "))) rc = ERR_RUNTIME;
-    if (!rc) rc = buf_str(body, text + 4);
+    if (!rc && (!text || strncmp(b.data, "HTTP/1.", 7))) rc = ERR_RUNTIME;
+    bool refused = !rc && strncmp(b.data + 8, " 200 ", 5);
+    if (!rc && !refused) rc = buf_str(reply, text + 4);
+    if (rc == ERR_MEMORY) error_set(e, rc, "no memory");
+    else if (rc || refused) rc = error_set(e, ERR_RUNTIME, "the resident engine %s", refused ? "refuses that" : "does not answer");
+    if (refused) read_refusal(text + 4, e);
     buf_free(&b);
-    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory");
-    return rc ? error_set(e, rc, "the resident engine does not answer") : 0;
+    return rc;
 }
 
 /* --- which engine it is ---------------------------------------------------------------------------------------------- */

@@ -17,9 +17,9 @@ int resident_listen(int *fd, const char *path, struct error *e);
 /* Whoever is at the other end of an accepted connection is this user. */
 bool resident_is_us(int fd);
 
-/* Asks the resident engine; the reply's body is appended. ERR_CANCELLED: there is none; ERR_RUNTIME: it does not answer, or
- * not as it should. */
-int resident_ask(const char *method, const char *what, struct buf *body, struct error *e);
+/* Asks the resident engine, with a body or NULL; the reply's body is appended. ERR_CANCELLED: there is none; ERR_RUNTIME: it does not
+ * answer, or not as it should. */
+int resident_ask(const char *method, const char *what, const struct buf *body, struct buf *reply, struct error *e);
 /* What decides whether an engine is the one that the options ask for: the model with the state of its files, and every option that
  * goes into opening it; one line of JSON. */
 int resident_identity(struct app *a, struct buf *out, struct error *e);

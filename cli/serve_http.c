@@ -145,16 +145,21 @@ static enum MHD_Result on_stop(struct ask *x) {
     return reply(x, 200, &b);
 }
 
+static enum MHD_Result on_tokens(struct ask *x) {
+    struct buf b = {0};
+    struct error e;
+    if (serve_prompt(x, &e)) return reply_error(x, &e);
+    buf_fmt(&b, "{\"tokens\": %zu}\n", x->prompt.ids.n);
+    return reply(x, 200, &b);
+}
+
 static const struct route {
     const char *path; /* ends in '/': the model's name follows */
     const char *method;
     bool only_local; /* not by --listen */
     enum MHD_Result (*fn)(struct ask *x);
-} routes[] = {{"/v1/chat/completions", "POST", false, on_chat},
-              {"/v1/models", "GET", false, on_models},
-              {"/v1/models/", "GET", false, on_model},
-              {"/hearth/status", "GET", false, on_status},
-              {"/hearth/stop", "POST", true, on_stop}};
+} routes[] = {{"/v1/chat/completions", "POST", false, on_chat}, {"/v1/models", "GET", false, on_models},      {"/v1/models/", "GET", false, on_model},
+              {"/hearth/status", "GET", false, on_status},      {"/hearth/tokens", "POST", false, on_tokens}, {"/hearth/stop", "POST", true, on_stop}};
 
 static bool matches(const struct route *r, const struct server *s, const char *url) {
     size_t n = strlen(r->path);

@@ -43,16 +43,24 @@ static int check_model(const struct ask *x, struct error *e) {
     return error_set(e, ERR_MODEL, "there is no model %.*s here; this one is called %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
 }
 
+int serve_prompt(struct ask *x, struct error *e) {
+    struct app *a = x->server->app;
+    int rc = api_parse(&x->request, x->body.data ? x->body.data : "", x->body.len, e);
+    if (rc || (rc = check_model(x, e))) return rc;
+    rc = conv_prompt_json(a, &x->request.conv, &x->prompt, e);
+    if (rc == ERR_RUNTIME) return e->code = ERR_USAGE; /* the template refuses this conversation */
+    if (!rc && x->request.begun) rc = conv_begun(a, x->request.begun->string, x->request.begun->n, &x->prompt, e);
+    return rc;
+}
+
 int serve_enqueue(struct ask *x, struct error *e) {
     struct server *s = x->server;
     struct app *a = s->app;
     unsigned char id[12];
-    int rc = api_parse(&x->request, x->body.data ? x->body.data : "", x->body.len, e), waiting = 0;
-    if (rc || (rc = check_model(x, e))) return rc;
+    int waiting = 0, rc;
     for (const struct ask *o = s->asks; o; o = o->next) waiting += o->state == ASK_WAITING;
     if (waiting >= SERVE_WAITING) return error_set(e, ERR_MEMORY, "%d requests wait already", waiting);
-    rc = conv_prompt_json(a, &x->request.conv, &x->prompt, e);
-    if (rc == ERR_RUNTIME) return e->code = ERR_USAGE; /* the template refuses this conversation */
+    rc = serve_prompt(x, e);
     if (!rc && !x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
     if (!rc && x->prompt.ids.n + 1 > (size_t)a->info->context)
         rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n, a->info->context);
@@ -144,6 +152,7 @@ static int begin(struct ask *x, struct slot *k, struct error *e) {
     int rc = turn_start(&x->turn, s->app, k->seat, &x->prompt, &q, on_piece, x, e);
     if (rc) return rc;
     turn_stop_at(&x->turn, x->request.stop, x->request.n_stop);
+    x->turn.begun = x->request.begun && x->request.begun->n;
     k->ask = x;
     k->used = ++s->orders;
     x->slot = k;
@@ -295,8 +304,11 @@ void serve_status(struct server *s, struct buf *b) {
     out_json_string(b, i->name, strlen(i->name));
     buf_str(b, ", \"identity\": ");
     buf_add(b, s->identity.data, s->identity.len);
-    buf_fmt(b, ", \"pid\": %ld, \"up_s\": %.3f, \"context\": %d, \"max_context\": %d, \"fingerprint\": \"%016llx\", \"parallel\": %d, \"answered\": %llu, ",
-            (long)getpid(), clock_now() - s->began, i->context, i->max_context, (unsigned long long)i->fingerprint, s->most, (unsigned long long)s->answered);
+    buf_fmt(b,
+            ", \"pid\": %ld, \"up_s\": %.3f, \"context\": %d, \"max_context\": %d, \"kv_token_bytes\": %llu, \"fingerprint\": \"%016llx\", \"parallel\": %d, "
+            "\"answered\": %llu, ",
+            (long)getpid(), clock_now() - s->began, i->context, i->max_context, (unsigned long long)i->kv_token_bytes, (unsigned long long)i->fingerprint,
+            s->most, (unsigned long long)s->answered);
     buf_str(b, "\"sampling\": {");
     const struct {
         const char *name;

@@ -78,7 +78,8 @@ void serve_wake(struct ask *x); /* there is something to send */
 void serve_refuse(struct ask *x, int status, const char *code, const char *text);
 
 /* serve_turns.c: sessions and what runs on them */
-int serve_enqueue(struct ask *x, struct error *e); /* the body is there */
+int serve_prompt(struct ask *x, struct error *e);  /* the body is there: reads it, and makes the prompt */
+int serve_enqueue(struct ask *x, struct error *e); /* the same, and it waits for a session */
 void serve_news(struct server *s, const struct news *news);
 void serve_start(struct server *s);  /* those that wait, while there are sessions */
 void serve_cancel(struct server *s); /* all of them: the server ends */

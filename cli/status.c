@@ -47,7 +47,7 @@ int serve_print_status(struct app *a, struct error *e) {
     struct buf body = {0}, text = {0};
     struct arena arena = {0};
     struct json j;
-    int rc = resident_ask("GET", "/hearth/status", &body, e);
+    int rc = resident_ask("GET", "/hearth/status", NULL, &body, e);
     if (rc == ERR_CANCELLED) rc = e->code = ERR_RUNTIME;
     if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, e);
     if (!rc && a->opts.v[OPT_JSON].on) out_write(body.data, body.len);
@@ -65,7 +65,7 @@ int serve_print_status(struct app *a, struct error *e) {
 int serve_stop(struct app *a, struct error *e) {
     enum { STEP_MS = 20 };
     struct buf body = {0};
-    int lock, rc = resident_ask("POST", "/hearth/stop", &body, e);
+    int lock, rc = resident_ask("POST", "/hearth/stop", NULL, &body, e);
     buf_free(&body);
     if (rc == ERR_CANCELLED) return e->code = ERR_RUNTIME;
     if (rc) return rc;

@@ -29,6 +29,8 @@ class Attached(Case):
             self.assertEqual(self.answered(), before + ("-c" not in args), args)
             for j in (alone, attached):
                 del j["timing"]
+                if "--until" in args:
+                    del j["usage"]  # by when the engine hears of it
             self.assertEqual(alone, attached, args)
         self.assertEqual(self.run_bin("-p", "think", "--explain")[1:], self.run_bin("-p", "think", "--explain", "--no-attach")[1:])
 
@@ -69,9 +71,10 @@ class Attached(Case):
         at = t.prompt(t.until("stopped;", at))
         self.s.settles("cancelled")
         t.send("/continue\r")
-        at = t.prompt(t.until("only an engine that was opened here", at))
+        at = t.prompt(t.until("w59 ", at))
+        self.assertNotIn(b"w4 ", t.out[t.out.rindex(b"/continue"):])
         t.send("/tokens\r")
-        at = t.prompt(t.until("counts tokens", at))
+        at = t.prompt(t.until("of 65536 tokens; room for", at))
         t.send("/show\r")
         at = t.prompt(t.until("fake, attached", at))
         t.send("again\r")
@@ -82,6 +85,8 @@ class Attached(Case):
         at = t.prompt(t.until("the resident engine has ended; start hearth again", at))
         t.send("/bye\r")
         self.assertEqual(t.wait(), 0)
+        said = json.load(open(self.session_file("prefill")))["body"]["messages"]
+        self.assertEqual(said[3], {"role": "assistant", "content": "".join(f"w{i} " for i in range(60))})
 
     def test_names_of_what_is_kept(self):
         """Which files a prompt becomes stands in a chat's own before they are there; one that is not saved asks that there be none."""
@@ -192,6 +197,23 @@ class Remote(Case):
         self.assertEqual([m["role"] for m in body["messages"]], ["system", "user"])
         j = json.loads(out)
         self.assertEqual((j["model"], j["text"], j["thinking"], j["reason"], j["usage"]["prompt_tokens"]), ("m", "x", "why", "stop", 5))
+
+    def test_chat(self):
+        """Every command works with a server, or says why not and the way on."""
+        self.server.replies[:] = [stream("one two")] + [stream("and three")] * 9
+        t = self.terminal("-m", self.url)
+        at = t.prompt()
+        for line, want in (("/tokens", "there is no count yet"), ("hello", "one two"), ("/tokens", "7 tokens with the last answer, as the server counted them"), ("/stats", "answer: 2 tokens"),
+                           ("/continue", "begins each answer anew; /regen makes a new one"), ("/regen", "and three"), ("/show", "org/name, remote"), ("/fork copy", "a copy; /switch 1"),
+                           ("/switch 1", "hello"), ("/system be short", ""), ("/set temp 0.25", ""), ("again", "and three"), ("/compact", "summary above"), ("/undo", "took back"), ("/explain", "the engine gave no reason"),
+                           ("/model", "open: org/name"), ("/sessions", "copy"), ("/bg more", "and three"), ("/switch copy", ""), ("/copy", "clipboard"), ("/clear", "new conversation"), ("/close copy", "")):
+            t.send(line + "\r")
+            at = t.until(want, at)
+            at = t.until(rb"> \x1b\[0m\r", at)
+        t.send("/bye\r")
+        self.assertEqual(t.wait(), 0)
+        self.assertEqual(self.server.seen[3][3]["messages"][0], {"role": "system", "content": "be short"})
+        self.assertEqual(self.server.seen[3][3]["temperature"], 0.25)
 
     def test_tools(self):
         call = lambda text, **more: {"tool_calls": [{"index": 0, **more, "function": {"arguments": text, **({"name": "f"} if more else {})}}]}

@@ -80,6 +80,20 @@ class Protocol(Case):
         text = json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
         self.assertEqual(text, "[system]S[user]a[assistant]b[user]prompt x[assistant]")
 
+    def test_goes_on(self):
+        """An answer goes on behind its text; what cannot is refused. And a prompt is counted without an answer."""
+        begun = lambda text, **more: {"messages": [{"role": "user", "content": "long"}, {"role": "assistant", "content": text, **more}], "continue_final_message": True, "add_generation_prompt": False}
+        for text in ("word0 word1 w", "word0 word1", ""):
+            status, _, data = self.s.request("POST", "/v1/chat/completions", begun(text))
+            self.assertEqual((status, text + json.loads(data)["choices"][0]["message"]["content"]), (200, LONG))
+        for body, word in ((begun("x", reasoning_content="why"), "reasoning_content"), ({**begun("x"), "messages": [{"role": "user", "content": "x"}]}, "no assistant's text"),
+                           ({**begun("x"), "messages": begun("x")["messages"][1:]}, "behind another"), (begun(None, tool_calls=[]), "no assistant's text")):
+            self.refused(400, word, body)
+        count = lambda body: json.loads(self.s.request("POST", "/hearth/tokens", body)[2])
+        self.assertEqual(count(ask("hello")), {"tokens": self.s.chat("hello")[1]["usage"]["prompt_tokens"]})
+        self.assertEqual(count(begun("word0"))["tokens"], count(ask("long"))["tokens"] + 5)
+        self.refused(400, "messages:", {}, "/hearth/tokens")
+
     def test_refused(self):
         post = "/v1/chat/completions"
         for body, word in (("", "request:"), ("{", "request:"), ("[]", "no object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
