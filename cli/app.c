@@ -189,7 +189,7 @@ static int on_progress(void *ctx, const char *what, double share) {
 void app_engine_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const prefills[] = {"auto", "cpu", "blend", "slp", "dslp"},
-                             *const decodes[] = {"auto", "cpu", "hybrid", "dual"}, *const drafts[] = {"none", "auto", "lookup", "mtp"};
+                             *const decodes[] = {"auto", "cpu", "hybrid", "dual", "paged"}, *const drafts[] = {"none", "auto", "lookup", "mtp"};
     *p = (struct engine_params){.dir = a->dir,
                                 .gpus = v[OPT_GPUS].text,
                                 .trace = v[OPT_TRACE].text,
@@ -203,7 +203,7 @@ void app_engine_params(struct app *a, struct engine_params *p) {
     for (int i = 0; i < 5; i++) {
         if (i < 4 && v[OPT_CPU].text && !strcmp(v[OPT_CPU].text, levels[i])) p->cpu_level = i + 1;
         if (!strcmp(v[OPT_PREFILL].text, prefills[i])) p->prefill = (enum prefill_mode)i;
-        if (i < 4 && !strcmp(v[OPT_DECODE].text, decodes[i])) p->decode = (enum decode_mode)i;
+        if (!strcmp(v[OPT_DECODE].text, decodes[i])) p->decode = (enum decode_mode)i;
         if (i < 4 && !strcmp(v[OPT_DRAFT].text, drafts[i])) p->draft = (enum draft_kind)i;
     }
     if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* made-up text repeats itself; a step is what is measured */

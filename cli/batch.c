@@ -19,7 +19,8 @@
 #include "cli/turn.h"
 #include "engine/base/file.h"
 
-enum { SLOTS = 6 }; /* without --parallel */
+enum { SLOTS = 6 };                            /* without --parallel, and where the engine has no other number */
+enum { BYTES = 4, AROUND = 16, ANSWER = 256 }; /* of a token of a prompt, about; tokens that a template adds; of an answer without -n */
 
 struct job {
     const char *text; /* of the file */
@@ -160,7 +161,7 @@ static void finish(struct batch *b, struct slot *s) {
     s->job = NULL;
 }
 
-static void run(struct batch *b) {
+static void run(struct batch *b, bool announced) {
     struct news news;
     bool cancelled = false;
     progress_begin("batch");
@@ -172,6 +173,7 @@ static void run(struct batch *b) {
             running |= b->slots[i].job != NULL;
         }
         cancelled |= stop;
+        if (announced) engine_load(b->app->engine, NULL), announced = false;
         if (!running) break;
         if (!seat_poll(b->app, &news, 100)) continue;
         for (int i = 0; i < b->n_slots; i++) {
@@ -292,6 +294,18 @@ static int split(struct batch *b, struct error *e) {
     return b->n ? 0 : error_set(e, ERR_USAGE, "--batch: %s holds no prompts", b->app->opts.v[OPT_BATCH].text);
 }
 
+/* So many at once. True: the engine waits until they are all submitted. */
+static bool announce(struct batch *b) {
+    const struct opt_value *v = b->app->opts.v;
+    struct engine_load load = {.prompts = (int)b->n, .prompt = AROUND + (double)b->bytes / (double)b->n / BYTES, .answer = ANSWER};
+    b->n_slots = v[OPT_PARALLEL].text ? (int)v[OPT_PARALLEL].integer : SLOTS;
+    if (v[OPT_PARALLEL].text) load.most = b->n_slots;
+    if (v[OPT_MAX_TOKENS].text && v[OPT_MAX_TOKENS].integer > 0) load.answer = (double)v[OPT_MAX_TOKENS].integer;
+    int n = b->app->engine ? engine_load(b->app->engine, &load) : 0;
+    if (n) b->n_slots = n;
+    return n;
+}
+
 static void batch_free(struct batch *b) {
     for (int i = 0; i < b->n_slots; i++) {
         turn_free(&b->slots[i].turn);
@@ -313,18 +327,18 @@ int batch_run(struct app *a, struct error *e) {
     struct batch *b = mem_calloc(1, sizeof *b);
     if (!b) return error_set(e, ERR_MEMORY, "no memory");
     b->app = a;
-    b->n_slots = v[OPT_PARALLEL].text ? (int)v[OPT_PARALLEL].integer : SLOTS;
     int rc = input_file(v[OPT_BATCH].text, &b->file, e);
     if (!rc) rc = split(b, e);
     if (!rc) rc = plan(b, e);
-    if (!rc && !(b->slots = mem_calloc((size_t)b->n_slots, sizeof *b->slots))) rc = error_set(e, ERR_MEMORY, "no memory");
-    if (!b->slots) b->n_slots = 0;
     if (!rc && b->n) {
         rc = app_open_text(a, e);
         if (!rc) rc = app_open_engine(a, e);
+        bool announced = !rc && announce(b);
+        if (!rc && !(b->slots = mem_calloc((size_t)b->n_slots, sizeof *b->slots))) rc = error_set(e, ERR_MEMORY, "no memory");
+        if (!b->slots) b->n_slots = 0;
         if (!rc) {
             sig_hold(NULL);
-            run(b);
+            run(b, announced);
         }
     }
     if (!rc && b->failed) rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; their lines say why", b->failed, b->n);

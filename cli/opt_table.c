@@ -63,7 +63,8 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_SERVE] = {"serve", 0, OPT_FLAG, OPT_MODE, SERVE, .help = "keep the model open and answer on a socket, as chat completions"},
     [OPT_LISTEN] = {"listen", 0, OPT_TEXT, 0, SERVE, "ADDRESS", .help = "with --serve: also on a port, as in 127.0.0.1:8080, with a key that it prints"},
     [OPT_IDLE] = {"idle", 0, OPT_NUM, SETTING, SERVE, "MINUTES", .lo = 0, .hi = 1e6, .help = "with --serve: end when nothing was asked for so long (never)"},
-    [OPT_PARALLEL] = {"parallel", 0, OPT_INT, SETTING, SERVE, "N", .lo = 1, .hi = 256, .help = "answers at once, with --serve (16) or --batch (6)"},
+    [OPT_PARALLEL] = {"parallel", 0, OPT_INT, SETTING, SERVE, "N", .lo = 1, .hi = 256,
+                      .help = "answers at once, with --serve (16) or --batch (6, or as many as pay)"},
     [OPT_STATUS] = {"status", 0, OPT_FLAG, OPT_MODE, SERVE, .help = "what the resident engine does; also with --json"},
     [OPT_STOP] = {"stop", 0, OPT_FLAG, OPT_MODE, SERVE, .help = "end the resident engine"},
 
@@ -74,7 +75,7 @@ const struct opt_def opt_table[OPT_COUNT] = {
     [OPT_KV_CACHE] = {"kv-cache", 0, OPT_SIZE, SETTING, MACHINE, "SIZE",
                       .help = "what is kept on disk of prompts that were read; off for nothing (a tenth of what is free)"},
     [OPT_PREFILL] = {"prefill", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu blend slp dslp", .def = "auto", .help = "how prompts are read"},
-    [OPT_DECODE] = {"decode", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu hybrid dual", .def = "auto", .help = "how answers are generated"},
+    [OPT_DECODE] = {"decode", 0, OPT_CHOICE, SETTING, MACHINE, "MODE", "auto cpu hybrid dual paged", .def = "auto", .help = "how answers are generated"},
     [OPT_SPLIT] = {"split", 0, OPT_CHOICE, SETTING, MACHINE, "POLICY", "auto host stream hybrimoe trimoe cut exact", .def = "auto",
                    .help = "which experts a device computes"},
     [OPT_EXPERT_CACHE] = {"expert-cache", 0, OPT_TEXT, SETTING, MACHINE, "SIZE", .def = "off",

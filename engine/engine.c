@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/cache/score.h"
 #include "engine/internal.h"
+#include "engine/many.h"
 #include "engine/pipe/trace.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
@@ -48,6 +49,8 @@ int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n) {
     return 0;
 }
 
+static const char *decode_name(enum decode_mode m) { return m == DECODE_PAGED ? "paged" : policy_decode_name((enum policy_decode)m); }
+
 int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");
     struct gpu_spec spec = {0};
@@ -58,8 +61,7 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
     if (none && p->prefill > PREFILL_CPU)
         return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_name((enum policy_mode)p->prefill));
-    if (none && p->decode > DECODE_CPU)
-        return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", policy_decode_name((enum policy_decode)p->decode));
+    if (none && p->decode > DECODE_CPU) return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", decode_name(p->decode));
     enum budget_ask ask;
     size_t n;
     if (engine_read_cache(p->expert_cache, &ask, &n))
@@ -154,9 +156,9 @@ static int open_machine(struct engine *e, struct error *err) {
     int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
         return error_set(err, lacks, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
-    if (e->params.decode > DECODE_CPU && !step_resident_layers(e->machine.step))
-        return error_set(err, lacks, "--decode %s: %s", policy_decode_name((enum policy_decode)e->params.decode), step_resident(e->machine.step));
-    return 0;
+    if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !step_resident_layers(e->machine.step))
+        return error_set(err, lacks, "--decode %s: %s", decode_name(e->params.decode), step_resident(e->machine.step));
+    return many_open(e, err);
 }
 
 int engine_open(struct engine **out, const struct engine_params *p, struct error *err) {
@@ -239,6 +241,7 @@ void engine_close(struct engine **ep) {
         session_close(&s);
     }
     prefix_close(e);
+    many_close(e);
     step_close(&e->machine.step);
     mtp_close(&e->mtp);
     trace_save(e->machine.trace, e->params.trace, true);
@@ -290,6 +293,22 @@ int engine_experts(struct engine *e, struct expert_map *out, struct error *err) 
 void expert_map_free(struct expert_map *m) {
     mem_free(m->used), mem_free(m->where);
     *m = (struct expert_map){0};
+}
+
+struct load {
+    struct engine *e;
+    const struct engine_load *load;
+    int n;
+};
+static int load_run(void *arg) {
+    struct load *l = arg;
+    l->n = many_load(l->e, l->load);
+    return 0;
+}
+int engine_load(struct engine *e, const struct engine_load *load) {
+    struct load l = {e, load, 0};
+    engine_run(e, load_run, &l);
+    return l.n;
 }
 
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }

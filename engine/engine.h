@@ -13,7 +13,7 @@ struct engine;
 struct session;
 
 enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFILL_DSLP };
-enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL };
+enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL, DECODE_PAGED };
 enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP }; /* who guesses ahead: nobody, the best, the text so far, a prediction layer */
 enum { DRAFT_MOST = 16 };                                            /* tokens guessed at once */
 
@@ -80,6 +80,14 @@ int engine_plan(const struct engine_params *p, const char *machine, const char *
 int engine_describe(const struct engine_params *p, struct buf *out, struct error *e);
 /* --bench kernels: one JSON object a row through fn {kernel, level, shape, threads, gbps|gflops, limit, share}. */
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row), void *ctx, struct error *e);
+/* Prompts that are about to be submitted, so that they are read and answered in the way that is soonest for all of them. Returns how many to
+ * submit at once, 0: it does not matter. Where it is not 0, none of them is begun before engine_load(e, NULL) has said that those are
+ * submitted. With --decode other than auto and paged nothing is decided. */
+struct engine_load {
+    int prompts, most;     /* all of them; at once at most, 0: as many as pay */
+    double prompt, answer; /* tokens of each, about */
+};
+int engine_load(struct engine *e, const struct engine_load *load);
 /* What this machine can do at best, measured now: streaming read in bytes/s on the engine's threads, between what they do
  * for running turns. */
 double engine_read_bandwidth(struct engine *e, int rounds);
@@ -159,7 +167,7 @@ struct turn_stats {
     int drafted, accepted, draft_most;           /* tokens that it guessed and steps looked at; that were right; most in a step */
     double draft_saved_s;                        /* by which its guesses shortened steps, as far as is known; < 0: lengthened */
     struct expert_stats experts;                 /* chosen 0: no step on devices that keep some */
-    const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp"; "cpu", "hybrid", "dual" */
+    const char *prefill_mode, *decode_mode;      /* "cpu", "blend", "slp", "dslp", "paged"; "cpu", "hybrid", "dual", "paged" */
     /* --explain: why these modes, a line each, and what was expected of them; 0 where nothing was */
     char why[320], decode_why[400];
     double prefill_expected_s, step_expected_s, step_s; /* a step: of the last one that it took part in */

@@ -60,6 +60,7 @@ struct session {
     struct event progress, end;
 };
 
+struct many;  /* many.c */
 struct piece; /* loop.c */
 
 struct engine {
@@ -110,6 +111,8 @@ struct engine {
     struct governor governor; /* of drafts */
     int dear;                 /* of the guesses of the step: that took time */
     double saved, guessed;    /* seconds that the last step's guesses saved each of its sessions; that they took */
+    struct many *many;        /* prompts that go through the layers together; NULL: no device
+                               * that could */
     double balance;           /* seconds that decoders had more than the prefill beside them */
 };
 
@@ -126,6 +129,9 @@ void *engine_thread(void *engine);
 /* Has the engine's thread, which owns the processor, call fn(arg) between two pieces of its own work; waits for it and
  * returns its result. From any other thread. */
 int engine_run(void *engine, int (*fn)(void *arg), void *arg);
+
+bool engine_draw(struct session *s, float *logits, int32_t top); /* as loop.c's draw, of a session whose tokens are all in its cache */
+void engine_measure(struct engine *e);                           /* the engine's thread: speeds of this machine, once */
 
 int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n); /* --expert-cache; ERR_USAGE */
 int engine_check_level(const struct engine_params *p, struct error *e);   /* ERR_USAGE: this processor lacks what was asked for */

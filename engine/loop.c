@@ -11,6 +11,7 @@
 #include "engine/base/log.h"
 #include "engine/draft/lookup.h"
 #include "engine/internal.h"
+#include "engine/many.h"
 #include "engine/pipe/trace.h"
 #include "engine/sched/calibrate.h"
 
@@ -103,6 +104,8 @@ static bool draw(struct session *s, float *logits, int32_t top, int32_t guess) {
     return goes_on;
 }
 
+bool engine_draw(struct session *s, float *logits, int32_t top) { return draw(s, logits, top, -1); }
+
 /* --- Decode: a token for every session that answers, and those behind it that a draft guessed ------------------------------- */
 
 static struct policy_machine policy_machine(const struct engine *e) {
@@ -136,8 +139,11 @@ static int pick(const struct engine *e, struct session **batch) {
 
 /* How the next step of these runs, and how many of them it takes: the others wait for the one after it. */
 static int plan_step(struct engine *e, struct session **batch, int n) {
-    static const enum policy_decode asks[] = {
-        [DECODE_AUTO] = POLICY_DECODE_AUTO, [DECODE_CPU] = POLICY_DECODE_CPU, [DECODE_HYBRID] = POLICY_DECODE_HYBRID, [DECODE_DUAL] = POLICY_DECODE_DUAL};
+    static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO,
+                                              [DECODE_CPU] = POLICY_DECODE_CPU,
+                                              [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
+                                              [DECODE_DUAL] = POLICY_DECODE_DUAL,
+                                              [DECODE_PAGED] = POLICY_DECODE_AUTO};
     static const enum step_cut cuts[] = {[POLICY_DECODE_CPU] = STEP_CPU, [POLICY_DECODE_HYBRID] = STEP_HYBRID, [POLICY_DECODE_DUAL] = STEP_DUAL};
     struct policy_machine m = policy_machine(e);
     struct policy_decode_in in = {.decoding = n, .most = ENGINE_BATCH, .beside = e->mode && e->mode != &mode_cpu};
@@ -535,7 +541,7 @@ static void next_prefill(struct engine *e) {
 }
 
 /* Cards are to be chosen for, for the first time: takes seconds where what was measured before is not kept. */
-static void measure(struct engine *e) {
+void engine_measure(struct engine *e) {
     struct gpu_set *g = e->machine.gpus;
     struct error err = {0};
     struct cost_machine found;
@@ -563,12 +569,13 @@ static bool go_round(struct engine *e) {
     struct row rows[ENGINE_BATCH];
     pthread_mutex_lock(&e->lock);
     session_reap(e);
-    next_prefill(e);
-    int n = pick(e, batch);
+    enum many_next many = many_ready(e);
+    if (!many) next_prefill(e);
+    int n = many ? 0 : pick(e, batch);
     struct piece *piece = e->pieces;
     if (!e->measured && !e->mode && ((n && e->params.decode == DECODE_AUTO) || (e->reading && e->params.prefill == PREFILL_AUTO))) {
         pthread_mutex_unlock(&e->lock);
-        measure(e);
+        engine_measure(e);
         return true;
     }
     bool other = piece || prefill_ready(e), steps = n && !(other && e->balance > 0);
@@ -583,7 +590,7 @@ static bool go_round(struct engine *e) {
             else s->held = true, s->stepped = e->steps;
         }
     } else if (piece) e->pieces = piece->next;
-    bool reads = e->reading || e->left, over = atomic_load(&e->closing) && !n && !other && !reads;
+    bool reads = e->reading || e->left, over = atomic_load(&e->closing) && !n && !other && !reads && !many;
     pthread_mutex_unlock(&e->lock);
     if (over) return false;
 
@@ -605,6 +612,7 @@ static bool go_round(struct engine *e) {
         /* a copy of a batch of the prompt: so seldom that on the average it is 4 MB a step, about a millisecond */
         if (e->steps % (1 + ((uint64_t)e->prefill_work.rows * e->info.kv_token_bytes >> 22)) == 0) prefix_save_one(e);
     } else if (piece) run_piece(e, piece);
+    else if (many == MANY_STEP) many_step(e);
     else if (other && e->left) stop_left(e);
     else if (other) prefill(e);
     else if (!prefix_save_one(e)) {

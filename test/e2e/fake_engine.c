@@ -294,6 +294,7 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), voi
 double engine_read_bandwidth(struct engine *e, int rounds) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
 /* Three layers, the first without experts. In the next an expert more used than all others, one never, one on device 1; in the last all alike. */
+int engine_load(struct engine *e, const struct engine_load *load) { return 0; }
 int engine_experts(struct engine *e, struct expert_map *m, struct error *err) {
     *m = (struct expert_map){3, 8, mem_calloc(24, sizeof *m->used), mem_alloc(24)};
     if (!m->used || !m->where) return error_set(err, ERR_MEMORY, "no memory");

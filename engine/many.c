@@ -1,0 +1,349 @@
+#include "engine/many.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/internal.h"
+#include "engine/sched/batching.h"
+#include "engine/sched/search.h"
+#include "engine/step/paged.h"
+
+enum { SESSIONS = 4096, READ_ROWS = 8192, USUAL_PROMPTS = 64, USUAL_PROMPT = 256, USUAL_ANSWER = 256 };
+static const char paged_mode[] = "paged";
+static const double leaves = 1.25; /* what is there is given up only where the other way is clearly faster */
+
+struct part { /* of a session in a step */
+    struct session *s;
+    uint64_t turn;
+    int pos, n;
+    bool told;
+};
+struct many {
+    bool asked, wanted, held; /* by --decode; by the policy for what was announced; more prompts are on their way */
+    bool refused;             /* no device can, any more */
+    struct engine_load load;
+    struct search_out found;
+    struct paged *paged;
+    struct paged_options options;
+    char why[400];
+    struct part *parts;              /* [SESSIONS] */
+    struct paged_span *spans;        /* [SESSIONS + READ_ROWS] */
+    int32_t *length, *micro, *order; /* [SESSIONS] */
+    int *part_of;                    /* [SESSIONS + READ_ROWS] */
+    int n_parts, n_spans;
+    double began, expected;
+};
+
+int many_open(struct engine *e, struct error *err) {
+    if (!e->machine.gpus) return 0;
+    const char *cannot = paged_cannot(&e->machine);
+    bool asked = e->params.decode == DECODE_PAGED;
+    if (asked && cannot) return error_set(err, ERR_USAGE, "--decode paged: %s", cannot);
+    struct many *m = e->many = mem_calloc(1, sizeof *m);
+    if (!m) return error_set(err, ERR_MEMORY, "no memory for many prompts");
+    m->asked = asked;
+    m->load = (struct engine_load){.prompts = USUAL_PROMPTS, .prompt = USUAL_PROMPT, .answer = USUAL_ANSWER};
+    return 0;
+}
+void many_close(struct engine *e) {
+    struct many *m = e->many;
+    if (!m) return;
+    paged_close(&m->paged);
+    mem_free(m->parts), mem_free(m->spans), mem_free(m->length), mem_free(m->micro), mem_free(m->order), mem_free(m->part_of);
+    mem_free(m);
+    e->many = NULL;
+}
+
+/* --- The policy ------------------------------------------------------------------------------------------------------------------ */
+
+static struct search_in question(const struct engine *e) {
+    const struct many *m = e->many;
+    struct gpu_set *g = e->machine.gpus;
+    struct search_in in = {.cost = &e->cost,
+                           .model = &e->model,
+                           .prompt = m->load.prompt,
+                           .answer = m->load.answer,
+                           .prompts = m->load.prompts,
+                           .can = 1u << SEARCH_PROCESSOR,
+                           .few = OP_FEW,
+                           .read_rows = READ_ROWS};
+    in.most[SEARCH_PROCESSOR] = in.most[SEARCH_HYBRID] = ENGINE_BATCH;
+    in.most[SEARCH_PAGED] = m->load.most > 0 && m->load.most < SESSIONS ? m->load.most : SESSIONS;
+    in.host = (double)mem_available();
+    if (!e->machine.place) in.host += (double)(e->weights.bytes_routed + e->weights.bytes_dense + e->weights.bytes_embed); /* mapped: counted as free */
+    if (step_resident_layers(e->machine.step)) in.can |= 1u << SEARCH_HYBRID;
+    if (!paged_cannot(&e->machine) && !m->refused) in.can |= 1u << SEARCH_PAGED;
+    if (m->asked) in.can &= 1u << SEARCH_PAGED;
+    in.device = 0.94 * (double)(gpu_mem_free(g->gpu[0]) + step_held(e->machine.step, 0)); /* the rest: buffers that the search does not know */
+    return in;
+}
+
+static void decide(struct engine *e) {
+    struct many *m = e->many;
+    struct search_in in = question(e);
+    search_run(&in, &m->found);
+    search_why(&in, &m->found, m->why, sizeof m->why);
+    m->wanted = m->found.found && m->found.policy.place == SEARCH_PAGED;
+}
+
+int many_load(struct engine *e, const struct engine_load *load) {
+    struct many *m = e->many;
+    if (!m) return 0;
+    m->held = false;
+    if (!load) return 0;
+    if (!e->measured) engine_measure(e);
+    m->load = *load;
+    if (e->params.decode != DECODE_AUTO && !m->asked) return 0;
+    decide(e);
+    log_say(LOG_INFO, "%d prompts: %s", load->prompts, m->why);
+    m->held = m->wanted;
+    return m->wanted ? m->found.policy.n : 0;
+}
+
+/* Whether a paged step of so many rows is worth it beside the others. */
+static bool pays(struct engine *e, int rows, double keys) {
+    struct many *m = e->many;
+    struct search_in in = question(e);
+    struct search_policy p = m->found.policy;
+    struct search_cost c;
+    p.n = rows;
+    in.prompts = 0;
+    search_cost(&in, &p, &c);
+    struct policy_machine pm = {.cost = &e->cost,
+                                .model = &e->model,
+                                .n_devices = e->machine.gpus->n,
+                                .decodes = 1u << POLICY_DECODE_HYBRID,
+                                .layers = step_resident_layers(e->machine.step)};
+    struct policy_decode_out out;
+    policy_step(&pm, &(struct policy_decode_in){.decoding = rows, .most = ENGINE_BATCH, .keys = keys, .context = keys + 1024}, &out);
+    return !c.fits || c.step <= leaves * out.seconds[out.mode] * ceil((double)rows / out.batch);
+}
+
+/* --- The device ------------------------------------------------------------------------------------------------------------------- */
+
+static void leave(struct engine *e, const char *why) {
+    struct many *m = e->many;
+    paged_close(&m->paged);
+    m->wanted = m->asked = m->held = false;
+    m->refused = true;
+    struct gpu *g = e->machine.gpus->gpu[0];
+    if (gpu_error(g, &(struct error){0}) && gpu_clear(g, &(struct error){0})) e->machine.gpus->lost = true;
+    if (e->machine.gpus->lost) step_lost(e->machine.step, why);
+    step_back(e->machine.step);
+}
+
+static void say_open(struct many *m) {
+    char now[200];
+    snprintf(now, sizeof now, "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, %d rows at once at most; ",
+             100 * paged_share(m->paged), paged_layers(m->paged), m->options.micro, m->options.rows);
+    log_say(LOG_INFO, "paged steps: %s", now);
+    size_t n = strlen(now), cap = sizeof m->why - 1;
+    memmove(m->why + n, m->why, cap - n); /* what is, before what was expected */
+    memcpy(m->why, now, n);
+    m->why[cap] = 0;
+}
+
+static int open_paged(struct engine *e, struct error *err) {
+    struct many *m = e->many;
+    const size_t n = SESSIONS, most = (size_t)SESSIONS + READ_ROWS;
+    if (!m->parts) {
+        m->parts = mem_alloc(n * sizeof *m->parts), m->spans = mem_alloc(most * sizeof *m->spans), m->part_of = mem_alloc(most * sizeof *m->part_of);
+        m->length = mem_alloc(n * sizeof *m->length), m->micro = mem_alloc(n * sizeof *m->micro), m->order = mem_alloc(n * sizeof *m->order);
+    }
+    if (!m->parts || !m->spans || !m->part_of || !m->length || !m->micro || !m->order) return error_set(err, ERR_MEMORY, "no memory for many prompts");
+    if (!m->found.found) decide(e);
+    struct search_policy p = m->found.found ? m->found.policy : (struct search_policy){.n = USUAL_PROMPTS, .micro = OP_FEW};
+    double rows = fmin(READ_ROWS, fmax(p.n, ceil(p.n * m->load.prompt)));
+    m->options = (struct paged_options){.micro = p.micro < p.n ? p.micro : p.n, .rows = (int)rows, .share = -1};
+    if (m->options.micro < OP_FEW) m->options.micro = OP_FEW; /* costs a device nothing */
+    step_yield(e->machine.step);
+    for (;;) {
+        int rc = paged_open(&m->paged, &e->machine, (enum dtype)e->params.kv, &m->options, &e->closing, err);
+        if (!rc) say_open(m);
+        if (rc != ERR_MEMORY || m->options.rows <= OP_FEW) return rc;
+        m->options.rows = m->options.rows / 2 > OP_FEW ? m->options.rows / 2 : OP_FEW; /* fewer rows at once, and try again */
+        if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
+        *err = (struct error){0};
+    }
+}
+
+/* --- A step ------------------------------------------------------------------------------------------------------------------------- */
+
+enum many_next many_ready(struct engine *e) {
+    struct many *m = e->many;
+    int n = 0;
+    double keys = 0;
+    if (!m || m->refused || !(m->asked || m->wanted) || e->reading || e->left || e->mode || atomic_load(&e->closing)) return MANY_NOT;
+    for (struct session *s = e->sessions; s; s = s->next) {
+        int state = atomic_load(&s->state);
+        if (state != SESSION_QUEUED && state != SESSION_DECODE) continue;
+        if (s->request.logits) return MANY_NOT;
+        if (s->n_unread < ENGINE_EVENTS) keys += s->n, n++;
+    }
+    if (!n) return MANY_NOT;
+    if (m->held) return MANY_HOLD;
+    if (m->paged && !m->asked && !pays(e, n, keys / n)) {
+        log_say(LOG_INFO, "%d prompts are left: too few for paged steps", n);
+        paged_close(&m->paged);
+        step_back(e->machine.step);
+        m->wanted = false;
+        return MANY_NOT;
+    }
+    return MANY_STEP;
+}
+
+static void begin_prompt(struct engine *e, struct session *s) {
+    if (s->stats.prefill_mode == paged_mode) return;
+    step_rewind(e->machine.step, &s->kv, s->n_kv);
+    mtp_rewind(&s->mtp, s->n_kv);
+    prefix_begin(s);
+    s->far = config_far(&e->weights.config, s->n);
+    s->stats.prefill_mode = paged_mode;
+    if (s->answered) return;
+    s->stats.queue_s = clock_now() - s->submitted;
+    s->stats.cached_tokens = s->n_kv;
+}
+
+/* Sessions of this step, those that answer first; under the lock. Both kinds in the order in which they came. */
+static void gather(struct engine *e) {
+    struct many *m = e->many;
+    m->n_parts = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (struct session *s = e->sessions; s && m->n_parts < SESSIONS; s = s->next) {
+            int state = atomic_load(&s->state);
+            if (state != (pass ? SESSION_QUEUED : SESSION_DECODE) || s->n_unread == ENGINE_EVENTS) continue;
+            int i = m->n_parts++;
+            while (i > 0 && (atomic_load(&m->parts[i - 1].s->state) == state) && m->parts[i - 1].s->stepped > s->stepped) m->parts[i] = m->parts[i - 1], i--;
+            m->parts[i] = (struct part){.s = s, .turn = s->order, .pos = s->n_kv};
+            s->held = s->kept = true;
+        }
+}
+
+static void add_span(struct many *m, int part, int n, int micro) {
+    struct part *p = &m->parts[part];
+    struct session *s = p->s;
+    m->part_of[m->n_spans] = part;
+    m->spans[m->n_spans++] = (struct paged_span){
+        .kv = &s->kv, .tokens = s->tokens + p->pos + p->n, .pos = p->pos + p->n, .n = n, .total = s->n, .micro = micro, .tell = p->pos + p->n + n == s->n};
+    p->n += n;
+}
+
+/* Rows into micro-batches: of those that answer by their keys, then prompts, in what is left of the last one and in new ones. */
+static void cut(struct engine *e) {
+    struct many *m = e->many;
+    const int most = m->options.micro;
+    int n = 0, micros = 0, rows = 0, room = 0;
+    m->n_spans = 0;
+    while (n < m->n_parts && n < m->options.rows && m->parts[n].s->n - m->parts[n].s->n_kv == 1) m->length[n] = m->parts[n].s->n, n++;
+    if (n) {
+        micros = (n + most - 1) / most;
+        batching_assign(&(struct batching_in){.n = n, .length = m->length, .n_micro = micros, .most = most}, m->micro, m->order);
+        for (int k = 0; k < micros; k++) {
+            room = most;
+            for (int i = 0; i < n; i++)
+                if (m->micro[i] == k) add_span(m, i, 1, k), rows++, room--;
+        }
+    }
+    double left = (double)mem_available() / (double)e->info.kv_token_bytes; /* of the cache, for prompts that begin now */
+    for (int i = n; i < m->n_parts && rows < m->options.rows; i++) {
+        struct part *p = &m->parts[i];
+        int want = p->s->n - p->pos;
+        if (left < want && rows && !e->params.force) continue; /* waits until others have ended */
+        left -= want;
+        begin_prompt(e, p->s);
+        while (want && rows < m->options.rows) {
+            if (!room) {
+                if (micros == PAGED_MICROS) return;
+                micros++, room = most;
+            }
+            int k = want < room ? want : room;
+            if (k > m->options.rows - rows) k = m->options.rows - rows;
+            add_span(m, i, k, micros - 1);
+            want -= k, room -= k, rows += k;
+        }
+    }
+}
+
+/* Whether the turn is still the part's, as loop.c's still; a session whose prompt was read comes in the state to draw from. */
+static bool still(struct engine *e, struct part *p, bool draws) {
+    struct session *s = p->s;
+    pthread_mutex_lock(&e->lock);
+    int state = atomic_load(&s->state);
+    bool same = (state == SESSION_DECODE || state == SESSION_QUEUED) && s->order == p->turn;
+    s->kept = false;
+    if (same && p->n) s->n_kv = p->pos + p->n;
+    if (same && draws && state == SESSION_QUEUED) session_move(s, SESSION_PREFILL);
+    if (same && !draws) s->held = false;
+    pthread_cond_broadcast(&e->over);
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
+static void tell(void *ctx, int span, float *logits, int32_t top) {
+    struct engine *e = ctx;
+    struct many *m = e->many;
+    struct part *p = &m->parts[m->part_of[span]];
+    struct session *s = p->s;
+    bool reads = atomic_load(&s->state) == SESSION_QUEUED;
+    p->told = true;
+    if (!still(e, p, true)) return;
+    double now = clock_now();
+    if (reads && !s->answered) s->stats.prefill_s = now - m->began;
+    s->stats.decode_mode = paged_mode;
+    s->stats.step_expected_s = m->expected, s->stats.step_s = now - m->began;
+    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%s", m->why);
+    snprintf(s->stats.why, sizeof s->stats.why, "%d tokens in paged steps, with %d other prompts and answers", s->stats.prompt_tokens, m->n_parts - 1);
+    engine_draw(s, logits, top);
+}
+
+/* Nobody waits for this step any more. */
+static int stop(void *ctx) {
+    struct engine *e = ctx;
+    struct many *m = e->many;
+    if (atomic_load(&e->closing)) return 1;
+    pthread_mutex_lock(&e->lock);
+    session_reap(e);
+    bool any = false;
+    for (int i = 0; i < m->n_parts && !any; i++) {
+        int state = atomic_load(&m->parts[i].s->state);
+        any = (state == SESSION_DECODE || state == SESSION_QUEUED) && m->parts[i].s->order == m->parts[i].turn;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return !any;
+}
+
+void many_step(struct engine *e) {
+    struct many *m = e->many;
+    struct error err = {0};
+    int rc = m->paged ? 0 : open_paged(e, &err);
+    pthread_mutex_lock(&e->lock);
+    m->n_parts = m->n_spans = 0;
+    if (!rc) gather(e), e->steps++;
+    for (int i = 0; i < m->n_parts; i++) m->parts[i].s->stepped = e->steps;
+    session_reap(e);
+    pthread_mutex_unlock(&e->lock);
+    if (!rc) cut(e);
+    m->began = clock_now();
+    uint64_t bytes = atomic_load(&e->machine.bytes_read);
+    struct search_in in = question(e);
+    struct search_cost c = {0};
+    struct search_policy p = m->found.policy;
+    in.prompts = 0, p.n = m->n_parts;
+    if (m->found.found && m->n_parts) search_cost(&in, &p, &c);
+    m->expected = c.step;
+    if (!rc && m->n_spans) rc = paged_run(m->paged, m->spans, m->n_spans, &(struct paged_calls){.tell = tell, .stop = stop, .ctx = e}, &e->closing, &err);
+    bytes = (atomic_load(&e->machine.bytes_read) - bytes) / (uint64_t)(m->n_parts ? m->n_parts : 1);
+    for (int i = 0; i < m->n_parts; i++) {
+        if (m->parts[i].told) continue;
+        if (rc) m->parts[i].n = 0;
+        if (still(e, &m->parts[i], false)) m->parts[i].s->stats.bytes_read += bytes;
+    }
+    e->last_decode = clock_now();
+    if (!rc || rc == ERR_CANCELLED) return;
+    log_say(LOG_WARN, "paged steps: %s; prompts go on without them", err.text);
+    leave(e, err.text);
+}

@@ -1,0 +1,35 @@
+#include "engine/sched/batching.h"
+
+#include <stdlib.h>
+
+enum { MICROS = 4096 };
+
+/* Longest first, of equals the first first: numbers of requests in order, by merging. */
+static void sort(const int32_t *length, int32_t *order, int32_t *other, int n) {
+    for (int i = 0; i < n; i++) order[i] = i;
+    for (int width = 1; width < n; width *= 2) {
+        for (int at = 0; at < n; at += 2 * width) {
+            int mid = at + width < n ? at + width : n, end = mid + width < n ? mid + width : n, a = at, b = mid;
+            for (int k = at; k < end; k++) other[k] = b >= end || (a < mid && length[order[a]] >= length[order[b]]) ? order[a++] : order[b++];
+        }
+        for (int i = 0; i < n; i++) order[i] = other[i];
+    }
+}
+
+int batching_assign(const struct batching_in *in, int32_t *micro, int32_t *order) {
+    double sum[MICROS] = {0};
+    int count[MICROS] = {0}, n_micro = in->n_micro < MICROS ? in->n_micro : MICROS, placed = 0;
+    sort(in->length, order, micro, in->n);
+    for (int i = 0; i < in->n; i++) micro[i] = -1;
+    for (int i = 0; i < in->n; i++) {
+        int best = -1;
+        for (int k = 0; k < n_micro; k++)
+            if (count[k] < in->most && (best < 0 || sum[k] < sum[best])) best = k;
+        if (best < 0) break; /* all are closed */
+        double with = sum[best] + in->length[order[i]];
+        if (in->room > 0 && with + (1 + count[best]) * in->answer > in->room) continue;
+        micro[order[i]] = best;
+        sum[best] = with, count[best]++, placed++;
+    }
+    return placed;
+}

@@ -1,0 +1,223 @@
+/* Weights of paged steps: what stays on the device, and the ring of pages that the rest passes through. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/pipe/stage.h"
+#include "engine/step/paged_internal.h"
+
+static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
+static bool has_experts(const struct paged_weights *w, int layer) { return w->m->w->config.layer[layer].moe; }
+
+/* --- Ranges ------------------------------------------------------------------------------------------------------------------- */
+
+static int layer_ranges(const struct paged_weights *w, int layer, struct layer *view, struct pipe_range *out) {
+    *view = (struct layer){0};
+    return module_ranges(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out);
+}
+/* Not the embedding, which the processor reads. */
+static int head_ranges(const struct paged_weights *w, struct weights *view, struct pipe_range *out) {
+    int n = module_ranges(&w->m->w->config, 0, MODULE_ENDS, w->m->w, view, out), kept = 0;
+    for (int i = 0; i < n; i++)
+        if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
+    return kept;
+}
+/* The ranges of an expert, those of its second page behind the others; *first: how many are of the first. */
+static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view, struct pipe_range out[MODULE_RANGES], int *first) {
+    struct pipe_range all[MODULE_RANGES];
+    int n = module_ranges(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view, all), k = 0;
+    for (int page = 0; page < PAGES; page++) {
+        for (int i = 0; i < n; i++) {
+            const char *field = (const char *)all[i].field, *down = (const char *)&view->down;
+            bool of_down = (field >= down && field < down + sizeof view->down) || all[i].field == (const void **)&view->down_bias;
+            if (of_down == (page == PAGE_OUT)) out[k++] = all[i];
+        }
+        if (!page) *first = k;
+    }
+    return n;
+}
+static size_t ranges_bytes(struct pipe_range *ranges, int n) {
+    struct pipe_run runs[MODULE_RANGES];
+    size_t bytes = 0;
+    if (n) pipe_runs(ranges, n, runs, &bytes);
+    return up(bytes);
+}
+
+/* Sends ranges to memory of the device, where their fields point from then on. */
+static int send(struct paged_weights *w, struct pipe_range *ranges, int n, char *to, struct stage_unit u) {
+    struct pipe_run runs[MODULE_RANGES];
+    size_t bytes;
+    if (!n) return 0;
+    u.runs = runs, u.to = to;
+    u.n = pipe_runs(ranges, n, runs, &bytes);
+    int rc = stage_send(w->stage, &u);
+    for (int i = 0; i < n; i++) *ranges[i].field = to + ranges[i].at;
+    return rc;
+}
+
+/* --- What stays ----------------------------------------------------------------------------------------------------------------- */
+
+static int hold(struct paged_weights *w, struct pipe_range *ranges, int n, char **mem, struct error *e) {
+    int rc = gpu_alloc(w->g, (void **)mem, ranges_bytes(ranges, n) + 256, e);
+    if (rc) return rc;
+    if ((rc = send(w, ranges, n, *mem, (struct stage_unit){.layer = -1, .item = -1})) && !e->code) op_error(rc, e);
+    return rc;
+}
+
+static int hold_dense(struct paged_weights *w, const _Atomic int *cancel, struct error *e) {
+    struct pipe_range ranges[MODULE_RANGES];
+    int rc = 0;
+    for (int l = 0; l < w->n_layers && !rc; l++) {
+        if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
+        if (!w->m->processor && (rc = scan_dense(&w->m->scan, l, e))) return rc;
+        rc = hold(w, ranges, layer_ranges(w, l, &w->view[l], ranges), &w->mem[l], e);
+    }
+    return rc ? rc : hold(w, ranges, head_ranges(w, &w->head, ranges), &w->head_mem, e);
+}
+
+/* The largest pages of any expert. */
+static void measure(struct paged_weights *w) {
+    struct pipe_range ranges[MODULE_RANGES];
+    struct expert view;
+    int first = 0;
+    for (int l = 0; l < w->n_layers; l++)
+        for (int k = 0; k < w->n_experts && has_experts(w, l); k++) {
+            int n = expert_ranges(w, l, k, &view, ranges, &first);
+            size_t in = ranges_bytes(ranges, first), out = ranges_bytes(ranges + first, n - first);
+            if (in > w->page_bytes[PAGE_IN]) w->page_bytes[PAGE_IN] = in;
+            if (out > w->page_bytes[PAGE_OUT]) w->page_bytes[PAGE_OUT] = out;
+        }
+}
+
+/* Two layers of what does not stay make a ring that is never waited for; one layer is the least. */
+static int choose(struct paged_weights *w, double share, struct error *e) {
+    size_t expert = w->page_bytes[PAGE_IN] + w->page_bytes[PAGE_OUT] + 256, have = gpu_mem_free(w->g), reserve = have / 64;
+    size_t slots = expert ? (have - reserve) / expert : 0, all = (size_t)w->n_experts, layers = (size_t)w->n_moe;
+    size_t kept = share < 0 ? 0 : (size_t)(share * w->n_experts + 0.5);
+    while (share < 0 && kept < all && layers * (kept + 1) + 2 * (all - kept - 1) <= slots) kept++;
+    if (kept > all) kept = all;
+    size_t rest = all - kept, left = slots > layers * kept ? slots - layers * kept : 0;
+    if (left < rest || slots < layers * kept)
+        return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB that stay, %zu MB are free", rest * expert >> 20,
+                         layers * kept * expert >> 20, have >> 20);
+    w->kept = (int)kept;
+    w->ring = (int)(left < 2 * rest ? left : 2 * rest);
+    return 0;
+}
+
+static int hold_experts(struct paged_weights *w, const _Atomic int *cancel, struct error *e) {
+    struct pipe_range ranges[MODULE_RANGES];
+    size_t n_kept = (size_t)w->n_layers * (size_t)w->kept;
+    int rc = 0, first;
+    w->table = mem_calloc(n_kept + (size_t)w->ring + 1, sizeof *w->table);
+    w->kept_mem = mem_calloc(n_kept + 1, sizeof *w->kept_mem);
+    if (!w->table || !w->kept_mem) return error_set(e, ERR_MEMORY, "no memory for a table of pages");
+    for (int page = 0; page < PAGES && !rc && w->ring; page++) rc = gpu_alloc(w->g, (void **)&w->pages[page], (size_t)w->ring * w->page_bytes[page], e);
+    for (int l = 0; l < w->n_layers && !rc; l++)
+        for (int32_t k = 0; k < w->n_experts && has_experts(w, l) && !rc; k++) {
+            if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
+            if (!w->m->processor && (rc = scan_experts(&w->m->scan, l, &k, 1, e))) return rc;
+            size_t at = (size_t)l * (size_t)w->kept + (size_t)k;
+            if (k < w->kept) rc = hold(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &first), &w->kept_mem[at], e);
+        }
+    return rc;
+}
+
+/* --- The ring ------------------------------------------------------------------------------------------------------------------- */
+
+static int open_queue(struct paged_weights *w, struct error *e) {
+    int rc = gpu_number_open(w->g, &w->loaded, e);
+    if (!rc) rc = gpu_number_open(w->g, &w->freed, e);
+    if (!rc)
+        rc = stage_open(&w->stage,
+                        &(struct stage_options){.set = w->m->gpus,
+                                                .g = w->g,
+                                                .stream = w->link,
+                                                .stop = w->stop,
+                                                .loaded = w->loaded,
+                                                .freed = w->freed,
+                                                .threads = stage_threads(w->m->gpus, w->m->w),
+                                                .trace = w->m->trace,
+                                                .rank = gpu_info(w->g)->rank},
+                        e);
+    w->sent = w->freed_until = w->freed_said = w->base = 0;
+    return rc;
+}
+static void close_queue(struct paged_weights *w) {
+    stage_close(&w->stage);
+    if (w->link) gpu_stream_sync(w->link);
+    gpu_number_close(&w->loaded);
+    gpu_number_close(&w->freed);
+}
+int paged_weights_reset(struct paged_weights *w, struct error *e) {
+    close_queue(w);
+    return open_queue(w, e);
+}
+
+int paged_weights_send(struct paged_weights *w, uint64_t until) {
+    const int each = w->n_experts - w->kept;
+    struct pipe_range ranges[MODULE_RANGES];
+    if (!each) return 0;
+    for (; w->sent < until && w->sent < w->freed_until + (uint64_t)w->ring; w->sent++) {
+        int moe = (int)(w->sent / (uint64_t)each % (uint64_t)w->n_moe), expert = w->kept + (int)(w->sent % (uint64_t)each), layer = 0, first;
+        size_t slot = (size_t)(w->sent % (uint64_t)w->ring);
+        while (!has_experts(w, layer) || moe--) layer++;
+        struct expert *view = &w->table[(size_t)w->n_layers * (size_t)w->kept + slot];
+        int n = expert_ranges(w, layer, expert, view, ranges, &first);
+        uint32_t number = (uint32_t)(2 * w->sent + 1);
+        struct stage_unit u = {.after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0, .loaded = number, .layer = layer, .item = expert};
+        TRY(send(w, ranges, first, w->pages[PAGE_IN] + slot * w->page_bytes[PAGE_IN], u));
+        u.after = 0, u.loaded++;
+        TRY(send(w, ranges + first, n - first, w->pages[PAGE_OUT] + slot * w->page_bytes[PAGE_OUT], u));
+        atomic_fetch_add(&w->m->bytes_read, w->m->expert_bytes);
+    }
+    return 0;
+}
+
+int paged_weights_use(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream, struct expert *view) {
+    if (expert < w->kept) {
+        *view = w->table[(size_t)layer * (size_t)w->kept + (size_t)expert];
+        return 0;
+    }
+    uint64_t count = w->base + (uint64_t)(expert - w->kept);
+    TRY(paged_weights_send(w, count + 1));
+    if (w->sent <= count) return ERR_RUNTIME; /* a ring of less than a layer: paged_weights_open makes none */
+    *view = w->table[(size_t)w->n_layers * (size_t)w->kept + (size_t)(count % (uint64_t)w->ring)];
+    return gpu_number_wait(w->loaded, (uint32_t)(2 * count + 2), stream);
+}
+
+int paged_weights_free(struct paged_weights *w, int expert, struct gpu_stream *stream) {
+    uint64_t until = w->base + (uint64_t)(expert > w->kept ? expert - w->kept : 0);
+    if (until <= w->freed_until) return 0;
+    w->freed_until = until;
+    return gpu_number_write(w->freed, (uint32_t)(2 * until - 1), stream);
+}
+
+/* --- Opening --------------------------------------------------------------------------------------------------------------------- */
+
+int paged_weights_open(struct paged_weights *w, struct machine *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, double share,
+                       const _Atomic int *cancel, struct error *e) {
+    const struct config *c = &m->w->config;
+    *w = (struct paged_weights){.m = m, .g = g, .link = link, .stop = stop, .n_layers = c->n_layers, .n_experts = c->n_experts, .head = *m->w};
+    for (int l = 0; l < c->n_layers; l++) w->n_moe += c->layer[l].moe;
+    w->view = mem_calloc((size_t)c->n_layers, sizeof *w->view);
+    w->mem = mem_calloc((size_t)c->n_layers, sizeof *w->mem);
+    int rc = w->view && w->mem ? open_queue(w, e) : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    if (!rc) rc = hold_dense(w, cancel, e);
+    measure(w);
+    if (!rc) rc = choose(w, share, e);
+    if (!rc) rc = hold_experts(w, cancel, e);
+    if (!rc && (rc = stage_flush(w->stage)) && !e->code) op_error(rc, e);
+    if (!rc && (rc = gpu_stream_sync(link)) && !gpu_error(g, e)) op_error(rc, e);
+    if (rc) paged_weights_close(w);
+    return rc;
+}
+
+void paged_weights_close(struct paged_weights *w) {
+    close_queue(w);
+    for (int l = 0; l < w->n_layers && w->mem; l++) gpu_free(w->g, w->mem[l]);
+    for (int i = 0; i < w->n_layers * w->kept && w->kept_mem; i++) gpu_free(w->g, w->kept_mem[i]);
+    for (int page = 0; page < PAGES; page++) gpu_free(w->g, w->pages[page]);
+    gpu_free(w->g, w->head_mem);
+    mem_free(w->view), mem_free(w->mem), mem_free(w->table), mem_free(w->kept_mem);
+    *w = (struct paged_weights){0};
+}

@@ -1,0 +1,210 @@
+/* Many prompts in paged steps: the text of each is what it is alone, and what the processor answers; from the trace, that weights come
+ * while the card and the processor compute, and these two at once; a device that dies at any point loses nothing; a cancel ends what it is
+ * to end and leaves the rest as it was.
+ * usage: test_paged text|overlap|faults|cancel DIR... */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/internal.h"
+#include "engine/many.h"
+#include "engine/pipe/trace.h"
+
+enum { PROMPTS = 30, LONGEST = 60, ANSWER = 6, VOCAB = 100 };
+
+static int failures;
+#define CHECK(c, ...) \
+    do { \
+        if (!(c)) failures++, printf("FAIL: " __VA_ARGS__), printf("\n"), fflush(stdout); \
+    } while (0)
+static void die(const char *what, const char *why) {
+    printf("FAIL %s: %s\n", what, why);
+    exit(1);
+}
+
+struct answer {
+    int32_t token[ANSWER];
+    int n;
+    enum done_reason reason;
+    const char *mode;
+};
+static int32_t prompts[PROMPTS][LONGEST];
+static int lengths[PROMPTS];
+
+static void make_prompts(void) {
+    uint32_t x = 12345;
+    for (int i = 0; i < PROMPTS; i++) {
+        lengths[i] = 1 + (int)((x = x * 1664525 + 1013904223) >> 8) % LONGEST;
+        for (int k = 0; k < lengths[i]; k++) prompts[i][k] = (int32_t)((x = x * 1664525 + 1013904223) >> 8) % VOCAB;
+    }
+}
+
+static struct engine *open_engine(const char *dir, const char *gpus, enum decode_mode decode, int level, enum dtype kv) {
+    struct engine *e;
+    struct error err = {0};
+    struct engine_params p = {.dir = dir,
+                              .threads = 2,
+                              .cpu_level = level,
+                              .gpus = gpus,
+                              .prefill = decode == DECODE_PAGED ? PREFILL_AUTO : PREFILL_CPU,
+                              .decode = decode,
+                              .context = 128,
+                              .kv = kv,
+                              .trace = "/dev/null"};
+    if (engine_open(&e, &p, &err)) die(dir, err.text);
+    return e;
+}
+
+/* Prompts [first, first + n), greedy or each with a seed of its own. cancel_at > 0: all are cancelled once so many tokens came. */
+static void run(struct engine *e, int first, int n, float temperature, int cancel_at, struct answer *out) {
+    struct session *s[PROMPTS];
+    struct error err = {0};
+    struct event ev;
+    int tokens = 0, left = n;
+    bool held = engine_load(e, &(struct engine_load){.prompts = n, .prompt = LONGEST / 2, .answer = ANSWER}) > 0;
+    for (int i = 0; i < n; i++) {
+        int k = first + i;
+        out[k] = (struct answer){0};
+        if (session_open(e, &s[i], &err)) die("session", err.text);
+        struct request r = {.tokens = prompts[k],
+                            .n = lengths[k],
+                            .max_tokens = ANSWER,
+                            .flags = REQUEST_NO_EOS,
+                            .sampling = {.temperature = temperature, .top_p = 0.95f, .repeat_penalty = 1, .seed = (uint64_t)k + 7}};
+        if (session_submit(s[i], &r, &err)) die("submit", err.text);
+    }
+    if (held) engine_load(e, NULL);
+    while (left) {
+        if (!engine_poll(e, &ev, 120000)) die("poll", "nothing for two minutes");
+        if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
+        int i = 0;
+        while (s[i] != ev.session) i++;
+        struct answer *a = &out[first + i];
+        if (ev.kind == EVENT_TOKEN) {
+            a->token[a->n++] = ev.token;
+            if (++tokens == cancel_at)
+                for (int k = 0; k < n; k++) session_cancel(s[k]);
+        }
+        if (ev.kind == EVENT_DONE) a->reason = ev.reason, a->mode = ev.stats.decode_mode, left--;
+    }
+    for (int i = 0; i < n; i++) session_close(&s[i]);
+}
+
+static void same(const char *dir, const char *what, const struct answer *a, const struct answer *b, int n) {
+    for (int i = 0; i < n; i++)
+        if (a[i].n != b[i].n || memcmp(a[i].token, b[i].token, (size_t)a[i].n * sizeof a[i].token[0])) {
+            CHECK(false, "%s: %s: prompt %d of %d tokens: another answer", dir, what, i, lengths[i]);
+            return;
+        }
+}
+
+static void text(const char *dir) {
+    static struct answer processor[PROMPTS], together[PROMPTS], alone[PROMPTS];
+    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    run(e, 0, PROMPTS, 0, 0, processor);
+    engine_close(&e);
+    e = open_engine(dir, "emu:1,cpu=scalar,mem=64M", DECODE_PAGED, 1, DT_F32);
+    run(e, 0, PROMPTS, 0, 0, together);
+    for (int i = 0; i < PROMPTS; i++)
+        CHECK(together[i].n == ANSWER && !strcmp(together[i].mode, "paged"), "%s: prompt %d: %d tokens by %s", dir, i, together[i].n, together[i].mode);
+    same(dir, "beside the processor", processor, together, PROMPTS);
+    engine_close(&e);
+    static const enum dtype kinds[] = {DT_BF16, DT_E4M3};
+    for (int k = 0; k < 2; k++) { /* at the best level, drawn, with every kind of cache: company changes no bit */
+        e = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 0, kinds[k]);
+        run(e, 0, PROMPTS, 0.9f, 0, together);
+        for (int i = 0; i < PROMPTS; i += 17) run(e, i, 1, 0.9f, 0, alone);
+        for (int i = 0; i < PROMPTS; i += 17) same(dir, "alone", alone + i, together + i, 1);
+        engine_close(&e);
+    }
+    printf("%s: as alone, and as the processor has it\n", dir);
+}
+
+static int close_many(void *engine) { /* its streams have then come to their end */
+    many_close(engine);
+    return 0;
+}
+
+/* A link that takes about as long for a layer's weights as the card does for its rows. */
+static void overlap(const char *dir) {
+    static struct answer a[PROMPTS];
+    struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=2300K,h2d=0.01,flops=0.002", DECODE_PAGED, 1, DT_F32);
+    run(e, 0, PROMPTS, 0, 0, a);
+    engine_run(e, close_many, e);
+    struct trace *t = e->machine.trace;
+    double load = trace_busy(t, 0, LANE_LOAD), card = trace_busy(t, 0, LANE_COMPUTE), host = trace_busy(t, TRACE_PROCESSOR, LANE_COMPUTE);
+    double load_card = trace_both(t, 0, LANE_LOAD, 0, LANE_COMPUTE), load_host = trace_both(t, 0, LANE_LOAD, TRACE_PROCESSOR, LANE_COMPUTE),
+           both = trace_both(t, 0, LANE_COMPUTE, TRACE_PROCESSOR, LANE_COMPUTE);
+    printf("%s: weights %.3f s, card %.3f s, processor %.3f s; weights beside the card %.3f s, beside the processor %.3f s; these two at once %.3f s\n", dir,
+           load, card, host, load_card, load_host, both);
+    CHECK(load > 0 && card > 0 && host > 0, "something did not run");
+    CHECK(load_card > 0.2 * (load < card ? load : card), "weights do not come while the card computes");
+    CHECK(load_host > 0.1 * (load < host ? load : host), "weights do not come while the processor attends");
+    CHECK(both > 0.1 * (card < host ? card : host), "the card waits while the processor attends");
+    engine_close(&e);
+}
+
+/* The device dies with its n-th command, for many n. */
+static void faults(const char *dir) {
+    static struct answer want[PROMPTS], got[PROMPTS];
+    enum { FEW = 6 };
+    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    run(e, 0, FEW, 0, 0, want);
+    engine_close(&e);
+    int paged = 0, left = 0;
+    for (int kind = 0; kind < 2; kind++)
+        for (long n = 1; n < 40000; n = n + 1 + n / 3) {
+            char gpus[96];
+            struct error err = {0};
+            snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,mem=64M,fail=%s:%ld", kind ? "copy" : "die", n);
+            struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .decode = DECODE_PAGED, .context = 128, .kv = DT_F32};
+            if (engine_open(&e, &p, &err)) continue; /* dead before it could be asked */
+            run(e, 0, FEW, 0, 0, got);
+            same(dir, gpus, want, got, FEW);
+            bool all = true;
+            for (int i = 0; i < FEW; i++) all &= !strcmp(got[i].mode, "paged");
+            paged += all, left += !all;
+            engine_close(&e);
+            if (all && n > 1000) break; /* it never came to that */
+        }
+    printf("%s: %d runs went on without the device, %d to their end with it\n", dir, left, paged);
+    CHECK(left > 15 && paged > 1, "the faults were not where they were to be");
+}
+
+static void cancel(const char *dir) {
+    static struct answer want[PROMPTS], got[PROMPTS];
+    struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=64M", DECODE_PAGED, 1, DT_F32);
+    run(e, 0, PROMPTS, 0, 0, want);
+    for (int at = 1; at < 4 * PROMPTS; at += 97) {
+        run(e, 0, PROMPTS, 0, at, got);
+        int stopped = 0;
+        for (int i = 0; i < PROMPTS; i++) {
+            stopped += got[i].reason == DONE_CANCELLED;
+            CHECK(got[i].n <= want[i].n && !memcmp(got[i].token, want[i].token, (size_t)got[i].n * sizeof got[i].token[0]), "%s: cancelled: another answer",
+                  dir);
+        }
+        CHECK(stopped > PROMPTS / 2, "%s: %d of %d were cancelled after %d tokens", dir, stopped, PROMPTS, at);
+    }
+    run(e, 0, PROMPTS, 0, 0, got);
+    same(dir, "after cancels", want, got, PROMPTS);
+    engine_close(&e);
+    printf("%s: cancelled and answered again\n", dir);
+}
+
+static void silent(void *ctx, enum log_level level, const char *text) {}
+static void told(void *ctx, enum log_level level, const char *text) { printf("%s\n", text), fflush(stdout); }
+
+int main(int argc, char **argv) {
+    if (argc < 3) die("usage", "text|overlap|faults|cancel DIR...");
+    make_prompts();
+    log_set(!strcmp(argv[1], "faults") ? silent : told, NULL, LOG_WARN);
+    for (int i = 2; i < argc; i++) {
+        if (!strcmp(argv[1], "text")) text(argv[i]);
+        else if (!strcmp(argv[1], "overlap")) overlap(argv[i]);
+        else if (!strcmp(argv[1], "faults")) faults(argv[i]);
+        else cancel(argv[i]);
+        fflush(stdout);
+    }
+    return failures != 0;
+}
