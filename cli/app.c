@@ -155,7 +155,9 @@ int app_find_model(struct app *a, struct error *e) {
     if (rc != ERR_CANCELLED) return rc;
     if (!strchr(m, '/') && a->opts.v[OPT_MODEL_PATH].text)
         return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file here or in the model path %s", m, a->opts.v[OPT_MODEL_PATH].text);
-    return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file", m);
+    bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
+    return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file%s", m,
+                     like_hub ? ", and not in the Hugging Face cache; hearth opens what is on the disk" : "");
 }
 
 /* A sign of life before anything that may take long */

@@ -45,7 +45,7 @@ static const struct command commands[] = {
     {"continue", "", "let the last answer go on", cmd_continue, false},
     {"undo", "", "take back the last question and its answer, or /clear", cmd_undo, false},
     {"fork", "[NAME]", "copy the conversation into a new session", cmd_fork, false},
-    {"bg", "TEXT", "answer in the background; while an answer runs, without TEXT: that one", cmd_bg, false},
+    {"bg", "TEXT", "answer in the background; alone: the answer that runs", cmd_bg, false},
     {"compact", "", "replace the conversation by a summary", cmd_compact, false},
     {"tokens", "", "how full the context is", cmd_tokens, false},
     {"stats", "", "counts and speeds of the last answer", cmd_stats, false},

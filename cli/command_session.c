@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/models.h"
 #include "cli/saver.h"
+#include "cli/term.h"
 
 static bool free_name(struct repl *r, const char *name) {
     struct error e;
@@ -48,6 +49,8 @@ static void say_saved(struct repl *r) {
     struct store_entry *v;
     struct error e;
     size_t n, shown = 0, more = 0;
+    int rows, cols;
+    term_size(&rows, &cols);
     if (store_entries(&v, &n, &e)) {
         repl_say(r, "%s", e.text);
         return;
@@ -62,7 +65,7 @@ static void say_saved(struct repl *r) {
             continue;
         }
         if (!shown++) repl_say(r, "saved; /load NAME opens one:");
-        store_entry_text(&v[i], &line);
+        store_entry_text(&v[i], store_name_width(v, n), cols - 3, &line);
         repl_say(r, "  %s", line.data ? line.data : "");
         buf_free(&line);
     }
@@ -78,17 +81,29 @@ static void session_state(const struct talk *t, char *out, size_t cap) {
     else snprintf(out, cap, "%s", t->shown ? "" : "has answered");
 }
 
+/* A row of the screen for each: its title takes what is left of it. */
 void cmd_sessions(struct repl *r, const char *arg) {
+    enum { LEAST = 12 }; /* columns of a title that still says something */
+    int rows, cols, width = 0;
+    term_size(&rows, &cols);
+    for (size_t i = 0; i < r->n; i++) {
+        int w = r->talks[i]->named ? (int)strlen(r->talks[i]->name) : 0;
+        if (w > width) width = w;
+    }
     for (size_t i = 0; i < r->n; i++) {
         const struct talk *t = r->talks[i];
-        struct buf title = {0};
+        struct buf line = {0};
         size_t turns = conv_turns(&t->conv);
         char state[96];
         session_state(t, state, sizeof state);
-        conv_title(&t->conv, 40, &title);
-        repl_say(r, "%s %d  %-20s %3zu question%s %-20s %s", t == r->now ? "*" : " ", t->number, t->named ? t->name : "", turns, turns == 1 ? ", " : "s,",
-                 state, title.data ? title.data : "");
-        buf_free(&title);
+        buf_fmt(&line, "%s %d  %-*s%s%3zu question%s", t == r->now ? "*" : " ", t->number, width, t->named ? t->name : "", width ? " " : "", turns,
+                turns == 1 ? " " : "s");
+        if (*state) buf_fmt(&line, ", %s", state);
+        buf_str(&line, "  ");
+        int left = cols - 1 - (int)line.len;
+        if (left >= LEAST) conv_title(&t->conv, left, &line);
+        repl_say(r, "%s", line.data ? line.data : "");
+        buf_free(&line);
     }
     say_saved(r);
 }

@@ -101,16 +101,7 @@ void conv_title(const struct conv *c, int cols, struct buf *out) {
         else if (b.len && b.data[b.len - 1] != ' ') buf_char(&b, ' ');
     }
     while (b.len && b.data[b.len - 1] == ' ') b.data[--b.len] = 0;
-    size_t fit = b.len ? render_fit(b.data, b.len, cols) : 0;
-    bool cut = fit < b.len;
-    if (cut) {
-        fit = render_fit(b.data, b.len, cols - 1);
-        size_t k = fit;
-        while (k > fit / 2 && b.data[k] != ' ') k--;
-        if (b.data[k] == ' ') fit = k;
-    }
-    if (fit) buf_add(out, b.data, fit);
-    if (cut) buf_str(out, "\xE2\x80\xA6");
+    if (b.len) render_cut(b.data, b.len, cols, out);
     buf_free(&b);
 }
 

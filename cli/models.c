@@ -114,27 +114,39 @@ static int add_repo(void *ctx, const char *name) {
     return rc == ERR_MEMORY ? rc : 0;
 }
 
-int models_within(const char *given, char *dir, size_t cap, struct error *e) {
-    struct list l;
-    if (!strncmp(given, "ember:", 6) || is_model(given)) return 0;
-    int rc = snapshots(&l, given, e);
-    if (!rc && !l.n) {
-        l.dir = given;
-        rc = file_list(given, add_repo, &l, e);
-    }
-    if (!rc && l.n) return only(&l, given, dir, cap, e);
-    mem_free(l.v);
-    return rc;
-}
-
-/* --- all of them ----------------------------------------------------------------------------------------------------- */
-
+/* A directory of models, as one has them below ~/models. */
 static int add_dir(void *ctx, const char *name) {
     struct list *l = ctx;
     char dir[PATHS_MAX];
     if (*name == '.' || file_join(dir, sizeof dir, l->dir, name, NULL) || !(file_is_dir(dir) ? is_model(dir) : is_gguf_model(dir))) return 0;
     return add(l, name, dir);
 }
+
+/* With a tokenizer alone a directory still serves --tokenize. */
+static bool has_tokenizer(const char *dir) {
+    static const char *const names[] = {"tokenizer.json", "tiktoken.model"};
+    char path[PATHS_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!file_join(path, sizeof path, dir, names[i], NULL) && file_exists(path)) return true;
+    return false;
+}
+
+int models_within(const char *given, char *dir, size_t cap, struct error *e) {
+    struct list l;
+    if (!strncmp(given, "ember:", 6) || is_model(given) || has_tokenizer(given)) return 0;
+    int rc = snapshots(&l, given, e);
+    if (!rc && !l.n) {
+        l.dir = given;
+        rc = file_list(given, add_repo, &l, e);
+        if (!rc && !l.n) rc = file_list(given, add_dir, &l, e);
+        if (l.n) qsort(l.v, l.n, sizeof *l.v, by_name);
+    }
+    if (!rc && l.n) return only(&l, given, dir, cap, e);
+    mem_free(l.v);
+    return rc ? rc : error_set(e, ERR_MODEL, "%s: no model is there: neither config.json nor a GGUF file", given);
+}
+
+/* --- all of them ----------------------------------------------------------------------------------------------------- */
 
 int models_find(const struct opts *o, struct model **out, size_t *n, struct error *e) {
     struct list l = {0};
@@ -192,7 +204,7 @@ static double bandwidth(struct app *a) {
     return rate;
 }
 
-static void put_row(const struct model *m, const struct facts *f, double rate, bool json, struct buf *out) {
+static void put_row(const struct model *m, int width, const struct facts *f, double rate, bool json, struct buf *out) {
     char bytes[32];
     bool fits = (uint64_t)f->bytes < mem_total();
     double speed = fits && f->token_bytes > 0 && rate > 0 ? rate / (double)f->token_bytes : 0;
@@ -208,11 +220,11 @@ static void put_row(const struct model *m, const struct facts *f, double rate, b
             buf_fmt(out, ", \"family\": \"%s\", \"bytes\": %lld, \"token_bytes\": %lld, \"fits\": %s, \"tokens_per_s_at_most\": %.3f", f->family,
                     (long long)f->bytes, (long long)f->token_bytes, fits ? "true" : "false", speed);
         buf_char(out, '}');
-    } else if (f->rc) buf_fmt(out, "%-36s not opened: %s", m->name, f->error.text);
+    } else if (f->rc) buf_fmt(out, "%-*s  not opened: %s", width, m->name, f->error.text);
     else {
-        buf_fmt(out, "%-36s %-14s %8s  ", m->name, f->family, app_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
-        if (fits) buf_fmt(out, "fits in memory, at most %.*f tokens a second", speed < 10 ? 1 : 0, speed);
-        else buf_fmt(out, "more than the %s of memory: read from disk as it answers", app_bytes(mem_total(), bytes, sizeof bytes));
+        buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, app_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
+        if (fits) buf_fmt(out, "fits in memory, at most %.*f tok/s", speed < 10 ? 1 : 0, speed);
+        else buf_fmt(out, "more than the %s of memory: read from disk", app_bytes(mem_total(), bytes, sizeof bytes));
     }
 }
 
@@ -224,10 +236,13 @@ static int rows(struct app *a, bool json, struct buf *out, struct error *e) {
     if (rc) return rc;
     progress_begin("looking");
     double rate = bandwidth(a);
+    int width = 0;
+    for (size_t i = 0; i < n; i++)
+        if ((int)strlen(v[i].name) > width) width = (int)strlen(v[i].name);
     for (size_t i = 0; i < n; i++) {
         inspect(a, &v[i], &f);
         buf_str(out, json && i ? ",\n " : "");
-        put_row(&v[i], &f, rate, json, out);
+        put_row(&v[i], width, &f, rate, json, out);
         if (!json) buf_char(out, '\n');
     }
     progress_clear();

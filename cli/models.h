@@ -14,6 +14,6 @@ int models_text(struct app *a, struct buf *out, struct error *e); /* a row each:
 
 /* ORG/NAME to its snapshot in the cache. ERR_CANCELLED: it is no such name, or not there; ERR_MODEL: there are several. */
 int models_snapshot(const char *name, char *dir, size_t cap, struct error *e);
-/* A directory that -m names: a model's folder of the cache, or the cache itself, to the one model in it; any other stays.
- * ERR_MODEL names those that it could be. */
+/* A directory that -m names: a model's folder of the cache, the cache itself, or a directory of models, to the one model
+ * in it; one that is a model, or has a tokenizer, stays. ERR_MODEL: it is none, or could be one of those that are named. */
 int models_within(const char *given, char *dir, size_t cap, struct error *e);

@@ -110,3 +110,16 @@ size_t render_fit(const char *s, size_t n, int cols) {
     }
     return i;
 }
+
+void render_cut(const char *s, size_t n, int cols, struct buf *out) {
+    size_t fit = n ? render_fit(s, n, cols) : 0;
+    bool cut = fit < n;
+    if (cut) {
+        fit = render_fit(s, n, cols - 1);
+        size_t k = fit;
+        while (k > fit / 2 && s[k] != ' ') k--;
+        if (s[k] == ' ') fit = k;
+    }
+    if (fit) buf_add(out, s, fit);
+    if (cut) buf_str(out, "\xE2\x80\xA6");
+}

@@ -25,3 +25,5 @@ size_t render_char(const char *s, size_t n, int *width);
 /* Columns that text takes on a terminal (no control bytes in it); and the bytes of it that fit in `cols` columns. */
 int render_width(const char *s, size_t n);
 size_t render_fit(const char *s, size_t n, int cols);
+/* Appends what fits in `cols` > 0 columns; a text that is cut ends at a blank where one is near, and with an ellipsis. */
+void render_cut(const char *s, size_t n, int cols, struct buf *out);

@@ -12,6 +12,7 @@
 #include "cli/input.h"
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "cli/render.h"
 #include "cli/saver.h"
 #include "cli/sig.h"
 #include "cli/term.h"
@@ -84,10 +85,16 @@ static void say_waiting(struct repl *r) {
     progress_flush();
 }
 
+/* Of a name no more than leaves room for what is typed. */
 static void make_prompt(struct repl *r) {
+    enum { LONG_PROMPT = 20 };
     if (r->n == 1 && !r->now->named) snprintf(r->prompt, sizeof r->prompt, "> ");
-    else if (r->now->named) snprintf(r->prompt, sizeof r->prompt, "%s> ", r->now->name);
-    else snprintf(r->prompt, sizeof r->prompt, "%d> ", r->now->number);
+    else if (r->now->named) {
+        struct buf name = {0};
+        render_cut(r->now->name, strlen(r->now->name), LONG_PROMPT, &name);
+        snprintf(r->prompt, sizeof r->prompt, "%s> ", name.data ? name.data : "");
+        buf_free(&name);
+    } else snprintf(r->prompt, sizeof r->prompt, "%d> ", r->now->number);
 }
 
 void repl_pump(struct repl *r) {

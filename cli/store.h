@@ -44,7 +44,9 @@ struct store_entry {
     bool damaged;
 };
 int store_entries(struct store_entry **out, size_t *n, struct error *e); /* freed with mem_free */
-void store_entry_text(const struct store_entry *t, struct buf *out);     /* a row of a list, without a line end */
+/* A row of a list, without a line end, with a name's column of `width` and, where cols is not 0, a title that ends there or none. */
+void store_entry_text(const struct store_entry *t, int width, int cols, struct buf *out);
+int store_name_width(const struct store_entry *v, size_t n); /* of the longest name, within reason */
 /* The name of the newest that is not damaged. ERR_RUNTIME when there is none. */
 int store_last(char *name, size_t cap, struct error *e);
 int store_print_list(struct app *a, struct error *e); /* --list */

@@ -4,13 +4,15 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cli/out.h"
 #include "cli/render.h"
 #include "cli/store.h"
+#include "cli/term.h"
 #include "engine/base/file.h"
 
-enum { TITLE_COLS = 60, MAX_FILE = 1 << 28 };
+enum { TITLE_COLS = 60, NAME_COLS = 36, MAX_FILE = 1 << 28 };
 
 struct list {
     struct store_entry *v;
@@ -69,14 +71,25 @@ int store_entries(struct store_entry **out, size_t *n, struct error *e) {
     return 0;
 }
 
-void store_entry_text(const struct store_entry *t, struct buf *out) {
+void store_entry_text(const struct store_entry *t, int width, int cols, struct buf *out) {
+    enum { LEAST = 12 }; /* columns of a title that still says something; names say enough otherwise */
     char when[32];
+    size_t start = out->len;
     time_t saved = (time_t)t->saved;
     struct tm tm;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
-    buf_fmt(out, "%s  %-28s ", when, t->name);
+    buf_fmt(out, "%s  %-*s ", when, width, t->name);
     if (t->damaged) buf_fmt(out, "damaged, %zu bytes", t->bytes);
-    else buf_fmt(out, "%3zu question%s %4zu kB  %s", t->turns, t->turns == 1 ? ", " : "s,", (t->bytes + 999) / 1000, t->title);
+    else buf_fmt(out, "%3zu question%s %4zu kB  ", t->turns, t->turns == 1 ? ", " : "s,", (t->bytes + 999) / 1000);
+    int left = cols ? cols - (int)(out->len - start) : TITLE_COLS;
+    if (!t->damaged && *t->title && left >= LEAST) render_cut(t->title, strlen(t->title), left, out);
+}
+
+int store_name_width(const struct store_entry *v, size_t n) {
+    size_t w = 0;
+    for (size_t i = 0; i < n; i++)
+        if (strlen(v[i].name) > w) w = strlen(v[i].name);
+    return w < NAME_COLS ? (int)w : NAME_COLS;
 }
 
 int store_last(char *name, size_t cap, struct error *e) {
@@ -104,13 +117,14 @@ int store_print_list(struct app *a, struct error *e) {
     struct buf b = {0};
     size_t n;
     bool json = a->opts.v[OPT_JSON].on;
-    int rc = store_entries(&v, &n, e);
+    int rc = store_entries(&v, &n, e), rows, cols = 0;
     if (rc) return rc;
+    if (isatty(1)) term_size(&rows, &cols);
     if (json) buf_char(&b, '[');
     for (size_t i = 0; i < n; i++) {
         buf_str(&b, json && i ? ",\n " : "");
         if (json) put_json(&v[i], &b);
-        else store_entry_text(&v[i], &b);
+        else store_entry_text(&v[i], store_name_width(v, n), cols, &b);
         if (!json) buf_char(&b, '\n');
     }
     if (json) buf_str(&b, "]\n");

@@ -71,13 +71,22 @@ class Refuse(driver.Case):
         self.assertEqual(want[0], 0)
         for name in ("tiny/one", os.path.dirname(os.path.dirname(one)), hub):
             self.assertEqual(self.ids(name), want, name)
-        self.assertEqual(self.run_bin("-m", "tiny/none", "--inspect")[0], 3)
-        os.makedirs(os.path.join(self.home, "models"))
-        tiny.make(os.path.join(self.home, "models", "two"))
+        rc, out, err = self.run_bin("-m", "tiny/none", "--inspect")
+        self.assertEqual((rc, out), (3, b""))
+        self.assertIn("tiny/none: no such directory or GGUF file, and not in the Hugging Face cache", err)
+        models = os.path.join(self.home, "models")
+        os.makedirs(models)
+        rc, out, err = self.run_bin("-m", models, "--inspect")
+        self.assertEqual((rc, out), (3, b""))
+        self.assertIn(f"{models}: no model is there", err)
+        tiny.make(os.path.join(models, "two"))
+        self.assertEqual(self.ids(models), want)  # the one model of a directory of models
         rc, out, err = self.run_bin("--models", "--json", "--model-path", os.path.join(self.home, "models"))
         rows = {r["name"]: r for r in json.loads(out)}
         self.assertEqual((rc, sorted(rows)), (0, ["ember", "tiny/one", "two"]))
         self.assertTrue(all(r["fits"] and r["tokens_per_s_at_most"] > 0 and r["family"] == "DeepSeek-V3" for r in rows.values()))
+        tiny.make(os.path.join(models, "three"))
+        self.assertIn(f"2 models are in it; -m takes one of: {models}/three {models}/two", self.run_bin("-m", models, "--inspect")[2])
         tiny.make(os.path.join(os.path.dirname(one), "def"))
         for name in ("tiny/one", hub):
             rc, out, err = self.run_bin("-m", name, "--inspect")

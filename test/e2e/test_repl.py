@@ -44,7 +44,7 @@ class Repl(driver.Case):
         at = t.until("stopped")
         self.assertLess(time.monotonic() - begin, 2)
         t.prompt(at)
-        self.ask(t, "/sessions", "1 question,")
+        self.ask(t, "/sessions", "1 question ")
         t.send("/save kept\r")
         t.prompt(t.until("saved as kept"), "kept> ")
         t.send("/bye\r")

@@ -210,13 +210,36 @@ class Screens(driver.Case):
         self.assertEqual(sorted(r["name"] for r in rows), names)
         self.assertEqual({r["questions"] for r in rows}, {1})
         t = self.chat()
-        self.ask(t, "/sessions", rb"saved; /load NAME(?s:.*)rivers")
+        self.ask(t, "/sessions", rb"saved; /load NAME(?s:.*)names-2")
         self.ask(t, "/delete chat", "deleted chat")
         self.assertEqual(self.saved(), names[1:])
         self.ask(t, "/delete chat", "no saved conversation 'chat'")
         self.assertEqual(self.run_bin("--delete", names[2])[:2], (0, b""))
         self.assertEqual(self.saved(), names[1:2])
         self.assertEqual(self.run_bin("--delete", "none")[0], 1)
+
+    def test_a_row_for_each_session(self):
+        """Titles take what is left of a row, and a long name leaves room to type."""
+        question = "What is the best way to learn the names of all the rivers of Europe by heart?"
+        for name in ("short", "a-name-that-takes-half-of-a-screen"):
+            t = self.chat()
+            self.ask(t, question, "heart")
+            self.ask(t, "/save " + name, "saved as", "short> " if name == "short" else "a-name-that-takes-h\u2026> ")
+            t.send("\x04")
+            t.wait()
+        for rows, cols in ((24, 80), (40, 40), (60, 200)):
+            t = self.chat(rows=rows, cols=cols)
+            self.ask(t, question, "heart")
+            self.ask(t, "/new", "", "2> ")
+            self.ask(t, "/sessions", rb"saved; /load NAME(?s:.*)short", "2> ")
+            lines = self.shown(t, rows, cols)
+            self.assertRegex(lines[lines.index("saved; /load NAME opens one:") - 2], r"^  1  +1 question   What is the best.*" + ("Europe by heart\\?" if cols > 100 else "\u2026") + "$")
+            self.assertEqual(lines[lines.index("saved; /load NAME opens one:") - 1], "* 2    0 questions")
+            if cols == 200:
+                row = r"  (short|a-name-that-takes-half-of-a-screen) +1 question, +1 kB  What is the best .* all the rivers\u2026$"
+                self.assertEqual(len([line for line in lines if re.search(row, line)]), 2)
+            t.send("/exit\r")
+            t.wait()
 
     def test_saving_renames(self):
         t = self.chat()
