@@ -353,7 +353,17 @@ I'm not good with computers. | I am no programmer. | English is not my language,
 This is for work. | It's for my thesis. | I need this for a course. | My boss wants to know. | My students ask me. | It is for a friend.
 Hello, I have a question. | Hi, quick one. | Hey there. | Good morning. | Ok. | Alright. | Hm. | Thanks for that. | Good, that works. | Not sure if you know this.
 I am chatting right now. | I'm in the chat at the moment. | I sit in front of the prompt. | I opened hearth a minute ago. | I am a bit lost. | I am confused.
+I have two graphics cards. | I have 64 GB of memory. | I downloaded a model of 300 GB. | I have DeepSeek on my disk. | I have a pdf open here.
+My notes are in a text file. | I chatted with it yesterday. | I wrote some private things. | I typed the wrong thing. | It writes a long answer. | The machine is slow.
 I already started it. | I have two minutes left. | Let me ask something else. | Something different now. | Next question. | One last thing. | Before I forget.
+"""
+TAILS = """
+so that nobody else sees it | because it is private | before my boss comes | before I go home | since I share this computer
+as I have little time | without reading the whole manual | for a colleague | because I need it for work | when I am in a hurry
+since it annoys me | for the first time | because a friend asked me | in the simplest way | in the quickest way | once and for all
+or is that not possible | or not | and what do I type for that | and is that safe | if I am allowed to ask | for good
+so that it stays that way | as I am used to from elsewhere | without breaking anything | because I made a mistake | just this once
+every single time | from tomorrow on | so that I can go to bed | while I am away | as root | on this old box | over ssh | in a script
 """
 CASUAL = """
 do not | dont
@@ -436,8 +446,8 @@ for _line in CASUAL.strip().splitlines():
 CASUAL_PATTERN = re.compile(
     r"(?<![\w/'-])(" + "|".join(re.escape(w) for w in sorted(CASUAL_OF, key=len, reverse=True)) + r")(?![\w'-])", re.I
 )
-TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS = map(
-    entries, (TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS)
+TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS, TAILS = map(
+    entries, (TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS, TAILS)
 )
 
 
@@ -448,14 +458,21 @@ class Topic:
         self.name, self.answer = name, ""
         self.facts, self.to, self.about, self.ask = [], [], [], []
         self.after = {}  # name of the topic that was answered before -> wordings that ask for this one only then
+        self.shares = None  # how often each of plain() is drawn; None: all alike
+
+    def plain(self):
+        """Its wordings as whole questions, in the order of `shares`."""
+        return self.ask + [f"how do I {x}?" for x in self.to] + [f"what is {x}?" for x in self.about]
 
     def weight(self):
         """How often it is drawn: what is asked in more ways is harder to tell from the rest."""
-        return (len(self.to) + len(self.about) + len(self.ask)) ** 0.5
+        count = len(self.to) + len(self.about) + len(self.ask)
+        return count**0.5 * (sum(self.shares) / count if self.shares else 1)
 
     def wording(self, rng):
         """A question in plain form, before augment()."""
-        n = rng.randrange(len(self.ask) + len(self.to) + len(self.about))
+        count = len(self.ask) + len(self.to) + len(self.about)
+        n = rng.choices(range(count), self.shares)[0] if self.shares else rng.randrange(count)
         if n < len(self.ask):
             return self.ask[n]
         n -= len(self.ask)
@@ -503,7 +520,9 @@ class OutOfScope(Topic):
         return re.sub(r"\{(\w+)\}", lambda m: rng.choice(self.lists[m[1]]), template)
 
     def wording(self, rng):
-        return rng.choice(self.ask) if rng.random() < 0.5 else self.fill(rng.choice(self.templates), rng)
+        if rng.random() < 0.5:
+            return rng.choices(self.ask, self.shares)[0]
+        return self.fill(rng.choice(self.templates), rng)
 
     def all_filled(self):
         for template in self.templates:
@@ -613,6 +632,9 @@ def augment(text, rng, small_talk=False):
             suffix = rng.choice(SUFFIXES)
             body, mark = (text[:-1], "?") if text.endswith("?") else (text, "")
             text = body + suffix if not suffix[0].isalpha() else f"{body} {suffix}{mark}"
+        elif rng.random() < 0.05:  # what it is asked for, which changes nothing in the answer
+            body, mark = (text[:-1], "?") if text.endswith("?") else (text, "")
+            text = f"{body} {rng.choice(TAILS)}{mark}"
     if rng.random() < 0.10:
         text = casual(text, rng)
     words = text.split(" ")
@@ -643,7 +665,7 @@ def augment(text, rng, small_talk=False):
         text = text[0].upper() + text[1:]
     elif case < 0.70:
         text = text.lower()
-    elif case < 0.73:
+    elif case < 0.75:
         text = text.upper()
     return text
 
@@ -651,6 +673,10 @@ def augment(text, rng, small_talk=False):
 def normalise(text):
     """Lower case, letters and digits and the signs of options only: how questions are compared."""
     return " ".join(re.sub(r"[^\w/ -]+", " ", text.lower()).split())
+
+
+def words_of(plain):
+    return tuple(sorted(plain.split()))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -673,7 +699,7 @@ TURNS, TURN_WEIGHTS = (1, 2, 3, 4, 5, 6), (0.86, 0.05, 0.03, 0.03, 0.02, 0.01)
 
 
 class Grammar:
-    """What draws conversations. A question that comes out as a held-out one, or around it, is drawn again."""
+    """What draws conversations. A question that comes out as a held-out one, around it, or with its words in another order, is drawn again."""
 
     def __init__(self, topics, seed):
         self.topics, self.rng = topics, random.Random(seed)
@@ -684,6 +710,7 @@ class Grammar:
             for name, wordings in topic.after.items():
                 self.follow_ups.setdefault(name, []).extend((topic, wording) for wording in wordings)
         self.held_out = [f" {normalise(q)} " for name in HELD_OUT for _, q in load_questions(name)]
+        self.held_words = {words_of(q) for q in self.held_out}
 
     def draw(self, before):
         """(topic, question); `before` names the topic that was answered before, or is None."""
@@ -702,7 +729,7 @@ class Grammar:
         while True:
             topic, text = self.draw(before)
             plain = f" {normalise(text)} "
-            if not any(held in plain for held in self.held_out):
+            if words_of(plain) not in self.held_words and not any(held in plain for held in self.held_out):
                 return topic, text
 
     def conversation(self):
@@ -735,6 +762,8 @@ def written_wordings(topics):
 
 
 def leaked(held_out, texts):
-    """The held-out questions that occur, normalised, in one of the training texts (also as a part of it)."""
-    everything = "\n" + "\n".join({f" {normalise(t)} " for t in texts}) + "\n"
-    return [q for q in held_out if f" {normalise(q)} " in everything]
+    """The held-out questions that occur, normalised, in one of the training texts: as a part of it, or its words in another order."""
+    plain = {f" {normalise(t)} " for t in texts}
+    words = {words_of(t) for t in plain}
+    everything = "\n" + "\n".join(plain) + "\n"
+    return [q for q in held_out if f" {normalise(q)} " in everything or words_of(normalise(q)) in words]

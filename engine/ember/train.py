@@ -55,6 +55,7 @@ RATE = {False: 2e-3, True: 8e-4}  # peak learning rate, likewise
 CUT = {False: 0.6, True: 0.95}  # share of the conversations whose last answer is cut short, likewise
 LATE = {False: 1.0, True: 0.2}  # what an answer's tokens after the first TAIL weigh, likewise: they follow from these
 CUT_WORDS = 0.12  # share of the questions in which a word or two is cut into other tokens
+HARD = 5  # how much oftener, with --from, a wording is drawn of whose answer the published checkpoint is not sure at all
 WINDOW = 4096  # conversations that are sorted by length together
 
 
@@ -195,6 +196,30 @@ def exact_share(model, examples):
     return right / len(examples)
 
 
+@torch.no_grad()
+def draw_hard_oftener(directory, topics):
+    """Weighs each wording by how little sure the published checkpoint is of the answer's first tokens."""
+    model, tokenizer = export.read(directory)
+    model.eval()
+    items = [(topic, n, q) for topic in topics.values() for n, q in enumerate(topic.plain())]
+    examples = tokenised([[("user", q), ("assistant", topic.answer)] for topic, _, q in items], tokenizer)
+    examples = [cut_short(*e) for e in examples]
+    for topic in topics.values():
+        topic.shares = [0.0] * len(topic.plain())
+    order = sorted(range(len(items)), key=lambda i: len(examples[i][0]))
+    for at in range(0, len(order), 128):
+        part = order[at : at + 128]
+        ids, marks = padded([examples[i] for i in part])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            chances = model(ids)[:, :-1].float().log_softmax(-1)
+        chances = chances.gather(-1, ids[:, 1:, None])[..., 0].masked_fill(marks[:, 1:] != 1, 0.0)
+        for i, sure in zip(part, chances.sum(1).exp().tolist()):
+            topic, n, _ = items[i]
+            topic.shares[n] = 1 + (HARD - 1) * (1 - sure)
+    known = sum((HARD - share) / (HARD - 1) for topic in topics.values() for share in topic.shares)
+    print(f"{len(items)} wordings, known before: {known / len(items):.3f}", flush=True)
+
+
 class Run:
     """The state of a training run, which can be saved and taken up again."""
 
@@ -272,6 +297,8 @@ def main():
     torch.set_num_threads(args.threads)
     os.makedirs(args.work, exist_ok=True)
     topics = corpus.load_topics()
+    if args.start:
+        draw_hard_oftener(args.start, topics)
     conversations = corpus.conversations(args.examples, args.seed, topics)
     held_out = {name: corpus.load_questions(name) for name in corpus.HELD_OUT}
     count = evaluate.check([q for part in held_out.values() for _, q in part], topics, conversations)
