@@ -153,7 +153,7 @@ static void best_each(const struct split_in *in, struct split_plan *p) {
         double least = INFINITY;
         for (int d = 0; d < in->n_domains; d++) {
             double c = (double)p->work.cost[d][i];
-            if (!has(in, d, i) && (!(in->domain[d].move > 0) || came[d] >= in->domain[d].room)) continue;
+            if (!has(in, d, i) && (!comes(in, d, i) || came[d] >= in->domain[d].room)) continue;
             if (!has(in, d, i) && in->domain[d].move > c) c = in->domain[d].move;
             if (c < least) least = c, at = d;
         }
@@ -192,14 +192,15 @@ static void cut(const struct split_in *in, struct split_plan *p) {
     for (int k = 0; k < in->n; k++) {
         int i = p->work.heavy[k];
         if (in->expert[i].resident & far) put(in, p, load, i, soonest(in, p, load, i, in->expert[i].resident & far));
+        else if (in->expert[i].still) put(in, p, near, i, soonest(in, p, near, i, in->expert[i].resident & here));
         else p->work.swap[missing++] = (uint16_t)i;
     }
+    p->work.tail[missing] = (float)load_longest(in, near, &at);
     for (int k = missing; k-- > 0;) { /* what the processors take for all but the first k */
         int i = p->work.swap[k];
         put(in, p, near, i, soonest(in, p, near, i, in->expert[i].resident & here & ~far));
         p->work.tail[k] = (float)load_longest(in, near, &at);
     }
-    p->work.tail[missing] = 0;
     double least = INFINITY;
     struct load kept[SPLIT_DOMAINS];
     memcpy(kept, load, sizeof kept);
@@ -379,10 +380,12 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
         const struct split_domain *s = &in->domain[d];
         double scale = s->scale > 0 ? s->scale : 1, last = 0;
         int32_t rows = 0;
+        bool near = s->class == COST_CPU;
         for (int k = 0; k < in->n; k++) { /* neighbours often have as many rows */
             int i = p->work.heavy[k];
             if (in->expert[i].rows != rows) rows = in->expert[i].rows, last = cost_table_at(s->expert, rows) * scale;
-            p->work.cost[d][i] = has(in, d, i) || s->move > 0 ? (float)last : INFINITY;
+            p->work.cost[d][i] = has(in, d, i) || comes(in, d, i) ? (float)last : INFINITY;
+            if (near && in->expert[i].slow > p->work.cost[d][i]) p->work.cost[d][i] = in->expert[i].slow;
         }
     }
     policy->run(in, p);

@@ -25,6 +25,8 @@ struct split_domain {
 struct split_expert {
     int32_t rows;      /* > 0 */
     uint32_t resident; /* bit d: domain d can compute it without a transfer. At least one bit: host memory has every expert */
+    bool still;        /* its weights go over no link */
+    float slow;        /* seconds that a processor takes for it at least: it lies where reading takes so long */
 };
 struct split_in {
     const struct split_domain *domain;

@@ -31,7 +31,7 @@ static bool sooner(const struct split_in *in, const struct split_plan *p, const 
         int d = __builtin_ctz(left);
         const struct timeline *l = &line[d];
         double there = l->link + in->domain[d].move, free = l->t + l->left;
-        if (!l->closed && brought[d] < in->domain[d].room && (there > free ? there : free) + (double)p->work.cost[d][i] < t) return true;
+        if (!l->closed && comes(in, d, i) && brought[d] < in->domain[d].room && (there > free ? there : free) + (double)p->work.cost[d][i] < t) return true;
     }
     return false;
 }
@@ -83,7 +83,9 @@ void split_hybrimoe(const struct split_in *in, struct split_plan *p) {
         for (int d = 0; d < in->n_domains; d++) {
             struct timeline *l = &line[d];
             if (l->closed || l->link >= when) continue;
-            while (missing < in->n && (p->work.at[p->work.heavy[missing]] != FREE || on_gpu(in, p, p->work.heavy[missing]))) missing++;
+            while (missing < in->n &&
+                   (p->work.at[p->work.heavy[missing]] != FREE || on_gpu(in, p, p->work.heavy[missing]) || in->expert[p->work.heavy[missing]].still))
+                missing++;
             int i = missing < in->n ? p->work.heavy[missing] : -1;
             double there = l->link + in->domain[d].move, free = l->t + l->left;
             if (i < 0 || brought[d] >= in->domain[d].room || (there > free ? there : free) + (double)p->work.cost[d][i] >= soon + waiting) l->closed = true;

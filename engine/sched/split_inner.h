@@ -27,8 +27,9 @@ static inline double load_end(const struct split_domain *d, const struct load *l
     }
     return end;
 }
+static inline bool comes(const struct split_in *in, int d, int i) { return in->domain[d].move > 0 && !in->expert[i].still; }
 static inline bool load_takes(const struct split_in *in, int d, const struct load *l, int i) {
-    return has(in, d, i) || (in->domain[d].move > 0 && l->n_moved < in->domain[d].room);
+    return has(in, d, i) || (comes(in, d, i) && l->n_moved < in->domain[d].room);
 }
 static inline struct load load_with(const struct split_in *in, const struct split_plan *p, int d, struct load l, int i) {
     double c = (double)p->work.cost[d][i];

@@ -18,6 +18,8 @@ struct routing {
     int n, layers, experts, topk; /* tokens */
     int32_t *ids, *near;          /* [n, layers, topk], [n, layers, 2 * topk] */
     float *chance;
+    float *logits;     /* [n, layers, experts]; NULL: not kept */
+    int32_t *guess[3]; /* [n, layers, topk] what was foreseen 1, 2, 3 layers before; NULL: nothing */
 };
 static inline size_t routing_at(const struct routing *r, int token, int layer) { return ((size_t)token * (size_t)r->layers + (size_t)layer) * (size_t)r->topk; }
 static inline struct score_step routing_step(const struct routing *r, int token, int layer) {
@@ -44,7 +46,10 @@ static inline void routing_open(struct routing *r, int n, int layers, int expert
     r->chance = malloc(2 * all * sizeof *r->chance);
     if (!r->ids || !r->near || !r->chance) abort();
 }
-static inline void routing_close(struct routing *r) { free(r->ids), free(r->near), free(r->chance); }
+static inline void routing_close(struct routing *r) {
+    free(r->ids), free(r->near), free(r->chance), free(r->logits);
+    for (int k = 0; k < 3; k++) free(r->guess[k]);
+}
 
 static inline void routing_make(struct routing *r, int n, int layers, int experts, int topk, const struct routing_kind *k, uint64_t seed) {
     routing_open(r, n, layers, experts, topk);
@@ -52,7 +57,8 @@ static inline void routing_make(struct routing *r, int n, int layers, int expert
     size_t all = (size_t)layers * (size_t)experts;
     double *b = malloc(2 * all * sizeof *b), *x = b + all;
     float *z = malloc((size_t)experts * sizeof *z);
-    if (!b || !z) abort();
+    r->logits = malloc((size_t)n * all * sizeof *r->logits);
+    if (!b || !z || !r->logits) abort();
     for (size_t i = 0; i < 2 * all; i++) b[i] = routing_normal();
     for (int t = 0; t < n; t++)
         for (int l = 0; l < layers; l++) {
@@ -62,8 +68,28 @@ static inline void routing_make(struct routing *r, int n, int layers, int expert
                 z[e] = (float)(k->sharp *
                                (sqrt(k->skew) * b[row + (size_t)e] + sqrt(k->reuse) * x[row + (size_t)e] + sqrt(1 - k->skew - k->reuse) * routing_normal()));
             }
+            memcpy(r->logits + (size_t)t * all + row, z, (size_t)experts * sizeof *z);
             score_near(SCORE_SOFTMAX, NULL, z, experts, 2 * topk, r->near + 2 * at, r->chance + 2 * at);
             memcpy(r->ids + at, r->near + 2 * at, (size_t)topk * sizeof *r->ids);
         }
     free(b), free(z);
+}
+
+/* What routers said of a layer 1, 2 and 3 layers before it: its logits, alike to so much of them (a correlation), the rest noise. */
+static inline void routing_foresee(struct routing *r, const double *alike) {
+    size_t all = (size_t)r->n * (size_t)r->layers;
+    float *z = malloc((size_t)r->experts * sizeof *z), *chance = malloc((size_t)r->topk * sizeof *chance);
+    if (!z || !chance) abort();
+    for (int k = 0; k < 3; k++) {
+        if (!(r->guess[k] = malloc(all * (size_t)r->topk * sizeof **r->guess))) abort();
+        for (size_t i = 0; i < all; i++) {
+            const float *from = r->logits + i * (size_t)r->experts;
+            double size = 0;
+            for (int e = 0; e < r->experts; e++) size += (double)from[e] * (double)from[e];
+            size = sqrt(size / r->experts * (1 - alike[k] * alike[k]));
+            for (int e = 0; e < r->experts; e++) z[e] = (float)(alike[k] * (double)from[e] + size * routing_normal());
+            score_near(SCORE_SOFTMAX, NULL, z, r->experts, r->topk, r->guess[k] + i * (size_t)r->topk, chance);
+        }
+    }
+    free(z), free(chance);
 }

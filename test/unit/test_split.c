@@ -33,6 +33,10 @@ static void begin(struct problem *c, int n_domains, int n) {
     for (int d = 0; d < n_domains; d++) c->domain[d].expert = &c->table[d];
 }
 
+static double seconds(const struct split_domain *s, const struct split_expert *e) {
+    double t = cost_table_at(s->expert, e->rows) * (s->scale > 0 ? s->scale : 1);
+    return s->class == COST_CPU && (double)e->slow > t ? (double)e->slow : t;
+}
 /* Works the queues off as the header says; fails where something is not there or missing. */
 static double replay(const struct split_in *in, const struct split_plan *p) {
     static double arrives[SPLIT_EXPERTS];
@@ -44,7 +48,7 @@ static double replay(const struct split_in *in, const struct split_plan *p) {
         double link = s->link_busy, t = s->busy + s->first;
         assert_true(p->moves[d + 1] - p->moves[d] <= s->room || p->moves[d + 1] == p->moves[d]);
         for (int k = p->moves[d]; k < p->moves[d + 1]; k++) {
-            assert_true(s->move > 0);
+            assert_true(s->move > 0 && !in->expert[p->move[k]].still);
             assert_false(in->expert[p->move[k]].resident >> d & 1);
             arrives[p->move[k]] = link += s->move;
         }
@@ -56,7 +60,7 @@ static double replay(const struct split_in *in, const struct split_plan *p) {
             assert_false(seen[i]++);
             come += !there;
             if (!there && arrives[i] > t) t = arrives[i];
-            t += cost_table_at(s->expert, in->expert[i].rows) * (s->scale > 0 ? s->scale : 1);
+            t += seconds(s, &in->expert[i]);
         }
         assert_int_equal(come, p->moves[d + 1] - p->moves[d]);
         if (p->begin[d] == p->begin[d + 1]) t = 0;
@@ -96,6 +100,9 @@ static void random_problem(struct problem *c, int most) {
         c->expert[i].resident = 1;
         if (n_gpus && !draw(4)) c->expert[i].resident |= 2u << draw((uint32_t)n_gpus);
         if (n_near && !draw(3)) c->expert[i].resident |= 1u << (1 + n_gpus + (int)draw((uint32_t)n_near));
+        if (c->expert[i].resident >> (1 + n_gpus) && draw(2)) c->expert[i].resident &= ~1u; /* on one DIMM, not striped */
+        c->expert[i].slow = i % 7 == 2 && n_near ? 1e-3f : 0;
+        c->expert[i].still = i % 5 == 3 && c->in.n % 2;
     }
 }
 
@@ -153,7 +160,10 @@ static double best_order(const struct problem *c, int d, const int *mine, int n)
     const struct split_domain *s = &c->domain[d];
     int come[4], nm = 0, orders = 1, move_orders = 1;
     for (int i = 0; i < n; i++)
-        if (!(c->expert[mine[i]].resident >> d & 1)) come[nm++] = mine[i];
+        if (!(c->expert[mine[i]].resident >> d & 1)) {
+            if (c->expert[mine[i]].still) return INFINITY;
+            come[nm++] = mine[i];
+        }
     if (nm && (!(s->move > 0) || nm > s->room)) return INFINITY;
     for (int i = 2; i <= n; i++) orders *= i;
     for (int i = 2; i <= nm; i++) move_orders *= i;
@@ -165,7 +175,7 @@ static double best_order(const struct problem *c, int d, const int *mine, int n)
             memcpy(q, mine, (size_t)n * sizeof *q), memcpy(mv, come, (size_t)nm * sizeof *mv);
             permute(q, n, o), permute(mv, nm, w);
             for (int i = 0; i < nm; i++) at[mv[i]] = s->link_busy + (i + 1) * s->move;
-            for (int i = 0; i < n; i++) t = (t > at[q[i]] ? t : at[q[i]]) + cost_table_at(s->expert, c->expert[q[i]].rows) * (s->scale > 0 ? s->scale : 1);
+            for (int i = 0; i < n; i++) t = (t > at[q[i]] ? t : at[q[i]]) + seconds(s, &c->expert[q[i]]);
             if (t < best) best = t;
         }
     return n ? best : 0;
