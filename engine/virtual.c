@@ -98,7 +98,7 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
         .w = &v->w, .cost = &v->cost, .model = &v->model, .split = o->split ? o->split : &split_policies[0], .expert_bytes = weights_expert_bytes(o->w)};
     int rc = gpu_open(&v->host, &v->spec, GPU_HOST, e);
     if (!rc) rc = gpu_stream_open(v->host, &v->m.processor, "processor", true, NULL, e);
-    if (!rc) rc = gpu_event_open(v->host, &v->clock, e);
+    if (!rc) rc = gpu_event_open_timed(v->host, &v->clock, e);
     if (!rc) rc = open_devices(v, 0, &v->m.gpus, e);
     if (!rc) v->m.cpu = gpu_stream_exec(v->m.processor);
     if (!rc) rc = step_open(&v->m.step, &v->m, o->kv, e);

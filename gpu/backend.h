@@ -24,7 +24,7 @@ struct gpu_backend {
     int (*copy)(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
     int (*copy_peer)(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size);
     int (*fill)(struct gpu_stream *s, void *dst, int byte, size_t size);
-    int (*event_open)(struct gpu *g, struct gpu_event **ev, struct error *e);
+    int (*event_open)(struct gpu *g, struct gpu_event **ev, bool timed, struct error *e);
     void (*event_close)(struct gpu_event *ev);
     int (*event_record)(struct gpu_event *ev, struct gpu_stream *s);
     int (*event_wait)(struct gpu_event *ev, struct gpu_stream *s);
@@ -45,6 +45,7 @@ extern const struct gpu_backend gpu_cuda;
 
 struct gpu {
     const struct gpu_backend *b;
+    size_t piece; /* of host memory, registered at once */
     struct gpu_info info;
 };
 struct gpu_stream {

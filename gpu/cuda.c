@@ -298,12 +298,13 @@ static void event_close(struct gpu_event *base) {
     if (ev->ev) cudaEventDestroy(ev->ev);
     mem_free(ev);
 }
-static int event_open(struct gpu *base, struct gpu_event **out, struct error *e) {
+static int event_open(struct gpu *base, struct gpu_event **out, bool timed, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     struct cuda_event *ev = mem_calloc(1, sizeof *ev);
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
     cudaSetDevice(g->card);
-    if (cuda_check(g, cudaEventCreateWithFlags(&ev->ev, cudaEventBlockingSync), "event")) { /* who waits leaves its core to others */
+    unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming); /* who waits leaves its core to others */
+    if (cuda_check(g, cudaEventCreateWithFlags(&ev->ev, flags), "event")) {
         event_close(&ev->base);
         return error(base, e);
     }

@@ -58,8 +58,22 @@ static void load(void) {
         if (lib.name == names[i]) lib.has_fp8 = library_load((const char *const[]){lt[i], NULL}, lt_calls, sizeof lt_calls / sizeof *lt_calls) != NULL;
 }
 
+/* What cuBLASLt found for a shape, kept: asking takes tens of microseconds, and a layer's experts have the same few shapes again. */
+struct shape {
+    int n, rows, cols, ldx, ldw, ldy;
+    uint32_t align[3]; /* of w, x, y: powers of two up to 256 */
+};
+struct plan {
+    struct shape shape;
+    bool none; /* there is no kernel for it */
+    void *desc, *w, *x, *y;
+    uint64_t algo[8];
+};
+enum { PLANS = 64 };
 struct cuda_blas {
     void *handle;
+    struct plan plan[PLANS]; /* the oldest makes room */
+    uint64_t n_plans;
 };
 
 const char *cuda_blas_name(void) {
@@ -74,7 +88,15 @@ struct cuda_blas *cuda_blas_open(cudaStream_t s) {
     if (lib.create(&b->handle) || lib.set_stream(b->handle, s)) cuda_blas_close(&b);
     return b;
 }
+static void drop_plan(struct plan *p) {
+    void *const layouts[] = {p->w, p->x, p->y};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i]) lib.layout_destroy(layouts[i]);
+    if (p->desc) lib.desc_destroy(p->desc);
+    *p = (struct plan){0};
+}
 void cuda_blas_close(struct cuda_blas **b) {
+    for (uint64_t i = 0; *b && i < (*b)->n_plans && i < PLANS; i++) drop_plan(&(*b)->plan[i]);
     if (*b && (*b)->handle) lib.destroy((*b)->handle);
     mem_free(*b);
     *b = NULL;
@@ -88,38 +110,54 @@ int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, 
     return lib.gemm(b->handle, OP_T, OP_N, rows, n, cols, &one, w, TYPE_BF16, cols, x, TYPE_BF16, ldx, &beta, y, TYPE_F32, ldy, COMPUTE_F32, ALGO_DEFAULT);
 }
 
+static uint32_t alignment(const void *p) {
+    size_t bits = (size_t)p | 256;
+    return (uint32_t)(bits & -bits);
+}
 /* The library takes all matrices for aligned to 256 unless told; weights lie where the checkpoint has them. */
-static int set_alignment(void *pref, const struct cuda_fp8 *f) {
-    const void *all[] = {f->w, f->x, f->y, f->y};
-    for (int i = 0; i < 4; i++) {
-        size_t bits = (size_t)all[i] | 256;
-        uint32_t align = (uint32_t)(bits & -bits);
-        if (lib.pref_set(pref, PREF_ALIGN_A + i, &align, sizeof align)) return 1;
-    }
+static int set_alignment(void *pref, const struct shape *s) {
+    const uint32_t all[] = {s->align[0], s->align[1], s->align[2], s->align[2]};
+    for (int i = 0; i < 4; i++)
+        if (lib.pref_set(pref, PREF_ALIGN_A + i, &all[i], sizeof all[i])) return 1;
     return 0;
 }
 
+static int set_scales(const struct plan *p, const struct cuda_fp8 *f) {
+    return lib.desc_set(p->desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) || lib.desc_set(p->desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale);
+}
+
 /* A library that does not know a scale mode refuses the attribute; one that has no kernel for the shape finds no algorithm. */
-int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s) {
-    const float one = 1, beta = f->accumulate ? 1 : 0;
+static void make_plan(struct cuda_blas *b, struct plan *p, const struct cuda_fp8 *f) {
     const int32_t trans = OP_T, no_trans = OP_N, blocks = SCALE_BLOCK128, vectors = SCALE_VEC128;
-    void *desc = NULL, *w = NULL, *x = NULL, *y = NULL, *pref = NULL;
+    void *pref = NULL;
     struct heuristic found;
     int n = 0;
-    int r = lib.desc_create(&desc, COMPUTE_F32, TYPE_F32) || lib.desc_set(desc, DESC_TRANSA, &trans, sizeof trans) ||
-            lib.desc_set(desc, DESC_TRANSB, &no_trans, sizeof no_trans) || lib.desc_set(desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) ||
-            lib.desc_set(desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) || lib.desc_set(desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) ||
-            lib.desc_set(desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale) ||
-            lib.layout_create(&w, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->rows, f->ldw) ||
-            lib.layout_create(&x, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->n, f->ldx) ||
-            lib.layout_create(&y, TYPE_F32, (uint64_t)f->rows, (uint64_t)f->n, f->ldy) || lib.pref_create(&pref) ||
-            lib.pref_set(pref, PREF_SPACE, &f->space_size, sizeof f->space_size) || set_alignment(pref, f) ||
-            lib.heuristics(b->handle, desc, w, x, y, y, pref, 1, &found, &n) || n < 1 || found.state;
-    if (!r) r = lib.matmul(b->handle, desc, &one, f->w, w, f->x, x, &beta, f->y, y, f->y, y, found.algo, f->space, f->space_size, s) ? -1 : 0;
+    p->none = lib.desc_create(&p->desc, COMPUTE_F32, TYPE_F32) || lib.desc_set(p->desc, DESC_TRANSA, &trans, sizeof trans) ||
+              lib.desc_set(p->desc, DESC_TRANSB, &no_trans, sizeof no_trans) || lib.desc_set(p->desc, DESC_A_SCALE_MODE, &blocks, sizeof blocks) ||
+              lib.desc_set(p->desc, DESC_B_SCALE_MODE, &vectors, sizeof vectors) || set_scales(p, f) ||
+              lib.layout_create(&p->w, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->rows, f->ldw) ||
+              lib.layout_create(&p->x, TYPE_E4M3, (uint64_t)f->cols, (uint64_t)f->n, f->ldx) ||
+              lib.layout_create(&p->y, TYPE_F32, (uint64_t)f->rows, (uint64_t)f->n, f->ldy) || lib.pref_create(&pref) ||
+              lib.pref_set(pref, PREF_SPACE, &f->space_size, sizeof f->space_size) || set_alignment(pref, &p->shape) ||
+              lib.heuristics(b->handle, p->desc, p->w, p->x, p->y, p->y, pref, 1, &found, &n) || n < 1 || found.state;
+    if (!p->none) memcpy(p->algo, found.algo, sizeof p->algo);
     if (pref) lib.pref_destroy(pref);
-    if (y) lib.layout_destroy(y);
-    if (x) lib.layout_destroy(x);
-    if (w) lib.layout_destroy(w);
-    if (desc) lib.desc_destroy(desc);
-    return r;
+}
+static struct plan *plan_of(struct cuda_blas *b, const struct cuda_fp8 *f) {
+    const struct shape shape = {f->n, f->rows, f->cols, f->ldx, f->ldw, f->ldy, {alignment(f->w), alignment(f->x), alignment(f->y)}};
+    for (uint64_t i = 0; i < b->n_plans && i < PLANS; i++)
+        if (!memcmp(&b->plan[i].shape, &shape, sizeof shape)) return &b->plan[i];
+    struct plan *p = &b->plan[b->n_plans++ % PLANS];
+    drop_plan(p);
+    p->shape = shape;
+    make_plan(b, p, f);
+    return p;
+}
+
+int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s) {
+    const float one = 1, beta = f->accumulate ? 1 : 0;
+    const struct plan *p = plan_of(b, f);
+    if (p->none) return 1;
+    if (set_scales(p, f)) return -1;
+    return lib.matmul(b->handle, p->desc, &one, f->w, p->w, f->x, p->x, &beta, f->y, p->y, f->y, p->y, p->algo, f->space, f->space_size, s) ? -1 : 0;
 }

@@ -1,10 +1,12 @@
 /* The emulated device: memory with a cap, host memory, faults. Streams and events are in emu_stream.c. */
 #include "gpu/emu_number.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
@@ -201,22 +203,29 @@ static int emu_host_alloc(struct gpu *base, void **p, size_t size, struct error 
     int rc = alloc_fault(g, size, "pinned memory", e);
     if (rc) return rc;
     *p = mem_aligned(4096, size);
-    if (*p && g->spec.nopin && pin((struct emu_block){*p, size})) {
+    if (*p && emu_tells(g) && pin((struct emu_block){*p, size})) {
         mem_free(*p);
         *p = NULL;
     }
     return *p ? 0 : error_set(e, ERR_MEMORY, "no memory for %zu pinned bytes", size);
 }
 static void emu_host_free(struct gpu *base, void *p) {
-    if (((struct emu *)base)->spec.nopin) unpin(p);
+    if (emu_tells((struct emu *)base)) unpin(p);
     mem_free(p);
 }
 static int emu_host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
     if (g->spec.nopin) return error_set(e, ERR_MEMORY, "pinning %zu bytes: this device pins only what it allocates (nopin)", size);
-    return alloc_fault(g, size, "pinning", e);
+    int rc = alloc_fault(g, size, "pinning", e);
+    if (rc || !g->spec.nomap) return rc;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (madvise((void *)p, (size + page - 1) / page * page, MADV_POPULATE_WRITE)) /* as a driver that wants to write there */
+        return error_set(e, ERR_MEMORY, "pinning %zu bytes: %s (this device pins no read-only mappings: nomap)", size, strerror(errno));
+    return pin((struct emu_block){(char *)p, size}) ? error_set(e, ERR_MEMORY, "no memory for a list of pinned memory") : 0;
 }
-static void emu_host_unregister(struct gpu *g, const void *p) {}
+static void emu_host_unregister(struct gpu *base, const void *p) {
+    if (emu_tells((struct emu *)base)) unpin(p);
+}
 
 static void emu_used(struct gpu *base, struct gpu_used *out) {
     struct emu *g = (struct emu *)base;

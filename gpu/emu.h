@@ -42,6 +42,7 @@ struct emu_event {
     struct gpu_event base;
     pthread_mutex_t lock;
     pthread_cond_t cond;
+    bool timed; /* somebody may ask when it passed */
     uint64_t issued, done;
     double time[EMU_TIMES]; /* of the latest records: who waits for one must not be given a later one's time */
 };
@@ -98,7 +99,8 @@ bool emu_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int emu_state(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
-bool emu_pins(const void *p, size_t size); /* host memory of any device's host_alloc */
+static inline bool emu_tells(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* pinned memory from other */
+bool emu_pins(const void *p, size_t size);                                                   /* host memory of any device's host_alloc, or registered */
 
 int emu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
 void emu_stream_close(struct gpu_stream *s);
@@ -106,7 +108,7 @@ int emu_stream_sync(struct gpu_stream *s);
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size);
 int emu_fill(struct gpu_stream *s, void *dst, int byte, size_t size);
-int emu_event_open(struct gpu *g, struct gpu_event **ev, struct error *e);
+int emu_event_open(struct gpu *g, struct gpu_event **ev, bool timed, struct error *e);
 void emu_event_close(struct gpu_event *ev);
 int emu_event_record(struct gpu_event *ev, struct gpu_stream *s);
 int emu_event_wait(struct gpu_event *ev, struct gpu_stream *s);

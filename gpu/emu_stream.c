@@ -245,7 +245,7 @@ static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a)
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
     struct emu_stream *x = (struct emu_stream *)s;
     int r = enqueue_work(x, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
-    if (r || !x->g->spec.nopin || dir != GPU_H2D || size <= EMU_SMALL || emu_pins(src, size)) return r;
+    if (r || !emu_tells(x->g) || dir != GPU_H2D || size <= EMU_SMALL || emu_pins(src, size)) return r;
     atomic_fetch_add(&x->g->held, 1); /* as a driver that copies it by itself */
     return emu_stream_sync(s);
 }
@@ -310,9 +310,10 @@ int emu_stream_sync(struct gpu_stream *base) {
     return status(s);
 }
 
-int emu_event_open(struct gpu *base, struct gpu_event **out, struct error *e) {
+int emu_event_open(struct gpu *base, struct gpu_event **out, bool timed, struct error *e) {
     struct emu_event *ev = mem_calloc(1, sizeof *ev);
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
+    ev->timed = timed;
     pthread_mutex_init(&ev->lock, NULL);
     pthread_cond_init(&ev->cond, NULL);
     *out = &ev->base;
@@ -355,6 +356,10 @@ bool emu_event_done(struct gpu_event *base) {
 }
 double emu_event_time(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
+    if (!ev->timed) {
+        emu_fail((struct emu *)base->g, ERR_RUNTIME, "an event without timing was asked when it passed");
+        return 0;
+    }
     pthread_mutex_lock(&ev->lock);
     double t = ev->time[ev->done % EMU_TIMES];
     pthread_mutex_unlock(&ev->lock);

@@ -40,6 +40,7 @@ int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error
     int r = b->open(g, spec, rank, e);
     if (r) return r;
     (*g)->b = b;
+    (*g)->piece = spec->piece ? spec->piece : GPU_PIECE;
     (*g)->info.backend = b->name;
     return 0;
 }
@@ -72,11 +73,15 @@ void gpu_host_free(struct gpu *g, void *p) {
     if (p) g->b->host_free(g, p);
 }
 
-static const size_t host_chunk = (size_t)64 << 30;
-
+size_t gpu_piece(const struct gpu *g) { return g->piece; }
+/* Of `size` bytes from p on, those in the piece that p is in. */
+static size_t in_piece(const struct gpu *g, const void *p, size_t size) {
+    size_t left = g->piece - (uintptr_t)p % g->piece;
+    return size < left ? size : left;
+}
 int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e) {
-    for (size_t at = 0; at < size; at += host_chunk) {
-        size_t n = size - at < host_chunk ? size - at : host_chunk;
+    for (size_t at = 0, n; at < size; at += n) {
+        n = in_piece(g, (const char *)p + at, size - at);
         int r = g->b->host_register(g, (const char *)p + at, n, e);
         if (r) {
             if (at) gpu_host_unregister(g, p, at);
@@ -86,7 +91,7 @@ int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e
     return 0;
 }
 void gpu_host_unregister(struct gpu *g, const void *p, size_t size) {
-    for (size_t at = 0; at < size; at += host_chunk) g->b->host_unregister(g, (const char *)p + at);
+    for (size_t at = 0; at < size; at += in_piece(g, (const char *)p + at, size - at)) g->b->host_unregister(g, (const char *)p + at);
 }
 
 int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e) {
@@ -108,18 +113,28 @@ struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
 struct exec *gpu_stream_exec(struct gpu_stream *s) {
     return &s->exec.base;
 }
-int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) { return size ? s->g->b->copy(s, dst, src, size, dir) : 0; }
+int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir) {
+    int r = 0;
+    bool whole = dir == GPU_D2D || s->g->info.is_virtual;
+    for (size_t at = 0, n; at < size && !r; at += n) {
+        n = whole ? size : in_piece(s->g, dir == GPU_H2D ? (const char *)src + at : (char *)dst + at, size - at);
+        r = s->g->b->copy(s, (char *)dst + at, (const char *)src + at, n, dir);
+    }
+    return r;
+}
 int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
     return size ? s->g->b->copy_peer(s, dst, from, src, size) : 0;
 }
 int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) { return size ? s->g->b->fill(s, dst, byte, size) : 0; }
 
-int gpu_event_open(struct gpu *g, struct gpu_event **ev, struct error *e) {
+static int open_event(struct gpu *g, struct gpu_event **ev, bool timed, struct error *e) {
     *ev = NULL;
-    int r = g->b->event_open(g, ev, e);
+    int r = g->b->event_open(g, ev, timed, e);
     if (!r) (*ev)->g = g;
     return r;
 }
+int gpu_event_open(struct gpu *g, struct gpu_event **ev, struct error *e) { return open_event(g, ev, false, e); }
+int gpu_event_open_timed(struct gpu *g, struct gpu_event **ev, struct error *e) { return open_event(g, ev, true, e); }
 void gpu_event_close(struct gpu_event **ev) {
     if (*ev) (*ev)->g->b->event_close(*ev);
     *ev = NULL;

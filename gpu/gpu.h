@@ -48,8 +48,10 @@ void gpu_free(struct gpu *g, void *p);                                /* no queu
 int gpu_error(struct gpu *g, struct error *e);                        /* the first failure since gpu_clear, 0 when none */
 int gpu_clear(struct gpu *g, struct error *e);                        /* streams idle; 0: usable again, else the device is lost */
 
-/* Host memory the copy engine can reach. Register splits [p, p + size) into chunks of at most 64 GiB (larger ones fail on
- * some drivers); read-only mappings are fine. About 0.1 s a GB: call it from a background thread. */
+/* Host memory the copy engine can reach. Register takes [p, p + size) in pieces that end where an address is a multiple of gpu_piece
+ * (large ones fail on some drivers), and copies are cut there, too, since none may reach across two. Read-only mappings are refused by
+ * most drivers (ERR_MEMORY). About 0.1 s a GB: call it from a background thread. */
+size_t gpu_piece(const struct gpu *g);
 int gpu_host_alloc(struct gpu *g, void **p, size_t size, struct error *e);
 void gpu_host_free(struct gpu *g, void *p);
 int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e);
@@ -71,12 +73,13 @@ int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void 
 int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size);
 
 int gpu_event_open(struct gpu *g, struct gpu_event **ev, struct error *e);
+int gpu_event_open_timed(struct gpu *g, struct gpu_event **ev, struct error *e); /* dearer: one that gpu_event_time may ask */
 void gpu_event_close(struct gpu_event **ev);
 int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s);
 int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s); /* the stream waits for the latest record so far; none: no wait */
 int gpu_event_sync(struct gpu_event *ev);                       /* the host waits */
 bool gpu_event_done(struct gpu_event *ev);
-double gpu_event_time(struct gpu_event *ev); /* when it passed, seconds on one clock for all devices; virtual where time is */
+double gpu_event_time(struct gpu_event *ev); /* when a timed one passed, seconds on one clock for all devices; virtual where time is */
 
 /* An ON or OFF event of a module: a device event and a host one. A waiter first waits (host) until the event was
  * recorded for the nth time, then lets its stream wait for it, so that no stream waits for something not yet enqueued. */

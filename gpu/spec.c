@@ -90,6 +90,9 @@ static int option(struct gpu_spec *s, struct piece key, struct piece v) {
     if (!s->emu) return -1;
     if (piece_is(key, "alltoall") && !v.text) return s->all_to_all = true, 0;
     if (piece_is(key, "nopin") && !v.text) return s->nopin = true, 0;
+    if (piece_is(key, "nomap") && !v.text) return s->nomap = true, 0;
+    if (piece_is(key, "piece") && v.text)
+        return number(v, true, &x) || x < 4096 || x > GPU_PIECE || ((size_t)x & ((size_t)x - 1)) ? -1 : (s->piece = (size_t)x, 0);
     if (piece_is(key, "virtual") && !v.text) return s->is_virtual = true, 0;
     if (piece_is(key, "threads") && v.text) return integer(v, 1, 1024, &n) ? -1 : (s->threads = (int)n, 0);
     if (piece_is(key, "fail")) return v.text ? fault(s, v) : -1;

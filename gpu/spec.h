@@ -5,12 +5,13 @@
 
 #include "engine/base/error.h"
 
-enum { GPU_MAX = 8, GPU_HOST = -1 };
+enum { GPU_MAX = 8, GPU_HOST = -1, GPU_PIECE = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
 /* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
  * mem=32G (cap per device), h2d= d2h= peer= (GB/s); math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual, flops= attn=
- * (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK]. */
+ * (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, nomap, piece=SIZE, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK].
+ */
 /* What products of many tokens compute with on cuda; the sums are float32 always. BF16: activations rounded to BF16, weights
  * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 for each token and 128 columns where the
  * weights are E4M3, to about 2^-4 of each, as the models were trained; from sm_89 on; elsewhere and for other weights as BF16. */
@@ -28,7 +29,10 @@ struct gpu_curve {
 struct gpu_spec {
     int n; /* ranks; 0: none */
     bool emu, is_virtual, nopeer;
-    bool nopin; /* emu: host memory that is not gpu_host_alloc's cannot be pinned, and a copy to the device from there holds its caller */
+    /* emu: host memory that is not gpu_host_alloc's cannot be registered, or (nomap) only such that may be written can, as with drivers
+     * that register no read-only mappings. Then a copy to the device from memory that is not registered holds its caller. */
+    bool nopin, nomap;
+    size_t piece; /* emu: registered at once, a power of two from 4 KiB on; 0: GPU_PIECE */
     /* Ranks pass each other float32 with GPU_F32, else BF16; an emulated device computes as its processor level does either
      * way, and has GPU_F32 unless math=bf16. */
     enum gpu_math math;

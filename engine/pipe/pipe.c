@@ -208,7 +208,7 @@ int rank_open(struct rank *r, struct error *e) {
     if (!rc) rc = work_open(&r->work, p->c, r->plan.chunk, work_alloc, work_release, r, e);
     if (!rc) rc = kvring_open(r, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&r->host_offset, ((size_t)(r->last - r->first) + 2) * 4, e);
-    for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open(r->g, &r->timed[i], e);
+    for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open_timed(r->g, &r->timed[i], e);
     if (!rc) rc = pace_open(&r->pace_load, r->g, e);
     if (!rc) rc = pace_open(&r->pace_main, r->g, e);
     int threads = stage_threads(p->job->set, p->job->w); /* prefixes are in memory that is not pinned, whatever weights are */

@@ -54,7 +54,7 @@ int stage_threads(const struct gpu_set *set, const struct weights *w) {
 static int enqueue(struct stage *s, const struct chunk *c, const char *from) {
     int rc = 0;
     if (c->first && c->after) rc = gpu_number_wait(s->o.freed, c->after, s->o.stream);
-    if (c->first && s->o.trace && !gpu_event_open(s->o.g, &s->begin, NULL)) gpu_event_record(s->begin, s->o.stream);
+    if (c->first && s->o.trace && !gpu_event_open_timed(s->o.g, &s->begin, NULL)) gpu_event_record(s->begin, s->o.stream);
     if (!rc) rc = gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
     if (c->last && s->begin) trace_done(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
     if (c->last) s->begin = NULL;

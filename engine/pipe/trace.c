@@ -55,7 +55,7 @@ void trace_align(struct trace *t, struct gpu *g) {
     struct gpu_event *ev = NULL;
     double best = 1;
     if (!t || gpu_stream_open(g, &s, "trace", true, NULL, &(struct error){0})) return;
-    for (int i = 0; i < 8 && !gpu_event_open(g, &ev, NULL); i++) {
+    for (int i = 0; i < 8 && !gpu_event_open_timed(g, &ev, NULL); i++) {
         double before = clock_now();
         int rc = gpu_event_record(ev, s);
         if (!rc) rc = gpu_event_sync(ev);
@@ -79,8 +79,8 @@ int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane
     struct trace_span a = {.name = name, .rank = rank, .lane = lane, .layer = layer, .item = item};
     if (!t || t->full) return -1;
     struct gpu *g = gpu_stream_gpu(s);
-    if (gpu_event_open(g, &a.begin, NULL)) return -1;
-    if (gpu_event_open(g, &a.end, NULL)) {
+    if (gpu_event_open_timed(g, &a.begin, NULL)) return -1;
+    if (gpu_event_open_timed(g, &a.end, NULL)) {
         gpu_event_close(&a.begin);
         return -1;
     }
@@ -102,7 +102,7 @@ void trace_end(struct trace *t, int handle, struct gpu_stream *s) {
 
 void trace_done(struct trace *t, struct gpu_event *begin, struct gpu_stream *s, int rank, enum trace_lane lane, const char *name, int layer, int item) {
     struct trace_span a = {.name = name, .rank = rank, .lane = lane, .layer = layer, .item = item, .begin = begin, .whole = true};
-    if (gpu_event_open(gpu_stream_gpu(s), &a.end, NULL)) {
+    if (gpu_event_open_timed(gpu_stream_gpu(s), &a.end, NULL)) {
         gpu_event_sync(begin);
         gpu_event_close(&a.begin);
         return;

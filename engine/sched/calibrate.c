@@ -327,8 +327,8 @@ static int device(struct cost_machine *m, int rank, const struct calibrate_optio
     if (!rc) rc = gpu_alloc(g, (void **)&s.out, span, e);
     if (!rc) rc = gpu_alloc(g, (void **)&s.scales, (size_t)s.hidden * 4, e);
     if (!rc) rc = gpu_host_alloc(g, &host, COPY, e);
-    if (!rc) rc = gpu_event_open(g, &s.begin, e);
-    if (!rc) rc = gpu_event_open(g, &s.end, e);
+    if (!rc) rc = gpu_event_open_timed(g, &s.begin, e);
+    if (!rc) rc = gpu_event_open_timed(g, &s.end, e);
     if (!rc) rc = gpu_stream_open(g, &s.stream, "measure", false, o->cancel, e);
     if (rc) goto out;
     memset(host, 0x38, COPY);

@@ -104,7 +104,8 @@ static double run_for(struct gpu_stream *s, enum op_code code, const union op_ar
     static double before;
     struct gpu_event *ev;
     struct error e = {0};
-    if ((a && op_run(gpu_stream_exec(s), code, a)) || gpu_event_open(gpu_stream_gpu(s), &ev, &e) || gpu_event_record(ev, s) || gpu_event_sync(ev)) return -1;
+    if ((a && op_run(gpu_stream_exec(s), code, a)) || gpu_event_open_timed(gpu_stream_gpu(s), &ev, &e) || gpu_event_record(ev, s) || gpu_event_sync(ev))
+        return -1;
     double t = gpu_event_time(ev), took = t - before;
     before = t;
     gpu_event_close(&ev);
@@ -186,7 +187,7 @@ static void processor(void) {
     CHECK(!gpu_parse(&d, "emu:1,virtual,d2h=1,h2d=1,bw=1,launch=1", &e) && !gpu_open(&card, &d, 0, &e) && !gpu_stream_open(card, &b, "card", false, NULL, &e));
     CHECK(!gpu_number_open(g, &n, &e) && !gpu_number_open(card, &back, &e) && !gpu_alloc(card, &p, 1 << 20, &e));
     struct gpu_event *ev;
-    CHECK(!gpu_event_open(card, &ev, &e) && !gpu_event_record(ev, a) && !gpu_event_sync(ev));
+    CHECK(!gpu_event_open_timed(card, &ev, &e) && !gpu_event_record(ev, a) && !gpu_event_sync(ev));
     double begin = gpu_event_time(ev);
     gpu_number_write(n, 1, a); /* the card begins when the processor is done with the last */
     gpu_number_wait(n, 1, b);
@@ -302,7 +303,7 @@ static void ordering(void) {
     static int in[1000], out[1000];
     CHECK(!gpu_parse(&s, "emu:1", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e) &&
           !gpu_stream_open(g, &b, "b", false, NULL, &e));
-    CHECK(!gpu_event_open(g, &full, &e) && !gpu_event_open(g, &empty, &e) && !gpu_alloc(g, &p, 4, &e));
+    CHECK(!gpu_event_open_timed(g, &full, &e) && !gpu_event_open_timed(g, &empty, &e) && !gpu_alloc(g, &p, 4, &e));
     for (int i = 0; i < 1000; i++) {
         in[i] = i;
         gpu_event_wait(empty, a);
@@ -329,7 +330,7 @@ static void clocks(void) { /* virtual: 1 GB at 1 GB/s, then an operation on it, 
     struct error e = {0};
     void *p;
     CHECK(!gpu_parse(&s, "emu:1,virtual,h2d=1,bw=1,launch=1", &e) && !gpu_open(&g, &s, 0, &e));
-    CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_stream_open(g, &b, "b", true, NULL, &e) && !gpu_event_open(g, &ev, &e));
+    CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_stream_open(g, &b, "b", true, NULL, &e) && !gpu_event_open_timed(g, &ev, &e));
     CHECK(!gpu_alloc(g, &p, (size_t)30 << 30, &e) && gpu_alloc(g, &(void *){0}, (size_t)3 << 30, &e) == ERR_MEMORY); /* no memory behind it, but a cap */
     gpu_copy(a, p, NULL, 1000000000, GPU_H2D);
     gpu_event_record(ev, a);

@@ -240,7 +240,7 @@ static void backwards(void) { /* the emulation names the mistake */
 static double now(struct gpu_stream *s) {
     struct gpu_event *ev;
     struct error e = {0};
-    if (gpu_event_open(gpu_stream_gpu(s), &ev, &e) || gpu_event_record(ev, s) || gpu_event_sync(ev)) return -1;
+    if (gpu_event_open_timed(gpu_stream_gpu(s), &ev, &e) || gpu_event_record(ev, s) || gpu_event_sync(ev)) return -1;
     double t = gpu_event_time(ev);
     gpu_event_close(&ev);
     return t;

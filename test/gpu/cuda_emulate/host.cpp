@@ -26,6 +26,7 @@ struct cuda_emulate_event {
         double time = 0;
     };
     std::shared_ptr<state> st = std::make_shared<state>();
+    bool timed = true;
     int device;
     cuda_emulate_event();
     ~cuda_emulate_event();
@@ -450,8 +451,9 @@ cudaError_t cudaMemsetAsync(void *p, int byte, size_t size, cudaStream_t s) {
 }
 
 /* Events. */
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
     *e = new cuda_emulate_event;
+    (*e)->timed = !(flags & cudaEventDisableTiming);
     return done();
 }
 cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, 0); }
@@ -499,6 +501,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     if (from->device != to->device) return wrong(cudaErrorInvalidResourceHandle, "time between events of two devices");
+    if (!from->timed || !to->timed) return wrong(cudaErrorInvalidResourceHandle, "time of an event that was made without timing");
     if (cudaEventQuery(from) || cudaEventQuery(to)) return cudaErrorNotReady;
     *ms = (float)((to->st->time - from->st->time) * 1e3);
     return cudaSuccess;
