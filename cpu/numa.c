@@ -171,6 +171,18 @@ int numa_bind_to(void *p, size_t size, int node, struct error *e) {
     return 0;
 }
 
+int numa_spread(const struct numa *n, void *p, size_t size, struct error *e) {
+    unsigned long mask[NUMA_NODES / 64 + 1] = {0};
+    int nodes = 0;
+    for (int a = 0; a < n->n_nodes; a++) {
+        int k = n->kernel[a];
+        if (!n->cpus[a] || k < 0 || k >= NUMA_NODES) continue;
+        mask[k / 64] |= 1ul << k % 64;
+        nodes++;
+    }
+    if (nodes < 2 || !mbind(p, size, MPOL_INTERLEAVE, mask, NUMA_NODES + 1, 0)) return 0;
+    return error_set(e, ERR_RUNTIME, "spreading %zu MiB over %d memory nodes: %s", size >> 20, nodes, strerror(errno));
+}
 int numa_place(const struct numa *n, void *p, size_t size, int node, struct error *e) {
     return n->n_nodes < 2 || n->kernel[node] < 0 ? 0 : numa_bind_to(p, size, n->kernel[node], e);
 }

@@ -83,6 +83,14 @@ static int read_nodes(struct engine *e, struct error *err) {
     return rc;
 }
 
+void engine_path(struct engine *e) {
+    const struct pin *p = e->machine.gpus ? e->machine.gpus->pin : NULL;
+    for (int i = 1; p && i <= e->cost.n_devices; i++) {
+        double *rate = &e->cost.domain[i].link[COST_H2D].rate;
+        *rate = pin_rate(pin_chosen(p)->path, *rate);
+    }
+}
+
 /* Speeds of this machine, for the choices between modes: assumed, until machine_measure; use corrects them. */
 static void assume_machine(struct engine *e, enum cpu_level level) {
     const struct gpu_set *g = e->machine.gpus;
@@ -92,6 +100,7 @@ static void assume_machine(struct engine *e, enum cpu_level level) {
     cost_model_of(&e->model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
     cost_guess(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
     e->cost.deterministic = e->params.deterministic;
+    engine_path(e);
     e->measured = !g || g->spec.emu || !e->params.machine; /* nothing to choose between; speeds that are given; nowhere to keep them */
 }
 

@@ -45,6 +45,7 @@ static void put_skipped(struct buf *b, const struct checkpoint *f) {
 /* The devices that would be used, and what of the model would lie on them while sessions answer; as when opening, those that cannot be
  * opened are left out with a warning. */
 static int put_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
+    struct cost_machine cost;
     struct machine m = {.w = w, .expert_bytes = weights_expert_bytes(w)};
     engine_read_cache(p->expert_cache, &m.expert_cache, &m.expert_cache_n);
     int rc = gpu_set_open(&m.gpus, p->gpus, NULL, e);
@@ -61,6 +62,14 @@ static int put_devices(struct buf *b, const struct engine_params *p, const struc
     }
     if (!rc) rc = step_open(&m.step, &m, kv, e);
     buf_fmt(b, "],\"resident\":\"%s\"", rc ? "" : step_resident(m.step));
+    if (!rc && m.gpus) {
+        const struct gpu_info *g = gpu_info(m.gpus->gpu[0]);
+        struct pin_choice way = pin_choose(m.gpus->gpu[0], w);
+        cost_guess(&cost, 1, CPU_SCALAR, 1, g->h2d, g->d2h, 0);
+        buf_fmt(b, ",\"weights\":{\"way\":\"%s\",\"bytes_a_second\":%.0f,\"why\":", pin_name(way.path), pin_rate(way.path, cost.domain[1].link[COST_H2D].rate));
+        json_quote(b, way.why, strlen(way.why));
+        buf_str(b, "}");
+    }
     step_close(&m.step);
     gpu_set_close(&m.gpus);
     return rc;

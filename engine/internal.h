@@ -136,4 +136,5 @@ void engine_measure(struct engine *e);                           /* the engine's
 int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n); /* --expert-cache; ERR_USAGE */
 int engine_check_level(const struct engine_params *p, struct error *e);   /* ERR_USAGE: this processor lacks what was asked for */
 int engine_check_modes(const struct engine_params *p, struct error *e);   /* engine.c */
+void engine_path(struct engine *e);                                       /* engine.c: weights come to devices no faster than the way that they take */
 int generation_read(struct engine *e, struct error *err);                 /* generation.c: stop ids, the vendor's sampling */

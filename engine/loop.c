@@ -386,12 +386,15 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     const struct mode *mode = modes[out.mode];
     e->job.device = out.device;
     e->expected = s->stats.prefill_expected_s = out.seconds[out.mode];
-    char where[100];
+    char where[100], weights[80] = "";
     if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
     else
         snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_dslp ? g->n : 1, g->n,
                  gpu_info(g->gpu[mode == &mode_slp ? out.device : 0])->name);
-    snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s", n, where, out.why);
+    if (mode != &mode_cpu && g->pin)
+        snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_chosen(g->pin)->path),
+                 e->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);
+    snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s%s", n, where, out.why, weights);
     return mode;
 }
 
@@ -561,6 +564,7 @@ void engine_measure(struct engine *e) {
     }
     found.deterministic = e->params.deterministic;
     e->cost = found;
+    engine_path(e);
 }
 
 /* False when the engine closes and nothing is left to be done. */

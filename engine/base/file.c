@@ -78,24 +78,52 @@ void file_map_ahead(const void *p, size_t size) {
     for (; begin < end; begin += SLICE) madvise((void *)begin, end - begin < SLICE ? end - begin : SLICE, MADV_WILLNEED);
 }
 
-void file_map_drop(const void *p, size_t size) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page, end = ((uintptr_t)p + size) / page * page;
+/* The file of a map that an address is in, opened; where in it. -1: of none, or it is gone. */
+static int open_owner(const uint8_t *p, off_t *at) {
     int fd = -1;
-    off_t at = 0;
-    if (end <= begin) return;
+    errno = ENOENT;
     pthread_mutex_lock(&maps_lock);
     for (int i = 0; i < max_maps && fd < 0; i++) {
-        uintptr_t map = (uintptr_t)atomic_load(&maps[i].begin);
-        if (!map || begin < map || end > (uintptr_t)maps[i].end) continue;
-        at = (off_t)(begin - map);
+        const uint8_t *begin = atomic_load(&maps[i].begin);
+        if (!begin || p < begin || p >= maps[i].end) continue;
+        *at = p - begin;
         if (!maps[i].path || (fd = open(maps[i].path, O_RDONLY | O_CLOEXEC)) < 0) break;
     }
     pthread_mutex_unlock(&maps_lock);
+    return fd;
+}
+
+void file_map_drop(const void *p, size_t size) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)p + page - 1) / page * page, end = ((uintptr_t)p + size) / page * page;
+    off_t at = 0;
+    int fd = end <= begin ? -1 : open_owner((const uint8_t *)begin, &at);
     if (fd < 0) return;
     madvise((void *)begin, end - begin, MADV_DONTNEED); /* out of this process, or the cache would keep them */
     posix_fadvise(fd, at, (off_t)(end - begin), POSIX_FADV_DONTNEED);
     close(fd);
+}
+
+int file_map_copy(void *to, const void *begin, size_t size, struct error *e) {
+    off_t at = 0;
+    int fd = open_owner(begin, &at), rc = 0;
+    size_t done = 0;
+    if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", file_map_owner(begin) ? file_map_owner(begin) : "a mapped file", strerror(errno));
+    while (done < size && !rc) {
+        ssize_t n = -1;
+        if (fault_hit(FAULT_READ)) errno = EIO;
+        else n = pread(fd, (char *)to + done, size - done, at + (off_t)done);
+        if (n > 0) done += (size_t)n;
+        else if (!n) break; /* the file's end */
+        else if (errno != EINTR) rc = error_set(e, ERR_RUNTIME, "%s: %s", file_map_owner(begin), strerror(errno));
+    }
+    posix_fadvise(fd, at, (off_t)size, POSIX_FADV_DONTNEED);
+    close(fd);
+    return rc;
+}
+int file_map_replace(const void *begin, void *with, size_t size, struct error *e) {
+    if (mremap(with, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin) != MAP_FAILED) return 0;
+    return error_set(e, ERR_RUNTIME, "%s: %zu MiB of memory could not take its place: %s", file_map_owner(begin), size >> 20, strerror(errno));
 }
 
 static int open_read(const char *path, struct stat *st, struct error *e) {
@@ -108,6 +136,22 @@ static int open_read(const char *path, struct stat *st, struct error *e) {
         return error_set(e, ERR_RUNTIME, "%s: not a regular file", path);
     }
     return fd;
+}
+
+/* Large files begin on a 2 MB boundary, so that 2 MB pages can take their place. */
+static void *map_at(int fd, size_t size) {
+    const size_t huge = (size_t)2 << 20, page = (size_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
+    if (size < 16 * huge) return mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    uint8_t *p = mmap(NULL, whole + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return p;
+    size_t before = (huge - (uintptr_t)p % huge) % huge;
+    void *at = mmap(p + before, size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+    int err = errno;
+    if (before) munmap(p, before);
+    munmap(p + before + whole, huge - before);
+    if (at == MAP_FAILED) munmap(p + before, whole);
+    errno = err;
+    return at;
 }
 
 int file_map(struct file_map *m, const char *path, struct error *e) {
@@ -127,7 +171,7 @@ int file_map(struct file_map *m, const char *path, struct error *e) {
         if (fault_hit(FAULT_READ)) {
             p = MAP_FAILED;
             errno = EIO;
-        } else p = mmap(NULL, m->size, PROT_READ, MAP_SHARED, fd, 0);
+        } else p = map_at(fd, m->size);
     }
     int err = errno;
     close(fd);

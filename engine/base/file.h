@@ -24,6 +24,12 @@ void file_map_ahead(const void *begin, size_t size);
  * from the disk, nothing else. */
 void file_map_drop(const void *begin, size_t size);
 
+/* Memory in place of a part of a map, both whole pages of the system: who reads there meanwhile finds the one or the other. Copy fills `to`
+ * with the file's bytes from `begin` (of the map) on, zeros behind its end, and has the system forget what it kept of them; replace
+ * moves the pages of `with` there, whose own addresses are free then. file_unmap takes them along. ERR_RUNTIME. */
+int file_map_copy(void *to, const void *begin, size_t size, struct error *e);
+int file_map_replace(const void *begin, void *with, size_t size, struct error *e);
+
 /* Reads a file of at most max bytes; *data is NUL-terminated (not counted in *size) and freed with mem_free. */
 int file_read(const char *path, size_t max, char **data, size_t *size, struct error *e);
 /* An output, by one rule for all that hearth writes. A regular file, or nothing there yet, is replaced when the new one is

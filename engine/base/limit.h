@@ -10,6 +10,7 @@ enum limit {
     LIMIT_KEEP,   /* microseconds that reading a prompt takes, at least, for its rows to be kept on disk */
     LIMIT_WAIT,   /* milliseconds that an engine which closes waits for the KV cache on disk to be written */
     LIMIT_READ,   /* bytes that are read to see what memory gives: far more than caches hold, but with a test */
+    LIMIT_PIN,    /* bytes of weights that are pinned, or copied to be, at most: what is free */
     LIMITS
 };
 

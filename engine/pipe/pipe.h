@@ -3,6 +3,7 @@
  * in from the one copy in host memory. Paper A, sections 3.1 and 3.2. The model is engine/layer's; here is only when and
  * where its parts run. */
 #include "engine/layer/block.h"
+#include "engine/pipe/pin.h"
 #include "gpu/gpu.h"
 
 /* The devices of an engine. */
@@ -10,9 +11,9 @@ struct gpu_set {
     struct gpu_spec spec;
     struct gpu *gpu[GPU_MAX];
     int n;
-    _Atomic bool lost;   /* a device failed for good: prefill on the processor from then on */
-    struct gpu_pin *pin; /* pinning of the checkpoint's mappings, in the background */
-    size_t most[3];      /* bytes of the largest attention half, feed-forward and expert in a slot; 0: not looked at yet */
+    _Atomic bool lost; /* a device failed for good: prefill on the processor from then on */
+    struct pin *pin;   /* of the weights; NULL in virtual time, or without any */
+    size_t most[3];    /* bytes of the largest attention half, feed-forward and expert in a slot; 0: not looked at yet */
 };
 /* list as --gpus. 0 with *s NULL for "none". Begins to pin the mapped weights. ERR_USAGE, ERR_RUNTIME, ERR_MEMORY. */
 int gpu_set_open(struct gpu_set **s, const char *list, const struct weights *w, struct error *e);

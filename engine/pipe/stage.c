@@ -2,13 +2,12 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "engine/pipe/trace.h"
 
-static const size_t buffer_bytes = (size_t)4 << 20, small = (size_t)64 << 10, least_bytes = 4096; /* small things a driver takes by itself */
-enum { THREADS = 8, BUFFERS = 2, CORES = 8 }; /* cores a thread: copying must not take them from computing */
+static const size_t buffer_bytes = (size_t)4 << 20, least_bytes = 4096;
+enum { THREADS = 8, BUFFERS = 2 };
 
 struct chunk { /* of one unit; no larger than a buffer where it needs one */
     char *to;
@@ -45,9 +44,7 @@ int stage_threads(const struct gpu_set *set, const struct weights *w) {
         const struct file_map *m = &w->files.shards[i].map;
         if (m->size && !gpu_set_pinned(set, m->data, m->size)) pinned = false;
     }
-    if (set->spec.is_virtual || pinned) return 0;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), n = 1 + cores / CORES;
-    return n < THREADS ? (int)n : THREADS;
+    return set->spec.is_virtual || pinned ? 0 : pin_stage_threads();
 }
 
 /* In the chunks' order, by whoever has its turn. */
@@ -97,7 +94,7 @@ static void *fill(void *arg) {
 }
 
 static bool needs_buffer(const struct stage *s, const struct pipe_run *r) {
-    return s->n_fillers && r->bytes > small && !gpu_set_pinned(s->o.set, r->host, r->bytes);
+    return s->n_fillers && r->bytes > STAGE_SMALL && !gpu_set_pinned(s->o.set, r->host, r->bytes);
 }
 /* A copy that is under way is waited for by whatever else wants the link, a row's sum between two layers of a step: so it is no longer
  * than half a millisecond, as far as that is known, nor than a buffer. */

@@ -6,6 +6,7 @@
 
 struct stage;
 struct trace;
+enum { STAGE_SMALL = 64 << 10 }; /* so much a driver takes by itself, wherever it lies */
 struct stage_options {
     const struct gpu_set *set;
     struct gpu *g;

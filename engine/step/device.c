@@ -225,6 +225,7 @@ void step_devices_close(struct step *s) {
             if (d->work[k].release) work_close(&d->work[k]);
         void *all[] = {d->rows, d->x, d->xn, d->logits};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
+        step_fill_close(d);
         mem_free(d->score_mem), mem_free(d->predict_mem);
         mem_free(d->layer);
         mem_free(d->head_weights);

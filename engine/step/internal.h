@@ -38,6 +38,11 @@ struct step_device {
     struct predict predict;       /* what their routers said ahead, and how right that was */
     void *score_mem, *predict_mem;
     float *x, *xn, *logits; /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
+    /* mirror.c: caches of sessions on their way from memory that is not pinned. Opened with the first; fill NULL: not now. */
+    struct gpu_stream *fill;
+    struct stage *stage;
+    struct gpu_number *filled; /* main waits for it */
+    uint32_t n_filled;
 };
 
 /* Rows that go through the layers on their own: first those whose caches are on devices too, as far as layers are there, then
@@ -126,7 +131,10 @@ int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), ready to go on from there: `from` is the row of
  * the cache's own state at pos, -1: none. NULL: no device memory left. */
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end);
-void step_mirrors_reap(struct step *s); /* of sessions that are closed */
+/* d->main is idle: caches on their way to the device have arrived, or (after a failure, or with d->stop set) were dropped and are forgotten. */
+void step_fill_settle(struct step_device *d);
+void step_fill_close(struct step_device *d); /* d->main waits for none of it */
+void step_mirrors_reap(struct step *s);      /* of sessions that are closed */
 void step_mirror_drop(struct step *s, struct step_mirror *m);
 void step_mirror_keep(struct step *s, const struct kv *kv, bool kept);                      /* its copy, if there is one */
 size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions); /* of a copy for so many */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/pipe/stage.h"
 #include "engine/step/experts.h"
 #include "engine/step/internal.h"
 
@@ -113,8 +114,56 @@ static int grow(struct step *s, struct step_mirror *m, const struct kv *kv, int 
     }
 }
 
+/* --- The way to a device. A cache in host memory is not pinned, and a driver would hold the engine's thread while it copies a long one
+ * by itself; so threads of a stage do, and d->main waits for the number that says that it is there. --- */
+
+void step_fill_close(struct step_device *d) {
+    stage_close(&d->stage);
+    if (d->fill) gpu_stream_sync(d->fill);
+    gpu_stream_close(&d->fill);
+    gpu_number_close(&d->filled);
+    d->n_filled = 0;
+}
+void step_fill_settle(struct step_device *d) {
+    if (d->fill && (stage_flush(d->stage) || gpu_number_await(d->filled, d->n_filled, NULL))) step_fill_close(d);
+}
+static int open_fill(struct step_device *d) {
+    struct machine *m = d->s->m;
+    struct error e = {0};
+    if (d->fill) return 0;
+    int rc = gpu_stream_open(d->g, &d->fill, "caches", false, &d->stop, &e);
+    if (!rc) rc = gpu_number_open(d->g, &d->filled, &e);
+    struct stage_options o = {
+        .set = m->gpus, .g = d->g, .stream = d->fill, .stop = &d->stop, .loaded = d->filled, .threads = pin_stage_threads(), .rank = d->rank};
+    if (!rc) rc = stage_open(&d->stage, &o, &e);
+    if (rc) step_fill_close(d);
+    return rc;
+}
+
+/* Rows that a device waits for. */
+struct filling {
+    struct step_device *d;
+    bool any;
+};
+static int send(struct filling *f, void *to, const void *from, size_t bytes) {
+    struct step_device *d = f->d;
+    struct pipe_run run = {.host = from, .bytes = bytes};
+    struct stage_unit u = {.runs = &run, .n = 1, .to = to, .loaded = d->n_filled + 1};
+    int rc = d->s->processor || bytes <= STAGE_SMALL || open_fill(d) ? ERR_MEMORY : stage_send(d->stage, &u);
+    if (rc == ERR_MEMORY) return gpu_copy(d->main, to, from, bytes, GPU_H2D); /* as it lies */
+    d->n_filled++;
+    f->any = true;
+    return rc;
+}
+static int send_rows(struct filling *f, const struct kv_plane *to, const struct kv_plane *from, int row, int n) {
+    struct kv_rows x = kv_rows_of(from, row, n), y = kv_rows_of(to, row, n);
+    int rc = send(f, (char *)to->data + y.at, (const char *)from->data + x.at, x.bytes);
+    return rc || !x.scales ? rc : send(f, to->scale + y.scale_at, from->scale + x.scale_at, x.scales * 4);
+}
+static int sent(struct filling *f) { return f->any ? gpu_number_wait(f->d->filled, f->d->n_filled, f->d->main) : 0; }
+
 /* Ready to go on from pos: the state there is in one of the rows that take turns, the next goes to the other. */
-static int begin_states(struct step *s, struct step_mirror *m, const struct kv *kv, int from, int pos) {
+static int begin_states(struct step *s, struct step_mirror *m, const struct kv *kv, int from, int pos, struct filling *fill) {
     int at = -1;
     for (int i = 0; i < MIRROR_STATES; i++) {
         if (m->state[i] > pos) m->state[i] = -1;
@@ -125,7 +174,7 @@ static int begin_states(struct step *s, struct step_mirror *m, const struct kv *
         for (int l = 0; l < s->n_resident; l++)
             for (int p = 0; p < s->planes[l]; p++) {
                 struct kv_plane to = attention_plane(m->layer[l].p[p], at), source = attention_plane(kv->layer[l].p[p], from);
-                if (s->desc[l][p].rows && gpu_copy(step_device_of(s, l)->main, to.data, source.data, kv_rows_of(&to, 0, 1).bytes, GPU_H2D)) return ERR_RUNTIME;
+                if (s->desc[l][p].rows && send(&fill[step_device_of(s, l) - s->dev], to.data, source.data, kv_rows_of(&to, 0, 1).bytes)) return ERR_RUNTIME;
             }
         m->state[at] = pos;
     }
@@ -135,6 +184,8 @@ static int begin_states(struct step *s, struct step_mirror *m, const struct kv *
 }
 
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end) {
+    struct filling fill[GPU_MAX];
+    for (int i = 0; i < s->n_dev; i++) fill[i] = (struct filling){.d = &s->dev[i]};
     struct step_mirror *m = find(s, kv);
     if (!m) {
         if (!(m = mem_calloc(1, sizeof *m)) || !(m->layer = mem_calloc((size_t)s->c->n_layers, sizeof *m->layer))) {
@@ -154,14 +205,16 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int fro
         return NULL;
     }
     if (m->rows > pos) m->rows = pos;
-    if (kv->states && begin_states(s, m, kv, from, pos)) return m; /* the step will find out */
+    if (kv->states && begin_states(s, m, kv, from, pos, fill)) return m; /* the step will find out */
     for (int l = 0; l < s->n_resident && m->rows < pos; l++)
         for (int p = 0; p < s->planes[l]; p++) {
             const struct cache_desc *d = &s->desc[l][p];
             int row = kv_row_at(d, m->rows), n = kv_row_at(d, pos) - row;
             if (d->rows) continue;
-            if (copy_rows(step_device_of(s, l)->main, &m->layer[l].p[p], row, &kv->layer[l].p[p], row, n, GPU_H2D)) return m;
+            if (send_rows(&fill[step_device_of(s, l) - s->dev], &m->layer[l].p[p], &kv->layer[l].p[p], row, n)) return m;
         }
+    for (int i = 0; i < s->n_dev; i++)
+        if (sent(&fill[i])) return m;
     m->rows = pos;
     return m;
 }

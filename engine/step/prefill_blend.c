@@ -157,6 +157,7 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     stage_close(&b->stage);
     if (b->link) gpu_stream_sync(b->link);
     if (b->d->main) gpu_stream_sync(b->d->main);
+    step_fill_settle(b->d);
     trace_settle(m->trace);
     gpu_stream_close(&b->link);
     atomic_store(&b->d->stop, 0);

@@ -370,6 +370,7 @@ static int settle(struct step *s, struct error *e) {
     for (int i = 0; i < s->n_dev; i++) {
         step_experts_break(&s->dev[i]);
         if (s->dev[i].main) gpu_stream_sync(s->dev[i].main);
+        step_fill_settle(&s->dev[i]);
     }
     int rc = 0;
     for (int i = 0; i < s->n_dev; i++) {

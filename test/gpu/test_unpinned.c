@@ -1,15 +1,19 @@
-/* Weights that cannot be pinned: no copy holds its caller, whoever that is, and what is read and answered is the same. An emulated
- * device with `nopin` counts the copies that a driver would have held; the built-in model. */
+/* The ways that weights take to devices. Pinned, copied or through buffers, no copy holds its caller, whoever that is, and what is read
+ * and answered is the same. An emulated device that pins nothing (`nopin`) or no mapped file (`nomap`) counts the copies that a driver
+ * would have held; the built-in model, from the program and from files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "engine/base/clock.h"
+#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/internal.h"
 #include "gpu/emu.h"
 
-enum { PROMPT = 70, ANSWER = 5 };
+enum { PROMPT = 70, LONG = 480, ANSWER = 5 }; /* of a long one a layer keeps more than a driver takes by itself */
 static int failed;
 
 static void die(const char *what, const struct error *err) {
@@ -17,28 +21,60 @@ static void die(const char *what, const struct error *err) {
     exit(1);
 }
 
-/* A prompt, and one that goes on from its answer. Copies that held somebody, of all devices. */
-static long run(const char *gpus, enum prefill_mode prefill, int32_t out[2][ANSWER], uint64_t *bytes) {
-    static const char *const names[] = {[PREFILL_BLEND] = "blend", [PREFILL_SLP] = "slp", [PREFILL_DSLP] = "dslp"};
+/* Until nothing more will be pinned; whether all of it is. */
+static bool pinned(const struct engine *e) {
+    const struct gpu_set *g = e->machine.gpus;
+    bool all = true;
+    for (double end = clock_now() + 60; !pin_done(g->pin) && clock_now() < end;) usleep(1000);
+    for (int i = 0; i < e->weights.files.n_shards; i++) all &= gpu_set_pinned(g, e->weights.files.shards[i].map.data, e->weights.files.shards[i].map.size);
+    return all;
+}
+/* Bytes of the maps of files that lie in memory which may be written, so in pages of our own. */
+static size_t own_bytes(const struct engine *e) {
+    char line[512];
+    size_t sum = 0, begin, end;
+    char may[8];
+    FILE *f = fopen("/proc/self/maps", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%zx-%zx %7s", &begin, &end, may) != 3 || may[1] != 'w') continue;
+        for (int i = 0; i < e->weights.files.n_shards; i++) {
+            const struct file_map *m = &e->weights.files.shards[i].map;
+            size_t a = (size_t)m->data, b = a + m->size;
+            if (!m->embedded && begin < b && end > a) sum += (end < b ? end : b) - (begin > a ? begin : a);
+        }
+    }
+    if (f) fclose(f);
+    return sum;
+}
+
+/* A prompt, and one that goes on from its answer. Copies that held somebody, of all devices. wait: for what can be pinned. */
+static long run(const char *dir, const char *gpus, enum prefill_mode prefill, enum pin_path way, bool wait, int prompt, int32_t out[2][ANSWER],
+                uint64_t *bytes) {
+    static const char *const names[] = {[PREFILL_CPU] = "cpu", [PREFILL_BLEND] = "blend", [PREFILL_SLP] = "slp", [PREFILL_DSLP] = "dslp"};
     struct engine *e;
     struct session *s;
     struct error err = {0};
     struct event ev;
-    int32_t tokens[PROMPT];
+    int32_t tokens[LONG];
     long held = 0;
-    struct engine_params p = {.dir = "ember:",
+    struct engine_params p = {.dir = dir,
                               .threads = 1,
                               .cpu_level = CPU_SCALAR + 1,
                               .gpus = gpus,
                               .prefill = prefill,
                               .decode = DECODE_HYBRID,
-                              .context = 512,
+                              .context = 1024,
                               .deterministic = true};
     if (engine_open(&e, &p, &err) || session_open(e, &s, &err)) die(gpus, &err);
-    for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + i / 7 + 11) % 500;
+    const struct pin_choice *chosen = pin_chosen(e->machine.gpus->pin);
+    if (chosen->path != way) failed++, printf("FAIL: %s: weights %s (%s), not %s\n", gpus, pin_name(chosen->path), chosen->why, pin_name(way));
+    if (wait && pinned(e) != (way == PIN_COPIED || way == PIN_MAPPED)) failed++, printf("FAIL: %s: weights are%s pinned\n", gpus, pinned(e) ? "" : " not");
+    if (wait && own_bytes(e) != (way == PIN_COPIED ? chosen->bytes : 0))
+        failed++, printf("FAIL: %s: %zu of %zu bytes lie in memory of our own\n", gpus, own_bytes(e), chosen->bytes);
+    for (int i = 0; i < prompt; i++) tokens[i] = (i * 37 + i / 7 + 11) % 500;
     *bytes = 0;
     for (int turn = 0; turn < 2; turn++) {
-        int n = turn ? PROMPT : PROMPT / 2, got = 0;
+        int n = turn ? prompt : prompt / 2, got = 0;
         if (session_submit(s, &(struct request){.tokens = tokens, .n = n, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS}, &err)) die(gpus, &err);
         do {
             if (!engine_poll(e, &ev, 120000)) die(gpus, &(struct error){.text = "nothing for two minutes"});
@@ -48,6 +84,9 @@ static long run(const char *gpus, enum prefill_mode prefill, int32_t out[2][ANSW
         if (strcmp(ev.stats.prefill_mode, names[prefill]) || strcmp(ev.stats.decode_mode, "hybrid"))
             failed++, printf("FAIL: %s: read by %s (%s), answered by %s\n", gpus, ev.stats.prefill_mode, ev.stats.why, ev.stats.decode_mode);
         *bytes += ev.stats.bytes_read;
+        char told[64];
+        snprintf(told, sizeof told, "weights %s, ", pin_name(way));
+        if (prefill != PREFILL_CPU && !strstr(ev.stats.why, told)) failed++, printf("FAIL: %s: the way of the weights is not told: %s\n", gpus, ev.stats.why);
     }
     for (int i = 0; i < e->machine.gpus->n; i++) held += atomic_load(&((struct emu *)e->machine.gpus->gpu[i])->held);
     session_close(&s);
@@ -57,23 +96,56 @@ static long run(const char *gpus, enum prefill_mode prefill, int32_t out[2][ANSW
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
+/* The built-in model's files in a directory of their own. */
+static void write_files(const char *dir) {
+    struct error err = {0};
+    char path[256];
+    for (const struct file_embedded *f = ember_files; f->name; f++)
+        if (file_join(path, sizeof path, dir, f->name, &err) || file_write(path, f->begin, (size_t)(f->end - f->begin), &err)) die("files", &err);
+}
+static void remove_files(const char *dir) {
+    char path[256];
+    for (const struct file_embedded *f = ember_files; f->name; f++)
+        if (!file_join(path, sizeof path, dir, f->name, &(struct error){0})) unlink(path);
+    rmdir(dir);
+}
+
 int main(void) {
+    static char dir[] = "ember-files-XXXXXX";
+    static const char *const built_in = "ember:";
     static const struct {
-        const char *plain, *unpinned;
+        const char *dir, *plain, *gpus;
         enum prefill_mode prefill;
-    } cases[] = {{"emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin", PREFILL_BLEND},
-                 {"emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin,h2d=0.5", PREFILL_SLP},
-                 {"emu:2,cpu=scalar", "emu:2,cpu=scalar,nopin,nopeer", PREFILL_DSLP}};
+        enum pin_path way;
+        bool wait;   /* until all is pinned that will be */
+        size_t most; /* that may be pinned; 0: what fits */
+        int prompt;  /* 0: PROMPT */
+    } cases[] = {{built_in, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin", PREFILL_BLEND, PIN_BUILT_IN, true, 0},
+                 {built_in, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin,h2d=0.5", PREFILL_SLP, PIN_BUILT_IN, false, 0},
+                 {built_in, "emu:2,cpu=scalar", "emu:2,cpu=scalar,nopin,nopeer", PREFILL_DSLP, PIN_BUILT_IN, false, 0},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar", PREFILL_SLP, PIN_MAPPED, true, 0},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nomap,piece=256K", PREFILL_SLP, PIN_COPIED, true, 0},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nomap,piece=128K", PREFILL_BLEND, PIN_COPIED, false, 0},
+                 {dir, "emu:2,cpu=scalar", "emu:2,cpu=scalar,nomap", PREFILL_DSLP, PIN_COPIED, true, 0},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin", PREFILL_SLP, PIN_STAGED, true, 0},
+                 {dir, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nomap", PREFILL_BLEND, PIN_STAGED, true, 100000},
+                 {built_in, "emu:2,cpu=scalar,mem=7M", "emu:2,cpu=scalar,mem=7M,nopin", PREFILL_CPU, PIN_BUILT_IN, false, 0, LONG}};
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
+    if (!mkdtemp(dir)) die(dir, &(struct error){.text = "it cannot be made"});
+    write_files(dir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t plain[2][ANSWER], got[2][ANSWER];
         uint64_t bytes[2];
-        run(cases[i].plain, cases[i].prefill, plain, &bytes[0]);
-        long held = run(cases[i].unpinned, cases[i].prefill, got, &bytes[1]);
-        printf("%s: %ld copies held their caller, %.1f MB of weights read\n", cases[i].unpinned, held, (double)bytes[1] * 1e-6);
+        int prompt = cases[i].prompt ? cases[i].prompt : PROMPT;
+        run(built_in, cases[i].plain, cases[i].prefill, PIN_BUILT_IN, false, prompt, plain, &bytes[0]);
+        limit_set(LIMIT_PIN, cases[i].most);
+        long held = run(cases[i].dir, cases[i].gpus, cases[i].prefill, cases[i].way, cases[i].wait, prompt, got, &bytes[1]);
+        limit_set(LIMIT_PIN, 0);
+        printf("%s: weights %s; %ld copies held their caller, %.1f MB of weights read\n", cases[i].gpus, pin_name(cases[i].way), held, (double)bytes[1] * 1e-6);
         if (held) failed++, printf("FAIL: a copy of memory that is not pinned held its caller\n");
         if (memcmp(plain, got, sizeof got)) failed++, printf("FAIL: other tokens than with pinned weights\n");
     }
+    remove_files(dir);
     return failed != 0;
 }

@@ -1,0 +1,212 @@
+#include "engine/pipe/pin.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cpu/numa.h"
+#include "engine/base/clock.h"
+#include "engine/base/limit.h"
+#include "engine/base/log.h"
+
+enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8 };
+static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20;
+static const double thread_rate = 6e9; /* a thread that copies from memory to memory, bytes/s */
+
+struct piece { /* of a file: what one registration takes */
+    const uint8_t *at;
+    size_t bytes; /* whole pages */
+    _Atomic int pinned;
+};
+struct pin {
+    struct gpu *gpu;
+    const struct checkpoint *files;
+    struct pin_choice choice;
+    struct numa nodes;
+    struct piece *piece;
+    int n, *first;                   /* [n_shards + 1] pieces of each file */
+    _Atomic int next, working, stop; /* next piece; threads that have not ended */
+    double begun;
+    pthread_t thread[READERS];
+    int n_threads;
+};
+
+static const struct file_map *map_of(const struct checkpoint *c, int i) {
+    const struct file_map *m = &c->shards[i].map;
+    return m->embedded || !m->size ? NULL : m;
+}
+static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t whole_pages(size_t n) { return (n + page_size() - 1) / page_size() * page_size(); }
+
+int pin_stage_threads(void) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), n = cores / CORES;
+    n = n < STAGE_LEAST ? STAGE_LEAST : n > STAGE_MOST ? STAGE_MOST : n;
+    return (int)(n <= cores / 2 ? n : cores > 1 ? cores / 2 : 1);
+}
+
+/* --- The choice ------------------------------------------------------------------------------------------------------------------ */
+
+const char *pin_name(enum pin_path p) {
+    static const char *const names[] = {"built in", "mapped", "copied", "staged"};
+    return names[p];
+}
+double pin_rate(enum pin_path p, double link) {
+    double most = pin_stage_threads() * thread_rate;
+    return p == PIN_STAGED && (!(link > 0) || link > most) ? most : link;
+}
+
+static bool registers(struct gpu *g, const void *p, size_t size, struct error *e) {
+    if (gpu_host_register(g, p, size, e)) return false;
+    gpu_host_unregister(g, p, size);
+    return true;
+}
+
+struct pin_choice pin_choose(struct gpu *g, const struct weights *w) {
+    struct pin_choice c = {.path = PIN_STAGED};
+    struct error mapped = {0}, own = {0};
+    const struct file_map *one = NULL;
+    size_t have = mem_available(), most = limit_get(LIMIT_PIN, have / 8 * 7); /* the rest is for caches of context, workspaces, others */
+    for (int i = 0; i < w->files.n_shards; i++) {
+        const struct file_map *m = map_of(&w->files, i);
+        if (m) one = m, c.bytes += m->size;
+    }
+    if (!one) {
+        c.path = PIN_BUILT_IN;
+        snprintf(c.why, sizeof c.why, "they are part of the program");
+        return c;
+    }
+    if (c.bytes > most) {
+        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be taken", c.bytes >> 20, most >> 20);
+        return c;
+    }
+    if (registers(g, one->data, one->size < probe_bytes ? one->size : probe_bytes, &mapped)) {
+        c.path = PIN_MAPPED;
+        snprintf(c.why, sizeof c.why, "the driver pins mapped files");
+        return c;
+    }
+    void *p = mem_pages(probe_bytes, 0);
+    if (p && registers(g, p, probe_bytes, &own)) {
+        c.path = PIN_COPIED;
+        snprintf(c.why, sizeof c.why, "the driver pins no mapped files");
+    } else snprintf(c.why, sizeof c.why, "the driver pins nothing: %.80s", p ? own.text : "no memory to try it with");
+    mem_pages_free(p, probe_bytes);
+    return c;
+}
+
+/* --- Pinning --------------------------------------------------------------------------------------------------------------------- */
+
+/* Still so much that others need not give any up. */
+static bool fits(size_t bytes) {
+    size_t have = mem_available();
+    return have > bytes && have - bytes > mem_total() / 16;
+}
+
+/* The file's bytes in pages of our own, in the mapping's place. */
+static int take_place(struct pin *p, const struct piece *k, struct error *e) {
+    uint8_t *own = fits(k->bytes) ? mem_pages(k->bytes, MEM_HUGE) : NULL;
+    if (!own) return error_set(e, ERR_MEMORY, "no memory left to copy %zu MiB of weights to", k->bytes >> 20);
+    int rc = 0;
+    if (numa_spread(&p->nodes, own, k->bytes, e)) {
+        log_say(LOG_INFO, "%s", e->text);
+        *e = (struct error){0};
+    }
+    for (size_t at = 0, n; at < k->bytes && !rc; at += n) {
+        n = k->bytes - at < read_bytes ? k->bytes - at : read_bytes;
+        rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, k->at + at, n, e);
+    }
+    if (!rc) rc = file_map_replace(k->at, own, k->bytes, e);
+    if (rc) mem_pages_free(own, k->bytes);
+    return rc;
+}
+
+static void *work(void *arg) {
+    struct pin *p = arg;
+    for (int i; !atomic_load(&p->stop) && (i = atomic_fetch_add(&p->next, 1)) < p->n;) {
+        struct piece *k = &p->piece[i];
+        struct error e = {0};
+        int rc = p->choice.path == PIN_COPIED ? take_place(p, k, &e) : 0;
+        if (!rc) rc = gpu_host_register(p->gpu, k->at, k->bytes, &e);
+        if (!rc) atomic_store(&k->pinned, 1);
+        else if (rc != ERR_CANCELLED) {
+            log_say(LOG_INFO, "weights that are not pinned go to the devices through buffers: %s", e.text);
+            atomic_store(&p->stop, 1);
+        }
+    }
+    if (atomic_fetch_sub(&p->working, 1) == 1 && !atomic_load(&p->stop))
+        log_say(LOG_INFO, "weights %s in %.1f s", p->choice.path == PIN_COPIED ? "copied and pinned" : "pinned", clock_now() - p->begun);
+    return NULL;
+}
+
+static void lay_pieces(struct pin *p) {
+    size_t most = gpu_piece(p->gpu);
+    p->n = 0;
+    for (int i = 0; i < p->files->n_shards; i++) {
+        const struct file_map *m = map_of(p->files, i);
+        p->first[i] = p->n;
+        size_t bytes = m ? whole_pages(m->size) : 0;
+        for (size_t at = 0, n; at < bytes; at += n) {
+            n = most - (uintptr_t)(m->data + at) % most;
+            if (n > bytes - at) n = bytes - at;
+            if (p->piece) p->piece[p->n].at = m->data + at, p->piece[p->n].bytes = n;
+            p->n++;
+        }
+    }
+    p->first[p->files->n_shards] = p->n;
+}
+
+int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct error *e) {
+    struct pin *p = mem_calloc(1, sizeof *p);
+    *out = p;
+    if (!p || !(p->first = mem_calloc((size_t)w->files.n_shards + 1, sizeof *p->first))) goto fail;
+    p->gpu = g;
+    p->files = &w->files;
+    p->begun = clock_now();
+    p->choice = pin_choose(g, w);
+    log_say(LOG_INFO, "weights for devices: %s; %s", pin_name(p->choice.path), p->choice.why);
+    if (p->choice.path != PIN_MAPPED && p->choice.path != PIN_COPIED) return 0;
+    numa_read(&p->nodes);
+    lay_pieces(p);
+    if (!(p->piece = mem_calloc((size_t)p->n, sizeof *p->piece))) goto fail;
+    lay_pieces(p);
+    int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one at a time */
+    for (; p->n_threads < n; p->n_threads++) {
+        atomic_fetch_add(&p->working, 1);
+        if (!pthread_create(&p->thread[p->n_threads], NULL, work, p)) continue;
+        atomic_fetch_sub(&p->working, 1);
+        break;
+    }
+    if (p->n_threads) return 0;
+fail:
+    pin_close(out);
+    return error_set(e, ERR_MEMORY, "no thread to pin the weights");
+}
+
+void pin_close(struct pin **pp) {
+    struct pin *p = *pp;
+    if (!p) return;
+    *pp = NULL;
+    atomic_store(&p->stop, 1);
+    for (int i = 0; i < p->n_threads; i++) pthread_join(p->thread[i], NULL);
+    for (int i = 0; p->piece && i < p->n; i++)
+        if (atomic_load(&p->piece[i].pinned)) gpu_host_unregister(p->gpu, p->piece[i].at, p->piece[i].bytes);
+    mem_free(p->piece);
+    mem_free(p->first);
+    mem_free(p);
+}
+
+const struct pin_choice *pin_chosen(const struct pin *p) { return &p->choice; }
+bool pin_done(const struct pin *p) { return !atomic_load(&p->working); }
+
+bool pin_has(const struct pin *p, const void *where, size_t size) {
+    const uint8_t *b = where;
+    for (int i = 0; p->piece && i < p->files->n_shards; i++) {
+        const struct file_map *m = map_of(p->files, i);
+        if (!m || b < m->data || b >= m->data + m->size) continue;
+        size_t most = gpu_piece(p->gpu), base = (uintptr_t)m->data / most;
+        size_t from = (uintptr_t)b / most - base, to = (uintptr_t)(b + (size ? size - 1 : 0)) / most - base;
+        bool all = b + size <= m->data + m->size;
+        for (size_t k = from; k <= to && all; k++) all = atomic_load(&p->piece[p->first[i] + (int)k].pinned);
+        return all;
+    }
+    return false;
+}
