@@ -54,8 +54,8 @@ static int open_queues(struct step_experts *x, struct error *e) {
     for (int i = 0; i < STEP_MICROS && !rc; i++) {
         rc = gpu_number_open(g, &x->done[i], e);
         for (int k = 0; k < 2 && !rc; k++) rc = gpu_event_open(g, &x->ready[i][k], e);
-        if (!rc) rc = gpu_event_open(g, &x->begin[i], e);
-        if (!rc) rc = gpu_event_open(g, &x->end[i], e);
+        if (!rc) rc = gpu_event_open_timed(g, &x->begin[i], e);
+        if (!rc) rc = gpu_event_open_timed(g, &x->end[i], e);
     }
     if (!rc)
         rc = stage_open(&x->stage,
