@@ -157,9 +157,22 @@ static void say_decode(struct view *v, const struct json *rows) {
 
 static void say_batch(struct view *v, const struct json *b) {
     const struct json *policy = json_get(b, "policy");
-    char read[16], decode[16], line[300];
+    char read[16], decode[16], line[500];
     if (!policy) return;
     heading(v, "Many prompts (--batch)");
+    if (json_is(json_get(policy, "decode"), "paged")) {
+        char longest[48], bound[48];
+        snprintf(line, sizeof line,
+                 "%.1f tok/s of answers: %d prompts of %d tokens read and answered together in paged steps, %d tokens for each, in "
+                 "micro-batches of %d; attention on the processor, experts on the card, where %.0f %% of them stay. A step takes %.3g s, reading %.3g s.",
+                 json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
+                 (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "micro_batch"), 0),
+                 100 * json_num(json_get(policy, "weights_on_cards"), 0), json_num(json_get(b, "step_s"), 0), json_num(json_get(b, "read_s"), 0));
+        paragraph(v, line);
+        snprintf(line, sizeof line, "Longest in a layer: %s. Why no more prompts at once: %s.", text_of(json_get(policy, "longest"), longest, sizeof longest),
+                 text_of(json_get(policy, "no_more"), bound, sizeof bound));
+        return paragraph(v, line);
+    }
     snprintf(line, sizeof line, "%.1f tok/s of answers: %d prompts of %d tokens read one after the other (%s), then %d tokens for each, %d at a time (%s).",
              json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
              text_of(json_get(policy, "read"), read, sizeof read), (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "in_a_step"), 0),

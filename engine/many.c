@@ -12,7 +12,7 @@
 #include "engine/sched/search.h"
 #include "engine/step/paged.h"
 
-enum { SESSIONS = 4096, READ_ROWS = 8192, USUAL_PROMPTS = 64, USUAL_PROMPT = 256, USUAL_ANSWER = 256 };
+enum { SESSIONS = 4096, READ_ROWS = SEARCH_READ, USUAL_PROMPTS = 64, USUAL_PROMPT = 256, USUAL_ANSWER = 256 };
 static const char paged_mode[] = "paged";
 static const double leaves = 1.25; /* what is there is given up only where the other way is clearly faster */
 
@@ -34,7 +34,7 @@ struct many {
     struct paged_span *spans;        /* [SESSIONS + READ_ROWS] */
     int32_t *length, *micro, *order; /* [SESSIONS] */
     int *part_of;                    /* [SESSIONS + READ_ROWS] */
-    int n_parts, n_spans;
+    int n_parts, n_spans, most;      /* most: rows of a micro-batch of those that answer */
     double began, expected;
 };
 
@@ -158,8 +158,9 @@ static int open_paged(struct engine *e, struct error *err) {
     if (!m->found.found) decide(e);
     struct search_policy p = m->found.found ? m->found.policy : (struct search_policy){.n = USUAL_PROMPTS, .micro = OP_FEW};
     double rows = fmin(READ_ROWS, fmax(p.n, ceil(p.n * m->load.prompt)));
-    m->options = (struct paged_options){.micro = p.micro < p.n ? p.micro : p.n, .rows = (int)rows, .share = -1};
-    if (m->options.micro < OP_FEW) m->options.micro = OP_FEW; /* costs a device nothing */
+    m->options = (struct paged_options){.micro = p.micro > SEARCH_READ_MICRO ? p.micro : SEARCH_READ_MICRO, .rows = (int)rows, .share = -1};
+    if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
+    m->most = p.micro < OP_FEW ? OP_FEW : p.micro; /* as many cost a device nothing */
     step_yield(e->machine.step);
     for (;;) {
         int rc = paged_open(&m->paged, &e->machine, (enum dtype)e->params.kv, &m->options, &e->closing, err);
@@ -167,6 +168,7 @@ static int open_paged(struct engine *e, struct error *err) {
         if (rc != ERR_MEMORY || m->options.rows <= OP_FEW) return rc;
         m->options.rows = m->options.rows / 2 > OP_FEW ? m->options.rows / 2 : OP_FEW; /* fewer rows at once, and try again */
         if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
+        if (m->most > m->options.micro) m->most = m->options.micro;
         *err = (struct error){0};
     }
 }
@@ -235,12 +237,13 @@ static void add_span(struct many *m, int part, int n, int micro) {
 /* Rows into micro-batches: of those that answer by their keys, then prompts, in what is left of the last one and in new ones. */
 static void cut(struct engine *e) {
     struct many *m = e->many;
-    const int most = m->options.micro;
+    const int most = m->most, chunk = m->options.micro < SEARCH_READ_MICRO ? m->options.micro : SEARCH_READ_MICRO;
     int n = 0, micros = 0, rows = 0, room = 0;
     m->n_spans = 0;
     while (n < m->n_parts && n < m->options.rows && m->parts[n].s->n - m->parts[n].s->n_kv == 1) m->length[n] = m->parts[n].s->n, n++;
     if (n) {
         micros = (n + most - 1) / most;
+        if (micros > PAGED_MICROS) micros = PAGED_MICROS;
         batching_assign(&(struct batching_in){.n = n, .length = m->length, .n_micro = micros, .most = most}, m->micro, m->order);
         for (int k = 0; k < micros; k++) {
             room = most;
@@ -255,13 +258,13 @@ static void cut(struct engine *e) {
         if (left < want && rows && !e->params.force) continue; /* waits until others have ended */
         left -= want;
         begin_prompt(e, p->s);
-        while (want && rows < m->options.rows) {
-            if (!room) {
+        while (want) { /* cut at positions, whoever else is there: how rows of a prompt are computed hangs on who goes with them */
+            int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;
+            if (k > m->options.rows - rows) return;
+            if (k > room) {
                 if (micros == PAGED_MICROS) return;
-                micros++, room = most;
+                micros++, room = m->options.micro;
             }
-            int k = want < room ? want : room;
-            if (k > m->options.rows - rows) k = m->options.rows - rows;
             add_span(m, i, k, micros - 1);
             want -= k, room -= k, rows += k;
         }

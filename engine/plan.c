@@ -18,11 +18,18 @@
 #include "engine/model/known.h"
 #include "engine/sched/calibrate.h"
 #include "engine/sched/describe.h"
+#include "engine/sched/search.h"
 #include "engine/store/shape.h"
 #include "engine/virtual.h"
 
 enum { LENGTHS = 9, BATCHES = 5, CHANGES = 4, ASKED = 2, KEYS = 1024, THREADS = 16 };
-enum { PROMPTS = POLICY_BATCH, ANSWER = 256 }; /* --batch: as many at once, of lengths[0] tokens each, with answers of so many */
+enum {
+    PROMPTS = POLICY_BATCH,
+    ANSWER = 256,
+    MANY = 4096,
+    ROWS = 16
+}; /* --batch: answers of so many tokens to prompts of lengths[0] each; at once where
+    * no policy says more, and at most; rows of a step that is not paged */
 static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, batches[BATCHES] = {1, 2, 4, 6, 8};
 static const int asked_lengths[ASKED] = {2048, 32768}, asked_batches[ASKED] = {1, 4}; /* of a changed machine */
 
@@ -34,9 +41,10 @@ struct run {
     const struct cost_machine *cost;
     enum policy_mode mode; /* a prefill; AUTO: a step */
     enum step_cut cut;
-    int n;        /* tokens, or sessions */
-    double taken; /* virtual_options */
-    double seconds;
+    int n;                    /* tokens, or sessions */
+    double taken;             /* virtual_options */
+    struct virtual_many many; /* n > 0: paged steps, and nothing of the above */
+    double seconds, read;     /* read: of all those prompts */
     struct virtual_used used;
     bool refused; /* it does not fit, or the machine has no such devices */
 };
@@ -69,7 +77,18 @@ static int run_with(const struct runs *r, struct run *q, int layers, double *sec
     return rc;
 }
 
+static int run_many(const struct runs *r, struct run *q, struct error *e) {
+    struct virtual *v;
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv}, e);
+    if (rc) return rc;
+    rc = virtual_paged(v, &q->many, &q->read, &q->seconds, e);
+    if (!rc) q->used = *virtual_used(v);
+    virtual_close(&v);
+    return rc;
+}
+
 static int run_one(const struct runs *r, struct run *q, struct error *e) {
+    if (q->many.n) return run_many(r, q, e);
     const struct config *c = &r->w->config;
     int few = q->mode ? some_layers(c) : c->n_layers, rc;
     double less, more;
@@ -120,7 +139,7 @@ static int run_all(struct runs *r, int (*progress)(void *ctx, double share), voi
 static int ask(struct runs *r, struct run q, struct error *e) {
     for (int i = 0; i < r->n; i++) {
         const struct run *p = &r->run[i];
-        if (p->cost == q.cost && p->mode == q.mode && p->n == q.n && p->taken == q.taken && (q.mode || p->cut == q.cut)) return i;
+        if (p->cost == q.cost && p->mode == q.mode && p->n == q.n && p->taken == q.taken && !p->many.n && !q.many.n && (q.mode || p->cut == q.cut)) return i;
     }
     if (mem_grow(&r->run, &r->cap, (size_t)r->n + 1, sizeof *r->run)) return error_set(e, ERR_MEMORY, "no memory for a plan");
     r->run[r->n] = q;
@@ -133,7 +152,8 @@ struct choice {
     const struct cost_machine *cost;
     struct cost_model model;
     struct policy_machine policy;
-    int resident; /* layers */
+    int resident;        /* layers */
+    const char *unpaged; /* why the model cannot be paged; NULL: it can */
     char why[256];
 };
 static int choice_open(struct choice *c, const struct cost_machine *cost, const struct weights *w, enum dtype kv, struct error *e) {
@@ -151,6 +171,7 @@ static int choice_open(struct choice *c, const struct cost_machine *cost, const 
         c->policy.holds[i] = step_holds(virtual_resident(v), i);
     }
     strncpy(c->why, step_resident(virtual_resident(v)), sizeof c->why - 1);
+    c->unpaged = virtual_unpaged(v);
     virtual_close(&v);
     return 0;
 }
@@ -181,7 +202,8 @@ struct plan {
     enum policy_mode chosen[LENGTHS];
     int step[BATCHES], beside[BATCHES];
     struct policy_decode_out decided[BATCHES];
-    int batch; /* of --batch */
+    struct search_out found; /* for --batch */
+    int many, batch;         /* runs of --batch: paged, < 0: not; else */
     struct policy_decode_out batched;
     int asked_prefill[1 + CHANGES][ASKED], asked_step[1 + CHANGES][ASKED], asked_batch[1 + CHANGES][ASKED];
 };
@@ -191,6 +213,19 @@ static int ask_step(struct plan *p, int machine, int sessions, bool beside, stru
     *decided = choose_step(&p->choice[machine], sessions);
     double taken = beside && cost->n_devices ? cost->domain[1].link[COST_H2D].rate : 0;
     return ask(&p->runs, (struct run){.cost = cost, .cut = (enum step_cut)(decided->mode - POLICY_DECODE_CPU), .n = decided->batch, .taken = taken}, e);
+}
+
+/* As the engine asks when prompts are announced. */
+static int ask_many(struct plan *p, struct error *e) {
+    const struct choice *c = &p->choice[0];
+    struct search_in in = {.cost = c->cost, .model = &c->model, .prompt = lengths[0], .answer = ANSWER, .few = OP_FEW, .can = 1u << SEARCH_PROCESSOR};
+    in.most[SEARCH_PROCESSOR] = in.most[SEARCH_HYBRID] = ROWS, in.most[SEARCH_PAGED] = MANY;
+    if (c->resident) in.can |= 1u << SEARCH_HYBRID;
+    if (!c->unpaged) in.can |= 1u << SEARCH_PAGED;
+    search_run(&in, &p->found);
+    const struct search_policy *q = &p->found.policy;
+    if (!p->found.found || q->place != SEARCH_PAGED) return -1;
+    return ask(&p->runs, (struct run){.cost = c->cost, .many = {q->n, q->micro, lengths[0], ANSWER, -1}}, e);
 }
 
 /* Machines with one thing more. */
@@ -248,6 +283,7 @@ static int ask_all(struct plan *p, const struct config *c, struct error *e) {
         if ((p->beside[i] = ask_step(p, 0, batches[i], true, &again, e)) < 0) return e->code;
     }
     if ((p->batch = ask_step(p, 0, PROMPTS, false, &p->batched, e)) < 0) return e->code;
+    if ((p->many = ask_many(p, e)) < 0 && e->code) return e->code;
     change(p);
     for (int k = 0; k < p->machines; k++) {
         if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
@@ -328,8 +364,25 @@ static void put_decode(struct buf *b, const struct plan *p) {
     buf_str(b, "]");
 }
 
+/* All of them at once, as the search has it, and as virtual time then has that. */
+static void put_many(struct buf *b, const struct plan *p) {
+    const struct run *q = &p->runs.run[p->many];
+    const struct search_policy *s = &p->found.policy;
+    buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"expected_tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"step_s\":%.4g,\"read_s\":%.4g,",
+            s->n * (double)ANSWER / (q->read + ANSWER * q->seconds), p->found.cost.tokens_per_s, lengths[0], ANSWER, q->seconds, q->read);
+    buf_fmt(b,
+            "\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"micro_batch\":%d,\"read\":\"paged\",\"decode\":\"paged\",\"attention\":\"processor\",\"experts\":"
+            "\"cards\",",
+            s->n, s->n, s->micro);
+    buf_fmt(b, "\"weights_on_cards\":%.3g,\"kv_on_cards\":0,\"longest\":\"%s\",\"no_more\":\"%s\",\"tried\":%d},", s->weights,
+            search_limit_name(p->found.cost.limit), search_bound_name(p->found.bound), p->found.tried);
+    put_limit(b, &q->used);
+    buf_str(b, "}");
+}
+
 /* Prompts one after the other, then their answers together. */
 static void put_batch(struct buf *b, const struct plan *p) {
+    if (p->many >= 0 && !p->runs.run[p->many].refused) return put_many(b, p);
     const struct run *read = &p->runs.run[p->prefill[0][p->chosen[0]]], *step = &p->runs.run[p->batch];
     bool cards = p->batched.mode != POLICY_DECODE_CPU;
     double all = PROMPTS * read->seconds + ANSWER * step->seconds * PROMPTS / p->batched.batch;

@@ -6,8 +6,10 @@
 
 #include "engine/base/mem.h"
 #include "engine/pipe/pipe.h"
+#include "engine/sched/search.h"
 #include "engine/sched/split.h"
 #include "engine/step/mode.h"
+#include "engine/step/paged.h"
 
 struct virtual {
     struct cost_machine cost;
@@ -272,6 +274,60 @@ int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *sec
     else if (!(rc = on_processor(v, &j, e))) *seconds = now(v) - s.at, take_used(v, NULL, &s, *seconds, 1);
     if (!rc && mode != POLICY_CPU && v->w.config.n_layers == v->layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* the processor's, at the end */
     step_forget(v->m.step, &kv);
+    kv_close(&kv);
+    return rc;
+}
+
+/* --- Many prompts ------------------------------------------------------------------------------------------------------------- */
+
+/* A pass over the layers of `rows` rows in micro-batches of `most`: of sessions with n each, from position pos on. */
+static int pass(struct virtual *v, struct paged *p, struct kv *kv, int rows, int most, int n, int pos, struct error *e) {
+    int k = 0, micro = 0, room = most, at = 0;
+    struct paged_span *spans = mem_alloc((size_t)rows * sizeof *spans);
+    if (!spans) return error_set(e, ERR_MEMORY, "no memory for %d rows", rows);
+    for (int left = rows; left; k++) {
+        int part = n - at < most - at % most ? n - at : most - at % most; /* cut as the engine does */
+        if (part > left) part = left;
+        if (part > room) micro++, room = most;
+        spans[k] = (struct paged_span){.kv = kv, .tokens = v->tokens, .pos = pos + at, .n = part, .total = pos + n, .micro = micro, .tell = at + part == n};
+        at = (at + part) % n, room -= part, left -= part;
+    }
+    int rc = paged_run(p, spans, k, &(struct paged_calls){0}, NULL, e);
+    mem_free(spans);
+    return rc;
+}
+
+const char *virtual_unpaged(const struct virtual *v) { return paged_cannot(&v->m); }
+int virtual_paged(struct virtual *v, const struct virtual_many *q, double *read, double *step, struct error *e) {
+    enum { STEPS = 2 };
+    struct gpu_set *set = NULL, *was = v->m.gpus;
+    struct paged *p = NULL;
+    struct kv kv;
+    long all = (long)q->n * q->prompt;
+    int rows = all < SEARCH_READ ? (int)all : SEARCH_READ, half = q->prompt + q->answer / 2, rc;
+    struct paged_options o = {.rows = rows > q->n ? rows : q->n, .share = q->share};
+    o.micro = q->micro > SEARCH_READ_MICRO ? q->micro : SEARCH_READ_MICRO;
+    if (o.micro > o.rows) o.micro = o.rows;
+    if (mem_grow(&v->tokens, &v->cap, (size_t)o.rows, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
+    memset(v->tokens, 0, (size_t)o.rows * sizeof *v->tokens);
+    if ((rc = open_kv(v, &kv, q->prompt + q->answer + 1, e))) return rc; /* nothing is written: one stands for all */
+    if (!(rc = open_devices(v, 0, &set, e)) && !set) rc = error_set(e, ERR_RUNTIME, "there is no device");
+    v->m.gpus = set;
+    if (!rc) rc = paged_open(&p, &v->m, v->kv, &o, NULL, e);
+    struct since s = {0};
+    for (int i = 0; i < 2 && !rc; i++) { /* the first brings what stays */
+        s = begin(v);
+        rc = pass(v, p, &kv, rows, o.micro, q->prompt, 0, e);
+    }
+    if (!rc) *read = (now(v) - s.at) * (double)all / rows;
+    for (int i = 0; i <= STEPS && !rc; i++) {
+        rc = pass(v, p, &kv, q->n, q->micro, 1, half, e);
+        if (!i && !rc) s = begin(v);
+    }
+    if (!rc) *step = (now(v) - s.at) / STEPS, take_used(v, set, &s, *step, STEPS);
+    paged_close(&p);
+    v->m.gpus = was;
+    gpu_set_close(&set);
     kv_close(&kv);
     return rc;
 }

@@ -26,6 +26,15 @@ int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, d
 /* Seconds until the first token of a prompt of n tokens can be drawn; POLICY_CPU .. POLICY_DSLP. ERR_MEMORY where it does not fit a
  * device. With some of the layers the head is left out: who wants all of them goes on from two such figures. */
 int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *seconds, struct error *e);
+/* So many prompts of so many tokens at once, in paged steps with micro-batches of `micro` rows (step/paged.h): seconds until all are read, and
+ * of a step when half of their answers are there. Devices of its own, with nothing else on them. ERR_MEMORY, ERR_RUNTIME for a model that
+ * cannot be paged. */
+struct virtual_many {
+    int n, micro, prompt, answer;
+    double share; /* of the routed experts that stay on the device; < 0: as many as fit */
+};
+const char *virtual_unpaged(const struct virtual *v); /* NULL: its model can be; else why not */
+int virtual_paged(struct virtual *v, const struct virtual_many *q, double *read, double *step, struct error *e);
 /* Of the last of these: what was busy, in seconds; of several devices the busiest. */
 struct virtual_used {
     double seconds;

@@ -32,13 +32,20 @@ static double layer_experts(const struct cost_model *q) { return q->n_experts * 
 /* A row between the operations of a layer: normed, queries, results, keys and values, twice, since copies are under way. */
 static double row_bytes(const struct cost_model *q) { return 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_bytes); }
 
+static double read_rows(const struct search_in *in) { return in->read_rows > 0 ? in->read_rows : SEARCH_READ; }
+/* Weights on the device are read anew for each micro-batch; rows of prompts are many, and nobody waits for one of them. */
+static int read_micro(const struct search_in *in, const struct search_policy *p) {
+    int most = in->read_micro > 0 ? in->read_micro : SEARCH_READ_MICRO;
+    return p->micro > most ? p->micro : most;
+}
+
 static void memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     const struct cost_model *q = in->model;
     double kv = p->n * (in->prompt + in->answer) * q->layers * q->kv_bytes;
     out->host = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
     if (p->place == SEARCH_PROCESSOR) return;
-    double rows = larger(p->n, computes(p->place) ? smaller(p->n * in->prompt, in->read_rows ? in->read_rows : 8192) : 0);
-    out->device = dense_bytes(q) + q->head_bytes + rows * q->row_bytes + p->micro * row_bytes(q);
+    double rows = larger(p->n, computes(p->place) ? smaller(p->n * in->prompt, read_rows(in)) : 0);
+    out->device = dense_bytes(q) + q->head_bytes + rows * q->row_bytes + smaller(computes(p->place) ? read_micro(in, p) : p->micro, rows) * row_bytes(q);
     if (computes(p->place)) /* what stays, and two layers of the rest */
         out->device += (moe_layers(q) * p->weights + 2 * (1 - p->weights)) * layer_experts(q);
     if (attends(p->place)) /* and of keys and values a micro-batch's, twice */
@@ -131,10 +138,13 @@ static double head_time(const struct search_in *in, const struct search_policy *
 
 /* Before the first answer: in the same walk where the experts come to the device anyway, else one prompt after the other. */
 static double reading(const struct search_in *in, const struct search_policy *p) {
-    double all = p->n * in->prompt, most = in->read_rows > 0 ? in->read_rows : 8192, passes = ceil(all / most), t[SEARCH_LIMITS];
+    double all = p->n * in->prompt, passes = ceil(all / read_rows(in)), t[SEARCH_LIMITS];
     if (computes(p->place)) {
-        struct rows r = {.n = all / passes, .keys = (in->prompt + 1) / 2, .share = smaller(larger(p->micro, 1), in->prompt)};
-        return passes * pass_time(in, p, &r, t) + head_time(in, p, p->n);
+        struct search_policy q = *p;
+        struct search_in apart = *in; /* a prompt's rows go by themselves, however many they are */
+        apart.few = 0, q.micro = (int)ceil(smaller(read_micro(in, p), larger(in->prompt, 1)));
+        struct rows r = {.n = all / passes, .keys = (in->prompt + 1) / 2, .share = q.micro};
+        return passes * pass_time(&apart, &q, &r, t) + head_time(in, p, p->n);
     }
     struct cost_prefill one = {.how = COST_PREFILL_CPU, .n = (int)larger(in->prompt, 1), .ranks = 1, .resident = true};
     double best = cost_prefill(in->cost, in->model, &one);

@@ -23,7 +23,8 @@ struct search_in {
     int most[SEARCH_PLACES]; /* rows of a step; 0: no limit */
     bool kv_moves;           /* keys and values may come over the link; else attention on a device needs all of them there */
     int few;                 /* rows that go through a matrix at once on a device, so that they have the same bits in any company; 0: all */
-    int read_rows;           /* of prompts that are read in one pass over the layers; 0: 8,192 */
+    int read_rows;           /* of prompts that are read in one pass over the layers; 0: SEARCH_READ */
+    int read_micro;          /* rows of a micro-batch of these, if those of a step have not more; 0: SEARCH_READ_MICRO */
     double host, device;     /* bytes that may be taken of each; 0: all that the machine has */
 };
 struct search_policy {
@@ -31,7 +32,7 @@ struct search_policy {
     enum search_place place;
     double weights, kv; /* shares of the routed experts, and of keys and values, that stay on the device; in steps of SEARCH_SHARES */
 };
-enum { SEARCH_SHARES = 16 };
+enum { SEARCH_SHARES = 16, SEARCH_READ = 8192, SEARCH_READ_MICRO = 512 };
 /* What takes longest; of the chain nobody is busy all the time. */
 enum search_limit { SEARCH_BY_PROCESSOR, SEARCH_BY_CARD, SEARCH_BY_LINK, SEARCH_BY_ROWS, SEARCH_BY_MEMORY, SEARCH_BY_CHAIN, SEARCH_LIMITS };
 const char *search_limit_name(enum search_limit l);

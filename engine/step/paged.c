@@ -15,11 +15,18 @@ enum { AHEAD = 2, BUFFERS = AHEAD + 1 };
 
 struct micro_batch {
     int row, n; /* its rows among those of the step */
-    int span, n_spans;
+    int span, n_spans, piece, n_pieces;
 };
-struct rows_buffer { /* pinned host memory, of a micro-batch between device and processor */
-    float *q, *att;  /* [micro, n_heads * head_dim], [micro, n_heads * v_dim] */
-    char *kv;        /* its rows of the planes, one plane after the other */
+/* Rows that go through a matrix together: spans of at most OP_FEW rows, as many as make no more, or one longer span alone, so that
+ * no row's bits hang on another session's. */
+struct piece {
+    int at, n; /* of the micro-batch */
+    bool alone;
+};
+enum { TOGETHER = 256 }; /* rows of an expert's group at once, where they are one session's */
+struct rows_buffer {     /* pinned host memory, of a micro-batch between device and processor */
+    float *q, *att;      /* [micro, n_heads * head_dim], [micro, n_heads * v_dim] */
+    char *kv;            /* its rows of the planes, one plane after the other */
 };
 struct paged {
     struct machine *m;
@@ -46,6 +53,7 @@ struct paged {
     uint32_t at, n_routed;                          /* units before this step; written */
     /* Of the step: */
     struct micro_batch *micro; /* [PAGED_MICROS] */
+    struct piece *piece;       /* [rows] */
     int n_micros, n;
     const struct paged_span *spans;
     int n_spans;
@@ -92,7 +100,6 @@ static struct work piece_of(const struct paged *p, const struct micro_batch *m, 
     if (w.shared_weight) w.shared_weight += within;
     return w;
 }
-static int few(int left) { return left < OP_FEW ? left : OP_FEW; }
 
 /* The planes of a layer for a micro-batch's rows, in memory that begins at `mem`. */
 static int planes_of(const struct paged *p, int layer, char *mem, struct kv_plane out[CACHE_PLANES]) {
@@ -120,11 +127,11 @@ static int project(struct paged *p, int unit) {
     int n = planes_of(p, layer, b->kv, to);
     if (!layer)
         rc = gpu_copy(p->main, p->x + (size_t)m->row * (size_t)p->c->hidden, p->host_x + (size_t)m->row * (size_t)p->c->hidden, hidden_bytes(p, m->n), GPU_H2D);
-    for (int at = 0; at < m->n && !rc; at += OP_FEW) {
-        struct work w = piece_of(p, m, at);
-        int k = few(m->n - at);
+    for (const struct piece *t = p->piece + m->piece; t < p->piece + m->piece + m->n_pieces && !rc; t++) {
+        struct work w = piece_of(p, m, t->at);
+        const int k = t->n;
         rc = block_rope(exec_of(p), p->c, &w, p->m->w->rope_mscale, k, 0);
-        if (!rc) rc = block_kv(exec_of(p), p->c, y, layer, &w, &(struct span){.cache = p->cache, .n = k, .pos = at}, 1, k);
+        if (!rc) rc = block_kv(exec_of(p), p->c, y, layer, &w, &(struct span){.cache = p->cache, .n = k, .pos = t->at}, 1, k);
         if (!rc) rc = block_query(exec_of(p), p->c, y, layer, &w, k);
     }
     if (!rc) rc = gpu_copy(p->main, b->q, p->work.q, (size_t)m->n * query_floats(p) * 4, GPU_D2H);
@@ -161,38 +168,53 @@ static int run_group(struct paged *p, struct op_group *g, int layer, const struc
     return 0;
 }
 
-/* The routed experts of a micro-batch, OP_FEW of its rows at a time: how a row is computed does not depend on who else chose its expert. With
- * the last micro-batch pages fall free. */
-static int experts(struct paged *p, int layer, const struct micro_batch *m) {
+/* The routed experts of rows [at, at + n) of a micro-batch: of many sessions' OP_FEW at a time, since how a row is computed must not depend on
+ * who else chose its expert. Behind the last rows of a layer pages fall free. */
+static int experts_of(struct paged *p, int layer, const struct micro_batch *m, int at, int n, bool alone, bool last) {
     const struct config *c = p->c;
-    const bool last = m == &p->micro[p->n_micros - 1];
-    struct op_group g = {
-        .y = p->x + (size_t)m->row * (size_t)c->hidden, .x = p->work.xn, .token = p->token, .weight = p->weight, .hidden = c->hidden, .wide = config_wide(c)};
+    const int most = alone ? TOGETHER : OP_FEW;
+    const size_t row = (size_t)(m->row + at), within = (size_t)at;
+    struct op_group g = {.y = p->x + row * (size_t)c->hidden,
+                         .x = p->work.xn + within * (size_t)c->hidden,
+                         .token = p->token,
+                         .weight = p->weight,
+                         .hidden = c->hidden,
+                         .wide = config_wide(c)};
     TRY(op_run(exec_of(p), OP_SORT,
                &(struct op_sort){.offset = p->offset,
                                  .token = p->token,
                                  .weight = p->weight,
-                                 .ids = p->work.ids,
-                                 .weights = p->work.weights,
-                                 .n = m->n,
+                                 .ids = p->work.ids + within * (size_t)c->topk,
+                                 .weights = p->work.weights + within * (size_t)c->topk,
+                                 .n = n,
                                  .topk = c->topk,
                                  .last = c->n_experts}));
-    TRY(read_groups(p, m->n));
+    TRY(read_groups(p, n));
     for (int k = 0; k < c->n_experts; k++) {
-        const int end = p->host_offset[k + 1];
+        const int begin = p->host_offset[k], end = p->host_offset[k + 1];
         struct expert view;
-        for (int at = p->host_offset[k]; at < end; at += OP_FEW) {
-            if (at == p->host_offset[k]) TRY(paged_weights_use(&p->w, layer, k, p->main, &view));
+        if (begin < end) TRY(paged_weights_use(&p->w, layer, k, p->main, &view));
+        for (int i = begin; i < end; i += most) {
             g.expert[g.n] = view;
-            g.begin[++g.n] = at + few(end - at);
-            if (g.n == GROUP_MOST) {
-                TRY(run_group(p, &g, layer, m));
-                if (last) TRY(paged_weights_free(&p->w, at + OP_FEW < end ? k : k + 1, p->main));
-            }
+            g.begin[++g.n] = end - i < most ? end : i + most;
+            if (g.n < GROUP_MOST) continue;
+            TRY(run_group(p, &g, layer, m));
+            if (last) TRY(paged_weights_free(&p->w, i + most < end ? k : k + 1, p->main));
         }
     }
     TRY(run_group(p, &g, layer, m));
     return last ? paged_weights_free(&p->w, c->n_experts, p->main) : 0;
+}
+
+static int experts(struct paged *p, int layer, const struct micro_batch *m) {
+    const struct piece *t = p->piece + m->piece, *end = t + m->n_pieces;
+    while (t < end) {
+        const struct piece *first = t++;
+        int n = first->n;
+        while (!first->alone && t < end && !t->alone) n += t++->n;
+        TRY(experts_of(p, layer, m, first->at, n, first->alone, t == end && m == &p->micro[p->n_micros - 1]));
+    }
+    return 0;
 }
 
 /* What follows attention, up to the next layer. */
@@ -204,16 +226,17 @@ static int go_on(struct paged *p, int unit) {
     else TRY(gpu_number_await(p->answered, number_of(p, unit), &p->stop));
     int span = trace_begin(p->m->trace, p->main, p->o.device, LANE_COMPUTE, "output", layer, (int)(m - p->micro));
     TRY(gpu_copy(p->main, p->work.att, p->buffer[unit % BUFFERS].att, (size_t)m->n * result_floats(p) * 4, GPU_H2D));
-    for (int at = 0; at < m->n; at += OP_FEW) {
-        struct work w = piece_of(p, m, at);
-        TRY(block_output(exec_of(p), p->c, y, &w, few(m->n - at)));
-        TRY(block_route(exec_of(p), p->c, y, layer, &w, few(m->n - at)));
+    const struct piece *first = p->piece + m->piece, *end = first + m->n_pieces;
+    for (const struct piece *t = first; t < end; t++) {
+        struct work w = piece_of(p, m, t->at);
+        TRY(block_output(exec_of(p), p->c, y, &w, t->n));
+        TRY(block_route(exec_of(p), p->c, y, layer, &w, t->n));
     }
     trace_end(p->m->trace, span, p->main);
     if (p->c->layer[layer].moe) TRY(experts(p, layer, m));
-    for (int at = 0; at < m->n; at += OP_FEW) {
-        struct work w = piece_of(p, m, at);
-        TRY(block_experts(exec_of(p), p->c, y, layer, &w, PART_SHARED, w.x, few(m->n - at)));
+    for (const struct piece *t = first; t < end; t++) {
+        struct work w = piece_of(p, m, t->at);
+        TRY(block_experts(exec_of(p), p->c, y, layer, &w, PART_SHARED, w.x, t->n));
     }
     return 0;
 }
@@ -289,13 +312,12 @@ static int attend(struct paged *p, int unit) {
     for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n)
         if (!p->m->processor) store(&p->spans[i], layer, made, n, row);
     row = 0;
-    for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n)
-        for (int at = 0; at < p->spans[i].n; at += OP_FEW) {
-            const struct paged_span *s = &p->spans[i];
-            struct work w = {.q = b->q, .att = b->att};
-            struct span part = {.cache = s->kv->layer, .row = row + at, .n = few(s->n - at), .pos = s->pos + at};
-            TRY(block_attend(p->m->cpu, p->c, y, layer, &w, &part, (struct block_keys){.n = part.pos + part.n, .piece = PIECE_ALL}));
-        }
+    for (int i = m->span; i < m->span + m->n_spans; row += p->spans[i++].n) {
+        const struct paged_span *s = &p->spans[i];
+        struct work w = {.q = b->q, .att = b->att};
+        TRY(block_attend(p->m->cpu, p->c, y, layer, &w, &(struct span){.cache = s->kv->layer, .row = row, .n = s->n, .pos = s->pos},
+                         (struct block_keys){.n = s->pos + s->n, .piece = PIECE_ALL}));
+    }
     trace_host(p->m->trace, t, "attention", layer, (int)(m - p->micro));
     return answer(p, number_of(p, unit));
 }
@@ -303,7 +325,7 @@ static int attend(struct paged *p, int unit) {
 static int embed(struct paged *p) {
     for (int at = 0; at < p->n; at += OP_FEW) {
         struct work w = {.x = p->host_x + (size_t)at * (size_t)p->c->hidden, .tokens = p->host_tokens + at};
-        TRY(block_embed(p->m->cpu, p->m->w, &w, few(p->n - at)));
+        TRY(block_embed(p->m->cpu, p->m->w, &w, p->n - at < OP_FEW ? p->n - at : OP_FEW));
     }
     return p->m->processor ? answer(p, p->at) : 0;
 }
@@ -356,12 +378,19 @@ static int head(struct paged *p, struct error *e) {
 
 /* --- A step ------------------------------------------------------------------------------------------------------------------------- */
 
+static void add_piece(struct paged *p, struct micro_batch *m, int n) {
+    struct piece *last = m->n_pieces ? &p->piece[m->piece + m->n_pieces - 1] : NULL;
+    if (n <= OP_FEW && last && !last->alone && last->n + n <= OP_FEW) last->n += n;
+    else p->piece[m->piece + m->n_pieces++] = (struct piece){.at = m->n, .n = n, .alone = n > OP_FEW};
+}
+
 /* Rows in order of spans. */
 static int lay_out(struct paged *p, struct error *e) {
+    int pieces = 0;
     p->n = p->n_micros = 0;
     for (int i = 0; i < p->n_spans; i++) {
         const struct paged_span *s = &p->spans[i];
-        if (s->micro == p->n_micros && p->n_micros < PAGED_MICROS) p->micro[p->n_micros++] = (struct micro_batch){.row = p->n, .span = i};
+        if (s->micro == p->n_micros && p->n_micros < PAGED_MICROS) p->micro[p->n_micros++] = (struct micro_batch){.row = p->n, .span = i, .piece = pieces};
         struct micro_batch *m = &p->micro[p->n_micros - 1];
         if (!p->n_micros || s->micro != p->n_micros - 1 || m->n + s->n > p->o.micro || p->n + s->n > p->o.rows)
             return error_set(e, ERR_RUNTIME, "span %d of %d rows does not fit micro-batch %d", i, s->n, s->micro);
@@ -369,6 +398,8 @@ static int lay_out(struct paged *p, struct error *e) {
             p->host_pos[p->n + k] = s->pos + k, p->host_tokens[p->n + k] = s->tokens[k];
             if (p->host_length) p->host_length[p->n + k] = s->total;
         }
+        add_piece(p, m, s->n);
+        pieces = m->piece + m->n_pieces;
         m->n_spans++, m->n += s->n, p->n += s->n;
         int rc = kv_reach(s->kv, s->pos + s->n, e);
         if (rc) return rc;
@@ -485,8 +516,9 @@ static int open_memory(struct paged *p, struct error *e) {
         if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->buffer[i].kv, planes, e);
     }
     p->micro = mem_alloc(PAGED_MICROS * sizeof *p->micro);
+    p->piece = mem_alloc(rows * sizeof *p->piece);
     p->cache = mem_calloc((size_t)c->n_layers, sizeof *p->cache);
-    if (!rc && (!p->micro || !p->cache)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
+    if (!rc && (!p->micro || !p->piece || !p->cache)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
     for (int l = 0; l < c->n_layers && !rc; l++) planes_of(p, l, p->planes, p->cache[l].p);
     return rc;
 }
@@ -530,6 +562,7 @@ void paged_close(struct paged **pp) {
     if (p->main) gpu_stream_close(&p->main);
     if (p->link) gpu_stream_close(&p->link);
     mem_free(p->micro);
+    mem_free(p->piece);
     mem_free(p->cache);
     mem_free(p);
 }

@@ -6,8 +6,9 @@
  * however many rows there are. What is in no pinned memory goes there first, by threads of the stage's.
  *
  * Halves of all layers (norms, projections, routers, shared experts, dense feed-forwards) lie on the device for good, and as many
- * routed experts of each layer as are asked for or fit. A row has the same bits in any company: no operation on the device takes
- * more than OP_FEW of them. Only attention whose keys and values are rows of heads (GQA) is built: paged_cannot says what is not.
+ * routed experts of each layer as are asked for or fit. A row has the same bits in any company: no operation takes more than OP_FEW of
+ * several sessions, and a span that is longer goes by itself, so what is read of a prompt is to be cut where the prompt alone says. Only attention whose keys
+ * and values are rows of heads (GQA) is built: paged_cannot says what is not.
  *
  * Threads: all calls by the processor's owner. The device is fed by a thread of its own while a step runs. */
 #include "engine/step/mode.h"

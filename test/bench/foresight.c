@@ -4,6 +4,7 @@
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like, dense=
  * likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads weights, taken=GBPS of host
  * memory that somebody else has, layers=N of the first ones.
+ *     paged MACHINE MODEL N MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS
  *     here DIR ROUNDS [GPUS [THREADS]]
  * measures this machine and, beside it in each round, steps and prompts of the checkpoint, on the processor or (with devices, emulated ones held to
  * given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as it was in that round. */
@@ -16,6 +17,7 @@
 #include "engine/internal.h"
 #include "engine/model/known.h"
 #include "engine/sched/calibrate.h"
+#include "engine/sched/search.h"
 #include "engine/store/shape.h"
 #include "engine/virtual.h"
 
@@ -29,6 +31,43 @@ static enum dtype format(const char *name) {
     return DT_NONE;
 }
 
+static int many(int n, char **word) {
+    static struct cost_machine m;
+    static struct config c;
+    struct error e = {0};
+    if (n < 7 || calibrate_read(&m, word[1], &e)) return fail(n < 7 ? "paged MACHINE MODEL N MICRO PROMPT ANSWER" : e.text);
+    const struct known_model *k = known_find(word[2]);
+    for (int i = 7; i < n && !strncmp(word[i], "link=", 5); i++)
+        for (int way = COST_H2D; way <= COST_D2H; way++) m.domain[1].link[way].rate = atof(word[i] + 5) * 1e9;
+    struct virtual_many q = {atoi(word[3]), atoi(word[4]), atoi(word[5]), atoi(word[6]), -1};
+    struct shape s = {0};
+    struct virtual *v;
+    double read, step;
+    if (!k) return fail("no such architecture");
+    int rc = known_config(k, &c, &e);
+    if (!rc) rc = shape_open(&s, &c, k->dense, k->experts, &e);
+    if (!rc && !q.n) {
+        struct cost_model model;
+        struct search_out out;
+        char why[400];
+        cost_model_of(&model, &c, k->dense, k->experts, DT_BF16);
+        struct search_in in = {.cost = &m, .model = &model, .prompt = q.prompt, .answer = q.answer, .few = OP_FEW, .can = 1u << SEARCH_PAGED};
+        search_run(&in, &out);
+        search_why(&in, &out, why, sizeof why);
+        fprintf(stderr, "%s\n", why);
+        if (!out.found) return fail("nothing fits");
+        q.n = out.policy.n, q.micro = out.policy.micro;
+    }
+    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &s.w, .kv = DT_BF16}, &e);
+    if (!rc) rc = virtual_paged(v, &q, &read, &step, &e);
+    if (rc) return fail(e.text);
+    fprintf(stderr, "%d at once in micro-batches of %d: read in %.4g s, %.4g s a step\n", q.n, q.micro, read, step);
+    printf("%.6g\n", (read + q.answer * step) / (q.n * (double)q.answer));
+    virtual_close(&v);
+    shape_close(&s);
+    return 0;
+}
+
 static int question(int n, char **word) {
     static const char *const cuts[] = {"cpu", "hybrid", "dual"};
     static struct cost_machine m;
@@ -37,6 +76,7 @@ static int question(int n, char **word) {
     bool step = n > 5 && !strcmp(word[0], "step");
     int from = step ? 6 : 5, cut = 0, layers = 0, size = n > 4 ? atoi(word[4]) : 0;
     double seconds, taken = 0;
+    if (n && !strcmp(word[0], "paged")) return many(n, word);
     if (n < from || size < 1 || (!step && strcmp(word[0], "prefill")))
         return fail("step MACHINE MODEL CUT SESSIONS KEYS, or prefill MACHINE MODEL MODE TOKENS");
     while (step && cut < 3 && strcmp(cuts[cut], word[3])) cut++;

@@ -14,6 +14,8 @@ import sys
 A1, A2, V3, KIMI = "paper-a-1", "paper-a-2", "deepseek-v3", "kimi-k2"
 HALF = "its device half takes 25 ms (46.5 less 21.6 for experts at 947 GB/s), ours 16: 4 us an operation, no framework around it. With 12.9 us, fitted to the first row"
 RATE = "as above; and experts of several rows at 678 GB/s, its standard kernel in table 1, not the 947 of one row"
+PEAKS = "rates are the vendor's peaks (16 and 32 GB/s over the link, 65 and 121 TFLOP/s), with no framework and no stall. With the rate of the link at which the first row would come out"
+EXACT = "no product takes more than 24 rows of several sessions, so that company changes no bit: each micro-batch reads experts for 24 rows of a group, or for one prompt's"
 
 # what, published (tokens/s where not said), the question, how many tokens its seconds stand for, why it may be off, the same with that put in
 WORLD = [
@@ -32,12 +34,22 @@ WORLD = [
     ("A, DSLP, 45K within 30 s", 45056 / 30, f"prefill {A2} {V3} dslp 45056", 45056, "", ""),
     ("A, DSLP, the most (here 32K)", 1800, f"prefill {A2} {V3} dslp 32768", 32768,
      "not known: its ranks gain 1.64 times, ours 1.88; what they pass to each other is not told in bytes (ours: NOTES.md, SLP in virtual time)", ""),
+    ("B, T4, MTBench padded (418 + 128), its policy 504 = 14 x 36", 30.12, "paged paper-b-t4 mixtral-8x7b 504 36 418 128", 1, PEAKS, "link=6.6"),
+    ("B, the same, the policy found", 30.12, "paged paper-b-t4 mixtral-8x7b 0 0 418 128", 1, PEAKS, ""),
+    ("B, T4, synthetic reasoning (256 + 50), its policy 936 = 26 x 36", 26.349, "paged paper-b-t4 mixtral-8x7b 936 36 256 50", 1, PEAKS, "link=6.6"),
+    ("B, the same, the policy found", 26.349, "paged paper-b-t4 mixtral-8x7b 0 0 256 50", 1, PEAKS, ""),
+    ("B, T4, summarization (1,984 + 64), its policy 76 = 19 x 4", 4.52, "paged paper-b-t4 mixtral-8x7b 76 4 1984 64", 1, PEAKS, "link=6.6"),
+    ("B, the same, the policy found", 4.52, "paged paper-b-t4 mixtral-8x7b 0 0 1984 64", 1, PEAKS, ""),
+    ("B, L4, synthetic reasoning, its policy 1,500 = 15 x 100", 105.29, "paged paper-b-l4 mixtral-8x7b 1500 100 256 50", 1, EXACT, ""),
+    ("B, the same, the policy found", 105.29, "paged paper-b-l4 mixtral-8x7b 0 0 256 50", 1, EXACT, ""),
+    ("B, L4, summarization, its policy 288 = 36 x 8", 12.393, "paged paper-b-l4 mixtral-8x7b 288 8 1984 64", 1, PEAKS, ""),
+    ("B, the same, the policy found", 12.393, "paged paper-b-l4 mixtral-8x7b 0 0 1984 64", 1, PEAKS, ""),
 ]
 # Said, and not asked: what it would take.
 NOT_ASKED = [
     ("A, a step beside a prompt", "at most 15 % longer", "2.9 to 4.7 %: host memory is shared by bandwidth alone (NOTES.md, Steps beside a prompt)"),
     ("A, a prompt beside two answers", "TTFT 18 % longer", "not predicted: the link's rate is not taken down by what the processor reads"),
-    ("B, Table 4 and 5, Figures 7 and 8 (Mixtral, DBRX on T4, L4)", "4.5 to 105 tok/s", "not predicted: paged weights with attention on the processor (CGOPipe) are not built"),
+    ("B, Figures 7 and 8 (Mixtral 8x22B, DBRX on two and four T4)", "read off bars", "not predicted: one device is paged on, not several with tensors parted"),
     ("C, Figures 6 to 9", "2.1 to 2.8 times others", "not predicted: units near memory are a domain of the split alone, no step runs on them"),
     ("D, Table III", "TTFT 1.13 s, 0.11 s a token", "not predicted: the table does not say which model, and experts are not cached on a device here"),
     ("E, Figure 13, Table 4", "74 and 163 ms a token, 13 tok/s", "not predicted: a draft under Transformers in Python; no figure without it"),

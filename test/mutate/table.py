@@ -89,7 +89,8 @@ change("search-weights", "a share of weights that fits is passed over", "search"
 change("search-stop", "the search ends at the first policy that the card cannot hold", "search", (SEARCH, "c.lacks == SEARCH_ROWS || !s", "c.lacks == SEARCH_ROWS || s < 99"))
 change("search-memory", "what the link takes of host memory is not counted", "search", (SEARCH, "n * (read + h2d + d2h) + weights", "n * (read + h2d + d2h)"))
 PAGED, PAGES, MANY = "engine/step/paged.c", "engine/step/paged_weights.c", "engine/many.c"
-change("paged-few", "experts take all rows that chose them at once", "paged steps, text", (PAGED, "for (int at = p->host_offset[k]; at < end; at += OP_FEW) {", "for (int at = p->host_offset[k]; at < end; at += 1 << 20) {"), (PAGED, "g.begin[++g.n] = at + few(end - at);", "g.begin[++g.n] = end;"))
+change("paged-few", "rows of all sessions go through experts together", "paged steps, text", (PAGED, "alone ? TOGETHER : OP_FEW", "TOGETHER"))
+change("paged-chunk", "a prompt is cut where its micro-batch is full", "paged steps, text", (MANY, "k = chunk - at % chunk < want ? chunk - at % chunk : want;\n            if (k > m->options.rows - rows) return;", "k = room && room < want ? room : want;\n            if (at > chunk || k > m->options.rows - rows) return;"))
 change("paged-length", "a piece of a prompt turns by its own length", "paged steps, text", (PAGED, "p->host_length[p->n + k] = s->total;", "p->host_length[p->n + k] = s->pos + s->n;"))
 change("paged-order", "a micro-batch's rows are stored one position too early", "paged steps, text", (PAGED, "b = kv_rows_of(to, s->pos, s->n);", "b = kv_rows_of(to, s->pos ? s->pos - 1 : 0, s->n);"))
 change("paged-page", "the second page of an expert is not waited for", "paged steps, overlap", (PAGES, "return gpu_number_wait(w->loaded, (uint32_t)(2 * count + 2), stream);", "return 0;"))

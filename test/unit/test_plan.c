@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/model/known.h"
 #include "engine/plan.h"
+#include "engine/sched/search.h"
 #include "engine/store/shape.h"
 #include "engine/virtual.h"
 
@@ -100,6 +101,61 @@ static void few_layers_say_what_all_take(void **st) {
     }
 }
 
+static void near(double got, double want, double share) {
+    if (!(fabs(got / want - 1) <= share)) fail_msg("%.6g for %.6g", got, want);
+}
+static void paged(const struct virtual_many *q, double *read, double *step) {
+    struct virtual *v;
+    struct error e = {0};
+    if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e)) fail_msg("%s", e.text);
+    if (virtual_paged(v, q, read, step, &e)) fail_msg("%s", e.text);
+    const struct virtual_used *u = virtual_used(v);
+    assert_true(u->gpu.h2d <= u->seconds * 1.01 && u->gpu.computing + u->gpu.reading <= u->seconds * 1.01);
+    virtual_close(&v);
+}
+
+/* Paper B, tables 4 and 5: prompts padded to the longest, its policy and what it measured. With the policy found here virtual time gives at least
+ * that, but for short prompts on an L4: 24 rows of several sessions at once are the price of bits that do not hang on company. The
+ * search and virtual time agree, and take about as long for a step as the paper says why. */
+static void many_prompts_beside_paper_b(void **st) {
+    static const struct {
+        const char *machine;
+        int n, micro, prompt, answer;
+        double published, least;
+    } rows[] = {{"paper-b-t4", 504, 36, 418, 128, 30.12, 1},
+                {"paper-b-t4", 936, 36, 256, 50, 26.349, 1},
+                {"paper-b-t4", 76, 4, 1984, 64, 4.52, 1},
+                {"paper-b-l4", 288, 8, 1984, 64, 12.393, 1},
+                {"paper-b-l4", 1500, 100, 256, 50, 105.29, 0.9}};
+    open_known("mixtral-8x7b");
+    struct cost_model model;
+    cost_model_of(&model, &config, DT_BF16, DT_BF16, DT_BF16);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_true(cost_preset(&machine, rows[i].machine));
+        struct search_in in = {.cost = &machine, .model = &model, .prompt = rows[i].prompt, .answer = rows[i].answer, .few = OP_FEW};
+        struct search_out out;
+        double read, step;
+        search_run(&in, &out); /* all placements */
+        assert_true(out.found && out.policy.place == SEARCH_PAGED);
+        struct virtual_many q = {out.policy.n, out.policy.micro, rows[i].prompt, rows[i].answer, -1};
+        paged(&q, &read, &step);
+        double found = q.n * (double)q.answer / (read + q.answer * step);
+        near(step, out.cost.step, 0.1);
+        near(found, out.cost.tokens_per_s, 0.15);
+        q.n = rows[i].n, q.micro = rows[i].micro;
+        paged(&q, &read, &step);
+        double theirs = q.n * (double)q.answer / (read + q.answer * step);
+        print_message("%s, %d + %d: published %.2f (%d in %d), by its policy %.1f, by %d in %d %.1f tok/s\n", rows[i].machine, q.prompt, q.answer,
+                      rows[i].published, q.n, q.micro, theirs, out.policy.n, out.policy.micro, found);
+        assert_true(found >= rows[i].least * rows[i].published && found >= theirs);
+        if (rows[i].least < 1) { /* the price is what is missing */
+            in.few = 0;
+            search_run(&in, &out);
+            assert_true(out.cost.tokens_per_s > rows[i].published);
+        }
+    }
+}
+
 static double num(const struct json *j, const char *path) { return json_num(json_path(j, path), NAN); }
 
 static void plan_says_what_ran(void **st) {
@@ -130,13 +186,15 @@ static void plan_says_what_ran(void **st) {
         assert_true(num(json_at(decode, i), "busy") > 0.3 && num(json_at(decode, i), "busy") <= 1);
         last = now;
     }
-    double batch = num(&root, "batch.tokens_per_s"), at_most = 0; /* reading counts, so it is less than the steps alone give */
-    assert_int_equal(virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16}, &e), 0);
-    int together = (int)num(&root, "batch.policy.in_a_step");
-    assert_int_equal(virtual_step(v, STEP_DUAL, together, 1024, &t, NULL, &e), 0);
-    virtual_close(&v);
-    at_most = together / t;
-    assert_true(batch < at_most && fabs(6 * 256 / (6 * num(json_at(rows, 0), "modes.blend") + 256 * 6 / at_most) / batch - 1) < 0.01);
+    /* The policy that the search found, as virtual time has it: what is printed of it, and within 15 parts in a hundred of what was expected. */
+    const struct json *policy = json_path(&root, "batch.policy");
+    assert_true(json_is(json_get(policy, "decode"), "paged"));
+    struct virtual_many q = {(int)num(policy, "prompts"), (int)num(policy, "micro_batch"), 512, 256, -1};
+    double read, step, batch = num(&root, "batch.tokens_per_s");
+    paged(&q, &read, &step);
+    near(batch, q.n * 256 / (read + 256 * step), 0.001);
+    near(num(&root, "batch.expected_tokens_per_s"), batch, 0.15);
+    assert_true(num(policy, "in_a_step") == q.n && num(policy, "tried") < 20000);
     const struct json *more = json_get(&root, "more");
     assert_int_equal(more->n, 3);
     for (uint32_t i = 0; i < more->n; i++) /* nor does more of a thing take longer */
@@ -179,6 +237,7 @@ static void a_plan_can_be_stopped(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_have_their_parameters), cmocka_unit_test(shapes_have_their_bytes),
                                        cmocka_unit_test(few_layers_say_what_all_take), cmocka_unit_test(plan_says_what_ran),
-                                       cmocka_unit_test(what_does_not_fit_is_said),    cmocka_unit_test(a_plan_can_be_stopped)};
+                                       cmocka_unit_test(many_prompts_beside_paper_b),  cmocka_unit_test(what_does_not_fit_is_said),
+                                       cmocka_unit_test(a_plan_can_be_stopped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,7 @@ static int setup(void **st) {
                             .row_bytes = 4e3};
     return 0;
 }
-static struct search_in question(void) { return (struct search_in){.cost = &m, .model = &q, .prompt = 100, .answer = 100}; }
+static struct search_in question(void) { return (struct search_in){.cost = &m, .model = &q, .prompt = 100, .answer = 100, .read_micro = 16}; }
 
 /* 64 rows in four micro-batches of 16, half way through their answers 151 keys each. A micro-batch: the half is read in 50 us (16 rows
  * compute for 8); all four experts in 400 us (16 rows choose all but 0.00006 of them). Attention beside the keys reads 16 * 151 * 1,000
@@ -77,6 +77,12 @@ static void paged_by_hand(void **st) {
     near(c.device, 500e6 + 25.6e6 + 1.408e6 + 4000e6, 1e-9);
     near(c.layer[SEARCH_BY_LINK], 102.4e-6, 1e-6);
     assert_int_equal(c.limit, SEARCH_BY_CARD);
+    /* Read in 13 micro-batches of 492 rows: 246 us for the half and 246 for each expert, 16 ms a layer; 102.4 MB of results in 10.24 ms. */
+    p.weights = 0, in.read_micro = 512;
+    search_cost(&in, &p, &c);
+    near(c.read, 10 * 50.24e-3, 1e-6);
+    near(c.device, 500e6 + 25.6e6 + 512 * 88e3 + 800e6, 1e-9);
+    p.weights = 1, in.read_micro = 16;
     in.few = 12; /* 16 rows go through the half in two pieces, 8 of each expert in one */
     search_cost(&in, &p, &c);
     near(c.layer[SEARCH_BY_CARD], 4 * 500e-6, 1e-4);
