@@ -110,10 +110,11 @@ static double read_pass(struct bench *b, void *arg, int round) {
 static struct mat matrix(const struct bench *b, const uint8_t *data, int rows, int cols, uint8_t format) {
     struct mat m = {.data = data, .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format};
     m.stride = dtype_bytes(format, (size_t)cols);
-    if (format == DT_E4M3 || format == DT_E2M1) {
+    if (format == DT_E4M3 || format == DT_E2M1 || format == DT_INT4) {
         m.scale = b->scales;
         m.scale_dtype = DT_F32;
         if (format == DT_E2M1) m.block_rows = 1, m.block_cols = 32, m.scale_dtype = DT_E8M0;
+        if (format == DT_INT4) m.block_rows = 1, m.scale_dtype = DT_BF16;
         m.scale_stride = (cols + m.block_cols - 1) / m.block_cols;
     }
     return m;
@@ -212,10 +213,10 @@ static double gemm_pass(struct bench *b, void *arg, int round) {
 }
 
 static int run_all(struct bench *b) {
-    static const struct gemv_case gemv[] = {{DT_E4M3, HIDDEN, 1},   {DT_E4M3, INTER, 1},  {DT_E4M3, HIDDEN, 2}, {DT_E4M3, HIDDEN, 4}, {DT_E4M3, HIDDEN, 8},
-                                            {DT_E4M3, HIDDEN, 16},  {DT_BF16, HIDDEN, 1}, {DT_F32, HIDDEN, 1},  {DT_E2M1, HIDDEN, 1}, {DT_Q8_0, HIDDEN, 1},
-                                            {DT_Q4_0, HIDDEN, 1},   {DT_Q4_K, HIDDEN, 1}, {DT_Q5_K, HIDDEN, 1}, {DT_Q6_K, HIDDEN, 1}, {DT_IQ4_NL, HIDDEN, 1},
-                                            {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1}};
+    static const struct gemv_case gemv[] = {{DT_E4M3, HIDDEN, 1},   {DT_E4M3, INTER, 1},   {DT_E4M3, HIDDEN, 2}, {DT_E4M3, HIDDEN, 4}, {DT_E4M3, HIDDEN, 8},
+                                            {DT_E4M3, HIDDEN, 16},  {DT_BF16, HIDDEN, 1},  {DT_F32, HIDDEN, 1},  {DT_E2M1, HIDDEN, 1}, {DT_Q8_0, HIDDEN, 1},
+                                            {DT_Q4_0, HIDDEN, 1},   {DT_Q4_K, HIDDEN, 1},  {DT_Q5_K, HIDDEN, 1}, {DT_Q6_K, HIDDEN, 1}, {DT_IQ4_NL, HIDDEN, 1},
+                                            {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1}, {DT_INT4, HIDDEN, 1}};
     static const struct attention_case attention[] = {
         {1, 128, 1, 576, 512, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_E4M3}, {512, 32, 4, 128, 128, 512, DT_F32}};
     static const struct gemm_case gemm[] = {{32, HIDDEN, INTER}, {128, HIDDEN, INTER}, {512, HIDDEN, INTER}, {512, INTER, HIDDEN}};

@@ -34,12 +34,14 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
     if (level >= CPU_AVX2) {
         kernels_avx2(k), delta_avx2(k);
         if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx2sub_e4m3);
+        k->gemv[DT_INT4] = int4_gemv_avx2;
     }
     if (level >= CPU_AVX512) {
         kernels_avx512(k), delta_avx512(k);
         if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx512sub_e4m3);
         else if (f & CPU_F_VBMI) kernels_format(k, choose_e4m3());
         if (f & CPU_F_BF16_FAST) kernels_avx512bf16(k);
+        k->gemv[DT_INT4] = f & CPU_F_VNNI && f & CPU_F_VBMI && f & CPU_F_BF16 ? int4_gemv_avx512vnni : int4_gemv_avx2;
     }
 }
 

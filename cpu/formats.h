@@ -20,7 +20,8 @@
 #define FORMAT_iq4_nl (DT_IQ4_NL, 32, 18, 0)
 #define FORMAT_iq4_xs (DT_IQ4_XS, 256, 136, 0)
 #define FORMAT_mxfp4  (DT_MXFP4, 32, 17, 0)
-#define FORMATS(X)    X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
+#define FORMAT_int4   (DT_INT4, 128, 64, 0)
+#define FORMATS(X)    X(f32) X(bf16) X(f16) X(e4m3) X(e2m1) X(q8_0) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4) X(int4)
 
 #define FORMAT_JOIN_(a, b)    a##b
 #define FORMAT_JOIN(a, b)     FORMAT_JOIN_(a, b)

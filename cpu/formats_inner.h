@@ -145,3 +145,16 @@ INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
             EACH_LOOK((p) + 8 + 16 * i_, t_, 32 * i_, use) \
         } \
     } while (0)
+
+/* A block of hearth's own may end before its 128 columns. */
+#define EACH_int4(p, n, use) \
+    do { \
+        struct look t_ = look_make(mat_q4_0, 1); \
+        EACH (int j_ = 0; j_ < 64; j_ += LANES) { \
+            V v0_, v1_; \
+            if (j_ >= (n)) continue; \
+            look_v((p) + j_, t_, &v0_, &v1_); \
+            use(j_, v0_); \
+            if (64 + j_ < (n)) use(64 + j_, v1_); \
+        } \
+    } while (0)

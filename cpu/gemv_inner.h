@@ -135,7 +135,7 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
             unit(p, row, part, c, SMALL, R, N);
             c = end;
         }
-        if (UNIT > BLOCK && c < end) rest(p, row, part, c, end - c, R, N);
+        if ((UNIT > BLOCK || DTYPE == DT_INT4) && c < end) rest(p, row, part, c, end - c, R, N);
         c = end;
         piece_scale(p, sum, part, scales, b, R, N);
         if (c == edge) b++, edge += p->block;

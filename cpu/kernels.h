@@ -131,6 +131,11 @@ static inline void kernels_format(struct kernels *k, const struct format_kernels
 /* Better kernels of E4M3: where subnormal operands cost nothing, and where VBMI is. */
 extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3;
 
+/* INT4 with a scale for each 128 columns in whole numbers: x as the sum of two planes of eight bits, with a scale for each 128 columns too, so 16 bits of
+ * the largest of these. Other scales: as above. */
+GEMV_FN(int4_gemv_avx2);
+GEMV_FN(int4_gemv_avx512vnni);
+
 /* The table of a level: scalar, then each level up to it overrides. */
 void kernels_fill(struct kernels *k, enum cpu_level level);
 /* One per ISA; call only where cpu_level_has. */

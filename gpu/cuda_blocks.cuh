@@ -79,6 +79,10 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
         b = row + c / 32 * 17;
         nibbles<N>(v, b + 1, c % 32, block_e8m0(b[0]), dtype);
         return;
+    case DT_INT4: /* its scales lie beside it, and are the caller's */
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] = (float)((int)((uint32_t)row[c / 128 * 64 + c % 64 + k] >> (c % 128 / 64 * 4) & 15) - 8);
+        return;
     case DT_IQ4_XS: iq4_xs<N>(v, row + c / 256 * 136, c % 256); return;
     case DT_Q4_K: b = row + c / 256 * 144; k_quants<N>(v, b, NULL, b + 16, c % 256); return;
     case DT_Q5_K: b = row + c / 256 * 176; k_quants<N>(v, b, b + 16, b + 48, c % 256); return;

@@ -392,12 +392,13 @@ static __global__ void mat_to_bf16_kernel(__nv_bfloat16 *out, struct mat w) {
         *(uint4 *)(dst + c0 + 8) = y[1];
         return;
     }
-    for (int c = c0; is_blocks(w.dtype) && c < c0 + 16; c += 8) {
+    const bool eights = is_blocks(w.dtype) && !w.scale;
+    for (int c = c0; eights && c < c0 + 16; c += 8) {
         float v[8];
         blocks_at<8>(v, (const uint8_t *)w.data + (size_t)r * w.stride, w.dtype, c);
         for (int i = 0; i < 8; i++) dst[c + i] = __float2bfloat16_rn(v[i]);
     }
-    for (int c = c0; !is_blocks(w.dtype) && c < c0 + 16 && c < w.cols; c++) dst[c] = __float2bfloat16_rn(weight_at(w, r, c));
+    for (int c = c0; !eights && c < c0 + 16 && c < w.cols; c++) dst[c] = __float2bfloat16_rn(weight_at(w, r, c));
 }
 cudaError_t cuda_mat_to_bf16(cudaStream_t s, void *out, struct mat w) {
     dim3 grid((unsigned)w.rows, blocks_of((size_t)w.cols, 128 * 16));

@@ -14,6 +14,10 @@ int cuda_mat_known(int dtype) {
 __device__ static inline void eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool wide) {
     if (is_blocks(w.dtype)) {
         blocks_at<8>(v, row, w.dtype, c);
+        if (!w.scale) return;
+        float scale = scale_of(w, r, c);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] *= scale;
     } else if (wide && w.dtype == DT_E4M3) {
         uint2 codes = *(const uint2 *)(row + c);
         float scale = scale_of(w, r, c);

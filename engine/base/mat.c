@@ -11,7 +11,7 @@ static const struct {
     [DT_U8] = {"U8", 1, 1},           [DT_I16] = {"I16", 1, 2},           [DT_I32] = {"I32", 1, 4},       [DT_I64] = {"I64", 1, 8},
     [DT_BOOL] = {"BOOL", 1, 1},       [DT_F64] = {"F64", 1, 8},           [DT_E5M2] = {"F8_E5M2", 1, 1},  [DT_Q8_0] = {"Q8_0", 32, 34},
     [DT_Q4_0] = {"Q4_0", 32, 18},     [DT_Q4_K] = {"Q4_K", 256, 144},     [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210},
-    [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136}, [DT_MXFP4] = {"MXFP4", 32, 17},
+    [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136}, [DT_MXFP4] = {"MXFP4", 32, 17}, [DT_INT4] = {"INT4", 128, 64},
 };
 
 size_t dtype_bytes(enum dtype t, size_t n) { return (n + types[t].block - 1) / types[t].block * types[t].bytes; }
@@ -90,6 +90,7 @@ float mat_at(const struct mat *m, int32_t r, int32_t c) {
     case DT_Q4_0: v = half_at(p + c / 32 * 18) * (float)mat_q4_0[nibble_at(p + c / 32 * 18 + 2, c % 32)]; break;
     case DT_IQ4_NL: v = half_at(p + c / 32 * 18) * (float)mat_iq4[nibble_at(p + c / 32 * 18 + 2, c % 32)]; break;
     case DT_MXFP4: v = e8m0_half(p[c / 32 * 17]) * (float)mat_mxfp4[nibble_at(p + c / 32 * 17 + 1, c % 32)]; break;
+    case DT_INT4: v = (float)((p[c / 128 * 64 + c % 64] >> (c % 128 / 64 * 4) & 15) - 8); break;
     case DT_IQ4_XS: v = iq4_xs_at(p + c / 256 * 136, c % 256); break;
     case DT_Q4_K: v = q45_k_at(p + c / 256 * 144, NULL, p + c / 256 * 144 + 16, c % 256); break;
     case DT_Q5_K: v = q45_k_at(p + c / 256 * 176, p + c / 256 * 176 + 16, p + c / 256 * 176 + 48, c % 256); break;

@@ -27,6 +27,7 @@ enum dtype {
     DT_IQ4_NL,
     DT_IQ4_XS,
     DT_MXFP4, /* E2M1 and E8M0 in one block, low nibbles before high ones */
+    DT_INT4,  /* hearth's own: 128 columns in 64 bytes, column i and 64 + i in byte i, low half first, 8 more than they stand for; scales beside it */
     DT_COUNT
 };
 /* Bytes of n consecutive elements that begin on a block boundary. */

@@ -161,6 +161,7 @@ int main(void) {
         {33, 352, 1, 0, DT_IQ4_NL, 0, 0, 1},
         {34, 768, 1, 0, DT_IQ4_XS, 0, 0, 1},
         {33, 352, 1, 0, DT_MXFP4, 0, 0, 1},
+        {33, 352, 1, 128, DT_INT4, DT_BF16, 0, 1},
     };
     static const int counts[] = {1, 2, 5, 6, 7, 9, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 49, 70, 130, 200};
     static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1};

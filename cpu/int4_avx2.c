@@ -1,0 +1,58 @@
+#include "cpu/simd_avx2.h"
+
+struct group {
+    int8_t high[128], low[128];            /* x = scale * (256 * high + low) */
+    int16_t eight_high[16], eight_low[16]; /* 8 * these, of the columns of each lane */
+} __attribute__((aligned(64)));
+struct group_x {
+    const struct group *g; /* its planes are operands in memory: there are too few registers */
+};
+INLINE struct group_x group_load(const struct group *g) { return (struct group_x){g}; }
+INLINE __m256i plane(const int8_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
+/* Sums of pairs in 16 bits: of eight products of at most 15 * 128 each, so that they fit. */
+INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
+    const struct group *g = x->g;
+    const __m256i four = _mm256_set1_epi8(15), u = _mm256_loadu_si256((const __m256i *)(const void *)p),
+                  v = _mm256_loadu_si256((const __m256i *)(const void *)(p + 32));
+    const __m256i a = _mm256_and_si256(u, four), b = _mm256_and_si256(v, four), c = _mm256_and_si256(_mm256_srli_epi16(u, 4), four),
+                  d = _mm256_and_si256(_mm256_srli_epi16(v, 4), four);
+    __m256i high = _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(a, plane(g->high)), _mm256_maddubs_epi16(b, plane(g->high + 32))),
+                                    _mm256_add_epi16(_mm256_maddubs_epi16(c, plane(g->high + 64)), _mm256_maddubs_epi16(d, plane(g->high + 96))));
+    __m256i low = _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(a, plane(g->low)), _mm256_maddubs_epi16(b, plane(g->low + 32))),
+                                   _mm256_add_epi16(_mm256_maddubs_epi16(c, plane(g->low + 64)), _mm256_maddubs_epi16(d, plane(g->low + 96))));
+    high = _mm256_sub_epi16(high, _mm256_load_si256((const __m256i *)(const void *)g->eight_high));
+    low = _mm256_sub_epi16(low, _mm256_load_si256((const __m256i *)(const void *)g->eight_low));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(256)), _mm256_madd_epi16(low, _mm256_set1_epi16(1))));
+}
+INLINE void group_make(struct group *g, float *scale, const float *x, int n);
+
+#include "cpu/int4_inner.h"
+
+INLINE void eights(int16_t *out, const int8_t *p) {
+    const __m256i eight = _mm256_set1_epi8(8);
+    __m256i sum = _mm256_setzero_si256();
+    EACH (int i = 0; i < 4; i++) sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(eight, plane(p + 32 * i)));
+    _mm256_store_si256((__m256i *)(void *)out, sum);
+}
+INLINE void group_make(struct group *g, float *scale, const float *x, int n) {
+    const float most = group_most(x, n);
+    const V f = vset1(most > 0 ? WHOLE / most : 0);
+    *scale = most / WHOLE;
+    for (int c = 0; c < GROUP; c += LANES) {
+        const V v = c + LANES <= n ? vload(x + c) : c < n ? vloadm(x + c, n - c) : vzero();
+        const __m256i q = _mm256_cvtps_epi32(vmul(v, f)), high = _mm256_srai_epi32(_mm256_add_epi32(q, _mm256_set1_epi32(128)), 8);
+        const __m256i both = _mm256_packs_epi32(high, _mm256_sub_epi32(q, _mm256_slli_epi32(high, 8))); /* of each half: 4 high, 4 low */
+        const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+        const __m128i sorted = _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0));
+        _mm_storel_epi64((__m128i *)(void *)(g->high + c), sorted);
+        _mm_storeh_pd((double *)(void *)(g->low + c), _mm_castsi128_pd(sorted));
+    }
+    eights(g->eight_high, g->high);
+    eights(g->eight_low, g->low);
+}
+
+extern const struct format_kernels avx2_int4;
+GEMV_FN(int4_gemv_avx2) {
+    if (int4_takes(w)) int4_gemv(y, x, n, w);
+    else avx2_int4.gemv(y, x, n, w);
+}
