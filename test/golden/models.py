@@ -97,6 +97,20 @@ MODELS = {
         "norm_topk_prob": True, "rope_theta": 1000000, "full_attention_interval": 3, "mlp_only_layers": [1], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 20,
         "linear_value_head_dim": 28, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "quantization_config": FP8,
     },
+    # A layer that guesses a token further, with a head of its own
+    "guess_mla": {
+        **COMMON, "model_type": "deepseek_v3", "num_hidden_layers": 2, "intermediate_size": 200, "moe_intermediate_size": 72, "num_attention_heads": 3,
+        "num_key_value_heads": 3, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "q_lora_rank": 40, "kv_lora_rank": 72,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24, "rope_theta": 10000, "num_nextn_predict_layers": 1,
+    },
+    # One with the model's head, over heads in groups
+    "guess_gqa": {
+        **COMMON, "model_type": "glm4_moe", "num_hidden_layers": 2, "intermediate_size": 168, "moe_intermediate_size": 72, "num_attention_heads": 6,
+        "num_key_value_heads": 3, "head_dim": 24, "partial_rotary_factor": 0.5, "attention_bias": True, "use_qk_norm": False, "n_routed_experts": 8,
+        "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5, "rope_theta": 10000, "quantization_config": FP8, "num_nextn_predict_layers": 1,
+    },
     # Three residual streams, a window and keys of 3 tokens that an indexer chooses or of 7, experts in FP4, powers of two as scales, a
     # layer whose experts are by token, groups of heads before the output
     "streams": {
@@ -331,8 +345,15 @@ def tensors(c):
         return dbrx(c) if c["model_type"] == "dbrx" else streams(c)
     out, h = {}, c["hidden_size"]
     out["model.embed_tokens.weight"] = tensor("embed", [c["vocab_size"], h], 0.2 if c.get("tie_word_embeddings") else 1)
-    for i in range(c["num_hidden_layers"]):
+    ahead = c.get("num_nextn_predict_layers", 0)
+    for i in range(c["num_hidden_layers"] + ahead):
         p = f"model.layers.{i}."
+        if i >= c["num_hidden_layers"]:
+            for name in ("enorm", "hnorm", "shared_head.norm"):
+                out[p + name + ".weight"] = tensor(p + name, [h], 0.3, 1)
+            weight(out, c, p + "eh_proj", h, 2 * h, 2, fp8=False)
+            if c["model_type"] == "deepseek_v3":
+                weight(out, c, p + "shared_head.head", c["vocab_size"], h, fp8=False)
         for name in ("input_layernorm", "post_attention_layernorm"):
             out[p + name + ".weight"] = tensor(p + name, [h], 0.3, 1 - one(c))
             if c["model_type"] == "phimoe":

@@ -497,28 +497,67 @@ def forward(m, tokens):
     """Logits [T, vocab] of a sequence, and the smallest distance of any router's choice to a tie."""
     if m.config["model_type"] == "deepseek_v4":
         return forward_v4(m, tokens)
+    x, nearest, head, last = stack(m, tokens)
+    return m.linear(norm(m, x, last), head), nearest
+
+
+def stack(m, tokens):
+    """What the last layer leaves [T, hidden], that distance, and what the head and the norm before it are called."""
     c, dbrx = m.config, m.config["model_type"] == "dbrx"
     embed, last, layers = ("transformer.wte", "transformer.norm_f", "n_layers") if dbrx else ("model.embed_tokens", "model.norm", "num_hidden_layers")
     x = m[embed + ".weight"][tokens]
     nearest, taken = math.inf, None
     for layer in range(c[layers]):
-        name = f"transformer.blocks.{layer}." if dbrx else f"model.layers.{layer}."
-        h = norm(m, x, name + ("norm_attn_norm.norm_1" if dbrx else "input_layernorm"))
-        if name + "linear_attn.A_log" in m:
-            y = gated_delta(m, h, name + "linear_attn.")
-        elif "kv_lora_rank" in c:
-            y, taken, gap = latent_attention(m, h, name + "self_attn.", taken)
+        x, gap, taken = block(m, x, layer, taken)
+        nearest = min(nearest, gap)
+    return x, nearest, embed if c.get("tie_word_embeddings") else "lm_head", last
+
+
+def guesses(m, tokens):
+    """What the layer behind the last one says [T - 1, 2, vocab]: of a position and the token behind it the token after that; and of what it left
+    itself and its likeliest token the next. DeepSeek-V3, section 2.2; the model's final norm comes over what its last layer left, but not over
+    what this one did."""
+    c, layer = m.config, m.config["num_hidden_layers"]
+    name, eps = f"model.layers.{layer}.", c["rms_norm_eps"]
+    x, nearest, head, last = stack(m, tokens)
+    x, embed = norm(m, x, last), m["model.embed_tokens.weight"]
+    if name + "shared_head.head.weight" in m:
+        head = name + "shared_head.head"
+
+    def entrance(h, token):
+        return m.linear(np.concatenate((rms_norm(embed[token], m[name + "enorm.weight"], eps), rms_norm(h, m[name + "hnorm.weight"], eps)), -1), name + "eh_proj")
+
+    rows, out = np.stack([entrance(x[i], tokens[i + 1]) for i in range(len(tokens) - 1)]), []
+    for i in range(len(rows)):
+        own, pair = rows[: i + 1], []
+        for _ in range(2):
+            left, gap, _ = block(m, own, layer, None)
             nearest = min(nearest, gap)
-        else:
-            y = grouped_attention(m, h, name + ("norm_attn_norm.attn." if dbrx else "self_attn."), layer)
-        x = x + y
-        h = norm(m, x, name + ("norm_attn_norm.norm_2" if dbrx else "post_attention_layernorm"))
-        block = name + BLOCKS.get(c["model_type"], "mlp.")
-        if any(block + router in m for router in ("gate.weight", "router.weight", "router.layer.weight")):
-            y, gap = experts(m, h, block)
-            nearest = min(nearest, gap)
-        else:
-            y = mlp(m, h, block)
-        x = x + y
-    head = embed if c.get("tie_word_embeddings") else "lm_head"
-    return m.linear(norm(m, x, last), head), nearest
+            pair.append(m.linear(rms_norm(left[-1], m[name + "shared_head.norm.weight"], eps), head))
+            own = np.concatenate((own, entrance(left[-1], int(pair[-1].argmax()))[None]))
+        out.append(pair)
+    return np.array(out), nearest
+
+
+def block(m, x, layer, taken):
+    """One layer over what the one before left; with the distance to a tie, and the keys that an indexer chose."""
+    c, dbrx, nearest = m.config, m.config["model_type"] == "dbrx", math.inf
+    name = f"transformer.blocks.{layer}." if dbrx else f"model.layers.{layer}."
+    h = norm(m, x, name + ("norm_attn_norm.norm_1" if dbrx else "input_layernorm"))
+    if name + "linear_attn.A_log" in m:
+        y = gated_delta(m, h, name + "linear_attn.")
+    elif "kv_lora_rank" in c:
+        y, taken, gap = latent_attention(m, h, name + "self_attn.", taken)
+        nearest = min(nearest, gap)
+    else:
+        y = grouped_attention(m, h, name + ("norm_attn_norm.attn." if dbrx else "self_attn."), layer)
+    x = x + y
+    h = norm(m, x, name + ("norm_attn_norm.norm_2" if dbrx else "post_attention_layernorm"))
+    part = name + BLOCKS.get(c["model_type"], "mlp.")
+    if any(part + router in m for router in ("gate.weight", "router.weight", "router.layer.weight")):
+        y, gap = experts(m, h, part)
+        nearest = min(nearest, gap)
+    else:
+        y = mlp(m, h, part)
+    x = x + y
+    return x, nearest, taken

@@ -46,6 +46,8 @@ def tiny(*names):
             digest = models.make(tmp, name)
             m = oracle.Checkpoint(tmp)
         best = (0, None, None)
+        if config.get("num_nextn_predict_layers"):
+            guess(name, config, m, digest)
         for seed in range(40):  # the sequence whose routers are furthest from a tie, so that rounding turns no choice
             draw = models.stream(name, "tokens", seed).digest(models.N_TOKENS)
             tokens = [b % config["vocab_size"] for b in draw]
@@ -53,6 +55,21 @@ def tiny(*names):
             best = max(best, (gap, tokens, logits), key=lambda x: x[0])
         print(f"nearest choice of an expert: {best[0]:.1e}")
         write(name, best[1], best[2], digest)
+
+
+def guess(name, config, m, digest):
+    """Of the layer that guesses: two rows for each position but the last."""
+    import numpy
+    import oracle
+
+    best = (0, None, None)
+    for seed in range(20):
+        tokens = [b % config["vocab_size"] for b in models.stream(name, "guess", seed).digest(models.N_TOKENS // 2)]
+        logits, gap = oracle.guesses(m, tokens)
+        order = numpy.sort(logits[:, 0], -1)  # the likeliest token of the first row is what the second is of
+        best = max(best, (min(gap, (order[:, -1] - order[:, -2]).min()), tokens, logits), key=lambda x: x[0])
+    print(f"nearest choice of an expert or a token: {best[0]:.1e}")
+    write(name + "_ahead", best[1], best[2].reshape(-1, best[2].shape[-1]), digest)
 
 
 def ember():
