@@ -191,7 +191,7 @@ static int on_progress(void *ctx, const char *what, double share) {
 void app_engine_params(struct app *a, struct engine_params *p) {
     const struct opt_value *v = a->opts.v;
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx"}, *const prefills[] = {"auto", "cpu", "blend", "slp", "dslp"},
-                             *const decodes[] = {"auto", "cpu", "hybrid", "dual", "paged"}, *const drafts[] = {"none", "auto", "lookup", "mtp"};
+                             *const decodes[] = {"auto", "cpu", "hybrid", "dual", "paged"}, *const drafts[] = {"none", "auto", "lookup", "mtp", "int4"};
     *p = (struct engine_params){.dir = a->dir,
                                 .gpus = v[OPT_GPUS].text,
                                 .trace = v[OPT_TRACE].text,
@@ -206,7 +206,7 @@ void app_engine_params(struct app *a, struct engine_params *p) {
         if (i < 4 && v[OPT_CPU].text && !strcmp(v[OPT_CPU].text, levels[i])) p->cpu_level = i + 1;
         if (!strcmp(v[OPT_PREFILL].text, prefills[i])) p->prefill = (enum prefill_mode)i;
         if (!strcmp(v[OPT_DECODE].text, decodes[i])) p->decode = (enum decode_mode)i;
-        if (i < 4 && !strcmp(v[OPT_DRAFT].text, drafts[i])) p->draft = (enum draft_kind)i;
+        if (!strcmp(v[OPT_DRAFT].text, drafts[i])) p->draft = (enum draft_kind)i;
     }
     if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* made-up text repeats itself; a step is what is measured */
     if (v[OPT_DRAFT_LEN].text) p->draft_len = (int)v[OPT_DRAFT_LEN].integer;
@@ -228,6 +228,8 @@ int app_open_own_engine(struct app *a, struct error *e) {
     bool chats = !v[OPT_TOKENS].text && !v[OPT_BENCH].text && !v[OPT_VERIFY].on && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
     if (chats && !paths_make(PATHS_CACHE, "kv", prompts, sizeof prompts, &(struct error){0}))
         p.kv_dir = prompts, p.kv_limit = (uint64_t)v[OPT_KV_CACHE].integer;
+    char kept_drafts[PATHS_MAX];
+    if (p.draft == DRAFT_INT4 && !paths_make(PATHS_CACHE, "draft", kept_drafts, sizeof kept_drafts, &(struct error){0})) p.draft_dir = kept_drafts;
     begin(a);
     int rc = engine_open(&a->engine, &p, e);
     progress_clear();

@@ -104,6 +104,15 @@ static void assume_machine(struct engine *e, enum cpu_level level) {
     e->measured = !g || g->spec.emu || !e->params.machine; /* nothing to choose between; speeds that are given; nowhere to keep them */
 }
 
+static int open_int4(struct engine *e, enum cpu_level level, struct error *err) {
+    const struct config *c = &e->weights.config;
+    int rc = int4_open(&e->int4, &e->weights, level, e->params.draft_dir, e->params.force, err);
+    if (rc) return rc;
+    if (!(e->seen_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk)))) return error_set(err, ERR_MEMORY, "no memory for an INT4 draft");
+    lookahead_open(&e->seen, c->n_layers, c->topk, e->seen_mem);
+    return 0;
+}
+
 static int open_machine(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     enum cpu_level level = e->params.cpu_level ? (enum cpu_level)(e->params.cpu_level - 1) : cpu_level_best();
@@ -149,7 +158,8 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.cost = &e->cost;
     e->machine.model = &e->model;
     e->machine.split = e->params.split ? split_find(e->params.split) : &split_policies[0];
-    e->machine.evict = e->params.evict ? score_find(e->params.evict) : &score_policies[0];
+    const char *evict = e->params.evict ? e->params.evict : "auto";
+    e->machine.evict = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
     engine_read_cache(e->params.expert_cache, &e->machine.expert_cache, &e->machine.expert_cache_n);
     e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
@@ -161,6 +171,7 @@ static int open_machine(struct engine *e, struct error *err) {
         (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
         return rc;
     if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no prediction layer that hearth can run", e->name);
+    if (e->params.draft == DRAFT_INT4 && !e->params.draft_own && (rc = open_int4(e, level, err))) return rc;
     step_hidden(e->machine.step, e->mtp);
     int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
@@ -253,6 +264,8 @@ void engine_close(struct engine **ep) {
     many_close(e);
     step_close(&e->machine.step);
     mtp_close(&e->mtp);
+    int4_close(&e->int4);
+    mem_free(e->seen_mem);
     trace_save(e->machine.trace, e->params.trace, true);
     trace_close(&e->machine.trace);
     routing_close(&e->machine.routing);

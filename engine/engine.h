@@ -14,8 +14,8 @@ struct session;
 
 enum prefill_mode { PREFILL_AUTO, PREFILL_CPU, PREFILL_BLEND, PREFILL_SLP, PREFILL_DSLP };
 enum decode_mode { DECODE_AUTO, DECODE_CPU, DECODE_HYBRID, DECODE_DUAL, DECODE_PAGED };
-enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP }; /* who guesses ahead: nobody, the best, the text so far, a prediction layer */
-enum { DRAFT_MOST = 16 };                                            /* tokens guessed at once */
+enum draft_kind { DRAFT_NONE, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP, DRAFT_INT4 }; /* who guesses ahead; the last: the model with experts in INT4 */
+enum { DRAFT_MOST = 16 };                                                        /* tokens guessed at once */
 
 struct engine_params {         /* zero-initialised: everything by itself */
     const char *dir;           /* checkpoint directory or "ember:" */
@@ -39,7 +39,8 @@ struct engine_params {         /* zero-initialised: everything by itself */
     bool hugepages;           /* ask for 2 MB pages: caches, workspaces, and weights read into memory where they fit */
     const char *topology;     /* file that says what memory nodes there are (cpu/numa.h), for tests; NULL: as the machine says */
     enum draft_kind draft;
-    int draft_len; /* most tokens guessed at once; 0: DRAFT_MOST. Of a draft that was named always so many, else as many as pay */
+    const char *draft_dir; /* where the INT4 draft of a checkpoint is kept for later runs; NULL: nowhere */
+    int draft_len;         /* most tokens guessed at once; 0: DRAFT_MOST. Of a draft that was named always so many, else as many as pay */
     /* NULL, or a draft of the caller's own, for DRAFT_LOOKUP's: guesses up to `most` tokens that follow tokens[0..n) into out, returns how
      * many. Whatever it says, the text is what it would be without. On the engine's thread. */
     int (*draft_own)(void *ctx, const int32_t *tokens, int n, int most, int32_t *out);
@@ -163,7 +164,7 @@ struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;
     double queue_s, ttft_s, prefill_s, decode_s; /* ttft from submit to first token; decode from first to last token */
     uint64_t bytes_read;                         /* of weights, as touched by the operations; of a step's its share */
-    const char *draft;                           /* "lookup", "mtp", or both; NULL: none */
+    const char *draft;                           /* "lookup", "mtp", or both, "int4"; NULL: none, or not made yet */
     int drafted, accepted, draft_most;           /* tokens that it guessed and steps looked at; that were right; most in a step */
     double draft_saved_s;                        /* by which its guesses shortened steps, as far as is known; < 0: lengthened */
     struct expert_stats experts;                 /* chosen 0: no step on devices that keep some */

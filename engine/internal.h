@@ -5,7 +5,9 @@
 
 #include "cpu/ops.h"
 #include "cpu/pool.h"
+#include "engine/cache/lookahead.h"
 #include "engine/draft/governor.h"
+#include "engine/draft/int4.h"
 #include "engine/draft/mtp.h"
 #include "engine/engine.h"
 #include "engine/pipe/pipe.h"
@@ -46,7 +48,7 @@ struct session {
     uint64_t order;   /* first come, first served */
     uint64_t stepped; /* the engine's step that it last took part in */
     int answered;
-    struct guess guess[2]; /* by lookup, by the prediction layer; n 0: none waits to be judged */
+    struct guess guess[2]; /* by lookup, by a model; n 0: none waits to be judged */
     struct mtp_chat mtp;
     double submitted, first;
     struct turn_stats stats;
@@ -107,7 +109,10 @@ struct engine {
     double step_expected;             /* seconds of it */
     struct policy_decode_out decided; /* of the sentence that follows */
     char decode_why[400];
-    struct mtp *mtp;          /* NULL: it takes no part */
+    struct mtp *mtp;       /* NULL: it takes no part */
+    struct int4 *int4;     /* the same */
+    struct lookahead seen; /* what its routers chose; its memory: */
+    void *seen_mem;
     struct governor governor; /* of drafts */
     int dear;                 /* of the guesses of the step: that took time */
     double saved, guessed;    /* seconds that the last step's guesses saved each of its sessions; that they took */

@@ -180,7 +180,7 @@ struct took {
     double seconds, saved; /* saved: of each, by guesses */
     struct step_counts experts;
 };
-static const char *const drafts[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp"};
+static const char *const drafts[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "lookup", [DRAFT_MTP] = "mtp", [DRAFT_INT4] = "int4"};
 
 /* Where a cache keeps states and a guess was wrong, the state is that of before the step: so what was right is gone through again. */
 static int first_of(const struct session *s) { return kv_floor(&s->kv, s->n - 1); }
@@ -253,7 +253,7 @@ static int settle(struct engine *e, const struct row *r, const struct took *took
         return 0;
     }
     const int guesses = r->n - r->known;
-    s->stats.draft = e->mtp && e->params.draft == DRAFT_AUTO ? "mtp and lookup" : drafts[e->params.draft];
+    s->stats.draft = e->mtp && e->params.draft == DRAFT_AUTO ? "mtp and lookup" : e->int4 && !int4_ready(e->int4) ? NULL : drafts[e->params.draft];
     s->stats.drafted += guesses;
     if (guesses > s->stats.draft_most) s->stats.draft_most = guesses;
     s->stats.draft_saved_s += took->saved;
@@ -313,9 +313,71 @@ static void keep(const struct session *s, struct guess *g, int level, const int3
     memcpy(g->token, tokens, (size_t)n * sizeof *tokens);
 }
 
+/* Somebody has stopped a turn: that is not to wait until more is guessed. */
+static bool any_cancelled(const struct engine *e, const struct row *rows, int n) {
+    bool any = atomic_load(&e->closing);
+    for (int i = 0; i < n; i++) any |= atomic_load(rows[i].cancel) != 0;
+    return any;
+}
+
+/* The token that a draft's logits give at position n, drawn with the number that the model's own will be drawn with there: so the two agree as often
+ * as they can. */
+static int32_t draw_guess(struct session *s, float *logits, int32_t top, int n) {
+    return top < 0 || sample_is_top(&s->request.sampling)
+               ? top
+               : sample_token(logits, s->engine->info.vocab, &s->request.sampling, s->tokens, n, (uint64_t)n, s->engine->scratch);
+}
+
+static int32_t pick_guess(void *ctx, int i, float *logits, int32_t top) {
+    struct session *s = ctx;
+    return s->tokens[s->n + i] = draw_guess(s, logits, top, s->n + i); /* behind what it knows: the next draw may look at it */
+}
+
+/* By the model with experts in INT4: for all sessions together a token at a time, k[i] of them at most; fewer where a turn would end. */
+static void guess_int4(struct engine *e, struct row *rows, int n, int *k) {
+    const struct step_view view = {.experts = int4_experts(e->int4), .expert_bytes = int4_expert_bytes(e->int4), .seen = &e->seen};
+    int made[ENGINE_BATCH] = {0}, who[ENGINE_BATCH];
+    const uint64_t before = atomic_load(&e->machine.bytes_read);
+    const double begin = clock_now();
+    lookahead_clear(&e->seen);
+    for (int at = 0, m;; at++) {
+        struct step_span spans[ENGINE_BATCH];
+        struct step_view v = view;
+        struct error err = {0};
+        v.first = e->seen.n;
+        m = 0;
+        for (int i = 0; i < n; i++) {
+            struct session *s = rows[i].s;
+            if (k[i] <= at || made[i] < at) continue;
+            lookahead_token(&e->seen, at);
+            spans[m] = (struct step_span){.kv = &s->kv, .tokens = &s->tokens[s->n - 1 + at], .pos = s->n - 1 + at, .n = 1};
+            who[m++] = i;
+        }
+        if (!m || any_cancelled(e, rows, n)) break;
+        step_view(e->machine.step, &v);
+        const int rc = step_run(e->machine.step, e->cut, spans, m, n == 1 ? rows->cancel : &e->closing, &err);
+        step_view(e->machine.step, NULL);
+        if (rc) break; /* the step that looks at what is there finds out, too, and tells */
+        for (int j = 0; j < m; j++) {
+            struct session *s = rows[who[j]].s;
+            const int32_t id = pick_guess(s, at, spans[j].logits, *spans[j].top);
+            if (id < 0) continue;
+            rows[who[j]].tokens[rows[who[j]].n + at] = id;
+            made[who[j]]++;
+            if (is_stop(s, id)) k[who[j]] = made[who[j]];
+        }
+        int longest = 0;
+        for (int i = 0; i < n; i++) longest = k[i] > longest ? k[i] : longest;
+        const enum step_phase phase = at + 1 >= longest ? STEP_ALL : 3 * (at + 1) > longest ? STEP_LIKELY : STEP_PRIME;
+        if (step_expect(e->machine.step, &e->seen, phase, (longest - at - 1) * (clock_now() - begin) / (at + 1))) break;
+    }
+    const uint64_t bytes = atomic_load(&e->machine.bytes_read) - before;
+    for (int i = 0; i < n; i++) k[i] = made[i], rows[i].s->stats.bytes_read += bytes / (uint64_t)n;
+}
+
 /* Guesses behind the known tokens of each row, as many as are worth their rows. The sessions are held: nobody ends their turns meanwhile. */
 static void draft(struct engine *e, struct row *rows, int n) {
-    enum { BY_LAYER = GOVERNOR_LEVELS - 1, CLEAR = 3 }; /* so many tokens in common are better than the prediction layer */
+    enum { BY_MODEL = GOVERNOR_LEVELS - 1, CLEAR = 3 }; /* so many tokens in common are better than the prediction layer */
     const bool always = e->params.draft_own || (e->params.draft_len && e->params.draft != DRAFT_AUTO); /* no decision is left */
     struct governor_in in = {.way = (int)e->cut, .n = n};
     int k[ENGINE_BATCH], room = STEP_ROWS;
@@ -332,10 +394,11 @@ static void draft(struct engine *e, struct row *rows, int n) {
         k[i] = !most                          ? 0
                : e->params.draft_own          ? e->params.draft_own(e->params.draft_ctx, s->tokens, s->n, most, out)
                : e->params.draft == DRAFT_MTP ? most
+               : e->int4                      ? most * int4_ready(e->int4)
                                               : draft_lookup(s->tokens, s->n, most, out, &matched);
         in.level[i] = matched > 8 ? 4 : matched > 4 ? 3 : matched > 2 ? 2 : matched - (matched > 0);
-        in.dear[i] = e->mtp && most && (e->params.draft == DRAFT_MTP || matched < CLEAR);
-        if (in.dear[i]) k[i] = most, in.level[i] = BY_LAYER;
+        in.dear[i] = e->int4 ? k[i] > 0 : e->mtp && most && (e->params.draft == DRAFT_MTP || matched < CLEAR);
+        if (in.dear[i]) k[i] = most, in.level[i] = BY_MODEL;
         else keep(s, &s->guess[0], in.level[i], out, k[i]);
         in.most[i] = k[i], room -= k[i];
     }
@@ -343,15 +406,18 @@ static void draft(struct engine *e, struct row *rows, int n) {
     enum { FAR = 4 };
     double begin = clock_now();
     for (int i = 0; i < n; i++)
-        if (in.dear[i] && k[i] && rows[i].s->mtp.waiting > FAR) mtp_catch_up(e->mtp, &rows[i].s->mtp, rows[i].s->tokens);
+        if (e->mtp && in.dear[i] && k[i] && rows[i].s->mtp.waiting > FAR) mtp_catch_up(e->mtp, &rows[i].s->mtp, rows[i].s->tokens);
     e->governor.saved -= clock_now() - begin; /* once, and not what a guess costs */
     begin = clock_now();
     e->dear = 0;
+    for (int i = 0; i < n; i++) /* room for guesses behind them */
+        if (in.dear[i] && k[i] && mem_grow(&rows[i].s->tokens, &rows[i].s->cap, (size_t)(rows[i].s->n + k[i]), sizeof *rows[i].s->tokens)) k[i] = 0;
+    if (e->int4) guess_int4(e, rows, n, k);
     for (int i = 0; i < n; i++) {
         struct session *s = rows[i].s;
         if (in.dear[i] && k[i]) {
-            k[i] = mtp_guess(e->mtp, &s->mtp, s->tokens, s->n, k[i], rows[i].tokens + rows[i].n, NULL);
-            keep(s, &s->guess[1], BY_LAYER, rows[i].tokens + rows[i].n, k[i]);
+            if (e->mtp) k[i] = mtp_guess(e->mtp, &s->mtp, s->tokens, s->n, k[i], rows[i].tokens + rows[i].n, pick_guess, s);
+            keep(s, &s->guess[1], BY_MODEL, rows[i].tokens + rows[i].n, k[i]);
             e->dear += k[i];
         }
         rows[i].n += k[i];

@@ -39,7 +39,7 @@ static void lookahead(struct score *s, int layer) {
 }
 
 const struct score_policy score_policies[] = {
-    {"auto", "as mrs", mrs},
+    {"auto", "as mrs; with an INT4 draft, which announces, as lookahead", mrs},
     {"lru", "used last", lru},
     {"lfu", "used most often", lfu},
     {"mrs", "the router's scores of late, of its best 2k a token (paper D)", mrs},

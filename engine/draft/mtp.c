@@ -147,12 +147,14 @@ void mtp_catch_up(struct mtp *m, struct mtp_chat *c, const int32_t *tokens) {
     if (c->waiting > 1) go_waiting(m, c, tokens, c->waiting - 1, NULL);
 }
 
-int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, float *logits) {
+int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, mtp_pick_fn pick, void *ctx) {
     struct work v = {0};
     if (most < 1 || !c->waiting || c->first + c->rows + c->waiting != n - 1) return 0;
     if (go_waiting(m, c, tokens, c->waiting, &v)) return 0;
     for (int i = 0;; i++) { /* rows of guesses are not counted, and are written over */
-        if (likeliest(m, &v, logits ? logits + (size_t)i * (size_t)m->c.vocab : m->logits, &out[i]) || out[i] < 0) return i;
+        if (likeliest(m, &v, m->logits, &out[i])) return i;
+        if (out[i] >= 0 && pick) out[i] = pick(ctx, i, m->logits, out[i]);
+        if (out[i] < 0) return i;
         if (i + 1 >= most || c->rows + i >= c->kv.capacity) return i + 1;
         memcpy(m->h, v.x, (size_t)m->c.hidden * sizeof *m->h);
         if (go(m, c, &out[i], c->rows + i, 1, m->h, false, &v)) return i + 1;

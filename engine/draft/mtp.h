@@ -23,6 +23,7 @@ void mtp_tell(struct mtp *m, struct mtp_chat *c, int pos, int n, const float *h)
 void mtp_rewind(struct mtp_chat *c, int pos); /* tokens from pos on are not what they were */
 /* Goes through what waits but for the last, which mtp_guess does at the latest: that this may be long is known then. */
 void mtp_catch_up(struct mtp *m, struct mtp_chat *c, const int32_t *tokens);
-/* Guesses up to `most` tokens behind tokens[0..n), of which all but the last were told; returns how many. logits: NULL, or
- * [most, vocab] that they follow from. */
-int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, float *logits);
+/* The i-th guess by its logits [vocab], which it may change, and the largest of them; < 0: there is none. */
+typedef int32_t (*mtp_pick_fn)(void *ctx, int i, float *logits, int32_t top);
+/* Guesses up to `most` tokens behind tokens[0..n), of which all but the last were told; returns how many. pick NULL: the likeliest. */
+int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, int most, int32_t *out, mtp_pick_fn pick, void *ctx);

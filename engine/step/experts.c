@@ -5,6 +5,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/cache/lookahead.h"
 #include "engine/pipe/stage.h"
 #include "engine/sched/split.h"
 #include "engine/step/processor.h"
@@ -406,6 +407,41 @@ static struct wanted foreseen(struct step_experts *x, int micro, int layer, int 
             best = (struct wanted){l, k, x->expert_of[a.expert], a.worth, true};
     }
     return best;
+}
+
+/* Units that were sent and are not there yet, as far as they matter. */
+static int under_way(const struct step_experts *x) {
+    enum { MANY = 256 };
+    int n = 0;
+    while (n < MANY && (uint32_t)n < x->n_loaded && !gpu_number_reached(x->loaded, x->n_loaded - (uint32_t)n)) n++;
+    return n;
+}
+
+int step_experts_expect(struct step_device *d, const struct lookahead *a, enum step_phase phase, double before) {
+    struct step_experts *x = d->experts;
+    struct step *s = d->s;
+    struct lookahead_want want[USED_MOST];
+    if (!x || s->m->cost->deterministic) return 0;
+    const double move = cost_move(s->m->cost, 1 + d->rank, COST_H2D, s->m->model->expert_bytes);
+    int queue = under_way(x);
+    for (int l = d->first; l < d->last; l++) {
+        if (!has_experts(d, l)) continue;
+        const int n = lookahead_wants(a, l, want, USED_MOST);
+        memset(x->rows, 0, (size_t)s->c->n_experts * sizeof *x->rows);
+        for (int i = 0; i < n; i++) {
+            score_announce(&d->score, l, &want[i].expert, 1, want[i].ahead + 1);
+            x->rows[want[i].expert] = 1;
+        }
+        for (int i = 0; i < n && phase != STEP_PRIME; i++) {
+            const int id = want[i].expert, k = worst(x, l, x->rows);
+            if (*place_of(x, l, id) >= 0 || !residency_is(&s->m->known, l, id, RESIDENCY_GOOD)) continue;
+            if (phase == STEP_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue; /* less than its share */
+            if (k < 0 || (queue + 1) * move > before + (l - d->first) * x->beat) break;       /* no place, or too late for this layer */
+            TRY(bring(x, l, k, id, true));
+            queue++;
+        }
+    }
+    return 0;
 }
 
 static int use_link(struct step_experts *x, int micro, int layer, int n, double now) {

@@ -73,5 +73,7 @@ int step_experts_join(struct step_device *d, int micro, float *x, int n);
 /* Who computes which of the experts that m's rows chose: enqueues the device's, and returns what the processor is left with [m->n, topk], -1 in
  * the place of the others. */
 int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int32_t **mine, double *expected);
+/* As step_expect says. */
+int step_experts_expect(struct step_device *d, const struct lookahead *a, enum step_phase phase, double before);
 /* After the processor's part, which took so long: learns, and lets the link bring something. */
 int step_experts_after(struct step_device *d, struct step_micro *m, int layer, double expected, double took);

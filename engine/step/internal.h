@@ -106,6 +106,7 @@ struct step {
     struct step_mirror *mirrors;
     uint64_t clock; /* steps so far */
     enum step_cut ran;
+    const struct step_view *view;   /* of a draft; NULL: the model as it is */
     bool hidden;                    /* the residual stream is wanted in host memory, in head.x, wherever the head runs */
     const _Atomic int *cancel;      /* of this step */
     const struct step_span *caller; /* its spans */

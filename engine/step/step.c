@@ -10,6 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/cache/lookahead.h"
 #include "engine/step/experts.h"
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
@@ -53,10 +54,10 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
         TRY(arrive(d, m));
         m->sent[layer % 2] = m->n_arrived;
     }
-    if (s->c->layer[layer].moe) TRY(step_experts_keep(d, (int)(m - s->micro), layer, w->x, m->n_dev));
+    if (s->c->layer[layer].moe && !s->view) TRY(step_experts_keep(d, (int)(m - s->micro), layer, w->x, m->n_dev));
     TRY(block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev));
     end(d, span);
-    return s->c->layer[layer].moe ? step_experts_ready(d, (int)(m - s->micro), layer) : 0;
+    return s->c->layer[layer].moe && !s->view ? step_experts_ready(d, (int)(m - s->micro), layer) : 0;
 }
 
 /* What the device's own experts add, and the processor, when it is there. w->xn has served. */
@@ -64,7 +65,7 @@ static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
     if (!s->c->layer[layer].moe) return 0;
-    TRY(step_experts_join(d, (int)(m - s->micro), w->x, m->n_dev));
+    if (!s->view) TRY(step_experts_join(d, (int)(m - s->micro), w->x, m->n_dev));
     TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));
     int span = begin(d, "join", layer, (int)(m - s->micro));
     TRY(gpu_copy(d->main, w->xn, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
@@ -193,6 +194,25 @@ static void tell_routing(struct step *s, const struct step_micro *m, int layer) 
     }
 }
 
+/* Experts of a draft: those of its view, and nobody else's. */
+static int draft_experts(struct step *s, struct step_micro *m, int layer, int first) {
+    const struct step_view *v = s->view;
+    struct layer y = *place_layer(s->m->place, s->m->w, layer);
+    struct work rest = from_row(s->c, &m->host, first);
+    const double t = trace_now(s->m->trace);
+    y.experts = v->experts[layer], y.shards = NULL;
+    for (int i = 0; i < m->n_spans && v->seen; i++)
+        for (int k = 0; k < m->spans[i].n; k++) {
+            const size_t at = (size_t)(m->spans[i].row + k) * (size_t)s->c->topk;
+            lookahead_chose(v->seen, v->first + m->source[i], layer, m->host.ids + at, m->host.weights + at);
+        }
+    processor_read(s->m, (uint64_t)(m->n * s->c->topk) * v->expert_bytes);
+    TRY(block_experts(s->m->cpu, s->c, &y, layer, &m->host, first ? PART_ROUTED : PART_BOTH, m->host.x, m->n));
+    if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, &y, layer, &rest, PART_SHARED, rest.x, m->n - first));
+    trace_host(s->m->trace, t, "draft", layer, (int)(m - s->micro));
+    return first ? answer(s, m) : 0;
+}
+
 static int processor_experts(struct step *s, struct step_micro *m, int layer, struct error *e) {
     int first = on_device(s, m, layer);
     struct work *w = &m->host, rest = from_row(s->c, w, first);
@@ -210,6 +230,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
             for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the step tells */
         }
     }
+    if (s->view) return draft_experts(s, m, layer, first);
     tell_routing(s, m, layer);
     for (int i = 0; i < m->n * s->c->topk && !s->processor; i++)
         if (w->ids[i] >= 0) s->used[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
@@ -447,7 +468,7 @@ static int cut(struct step *s, enum step_cut how, const struct step_span *spans,
 
 static int run(struct step *s, enum step_cut how, struct step_span *spans, int n_spans, struct error *e) {
     s->caller = spans;
-    s->routing_step = routing_begin(s->m->routing);
+    if (!s->view) s->routing_step = routing_begin(s->m->routing);
     routing_end(s->m->routing, &s->routing, false); /* of a step that failed */
     if (s->away) how = STEP_CPU;
     if (how != STEP_CPU && s->n_dev && !s->loaded) {
@@ -463,7 +484,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
     for (int i = 0; i < s->n_dev && how != STEP_CPU && !s->lent; i++) {
         int rc = step_experts_open(&s->dev[i], e);
         if (rc) return rc;
-        step_experts_begin(&s->dev[i]);
+        if (!s->view) step_experts_begin(&s->dev[i]);
     }
     for (int i = 0; i < n_spans; i++)
         if (!s->processor && kv_floor(spans[i].kv, spans[i].pos) != spans[i].pos)
@@ -493,7 +514,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
             kv_done(spans[s->micro[i].source[k]].kv, &t->move, t->pos, t->n);
         }
     for (int i = 0; i < n_spans; i++) step_mirror_filled(s, spans[i].kv, spans[i].pos + spans[i].n);
-    routing_end(s->m->routing, &s->routing, true);
+    if (!s->view) routing_end(s->m->routing, &s->routing, true);
     return 0;
 }
 
@@ -520,6 +541,11 @@ void step_lost(struct step *s, const char *why) {
     if (s->n_dev) step_leave(s, why, &(struct error){0}); /* memory that it lacks now is asked for again by the next step */
 }
 
+void step_view(struct step *s, const struct step_view *v) { s->view = v; }
+int step_expect(struct step *s, const struct lookahead *a, enum step_phase phase, double before) {
+    for (int i = 0; i < s->n_dev && !s->lent && !s->away; i++) TRY(step_experts_expect(&s->dev[i], a, phase, before));
+    return 0;
+}
 void step_hidden(struct step *s, bool wanted) { s->hidden = wanted; }
 enum step_cut step_ran(const struct step *s) { return s->ran; }
 bool step_yield(struct step *s) {

@@ -32,7 +32,22 @@ int step_run(struct step *s, enum step_cut cut, struct step_span *spans, int n_s
 /* A prefill found a device lost, and has said so: steps go on without devices, and without another word. */
 void step_lost(struct step *s, const char *why);
 void step_hidden(struct step *s, bool wanted); /* from here on */
-enum step_cut step_ran(const struct step *s);  /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
+/* From here on steps are a draft's: they compute with these routed experts, on the processor, and what a draft's routers choose goes to `seen`. NULL: the
+ * model's own again. */
+struct step_view {
+    struct expert *const *experts; /* [n_layers] of [n_experts]; NULL for a layer without */
+    uint64_t expert_bytes;
+    struct lookahead *seen; /* NULL, or with a token for each row of the next step, from token `first` on */
+    int first;
+};
+void step_view(struct step *s, const struct step_view *v);
+/* A draft goes on: what it has foreseen so far of the next step that is not one of its own, which begins in so many seconds. Experts that are on a device stay
+ * there; of the others the link brings what it can in time, in three phases (paper E, section 3.3.2): none at first, then those that are likely, at
+ * last all. The code of a device that failed, which the next step finds out, too. */
+enum step_phase { STEP_PRIME, STEP_LIKELY, STEP_ALL };
+struct lookahead;
+int step_expect(struct step *s, const struct lookahead *a, enum step_phase phase, double before);
+enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
 /* Tokens of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
 void step_rewind(struct step *s, struct kv *kv, int pos);
 void step_forget(struct step *s, const struct kv *kv);

@@ -4,8 +4,14 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "engine/base/fault.h"
 #include "engine/base/file.h"
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
 #include "engine/draft/lookup.h"
 #include "engine/ember/ember.h"
 #include "engine/internal.h"
@@ -237,6 +243,68 @@ static void the_prediction_layer_guesses_well(void **st) {
     }
 }
 
+/* What test/golden/oracle.py says of the same weights: of every position and the token behind it, and of what follows from that. */
+struct told {
+    struct session *s;
+    const int32_t *tokens;
+    const float *want;
+    int n;
+    double worst, most;
+};
+static int32_t take(void *ctx, int i, float *logits, int32_t top) {
+    struct told *t = ctx;
+    const size_t vocab = (size_t)t->s->engine->info.vocab;
+    for (size_t k = 0; k < vocab; k++) {
+        const double want = (double)t->want[(size_t)i * vocab + k];
+        t->worst = fmax(t->worst, fabs((double)logits[k] - want)), t->most = fmax(t->most, fabs(want));
+    }
+    return top;
+}
+static int compare(void *arg) {
+    struct told *t = arg;
+    struct engine *e = t->s->engine;
+    const size_t hidden = (size_t)e->info.hidden, vocab = (size_t)e->info.vocab;
+    struct mtp_chat chat = {0};
+    assert_int_equal(t->s->mtp.waiting, t->n);
+    for (int i = 0; i + 1 < t->n; i++, t->want += 2 * vocab) {
+        int32_t out[2];
+        mtp_tell(e->mtp, &chat, i, 1, t->s->mtp.h + (size_t)i * hidden);
+        assert_int_equal(mtp_guess(e->mtp, &chat, t->tokens, i + 2, 2, out, take, t), 2);
+    }
+    mtp_chat_close(&chat);
+    return 0;
+}
+static void the_prediction_layer_says_what_the_reference_says(void **st) {
+    static const char *const names[] = {"guess_mla", "guess_gqa"};
+    for (int i = 0; i < 2; i++) {
+        char path[1100], *text, *want;
+        size_t size, at;
+        int32_t tokens[64];
+        struct told t = {.tokens = tokens};
+        struct error err = {0};
+        struct event ev = {0};
+        snprintf(path, sizeof path, "%s/%s_ahead.json", GOLDEN_DIR, names[i]);
+        assert_int_equal(file_read(path, 1 << 20, &text, &size, &err), 0);
+        const char *p = strchr(strstr(text, "\"tokens\""), '[');
+        while (*p != ']') tokens[t.n++] = (int32_t)strtol(p + 1, (char **)&p, 10);
+        snprintf(path, sizeof path, "%s/%s_ahead.f32", GOLDEN_DIR, names[i]);
+        assert_int_equal(file_read(path, 1 << 20, &want, &at, &err), 0);
+        struct engine *e = open_model(names[i], (struct engine_params){.draft = DRAFT_MTP, .kv = DT_F32, .cpu_level = CPU_SCALAR + 1});
+        assert_int_equal(at, (size_t)(t.n - 1) * 2 * (size_t)e->info.vocab * sizeof(float));
+        t.want = (const float *)(const void *)want;
+        assert_int_equal(session_open(e, &t.s, &err), 0);
+        struct request r = {.tokens = tokens, .n = t.n, .max_tokens = 0};
+        assert_int_equal(session_submit(t.s, &r, &err), 0);
+        while (ev.kind != EVENT_DONE) assert_true(engine_poll(e, &ev, -1) && ev.kind != EVENT_ERROR);
+        engine_run(e, compare, &t);
+        if (!(t.worst <= 1e-5 * t.most)) fail_msg("%s: off by %.1e of %.1e", names[i], t.worst, t.most);
+        session_close(&t.s);
+        engine_close(&e);
+        mem_free(text);
+        mem_free(want);
+    }
+}
+
 static void who_has_no_prediction_layer_says_so(void **st) {
     char dir[1024];
     struct engine *e;
@@ -245,6 +313,171 @@ static void who_has_no_prediction_layer_says_so(void **st) {
     struct engine_params p = {.dir = dir, .threads = 1, .draft = DRAFT_MTP};
     assert_int_equal(engine_open(&e, &p, &err), ERR_USAGE);
     assert_non_null(strstr(err.text, "gqa_flat has no prediction layer"));
+}
+
+/* --- The model with experts in INT4 ----------------------------------------------------------------------------------------------- */
+
+static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
+    enum { N = 300, GROUPS = 3 };
+    float x[N];
+    uint8_t codes[GROUPS * 64];
+    uint16_t scales[GROUPS];
+    uint32_t seed = 7;
+    for (int i = 0; i < N; i++) seed = seed * 1664525 + 1013904223, x[i] = i / 128 == 1 ? 0 : (float)(int32_t)seed * 0x1p-31f * (i < 128 ? 1e-3f : 70);
+    x[5] = NAN;
+    int4_row(x, N, codes, scales);
+    x[5] = 0;
+    const struct mat m = {.data = codes,
+                          .scale = scales,
+                          .stride = sizeof codes,
+                          .rows = 1,
+                          .cols = N,
+                          .block_rows = 1,
+                          .block_cols = 128,
+                          .scale_stride = GROUPS,
+                          .row_step = 1,
+                          .dtype = DT_INT4,
+                          .scale_dtype = DT_BF16};
+    double worst = 0;
+    for (int i = 0; i < N; i++) {
+        const double step = scale_at(&m, 0, i), off = fabs((double)mat_at(&m, 0, i) - (double)x[i]);
+        if (i == 5) continue;
+        if (i / 128 == 1) assert_true(mat_at(&m, 0, i) == 0);
+        else assert_true(off <= step * 0.5001);
+        if (i / 128 == 0) worst = fmax(worst, off);
+    }
+    assert_true(worst > 1e-3 / 7 * 0.45 && worst < 1e-3 / 7 * 0.51); /* of what so many steps can do */
+}
+
+static void wait_for_int4(struct engine *e) {
+    for (int i = 0; !int4_ready(e->int4); i++) {
+        assert_true(i < 60000);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+/* Whatever it guesses, the text is the same; and it guesses as only such a model can. */
+static void the_int4_draft_guesses_well(void **st) {
+    static const struct {
+        const char *gpus;
+        enum decode_mode mode;
+        int level;
+        enum dtype kv;
+    } how[] = {
+        {NULL, DECODE_CPU, CPU_SCALAR + 1, DT_F32}, {NULL, DECODE_CPU, 0, DT_BF16}, {"emu:1", DECODE_HYBRID, 0, DT_BF16}, {"emu:2", DECODE_DUAL, 0, DT_BF16}};
+    int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
+    int guessed = 0, right = 0;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        if (!strcmp(families[i], "delta_fused") || !strcmp(families[i], "streams")) continue; /* refused: below */
+        for (size_t h = 0; h < sizeof how / sizeof *how; h++) {
+            struct engine_params p = {.gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU, .cpu_level = how[h].level, .kv = how[h].kv};
+            int drafted, accepted;
+            if (!all && (i + h) % 4) continue;
+            struct engine *e = open_model(families[i], p);
+            answer_all(e, want, &drafted, &accepted);
+            engine_close(&e);
+            p.draft = DRAFT_INT4, p.draft_len = 1 + (int)(i + h) % 5;
+            e = open_model(families[i], p);
+            wait_for_int4(e);
+            answer_all(e, got, &drafted, &accepted);
+            engine_close(&e);
+            if (memcmp(want, got, sizeof want)) fail_msg("%s, %s: another text", families[i], how[h].gpus ? how[h].gpus : "processor");
+            assert_true(drafted > ANSWER);
+            guessed += drafted, right += accepted;
+        }
+    }
+    print_message("%d of %d guesses were right\n", right, guessed);
+    assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 60); /* chance has one of a hundred, the model itself all */
+}
+
+/* All experts as bytes, whoever made or read them. */
+static uint64_t sum_of(const struct weights *w, struct int4 *d) {
+    uint64_t sum = 0;
+    for (int i = 0; !int4_ready(d); i++) {
+        assert_true(i < 60000);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    for (int l = 0; l < w->config.n_layers; l++)
+        for (int k = 0; k < w->config.n_experts && int4_experts(d)[l]; k++) sum = hash64(int4_experts(d)[l][k].gate.data, int4_expert_bytes(d), sum);
+    return sum;
+}
+static int count(void *ctx, const char *name) { return *name != '.' ? ++*(int *)ctx, 0 : 0; }
+static int files_in(const char *dir) {
+    int n = 0;
+    file_list(dir, count, &n, &(struct error){0});
+    return n;
+}
+static void change_byte(const char *path, long at) {
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, at < 0 ? SEEK_END : SEEK_SET), 0);
+    const int c = fgetc(f);
+    assert_int_equal(fseek(f, -1, SEEK_CUR), 0);
+    fputc(c ^ 1, f);
+    fclose(f);
+}
+
+static void the_int4_draft_is_kept_on_disk(void **st) {
+    char model[1024], dir[] = "int4-XXXXXX", path[1100];
+    struct weights w;
+    struct int4 *a, *b;
+    struct error e = {0};
+    assert_non_null(mkdtemp(dir));
+    snprintf(model, sizeof model, "%s/mla_yarn", root);
+    assert_int_equal(weights_open(&w, model, false, &e), 0);
+    snprintf(path, sizeof path, "%s/%016llx.int4", dir, (unsigned long long)w.files.fingerprint);
+#define OPEN(d) assert_int_equal(int4_open(&(d), &w, CPU_SCALAR, dir, false, &e), 0)
+    fault_set(FAULT_WRITE, 2, true, false); /* the disk is full: there is a draft, and no file */
+    OPEN(a);
+    const uint64_t want = sum_of(&w, a);
+    int4_close(&a);
+    fault_set(FAULT_WRITE, 0, false, false);
+    assert_int_equal(files_in(dir), 0);
+    OPEN(a), OPEN(b); /* two at once */
+    assert_true(sum_of(&w, a) == want && sum_of(&w, b) == want);
+    for (int i = 0; access(path, F_OK) && i < 60000; i++) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    int4_close(&a), int4_close(&b);
+    assert_int_equal(files_in(dir), 1);
+    static const long changed[] = {8, 33, 70, 5000, -1, 0};
+    for (int i = 0; i < 6; i++) { /* its version, its sample, a sum, an expert, the last one; nothing */
+        struct stat before, after;
+        if (changed[i]) change_byte(path, changed[i]);
+        assert_int_equal(stat(path, &before), 0);
+        OPEN(a);
+        assert_true(sum_of(&w, a) == want);
+        for (int k = 0; changed[i] && k < 60000 && (stat(path, &after) || after.st_ino == before.st_ino); k++)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        int4_close(&a);
+        assert_int_equal(stat(path, &after), 0);
+        assert_true((after.st_ino == before.st_ino) == !changed[i]); /* one that is whole is read, and stays */
+    }
+    assert_int_equal(truncate(path, 100), 0);
+    OPEN(a);
+    assert_true(sum_of(&w, a) == want);
+    int4_close(&a);
+    OPEN(a); /* given up at once */
+    int4_close(&a);
+    weights_close(&w);
+    unlink(path);
+    assert_int_equal(files_in(dir), 0);
+    rmdir(dir);
+}
+
+static void who_cannot_have_an_int4_draft_says_so(void **st) {
+    static const char *const names[] = {"delta_fused", "streams"};
+    char dir[1024];
+    struct engine *e;
+    struct error err = {0};
+    for (int i = 0; i < 2; i++) {
+        snprintf(dir, sizeof dir, "%s/%s", root, names[i]);
+        struct engine_params p = {.dir = dir, .threads = 1, .draft = DRAFT_INT4};
+        assert_int_equal(engine_open(&e, &p, &err), ERR_USAGE);
+        assert_non_null(strstr(err.text, "keeps states"));
+    }
+    assert_int_equal(int4_fits(100u << 20, 200u << 20, 300u << 20, &err), 0);
+    assert_int_equal(int4_fits(100u << 20, 200u << 20, 0, &err), 0);
+    assert_int_equal(int4_fits(100u << 20, 200u << 20, 299u << 20, &err), ERR_MEMORY);
+    assert_non_null(strstr(err.text, "100 MB for its experts beside 200 MB of weights, 299 MB are free"));
 }
 
 /* --- What is drawn ---------------------------------------------------------------------------------------------------------------- */
@@ -290,9 +523,17 @@ int main(int argc, char **argv) {
     file_embed(ember_files);
     root = argc > 1 ? argv[1] : "";
     all = argc > 2;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_longest_earlier_end_is_taken),       cmocka_unit_test(text_is_the_same_with_any_draft),
-                                       cmocka_unit_test(text_is_the_same_at_the_best_level),     cmocka_unit_test(text_is_the_same_on_devices),
-                                       cmocka_unit_test(the_prediction_layer_guesses_well),      cmocka_unit_test(who_has_no_prediction_layer_says_so),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_longest_earlier_end_is_taken),
+                                       cmocka_unit_test(text_is_the_same_with_any_draft),
+                                       cmocka_unit_test(text_is_the_same_at_the_best_level),
+                                       cmocka_unit_test(text_is_the_same_on_devices),
+                                       cmocka_unit_test(the_prediction_layer_guesses_well),
+                                       cmocka_unit_test(who_has_no_prediction_layer_says_so),
+                                       cmocka_unit_test(the_prediction_layer_says_what_the_reference_says),
+                                       cmocka_unit_test(a_row_is_rounded_to_the_nearest_of_fifteen),
+                                       cmocka_unit_test(the_int4_draft_guesses_well),
+                                       cmocka_unit_test(the_int4_draft_is_kept_on_disk),
+                                       cmocka_unit_test(who_cannot_have_an_int4_draft_says_so),
                                        cmocka_unit_test(draws_are_distributed_as_the_logits_say)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,345 @@
+#include "engine/draft/int4.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "cpu/kernels.h"
+#include "engine/base/clock.h"
+#include "engine/base/fault.h"
+#include "engine/base/file.h"
+#include "engine/base/half.h"
+#include "engine/base/hash.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/layer/kv.h"
+
+enum { ALIGN = 64, PIECE = 8 << 20, STRIPE = 128 };
+
+struct int4_head {
+    char magic[8]; /* "hearthI4" */
+    uint32_t version, n_layers, n_experts, group;
+    uint64_t fingerprint, sample; /* of the checkpoint: its headers, and some of its weights */
+    uint64_t layer;               /* bytes of each that has experts; they follow each other from `at` on */
+    uint64_t at;
+    uint64_t sum; /* of this struct with 0 here, and of the sums [n_layers] behind it, one for each layer */
+};
+
+struct int4 {
+    const struct weights *w;
+    struct kernels k;
+    char *dir;
+    struct expert **experts;      /* [n_layers] */
+    uint64_t expert, layer, size; /* bytes of one, of a layer's, of all */
+    uint8_t *data;                /* [size]: own pages, or the file's */
+    bool pages;
+    struct file_map map;
+    uint64_t *sums; /* [n_layers] */
+    pthread_t thread;
+    bool started;
+    _Atomic bool stop, ready;
+};
+
+/* --- Rows -------------------------------------------------------------------------------------------------------------------------- */
+
+void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
+    for (int c0 = 0; c0 < n; c0 += INT4_GROUP, codes += INT4_GROUP / 2) {
+        const int m = n - c0 < INT4_GROUP ? n - c0 : INT4_GROUP;
+        float most = 0;
+        uint8_t code[INT4_GROUP];
+        for (int c = 0; c < m; c++) most = fabsf(x[c0 + c]) > most ? fabsf(x[c0 + c]) : most;
+        const uint16_t scale = f32_to_bf16(most / 7);
+        const float s = bf16_to_f32(scale), by = s > 1e-37f ? 1 / s : 0; /* the scale is rounded up or down: at most 7.04 of it */
+        for (int c = 0; c < INT4_GROUP; c++) {
+            const float v = c < m ? x[c0 + c] * by + 8.5f : 8.5f;
+            code[c] = v > 0 ? (uint8_t)v : 0; /* no number: whatever; what computes with it will tell */
+        }
+        for (int c = 0; c < INT4_GROUP / 2; c++) codes[c] = (uint8_t)((code[c] & 15) | code[INT4_GROUP / 2 + c] << 4);
+        *scales++ = scale;
+    }
+}
+
+static uint64_t code_bytes(int rows, int cols) { return (uint64_t)rows * dtype_bytes(DT_INT4, (size_t)cols); }
+static uint64_t scale_bytes(int rows, int cols) { return ((uint64_t)rows * (uint64_t)((cols + INT4_GROUP - 1) / INT4_GROUP) * 2 + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* Rows and columns of the matrices of an expert: gate, up, down as it is multiplied. */
+static void shapes(const struct expert *e, int shape[3][2]) {
+    const struct mat *m[3] = {&e->gate, &e->up, &e->down};
+    for (int i = 0; i < 3; i++) shape[i][0] = m[i]->rows, shape[i][1] = m[i]->cols;
+    if (e->turned) shape[2][0] = e->down.cols, shape[2][1] = e->down.rows;
+}
+static uint64_t expert_bytes(const struct expert *e) {
+    uint64_t sum = 0;
+    int shape[3][2];
+    shapes(e, shape);
+    for (int i = 0; i < 3; i++) sum += code_bytes(shape[i][0], shape[i][1]) + scale_bytes(shape[i][0], shape[i][1]);
+    return sum;
+}
+
+/* The expert as it lies from p on: codes of all three, then scales. */
+static struct expert view(const struct expert *e, const uint8_t *p) {
+    struct expert v = *e;
+    struct mat *m[3] = {&v.gate, &v.up, &v.down};
+    int shape[3][2];
+    shapes(e, shape);
+    v.turned = false;
+    for (int i = 0; i < 3; i++) {
+        const int rows = shape[i][0], cols = shape[i][1];
+        *m[i] = (struct mat){.data = p,
+                             .stride = dtype_bytes(DT_INT4, (size_t)cols),
+                             .rows = rows,
+                             .cols = cols,
+                             .block_rows = 1,
+                             .block_cols = INT4_GROUP,
+                             .scale_stride = (cols + INT4_GROUP - 1) / INT4_GROUP,
+                             .row_step = 1,
+                             .dtype = DT_INT4,
+                             .scale_dtype = DT_BF16};
+        p += code_bytes(rows, cols);
+    }
+    for (int i = 0; i < 3; i++) m[i]->scale = p, p += scale_bytes(shape[i][0], shape[i][1]);
+    return v;
+}
+
+/* to: where `view` has it, to be written. */
+static void make_row(const struct mat *to, int r, const float *x) {
+    int4_row(x, to->cols, (uint8_t *)(uintptr_t)to->data + (size_t)r * to->stride, (uint16_t *)(uintptr_t)to->scale + (size_t)r * (size_t)to->scale_stride);
+}
+static void make_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
+    const struct mat *m[3] = {&from->gate, &from->up, &from->down}, *out[3] = {&to->gate, &to->up, &to->down};
+    for (int i = 0; i < 3 - from->turned; i++)
+        for (int r = 0; r < m[i]->rows && !atomic_load(&d->stop); r++) {
+            d->k.decode[m[i]->dtype](row, m[i], r, 0, m[i]->cols);
+            make_row(out[i], r, row);
+        }
+    const struct mat *down = &from->down;
+    for (int c0 = 0; from->turned && c0 < down->cols && !atomic_load(&d->stop); c0 += STRIPE) {
+        const int c1 = c0 + STRIPE < down->cols ? c0 + STRIPE : down->cols;
+        for (int r = 0; r < down->rows; r++) d->k.decode[down->dtype](stripe + (size_t)r * STRIPE, down, r, c0, c1);
+        for (int c = c0; c < c1; c++) {
+            for (int r = 0; r < down->rows; r++) row[r] = stripe[(size_t)r * STRIPE + (size_t)(c - c0)];
+            make_row(&to->down, c, row);
+        }
+    }
+}
+
+/* --- Memory ------------------------------------------------------------------------------------------------------------------------ */
+
+static bool has_experts(const struct int4 *d, int layer) { return d->w->layers[layer].experts != NULL; }
+static uint8_t *layer_at(const struct int4 *d, int layer) {
+    uint64_t at = 0;
+    for (int i = 0; i < layer; i++) at += has_experts(d, i) ? d->layer : 0;
+    return d->data + at;
+}
+static void point(struct int4 *d) {
+    for (int l = 0; l < d->w->config.n_layers; l++)
+        for (int i = 0; i < d->w->config.n_experts && has_experts(d, l); i++)
+            d->experts[l][i] = view(&d->w->layers[l].experts[i], layer_at(d, l) + (uint64_t)i * d->expert);
+}
+static uint64_t layer_sum(const struct int4 *d, int layer) { return hash64(layer_at(d, layer), d->layer, (uint64_t)layer); }
+
+/* Headers are the same in two trainings of one model: some rows of it are not. */
+static uint64_t sample(const struct int4 *d) {
+    uint64_t sum = 0;
+    for (int l = 0; l < d->w->config.n_layers; l++)
+        if (has_experts(d, l))
+            sum = hash64(d->w->layers[l].experts[0].gate.data, dtype_bytes(d->w->layers[l].experts[0].gate.dtype, (size_t)d->w->layers[l].experts[0].gate.cols),
+                         sum);
+    return sum;
+}
+
+static int make_all(struct int4 *d, struct error *e) {
+    const struct config *c = &d->w->config;
+    const struct expert *first = NULL;
+    for (int l = 0; !first; l++) first = d->w->layers[l].experts;
+    int shape[3][2];
+    shapes(first, shape);
+    size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
+    float *row = mem_alloc((widest + 64) * sizeof *row), *stripe = first->turned ? mem_alloc((size_t)shape[2][1] * STRIPE * sizeof *stripe) : NULL;
+    int rc = !row || (first->turned && !stripe) ? error_set(e, ERR_MEMORY, "no memory to make them") : 0;
+    if (!rc && !(d->data = mem_pages(d->size, 0))) rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
+    d->pages = d->data != NULL;
+    if (!rc) point(d);
+    for (int l = 0; l < c->n_layers && !rc; l++) {
+        for (int i = 0; i < c->n_experts && has_experts(d, l) && !atomic_load(&d->stop); i++)
+            make_expert(d, &d->w->layers[l].experts[i], &d->experts[l][i], row, stripe);
+        if (atomic_load(&d->stop)) rc = error_set(e, ERR_CANCELLED, "stopped");
+        else d->sums[l] = has_experts(d, l) ? layer_sum(d, l) : 0;
+    }
+    mem_free(row);
+    mem_free(stripe);
+    return rc;
+}
+
+/* --- The file ---------------------------------------------------------------------------------------------------------------------- */
+
+static void path_of(const struct int4 *d, char *out, size_t cap) { snprintf(out, cap, "%s/%016" PRIx64 ".int4", d->dir, d->w->files.fingerprint); }
+static struct int4_head head_of(const struct int4 *d) {
+    const struct config *c = &d->w->config;
+    struct int4_head h = {.magic = "hearthI4", /* without its end */
+                          .version = INT4_VERSION,
+                          .n_layers = (uint32_t)c->n_layers,
+                          .n_experts = (uint32_t)c->n_experts,
+                          .group = INT4_GROUP,
+                          .fingerprint = d->w->files.fingerprint,
+                          .sample = sample(d),
+                          .layer = d->layer,
+                          .at = (sizeof(struct int4_head) + (uint64_t)c->n_layers * 8 + MEM_PAGE - 1) / MEM_PAGE * MEM_PAGE};
+    return h;
+}
+static uint64_t head_sum(const struct int4_head *h, const uint64_t *sums) {
+    return hash64(sums, (size_t)h->n_layers * 8, hash64(h, offsetof(struct int4_head, sum), 0));
+}
+
+/* 0: all is there and whole; ERR_RUNTIME: there is none, or it is of no use, *why says so where it is damaged. */
+static int read_file(struct int4 *d, char *why, size_t cap) {
+    char path[4096];
+    struct error e = {0};
+    struct int4_head h = head_of(d);
+    *why = 0;
+    path_of(d, path, sizeof path);
+    if (access(path, F_OK)) return ERR_RUNTIME;
+    if (file_map(&d->map, path, &e)) {
+        snprintf(why, cap, "%s", e.text);
+        return ERR_RUNTIME;
+    }
+    const uint64_t *sums = (const uint64_t *)(d->map.data + sizeof h);
+    bool good = d->map.size == h.at + d->size;
+    if (good) h.sum = head_sum(&h, sums), good = !memcmp(&h, d->map.data, sizeof h);
+    d->data = (uint8_t *)(uintptr_t)d->map.data + h.at;
+    for (int l = 0; l < d->w->config.n_layers && good && !atomic_load(&d->stop); l++) {
+        if (!has_experts(d, l)) continue;
+        file_map_ahead(layer_at(d, l), d->layer);
+        good = layer_sum(d, l) == sums[l];
+    }
+    if (good && !atomic_load(&d->stop)) {
+        point(d);
+        return 0;
+    }
+    if (!good) snprintf(why, cap, "%s is damaged, or of another version", path);
+    file_unmap(&d->map);
+    d->data = NULL;
+    return atomic_load(&d->stop) ? ERR_CANCELLED : ERR_RUNTIME;
+}
+
+static int write_all(struct int4 *d, int fd) {
+    struct int4_head h = head_of(d);
+    uint8_t none[MEM_PAGE] = {0};
+    h.sum = head_sum(&h, d->sums);
+    int rc = file_write_all(fd, &h, sizeof h);
+    uint64_t at = sizeof h + (uint64_t)h.n_layers * 8;
+    if (!rc) rc = file_write_all(fd, d->sums, (size_t)h.n_layers * 8);
+    if (!rc) rc = file_write_all(fd, none, h.at - at);
+    for (uint64_t i = 0; i < d->size && !rc; i += PIECE)
+        rc = atomic_load(&d->stop) ? -ECANCELED : file_write_all(fd, d->data + i, d->size - i < PIECE ? d->size - i : PIECE);
+    return rc;
+}
+
+/* Without a name until it is whole, so that whatever ends this process leaves nothing. */
+static int write_file(struct int4 *d) {
+    char path[4096], link[40];
+    struct statvfs fs;
+    path_of(d, path, sizeof path);
+    if (file_mkdirs(d->dir, &(struct error){0})) return -EACCES;
+    if (statvfs(d->dir, &fs)) return -errno;
+    if ((uint64_t)fs.f_bavail * fs.f_frsize < d->size + (d->size >> 4)) return -ENOSPC;
+    int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : open(d->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
+    if (fd < 0) return -errno;
+    if (!(rc = write_all(d, fd))) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        if (unlink(path)) errno = 0; /* a damaged one; mostly there is none */
+        if (fault_hit(FAULT_RENAME)) rc = -EIO;
+        else if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) && errno != EEXIST) rc = -errno; /* another process has just written the same */
+    }
+    close(fd);
+    return rc;
+}
+
+/* --- The thread ---------------------------------------------------------------------------------------------------------------------- */
+
+static void *run(void *arg) {
+    struct int4 *d = arg;
+    struct error e = {0};
+    char why[300] = "";
+    const double begin = clock_now();
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* a thread has its own */
+    int rc = d->dir ? read_file(d, why, sizeof why) : ERR_RUNTIME;
+    const bool read = !rc;
+    if (*why) log_say(LOG_WARN, "the INT4 draft is made again: %s", why);
+    if (rc == ERR_RUNTIME) rc = make_all(d, &e);
+    if (rc) {
+        if (rc != ERR_CANCELLED) log_say(LOG_WARN, "no INT4 draft: %s", e.text);
+        return NULL;
+    }
+    atomic_store(&d->ready, true);
+    log_say(LOG_INFO, "the INT4 draft is there: %" PRIu64 " MB %s in %.1f s", d->size >> 20, read ? "read" : "made", clock_now() - begin);
+    if (!read && d->dir && (rc = write_file(d)) && rc != -ECANCELED) log_say(LOG_INFO, "the INT4 draft is not kept in %s: %s", d->dir, strerror(-rc));
+    return NULL;
+}
+
+int int4_fits(uint64_t size, uint64_t weights, uint64_t have, struct error *e) {
+    if (!have || (size <= have && weights <= have - size)) return 0;
+    return error_set(e, ERR_MEMORY,
+                     "--draft int4 needs %" PRIu64 " MB for its experts beside %" PRIu64 " MB of weights, %" PRIu64 " MB are free; --force overrides",
+                     size >> 20, weights >> 20, have >> 20);
+}
+
+int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, const char *dir, bool force, struct error *e) {
+    const struct config *c = &w->config;
+    struct int4 *d;
+    int moe = 0, rc = 0;
+    *out = NULL;
+    for (int l = 0; l < c->n_layers; l++) moe += w->layers[l].experts != NULL;
+    if (!moe) return error_set(e, ERR_USAGE, "--draft int4: a model without routed experts has no such draft");
+    if (kv_state_bytes(c)) return error_set(e, ERR_USAGE, "--draft int4: %s keeps states beside its cache, which a draft would write over", c->model_type);
+    if (!(d = mem_calloc(1, sizeof *d))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
+    *out = d;
+    d->w = w;
+    for (int l = 0; l < c->n_layers && !d->expert; l++)
+        if (w->layers[l].experts) d->expert = expert_bytes(w->layers[l].experts);
+    d->layer = d->expert * (uint64_t)c->n_experts;
+    d->size = d->layer * (uint64_t)moe;
+    if (!force) rc = int4_fits(d->size, w->files.bytes - w->bytes_skipped, mem_available(), e);
+    kernels_fill(&d->k, level);
+    if (dir && !rc && !(d->dir = mem_strdup(dir))) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
+    d->sums = mem_calloc((size_t)c->n_layers, sizeof *d->sums);
+    d->experts = mem_calloc((size_t)c->n_layers, sizeof *d->experts);
+    for (int l = 0; l < c->n_layers && d->experts && !rc; l++)
+        if (w->layers[l].experts && !(d->experts[l] = mem_calloc((size_t)c->n_experts, sizeof **d->experts)))
+            rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
+    if (!rc && (!d->sums || !d->experts)) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
+    if (!rc && pthread_create(&d->thread, NULL, run, d)) rc = error_set(e, ERR_RUNTIME, "cannot start the thread that makes the INT4 draft");
+    d->started = !rc;
+    if (rc) int4_close(out);
+    return rc;
+}
+
+void int4_close(struct int4 **dp) {
+    struct int4 *d = *dp;
+    if (!d) return;
+    *dp = NULL;
+    atomic_store(&d->stop, true);
+    if (d->started) pthread_join(d->thread, NULL);
+    for (int l = 0; l < d->w->config.n_layers && d->experts; l++) mem_free(d->experts[l]);
+    if (d->pages) mem_pages_free(d->data, d->size);
+    file_unmap(&d->map);
+    mem_free(d->experts);
+    mem_free(d->sums);
+    mem_free(d->dir);
+    mem_free(d);
+}
+
+bool int4_ready(const struct int4 *d) { return atomic_load(&d->ready); }
+struct expert *const *int4_experts(const struct int4 *d) {
+    return d->experts;
+}
+uint64_t int4_bytes(const struct int4 *d) { return d->size; }
+uint64_t int4_expert_bytes(const struct int4 *d) { return d->expert; }
