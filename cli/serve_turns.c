@@ -9,6 +9,7 @@
 #include "cli/out.h"
 #include "cli/server.h"
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 
 static const char ending[] = "this server is ending";
 
@@ -144,9 +145,30 @@ static void tell_kept(struct ask *x) {
     if (n) serve_wake(x);
 }
 
+/* Whether a request goes on with the chat that a session had last: its messages, and more. *said: hash of the messages. */
+static bool goes_on(const struct ask *x, const struct slot *k, uint64_t *said) {
+    const struct json *list = json_get(&x->request.conv, "messages");
+    struct buf b = {0};
+    bool same = false;
+    *said = 0;
+    for (uint32_t i = 0; i < list->n && !b.failed; i++) {
+        b.len = 0;
+        json_write(&b, &list->items[i]);
+        if (!b.failed) *said = hash64(b.data, b.len, *said);
+        same |= *said == k->said && (i + 1 < list->n || x->request.begun);
+    }
+    same = same && !b.failed;
+    buf_free(&b);
+    return same;
+}
+
+/* A chat that goes on does so behind its own answers, as it would alone; all else starts behind what reading gives, so that an answer does
+ * not depend on what the session had from others. */
 static int begin(struct ask *x, struct slot *k, struct error *e) {
     struct server *s = x->server;
-    struct request q = {.max_tokens = x->request.max_tokens, .flags = x->request.secret ? REQUEST_SECRET : 0};
+    uint64_t said;
+    int flags = (x->request.secret ? REQUEST_SECRET : 0) | (goes_on(x, k, &said) ? 0 : REQUEST_AFRESH);
+    struct request q = {.max_tokens = x->request.max_tokens, .flags = flags};
     app_sampling(s->app, &s->app->opts, &q.sampling);
     api_sampling(&x->request, &q.sampling);
     int rc = turn_start(&x->turn, s->app, k->seat, &x->prompt, &q, on_piece, x, e);
@@ -155,6 +177,7 @@ static int begin(struct ask *x, struct slot *k, struct error *e) {
     x->turn.begun = x->request.begun && x->request.begun->n;
     k->ask = x;
     k->used = ++s->orders;
+    k->said = said;
     x->slot = k;
     x->state = ASK_RUNNING;
     prompt_free(&x->prompt);

@@ -52,6 +52,7 @@ struct slot { /* a session of the engine, with what its cache holds */
     struct seat *seat;
     struct ask *ask; /* NULL: idle */
     uint64_t used;
+    uint64_t said; /* hash of the messages of its last request */
 };
 
 struct server {

@@ -123,7 +123,8 @@ int session_fork(struct session *from, struct session *to, struct error *err);
 enum {
     REQUEST_NO_EOS = 1, /* go on past stop ids (measuring, --ids) */
     REQUEST_ALONE = 2,  /* read all of it, also what other sessions have read (measuring) */
-    REQUEST_SECRET = 4  /* nothing of it goes to the KV cache on disk */
+    REQUEST_SECRET = 4, /* nothing of it goes to the KV cache on disk */
+    REQUEST_AFRESH = 8  /* of what the session holds only that counts which reading the tokens gives bit by bit: the answer is a fresh session's */
 };
 struct request {
     const int32_t *tokens; /* the whole conversation so far; copied. What the KV cache already holds of it is kept */

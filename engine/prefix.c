@@ -139,11 +139,11 @@ static uint64_t key_next(uint64_t key, const int32_t *tokens, int from, int to) 
 }
 static uint64_t key_first(const struct session *s) { return hash64(&(uint64_t){config_far(&s->engine->weights.config, s->n)}, 8, s->engine->shared.maker); }
 
-int prefix_keep(const struct session *s, int keep, int n) {
+int prefix_keep(const struct session *s, int keep, int n, int flags) {
     const struct prefix *p = &s->prefix;
     int at = 0;
     for (size_t i = 0; i < p->n && p->ends[i].key && p->ends[i].end <= keep; i++) at = p->ends[i].end;
-    if (keep < p->exact) return at; /* in the middle of a batch */
+    if (keep < p->exact || flags & REQUEST_AFRESH) return at; /* in the middle of a batch */
     bool little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * 8 <= n - at;
     return little ? at : keep;
 }

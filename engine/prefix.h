@@ -62,8 +62,9 @@ struct prefix_store { /* of an engine */
 
 void prefix_open(struct engine *e);  /* after all that decides what a row's bits are */
 void prefix_close(struct engine *e); /* after all sessions */
-/* How much to keep where tokens [0, keep) are the same, of n: all of it, or, where little is lost, less, so that others can have it. */
-int prefix_keep(const struct session *s, int keep, int n);
+/* How much to keep where tokens [0, keep) are the same, of a request's n: all of it, or, where little is lost, less, so that others can have
+ * it; with REQUEST_AFRESH what is exact. */
+int prefix_keep(const struct session *s, int keep, int n, int flags);
 int prefix_cut(const struct session *s);    /* where a batch of its prompt ends besides (prefill_end); 0: nowhere */
 bool prefix_exact(const struct session *s); /* what is there is as reading its tokens gives it */
 /* Under which keys what reading all tokens of s makes may come to the disk; none where nothing of it does. ERR_MEMORY. */

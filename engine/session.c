@@ -237,7 +237,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     int keep = 0;
     while (keep < s->n_kv && keep < r->n - 1 && s->tokens[keep] == r->tokens[keep]) keep++;
     if (r->logits || config_far(&e->weights.config, r->n) != s->far) keep = 0;
-    keep = kv_floor(&s->kv, prefix_keep(s, keep, r->n));
+    keep = kv_floor(&s->kv, prefix_keep(s, keep, r->n, r->flags));
     int room = e->info.context - r->n, answer = r->max_tokens < 0 || r->max_tokens > room ? room : r->max_tokens;
     size_t need = (size_t)(r->n - keep + (answer < 4096 ? answer : 4096)) * e->info.kv_token_bytes, have = mem_available();
     if (!s->n_kv) need += KV_STATES * kv_state_bytes(&e->weights.config);

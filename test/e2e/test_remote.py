@@ -215,6 +215,31 @@ class Remote(Case):
         self.assertEqual(self.server.seen[3][3]["messages"][0], {"role": "system", "content": "be short"})
         self.assertEqual(self.server.seen[3][3]["temperature"], 0.25)
 
+    def test_untrusted(self):
+        """Nothing that a server says reaches the terminal as control: answers and thoughts in pieces, calls, errors, its models."""
+        evil = "A\x1b[31mred\x1b]0;title\x07B\b\bC\x9b31mE\x7f."
+        shown = "A\u241b[31mred\u241b]0;title\u2407B\u2408\u2408C\ufffd31mE\u2421."
+        call = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f" + evil, "arguments": json.dumps({"a": evil}, ensure_ascii=False)}}]}
+        self.server.models = ["m" + evil]
+        self.server.replies[:] = [stream(*evil), stream(*[{"reasoning_content": c} for c in evil], "ok"), stream(call, "then"), (500, {}, json.dumps({"error": {"message": evil}}, ensure_ascii=False).encode()),
+                                  stream(evil[:2], {"content": evil[2:]})]
+        t = self.terminal("-m", self.url)
+        at = 0
+        for line, want in (("", ". Type a question"), ("one", shown), ("two", "ok"), ("three", "then"), ("four", "A?[31mred"), ("/show", "remote"), ("/model", "open: "), ("/bg five", ""), ("/bye", "")):
+            if line:
+                t.send(line + "\r")
+            at = t.until(want, at)
+            at = at if line == "/bye" else t.until(rb"> \x1b\[0m\r", at)
+        self.assertEqual(t.wait(), 0)
+        for bad in (b"\x1b[31m", b"\x1b]", b"\x07", b"\b", b"\xc2\x9b", b"\x7f"):
+            self.assertNotIn(bad, t.out)
+        self.assertGreaterEqual(t.out.decode().count(shown), 2)
+        self.server.models.append("n" + evil)
+        t = self.terminal("-m", self.url, "-p", "x")
+        self.assertEqual(t.wait(), 2)
+        self.assertNotIn(b"\x1b]", t.out)
+        self.assertIn(b"which model?", t.out)
+
     def test_tools(self):
         call = lambda text, **more: {"tool_calls": [{"index": 0, **more, "function": {"arguments": text, **({"name": "f"} if more else {})}}]}
         j = json.loads(self.ask("-p", "x", "--json", replies=[stream(call("", id="a"), call('{"a": '), call("1}"))])[1])
