@@ -91,6 +91,19 @@ void engine_path(struct engine *e) {
     }
 }
 
+/* An emulated device that is held to speeds has these. */
+static void hold_devices(struct cost_machine *m, const struct gpu_spec *s) {
+    for (int d = 1; d <= m->n_devices; d++)
+        for (int k = 0; k < COST_KINDS; k++) {
+            struct cost_domain *g = &m->domain[d];
+            double rate = k == COST_ATTENTION ? s->attn : s->flops;
+            for (int i = 0; i < g->bw[k].n && s->bw > 0; i++) g->bw[k].value[i] = (float)s->bw;
+            for (int f = 0; f < COST_FORMATS; f++)
+                for (int i = 0; i < g->rate[k][f].n && rate > 0; i++) g->rate[k][f].value[i] = (float)rate;
+            if (s->launch > 0) g->latency[k] = s->launch;
+        }
+}
+
 /* Speeds of this machine, for the choices between modes: assumed, until machine_measure; use corrects them. */
 static void assume_machine(struct engine *e, enum cpu_level level) {
     const struct gpu_set *g = e->machine.gpus;
@@ -99,6 +112,7 @@ static void assume_machine(struct engine *e, enum cpu_level level) {
     enum dtype experts = (enum dtype)(last->experts ? last->experts[0].gate.dtype : last->dense.gate.dtype);
     cost_model_of(&e->model, &e->weights.config, (enum dtype)last->o.dtype, experts, (enum dtype)e->params.kv);
     cost_guess(&e->cost, pool_threads(e->pool), (int)level, g ? g->n : 0, info ? info->h2d : 0, info ? info->d2h : 0, 0);
+    if (g && g->spec.emu) hold_devices(&e->cost, &g->spec);
     e->cost.deterministic = e->params.deterministic;
     engine_path(e);
     e->measured = !g || g->spec.emu || !e->params.machine; /* nothing to choose between; speeds that are given; nowhere to keep them */

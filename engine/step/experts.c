@@ -209,10 +209,13 @@ void step_experts_where(const struct step_device *d, int8_t *where) {
             if (slots_of(x, l)[k].expert >= 0) where[(size_t)l * n + (size_t)slots_of(x, l)[k].expert] = (int8_t)d->rank;
 }
 
+/* Not where the device takes longer for one than the processor for all that a token chooses. */
+static bool pays(const struct step_experts *x) { return cost_table_at(&x->table[1], 1) < x->d->s->c->topk * cost_table_at(&x->table[0], 1); }
+
 void step_experts_begin(struct step_device *d) {
     if (!d->experts) return;
     d->experts->begun = 0;
-    guess_begin(&d->experts->guess);
+    guess_begin(&d->experts->guess, pays(d->experts));
 }
 
 void step_experts_break(struct step_device *d) {
@@ -445,7 +448,7 @@ int step_experts_expect(struct step_device *d, const struct lookahead *a, enum s
 }
 
 static int use_link(struct step_experts *x, int micro, int layer, int n, double now) {
-    if (!idle(x)) return 0;
+    if (!idle(x) || !pays(x)) return 0;
     struct wanted w = better(x, layer), ahead = {.slot = -1};
     if (x->guess.on) {
         ahead = foreseen(x, micro, layer, n, now);
@@ -469,8 +472,14 @@ static int compute(struct step_experts *x, const struct work *w, int micro, cons
 }
 
 /* What the device took for the layer before: long over, since its rows have gone on from there. */
-static void count_time(struct step_experts *x, int micro) {
-    if (x->timed[micro] && gpu_event_done(x->end[micro])) x->d->s->counts.device_s += gpu_event_time(x->end[micro]) - gpu_event_time(x->begin[micro]);
+static void count_time(struct step_experts *x, int micro, int n) {
+    struct step *s = x->d->s;
+    struct cost_machine *cost = s->m->cost;
+    if (x->timed[micro] && gpu_event_done(x->end[micro])) {
+        double took = gpu_event_time(x->end[micro]) - gpu_event_time(x->begin[micro]);
+        s->counts.device_s += took;
+        if (!cost->deterministic) cost_observe(cost, &cost->domain[1 + x->d->rank].seen[COST_FFN], n, x->expected[micro], took);
+    }
     x->timed[micro] = false;
 }
 
@@ -483,7 +492,8 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
     double now = clock_now();
     if (x->begun > 0) x->beat += (now - x->begun - x->beat) / (x->beat > 0 ? 16 : 1);
     x->begun = now;
-    count_time(x, micro);
+    count_time(x, micro, m->n_dev);
+    x->expected[micro] = 0;
     guess_chosen(&x->guess, micro, layer, m->host.ids, m->n_dev);
     n = ask(x, m, layer);
     *expected = 0;
@@ -502,6 +512,7 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
         }
         if (!t || many == USED_MOST) continue; /* the processor has it, too */
         use[many] = t, begin[many++] = pairs;
+        x->expected[micro] += cost_table_at(&x->table[1], x->rows[id]);
         t->used = true;
         for (int r = 0; r < m->n_dev * topk; r++)
             if (m->host.ids[r] == id) {
@@ -542,7 +553,10 @@ int step_experts_after(struct step_device *d, struct step_micro *m, int layer, d
     if (cost->deterministic) return 0;
     if (expected > 0 && m->n == m->n_dev) {
         cost_observe(cost, &cost->domain[0].seen[COST_FFN], m->n, expected, took);
-        if (s->clock % 16 == 0 && layer == d->last - 1) cost_table_fill(&x->table[0], cost, 0, s->m->model);
+    }
+    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) { /* often at first */
+        cost_table_fill(&x->table[0], cost, 0, s->m->model);
+        cost_table_fill(&x->table[1], cost, 1 + d->rank, s->m->model);
     }
     for (int i = 0; i < m->n && known; i++)
         score_near(c->score, y->router_bias, m->host.router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,

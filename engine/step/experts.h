@@ -33,6 +33,7 @@ struct step_experts {
     struct gpu_number *loaded, *freed, *done[STEP_MICROS];   /* done: a layer's part of a micro-batch is in y */
     struct gpu_event *ready[STEP_MICROS][2];                 /* by the layer's parity: xn is there and the shared expert through */
     struct gpu_event *begin[STEP_MICROS], *end[STEP_MICROS]; /* of the part that a device computed last */
+    double expected[STEP_MICROS];                            /* seconds that it was to take */
     bool timed[STEP_MICROS];                                 /* it was, and is not in the counts yet */
     uint32_t n_loaded, n_freed, n_done[STEP_MICROS], n_wanted[STEP_MICROS];
     float *y[STEP_MICROS], *x, *part; /* device [STEP_ROWS, hidden]: a micro-batch's sum; one expert's rows and what it gives */

@@ -61,7 +61,7 @@ void guess_close(struct step_guess *g) {
     *g = (struct step_guess){0};
 }
 
-void guess_begin(struct step_guess *g) { g->on = g->d && !g->d->s->m->cost->deterministic && predict_asks(&g->d->predict); }
+void guess_begin(struct step_guess *g, bool pays) { g->on = g->d && pays && !g->d->s->m->cost->deterministic && predict_asks(&g->d->predict); }
 
 int guess_keep(struct step_guess *g, int micro, int layer, const float *x, int n) {
     int side = layer % 2;

@@ -35,7 +35,7 @@ int guess_open_queue(struct step_guess *g, const _Atomic int *stop, struct error
 void guess_close_queue(struct step_guess *g);
 void guess_break(struct step_guess *g);
 
-void guess_begin(struct step_guess *g); /* a step */
+void guess_begin(struct step_guess *g, bool pays); /* a step; whether anything that comes can be of use */
 /* A layer's attention half was enqueued on d->main: keeps x. Before its shared expert is. */
 int guess_keep(struct step_guess *g, int micro, int layer, const float *x, int n);
 /* Asks, of what was kept for that layer; `ready`: it is there. */

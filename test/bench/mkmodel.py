@@ -33,6 +33,8 @@ SHAPES = {
     "minimax-m2": dict(
         family="minimax_m2", layers=2, vocab=200064, hidden=3072, heads=48, kv_heads=8, head_dim=128, experts=256, topk=8, inter=1536,
         dense_layers=0, scale="F32"),
+    "experts": dict(  # of nobody's: hardly anything but routed experts, to measure where these are computed
+        family="qwen3_moe", layers=4, vocab=4096, hidden=1024, heads=4, kv_heads=1, head_dim=128, experts=32, topk=4, inter=1024, dense_layers=0, scale="BF16"),
     "glm-4.5-air": dict(
         family="glm4_moe", layers=3, vocab=151552, hidden=4096, heads=96, kv_heads=8, head_dim=128, experts=128, topk=8, inter=1408,
         dense_inter=10944, dense_layers=1, shared=1, scale="row"),
