@@ -20,7 +20,7 @@ struct part { /* of a session in a step */
     struct session *s;
     uint64_t turn;
     int pos, n;
-    bool told;
+    bool told, said; /* its token was drawn; logits before that were handed on */
 };
 struct many {
     bool asked, wanted, held; /* by --decode; by the policy for what was announced; more prompts are on their way */
@@ -173,6 +173,8 @@ static int open_paged(struct engine *e, struct error *err) {
     }
 }
 
+double many_share(const struct engine *e) { return e->many && e->many->paged ? paged_share(e->many->paged) : -1; }
+
 /* --- A step ------------------------------------------------------------------------------------------------------------------------- */
 
 enum many_next many_ready(struct engine *e) {
@@ -183,7 +185,7 @@ enum many_next many_ready(struct engine *e) {
     for (struct session *s = e->sessions; s; s = s->next) {
         int state = atomic_load(&s->state);
         if (state != SESSION_QUEUED && state != SESSION_DECODE) continue;
-        if (s->request.logits) return MANY_NOT;
+        if (s->request.logits && !m->asked) return MANY_NOT;
         if (s->n_unread < ENGINE_EVENTS) keys += s->n, n++;
     }
     if (!n) return MANY_NOT;
@@ -229,8 +231,13 @@ static void add_span(struct many *m, int part, int n, int micro) {
     struct part *p = &m->parts[part];
     struct session *s = p->s;
     m->part_of[m->n_spans] = part;
-    m->spans[m->n_spans++] = (struct paged_span){
-        .kv = &s->kv, .tokens = s->tokens + p->pos + p->n, .pos = p->pos + p->n, .n = n, .total = s->n, .micro = micro, .tell = p->pos + p->n + n == s->n};
+    m->spans[m->n_spans++] = (struct paged_span){.kv = &s->kv,
+                                                 .tokens = s->tokens + p->pos + p->n,
+                                                 .pos = p->pos + p->n,
+                                                 .n = n,
+                                                 .total = s->n,
+                                                 .micro = micro,
+                                                 .tell = s->request.logits || p->pos + p->n + n == s->n};
     p->n += n;
 }
 
@@ -260,6 +267,7 @@ static void cut(struct engine *e) {
         begin_prompt(e, p->s);
         while (want) { /* cut at positions, whoever else is there: how rows of a prompt are computed hangs on who goes with them */
             int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;
+            if (p->s->request.logits) k = 1; /* all positions are asked for */
             if (k > m->options.rows - rows) return;
             if (k > room) {
                 if (micros == PAGED_MICROS) return;
@@ -292,6 +300,12 @@ static void tell(void *ctx, int span, float *logits, int32_t top) {
     struct part *p = &m->parts[m->part_of[span]];
     struct session *s = p->s;
     bool reads = atomic_load(&s->state) == SESSION_QUEUED;
+    const struct paged_span *t = &m->spans[span];
+    if (reads && s->request.logits && !s->answered) {
+        p->said = true;
+        if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(&s->cancel[atomic_load(&s->live)], 1);
+    }
+    if (t->pos + t->n < p->pos + p->n || t->pos + t->n < s->n) return; /* not its last */
     p->told = true;
     if (!still(e, p, true)) return;
     double now = clock_now();
@@ -319,6 +333,12 @@ static int stop(void *ctx) {
     return !any;
 }
 
+static void end_turn(struct session *s, int rc, const struct error *why) {
+    pthread_mutex_lock(&s->engine->lock);
+    session_end(s, DONE_STOP, rc, why);
+    pthread_mutex_unlock(&s->engine->lock);
+}
+
 void many_step(struct engine *e) {
     struct many *m = e->many;
     struct error err = {0};
@@ -342,8 +362,11 @@ void many_step(struct engine *e) {
     bytes = (atomic_load(&e->machine.bytes_read) - bytes) / (uint64_t)(m->n_parts ? m->n_parts : 1);
     for (int i = 0; i < m->n_parts; i++) {
         if (m->parts[i].told) continue;
-        if (rc) m->parts[i].n = 0;
-        if (still(e, &m->parts[i], false)) m->parts[i].s->stats.bytes_read += bytes;
+        struct part *x = &m->parts[i];
+        if (rc) x->n = 0;
+        if (!still(e, x, false)) continue;
+        x->s->stats.bytes_read += bytes;
+        if (rc && rc != ERR_CANCELLED && x->said) end_turn(x->s, rc, &err); /* its caller has had some already */
     }
     e->last_decode = clock_now();
     if (!rc || rc == ERR_CANCELLED) return;

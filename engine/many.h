@@ -17,6 +17,7 @@ void many_close(struct engine *e);
 /* The caller has the lock. Whether sessions that are queued or answer are for a paged step. */
 enum many_next { MANY_NOT, MANY_HOLD, MANY_STEP }; /* HOLD: more prompts are on their way */
 enum many_next many_ready(struct engine *e);
-void many_step(struct engine *e); /* without the lock */
+void many_step(struct engine *e);          /* without the lock */
+double many_share(const struct engine *e); /* of the experts, what stays on the device now; -1: no paged steps are open */
 /* engine_load on the engine's thread: how many to submit at once. NULL: all that were announced are there. */
 int many_load(struct engine *e, const struct engine_load *load);

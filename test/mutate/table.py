@@ -105,7 +105,7 @@ change("paged-order", "a micro-batch's rows are stored one position too early", 
 change("paged-page", "the second page of an expert is not waited for", "paged steps, overlap", (PAGES, "return gpu_number_wait(w->loaded, (uint32_t)(2 * count + 2), stream);", "return 0;"))
 change("paged-freed", "a page is written over while it is used", "paged steps, overlap", (PAGES, ".after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0", ".after = 0"))
 change("paged-ahead", "the next layer's pages are sent when it begins", "paged steps, overlap", (PAGED, "p->w.base + each + each * k / (uint64_t)p->n_micros)", "p->w.base)"))
-change("paged-left", "prompts of a step whose device died are passed over", "paged steps, faults", (MANY, "if (rc) m->parts[i].n = 0;", ""))
+change("paged-left", "prompts of a step whose device died are passed over", "paged steps, faults", (MANY, "if (rc) x->n = 0;", ""))
 change("paged-stop", "a step goes on for turns that are over", "paged steps, cancel", (MANY, "return !any;", "return 0;"))
 change("batching-emptiest", "requests fill one micro-batch after the other", "batching", ("engine/sched/batching.c", "(best < 0 || sum[k] < sum[best])", "best < 0"))
 change("batching-room", "the cache of a micro-batch holds any number", "batching", ("engine/sched/batching.c", "in->room > 0 && with", "in->room < 0 && with"))
