@@ -90,6 +90,14 @@ static void decide(struct engine *e) {
     m->wanted = m->found.found && m->found.policy.place == SEARCH_PAGED;
 }
 
+/* The device's memory goes to other steps. */
+static void give_back(struct engine *e) {
+    struct many *m = e->many;
+    if (m->paged) step_back(e->machine.step);
+    paged_close(&m->paged);
+    m->wanted = false;
+}
+
 int many_load(struct engine *e, const struct engine_load *load) {
     struct many *m = e->many;
     if (!m) return 0;
@@ -97,6 +105,7 @@ int many_load(struct engine *e, const struct engine_load *load) {
     if (!load) return 0;
     if (!e->measured) engine_measure(e);
     m->load = *load;
+    if (!m->asked) give_back(e);
     if (e->params.decode != DECODE_AUTO && !m->asked) return 0;
     decide(e);
     log_say(LOG_INFO, "%d prompts: %s", load->prompts, m->why);
@@ -192,9 +201,7 @@ enum many_next many_ready(struct engine *e) {
     if (m->held) return MANY_HOLD;
     if (m->paged && !m->asked && !pays(e, n, keys / n)) {
         log_say(LOG_INFO, "%d prompts are left: too few for paged steps", n);
-        paged_close(&m->paged);
-        step_back(e->machine.step);
-        m->wanted = false;
+        give_back(e);
         return MANY_NOT;
     }
     return MANY_STEP;

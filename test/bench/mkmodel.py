@@ -27,6 +27,9 @@ SHAPES = {
     "qwen3-30b-a3b": dict(
         family="qwen3_moe", layers=8, vocab=151936, hidden=2048, heads=32, kv_heads=4, head_dim=128, experts=128, topk=8, inter=768,
         dense_layers=0, scale="BF16"),
+    "toy": dict( # no vendor's: 38 MB in 12 layers, for tests
+        family="qwen3_moe", layers=12, vocab=512, hidden=256, heads=8, kv_heads=2, head_dim=32, experts=32, topk=4, inter=128,
+        dense_layers=0, scale="BF16"),
     "deepseek-v3": dict(
         family="deepseek_v3", layers=2, vocab=129280, hidden=7168, heads=128, kv_heads=128, q_lora=1536, kv_lora=512, nope=128, rope=64,
         v_dim=128, experts=256, topk=8, groups=8, topk_group=4, inter=2048, dense_inter=18432, dense_layers=1, shared=1, scale="F32"),

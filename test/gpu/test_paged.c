@@ -1,7 +1,7 @@
 /* Many prompts in paged steps: the text of each is what it is alone, and what the processor answers; from the trace, that weights come
  * while the card and the processor compute, and these two at once; a device that dies at any point loses nothing; a cancel ends what it is
  * to end and leaves the rest as it was.
- * usage: test_paged text|overlap|faults|cancel DIR... */
+ * usage: test_paged text|overlap|faults|cancel|policy DIR... */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static struct engine *open_engine(const char *dir, const char *gpus, enum decode
                               .threads = 2,
                               .cpu_level = level,
                               .gpus = gpus,
-                              .prefill = decode == DECODE_PAGED ? PREFILL_AUTO : PREFILL_CPU,
+                              .prefill = decode == DECODE_CPU ? PREFILL_CPU : PREFILL_AUTO,
                               .decode = decode,
                               .context = 128,
                               .kv = kv,
@@ -204,17 +204,35 @@ static void cancel(const char *dir) {
     printf("%s: cancelled and answered again\n", dir);
 }
 
+/* Nobody asks for paged steps: many prompts get them where the model does not fit the device, a few do not, and no more do when few are left. */
+static void policy(const char *dir) {
+    static struct answer got[PROMPTS];
+    enum { SOME = 14 };
+    struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5", DECODE_AUTO, 1, DT_F32);
+    run(e, 0, 1, 0, 0, got);
+    CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: one prompt was answered in paged steps", dir);
+    run(e, 0, SOME, 0, 0, got);
+    int paged = 0;
+    for (int i = 0; i < SOME; i++) paged += !strcmp(got[i].mode, "paged") && got[i].n == ANSWER;
+    CHECK(paged > SOME / 2 && many_share(e) < 1, "%s: %d of %d prompts were answered in paged steps", dir, paged, SOME);
+    run(e, 0, 1, 0, 0, got);
+    CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: paged steps stay for one prompt", dir);
+    engine_close(&e);
+    printf("%s: %d of %d prompts in paged steps\n", dir, paged, SOME);
+}
+
 static void silent(void *ctx, enum log_level level, const char *text) {}
 static void told(void *ctx, enum log_level level, const char *text) { printf("%s\n", text), fflush(stdout); }
 
 int main(int argc, char **argv) {
-    if (argc < 3) die("usage", "text|overlap|faults|cancel DIR...");
+    if (argc < 3) die("usage", "text|overlap|faults|cancel|policy DIR...");
     make_prompts();
     log_set(!strcmp(argv[1], "faults") || !strcmp(argv[1], "text") ? silent : told, NULL, LOG_WARN);
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[1], "text")) text(argv[i]);
         else if (!strcmp(argv[1], "overlap")) overlap(argv[i]);
         else if (!strcmp(argv[1], "faults")) faults(argv[i]);
+        else if (!strcmp(argv[1], "policy")) policy(argv[i]);
         else cancel(argv[i]);
         fflush(stdout);
     }

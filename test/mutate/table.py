@@ -99,7 +99,7 @@ change("search-stop", "the search ends at the first policy that the card cannot 
 change("search-memory", "what the link takes of host memory is not counted", "search", (SEARCH, "n * (read + h2d + d2h) + weights", "n * (read + h2d + d2h)"))
 PAGED, PAGES, MANY = "engine/step/paged.c", "engine/step/paged_weights.c", "engine/many.c"
 change("paged-few", "rows of all sessions go through experts together", "paged steps, text", (PAGED, "alone ? TOGETHER : OP_FEW", "TOGETHER"))
-change("paged-chunk", "a prompt is cut where its micro-batch is full", "paged steps, text", (MANY, "k = chunk - at % chunk < want ? chunk - at % chunk : want;\n            if (k > m->options.rows - rows) return;", "k = room && room < want ? room : want;\n            if (at > chunk || k > m->options.rows - rows) return;"))
+change("paged-chunk", "a prompt is cut where its micro-batch is full", "paged steps, text", (MANY, "if (p->s->request.logits) k = 1;", "k = room && room < want ? room : want, k = k > m->options.micro ? m->options.micro : k;"))
 change("paged-length", "a piece of a prompt turns by its own length", "paged steps, text", (PAGED, "p->host_length[p->n + k] = s->total;", "p->host_length[p->n + k] = s->pos + s->n;"))
 change("paged-order", "a micro-batch's rows are stored one position too early", "paged steps, text", (PAGED, "b = kv_rows_of(to, s->pos, s->n);", "b = kv_rows_of(to, s->pos ? s->pos - 1 : 0, s->n);"))
 change("paged-page", "the second page of an expert is not waited for", "paged steps, overlap", (PAGES, "return gpu_number_wait(w->loaded, (uint32_t)(2 * count + 2), stream);", "return 0;"))
@@ -107,6 +107,8 @@ change("paged-freed", "a page is written over while it is used", "paged steps, o
 change("paged-ahead", "the next layer's pages are sent when it begins", "paged steps, overlap", (PAGED, "p->w.base + each + each * k / (uint64_t)p->n_micros)", "p->w.base)"))
 change("paged-left", "prompts of a step whose device died are passed over", "paged steps, faults", (MANY, "if (rc) x->n = 0;", ""))
 change("paged-stop", "a step goes on for turns that are over", "paged steps, cancel", (MANY, "return !any;", "return 0;"))
+change("paged-pays", "few prompts that are left stay in paged steps", "paged steps, policy", (MANY, "return !c.fits || c.step <=", "return true || c.step <="))
+change("paged-back", "paged steps keep the device's memory when they are over", "paged steps, policy", (MANY, "    paged_close(&m->paged);\n    m->wanted = false;\n}", "    m->wanted = false;\n}"))
 change("batching-emptiest", "requests fill one micro-batch after the other", "batching", ("engine/sched/batching.c", "(best < 0 || sum[k] < sum[best])", "best < 0"))
 change("batching-room", "the cache of a micro-batch holds any number", "batching", ("engine/sched/batching.c", "in->room > 0 && with", "in->room < 0 && with"))
 change("split-floor", "auto stops at plans that others beat", "split", ("engine/sched/split.c", "floor_of(in, p) * 1.005", "floor_of(in, p) * 1.5"))
