@@ -157,10 +157,12 @@ static int open_machine(struct engine *e, struct error *err) {
     if (copies && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, e->params.hugepages, &e->machine.known, err))) return rc;
     if (!copies && (e->params.hugepages || e->nodes.n_nodes > 1))
         log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "a device reads them there" : "a copy does not fit in memory");
+    const char *evict = e->params.evict ? e->params.evict : "auto";
+    e->machine.evict = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
     if (!copies && fetch_needed(&e->weights)) {
         log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: experts are read as they are needed", bytes >> 20, mem_available() >> 20);
         if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) ||
-            (rc = fetch_open(&e->machine.fetch, &e->weights, &e->machine.known, err)))
+            (rc = fetch_open(&e->machine.fetch, &e->weights, &e->machine.known, e->machine.evict, err)))
             return rc;
         e->machine.guess = &e->guess_work;
     }
@@ -172,8 +174,6 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.cost = &e->cost;
     e->machine.model = &e->model;
     e->machine.split = e->params.split ? split_find(e->params.split) : &split_policies[0];
-    const char *evict = e->params.evict ? e->params.evict : "auto";
-    e->machine.evict = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
     engine_read_cache(e->params.expert_cache, &e->machine.expert_cache, &e->machine.expert_cache_n);
     e->machine.expert_bytes = weights_expert_bytes(&e->weights);
     e->info.threads = pool_threads(e->pool);
@@ -256,8 +256,11 @@ static void close_fetch(struct engine *e) {
     struct fetch_counts n;
     if (!e->machine.fetch) return;
     fetch_count(e->machine.fetch, &n);
-    log_say(LOG_INFO, "of %llu experts chosen %llu were not in memory; %llu were read ahead of it, %llu of these in vain", (unsigned long long)n.chosen,
-            (unsigned long long)n.missing, (unsigned long long)n.likely, (unsigned long long)(n.likely - n.guessed));
+    log_say(LOG_INFO,
+            "of %llu experts chosen %llu were not in memory; %llu were read ahead of it, %llu of these in vain; memory has %d slots a layer, %llu experts had "
+            "to leave them",
+            (unsigned long long)n.chosen, (unsigned long long)n.missing, (unsigned long long)n.likely, (unsigned long long)(n.likely - n.guessed), n.room,
+            (unsigned long long)n.left);
     fetch_close(&e->machine.fetch);
 }
 

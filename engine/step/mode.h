@@ -2,9 +2,9 @@
 /* Execution modes: where attention and experts of a prefill run, and how their weights get there. One file and one row
  * a mode. The decision which one is policy.h's. */
 #include "engine/cache/budget.h"
+#include "engine/cache/fetch.h"
 #include "engine/layer/block.h"
 #include "engine/step/routing.h"
-#include "engine/store/fetch.h"
 #include "engine/store/place.h"
 #include "engine/store/scan.h"
 

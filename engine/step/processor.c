@@ -25,6 +25,7 @@ void processor_read(struct machine *m, uint64_t bytes) { atomic_fetch_add(&m->by
 static void read_ahead(struct machine *m, struct work *w, int i, int n) {
     const struct config *c = &m->w->config;
     w->late = fetch_chosen(m->fetch, i, w->ids, n * c->topk);
+    fetch_seen(m->fetch, i, w->ids, w->router, n);
     const struct layer *next = i + 1 < c->n_layers ? &m->w->layers[i + 1] : NULL;
     if (!next || !next->experts || !fetch_wants(m->fetch) || c->streams.n) return; /* of several streams the next half's mix is not known yet */
     if (n <= m->guess->rows) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A checkpoint of twice the memory that the process may use still answers, and answers the same. test_memory.py HEARTH
 Skipped, with the reason, where memory cannot be limited."""
+import json
 import os
 import re
 import shutil
@@ -46,8 +47,17 @@ def main():
                     check(ASKED in err, f"{name} in half of it: knows that it does not fit", err)
                     counts = re.search(r"of (\d+) experts chosen (\d+) were not in memory", err)
                     check(counts and 0 < int(counts[2]) <= int(counts[1]), f"{name} in half of it: experts had to be read", err)
+                    slots = re.search(r"memory has (\d+) slots a layer, (\d+) experts had to leave", err)
+                    check(slots and 8 <= int(slots[1]) < 32 and (int(slots[2]) > 0 or name == "decode"), f"{name} in half of it: slots by score", err)
                     check(tight.read > size // 4, f"{name} in half of it: came from the disk", tight.read)
                     print(f"{name}, {threads} threads: {tight.seconds:.1f} s, {tight.faults} faults, {tight.read >> 20} MB read of {size >> 20} MB; {err.splitlines()[-1]}")
+            # A device that has some of them: what it computes itself is nobody's to read.
+            limit.forget(d)
+            prompt, n = PROMPTS["decode"]
+            kept = group.run([HEARTH, "-m", d, "--tokens", prompt, "-n", n, "--temp", "0", "--ids", "-c", "256", "-v", "--gpus", "emu:1", "--prefill", "cpu", "--decode", "hybrid", "--expert-cache", "4", "--stats"],
+                             capture_output=True, timeout=500)
+            err = kept.stderr.decode()
+            check(kept.returncode == 0 and len(json.loads(kept.stdout)) == int(n) and ASKED in err and "of its experts on a device" in err, "with experts on a device, in half of it", err[-600:])
         finally:
             group.close()
     return end()

@@ -1,4 +1,4 @@
-#include "engine/store/fetch.h"
+#include "engine/cache/fetch.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -11,8 +11,14 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels refuse it, and the pages are mapped as they are touched */
 #endif
+#ifndef MADV_COLD
+#define MADV_COLD 20 /* Linux 5.4; older kernels refuse it, and keep what was used last */
+#endif
 
-enum { RANGES = 2 * PARAMS_MAX }; /* of an expert: its matrices and their scales */
+enum {
+    RANGES = 2 * PARAMS_MAX, /* of an expert: its matrices and their scales */
+    ROWS = 32
+}; /* of whose routers a score looks at all that they said */
 
 struct list {
     const struct expert **e; /* [n_experts] */
@@ -32,6 +38,12 @@ struct fetch {
     float skill;        /* share of what was read ahead and then chosen, of late */
     unsigned held_back; /* layers for which a bad guesser was not asked */
     struct fetch_counts counts;
+    struct score score;
+    void *score_mem;
+    uint8_t *slot; /* [n_layers, n_experts] it has one */
+    int *taken;    /* [n_layers] */
+    int32_t *near; /* [ROWS, 2 * topk] scratch, as score_near fills it */
+    float *chance;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work;
@@ -112,8 +124,8 @@ const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int 
     pthread_mutex_unlock(&f->lock);
     memset(f->late, UNSEEN, (size_t)n_experts);
     for (int i = 0; i < n; i++) {
-        uint8_t *late = &f->late[ids[i]];
-        if (*late != UNSEEN) continue;
+        uint8_t *late = ids[i] < 0 ? NULL : &f->late[ids[i]];
+        if (!late || *late != UNSEEN) continue;
         *late = resident(f, &all[ids[i]]) ? THERE : GONE;
         f->counts.chosen++;
         right += residency_is(f->known, layer, ids[i], RESIDENCY_AHEAD);
@@ -135,6 +147,42 @@ const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int 
     pthread_cond_signal(&f->work);
     pthread_mutex_unlock(&f->lock);
     return f->late;
+}
+
+/* --- Slots --- */
+
+static void leave(const struct fetch *f, const struct expert *e) {
+    struct range r[RANGES];
+    for (int i = 0, n = ranges(f, e, r); i < n; i++) {
+        if (r[i].size <= 2 * f->page) continue; /* the pages at its ends are others', too */
+        madvise(r[i].p + f->page, r[i].size - 2 * f->page, MADV_COLD);
+    }
+}
+/* The one that is worth least and is not asked for now; -1: there is none. */
+static int worst(const struct fetch *f, int layer) {
+    const uint8_t *slot = f->slot + (size_t)layer * (size_t)f->w->config.n_experts;
+    int at = -1;
+    for (int i = 0; i < f->w->config.n_experts; i++)
+        if (slot[i] && !f->score.load[i] && (at < 0 || score_of(&f->score, layer, i) < score_of(&f->score, layer, at))) at = i;
+    return at;
+}
+void fetch_seen(struct fetch *f, int layer, const int32_t *ids, const float *router, int n) {
+    const struct config *c = &f->w->config;
+    const struct layer *y = &f->w->layers[layer];
+    uint8_t *slot = f->slot + (size_t)layer * (size_t)c->n_experts;
+    size_t p = 2 * (size_t)c->topk;
+    bool known = router && n <= ROWS && !y->router_table;
+    for (int i = 0; i < n && known; i++)
+        score_near(c->score, y->router_bias, router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, f->near + (size_t)i * p,
+                   f->chance + (size_t)i * p);
+    score_seen(&f->score, layer, &(struct score_step){n, ids, known ? f->near : NULL, f->chance});
+    for (int i = 0; i < n * c->topk; i++)
+        if (ids[i] >= 0 && !slot[ids[i]]) slot[ids[i]] = 1, f->taken[layer]++;
+    for (int k; f->taken[layer] > f->counts.room && (k = worst(f, layer)) >= 0; f->taken[layer]--) {
+        slot[k] = 0;
+        f->counts.left++;
+        leave(f, &y->experts[k]);
+    }
 }
 
 bool fetch_wants(struct fetch *f) { return f->skill >= 0.5f || f->held_back++ % 32 == 0; }
@@ -164,7 +212,18 @@ bool fetch_needed(const struct weights *w) {
     return have && w->files.bytes - w->bytes_skipped > have - have / 16;
 }
 
-int fetch_open(struct fetch **out, const struct weights *w, struct residency *known, struct error *e) {
+/* Experts of a layer that memory holds beside everything else; an eighth of it is left for what comes and goes. */
+static int room_of(const struct fetch *f) {
+    const struct config *c = &f->w->config;
+    size_t have = mem_available(), all = 0, one = 0;
+    have -= have / 8;
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].moe) all++, one = params_bytes(&f->w->layers[i].experts[0], f->params, f->n_params);
+    size_t rest = have > f->w->bytes_dense ? have - f->w->bytes_dense : 0, each = all && one ? rest / (all * one) : 0;
+    return each > (size_t)c->n_experts ? c->n_experts : each < (size_t)c->topk ? c->topk : (int)each;
+}
+
+int fetch_open(struct fetch **out, const struct weights *w, struct residency *known, const struct score_policy *keep, struct error *e) {
     size_t n = (size_t)w->config.n_experts + 1;
     struct fetch *f = mem_calloc(1, sizeof *f);
     *out = NULL;
@@ -176,7 +235,16 @@ int fetch_open(struct fetch **out, const struct weights *w, struct residency *kn
     f->late = mem_alloc(n);
     f->now.e = mem_alloc(n * sizeof *f->now.e);
     f->next.e = mem_alloc(n * sizeof *f->next.e);
-    int rc = f->late && f->now.e && f->next.e ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
+    const struct config *c = &w->config;
+    f->score_mem = mem_calloc(1, score_bytes(c->n_layers, c->n_experts));
+    f->slot = mem_calloc((size_t)c->n_layers * n, 1);
+    f->taken = mem_calloc((size_t)c->n_layers, sizeof *f->taken);
+    f->near = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->near);
+    f->chance = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->chance);
+    if (f->score_mem) score_open(&f->score, keep, c->n_layers, c->n_experts, c->topk, f->score_mem);
+    f->counts.room = room_of(f);
+    bool all = f->late && f->now.e && f->next.e && f->score_mem && f->slot && f->taken && f->near && f->chance;
+    int rc = all ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
     if (!rc && pthread_create(&f->thread, NULL, run, f)) rc = error_set(e, ERR_RUNTIME, "no thread to read weights ahead");
     f->started = !rc;
     if (rc) fetch_close(&f);
@@ -197,6 +265,7 @@ void fetch_close(struct fetch **fp) {
     mem_free(f->late);
     mem_free((void *)f->now.e);
     mem_free((void *)f->next.e);
+    mem_free(f->score_mem), mem_free(f->slot), mem_free(f->taken), mem_free(f->near), mem_free(f->chance);
     mem_free(f);
     *fp = NULL;
 }
