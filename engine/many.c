@@ -30,11 +30,12 @@ struct many {
     struct paged *paged;
     struct paged_options options;
     char why[400];
-    struct part *parts;              /* [SESSIONS] */
-    struct paged_span *spans;        /* [SESSIONS + READ_ROWS] */
-    int32_t *length, *micro, *order; /* [SESSIONS] */
-    int *part_of;                    /* [SESSIONS + READ_ROWS] */
-    int n_parts, n_spans, most;      /* most: rows of a micro-batch of those that answer */
+    struct part *parts;                   /* [SESSIONS] */
+    struct paged_span *spans;             /* [SESSIONS + READ_ROWS] */
+    int32_t *length, *micro, *order;      /* [SESSIONS] */
+    int *part_of;                         /* [SESSIONS + READ_ROWS] */
+    int32_t *tokens;                      /* [SESSIONS + READ_ROWS] */
+    int n_parts, n_spans, n_tokens, most; /* most: rows of a micro-batch of those that answer */
     double began, expected;
 };
 
@@ -53,7 +54,7 @@ void many_close(struct engine *e) {
     struct many *m = e->many;
     if (!m) return;
     paged_close(&m->paged);
-    mem_free(m->parts), mem_free(m->spans), mem_free(m->length), mem_free(m->micro), mem_free(m->order), mem_free(m->part_of);
+    mem_free(m->parts), mem_free(m->spans), mem_free(m->length), mem_free(m->micro), mem_free(m->order), mem_free(m->part_of), mem_free(m->tokens);
     mem_free(m);
     e->many = NULL;
 }
@@ -161,9 +162,11 @@ static int open_paged(struct engine *e, struct error *err) {
     const size_t n = SESSIONS, most = (size_t)SESSIONS + READ_ROWS;
     if (!m->parts) {
         m->parts = mem_alloc(n * sizeof *m->parts), m->spans = mem_alloc(most * sizeof *m->spans), m->part_of = mem_alloc(most * sizeof *m->part_of);
+        m->tokens = mem_alloc(most * sizeof *m->tokens);
         m->length = mem_alloc(n * sizeof *m->length), m->micro = mem_alloc(n * sizeof *m->micro), m->order = mem_alloc(n * sizeof *m->order);
     }
-    if (!m->parts || !m->spans || !m->part_of || !m->length || !m->micro || !m->order) return error_set(err, ERR_MEMORY, "no memory for many prompts");
+    if (!m->parts || !m->spans || !m->tokens || !m->part_of || !m->length || !m->micro || !m->order)
+        return error_set(err, ERR_MEMORY, "no memory for many prompts");
     if (!m->found.found) decide(e);
     struct search_policy p = m->found.found ? m->found.policy : (struct search_policy){.n = USUAL_PROMPTS, .micro = OP_FEW};
     double rows = fmin(READ_ROWS, fmax(p.n, ceil(p.n * m->load.prompt)));
@@ -182,6 +185,7 @@ static int open_paged(struct engine *e, struct error *err) {
     }
 }
 
+int many_micro(const struct engine *e) { return e->many->most; }
 double many_share(const struct engine *e) { return e->many && e->many->paged ? paged_share(e->many->paged) : -1; }
 
 /* --- A step ------------------------------------------------------------------------------------------------------------------------- */
@@ -237,23 +241,21 @@ static void gather(struct engine *e) {
 static void add_span(struct many *m, int part, int n, int micro) {
     struct part *p = &m->parts[part];
     struct session *s = p->s;
+    int32_t *tokens = m->tokens + m->n_tokens; /* its own may be another turn's before the step has begun */
+    memcpy(tokens, s->tokens + p->pos + p->n, (size_t)n * sizeof *tokens);
+    m->n_tokens += n;
     m->part_of[m->n_spans] = part;
-    m->spans[m->n_spans++] = (struct paged_span){.kv = &s->kv,
-                                                 .tokens = s->tokens + p->pos + p->n,
-                                                 .pos = p->pos + p->n,
-                                                 .n = n,
-                                                 .total = s->n,
-                                                 .micro = micro,
-                                                 .tell = s->request.logits || p->pos + p->n + n == s->n};
+    m->spans[m->n_spans++] = (struct paged_span){
+        .kv = &s->kv, .tokens = tokens, .pos = p->pos + p->n, .n = n, .total = s->n, .micro = micro, .tell = s->request.logits || p->pos + p->n + n == s->n};
     p->n += n;
 }
 
-/* Rows into micro-batches: of those that answer by their keys, then prompts, in what is left of the last one and in new ones. */
+/* Under the lock. Rows into micro-batches: of those that answer by their keys, then prompts, in what is left of the last one and in new ones. */
 static void cut(struct engine *e) {
     struct many *m = e->many;
     const int most = m->most, chunk = m->options.micro < SEARCH_READ_MICRO ? m->options.micro : SEARCH_READ_MICRO;
     int n = 0, micros = 0, rows = 0, room = 0;
-    m->n_spans = 0;
+    m->n_spans = m->n_tokens = 0;
     while (n < m->n_parts && n < m->options.rows && m->parts[n].s->n - m->parts[n].s->n_kv == 1) m->length[n] = m->parts[n].s->n, n++;
     if (n) {
         micros = (n + most - 1) / most;
@@ -301,18 +303,28 @@ static bool still(struct engine *e, struct part *p, bool draws) {
     return same;
 }
 
+static bool goes_on(struct engine *e, const struct part *p, int *state) {
+    pthread_mutex_lock(&e->lock);
+    *state = atomic_load(&p->s->state);
+    bool same = (*state == SESSION_DECODE || *state == SESSION_QUEUED) && p->s->order == p->turn;
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
 static void tell(void *ctx, int span, float *logits, int32_t top) {
     struct engine *e = ctx;
     struct many *m = e->many;
     struct part *p = &m->parts[m->part_of[span]];
     struct session *s = p->s;
-    bool reads = atomic_load(&s->state) == SESSION_QUEUED;
     const struct paged_span *t = &m->spans[span];
+    int state;
+    if (!goes_on(e, p, &state)) return; /* its turn is over, and another's may have begun */
+    bool reads = state == SESSION_QUEUED;
     if (reads && s->request.logits && !s->answered) {
         p->said = true;
         if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(&s->cancel[atomic_load(&s->live)], 1);
     }
-    if (t->pos + t->n < p->pos + p->n || t->pos + t->n < s->n) return; /* not its last */
+    if (t->pos + t->n < t->total) return; /* not its last */
     p->told = true;
     if (!still(e, p, true)) return;
     double now = clock_now();
@@ -352,11 +364,10 @@ void many_step(struct engine *e) {
     int rc = m->paged ? 0 : open_paged(e, &err);
     pthread_mutex_lock(&e->lock);
     m->n_parts = m->n_spans = 0;
-    if (!rc) gather(e), e->steps++;
-    for (int i = 0; i < m->n_parts; i++) m->parts[i].s->stepped = e->steps;
     session_reap(e);
+    if (!rc) gather(e), cut(e), e->steps++;
+    for (int i = 0; i < m->n_parts; i++) m->parts[i].s->stepped = e->steps;
     pthread_mutex_unlock(&e->lock);
-    if (!rc) cut(e);
     m->began = clock_now();
     uint64_t bytes = atomic_load(&e->machine.bytes_read);
     struct search_in in = question(e);

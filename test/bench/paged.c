@@ -1,0 +1,119 @@
+/* 64 prompts of mixed length on an emulated device that is held to given speeds and to a quarter of the checkpoint: in paged steps, and one prompt
+ * after the other stream-loaded with answers by hybrid steps, six at a time. Prints seconds of both, and what virtual time says of the
+ * first on this machine as it was measured just before.
+ * usage: paged DIR GPUS [LEVEL [THREADS]]      LEVEL of the processor: 1 scalar .. 4 amx; 0 the best. Run it when nothing else runs. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/internal.h"
+#include "engine/many.h"
+#include "engine/sched/calibrate.h"
+#include "engine/virtual.h"
+
+enum { PROMPTS = 64, LEAST = 16, MOST = 112, ANSWER = 16 };
+
+static void die(const char *what, const char *why) {
+    fprintf(stderr, "paged: %s: %s\n", what, why);
+    exit(1);
+}
+
+static int length_of(int i) { return LEAST + i * 37 % (MOST - LEAST); }
+
+/* Seconds until all have their answers, so many sessions at a time; *paged: how many were answered in paged steps. */
+static double run(struct engine *e, int prompts, int sessions, int vocab, int *paged) {
+    static int32_t tokens[MOST];
+    struct session *s[PROMPTS];
+    struct error err = {0};
+    struct event ev;
+    int next = 0, done = 0;
+    *paged = 0;
+    for (int i = 0; i < sessions; i++)
+        if (session_open(e, &s[i], &err)) die("session", err.text);
+    double begin = clock_now();
+    for (int i = 0; done < prompts;) {
+        for (; i < sessions && next < prompts; i++, next++) {
+            for (int k = 0; k < length_of(next); k++) tokens[k] = (int32_t)((k * 7919u + (unsigned)next * 104729u) % (unsigned)vocab);
+            struct request r = {.tokens = tokens,
+                                .n = length_of(next),
+                                .max_tokens = ANSWER,
+                                .flags = REQUEST_NO_EOS | REQUEST_ALONE,
+                                .sampling = {.top_p = 1, .repeat_penalty = 1}};
+            if (session_submit(s[i], &r, &err)) die("submit", err.text);
+        }
+        if (next == sessions) engine_load(e, NULL);
+        if (!engine_poll(e, &ev, 60000)) die("poll", "nothing for a minute");
+        if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
+        i = sessions;
+        if (ev.kind != EVENT_DONE) continue;
+        done++, *paged += !strcmp(ev.stats.decode_mode, "paged");
+        for (int k = 0; k < sessions; k++)
+            if (s[k] == ev.session && next < prompts) { /* its place is the next one's */
+                struct session *t = s[k];
+                s[k] = s[sessions - 1], s[sessions - 1] = t;
+                i = sessions - 1;
+            }
+    }
+    double t = clock_now() - begin;
+    for (int i = 0; i < sessions; i++) session_close(&s[i]);
+    return t;
+}
+
+/* The device as it is held to its speeds. */
+static void add_device(struct cost_machine *m, const char *gpus) {
+    struct gpu_spec s;
+    struct error e = {0};
+    struct cost_domain *d = &m->domain[1];
+    if (gpu_parse(&s, gpus, &e)) die("device", e.text);
+    *d = (struct cost_domain){.class = COST_GPU, .memory = (double)s.mem};
+    for (int k = 0; k < COST_KINDS; k++) {
+        d->bw[k] = (struct cost_curve){1, {1}, {(float)s.bw}};
+        d->latency[k] = s.launch;
+        d->rate[k][COST_8BIT] = d->rate[k][COST_16BIT] = (struct cost_curve){1, {1}, {(float)(k == COST_ATTENTION ? s.attn : s.flops)}};
+    }
+    d->link[COST_H2D].rate = s.h2d, d->link[COST_D2H].rate = s.d2h;
+    m->n_devices = 1, m->n_domains = 2;
+}
+
+int main(int argc, char **argv) {
+    static struct cost_machine m;
+    struct error e = {0};
+    struct engine *engine;
+    struct engine_load load = {.prompts = PROMPTS, .answer = ANSWER};
+    int paged, none;
+    if (argc < 3) die("usage", "DIR GPUS [LEVEL [THREADS]]");
+    for (int i = 0; i < PROMPTS; i++) load.prompt += length_of(i) / (double)PROMPTS;
+    struct engine_params p = {.dir = argv[1],
+                              .gpus = argv[2],
+                              .cpu_level = argc > 3 ? atoi(argv[3]) : 0,
+                              .threads = argc > 4 ? atoi(argv[4]) : 0,
+                              .context = MOST + ANSWER + 8,
+                              .decode = DECODE_PAGED};
+    if (engine_open(&engine, &p, &e)) die("open", e.text);
+    struct calibrate_options o = {.cpu = engine->machine.cpu, .threads = pool_threads(engine->pool), .seconds = 1, .bytes = (size_t)256 << 20};
+    int n = engine_load(engine, &load), vocab = engine_info(engine)->vocab;
+    if (!n) die("policy", "no paged steps");
+    run(engine, 6, 6, vocab, &none); /* opens them, and brings weights into memory */
+    if (calibrate(&m, &o, &e)) die("calibrate", e.text);
+    engine_load(engine, NULL);
+    double fast = run(engine, PROMPTS, n < PROMPTS ? n : PROMPTS, vocab, &paged), read, step;
+    struct virtual_many q = {n < PROMPTS ? n : PROMPTS, many_micro(engine), (int)(load.prompt + 0.5), ANSWER, many_share(engine)};
+    add_device(&m, p.gpus);
+    struct virtual *v;
+    if (virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &engine->weights, .kv = DT_BF16}, &e)) die("virtual", e.text);
+    if (virtual_paged(v, &q, &read, &step, &e)) die("virtual", e.text);
+    virtual_close(&v);
+    double said = (read + ANSWER * step) * PROMPTS / q.n;
+    printf("%d prompts of %.0f tokens in the mean, %d for each: paged %.3f s (%d of them; %d at once in micro-batches of %d, %.0f %% of the experts stay), "
+           "virtual time %.3f s: %.2f\n",
+           PROMPTS, load.prompt, ANSWER, fast, paged, q.n, q.micro, 100 * q.share, said, fast / said);
+    engine_close(&engine);
+    p.prefill = PREFILL_SLP, p.decode = DECODE_HYBRID;
+    if (engine_open(&engine, &p, &e)) die("open", e.text);
+    fflush(stdout);
+    double slow = run(engine, PROMPTS, 6, vocab, &none);
+    printf("one after the other by slp, hybrid: %.3f s: %.2f times as long\n", slow, slow / fast);
+    engine_close(&engine);
+    return 0;
+}
