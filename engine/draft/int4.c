@@ -268,7 +268,7 @@ static int write_file(struct int4 *d) {
 static void *run(void *arg) {
     struct int4 *d = arg;
     struct error e = {0};
-    char why[300] = "";
+    char why[4400] = "";
     const double begin = clock_now();
     setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* a thread has its own */
     int rc = d->dir ? read_file(d, why, sizeof why) : ERR_RUNTIME;

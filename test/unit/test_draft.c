@@ -390,6 +390,118 @@ static void the_int4_draft_guesses_well(void **st) {
     assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 60); /* chance has one of a hundred, the model itself all */
 }
 
+/* A turn that is stopped while sixteen tokens are guessed waits for one step, not for all of them: by what is read of weights from then on. */
+static void who_stops_a_draft_waits_for_a_step(void **st) {
+    struct error err = {0};
+    struct event ev;
+    struct session *s;
+    int32_t prompt[PROMPT];
+    struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .draft_len = DRAFT_MOST, .context = 4096});
+    const uint64_t step = e->weights.files.bytes + int4_bytes(e->int4); /* no step reads more */
+    wait_for_int4(e);
+    prompt_of(0, prompt);
+    for (int round = 0; round < 12; round++) {
+        assert_int_equal(session_open(e, &s, &err), 0);
+        struct request r = {
+            .tokens = prompt, .n = PROMPT, .max_tokens = 2000, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)round}};
+        assert_int_equal(session_submit(s, &r, &err), 0);
+        for (int n = 0; n < 3 + round;) {
+            assert_true(engine_poll(e, &ev, -1));
+            n += ev.kind == EVENT_TOKEN;
+        }
+        session_cancel(s);
+        const uint64_t before = atomic_load(&e->machine.bytes_read);
+        do assert_true(engine_poll(e, &ev, -1));
+        while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
+        assert_int_equal(ev.reason, DONE_CANCELLED);
+        assert_true(atomic_load(&e->machine.bytes_read) - before <= 2 * step);
+        session_close(&s);
+    }
+    engine_close(&e);
+}
+
+/* --- What it foresees --------------------------------------------------------------------------------------------------------------- */
+
+static void the_soonest_and_surest_experts_come_first(void **st) {
+    static const int32_t ids[3][2] = {{4, 1}, {1, 7}, {-1, 4}};
+    static const float sure[3][2] = {{0.4f, 0.6f}, {0.9f, 0.1f}, {0, 1}};
+    struct lookahead a;
+    struct lookahead_want w[4];
+    void *mem = malloc(lookahead_bytes(2, 2));
+    lookahead_open(&a, 2, 2, mem);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(lookahead_token(&a, i), i);
+        lookahead_chose(&a, i, 1, ids[i], sure[i]);
+    }
+    assert_int_equal(lookahead_wants(&a, 0, w, 4), 0);
+    assert_int_equal(lookahead_wants(&a, 1, w, 4), 3);
+    assert_true(w[0].expert == 4 && w[0].ahead == 0 && w[0].confidence == 1 && w[1].expert == 1 && w[1].ahead == 0 && w[1].confidence == 0.9f);
+    assert_true(w[2].expert == 7 && w[2].ahead == 1);
+    assert_int_equal(lookahead_wants(&a, 1, w, 2), 2);
+    for (int i = 3; i < LOOKAHEAD_TOKENS; i++) assert_int_equal(lookahead_token(&a, i), i);
+    assert_int_equal(lookahead_token(&a, 0), -1);
+    lookahead_clear(&a);
+    assert_int_equal(lookahead_wants(&a, 1, w, 4), 0);
+    free(mem);
+}
+
+/* In each layer three places, which the last three that were wanted have: who comes, phase by phase. */
+static int expect_in_phases(void *arg) {
+    enum { FAR = 1000 }; /* seconds: in time, whatever the link */
+    static const int32_t first[3] = {0, 1, 2}, second[3] = {3, 4, 5};
+    static const float sure[3] = {0.6f, 0.3f, 0.1f};
+    struct engine *e = arg;
+    struct step *s = e->machine.step;
+    const struct config *c = &e->weights.config;
+    struct lookahead a;
+    void *mem = malloc(lookahead_bytes(c->n_layers, c->topk));
+    int layers = 0;
+    struct error err = {0};
+    lookahead_open(&a, c->n_layers, c->topk, mem);
+    for (int l = 0; l < c->n_layers; l++)
+        if (c->layer[l].moe)
+            layers++, assert_int_equal(scan_experts(&e->machine.scan, l, first, 3, &err) | scan_experts(&e->machine.scan, l, second, 3, &err), 0);
+    for (int round = 0; round < 4; round++) {
+        static const struct {
+            enum step_phase phase;
+            int moved;
+        } asked[] = {{STEP_PRIME, 0}, {STEP_LIKELY, 1}, {STEP_ALL, 2}, {STEP_ALL, 0}};
+        lookahead_clear(&a);
+        lookahead_token(&a, 0);
+        for (int l = 0; l < c->n_layers; l++)
+            if (c->layer[l].moe) lookahead_chose(&a, 0, l, round % 2 ? second : first, sure);
+        for (int i = 0; i < 4; i++) {
+            const uint64_t before = step_counts(s).moved;
+            assert_int_equal(step_expect(s, &a, asked[i].phase, FAR), 0);
+            if (round) assert_int_equal(step_counts(s).moved - before, asked[i].moved * layers); /* before the first, others had the places */
+        }
+    }
+    const uint64_t before = step_counts(s).moved;
+    lookahead_clear(&a);
+    lookahead_token(&a, 0);
+    for (int l = 0; l < c->n_layers; l++)
+        if (c->layer[l].moe) lookahead_chose(&a, 0, l, first, sure);
+    assert_int_equal(step_expect(s, &a, STEP_ALL, -FAR), 0); /* too late for all of them */
+    assert_int_equal(step_counts(s).moved, before);
+    free(mem);
+    return 0;
+}
+static void what_is_foreseen_comes_in_three_phases(void **st) {
+    struct error err = {0};
+    struct event ev = {0};
+    struct session *s;
+    int32_t prompt[PROMPT];
+    struct engine *e =
+        open_model("mla_yarn", (struct engine_params){.gpus = "emu:1", .decode = DECODE_HYBRID, .prefill = PREFILL_CPU, .expert_cache = "3", .evict = "lru"});
+    prompt_of(0, prompt);
+    assert_int_equal(session_open(e, &s, &err), 0);
+    submit(s, 0, 3);
+    while (ev.kind != EVENT_DONE) assert_true(engine_poll(e, &ev, -1) && ev.kind != EVENT_ERROR);
+    engine_run(e, expect_in_phases, e);
+    session_close(&s);
+    engine_close(&e);
+}
+
 /* All experts as bytes, whoever made or read them. */
 static uint64_t sum_of(const struct weights *w, struct int4 *d) {
     uint64_t sum = 0;
@@ -533,6 +645,9 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(a_row_is_rounded_to_the_nearest_of_fifteen),
                                        cmocka_unit_test(the_int4_draft_guesses_well),
                                        cmocka_unit_test(the_int4_draft_is_kept_on_disk),
+                                       cmocka_unit_test(who_stops_a_draft_waits_for_a_step),
+                                       cmocka_unit_test(the_soonest_and_surest_experts_come_first),
+                                       cmocka_unit_test(what_is_foreseen_comes_in_three_phases),
                                        cmocka_unit_test(who_cannot_have_an_int4_draft_says_so),
                                        cmocka_unit_test(draws_are_distributed_as_the_logits_say)};
     return cmocka_run_group_tests(tests, NULL, NULL);
