@@ -1,5 +1,6 @@
 #include "engine/step/experts.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -512,7 +513,7 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
         }
         if (!t || many == USED_MOST) continue; /* the processor has it, too */
         use[many] = t, begin[many++] = pairs;
-        x->expected[micro] += cost_table_at(&x->table[1], x->rows[id]);
+        x->expected[micro] += gpu_number_reached(x->loaded, t->on) ? cost_table_at(&x->table[1], x->rows[id]) : -INFINITY; /* not judged: it waits */
         t->used = true;
         for (int r = 0; r < m->n_dev * topk; r++)
             if (m->host.ids[r] == id) {

@@ -140,13 +140,13 @@ change("pin-half", "weights count as pinned when the first piece of them is", "w
 change("pin-shift", "copied weights take another place", "weights that are not pinned", ("engine/pipe/pin.c", "file_map_copy(own + at, k->at + at, n, e)", "file_map_copy(own + at, k->at + at / 2, n, e)"))
 change("pin-past", "more is pinned than memory has room for", "weights that are not pinned", ("engine/pipe/pin.c", "if (c.bytes > most) {", "if (c.bytes > 64 * most) {"))
 change("resident-order", "layers are weighed from the last one on", "resident", ("engine/step/resident.c", "used += in->layer[l++];", "used += in->layer[in->n_layers - 1 - l++];"))
-GUESS, PREDICT = "engine/step/guess.c", "engine/cache/predict.c"
+PREDICT = "engine/cache/predict.c"
 change("predict-distance", "what was right two layers ahead counts as one", "predict", (PREDICT, "&p->skill[distance - 1], now", "&p->skill[0], now"))
 change("predict-twice", "an expert that was said twice is right twice", "predict", (PREDICT, " || p->mark[said[i]] & SAID) continue;", ") continue;"))
 change("predict-victim", "whose place is taken counts for nothing", "predict", (PREDICT, "double lost = others +", "double lost = 0 * others + 0 *"))
 change("predict-late", "an expert that comes too late saves as much", "predict", (PREDICT, "if (there > with) with = there;", ";"))
 change("predict-always", "routers are asked though it never pays", "predict", (PREDICT, "p->steps++ % AGAIN == 0 || p->idle < IDLE_MOST", "p->steps++ < 1u << 31"))
-change("guess-fixed", "with --deterministic routers are asked ahead", "experts on devices", (GUESS, "!g->d->s->m->cost->deterministic && ", ""))
+change("experts-fixed", "with --deterministic experts come and go", "experts on devices", ("engine/step/experts.c", "    if (cost->deterministic) return 0;\n", ""))
 change("guess-range", "an expert that is none is counted", "predict", (PREDICT, "if (said[i] < 0 || said[i] >= p->n_experts ||", "if (said[i] < 0 ||"))
 change("fetch-slots", "in memory no expert ever leaves its slot", "e2e_memory", ("engine/cache/fetch.c", "f->taken[layer] > f->counts.room &&", "0 &&"))
 change("experts-map", "/experts counts what a device had alone", "e2e_repl", ("cli/command_experts.c", "if (where[i] >= 0) n++, there += used[i];", "if (where[i] > 0) n++, there = used[i] / 2;"))
