@@ -37,7 +37,9 @@ int remote_error(const struct remote *r, long status, const struct buf *body, st
     const char *who = r->resident ? "the resident engine" : r->base;
     if (parsed && !text) text = json_get(&j, "message"); /* as vLLM had it */
     bool said = text && text->type == JSON_STRING && text->n;
-    bool full = status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") || (said && memmem(text->string, text->n, "context length", 14)));
+    bool full =
+        status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") || json_is(json_get(error, "type"), "exceed_context_size_error") ||
+                          (said && memmem(text->string, text->n, "context length", 14)));
     int code = full ? ERR_CONTEXT : status == 400 || status == 404 ? ERR_USAGE : ERR_RUNTIME;
     if (status == 401 || status == 403)
         error_set(e, code, "%.200s: %s (status %ld)", who, r->key ? "it does not take the key in HEARTH_API_KEY" : "it wants a key, in HEARTH_API_KEY", status);

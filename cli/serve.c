@@ -57,7 +57,7 @@ static void on_connection(void *server, struct MHD_Connection *c, void **state, 
 
 /* False when nothing more can be accepted for the moment. */
 static bool accept_all(struct server *s, int fd) {
-    while (s->connections < SERVE_CONNECTIONS) {
+    while (s->connections < (fd == s->fd ? SERVE_CONNECTIONS : SERVE_AT_PORT)) {
         struct sockaddr_storage sa = {0};
         socklen_t size = sizeof sa;
         int c = accept4(fd, (struct sockaddr *)&sa, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -132,7 +132,7 @@ static void loop(struct server *s) {
         fds[0] = (struct pollfd){.fd = seat_fd(s->app), .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = hears ? s->fd : -1, .events = POLLIN};
-        fds[3] = (struct pollfd){.fd = hears ? s->port_fd : -1, .events = POLLIN};
+        fds[3] = (struct pollfd){.fd = hears && s->connections < SERVE_AT_PORT ? s->port_fd : -1, .events = POLLIN};
         int http = n;
         n += watch_begin(s, &watch, fds + n);
         int waiting = n;

@@ -9,6 +9,7 @@
 
 enum {
     SERVE_CONNECTIONS = 512,  /* at once; those after them wait to be accepted */
+    SERVE_AT_PORT = 256,      /* a port accepts none while there are so many: whoever can reach it, the owner's socket has room */
     SERVE_WAITING = 256,      /* requests that may wait for a session */
     SERVE_HEAD = 32 << 10,    /* bytes of a request's line and headers */
     SERVE_BODY = 16 << 20,    /* bytes of a request's body */

@@ -264,7 +264,8 @@ class Remote(Case):
             rc, out, err = self.ask("-p", "x", replies=replies)
             self.assertNotEqual(rc, 0, word)
             self.assertIn(word, err)
-        self.assertEqual(self.ask("-p", "x", replies=[(400, {}, b'{"error": {"message": "too long", "code": "context_length_exceeded"}}')])[0], 4)
+        for full in (b'{"message": "too long", "code": "context_length_exceeded"}', b'{"message": "too long", "type": "exceed_context_size_error", "code": 400}', b'{"message": "past the context length", "code": 400}'):
+            self.assertEqual(self.ask("-p", "x", replies=[(400, {}, b'{"error": ' + full + b"}")])[0], 4)
 
     def test_which(self):
         self.server.models = ["a", "b"]

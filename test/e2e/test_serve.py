@@ -337,6 +337,27 @@ class Place(Case):
             self.assertIn("--listen", err)
         self.assertEqual(self.run_bin("--listen", "127.0.0.1:0", "-p", "x")[0], 2)
 
+    def test_port_is_held(self):
+        """Whoever holds as many connections to the port as there may be, and sends a byte now and then, holds nobody at the socket."""
+        s = self.serve("--listen", "127.0.0.1:0")
+        host, port = s.url.split("/")[2].split(":")
+        before = len(os.listdir(f"/proc/{s.p.pid}/fd"))
+        held = [socket.create_connection((host, int(port))) for _ in range(300)]
+        for c in held:
+            c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nX: ")
+        s.settles("held", lambda _: len(os.listdir(f"/proc/{s.p.pid}/fd")) >= before + 250)
+        for _ in range(3):
+            for c in held[:200]:
+                c.sendall(b"a")
+            self.assertEqual(s.chat("hello")[0], 200)
+        self.assertLess(len(os.listdir(f"/proc/{s.p.pid}/fd")), before + 270)
+        for c in held:
+            c.close()
+        c = http.client.HTTPConnection(host, int(port), timeout=driver.PATIENCE)
+        c.request("GET", "/v1/models", headers={"Authorization": "Bearer " + s.key})
+        self.assertEqual(c.getresponse().status, 200)
+        c.close()
+
     def test_says_nothing_of_prompts(self):
         s = self.serve("-v")
         s.chat("a secret of mine")

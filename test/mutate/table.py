@@ -29,6 +29,8 @@ change("image-page", "an image takes the beginning of a page that other rows are
 change("kept-sum", "what lies on disk is not checked", "e2e_kv_cache", ("engine/keep.c", "kv_file_sum(p, n, i) != kv_file_sums(x->h)[i]", "kv_file_sum(p, n, i) == 1"))
 change("kept-secret", "--no-save keeps what was read", "e2e_kv_cache", ("engine/prefix.c", "p->secret = s->request.flags & REQUEST_SECRET;", "p->secret = false;"))
 change("serve-company", "an answer goes on behind rows that another client's request left", "e2e_served", ("cli/serve_turns.c", "(goes_on(x, k, &said) ? 0 : REQUEST_AFRESH)", "(goes_on(x, k, &said) ? 0 : 0)"))
+change("remote-full", "a server whose context is full is taken for one that refuses the request", "e2e_remote", ("cli/remote.c", "json_is(json_get(error, \"type\"), \"exceed_context_size_error\") ||", ""))
+change("serve-port", "connections to the port take all there are", "e2e_serve", ("cli/server.h", "SERVE_AT_PORT = 256,", "SERVE_AT_PORT = 512,"))
 change("kept-forgotten", "what is written after its chat was deleted stays", "e2e_kv_cache", ("engine/keep.c", "if (!is_forgotten(k, j) && linkat", "if (linkat"))
 change("kept-deleted", "a deleted chat leaves what was read for it", "e2e_kv_cache", ("cli/store.c", "if (!rc) rc = forget(name, path, e);", ""))
 change("kept-of-others", "with a chat goes what others begin with", "e2e_kv_cache", ("cli/store.c", "if (k == its.n) mine->key[left++]", "mine->key[left++]"))
