@@ -121,7 +121,7 @@ static bool pays(struct engine *e, int rows, double keys) {
     struct search_policy p = m->found.policy;
     struct search_cost c;
     p.n = rows;
-    in.prompts = 0;
+    in.prompts = 0, in.device = INFINITY; /* it is there */
     search_cost(&in, &p, &c);
     struct policy_machine pm = {.cost = &e->cost,
                                 .model = &e->model,
@@ -373,7 +373,7 @@ void many_step(struct engine *e) {
     struct search_in in = question(e);
     struct search_cost c = {0};
     struct search_policy p = m->found.policy;
-    in.prompts = 0, p.n = m->n_parts;
+    in.prompts = 0, in.device = INFINITY, p.n = m->n_parts;
     if (m->found.found && m->n_parts) search_cost(&in, &p, &c);
     m->expected = c.step;
     if (!rc && m->n_spans) rc = paged_run(m->paged, m->spans, m->n_spans, &(struct paged_calls){.tell = tell, .stop = stop, .ctx = e}, &e->closing, &err);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/internal.h"
 #include "engine/many.h"
@@ -28,6 +29,8 @@ struct answer {
     int n;
     enum done_reason reason;
     const char *mode;
+    uint64_t logits; /* of all positions of the prompt; where they are asked for */
+    int positions;
 };
 static int32_t prompts[PROMPTS][LONGEST];
 static int lengths[PROMPTS];
@@ -56,13 +59,24 @@ static struct engine *open_engine(const char *dir, const char *gpus, enum decode
     return e;
 }
 
+static int vocab;
+static bool wants_logits, announces = true;
+static int take_logits(void *ctx, int position, const float *logits) {
+    struct answer *a = ctx;
+    CHECK(position == a->positions, "position %d comes as the %d-th", position, a->positions);
+    a->logits = hash64(logits, (size_t)vocab * sizeof *logits, a->logits);
+    a->positions++;
+    return 0;
+}
+
 /* Prompts [first, first + n), greedy or each with a seed of its own. cancel_at > 0: all are cancelled once so many tokens came. */
 static void run(struct engine *e, int first, int n, float temperature, int cancel_at, struct answer *out) {
     struct session *s[PROMPTS];
     struct error err = {0};
     struct event ev;
     int tokens = 0, left = n;
-    bool held = engine_load(e, &(struct engine_load){.prompts = n, .prompt = LONGEST / 2, .answer = ANSWER}) > 0;
+    vocab = engine_info(e)->vocab;
+    bool held = announces && engine_load(e, &(struct engine_load){.prompts = n, .prompt = LONGEST / 2, .answer = ANSWER}) > 0;
     for (int i = 0; i < n; i++) {
         int k = first + i;
         out[k] = (struct answer){0};
@@ -71,6 +85,8 @@ static void run(struct engine *e, int first, int n, float temperature, int cance
                             .n = lengths[k],
                             .max_tokens = ANSWER,
                             .flags = REQUEST_NO_EOS,
+                            .logits = wants_logits ? take_logits : NULL,
+                            .logits_ctx = &out[k],
                             .sampling = {.temperature = temperature, .top_p = 0.95f, .repeat_penalty = 1, .seed = (uint64_t)k + 7}};
         if (session_submit(s[i], &r, &err)) die("submit", err.text);
     }
@@ -114,6 +130,10 @@ static void text(const char *dir) {
         if (paged) CHECK(many_share(e) < 1, "%s: all experts stay on a device with %d KB", dir, mem);
         if (!paged) engine_close(&e);
     }
+    wants_logits = true; /* a row at a time: each must know how long its sequence is */
+    run(e, 0, PROMPTS, 0, 0, alone);
+    wants_logits = false;
+    same(dir, "with all logits", processor, alone, PROMPTS);
     for (int i = 0; i < PROMPTS; i++)
         CHECK(together[i].n == ANSWER && !strcmp(together[i].mode, "paged"), "%s: prompt %d: %d tokens by %s", dir, i, together[i].n, together[i].mode);
     same(dir, "beside the processor", processor, together, PROMPTS);
@@ -124,6 +144,15 @@ static void text(const char *dir) {
         run(e, 0, PROMPTS, 0.9f, 0, together);
         for (int i = 0; i < PROMPTS; i += 17) run(e, i, 1, 0.9f, 0, alone);
         for (int i = 0; i < PROMPTS; i += 17) same(dir, "alone", alone + i, together + i, 1);
+        wants_logits = true; /* every bit of them */
+        run(e, 0, PROMPTS, 0, 0, together);
+        for (int i = 0; i < PROMPTS; i += 7) {
+            run(e, i, 1, 0, 0, alone);
+            CHECK(alone[i].positions == lengths[i] && together[i].positions == lengths[i], "%s: logits of %d of %d positions", dir, together[i].positions,
+                  lengths[i]);
+            CHECK(alone[i].logits == together[i].logits, "%s: prompt %d has other logits in company", dir, i);
+        }
+        wants_logits = false;
         engine_close(&e);
     }
     printf("%s: as alone, and as the processor has it\n", dir);
@@ -215,8 +244,10 @@ static void policy(const char *dir) {
     int paged = 0;
     for (int i = 0; i < SOME; i++) paged += !strcmp(got[i].mode, "paged") && got[i].n == ANSWER;
     CHECK(paged > SOME / 2 && many_share(e) < 1, "%s: %d of %d prompts were answered in paged steps", dir, paged, SOME);
+    announces = false; /* nobody says that the many are over */
     run(e, 0, 1, 0, 0, got);
     CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: paged steps stay for one prompt", dir);
+    announces = true;
     engine_close(&e);
     printf("%s: %d of %d prompts in paged steps\n", dir, paged, SOME);
 }
