@@ -24,6 +24,10 @@ struct gpu_backend {
     int (*copy)(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
     int (*copy_peer)(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size);
     int (*fill)(struct gpu_stream *s, void *dst, int byte, size_t size);
+    int (*graph_begin)(struct gpu_stream *s);
+    int (*graph_end)(struct gpu_stream *s, struct gpu_graph **g);
+    int (*graph_run)(struct gpu_graph *g);
+    void (*graph_close)(struct gpu_graph *g);
     int (*event_open)(struct gpu *g, struct gpu_event **ev, bool timed, struct error *e);
     void (*event_close)(struct gpu_event *ev);
     int (*event_record)(struct gpu_event *ev, struct gpu_stream *s);
@@ -52,6 +56,9 @@ struct gpu_stream {
     struct op_exec exec; /* first: its address is the stream's executor */
     struct gpu *g;
     const char *name;
+};
+struct gpu_graph {
+    struct gpu_stream *s;
 };
 struct gpu_event {
     struct gpu *g;

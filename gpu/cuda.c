@@ -32,8 +32,12 @@ static int cuda_describe(char *out, size_t size) {
     return 0;
 }
 
+/* What a call says that a recording does not hold: no failure of the device, the recording alone is lost. */
+enum { RECORDING_FIRST = 900, RECORDING_LAST = 908 }; /* cudaErrorStreamCaptureUnsupported, .. WrongThread */
+
 int cuda_check(struct cuda *g, cudaError_t r, const char *what) {
     if (r == cudaSuccess) return 0;
+    if ((int)r >= RECORDING_FIRST && (int)r <= RECORDING_LAST) return ERR_RUNTIME;
     pthread_mutex_lock(&g->lock);
     if (!g->error.code) error_set(&g->error, ERR_RUNTIME, "device %d (%s): %s: %s", g->base.info.rank, g->base.info.name, what, cudaGetErrorString(r));
     pthread_mutex_unlock(&g->lock);
@@ -257,6 +261,10 @@ static int stream_sync(struct gpu_stream *base) {
 
 void *cuda_space(struct cuda_stream *s, size_t size) {
     if (size <= s->space_size) return s->space;
+    if (atomic_load(&s->recording)) {
+        s->wanted = size;
+        return NULL;
+    }
     struct error e = {0};
     cuda_check(s->g, cuda_stream_drain(s), "running");
     if (s->space) release(&s->g->base, s->space);
@@ -291,6 +299,53 @@ static int fill(struct gpu_stream *base, void *dst, int byte, size_t size) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     int r = enter(s);
     return r ? r : cuda_check(s->g, cudaMemsetAsync(dst, byte, size, s->s), "fill");
+}
+
+/* Graphs. What a recording meets that it cannot hold is no failure of the device: the same is then launched piece by piece. */
+struct cuda_graph {
+    struct gpu_graph base;
+    cudaGraphExec_t exec;
+    const void *space; /* the stream's workspace, as its operations know it */
+};
+static int graph_begin(struct gpu_stream *base) {
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    int r = enter(s);
+    if (r) return r;
+    s->wanted = 0;
+    cuda_number_pass_over(s, true);
+    r = cuda_check(s->g, cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal), "recording");
+    if (r) cuda_number_pass_over(s, false);
+    return r;
+}
+static void graph_close(struct gpu_graph *base) {
+    struct cuda_graph *g = (struct cuda_graph *)base;
+    if (g->exec) cudaGraphExecDestroy(g->exec);
+    mem_free(g);
+}
+static int graph_end(struct gpu_stream *base, struct gpu_graph **out) {
+    struct cuda_stream *s = (struct cuda_stream *)base;
+    struct cuda_graph *g = mem_calloc(1, sizeof *g);
+    cudaGraph_t recorded = NULL;
+    cudaSetDevice(s->g->card);
+    cudaError_t r = cudaStreamEndCapture(s->s, &recorded);
+    cuda_number_pass_over(s, false);
+    if (!r && recorded && g && !s->wanted) r = cudaGraphInstantiateWithFlags(&g->exec, recorded, 0);
+    if (recorded) cudaGraphDestroy(recorded);
+    cudaGetLastError();
+    if (g && !r && g->exec) {
+        g->space = s->space;
+        *out = &g->base;
+    } else if (g) graph_close(&g->base);
+    int state_now = cuda_stream_state(s);
+    if (state_now || !s->wanted) return state_now;
+    return cuda_space(s, s->wanted) ? GPU_STALE : ERR_RUNTIME;
+}
+static int graph_run(struct gpu_graph *base) {
+    struct cuda_graph *g = (struct cuda_graph *)base;
+    struct cuda_stream *s = (struct cuda_stream *)base->s;
+    if (g->space != s->space) return GPU_STALE;
+    int r = enter(s);
+    return r ? r : cuda_check(s->g, cudaGraphLaunch(g->exec, s->s), "graph");
 }
 
 static void event_close(struct gpu_event *base) {
@@ -363,6 +418,10 @@ const struct gpu_backend gpu_cuda = {
     .copy = copy,
     .copy_peer = copy_peer,
     .fill = fill,
+    .graph_begin = graph_begin,
+    .graph_end = graph_end,
+    .graph_run = graph_run,
+    .graph_close = graph_close,
     .event_open = event_open,
     .event_close = event_close,
     .event_record = event_record,

@@ -33,7 +33,9 @@ struct cuda_stream {
     const _Atomic int *cancel;
     struct cuda_blas *blas; /* NULL: not opened yet, not found, or math=f32 */
     bool blas_tried;
-    void *space; /* workspace: grows in the first layer, then stays */
+    _Atomic bool recording; /* nobody asks how far it is */
+    size_t wanted;          /* while recording: workspace that an operation lacked */
+    void *space;            /* workspace: grows in the first layer, then stays */
     size_t space_size;
 };
 struct cuda_event {
@@ -91,6 +93,7 @@ void cuda_number_nap(struct gpu_number *n, uint32_t value);
 bool cuda_number_sweep(void); /* breaks those that wait in vain; are there any? */
 void cuda_number_rest(void);  /* between two sweeps */
 void cuda_number_forget(struct cuda_stream *s);
+void cuda_number_pass_over(struct cuda_stream *s, bool recording); /* s->recording, while nobody looks at it */
 /* cuda_experts.c */
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a);

@@ -13,7 +13,8 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     int heads = kv * group + group - h0 < HEADS ? kv * group + group - h0 : HEADS;
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, lo, hi;
     const int32_t *chosen = a.chosen ? a.chosen + (size_t)i * (size_t)a.n_chosen : NULL;
-    seen(a, position(a, i), &lo, &hi);
+    const struct where at = where_of(a);
+    seen(a, at, position(a, at, i), &lo, &hi);
     if (hi < lo) hi = lo;
     if (a.chunked) {
         lo = max(lo, chunk_begin(split));
@@ -37,7 +38,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         for (int k = warp; k < m; k += THREADS / 32) { /* a warp a key */
             float dot[HEADS] = {0};
             for (int d = lane; d < a.k.dim; d += 32) {
-                float v = plane_at(a.k, (size_t)(chosen ? chosen[k0 + k] : k0 + k), kv, d);
+                float v = plane_at(at.k, (size_t)(chosen ? chosen[k0 + k] : k0 + k), kv, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     if (h < heads) dot[h] += v * qs[h * a.k.dim + d];
@@ -69,7 +70,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
             for (int w = 0; w < WIDE; w++) {
                 int d = tid + w * THREADS;
                 if (d >= a.v_dim) continue;
-                float v = plane_at(a.v, (size_t)(chosen ? chosen[k0 + k] : k0 + k), kv * a.v.heads / a.k.heads, d);
+                float v = plane_at(at.v, (size_t)(chosen ? chosen[k0 + k] : k0 + k), kv * a.v.heads / a.k.heads, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     if (h < heads) acc[h][w] += p[h][k] * v;

@@ -2,14 +2,28 @@
 /* What both attention kernels need to know about their keys. */
 #include "gpu/cuda_device.cuh"
 
+/* Where keys and values lie and the queries stand: as the call says, or as memory does by now. */
+struct where {
+    struct cuda_plane k, v;
+    int q_pos0, n_keys;
+};
+__device__ inline struct where where_of(const struct cuda_attention &a) {
+    struct where w = {a.k, a.v, a.q_pos0, a.n_keys};
+    if (a.at) {
+        w.k.data = a.at->data, w.k.scale = a.at->scale;
+        w.v.data = a.v_at->data, w.v.scale = a.v_at->scale;
+        w.q_pos0 = a.at->pos, w.n_keys = a.at->pos + a.n;
+    }
+    return w;
+}
 /* Keys that a query at pos sees: rows [lo, hi), or places in its list of chosen ones. */
-__device__ inline void seen(const struct cuda_attention &a, int pos, int *lo, int *hi) {
+__device__ inline void seen(const struct cuda_attention &a, const struct where &w, int pos, int *lo, int *hi) {
     int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
-    *hi = h > a.n_keys ? a.n_keys : h;
+    *hi = h > w.n_keys ? w.n_keys : h;
     if (a.chosen && *hi > a.n_chosen) *hi = a.n_chosen;
     *lo = l < 0 ? 0 : l;
 }
-__device__ inline int position(const struct cuda_attention &a, int i) { return a.q_pos ? a.q_pos[i] : a.q_pos0 + i; }
+__device__ inline int position(const struct cuda_attention &a, const struct where &w, int i) { return a.q_pos ? a.q_pos[i] : w.q_pos0 + i; }
 
 /* Where chunk s of the keys begins when queries are few: 16 chunks of 256 rows, 16 of 512 and so on. It depends on s alone, so
  * that neither the other queries of a call nor later keys show in a query's result. */

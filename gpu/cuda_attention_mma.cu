@@ -50,11 +50,12 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group;
     int r0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS; /* the rows that see most begin first */
     bool idle = r0 + wr * 16 >= rows;
+    const struct where at = where_of(a);
     if (!tid) first = 0x7fffffff, last = 0;
     __syncthreads();
     if (tid < ROWS && r0 + tid < rows) { /* the keys that any row sees */
         int l, e;
-        seen(a, position(a, (r0 + tid) / group), &l, &e);
+        seen(a, at, position(a, at, (r0 + tid) / group), &l, &e);
         if (e > l) atomicMin(&first, l), atomicMax(&last, e);
     }
     for (int e = tid; e < ROWS * (KD / 2); e += S::threads) {
@@ -72,7 +73,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     for (int r = 0; r < 2; r++) {
         int row = r0 + wr * 16 + g + r * 8;
         lo[r] = hi[r] = 0;
-        if (row < rows) seen(a, position(a, row / group), &lo[r], &hi[r]);
+        if (row < rows) seen(a, at, position(a, at, row / group), &lo[r], &hi[r]);
     }
     float o[NO][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, c = a.scale * log2_e;
 #pragma unroll
@@ -94,13 +95,13 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         begin += share * split;
         end = begin + share < end ? begin + share : end;
     }
-    if (begin < end) fetch<KT, KD, S::threads>(ks, a.k, kv, a.k.dim, begin, a.n_keys);
+    if (begin < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, begin, at.n_keys);
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {
         cp_wait<0>();
         __syncthreads(); /* the keys are there, and all are through with the values before */
         if (!ONE) {
-            fetch<KT, VD, S::threads>(vs, a.v, kv, a.v_dim, k0, a.n_keys);
+            fetch<KT, VD, S::threads>(vs, at.v, kv, a.v_dim, k0, at.n_keys);
             cp_commit();
         }
         float s[NS][4], most[2] = {top[0], top[1]};
@@ -169,7 +170,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (!ONE) cp_wait<0>();
         if (!ONE || WD > 1) __syncthreads(); /* the values are there, and the scores; all are through with the keys */
-        if (!ONE && k0 + KT < end) fetch<KT, KD, S::threads>(ks, a.k, kv, a.k.dim, k0 + KT, a.n_keys);
+        if (!ONE && k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
         if (!ONE) cp_commit();
         if (!idle) {
 #pragma unroll
@@ -190,7 +191,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         if (ONE) {
             __syncthreads(); /* all are through with the values, which are the keys */
-            if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, a.k, kv, a.k.dim, k0 + KT, a.n_keys);
+            if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
             cp_commit();
         }
     }

@@ -78,8 +78,9 @@ cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cs, const float *sn
 }
 
 /* One block a (row, head). */
-static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx) {
+static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx, const struct cuda_place *place) {
     __shared__ float shared[32];
+    if (place) p.data = place->data, p.scale = place->scale, row0 = place->pos;
     size_t i = blockIdx.x / (unsigned)p.heads, h = blockIdx.x % (unsigned)p.heads, row = (size_t)row0 + i;
     const float *src = x + i * (size_t)ldx + h * (size_t)p.dim;
     size_t at = (row * (size_t)p.heads + h) * (size_t)p.dim;
@@ -100,8 +101,8 @@ static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int 
         else ((float *)p.data)[at + (size_t)d] = src[d];
     }
 }
-cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx) {
-    kv_store_kernel<<<(unsigned)n * (unsigned)p.heads, 128, 0, s>>>(p, x, row0, ldx);
+cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at) {
+    kv_store_kernel<<<(unsigned)n * (unsigned)p.heads, 128, 0, s>>>(p, x, row0, ldx, at);
     return cudaGetLastError();
 }
 static __global__ void kv_load_kernel(struct cuda_plane p, float *out, int row0, int ldo) {

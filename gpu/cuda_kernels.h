@@ -15,6 +15,11 @@ struct cuda_plane { /* struct kv_plane */
     int heads, dim;
     uint8_t dtype;
 };
+struct cuda_place { /* struct op_place */
+    void *data;
+    float *scale;
+    int32_t pos;
+};
 struct cuda_attention { /* struct op_attention, and scratch for split keys */
     float *out;
     const float *q;
@@ -28,6 +33,7 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     int splits;      /* at least 1; > 1: partials go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
     float *part_lse; /* [splits, n, n_heads] */
+    const struct cuda_place *at, *v_at;
 };
 struct cuda_select { /* struct op_select, and scratch */
     int32_t *chosen;
@@ -65,7 +71,7 @@ struct cuda_rope_table { /* struct op_rope_table */
 cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t);
 cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cos, const float *sin, int n, int heads, int ld, int head_ld, int half, int interleaved,
                       int inverse);
-cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx);
+cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at);
 cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int row0, int n, int ldo);
 cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a);
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r);

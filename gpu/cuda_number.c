@@ -76,6 +76,7 @@ void cuda_number_close(struct gpu_number *base) {
 
 /* Under the lock: a fault of the stream's work shows where its state is asked for. */
 static bool lost(struct cuda_stream *s) {
+    if (atomic_load(&s->recording)) return false; /* a question would spoil what it records */
     cudaError_t r = cudaStreamQuery(s->s);
     if (r != cudaErrorNotReady) cuda_check(s->g, r, "running");
     return cuda_stream_state(s) != 0;
@@ -100,6 +101,12 @@ void cuda_number_forget(struct cuda_stream *s) {
         for (int i = 0; i < WAITERS; i++)
             if (n->waiter[i].s == s) n->waiter[i].s = NULL;
     }
+    pthread_mutex_unlock(&list_lock);
+}
+
+void cuda_number_pass_over(struct cuda_stream *s, bool recording) {
+    pthread_mutex_lock(&list_lock);
+    atomic_store(&s->recording, recording);
     pthread_mutex_unlock(&list_lock);
 }
 

@@ -80,6 +80,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .n_chosen = o->n_chosen,
                                .scale = o->scale,
                                .chunked = o->n <= CUDA_FEW,
+                               .at = (const struct cuda_place *)o->at,
+                               .v_at = (const struct cuda_place *)o->v_at,
                                .splits = 1};
     if (o->n < 1) return 0;
     /* copying the keys pays from a few queries on; a cache in BF16 needs no copy */
@@ -122,6 +124,7 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
     return 0;
 }
 
+_Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(struct op_place, pos) == offsetof(struct cuda_place, pos), "places");
 static int norm(struct cuda_stream *s, const struct op_norm *a) {
     if (a->rows < 1) return 0;
     return cuda_check(
@@ -174,7 +177,7 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_KV_STORE: {
         const struct op_kv_store *a = &u->kv_store;
-        if (a->n > 0) r = cuda_kv_store(s->s, plane(&a->plane), a->x, a->row0, a->n, a->ldx);
+        if (a->n > 0) r = cuda_kv_store(s->s, plane(&a->plane), a->x, a->row0, a->n, a->ldx, (const struct cuda_place *)a->at);
         break;
     }
     case OP_KV_LOAD: {

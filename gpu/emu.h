@@ -74,6 +74,13 @@ struct emu_cmd {
     };
 };
 
+struct emu_graph {
+    struct gpu_graph base;
+    struct emu_cmd *cmds; /* [n] */
+    size_t n, cap;
+    bool failed; /* something that cannot be recorded */
+};
+
 enum { EMU_QUEUE = 1024, EMU_SMALL = 64 << 10 }; /* of a copy: a driver takes such a piece at once, wherever it lies */
 struct pool;
 struct emu_stream {
@@ -89,6 +96,7 @@ struct emu_stream {
     _Atomic int failed;        /* it dropped work of a device that failed; stays when the device is cleared by others */
     double t;                  /* virtual clock; the thread's own */
     double copied;             /* real time: when the copy just before should have ended, 0: something else came between */
+    struct emu_graph *graph;   /* what is enqueued goes there: it is being recorded; NULL: it runs */
     struct pool *pool;         /* opened by the first operation; the thread's own */
     struct exec *cpu;
 };
@@ -108,6 +116,10 @@ int emu_stream_sync(struct gpu_stream *s);
 int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size);
 int emu_fill(struct gpu_stream *s, void *dst, int byte, size_t size);
+int emu_graph_begin(struct gpu_stream *s);
+int emu_graph_end(struct gpu_stream *s, struct gpu_graph **g);
+int emu_graph_run(struct gpu_graph *g);
+void emu_graph_close(struct gpu_graph *g);
 int emu_event_open(struct gpu *g, struct gpu_event **ev, bool timed, struct error *e);
 void emu_event_close(struct gpu_event *ev);
 int emu_event_record(struct gpu_event *ev, struct gpu_stream *s);

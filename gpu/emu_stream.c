@@ -149,13 +149,39 @@ static int open_cpu(struct emu_stream *s, struct error *e) {
     return 0;
 }
 
-static void run_op(struct emu_stream *s, const struct emu_cmd *c) {
+/* What memory says of places by now. In virtual time it says nothing, and the call's own numbers stand. */
+static int read_place(struct emu_stream *s, const struct op_place **at, struct op_place *out) {
+    const struct op_place *p = *at;
+    *at = NULL;
+    if (!p || s->g->spec.is_virtual) return 0;
+    if (emu_owns(s->g, p, sizeof *p)) return *out = *p, 1;
+    emu_fail(s->g, ERR_RUNTIME, "a place at %p is not memory of the device", (const void *)p);
+    return ERR_RUNTIME;
+}
+static int read_places(struct emu_stream *s, enum op_code code, union op_args *u) {
+    struct op_place k, v;
+    if (code == OP_KV_STORE) {
+        struct op_kv_store *a = &u->kv_store;
+        int r = read_place(s, &a->at, &k);
+        if (r > 0) a->plane.data = k.data, a->plane.scale = k.scale, a->row0 = k.pos;
+        return r < 0 ? r : 0;
+    }
+    struct op_attention *a = &u->attention;
+    int r = code == OP_ATTENTION ? read_place(s, &a->at, &k) : 0;
+    if (r > 0) r = read_place(s, &a->v_at, &v);
+    if (r > 0) a->k.data = k.data, a->k.scale = k.scale, a->v.data = v.data, a->v.scale = v.scale, a->q_pos0 = k.pos, a->n_keys = k.pos + a->n;
+    return r < 0 ? r : 0;
+}
+
+static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct emu *g = s->g;
+    struct emu_cmd with = {.code = called->code}, *c = &with;
     if (emu_fault(g, GPU_FAULT_LAUNCH)) {
         emu_fail(g, ERR_RUNTIME, "launch of %s failed (injected)", op_name(c->code));
         return;
     }
-    if (check_args(s, c->code, &c->args)) return;
+    memcpy(&c->args, &called->args, op_size(c->code));
+    if (read_places(s, c->code, &c->args) || check_args(s, c->code, &c->args)) return;
     bool reads = false;
     double cost = g->spec.is_virtual || g->slowed ? cost_seconds(&g->machine, c->code, &c->args, &reads) : 0;
     if (g->spec.is_virtual) {
@@ -228,13 +254,47 @@ static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
     pthread_mutex_unlock(&s->lock);
 }
 int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c) {
+    if (s->graph) s->graph->failed = true; /* events and numbers are not for graphs */
     enqueue(s, c);
     return status(s);
 }
+static int record(struct emu_graph *g, const struct emu_cmd *c) {
+    bool work = c->kind == EMU_OP || c->kind == EMU_COPY || c->kind == EMU_FILL;
+    if (!work || mem_grow(&g->cmds, &g->cap, g->n + 1, sizeof *g->cmds)) g->failed = true;
+    else g->cmds[g->n++] = *c;
+    return g->failed ? ERR_RUNTIME : 0;
+}
 static int enqueue_work(struct emu_stream *s, const struct emu_cmd *c) {
     int r = status(s);
+    if (!r && s->graph) return record(s->graph, c);
     if (!r) enqueue(s, c);
     return r;
+}
+
+int emu_graph_begin(struct gpu_stream *base) {
+    struct emu_stream *s = (struct emu_stream *)base;
+    int r = status(s);
+    if (!r && (s->graph || !(s->graph = mem_calloc(1, sizeof *s->graph)))) r = ERR_RUNTIME;
+    return r;
+}
+int emu_graph_end(struct gpu_stream *base, struct gpu_graph **out) {
+    struct emu_stream *s = (struct emu_stream *)base;
+    struct emu_graph *g = s->graph;
+    s->graph = NULL;
+    if (g->failed) emu_graph_close(&g->base);
+    else *out = &g->base;
+    return status(s);
+}
+int emu_graph_run(struct gpu_graph *base) {
+    struct emu_graph *g = (struct emu_graph *)base;
+    int r = 0;
+    for (size_t i = 0; i < g->n && !r; i++) r = enqueue_work((struct emu_stream *)base->s, &g->cmds[i]);
+    return r;
+}
+void emu_graph_close(struct gpu_graph *base) {
+    struct emu_graph *g = (struct emu_graph *)base;
+    mem_free(g->cmds);
+    mem_free(g);
 }
 
 static int emu_run(struct op_exec *x, enum op_code code, const union op_args *a) {
@@ -246,6 +306,10 @@ int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
     struct emu_stream *x = (struct emu_stream *)s;
     int r = enqueue_work(x, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
     if (r || !emu_tells(x->g) || dir != GPU_H2D || size <= EMU_SMALL || emu_pins(src, size)) return r;
+    if (x->graph) { /* only memory that is pinned by then: a driver would refuse it */
+        x->graph->failed = true;
+        return ERR_RUNTIME;
+    }
     atomic_fetch_add(&x->g->held, 1); /* as a driver that copies it by itself */
     return emu_stream_sync(s);
 }

@@ -127,6 +127,18 @@ int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void 
 }
 int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size) { return size ? s->g->b->fill(s, dst, byte, size) : 0; }
 
+int gpu_graph_begin(struct gpu_stream *s) { return s->g->b->graph_begin(s); }
+int gpu_graph_end(struct gpu_stream *s, struct gpu_graph **g) {
+    *g = NULL;
+    int r = s->g->b->graph_end(s, g);
+    if (*g) (*g)->s = s;
+    return r;
+}
+int gpu_graph_run(struct gpu_graph *g) { return g->s->g->b->graph_run(g); }
+void gpu_graph_close(struct gpu_graph **g) {
+    if (*g) (*g)->s->g->b->graph_close(*g);
+    *g = NULL;
+}
 static int open_event(struct gpu *g, struct gpu_event **ev, bool timed, struct error *e) {
     *ev = NULL;
     int r = g->b->event_open(g, ev, timed, e);

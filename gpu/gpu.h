@@ -92,6 +92,18 @@ struct gpu_event *gpu_pair_event(struct gpu_pair *p);
 /* All waits on this pair, now and later, return ERR_CANCELLED: the way out for the other threads when one has failed. */
 void gpu_pair_break(struct gpu_pair *p);
 
+/* Work that is enqueued once and run again with one call: operations, fills and copies (of pinned memory) of one stream, with the arguments
+ * that they had; what changes from run to run is read from memory (op_place). Between begin and end nothing runs, and nothing but those may be
+ * enqueued there; the stream's own thread alone uses it. What an operation opens when it first runs must be there: run the same once before. */
+struct gpu_graph;
+int gpu_graph_begin(struct gpu_stream *s);
+/* *g is the caller's. NULL with 0: this work cannot be recorded; with GPU_STALE: workspace has grown meanwhile, record it again. Nothing of
+ * it has run. */
+enum { GPU_STALE = 1 };
+int gpu_graph_end(struct gpu_stream *s, struct gpu_graph **g);
+int gpu_graph_run(struct gpu_graph *g);     /* on its stream; GPU_STALE: memory that it counts on has moved, nothing has run: record it anew */
+void gpu_graph_close(struct gpu_graph **g); /* while its stream is open, and does not run it */
+
 /* A number in pinned host memory, to hand work between streams of any devices and the host: streams write it and wait for
  * it, and so does the host. It begins at 0, has one writer, a stream or the host, and only grows: values are compared by
  * their signed difference, so it may pass 2^32 while those in use lie within 2^30 of each other.

@@ -167,6 +167,8 @@ static int visit_attention(struct op_attention *a, visit_fn fn, void *ctx) {
     VISIT(a->q, span(a->n, a->ldq, (size_t)a->n_heads * (size_t)a->k.dim), VISIT_IN);
     VISIT(a->q_pos, (size_t)a->n * 4, VISIT_IN);
     VISIT(a->chosen, (size_t)a->n * (size_t)a->n_chosen * 4, VISIT_IN);
+    VISIT(a->at, sizeof *a->at, VISIT_IN);
+    VISIT(a->v_at, sizeof *a->v_at, VISIT_IN);
     VISIT(a->sinks, (size_t)a->n_heads * 4, VISIT_CONST);
     VISIT(a->lse, (size_t)a->n * (size_t)a->n_heads * 4, VISIT_OUT);
     VISIT(a->out, span(a->n, a->ldo, (size_t)a->n_heads * (size_t)a->v_dim), VISIT_OUT);
@@ -263,6 +265,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
     case OP_KV_STORE: {
         struct op_kv_store *o = &a->kv_store;
         VISIT(o->x, span(o->n, o->ldx, (size_t)o->plane.heads * (size_t)o->plane.dim), VISIT_IN);
+        VISIT(o->at, sizeof *o->at, VISIT_IN);
         return visit_plane(&o->plane, o->row0 + o->n, fn, ctx);
     }
     case OP_KV_LOAD: {

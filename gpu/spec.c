@@ -80,6 +80,7 @@ static int option(struct gpu_spec *s, struct piece key, struct piece v) {
             return 0;
         }
     if (piece_is(key, "nopeer") && !v.text) return s->nopeer = true, 0;
+    if (piece_is(key, "nograph") && !v.text) return s->nograph = true, 0;
     if (piece_is(key, "ring") && v.text) return integer(v, 2, 1 << 20, &n) ? -1 : (s->ring = (int)n, 0);
     if (piece_is(key, "chunk") && v.text) return integer(v, 1, 1 << 20, &n) ? -1 : (s->chunk = (int)n, 0);
     static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"};

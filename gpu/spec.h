@@ -29,6 +29,7 @@ struct gpu_curve {
 struct gpu_spec {
     int n; /* ranks; 0: none */
     bool emu, is_virtual, nopeer;
+    bool nograph; /* each operation of a step is launched by itself */
     /* emu: host memory that is not gpu_host_alloc's cannot be registered, or (nomap) only such that may be written can, as with drivers
      * that register no read-only mappings. Then a copy to the device from memory that is not registered holds its caller. */
     bool nopin, nomap;

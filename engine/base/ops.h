@@ -91,10 +91,18 @@ struct kv_plane {
     int heads, dim;
     uint8_t dtype;
 };
+/* What stands in memory for a plane's addresses and a position, so that an operation that was recorded once serves every token of any
+ * session (gpu.h's graphs). Read when the operation runs. Devices alone; the processor is never given one. */
+struct op_place {
+    void *data;
+    float *scale;
+    int32_t pos; /* of the first row of the call */
+};
 struct op_kv_store {
     struct kv_plane plane;
     const float *x; /* [n, heads * dim], rows ldx apart */
     int row0, n, ldx;
+    const struct op_place *at; /* NULL, or for plane.data, plane.scale, row0 */
 };
 /* out [n, heads * dim] = rows row0 .. row0 + n of the plane, as float32 */
 struct op_kv_load {
@@ -122,6 +130,9 @@ struct op_attention {
     int n, n_heads, v_dim, ldq, ldo;
     int q_pos0, k_pos0, k_step, n_keys, window, n_chosen;
     float scale;
+    /* NULL, or for the addresses of k and v, and q_pos0; keys go up to the last query's own then, and n_keys (no less) is only what
+     * the work is laid out for. Of at most OP_FEW rows, k_pos0 0. */
+    const struct op_place *at, *v_at;
 };
 
 /* Lightning indexer: the `topk` best keys of each query, in rising order; all that it sees where these are no more, and -1 in

@@ -5,6 +5,7 @@
 struct attention {
     const char *name;                                                        /* as --inspect says it */
     bool whole;                                                              /* a query needs all its keys at once: they cannot come in pieces */
+    bool placed;                                                             /* knows span.at */
     int (*cache)(const struct config *c, int layer, struct cache_desc *out); /* what a layer keeps; returns how many planes */
     /* From w->xn: keys and values of all rows into their spans' caches; queries into w->q. From these: a span's rows of w->att. */
     int (*kv)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
@@ -29,6 +30,7 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                        const int32_t *chosen);
 /* y[n] = m in[n] (+ bias) (+ y[n]) */
 int block_linear(struct exec *x, const struct config *c, float *y, int ldy, const float *in, int ldx, struct mat m, const float *bias, int n, bool accumulate);
-struct kv_plane attention_plane(struct kv_plane p, int row); /* from that row on */
+struct kv_plane attention_plane(struct kv_plane p, int row);                        /* from that row on */
+const struct op_place *attention_place(const struct span *s, int layer, int plane); /* NULL: as the span says */
 /* The operation over all keys of a span, or over a piece of them. */
 int attention_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse);

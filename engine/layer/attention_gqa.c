@@ -34,8 +34,12 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
         size_t row = (size_t)s->row;
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[0], .x = k + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd}));
-        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[1], .x = v + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd}));
+        TRY(x->ops->kv_store(
+            x, &(struct op_kv_store){
+                   .plane = s->cache[layer].p[0], .x = k + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd, .at = attention_place(s, layer, 0)}));
+        TRY(x->ops->kv_store(
+            x, &(struct op_kv_store){
+                   .plane = s->cache[layer].p[1], .x = v + row * (size_t)kd, .row0 = s->pos, .n = s->n, .ldx = kd, .at = attention_place(s, layer, 1)}));
     }
     return 0;
 }
@@ -77,7 +81,9 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                              .k_pos0 = keys.first,
                              .n_keys = keys.n,
                              .window = c->layer[layer].window,
-                             .scale = c->attn_scale};
+                             .scale = c->attn_scale,
+                             .at = attention_place(s, layer, 0),
+                             .v_at = attention_place(s, layer, 1)};
     TRY(attention_pieces(x, w, &o, keys.piece, w->lse));
     if (!c->attn_gate || !(keys.piece & PIECE_LAST)) return 0;
     return x->ops->gate(x, &(struct op_gate){.y = o.out,
@@ -91,4 +97,4 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                                              .head_ldg = 2 * dim});
 }
 
-const struct attention attention_gqa = {.name = "gqa", .cache = cache, .kv = kv, .query = query, .attend = attend};
+const struct attention attention_gqa = {.name = "gqa", .placed = true, .cache = cache, .kv = kv, .query = query, .attend = attend};

@@ -43,7 +43,9 @@ int attention_absorbed(struct exec *x, const struct config *c, const struct laye
                              .window = c->layer[layer].window,
                              .chosen = chosen,
                              .n_chosen = c->index_topk,
-                             .scale = c->attn_scale};
+                             .scale = c->attn_scale,
+                             .at = attention_place(s, layer, 0),
+                             .v_at = attention_place(s, layer, 0)};
     if (keys.piece & PIECE_FIRST) {
         TRY(x->ops->linear(x, &(struct op_linear){.y = w->qc,
                                                   .x = q,
@@ -169,8 +171,12 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
                                           .interleaved = c->rope.interleaved}));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
-        TRY(x->ops->kv_store(
-            x, &(struct op_kv_store){.plane = s->cache[layer].p[0], .x = w->kv + (size_t)s->row * (size_t)latent, .row0 = s->pos, .n = s->n, .ldx = latent}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[0],
+                                                      .x = w->kv + (size_t)s->row * (size_t)latent,
+                                                      .row0 = s->pos,
+                                                      .n = s->n,
+                                                      .ldx = latent,
+                                                      .at = attention_place(s, layer, 0)}));
     }
     return 0;
 }
@@ -196,4 +202,4 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
     return block_expands(c, s->n) ? expanded(x, c, y, layer, w, s, keys) : attention_absorbed(x, c, y, layer, w, s, keys, NULL);
 }
 
-const struct attention attention_mla = {.name = "mla", .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};
+const struct attention attention_mla = {.name = "mla", .placed = true, .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};

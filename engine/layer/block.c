@@ -86,6 +86,7 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
     return attention_of(c, layer)->kv(x, c, y, layer, w, spans, n_spans, n);
 }
 bool block_whole(const struct config *c, int layer) { return attention_of(c, layer)->whole; }
+bool block_placed(const struct config *c, int layer) { return attention_of(c, layer)->placed; }
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     return attention_of(c, layer)->query(x, c, y, layer, w, n);
 }

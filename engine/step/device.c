@@ -82,6 +82,7 @@ void step_unload(struct step *s) {
     for (int i = 0; i < s->n_dev; i++) {
         struct step_device *d = &s->dev[i];
         if (d->main) gpu_stream_sync(d->main); /* a load that failed has copies on their way */
+        step_graphs_drop(d);
         step_experts_close(d);
         for (int l = 0; l < s->c->n_layers && d->layer; l++) {
             gpu_free(d->g, d->layer[l].mem);
@@ -120,6 +121,7 @@ static int open_device(struct step_device *d, struct error *e) {
     for (int i = 0; i < STEP_MICROS && !rc; i++) rc = work_open(&d->work[i], c, STEP_ROWS, device_alloc, device_release, d, e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->rows, step_rows_bytes(d->s, STEP_ROWS), e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
+    if (!rc) rc = step_graphs_open(d, e);
     if (!rc && d->head) rc = gpu_alloc(d->g, (void **)&d->xn, hidden, e);
     if (!rc && d->head) rc = gpu_alloc(d->g, (void **)&d->logits, (size_t)STEP_ROWS * (size_t)c->vocab * 4, e);
     return rc;
@@ -226,6 +228,7 @@ void step_devices_close(struct step *s) {
         void *all[] = {d->rows, d->x, d->xn, d->logits};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
         step_fill_close(d);
+        step_graphs_close(d);
         mem_free(d->score_mem), mem_free(d->predict_mem);
         mem_free(d->layer);
         mem_free(d->head_weights);

@@ -16,6 +16,19 @@ struct step_layer {
     struct layer view;
 };
 
+/* Attention halves and shared experts of steps of one shape, recorded layer by layer (gpu.h's graphs): which rows of which session
+ * they are for stands in the device's places. graph.c */
+enum step_part { STEP_HALF, STEP_SHARED, STEP_PARTS };
+enum { STEP_SHAPES = 8 };
+struct step_shape {
+    int micro, n, row0, total;            /* rows of the micro-batch there; of those before it; of the step */
+    int keys;                             /* that a row may see at most */
+    bool router;                          /* its logits go to host memory, too */
+    uint64_t used;                        /* the last step of this shape; 0: none */
+    bool off;                             /* it cannot be recorded */
+    struct gpu_graph **graph[STEP_PARTS]; /* [n_layers] NULL: not yet */
+};
+
 struct step_experts;
 /* One device and the layers [first, last) whose attention halves and dense feed-forwards it holds. */
 struct step_device {
@@ -38,6 +51,9 @@ struct step_device {
     struct predict predict;       /* what their routers said ahead, and how right that was */
     void *score_mem, *predict_mem;
     float *x, *xn, *logits; /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
+    /* graph.c: [STEP_MICROS, STEP_ROWS, n_layers, CACHE_PLANES] there, and pinned; of the step that runs, NULL: launched piece by piece */
+    struct op_place *places, *host_places;
+    struct step_shape shape[STEP_SHAPES], *now[STEP_MICROS];
     /* mirror.c: caches of sessions on their way from memory that is not pinned. Opened with the first; fill NULL: not now. */
     struct gpu_stream *fill;
     struct stage *stage;
@@ -127,6 +143,16 @@ bool step_device_error(struct step *s, struct error *e);       /* whether a devi
 
 /* Goes on without devices from here on, for that reason, whether they failed or only their memory did. ERR_MEMORY. */
 int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
+
+/* graph.c */
+int step_graphs_open(struct step_device *d, struct error *e); /* ERR_MEMORY */
+void step_graphs_drop(struct step_device *d);                 /* what was recorded: d->main is idle */
+void step_graphs_close(struct step_device *d);
+/* Where m's rows on d stand (enqueued), if their work is to be recorded or was. */
+int step_graphs_begin(struct step_device *d, struct step_micro *m, int total);
+/* Enqueues what fn does on d->main: as it was recorded, or recording it, or by itself. fn is given the spans to do it for. */
+typedef int (*step_work)(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans);
+int step_replay(struct step_device *d, struct step_micro *m, int layer, enum step_part part, int total, step_work fn);
 
 /* mirror.c */
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), ready to go on from there: `from` is the row of

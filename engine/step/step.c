@@ -36,28 +36,40 @@ static int await_rows(struct step *s, struct step_micro *m, int layer) {
     return s->processor ? gpu_number_wait(m->arrived, value, s->processor) : gpu_number_await(m->arrived, value, s->cancel);
 }
 
-/* The attention half of a layer; what the processor needs for the experts goes to host memory, then the shared expert. */
-static int device_attention(struct step *s, struct step_micro *m, int layer, int total) {
-    struct step_device *d = step_device_of(s, layer);
+/* The attention half of a layer; what the processor needs for the experts goes to host memory. */
+static int half(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans) {
+    struct step *s = d->s;
     struct work *w = work_of(d, m);
     const struct layer *y = &d->layer[layer].view;
-    int span = begin(d, "attention", layer, (int)(m - s->micro));
-    TRY(block_attention(exec_of(d), s->c, y, layer, w, m->dev, m->n_dev_spans, m->n_dev));
+    TRY(block_attention(exec_of(d), s->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
     TRY(step_rows_keep(d, layer, m, total));
     TRY(block_route(exec_of(d), s->c, y, layer, w, m->n_dev));
-    if (s->c->layer[layer].moe) {
-        size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
-        TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
-        TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
-        TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
-        if (s->m->routing || d->experts) TRY(gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H));
+    if (!s->c->layer[layer].moe) return 0;
+    size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
+    TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
+    TRY(gpu_copy(d->main, m->host.ids, w->ids, topk, GPU_D2H));
+    TRY(gpu_copy(d->main, m->host.weights, w->weights, topk, GPU_D2H));
+    if (!s->m->routing && !d->experts) return 0;
+    return gpu_copy(d->main, m->host.router, w->router, (size_t)m->n_dev * (size_t)s->c->n_experts * 4, GPU_D2H);
+}
+static int shared(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans) {
+    struct work *w = work_of(d, m);
+    return block_experts(exec_of(d), d->s->c, &d->layer[layer].view, layer, w, PART_SHARED, w->x, m->n_dev);
+}
+
+static int device_attention(struct step *s, struct step_micro *m, int layer, int total) {
+    struct step_device *d = step_device_of(s, layer);
+    const bool moe = s->c->layer[layer].moe;
+    int span = begin(d, "attention", layer, (int)(m - s->micro));
+    TRY(step_replay(d, m, layer, STEP_HALF, total, half));
+    if (moe) {
         TRY(arrive(d, m));
         m->sent[layer % 2] = m->n_arrived;
+        if (!s->view) TRY(step_experts_keep(d, (int)(m - s->micro), layer, work_of(d, m)->x, m->n_dev));
     }
-    if (s->c->layer[layer].moe && !s->view) TRY(step_experts_keep(d, (int)(m - s->micro), layer, w->x, m->n_dev));
-    TRY(block_experts(exec_of(d), s->c, y, layer, w, PART_SHARED, w->x, m->n_dev));
+    TRY(step_replay(d, m, layer, STEP_SHARED, total, shared));
     end(d, span);
-    return s->c->layer[layer].moe && !s->view ? step_experts_ready(d, (int)(m - s->micro), layer) : 0;
+    return moe && !s->view ? step_experts_ready(d, (int)(m - s->micro), layer) : 0;
 }
 
 /* What the device's own experts add, and the processor, when it is there. w->xn has served. */
@@ -115,7 +127,7 @@ static int device_go(struct step *s, struct step_micro *m, int after, int total)
 }
 
 /* Rows, positions and an empty mark of what is not finite. */
-static int device_begin(struct step *s, struct step_micro *m) {
+static int device_begin(struct step *s, struct step_micro *m, int total) {
     if (s->processor && m->n_dev) { /* else the embedding is there already */
         TRY(gpu_number_write(m->answered, ++m->n_answered, s->processor));
         TRY(gpu_number_wait(m->answered, ++m->n_wanted, s->dev[0].main));
@@ -128,6 +140,7 @@ static int device_begin(struct step *s, struct step_micro *m) {
         TRY(gpu_copy(d->main, w->tokens, m->host.tokens, (size_t)m->n_dev * 4, GPU_H2D));
         if (w->length) TRY(gpu_copy(d->main, w->length, m->host.length, (size_t)m->n_dev * 4, GPU_H2D));
         TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev, 0));
+        TRY(step_graphs_begin(d, m, total));
         if (!i) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
     }
     return 0;
@@ -308,7 +321,7 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_micros; i++) {
         struct step_micro *m = &s->micro[i];
         TRY(processor_begin(s->m, &m->host, m->n, 0, s->cancel, e));
-        TRY(device_begin(s, m));
+        TRY(device_begin(s, m, n));
         TRY(device_go(s, m, -1, n));
         TRY(processor_attention(s, m, 0, e));
     }

@@ -4,6 +4,7 @@
  * math: only operations that LIST's math computes otherwise than float32, or FP8 otherwise than BF16.
  * Exit 77 when the device, or the level of the processor it wants, is not there. */
 #include "test/gpu/conform_blocks.h"
+#include "test/gpu/conform_graph.h"
 #include "test/gpu/conform_streams.h"
 
 static void elementwise(void) {
@@ -537,6 +538,7 @@ int main(int argc, char **argv) {
         tiles();
         groups();
         groups_apart();
+        if (spec.math != GPU_FP8) recorded(DT_BF16, 0), recorded(DT_F32, 100), recorded(DT_E4M3, 0);
     } else if (!some) {
         companies();
     } else {

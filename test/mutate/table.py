@@ -134,6 +134,8 @@ change("state-ring", "a rank goes on from the state before the prompt", "referen
 change("delta-decay", "the delta rule forgets nothing", "kcheck_delta", ("cpu/delta.c", "r.decay = expf(", "r.decay = 1 + 0 * expf("))
 change("conv-keep", "the convolution keeps the first rows in place of the last", "kcheck_delta", ("cpu/delta.c", "row_at(&j, o->n - o->taps + 1 + i)", "row_at(&j, 1 - o->taps + i)"))
 change("blend-cache", "the cache in host memory lacks what a blended prefill read", "reference mla_plain", (BLEND, "step_mirror_store(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);", ""))
+change("graph-here", "a recorded step attends at the position that it was recorded for", "steps as they were recorded", ("engine/step/graph.c", ".pos = m->dev[k].pos};", ".pos = t->keys - 1 + 0 * m->dev[k].pos};"))
+change("graph-rows", "a recorded step of two rows runs for another number of them", "steps as they were recorded", ("engine/step/graph.c", "return a->micro == b->micro && a->n == b->n &&", "return a->micro == b->micro &&"))
 change("fill-early", "a device reads a cache before it is there", "weights that are not pinned", ("engine/step/mirror.c", "return f->any ? gpu_number_wait(f->d->filled, f->d->n_filled, f->d->main) : 0;", "return 0;"))
 change("fill-held", "a long cache goes to a device from where it lies", "weights that are not pinned", ("engine/step/mirror.c", "int rc = d->s->processor || bytes <= STAGE_SMALL ||", "int rc = true || d->s->processor || bytes <= STAGE_SMALL ||"))
 change("pin-across", "a copy reaches across two registrations", "weights that are not pinned", ("gpu/gpu.c", "bool whole = dir == GPU_D2D || s->g->info.is_virtual;", "bool whole = true;"))

@@ -13,6 +13,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "internal.h"
 
@@ -37,6 +38,8 @@ struct cuda_emulate_stream {
     std::condition_variable changed;
     std::deque<std::function<void()>> tasks;
     bool busy = false, closing = false;
+    std::shared_ptr<std::vector<std::function<void()>>> recorded; /* set: what is enqueued goes there, and nothing may ask how far it is */
+    bool spoilt = false;
     uint64_t random;
     std::thread thread;
 };
@@ -248,8 +251,19 @@ int host_stream_device(cudaStream_t s) { return real(s)->device; }
 void host_enqueue(cudaStream_t stream, std::function<void()> task) {
     cuda_emulate_stream *s = real(stream);
     std::lock_guard<std::mutex> hold(s->lock);
+    if (s->recorded) return s->recorded->push_back(std::move(task));
     s->tasks.push_back(std::move(task));
     s->changed.notify_all();
+}
+static std::atomic<int> graphs;
+static thread_local int recording; /* streams that this thread records */
+/* A call that no recording survives. */
+static bool spoils(cuda_emulate_stream *s, const char *what) {
+    std::lock_guard<std::mutex> hold(s->lock);
+    if (!s->recorded) return false;
+    s->spoilt = true;
+    fprintf(stderr, "cuda_emulate: %s of a stream that records\n", what);
+    return true;
 }
 static void drain(cuda_emulate_stream *s) {
     std::unique_lock<std::mutex> hold(s->lock);
@@ -263,9 +277,9 @@ static std::atomic<int> events;
 static void leftovers() {
     size_t bytes = 0;
     for (int i = 0; i < DEVICES; i++) bytes += memory_used(i);
-    if (!bytes && all.empty() && pinned.empty() && !events) return;
-    fprintf(stderr, "cuda_emulate: left at the end: %zu bytes of device memory, %zu streams, %d events, %zu pieces of pinned memory\n", bytes, all.size(),
-        (int)events, pinned.size());
+    if (!bytes && all.empty() && pinned.empty() && !events && !graphs) return;
+    fprintf(stderr, "cuda_emulate: left at the end: %zu bytes of device memory, %zu streams, %d events, %d graphs, %zu pieces of pinned memory\n", bytes,
+        all.size(), (int)events, (int)graphs, pinned.size());
     fflush(NULL);
     _exit(86);
 }
@@ -298,12 +312,54 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
     delete s;
     return done();
 }
+struct cuda_emulate_graph {
+    std::shared_ptr<std::vector<std::function<void()>>> tasks;
+    int device;
+};
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
+    std::lock_guard<std::mutex> hold(s->lock);
+    if (s->recorded || mode != cudaStreamCaptureModeThreadLocal) return wrong(cudaErrorStreamCaptureUnsupported, "recording of mode %d", mode);
+    s->recorded = std::make_shared<std::vector<std::function<void()>>>();
+    s->spoilt = false;
+    recording++;
+    return done();
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
+    std::lock_guard<std::mutex> hold(s->lock);
+    auto tasks = std::move(s->recorded);
+    s->recorded.reset();
+    *g = NULL;
+    recording--;
+    if (!tasks || s->spoilt) return host_error(cudaErrorStreamCaptureInvalidated);
+    *g = new cuda_emulate_graph{tasks, s->device};
+    graphs++;
+    return done();
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long) {
+    *x = new cuda_emulate_graph{g->tasks, g->device};
+    graphs++;
+    return done();
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) {
+    if (host_stream_device(s) != x->device) return wrong(cudaErrorInvalidResourceHandle, "a graph of device %d on another's stream", x->device);
+    for (auto &task : *x->tasks) host_enqueue(s, task);
+    return done();
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g) {
+    delete g;
+    graphs--;
+    return done();
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x) { return cudaGraphDestroy(x); }
+
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    if (spoils(real(s), "synchronisation")) return host_error(cudaErrorStreamCaptureUnsupported);
     drain(real(s));
     return done(cudaSuccess, real(s)->device);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cuda_emulate_stream *s = real(stream);
+    if (spoils(s, "a question")) return host_error(cudaErrorStreamCaptureUnsupported);
     std::lock_guard<std::mutex> hold(s->lock);
     return s->busy || !s->tasks.empty() ? cudaErrorNotReady : done(cudaSuccess, s->device);
 }
@@ -342,6 +398,7 @@ cudaError_t cudaMemGetInfo(size_t *here, size_t *total) {
     return done();
 }
 cudaError_t cudaMalloc(void **p, size_t size) {
+    if (recording) return wrong(cudaErrorStreamCaptureUnsupported, "an allocation by a thread that records");
     size_t here, total;
     cudaError_t e = cudaMemGetInfo(&here, &total);
     if (e) return e;
@@ -426,6 +483,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, cudaMemcpyK
     if (host_fails("copy")) return host_error(cudaErrorUnknown);
     if (kind == cudaMemcpyDefault || kind == cudaMemcpyHostToHost) return wrong(cudaErrorInvalidMemcpyDirection, "copy of kind %d", kind);
     if (copy_wrong("copy", dst, src, size, to, from, device, device)) return cudaErrorInvalidValue;
+    if ((!from && !is_pinned(src, size)) || (!to && !is_pinned(dst, size)))
+        if (spoils(real(s), "a copy of memory that is not pinned,")) return host_error(cudaErrorStreamCaptureUnsupported);
     std::shared_ptr<char[]> early;
     if (!from && !is_pinned(src, size)) {
         early.reset(new char[size]);

@@ -1,0 +1,120 @@
+/* Steps of one shape do the same again and again: some thirty operations a layer, of which only the sessions' caches and positions
+ * change. Those are read from memory, so what a layer enqueues is recorded once for each shape and run again with one call. The first
+ * step of a shape runs piece by piece, so that workspaces have grown when the second is recorded. Bits are the same either way. */
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/step/internal.h"
+
+enum { KEYS_LEAST = 512, TRIES = 8 };
+
+static size_t places_of(const struct step *s) { return (size_t)s->c->n_layers * CACHE_PLANES; }
+
+int step_graphs_open(struct step_device *d, struct error *e) {
+    const struct gpu_set *set = d->s->m->gpus;
+    bool placed = false;
+    for (int l = d->first; l < d->last; l++) placed |= block_placed(d->s->c, l);
+    if (d->s->processor || set->spec.nograph || !placed) return 0;
+    size_t bytes = STEP_MICROS * STEP_ROWS * places_of(d->s) * sizeof *d->places;
+    int rc = gpu_alloc(d->g, (void **)&d->places, bytes, e);
+    return rc ? rc : gpu_host_alloc(d->g, (void **)&d->host_places, bytes, e);
+}
+
+static void drop(struct step_device *d, struct step_shape *t) {
+    for (int part = 0; part < STEP_PARTS; part++) {
+        for (int l = 0; t->graph[part] && l < d->s->c->n_layers; l++) gpu_graph_close(&t->graph[part][l]);
+        mem_free(t->graph[part]);
+    }
+    *t = (struct step_shape){0};
+}
+void step_graphs_drop(struct step_device *d) {
+    for (int i = 0; i < STEP_SHAPES; i++) drop(d, &d->shape[i]);
+    for (int i = 0; i < STEP_MICROS; i++) d->now[i] = NULL;
+}
+void step_graphs_close(struct step_device *d) {
+    step_graphs_drop(d);
+    gpu_free(d->g, d->places);
+    gpu_host_free(d->g, d->host_places);
+    d->places = d->host_places = NULL;
+}
+
+static bool alike(const struct step_shape *a, const struct step_shape *b) {
+    return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->total == b->total && a->keys == b->keys && a->router == b->router;
+}
+/* The one that is known, or in the place of the one used least recently. */
+static struct step_shape *shape_of(struct step_device *d, const struct step_shape *like) {
+    struct step_shape *oldest = &d->shape[0];
+    for (int i = 0; i < STEP_SHAPES; i++) {
+        if (d->shape[i].used && alike(&d->shape[i], like)) return &d->shape[i];
+        if (d->shape[i].used < oldest->used) oldest = &d->shape[i];
+    }
+    drop(d, oldest);
+    *oldest = *like;
+    oldest->off = true; /* in its first step */
+    return oldest;
+}
+
+int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
+    struct step *s = d->s;
+    const int i = (int)(m - s->micro);
+    d->now[i] = NULL;
+    if (!d->places || s->m->trace || m->n_dev != m->n_dev_spans) return 0; /* spans of a trace are events, which no recording holds */
+    struct step_shape like = {.micro = i, .n = m->n_dev, .row0 = m->row0, .total = total, .keys = KEYS_LEAST, .router = s->m->routing || d->experts};
+    for (int k = 0; k < m->n_dev; k++)
+        while (like.keys <= m->dev[k].pos) like.keys *= 2;
+    struct step_shape *t = shape_of(d, &like);
+    if (t->used && t->used < s->clock && !t->graph[0]) {
+        for (int part = 0; part < STEP_PARTS; part++) t->graph[part] = mem_calloc((size_t)s->c->n_layers, sizeof *t->graph[part]);
+        t->off = !t->graph[STEP_HALF] || !t->graph[STEP_SHARED];
+    }
+    t->used = s->clock;
+    if (t->off) return 0;
+    d->now[i] = t;
+    size_t at = (size_t)i * STEP_ROWS * places_of(s);
+    for (int k = 0; k < m->n_dev; k++)
+        for (int l = d->first; l < d->last; l++)
+            for (int p = 0; p < s->planes[l]; p++) {
+                const struct kv_plane *plane = &m->dev[k].cache[l].p[p];
+                struct op_place *to = &d->host_places[at + (size_t)k * places_of(s) + (size_t)l * CACHE_PLANES + (size_t)p];
+                *to = (struct op_place){.data = plane->data, .scale = plane->scale, .pos = m->dev[k].pos};
+            }
+    return gpu_copy(d->main, &d->places[at], &d->host_places[at], (size_t)m->n_dev * places_of(s) * sizeof *d->places, GPU_H2D);
+}
+
+/* *g stays NULL where it cannot be recorded; nothing has run. */
+static int record(struct step_device *d, struct step_micro *m, int layer, int total, step_work fn, struct gpu_graph **g) {
+    struct step *s = d->s;
+    const int i = (int)(m - s->micro);
+    struct span spans[STEP_ROWS];
+    for (int k = 0; k < m->n_dev; k++) {
+        spans[k] = m->dev[k];
+        spans[k].pos = d->now[i]->keys - 1;
+        spans[k].at = &d->places[((size_t)i * STEP_ROWS + (size_t)k) * places_of(s)];
+    }
+    int rc = GPU_STALE;
+    for (int tries = 0; tries < TRIES && rc == GPU_STALE; tries++) { /* each finds a workspace that has to grow */
+        TRY(gpu_graph_begin(d->main));
+        int did = fn(d, m, layer, total, spans);
+        rc = gpu_graph_end(d->main, g);
+        if (did) gpu_graph_close(g);
+    }
+    return rc == GPU_STALE ? 0 : rc;
+}
+
+int step_replay(struct step_device *d, struct step_micro *m, int layer, enum step_part part, int total, step_work fn) {
+    struct step_shape *t = d->now[m - d->s->micro];
+    if (!t || t->off || !block_placed(d->s->c, layer)) return fn(d, m, layer, total, m->dev);
+    struct gpu_graph **g = &t->graph[part][layer];
+    int rc = *g ? gpu_graph_run(*g) : GPU_STALE;
+    if (rc == GPU_STALE) {
+        gpu_graph_close(g);
+        TRY(record(d, m, layer, total, fn, g));
+        rc = *g ? gpu_graph_run(*g) : GPU_STALE;
+    }
+    if (rc != GPU_STALE) {
+        d->s->counts.replayed++;
+        return rc;
+    }
+    t->off = true;
+    return fn(d, m, layer, total, m->dev);
+}
