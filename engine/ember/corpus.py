@@ -551,7 +551,7 @@ def load_out_of_scope(path):
     return topic
 
 
-HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt")
+HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt", "fresh.txt")
 
 
 def load_questions(name, directory=CORPUS):
