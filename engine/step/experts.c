@@ -91,6 +91,8 @@ static int open_memory(struct step_experts *x, struct error *e) {
     }
     if (rc) return rc;
     x->mine = mem_alloc(pairs);
+    x->ids = mem_alloc(pairs);
+    x->router = mem_alloc((size_t)STEP_ROWS * n * sizeof *x->router);
     x->near = mem_alloc(2 * pairs);
     x->chance = mem_alloc(2 * pairs);
     x->rows = mem_alloc(n * sizeof *x->rows);
@@ -99,7 +101,7 @@ static int open_memory(struct step_experts *x, struct error *e) {
     x->plan = mem_alloc(sizeof *x->plan);
     x->slots = mem_calloc((size_t)c->n_layers * (size_t)x->each, sizeof *x->slots);
     x->slot_of = mem_alloc((size_t)c->n_layers * n * sizeof *x->slot_of);
-    if (!x->mine || !x->near || !x->chance || !x->rows || !x->expert_of || !x->experts || !x->plan || !x->slots || !x->slot_of)
+    if (!x->mine || !x->ids || !x->router || !x->near || !x->chance || !x->rows || !x->expert_of || !x->experts || !x->plan || !x->slots || !x->slot_of)
         return error_set(e, ERR_MEMORY, "no memory for experts on a device");
     memset(x->slot_of, 0xff, (size_t)c->n_layers * n * sizeof *x->slot_of);
     return 0;
@@ -183,7 +185,7 @@ void step_experts_close(struct step_device *d) {
         gpu_host_free(d->g, x->host_token[i]), gpu_host_free(d->g, x->host_weight[i]);
     }
     gpu_free(d->g, x->x), gpu_free(d->g, x->part);
-    void *own[] = {x->mine, x->near, x->chance, x->rows, x->expert_of, x->experts, x->plan, x->slots, x->slot_of, x};
+    void *own[] = {x->mine, x->ids, x->router, x->near, x->chance, x->rows, x->expert_of, x->experts, x->plan, x->slots, x->slot_of, x};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) mem_free(own[i]);
     d->experts = NULL;
 }
@@ -500,6 +502,8 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
     *expected = 0;
     *mine = x->mine;
     memcpy(x->mine, m->host.ids, (size_t)(m->n * topk) * sizeof *x->mine);
+    memcpy(x->ids, x->mine, (size_t)(m->n * topk) * sizeof *x->ids);
+    memcpy(x->router, m->host.router, (size_t)m->n * (size_t)s->c->n_experts * sizeof *x->router);
     for (int i = 0; i < n; i++) {
         int id = x->expert_of[i], k;
         if (p->domain[i] != 1) {
@@ -560,10 +564,9 @@ int step_experts_after(struct step_device *d, struct step_micro *m, int layer, d
         cost_table_fill(&x->table[1], cost, 1 + d->rank, s->m->model);
     }
     for (int i = 0; i < m->n && known; i++)
-        score_near(c->score, y->router_bias, m->host.router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,
+        score_near(c->score, y->router_bias, x->router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,
                    x->chance + (size_t)i * p);
-    score_seen(&d->score, layer, &(struct score_step){m->n, m->host.ids, known ? x->near : NULL, x->chance});
-    count_rows(x, m);
+    score_seen(&d->score, layer, &(struct score_step){m->n, x->ids, known ? x->near : NULL, x->chance});
     predict_seen(&d->predict, layer, x->rows);
     int micro = (int)(m - s->micro);
     TRY(guess_ask(&x->guess, micro, layer + 1, x->ready[micro][(layer + 1) % 2], m->n_dev));

@@ -41,6 +41,8 @@ struct step_experts {
     float *weight[STEP_MICROS];
     int32_t *host_token[STEP_MICROS];
     float *host_weight[STEP_MICROS];
+    int32_t *ids;                /* [STEP_ROWS, topk] and what routers said, [STEP_ROWS, n_experts]: of the layer that is computed, when its rows */
+    float *router;               /* were answered and the next layer's come to m->host */
     int32_t *mine, *near, *rows; /* [STEP_ROWS, topk] what the processor is left with; [STEP_ROWS, 2 * topk]; [n_experts] */
     float *chance;
     int16_t *expert_of; /* [n_experts] of the split's */
