@@ -141,7 +141,7 @@ change("fill-held", "a long cache goes to a device from where it lies", "weights
 change("pin-across", "a copy reaches across two registrations", "weights that are not pinned", ("gpu/gpu.c", "bool whole = dir == GPU_D2D || s->g->info.is_virtual;", "bool whole = true;"))
 change("pin-half", "weights count as pinned when the first piece of them is", "weights that are not pinned", ("engine/pipe/pin.c", "for (size_t k = from; k <= to && all; k++)", "for (size_t k = from; k <= from && all; k++)"))
 change("pin-shift", "copied weights take another place", "weights that are not pinned", ("engine/pipe/pin.c", "file_map_copy(own + at, k->at + at, n, e)", "file_map_copy(own + at, k->at + at / 2, n, e)"))
-change("pin-past", "more is pinned than memory has room for", "weights that are not pinned", ("engine/pipe/pin.c", "if (c.bytes > most) {", "if (c.bytes > 64 * most) {"))
+change("pin-past", "more is pinned than memory has room for", "weights that are not pinned", ("engine/pipe/pin.c", "if (c.bytes > most) {", "if (c.bytes / 4096 > most) {"))
 change("resident-order", "layers are weighed from the last one on", "resident", ("engine/step/resident.c", "used += in->layer[l++];", "used += in->layer[in->n_layers - 1 - l++];"))
 PREDICT = "engine/cache/predict.c"
 change("predict-distance", "what was right two layers ahead counts as one", "predict", (PREDICT, "&p->skill[distance - 1], now", "&p->skill[0], now"))
