@@ -372,7 +372,7 @@ static void the_int4_draft_guesses_well(void **st) {
         for (size_t h = 0; h < sizeof how / sizeof *how; h++) {
             struct engine_params p = {.gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU, .cpu_level = how[h].level, .kv = how[h].kv};
             int drafted, accepted;
-            if (!all && (i + h) % 4) continue;
+            if (!all && (3 * i + h) % 8 > 1) continue;
             struct engine *e = open_model(families[i], p);
             answer_all(e, want, &drafted, &accepted);
             engine_close(&e);
