@@ -24,7 +24,8 @@ struct trace {
     struct trace_span *spans;
     size_t n, cap, settled, written; /* spans; of these those before the first whose times are not taken; in the file */
     double shift;                    /* from the host's clock to the devices' */
-    bool full, lost;                 /* spans were left out; the file cannot be written */
+    _Atomic bool full;               /* spans were left out */
+    bool lost;                       /* the file cannot be written */
 };
 static const char *const lanes[LANES] = {"loader", "compute", "unloader", "exchange"};
 
@@ -68,7 +69,7 @@ void trace_align(struct trace *t, struct gpu *g) {
 
 static int add(struct trace *t, const struct trace_span *a) {
     pthread_mutex_lock(&t->lock);
-    t->full |= t->n >= TRACE_SPANS;
+    if (t->n >= TRACE_SPANS) t->full = true;
     int at = t->full || mem_grow(&t->spans, &t->cap, t->n + 1, sizeof *t->spans) ? -1 : (int)t->n++;
     if (at >= 0) t->spans[at] = *a;
     pthread_mutex_unlock(&t->lock);
