@@ -2,12 +2,12 @@
 """hearth beside llama.cpp on the same random weights' shape, in one run, each as a share of this machine's limits.
 
     peers.py --work DIR --build                    # once: venv with gguf, llama.cpp from the sdist of llama-cpp-python
-    peers.py --work DIR --hearth BUILD/hearth [--shape qwen3-30b-a3b] [--layers 8] [--vocab 32000] [--threads 2]
+    peers.py --work DIR --hearth BUILD/hearth [--shape qwen3-30b-a3b] [--type q8_0|q4_k_m] [--layers 8] [--vocab 32000] [--threads 2]
 
-DIR lies outside the repository and takes 15 GB: an FP8 checkpoint (mkmodel.py) and the same shape as GGUF Q8_0. A
-measurement, not a dependency: nothing of it is built or tested with hearth.
+DIR lies outside the repository and takes 15 GB: an FP8 checkpoint (mkmodel.py) and the same shape as GGUF, which both are
+given. A measurement, not a dependency: nothing of it is built or tested with hearth.
 
-Read bandwidth is measured (by hearth --bench) before and after; runs alternate hearth, llama.cpp, hearth, llama.cpp, and the
+Read bandwidth is measured (by hearth --bench) before and after; runs alternate hearth (FP8), hearth (GGUF), llama.cpp, and the
 median of each is printed. Decode: bytes of a token over time, as a share of the bandwidth. Prefill: 2 * multiply-adds of the
 layers (the head runs once) over time.
 """
@@ -51,7 +51,33 @@ def build(work):
 
 # ---- GGUF: run again inside the venv ----
 
-def write_gguf(path, s):
+BLOCKS = {"q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}  # weights, bytes
+
+
+def kind(name, mix):
+    """As llama.cpp mixes Q4_K_M: the head, and values and down of every second layer, in more bits."""
+    if mix == "q8_0":
+        return mix
+    more = name == "output.weight" or (("attn_v" in name or "ffn_down" in name) and int(name.split(".")[1]) % 2 == 0)
+    return "q6_k" if more else "q4_k"
+
+
+def blocks_of(fmt, rng, n=1 << 18):
+    """Random blocks whose weights have a deviation of some 0.02."""
+    import numpy as np
+    half = lambda x: np.frombuffer(np.float16(x).tobytes(), np.uint8)
+    out = rng.integers(0, 256, (n, BLOCKS[fmt][1]), np.uint8)
+    if fmt == "q8_0":
+        out[:, :2] = half(0.02 / 42)
+        out[:, 2:] = np.clip(np.rint(rng.standard_normal((n, 32), np.float32) * 42), -127, 127).astype(np.int8).view(np.uint8)
+    elif fmt == "q4_k":  # a scale's average is 31 and a code's 7.5, so is that of what is taken off
+        out[:, :2], out[:, 2:4] = half(0.02 / 31 / 4.6), half(0.02 * 7.5 / 31 / 4.6)
+    else:
+        out[:, 208:] = half(0.02 / 74 / 18.5)
+    return out
+
+
+def write_gguf(path, s, mix):
     import gguf
     import numpy as np
     h, q, kv, d, e, m = s["hidden"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"], s["head_dim"], s["experts"], s["inter"]
@@ -89,16 +115,16 @@ def write_gguf(path, s):
     w.add_expert_count(e)
     w.add_expert_used_count(s["topk"])
     w.add_expert_feed_forward_length(m)
-    w.add_file_type(7)
+    w.add_file_type({"q8_0": 7, "q4_k_m": 15}[mix])
     w.add_tokenizer_model("no_vocab")
     rng = np.random.default_rng(1)
-    blocks = np.empty((1 << 20, 34), np.uint8)
-    blocks[:, :2] = np.frombuffer(np.float16(0.02 / 42).tobytes(), np.uint8)
-    blocks[:, 2:] = np.clip(np.rint(rng.standard_normal((1 << 20, 32), np.float32) * 42), -127, 127).astype(np.int8).view(np.uint8)
+    pool = {fmt: blocks_of(fmt, rng) for fmt in BLOCKS}
     for name, shape, quant in tensors():
+        fmt = kind(name, mix)
+        per, size = BLOCKS[fmt]
         if quant:
-            w.add_tensor_info(name, shape[:-1] + (shape[-1] // 32 * 34,), np.dtype(np.uint8), int(np.prod(shape)) // 32 * 34,
-                              raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            w.add_tensor_info(name, shape[:-1] + (shape[-1] // per * size,), np.dtype(np.uint8), int(np.prod(shape)) // per * size,
+                              raw_dtype=gguf.GGMLQuantizationType[fmt.upper()])
         else:
             w.add_tensor_info(name, shape, np.dtype(np.float32), int(np.prod(shape)) * 4)
     w.write_header_to_file()
@@ -107,8 +133,9 @@ def write_gguf(path, s):
     for name, shape, quant in tensors():
         n = int(np.prod(shape))
         if quant:
+            blocks = pool[kind(name, mix)]
             at = int(rng.integers(0, len(blocks)))
-            w.write_tensor_data(np.resize(np.roll(blocks, -at, axis=0), (n // 32, 34)))
+            w.write_tensor_data(np.resize(np.roll(blocks, -at, axis=0), (n // BLOCKS[kind(name, mix)][0], blocks.shape[1])))
         else:
             w.write_tensor_data(np.ones(n, np.float32) if len(shape) == 1 else rng.standard_normal(n, np.float32) * 0.02)
     w.close()
@@ -139,6 +166,7 @@ def main():
     ap.add_argument("--build", action="store_true")
     ap.add_argument("--hearth")
     ap.add_argument("--shape", choices=GGUF_ARCH, default="qwen3-30b-a3b")
+    ap.add_argument("--type", choices=["q8_0", "q4_k_m"], default="q8_0", help="of the GGUF file")
     ap.add_argument("--layers", type=int, default=8)
     ap.add_argument("--vocab", type=int, default=32000, help="small, so that the head does not drown the experts")
     ap.add_argument("--threads", type=int, default=os.cpu_count())
@@ -149,14 +177,14 @@ def main():
     if a.write_gguf:
         with open(a.write_gguf) as f:
             job = json.load(f)
-        write_gguf(job["path"], job["shape"])
+        write_gguf(job["path"], job["shape"], job["type"])
         return
     if a.build:
         build(a.work)
     if not a.hearth:
         return
     name = f"{a.shape}-{a.layers}-{a.vocab}"
-    model, peer = os.path.join(a.work, name), os.path.join(a.work, name + ".gguf")
+    model, peer = os.path.join(a.work, name), os.path.join(a.work, f"{name}-{a.type}.gguf")
     mk = [sys.executable, os.path.join(HERE, "mkmodel.py"), "--shape", a.shape, "--layers", str(a.layers), "--vocab", str(a.vocab)]
     figures = json.loads(call(mk + ["--count"]))
     if not os.path.exists(os.path.join(model, "model.safetensors.index.json")):
@@ -166,31 +194,32 @@ def main():
         shape = dict(run_path(mk[1])["SHAPES"][a.shape], name=a.shape, layers=a.layers, vocab=a.vocab)
         job = peer + ".json"
         with open(job, "w") as f:
-            json.dump(dict(path=peer + ".part", shape=shape), f)
+            json.dump(dict(path=peer + ".part", shape=shape, type=a.type), f)
         subprocess.run([python(a.work), os.path.abspath(__file__), "--work", a.work, "--write-gguf", job], check=True)
         os.rename(peer + ".part", peer)
-    # A token of Q8_0 reads 34 bytes for 32 weights in every matrix, the head as well; the router is float32.
-    router = a.layers * figures["experts"] * figures["hidden"] * 4
-    peer_bytes = (figures["macs_per_token"] - router / 4) * 34 / 32 + router
-    ours, theirs, limits = [], [], []
+    # What a token reads of a file: all matrices but the embedding, of the experts those that it chooses.
+    info = json.loads(call([a.hearth, "-m", peer, "--inspect", "--json"]))
+    peer_bytes = info["bytes"]["per_token"]
+    every, limits = {"hearth, FP8": [], f"hearth, {a.type}": [], f"llama.cpp, {a.type}": []}, []
     for _ in range(a.rounds):
-        machine, row = hearth_bench(a, model)
-        ours.append(row)
-        limits.append(machine["read_gbps"])
-        theirs.append(llama_bench(a, peer))
+        for what, rows in every.items():
+            if what.startswith("llama"):
+                rows.append(llama_bench(a, peer))
+                continue
+            machine, row = hearth_bench(a, model if "FP8" in what else peer)
+            rows.append(row)
+            limits.append(machine["read_gbps"])
     limit = statistics.median(limits)
     print(f"{name}, {a.threads} threads, {machine['level']}, read bandwidth {limit:.1f} GB/s ({min(limits):.1f} to {max(limits):.1f})")
-    print(f"{'':16s} {'hearth':>9s} {'llama.cpp':>10s} {'ratio':>6s}   hearth / llama.cpp")
     gflop = 2 * (figures["macs_per_token"] - figures["head_macs"]) / 1e9
-    for test in theirs[0]:
-        h, p = (statistics.median(r[test] for r in rows if r[test] is not None) for rows in (ours, theirs))
-        if test.startswith("decode"):
+    for test in every["hearth, FP8"][0]:
+        speeds = {what: statistics.median(r[test] for r in rows if r[test] is not None) for what, rows in every.items()}
+        theirs = speeds[f"llama.cpp, {a.type}"]
+        for what, v in speeds.items():
             kv = figures["kv_bytes_per_position"] * (2048 if "2048" in test else 16)
-            share = [(b + kv) * v / 1e9 / limit for b, v in ((figures["decode_bytes"], h), (peer_bytes, p))]
-            note = f"{share[0]:.2f} / {share[1]:.2f} of the read bandwidth"
-        else:
-            note = f"{gflop * h:.0f} / {gflop * p:.0f} GFLOP/s"
-        print(f"{test:16s} {h:9.1f} {p:10.1f} {h / p:6.2f}   {note} (tok/s)")
+            share = ((figures["decode_bytes"] if "FP8" in what else peer_bytes) + kv) * v / 1e9 / limit
+            note = f"{share:.2f} of the read bandwidth" if test.startswith("decode") else f"{gflop * v:.0f} GFLOP/s"
+            print(f"{test:16s} {what:18s} {v:9.1f} tok/s  {v / theirs:5.2f} of llama.cpp's  {note}")
 
 
 main()
