@@ -77,7 +77,7 @@ static int only(struct list *l, const char *what, char *dir, size_t cap, struct 
     int rc = 0;
     if (l->n == 1) snprintf(dir, cap, "%s", l->v[0].dir);
     else {
-        rc = error_set(e, ERR_MODEL, "%s: %zu models are in it; -m takes one of:", what, l->n);
+        rc = error_set(e, ERR_USAGE, "%s: %zu models are in it; -m takes one of:", what, l->n);
         for (size_t i = 0; i < l->n; i++) {
             size_t n = strlen(e->text);
             snprintf(e->text + n, sizeof e->text - n, " %s", strchr(l->v[i].name, '/') ? l->v[i].name : l->v[i].dir);

@@ -188,12 +188,15 @@ class Real(driver.Case):
         return now
 
     def test_no_tokenizer(self):
-        empty = os.path.join(self.home, "empty")
-        os.mkdir(empty)
-        for mode in (["--tokenize"], ["--detokenize"], ["-p", "x"]):
-            rc, out, err = self.run_bin("-m", empty, *mode, data="[1]")
-            self.assertEqual((rc, out), (3, b""), mode)
-            self.assertIn("tokenizer.json", err)
+        for there, missing in ((None, "no model is there: neither config.json nor a GGUF file"), ("config.json", "tokenizer.json")):
+            where = os.path.join(self.home, "without")
+            os.makedirs(where, exist_ok=True)
+            if there:
+                open(os.path.join(where, there), "w").close()
+            for mode in (["--tokenize"], ["--detokenize"], ["-p", "x"]):
+                rc, out, err = self.run_bin("-m", where, *mode, data="[1]")
+                self.assertEqual((rc, out), (3, b""), mode)
+                self.assertIn(missing, err)
 
     def logits(self, path, ids, *more):
         rc, out, err = self.run_bin(*more, "--tokens", ids, "--logits-out", path)
