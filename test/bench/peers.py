@@ -155,8 +155,12 @@ def llama_bench(a, model):
     bench, out = os.path.join(a.work, "build", "bin", "llama-bench"), {}
     for name, args in (("decode", ["-p", "0", "-n", "32"]), ("decode at 2048", ["-p", "0", "-n", "32", "-d", "2048"]),
                        ("prefill 128", ["-p", "128", "-n", "0"]), ("prefill 512", ["-p", "512", "-n", "0"])):
-        rows = json.loads(call([bench, "-m", model, "-t", str(a.threads), "-r", "3", "-o", "json", *args], stderr=subprocess.DEVNULL))
-        out[name] = statistics.median(rows[-1]["samples_ts"])
+        try:
+            rows = json.loads(call([bench, "-m", model, "-t", str(a.threads), "-r", "3", "-o", "json", *args], stderr=subprocess.DEVNULL))
+            out[name] = statistics.median(rows[-1]["samples_ts"])
+        except subprocess.CalledProcessError as why:  # its AMX path ends with signal 11 on some files
+            print(f"llama.cpp, {name}: {why}", file=sys.stderr)
+            out[name] = None
     return out
 
 
@@ -213,8 +217,8 @@ def main():
     print(f"{name}, {a.threads} threads, {machine['level']}, read bandwidth {limit:.1f} GB/s ({min(limits):.1f} to {max(limits):.1f})")
     gflop = 2 * (figures["macs_per_token"] - figures["head_macs"]) / 1e9
     for test in every["hearth, FP8"][0]:
-        speeds = {what: statistics.median(r[test] for r in rows if r[test] is not None) for what, rows in every.items()}
-        theirs = speeds[f"llama.cpp, {a.type}"]
+        speeds = {what: statistics.median(values) for what, rows in every.items() if (values := [r[test] for r in rows if r[test] is not None])}
+        theirs = speeds.get(f"llama.cpp, {a.type}", float("nan"))
         for what, v in speeds.items():
             kv = figures["kv_bytes_per_position"] * (2048 if "2048" in test else 16)
             share = ((figures["decode_bytes"] if "FP8" in what else peer_bytes) + kv) * v / 1e9 / limit
