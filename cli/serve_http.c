@@ -31,7 +31,7 @@ static enum MHD_Result reply(struct ask *x, int status, struct buf *b) {
     return rc;
 }
 
-void serve_refuse(struct ask *x, int status, const char *code, const char *text) {
+static void refuse(struct ask *x, int status, const char *code, const char *text) {
     x->status = status;
     x->refusal.len = 0;
     api_error(&x->refusal, status, code, text);
@@ -177,7 +177,7 @@ static bool same_key(const char *given, const char *key) {
 static bool has_key(struct ask *x) {
     const char *given = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
-    serve_refuse(x, 401, "invalid_api_key", "the key that hearth --serve printed is needed: Authorization: Bearer KEY");
+    refuse(x, 401, "invalid_api_key", "the key that hearth --serve printed is needed: Authorization: Bearer KEY");
     return false;
 }
 
@@ -187,14 +187,14 @@ static void find_route(struct ask *x, const char *url, const char *method) {
     size_t n = sizeof routes / sizeof *routes;
     for (size_t i = 0; i < n && !r; i++)
         if (matches(&routes[i], x->server, url)) r = &routes[i];
-    if (!r && !strncmp(url, "/v1/models/", 11)) serve_refuse(x, 404, "model_not_found", "there is no such model here; /v1/models names the one that is");
+    if (!r && !strncmp(url, "/v1/models/", 11)) refuse(x, 404, "model_not_found", "there is no such model here; /v1/models names the one that is");
     else if (!r) {
         snprintf(text, sizeof text, "there is no %.100s here; /v1/chat/completions and /v1/models are", url);
-        serve_refuse(x, 404, NULL, text);
+        refuse(x, 404, NULL, text);
     } else if (strcmp(method, r->method)) {
         snprintf(text, sizeof text, "%s wants %s", r->path, r->method);
-        serve_refuse(x, 405, NULL, text);
-    } else if (r->only_local && !x->local) serve_refuse(x, 403, NULL, "only by the Unix socket");
+        refuse(x, 405, NULL, text);
+    } else if (r->only_local && !x->local) refuse(x, 403, NULL, "only by the Unix socket");
     else x->route = r;
 }
 
@@ -218,8 +218,8 @@ static struct ask *ask_new(struct server *s, struct MHD_Connection *c) {
 static void add_body(struct ask *x, const char *data, size_t n) {
     struct server *s = x->server;
     if (x->status) return;
-    if (x->body.len + n > SERVE_BODY) serve_refuse(x, 413, NULL, "the body is larger than 16 MB");
-    else if (s->bodies + n > SERVE_BODIES || buf_add(&x->body, data, n)) serve_refuse(x, 503, NULL, "too much is being asked at once");
+    if (x->body.len + n > SERVE_BODY) refuse(x, 413, NULL, "the body is larger than 16 MB");
+    else if (s->bodies + n > SERVE_BODIES || buf_add(&x->body, data, n)) refuse(x, 503, NULL, "too much is being asked at once");
     else s->bodies += n;
 }
 
@@ -231,7 +231,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         if (!(x = *state = ask_new(s, c))) return MHD_NO;
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->local || has_key(x)) find_route(x, url, method);
-        if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY) serve_refuse(x, 413, NULL, "the body is larger than 16 MB");
+        if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY) refuse(x, 413, NULL, "the body is larger than 16 MB");
         return x->status && length && strtoull(length, NULL, 10) > SERVE_HEAD ? reply(x, x->status, &x->refusal) : MHD_YES; /* a long one need not come */
     }
     if (*n) {

@@ -77,7 +77,6 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
                               void **state);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
 void serve_wake(struct ask *x); /* there is something to send */
-void serve_refuse(struct ask *x, int status, const char *code, const char *text);
 
 /* serve_turns.c: sessions and what runs on them */
 int serve_prompt(struct ask *x, struct error *e);  /* the body is there: reads it, and makes the prompt */

@@ -24,7 +24,9 @@ INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     low = _mm256_sub_epi16(low, _mm256_load_si256((const __m256i *)(const void *)g->eight_low));
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(256)), _mm256_madd_epi16(low, _mm256_set1_epi16(1))));
 }
-INLINE void group_make(struct group *g, float *scale, const float *x, int n);
+/* The planes of LANES columns from c on; then what is the same for the whole group. */
+INLINE void group_put(struct group *g, int c, V v);
+INLINE void group_end(struct group *g);
 
 #include "cpu/int4_inner.h"
 
@@ -34,19 +36,15 @@ INLINE void eights(int16_t *out, const int8_t *p) {
     EACH (int i = 0; i < 4; i++) sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(eight, plane(p + 32 * i)));
     _mm256_store_si256((__m256i *)(void *)out, sum);
 }
-INLINE void group_make(struct group *g, float *scale, const float *x, int n) {
-    const float most = group_most(x, n);
-    const V f = vset1(most > 0 ? WHOLE / most : 0);
-    *scale = most / WHOLE;
-    for (int c = 0; c < GROUP; c += LANES) {
-        const V v = c + LANES <= n ? vload(x + c) : c < n ? vloadm(x + c, n - c) : vzero();
-        const __m256i q = _mm256_cvtps_epi32(vmul(v, f)), high = _mm256_srai_epi32(_mm256_add_epi32(q, _mm256_set1_epi32(128)), 8);
-        const __m256i both = _mm256_packs_epi32(high, _mm256_sub_epi32(q, _mm256_slli_epi32(high, 8))); /* of each half: 4 high, 4 low */
-        const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-        const __m128i sorted = _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0));
-        _mm_storel_epi64((__m128i *)(void *)(g->high + c), sorted);
-        _mm_storeh_pd((double *)(void *)(g->low + c), _mm_castsi128_pd(sorted));
-    }
+INLINE void group_put(struct group *g, int c, V v) {
+    const __m256i q = _mm256_cvtps_epi32(v), high = _mm256_srai_epi32(_mm256_add_epi32(q, _mm256_set1_epi32(128)), 8);
+    const __m256i both = _mm256_packs_epi32(high, _mm256_sub_epi32(q, _mm256_slli_epi32(high, 8))); /* of each half: 4 high, 4 low */
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    const __m128i sorted = _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0));
+    _mm_storel_epi64((__m128i *)(void *)(g->high + c), sorted);
+    _mm_storeh_pd((double *)(void *)(g->low + c), _mm_castsi128_pd(sorted));
+}
+INLINE void group_end(struct group *g) {
     eights(g->eight_high, g->high);
     eights(g->eight_low, g->low);
 }

@@ -20,20 +20,18 @@ INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     const __m512i low = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(x->eight, a, x->low[0]), b, x->low[1]);
     return _mm512_cvtepi32_ps(_mm512_add_epi32(low, _mm512_slli_epi32(high, 8)));
 }
-INLINE void group_make(struct group *g, float *scale, const float *x, int n);
+/* The planes of LANES columns from c on; then what is the same for the whole group. */
+INLINE void group_put(struct group *g, int c, V v);
+INLINE void group_end(struct group *g);
 
 #include "cpu/int4_inner.h"
 
-INLINE void group_make(struct group *g, float *scale, const float *x, int n) {
-    const float most = group_most(x, n);
-    const V f = vset1(most > 0 ? WHOLE / most : 0);
-    *scale = most / WHOLE;
-    for (int c = 0; c < GROUP; c += LANES) {
-        const V v = c + LANES <= n ? vload(x + c) : c < n ? vloadm(x + c, n - c) : vzero();
-        const __m512i q = _mm512_cvtps_epi32(vmul(v, f)), high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
-        _mm_store_si128((__m128i *)(void *)(g->high + c), _mm512_cvtepi32_epi8(high));
-        _mm_store_si128((__m128i *)(void *)(g->low + c), _mm512_cvtepi32_epi8(_mm512_sub_epi32(q, _mm512_slli_epi32(high, 8))));
-    }
+INLINE void group_put(struct group *g, int c, V v) {
+    const __m512i q = _mm512_cvtps_epi32(v), high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
+    _mm_store_si128((__m128i *)(void *)(g->high + c), _mm512_cvtepi32_epi8(high));
+    _mm_store_si128((__m128i *)(void *)(g->low + c), _mm512_cvtepi32_epi8(_mm512_sub_epi32(q, _mm512_slli_epi32(high, 8))));
+}
+INLINE void group_end(struct group *g) {
     const __m512i eight = _mm512_set1_epi8(8), none = _mm512_setzero_si512();
     struct group_x v = {{_mm512_load_si512(g->high), _mm512_load_si512(g->high + 64)}, {_mm512_load_si512(g->low), _mm512_load_si512(g->low + 64)}, none};
     const __m512i high = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, eight, v.high[0]), eight, v.high[1]);

@@ -5,7 +5,7 @@
  * exact. It becomes a float once, times both scales. The sum of a row is: groups in order, lanes at the end; so rows and tokens beside do not
  * show in it.
  *
- * The including file has: V, LANES and the float vocabulary of simd_<isa>.h; struct group, group_make, group_load and group_dot. */
+ * The including file has: V, LANES and the float vocabulary of simd_<isa>.h; struct group, group_put, group_end, group_load and group_dot. */
 #include <string.h>
 
 #include "engine/base/scale.h"
@@ -47,6 +47,29 @@ INLINE void group_rows(float *y, const struct mat *w, const struct group *x, con
     EACH (int i = 0; i < R; i++) y[r0 + i * gap] = vsum(sum[i]);
 }
 
+/* The largest magnitude of n <= GROUP numbers; what is so small that its inverse is none counts as 0. */
+enum { WHOLE = 32512 }; /* 127 * 256: both planes stay within eight bits */
+INLINE float group_most(const float *x, int n) {
+    V most = vzero();
+    const V minus = vset1(-1);
+    for (int c = 0; c < n; c += LANES) {
+        const V v = n - c < LANES ? vloadm(x + c, n - c) : vload(x + c);
+        most = vmax(most, vmax(v, vmul(v, minus)));
+    }
+    const float m = vtop(most);
+    return m > 1e-30f ? m : 0;
+}
+INLINE void group_make(struct group *g, float *scale, const float *x, int n) {
+    const float most = group_most(x, n);
+    const V f = vset1(most > 0 ? WHOLE / most : 0);
+    *scale = most / WHOLE;
+    for (int c = 0; c < GROUP; c += LANES) {
+        const V v = c + LANES <= n ? vload(x + c) : c < n ? vloadm(x + c, n - c) : vzero();
+        group_put(g, c, vmul(v, f));
+    }
+    group_end(g);
+}
+
 /* As many tokens as there is room for. Streams far apart, each straight on, as memory likes it best (gemv_inner.h); with several tokens the next one has
  * the rows from a cache. */
 INLINE void some_tokens(float *const *y, const float *const *x, int n, const struct mat *w, int groups) {
@@ -72,16 +95,3 @@ INLINE void int4_gemv(float *const *y, const float *const *x, int n, const struc
 }
 /* Whose groups are these. */
 static bool int4_takes(const struct mat *w) { return w->scale && w->block_cols == GROUP && w->cols <= COLUMNS; }
-
-/* The largest magnitude of n <= GROUP numbers; what is so small that its inverse is none counts as 0. */
-enum { WHOLE = 32512 }; /* 127 * 256: both planes stay within eight bits */
-INLINE float group_most(const float *x, int n) {
-    V most = vzero();
-    const V minus = vset1(-1);
-    for (int c = 0; c < n; c += LANES) {
-        const V v = n - c < LANES ? vloadm(x + c, n - c) : vload(x + c);
-        most = vmax(most, vmax(v, vmul(v, minus)));
-    }
-    const float m = vtop(most);
-    return m > 1e-30f ? m : 0;
-}

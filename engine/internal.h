@@ -135,6 +135,7 @@ void *engine_thread(void *engine);
  * returns its result. From any other thread. */
 int engine_run(void *engine, int (*fn)(void *arg), void *arg);
 
+void engine_end(struct session *s, enum done_reason reason, int rc, const struct error *why); /* of a turn; takes the lock */
 bool engine_draw(struct session *s, float *logits, int32_t top); /* as loop.c's draw, of a session whose tokens are all in its cache */
 void engine_measure(struct engine *e);                           /* the engine's thread: speeds of this machine, once */
 

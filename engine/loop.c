@@ -47,7 +47,7 @@ static void run_piece(struct engine *e, struct piece *p) {
 
 /* --- How a turn goes on, or ends ---------------------------------------------------------------------------------------------- */
 
-static void end(struct session *s, enum done_reason reason, int rc, const struct error *why) {
+void engine_end(struct session *s, enum done_reason reason, int rc, const struct error *why) {
     pthread_mutex_lock(&s->engine->lock);
     session_end(s, rc == ERR_CANCELLED ? DONE_CANCELLED : reason, rc == ERR_CANCELLED ? 0 : rc, why);
     pthread_mutex_unlock(&s->engine->lock);
@@ -70,7 +70,7 @@ static bool draw(struct session *s, float *logits, int32_t top, int32_t guess) {
     bool full = s->n >= e->info.context;
     if (!s->request.max_tokens) {
         s->stats.ttft_s = clock_now() - s->submitted;
-        end(s, full ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
+        engine_end(s, full ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
         return false;
     }
     int32_t id = top >= 0 && sample_is_top(&s->request.sampling)
@@ -81,12 +81,12 @@ static bool draw(struct session *s, float *logits, int32_t top, int32_t guess) {
         s->stats.ttft_s = s->first - s->submitted;
     }
     if (is_stop(s, id)) {
-        end(s, DONE_STOP, 0, NULL);
+        engine_end(s, DONE_STOP, 0, NULL);
         return false;
     }
     if (mem_grow(&s->tokens, &s->cap, (size_t)s->n + 1, sizeof *s->tokens)) {
         struct error err = {0};
-        end(s, DONE_STOP, error_set(&err, ERR_MEMORY, "no memory for %d tokens", s->n + 1), &err);
+        engine_end(s, DONE_STOP, error_set(&err, ERR_MEMORY, "no memory for %d tokens", s->n + 1), &err);
         return false;
     }
     pthread_mutex_lock(&e->lock);
@@ -249,7 +249,7 @@ static int settle(struct engine *e, const struct row *r, const struct took *took
     s->stats.step_s = took->seconds;
     memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
     if (rc) {
-        end(s, DONE_STOP, rc, why);
+        engine_end(s, DONE_STOP, rc, why);
         return 0;
     }
     const int guesses = r->n - r->known;
@@ -562,7 +562,7 @@ static void prefill(struct engine *e) {
         if (e->job.complete) s->prefix.token_s = (mode == &mode_cpu ? e->worked : clock_now() - e->begun) / e->job.complete;
         prefix_made(s);
     }
-    if (rc) end(s, DONE_STOP, rc, &err);
+    if (rc) engine_end(s, DONE_STOP, rc, &err);
     else draw(s, e->job.last, -1, -1);
 }
 

@@ -288,25 +288,30 @@ static void cut(struct engine *e) {
     }
 }
 
-/* Whether the turn is still the part's, as loop.c's still; a session whose prompt was read comes in the state to draw from. */
+/* Under the lock: the turn is still the part's. */
+static bool lasts(const struct part *p) {
+    int state = atomic_load(&p->s->state);
+    return (state == SESSION_DECODE || state == SESSION_QUEUED) && p->s->order == p->turn;
+}
+
+/* As loop.c's still; a session whose prompt was read comes in the state to draw from. */
 static bool still(struct engine *e, struct part *p, bool draws) {
     struct session *s = p->s;
     pthread_mutex_lock(&e->lock);
-    int state = atomic_load(&s->state);
-    bool same = (state == SESSION_DECODE || state == SESSION_QUEUED) && s->order == p->turn;
+    bool same = lasts(p);
     s->kept = false;
     if (same && p->n) s->n_kv = p->pos + p->n;
-    if (same && draws && state == SESSION_QUEUED) session_move(s, SESSION_PREFILL);
+    if (same && draws && atomic_load(&s->state) == SESSION_QUEUED) session_move(s, SESSION_PREFILL);
     if (same && !draws) s->held = false;
     pthread_cond_broadcast(&e->over);
     pthread_mutex_unlock(&e->lock);
     return same;
 }
 
-static bool goes_on(struct engine *e, const struct part *p, int *state) {
+static bool goes_on(struct engine *e, const struct part *p, bool *reads) {
     pthread_mutex_lock(&e->lock);
-    *state = atomic_load(&p->s->state);
-    bool same = (*state == SESSION_DECODE || *state == SESSION_QUEUED) && p->s->order == p->turn;
+    bool same = lasts(p);
+    *reads = atomic_load(&p->s->state) == SESSION_QUEUED;
     pthread_mutex_unlock(&e->lock);
     return same;
 }
@@ -317,9 +322,8 @@ static void tell(void *ctx, int span, float *logits, int32_t top) {
     struct part *p = &m->parts[m->part_of[span]];
     struct session *s = p->s;
     const struct paged_span *t = &m->spans[span];
-    int state;
-    if (!goes_on(e, p, &state)) return; /* its turn is over, and another's may have begun */
-    bool reads = state == SESSION_QUEUED;
+    bool reads;
+    if (!goes_on(e, p, &reads)) return; /* its turn is over, and another's may have begun */
     if (reads && s->request.logits && !s->answered) {
         p->said = true;
         if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(&s->cancel[atomic_load(&s->live)], 1);
@@ -344,18 +348,9 @@ static int stop(void *ctx) {
     pthread_mutex_lock(&e->lock);
     session_reap(e);
     bool any = false;
-    for (int i = 0; i < m->n_parts && !any; i++) {
-        int state = atomic_load(&m->parts[i].s->state);
-        any = (state == SESSION_DECODE || state == SESSION_QUEUED) && m->parts[i].s->order == m->parts[i].turn;
-    }
+    for (int i = 0; i < m->n_parts && !any; i++) any = lasts(&m->parts[i]);
     pthread_mutex_unlock(&e->lock);
     return !any;
-}
-
-static void end_turn(struct session *s, int rc, const struct error *why) {
-    pthread_mutex_lock(&s->engine->lock);
-    session_end(s, DONE_STOP, rc, why);
-    pthread_mutex_unlock(&s->engine->lock);
 }
 
 void many_step(struct engine *e) {
@@ -384,7 +379,7 @@ void many_step(struct engine *e) {
         if (rc) x->n = 0;
         if (!still(e, x, false)) continue;
         x->s->stats.bytes_read += bytes;
-        if (rc && rc != ERR_CANCELLED && x->said) end_turn(x->s, rc, &err); /* its caller has had some already */
+        if (rc && rc != ERR_CANCELLED && x->said) engine_end(x->s, DONE_STOP, rc, &err); /* its caller has had some already */
     }
     e->last_decode = clock_now();
     if (!rc || rc == ERR_CANCELLED) return;

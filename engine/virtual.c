@@ -125,7 +125,6 @@ void virtual_close(struct virtual **vp) {
 
 const struct virtual_used *virtual_used(const struct virtual *v) { return &v->used; }
 const struct step *virtual_resident(const struct virtual *v) { return v->m.step; }
-size_t virtual_free(const struct virtual *v, int device) { return gpu_mem_free(v->m.gpus->gpu[device]); }
 
 /* --- Time ------------------------------------------------------------------------------------------------------------------- */
 

@@ -42,4 +42,3 @@ struct virtual_used {
 };
 const struct virtual_used *virtual_used(const struct virtual *v);
 const struct step *virtual_resident(const struct virtual *v); /* what lies on devices while sessions answer */
-size_t virtual_free(const struct virtual *v, int device);     /* of its memory, beside that */
