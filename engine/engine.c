@@ -49,7 +49,7 @@ int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n) {
     return 0;
 }
 
-static const char *decode_name(enum decode_mode m) { return m == DECODE_PAGED ? "paged" : policy_decode_name((enum policy_decode)m); }
+static const char *decode_name(enum decode_mode m) { return policy_decode_name((enum policy_decode)m); }
 
 int engine_check_modes(const struct engine_params *p, struct error *e) {
     bool none = !p->gpus || !*p->gpus || !strcmp(p->gpus, "none");

@@ -143,7 +143,7 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
                                               [DECODE_CPU] = POLICY_DECODE_CPU,
                                               [DECODE_HYBRID] = POLICY_DECODE_HYBRID,
                                               [DECODE_DUAL] = POLICY_DECODE_DUAL,
-                                              [DECODE_PAGED] = POLICY_DECODE_AUTO};
+                                              [DECODE_PAGED] = POLICY_DECODE_PAGED};
     static const enum step_cut cuts[] = {[POLICY_DECODE_CPU] = STEP_CPU, [POLICY_DECODE_HYBRID] = STEP_HYBRID, [POLICY_DECODE_DUAL] = STEP_DUAL};
     struct policy_machine m = policy_machine(e);
     struct policy_decode_in in = {.decoding = n, .most = ENGINE_BATCH, .beside = e->mode && e->mode != &mode_cpu};

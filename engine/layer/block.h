@@ -11,7 +11,7 @@ struct span {
     int row, n, pos;
     struct kv_move move; /* in that cache */
     /* NULL, or where its planes and position stand in the executor's memory, [n_layers, CACHE_PLANES]; pos then is only the most that it may
-     * be, and cache any of the same shape. One row, and layers of which block_placed says so. */
+     * be, and cache any of the same shape. Layers of which block_placed says so. */
     const struct op_place *at;
 };
 

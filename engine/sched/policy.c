@@ -17,7 +17,7 @@ static const struct {
 static const double pays = 0.5;
 
 static const char *const prefills[POLICY_MODES] = {"auto", "cpu", "blend", "slp", "dslp"};
-static const char *const decodes[POLICY_DECODES] = {"auto", "cpu", "hybrid", "dual"};
+static const char *const decodes[POLICY_DECODES] = {"auto", "cpu", "hybrid", "dual", "paged"};
 const char *policy_name(enum policy_mode m) { return prefills[m]; }
 const char *policy_decode_name(enum policy_decode m) { return decodes[m]; }
 static int find(const char *const *names, int n, const char *name) {
@@ -170,7 +170,8 @@ void policy_step(const struct policy_machine *m, const struct policy_decode_in *
     for (int i = 0; i < devices(m) && !m->layers; i++) out->layers += cost_layers_fit(m->model, m->free[i], in->context * b);
     if (out->layers > m->model->layers) out->layers = m->model->layers;
     const char **refused = out->refused;
-    for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODES; i++)
+    refused[POLICY_DECODE_PAGED] = "such steps are for many prompts at once"; /* search.h */
+    for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODE_PAGED; i++)
         refused[i] = m->lost                  ? "a device was lost"
                      : !devices(m)            ? "no device"
                      : m->away                ? "the devices are a prompt's until it is read"

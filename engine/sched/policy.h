@@ -10,6 +10,7 @@
  *     cpu     no device that holds the attention half of a layer
  *     hybrid  attention halves on the device, experts where they are done soonest
  *     dual    two or more sessions, where the model says that overlapping two halves of them pays
+ *     paged   many prompts at once: by search.h, never for a step of those who chat
  *
  * Prefills are served first come, first served. Zero-initialised input is a machine without devices and without figures. */
 #include <stdbool.h>
@@ -17,7 +18,7 @@
 #include "engine/sched/cost.h"
 
 enum policy_mode { POLICY_AUTO, POLICY_CPU, POLICY_BLEND, POLICY_SLP, POLICY_DSLP, POLICY_MODES };
-enum policy_decode { POLICY_DECODE_AUTO, POLICY_DECODE_CPU, POLICY_DECODE_HYBRID, POLICY_DECODE_DUAL, POLICY_DECODES };
+enum policy_decode { POLICY_DECODE_AUTO, POLICY_DECODE_CPU, POLICY_DECODE_HYBRID, POLICY_DECODE_DUAL, POLICY_DECODE_PAGED, POLICY_DECODES };
 enum { POLICY_CROSSOVER = 2048, POLICY_WINDOW_S = 300, POLICY_BATCH = 6, POLICY_DEVICES = 8 };
 
 const char *policy_name(enum policy_mode m); /* "auto", "cpu", ...: --prefill */

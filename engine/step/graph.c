@@ -39,7 +39,8 @@ void step_graphs_close(struct step_device *d) {
 }
 
 static bool alike(const struct step_shape *a, const struct step_shape *b) {
-    return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->total == b->total && a->keys == b->keys && a->router == b->router;
+    return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->total == b->total && a->keys == b->keys && a->router == b->router &&
+           !memcmp(a->rows, b->rows, sizeof a->rows);
 }
 /* The one that is known, or in the place of the one used least recently. */
 static struct step_shape *shape_of(struct step_device *d, const struct step_shape *like) {
@@ -58,10 +59,12 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
     d->now[i] = NULL;
-    if (!d->places || s->m->trace || m->n_dev != m->n_dev_spans) return 0; /* spans of a trace are events, which no recording holds */
+    if (!d->places || s->m->trace || !m->n_dev) return 0; /* spans of a trace are events, which no recording holds */
     struct step_shape like = {.micro = i, .n = m->n_dev, .row0 = m->row0, .total = total, .keys = KEYS_LEAST, .router = s->m->routing || d->experts};
-    for (int k = 0; k < m->n_dev; k++)
-        while (like.keys <= m->dev[k].pos) like.keys *= 2;
+    for (int k = 0; k < m->n_dev_spans; k++) {
+        like.rows[k] = (uint8_t)m->dev[k].n;
+        while (like.keys < m->dev[k].pos + m->dev[k].n) like.keys *= 2;
+    }
     struct step_shape *t = shape_of(d, &like);
     if (t->used && t->used < s->clock && !t->graph[0]) {
         for (int part = 0; part < STEP_PARTS; part++) t->graph[part] = mem_calloc((size_t)s->c->n_layers, sizeof *t->graph[part]);
@@ -71,14 +74,14 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     if (t->off) return 0;
     d->now[i] = t;
     size_t at = (size_t)i * STEP_ROWS * places_of(s);
-    for (int k = 0; k < m->n_dev; k++)
+    for (int k = 0; k < m->n_dev_spans; k++)
         for (int l = d->first; l < d->last; l++)
             for (int p = 0; p < s->planes[l]; p++) {
                 const struct kv_plane *plane = &m->dev[k].cache[l].p[p];
                 struct op_place *to = &d->host_places[at + (size_t)k * places_of(s) + (size_t)l * CACHE_PLANES + (size_t)p];
                 *to = (struct op_place){.data = plane->data, .scale = plane->scale, .pos = m->dev[k].pos};
             }
-    return gpu_copy(d->main, &d->places[at], &d->host_places[at], (size_t)m->n_dev * places_of(s) * sizeof *d->places, GPU_H2D);
+    return gpu_copy(d->main, &d->places[at], &d->host_places[at], (size_t)m->n_dev_spans * places_of(s) * sizeof *d->places, GPU_H2D);
 }
 
 /* *g stays NULL where it cannot be recorded; nothing has run. */
@@ -86,9 +89,9 @@ static int record(struct step_device *d, struct step_micro *m, int layer, int to
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
     struct span spans[STEP_ROWS];
-    for (int k = 0; k < m->n_dev; k++) {
+    for (int k = 0; k < m->n_dev_spans; k++) {
         spans[k] = m->dev[k];
-        spans[k].pos = d->now[i]->keys - 1;
+        spans[k].pos = d->now[i]->keys - spans[k].n;
         spans[k].at = &d->places[((size_t)i * STEP_ROWS + (size_t)k) * places_of(s)];
     }
     int rc = GPU_STALE;

@@ -22,6 +22,7 @@ enum step_part { STEP_HALF, STEP_SHARED, STEP_PARTS };
 enum { STEP_SHAPES = 8 };
 struct step_shape {
     int micro, n, row0, total;            /* rows of the micro-batch there; of those before it; of the step */
+    uint8_t rows[STEP_ROWS];              /* of each of its spans: one, or with those that a draft guessed; then zeros */
     int keys;                             /* that a row may see at most */
     bool router;                          /* its logits go to host memory, too */
     uint64_t used;                        /* the last step of this shape; 0: none */

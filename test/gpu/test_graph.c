@@ -1,5 +1,6 @@
 /* Steps whose parts devices run as they were recorded give the same answers as steps launched piece by piece: alone and in company, cut in
- * two, over two devices, past the number of keys that a recording is laid out for, with routed experts on the device; and they are run so.
+ * two, over two devices, past the number of keys that a recording is laid out for, with routed experts on the device, with rows that a draft
+ * guessed; and they are run so.
  * The built-in model. usage: test_graph [cuda] (in the CUDA emulation: one case) */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static void die(const char *what, const struct error *err) {
 }
 
 /* Parts that ran as recorded; answers [SESSIONS, ANSWER]. */
-static uint64_t run(const char *gpus, enum decode_mode decode, const char *cache, const int *prompt, int answer, int32_t *out) {
+static uint64_t run(const char *gpus, enum decode_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out) {
     struct engine *e;
     struct session *s[SESSIONS];
     struct error err = {0};
@@ -32,6 +33,8 @@ static uint64_t run(const char *gpus, enum decode_mode decode, const char *cache
                               .prefill = PREFILL_CPU,
                               .decode = decode,
                               .expert_cache = cache,
+                              .draft = guesses ? DRAFT_MTP : DRAFT_NONE,
+                              .draft_len = guesses,
                               .context = 1024,
                               .deterministic = true};
     if (engine_open(&e, &p, &err)) die(gpus, &err);
@@ -60,13 +63,15 @@ int main(int argc, char **argv) {
         const char *gpus;
         enum decode_mode decode;
         const char *cache;
-        int prompt[SESSIONS];
-    } emulated[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, {20, 0}},
-                    {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, {505, 9}}, /* 512 keys are passed on the way */
-                    {"emu:1,cpu=scalar", DECODE_DUAL, NULL, {30, 9}},
-                    {"emu:1,cpu=scalar", DECODE_DUAL, "6", {30, 9}},
-                    {"emu:2,cpu=scalar,mem=5M", DECODE_HYBRID, NULL, {30, 9}}},
-      cuda[] = {{"0,math=f32", DECODE_HYBRID, NULL, {12, 0}}};
+        int guesses, prompt[SESSIONS];
+    } emulated[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {20, 0}},
+                    {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* 512 keys are passed on the way */
+                    {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {30, 9}},
+                    {"emu:1,cpu=scalar", DECODE_DUAL, "6", 0, {30, 9}},
+                    {"emu:2,cpu=scalar,mem=5M", DECODE_HYBRID, NULL, 0, {30, 9}},
+                    {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {506, 0}},
+                    {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}}},
+      cuda[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}};
     const bool card = argc > 1 && !strcmp(argv[1], "cuda");
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
@@ -75,11 +80,12 @@ int main(int argc, char **argv) {
         char gpus[80];
         const char *list = card ? cuda[i].gpus : emulated[i].gpus, *cache = card ? cuda[i].cache : emulated[i].cache;
         const enum decode_mode decode = card ? cuda[i].decode : emulated[i].decode;
-        const int *prompt = card ? cuda[i].prompt : emulated[i].prompt;
+        const int *prompt = card ? cuda[i].prompt : emulated[i].prompt, guesses = card ? cuda[i].guesses : emulated[i].guesses;
         snprintf(gpus, sizeof gpus, "%s,nograph", list);
         const int answer = card ? 4 : ANSWER;
-        uint64_t none = run(gpus, decode, cache, prompt, answer, each), replayed = run(list, decode, cache, prompt, answer, one);
-        printf("%s, %d and %d tokens: %llu parts of layers ran as recorded\n", list, prompt[0], prompt[1], (unsigned long long)replayed);
+        uint64_t none = run(gpus, decode, cache, guesses, prompt, answer, each), replayed = run(list, decode, cache, guesses, prompt, answer, one);
+        printf("%s, %d and %d tokens, %d guessed at once: %llu parts of layers ran as recorded\n", list, prompt[0], prompt[1], guesses,
+               (unsigned long long)replayed);
         if (none || !replayed)
             failed++, printf("FAIL: %llu recorded parts ran, and with nograph %llu\n", (unsigned long long)replayed, (unsigned long long)none);
         if (memcmp(one, each, sizeof one)) failed++, printf("FAIL: other tokens than piece by piece\n");

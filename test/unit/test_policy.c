@@ -371,7 +371,7 @@ static void batches(void **st) {
 }
 
 static void forced_steps(void **st) {
-    for (int mode = POLICY_DECODE_CPU; mode < POLICY_DECODES; mode++) {
+    for (int mode = POLICY_DECODE_CPU; mode < POLICY_DECODE_PAGED; mode++) {
         struct policy_machine m = machine(1);
         m.ask_decode = (enum policy_decode)mode;
         for (int n = 2; n < 6; n++) {
@@ -390,6 +390,16 @@ static void forced_steps(void **st) {
     out = step(m, sessions(2));
     assert_int_equal(out.mode, POLICY_DECODE_CPU);
     assert_non_null(strstr(why, "hybrid was asked for, but: no device"));
+    m = machine(1), m.ask_decode = POLICY_DECODE_PAGED; /* a step of those who chat is none of many prompts */
+    out = step(m, sessions(2));
+    assert_int_equal(out.mode, POLICY_DECODE_DUAL);
+    assert_non_null(strstr(why, "paged was asked for, but: such steps are for many prompts at once; expected "));
+    assert_true(isinf(out.seconds[POLICY_DECODE_PAGED]));
+    static const char *const names[POLICY_DECODES] = {"auto", "cpu", "hybrid", "dual", "paged"};
+    for (int i = 0; i < POLICY_DECODES; i++) {
+        assert_string_equal(policy_decode_name((enum policy_decode)i), names[i]);
+        assert_int_equal(policy_decode_find(names[i]), i);
+    }
     assert_int_equal(policy_decode_find("single"), POLICY_DECODES);
 }
 
