@@ -169,6 +169,7 @@ static int open_machine(struct engine *e, struct error *err) {
     e->machine.w = &e->weights;
     e->machine.run = engine_run;
     e->machine.wake = engine_wake;
+    e->machine.same = prefix_same;
     e->machine.owner = e;
     e->machine.prefill = &e->prefill_work;
     e->machine.cost = &e->cost;

@@ -228,6 +228,20 @@ int prefix_name(const struct session *s, struct prefix_keys *out) {
     return 0;
 }
 
+int prefix_same(void *engine, const struct kv *a, const struct kv *b) {
+    struct engine *e = engine;
+    const struct prefix *p = NULL, *q = NULL;
+    int same = 0;
+    pthread_mutex_lock(&e->lock); /* one that is being closed is not in the list, and may be gone */
+    for (const struct session *s = e->sessions; s; s = s->next) {
+        if (&s->kv == a) p = &s->prefix;
+        if (&s->kv == b) q = &s->prefix;
+    }
+    for (size_t i = 0; p && q && i < p->n && i < q->n && p->ends[i].block && p->ends[i].block == q->ends[i].block; i++) same = p->ends[i].end;
+    pthread_mutex_unlock(&e->lock);
+    return same;
+}
+
 /* The ends that reading all but the last of its tokens would have. NULL: none, or no memory. */
 static struct prefix_end *wanted(const struct session *s, size_t *n) {
     struct prefix want = {0};

@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 
 struct engine;
+struct kv;
 struct session;
 struct prefix_store;
 
@@ -71,8 +72,9 @@ bool prefix_exact(const struct session *s); /* what is there is as reading its t
 int prefix_name(const struct session *s, struct prefix_keys *out);
 
 /* The engine's thread: */
-void prefix_begin(struct session *s); /* a turn begins, and keeps s->n_kv tokens */
-void prefix_find(struct session *s);  /* more of its tokens are there already: s->n_kv grows */
+void prefix_begin(struct session *s);                                  /* a turn begins, and keeps s->n_kv tokens */
+void prefix_find(struct session *s);                                   /* more of its tokens are there already: s->n_kv grows */
+int prefix_same(void *engine, const struct kv *a, const struct kv *b); /* machine.same */
 /* The same from disk, the next file: false: there is none, and it goes on from s->n_kv. */
 bool prefix_restore(struct session *s);
 void prefix_made(struct session *s); /* its tokens were read up to s->n_kv, from where prefix_exact was true */

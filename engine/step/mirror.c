@@ -183,6 +183,30 @@ static int begin_states(struct step *s, struct step_mirror *m, const struct kv *
     return 0;
 }
 
+/* Positions that another session's copy has as well come from there: the link brings only what is this session's own. Whose they were
+ * stays until the step is over. */
+static int take_over(struct step *s, struct step_mirror *m, int pos) {
+    struct step_mirror *best = NULL;
+    int rows = m->rows;
+    for (struct step_mirror *o = rows < pos ? s->mirrors : NULL; o && s->m->same; o = o->next) {
+        int n = o == m || !o->kv || o->kept || o->rows <= rows ? 0 : s->m->same(s->m->owner, m->kv, o->kv);
+        if (n > o->rows) n = o->rows;
+        if (n > pos) n = pos;
+        if (n > rows) best = o, rows = n;
+    }
+    if (!best) return 0;
+    best->used = s->clock;
+    for (int l = 0; l < s->n_resident; l++)
+        for (int p = 0; p < s->planes[l]; p++) {
+            const struct cache_desc *d = &s->desc[l][p];
+            int row = kv_row_at(d, m->rows), n = kv_row_at(d, rows) - row;
+            if (!d->rows && n) TRY(copy_rows(step_device_of(s, l)->main, &m->layer[l].p[p], row, &best->layer[l].p[p], row, n, GPU_D2D));
+        }
+    s->counts.taken += (uint64_t)(rows - m->rows);
+    m->rows = rows;
+    return 0;
+}
+
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end) {
     struct filling fill[GPU_MAX];
     for (int i = 0; i < s->n_dev; i++) fill[i] = (struct filling){.d = &s->dev[i]};
@@ -206,6 +230,7 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int fro
     }
     if (m->rows > pos) m->rows = pos;
     if (kv->states && begin_states(s, m, kv, from, pos, fill)) return m; /* the step will find out */
+    if (take_over(s, m, pos)) return m;
     for (int l = 0; l < s->n_resident && m->rows < pos; l++)
         for (int p = 0; p < s->planes[l]; p++) {
             const struct cache_desc *d = &s->desc[l][p];

@@ -45,6 +45,8 @@ struct machine {
      * prefill again. */
     int (*run)(void *owner, int (*fn)(void *arg), void *arg);
     void (*wake)(void *owner);
+    /* So many first positions are in both caches bit by bit, since they have them from one place. By the owner. NULL: none are. */
+    int (*same)(void *owner, const struct kv *a, const struct kv *b);
     void *owner;
 };
 

@@ -66,6 +66,7 @@ struct step_counts {         /* of routed experts, since opening */
     uint64_t said[3], right[3];    /* by layers ahead, 1 first: experts that routers said would be chosen, and of these chosen */
     double processor_s, device_s;  /* that each took for its part */
     uint64_t replayed;             /* parts of layers that devices ran as they were recorded */
+    uint64_t taken;                /* positions of caches that one copy had from another, on the device, and not by the link */
 };
 struct step_counts step_counts(const struct step *s);
 /* used [n_layers, n_experts]: rows that chose each, since opening; where, the same: the rank of the device that has it, -1: none. */

@@ -22,6 +22,8 @@ change("rope-decode", "a decoded token turns as the one before it", "positions",
 change("draft-trusted", "a drafted token counts as right whatever was drawn", "draft", (LOOP, "s->held = goes_on = id == guess", "s->held = goes_on = guess >= 0"))
 change("draft-state", "after a wrong guess a state is that of the guess", "draft", (LOOP, "return kv_floor(&s->kv, s->n - 1);", "return s->n - 1;"))
 change("draft-row", "behind a draft the first row's logits are drawn from", "draft", (LOOP, "t->logits + (size_t)i * (size_t)e->info.vocab", "t->logits"))
+change("mirror-taken", "a device has a beginning from a cache that shares less", "prefix", (MIRROR, "if (n > o->rows) n = o->rows;\n        if (n > pos) n = pos;", "if (n) n = o->rows;\n        if (n > pos) n = pos;"))
+change("mirror-link", "each session's beginning goes to a device by the link", "prefix", ("engine/engine.c", "e->machine.same = prefix_same;", ""))
 change("prefix-middle", "a session goes on in the middle of a batch that others could have", "prefix", ("engine/prefix.c", "if (keep < p->exact || flags", "if (keep < 0 || flags"))
 change("prefix-hole", "memory is given back that a cache still has mapped", "prefix", ("engine/prefix.c", "p->held[p->n_held++] = prefix_hold(b);", "p->held[p->n_held++] = b;"))
 change("prefix-state", "rows are shared without the state behind them", "state", ("engine/prefix.c", "return !s->kv.states || !s->prefix.exact ||", "return true ||"))

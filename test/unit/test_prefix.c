@@ -9,6 +9,7 @@
 #include "engine/ember/ember.h"
 #include "engine/internal.h"
 #include "engine/layer/kv_image.h"
+#include "engine/step/step.h"
 #include "test/unit/session.h"
 
 enum { ROWS = 128, ANSWER = 8, MOST = 4096 };
@@ -160,6 +161,41 @@ static void a_fork_goes_on_as_its_origin(void **st) {
     engine_close(&e);
 }
 
+/* On devices as well: a copy has from another what both begin with, whoever of them goes on, goes back or ends, and whatever copy fails. */
+static void devices_share_beginnings(void **st) {
+    static const char *const gpus[] = {"emu:1", "emu:2", "emu:2,fail=copy:60"};
+    static const uint8_t types[] = {DT_BF16, DT_E4M3, DT_F32};
+    for (int k = 0; k < 3; k++) {
+        struct engine *e = open_with((struct engine_params){.gpus = gpus[k], .kv = types[k], .prefill = PREFILL_CPU, .decode = DECODE_HYBRID});
+        struct session *a = new_session(e), *b = new_session(e), *c, *d;
+        struct answer x = ask(e, a, text(400, MOST, 0), 400, 0, 0), y;
+        assert_true(step_counts(e->machine.step).taken == 0);
+        x = ask(e, b, text(380, 300, 1), 380, 0, 0);
+        assert_int_equal(x.cached, 2 * ROWS);
+        if (k < 2) assert_true(step_counts(e->machine.step).taken == 2 * ROWS);
+        as_alone(e, b, &x, text(380, 300, 1), 380, 0);
+        c = fork_of(e, b);
+        x = ask(e, a, text(350, 100, 2), 350, 0, 0); /* from whom they are begins anew */
+        as_alone(e, a, &x, text(350, 100, 2), 350, 0);
+        int32_t talk[400];
+        memcpy(talk, text(380, 300, 1), 380 * sizeof *talk);
+        int n = session_tokens(c, &(const int32_t *){0});
+        memcpy(talk, c->tokens, (size_t)n * sizeof *talk);
+        talk[n] = 7;
+        x = ask(e, c, talk, n + 1, 0, 0), y = ask(e, b, talk, n + 1, 0, 0); /* the fork and its origin go on alike */
+        assert_true(x.cached == n && y.cached == n && !memcmp(x.token, y.token, sizeof x.token) && same_rows(b, c, n + 1));
+        if (k < 2) assert_true(step_counts(e->machine.step).taken == (uint64_t)(2 * ROWS + n));
+        session_close(&b);
+        d = new_session(e);
+        x = ask(e, d, text(390, 300, 3), 390, 0, 0); /* whose copy has them is not the one who read them */
+        as_alone(e, d, &x, text(390, 300, 3), 390, 0);
+        session_close(&a);
+        session_close(&c);
+        session_close(&d);
+        engine_close(&e);
+    }
+}
+
 static double pss(void) { /* MB of this process, each page by how many share it */
     FILE *f = fopen("/proc/self/smaps_rollup", "r");
     char line[200];
@@ -306,6 +342,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_beginning_is_read_once),
                                        cmocka_unit_test(a_beginning_may_be_named),
                                        cmocka_unit_test(a_fork_goes_on_as_its_origin),
+                                       cmocka_unit_test(devices_share_beginnings),
                                        cmocka_unit_test(forks_share_memory),
                                        cmocka_unit_test(no_memory_to_share),
                                        cmocka_unit_test(random_company)};
