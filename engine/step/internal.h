@@ -88,6 +88,7 @@ struct step_mirror {                     /* a session's cache on devices */
     size_t bytes[GPU_MAX];
     uint64_t used;            /* the step that read it last */
     bool kept;                /* a prefill writes it, layer by layer: it stays */
+    bool lent;                /* another may still be copied from it: its memory waits for that */
     int state[MIRROR_STATES]; /* positions whose states stand in these rows of its state planes; -1: none */
     struct kv_move move;      /* of its own rows, from where it was asked for; marked: the last of them */
 };

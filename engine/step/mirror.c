@@ -14,12 +14,14 @@ static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
 
 static void release(struct step *s, struct step_mirror *m) {
     for (int i = 0; i < s->n_dev; i++) {
+        if (m->lent && s->dev[i].main) gpu_stream_sync(s->dev[i].main);
         gpu_free(s->dev[i].g, m->mem[i]);
         s->dev[i].held -= m->bytes[i];
         m->mem[i] = NULL;
         m->bytes[i] = 0;
     }
     m->rows = m->capacity = 0;
+    m->lent = false;
     for (int i = 0; i < MIRROR_STATES; i++) m->state[i] = -1;
 }
 
@@ -196,6 +198,7 @@ static int take_over(struct step *s, struct step_mirror *m, int pos) {
     }
     if (!best) return 0;
     best->used = s->clock;
+    best->lent = true;
     for (int l = 0; l < s->n_resident; l++)
         for (int p = 0; p < s->planes[l]; p++) {
             const struct cache_desc *d = &s->desc[l][p];
