@@ -185,13 +185,21 @@ static int begin_states(struct step *s, struct step_mirror *m, const struct kv *
     return 0;
 }
 
+static const struct kv *whose(struct step *s, const struct step_mirror *m) {
+    pthread_mutex_lock(&s->lock);
+    const struct kv *kv = m->kv;
+    pthread_mutex_unlock(&s->lock);
+    return kv;
+}
+
 /* Positions that another session's copy has as well come from there: the link brings only what is this session's own. Whose they were
- * stays until the step is over. */
+ * stays until the step is over. A session that is closed meanwhile is one that machine.same does not know. */
 static int take_over(struct step *s, struct step_mirror *m, int pos) {
     struct step_mirror *best = NULL;
     int rows = m->rows;
     for (struct step_mirror *o = rows < pos ? s->mirrors : NULL; o && s->m->same; o = o->next) {
-        int n = o == m || !o->kv || o->kept || o->rows <= rows ? 0 : s->m->same(s->m->owner, m->kv, o->kv);
+        const struct kv *kv = o == m || o->kept || o->rows <= rows ? NULL : whose(s, o);
+        int n = kv ? s->m->same(s->m->owner, m->kv, kv) : 0;
         if (n > o->rows) n = o->rows;
         if (n > pos) n = pos;
         if (n > rows) best = o, rows = n;
