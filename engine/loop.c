@@ -340,6 +340,8 @@ static void guess_int4(struct engine *e, struct row *rows, int n, int *k) {
     const uint64_t before = atomic_load(&e->machine.bytes_read);
     const double begin = clock_now();
     lookahead_clear(&e->seen);
+    for (int i = 0; i < n; i++)
+        if (k[i]) kv_try(&rows[i].s->kv, rows[i].s->n - 1);
     for (int at = 0, m;; at++) {
         struct step_span spans[ENGINE_BATCH];
         struct step_view v = view;
@@ -371,6 +373,7 @@ static void guess_int4(struct engine *e, struct row *rows, int n, int *k) {
         const enum step_phase phase = at + 1 >= longest ? STEP_ALL : 3 * (at + 1) > longest ? STEP_LIKELY : STEP_PRIME;
         if (step_expect(e->machine.step, &e->seen, phase, (longest - at - 1) * (clock_now() - begin) / (at + 1))) break;
     }
+    for (int i = 0; i < n; i++) kv_return(&rows[i].s->kv, rows[i].s->n - 1);
     const uint64_t bytes = atomic_load(&e->machine.bytes_read) - before;
     for (int i = 0; i < n; i++) k[i] = made[i], rows[i].s->stats.bytes_read += bytes / (uint64_t)n;
 }

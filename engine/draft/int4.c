@@ -20,7 +20,6 @@
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/layer/kv.h"
 
 enum { ALIGN = 64, PIECE = 8 << 20, STRIPE = 128 };
 
@@ -299,7 +298,6 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     *out = NULL;
     for (int l = 0; l < c->n_layers; l++) moe += w->layers[l].experts != NULL;
     if (!moe) return error_set(e, ERR_USAGE, "--draft int4: a model without routed experts has no such draft");
-    if (kv_state_bytes(c)) return error_set(e, ERR_USAGE, "--draft int4: %s keeps states beside its cache, which a draft would write over", c->model_type);
     if (!(d = mem_calloc(1, sizeof *d))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     *out = d;
     d->w = w;

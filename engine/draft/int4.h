@@ -12,7 +12,7 @@ enum { INT4_GROUP = 128, INT4_VERSION = 1 };
 struct int4;
 
 /* Begins. w must outlive it. dir: where it is kept, NULL: nowhere. ERR_MEMORY with what it needs and what there is, unless `force`; ERR_USAGE where there
- * is nothing to make: no routed experts, or caches that keep states, which a draft would write over. */
+ * is nothing to make: no routed experts. */
 int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, const char *dir, bool force, struct error *e);
 void int4_close(struct int4 **d); /* stops it */
 bool int4_ready(const struct int4 *d);

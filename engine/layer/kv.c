@@ -194,6 +194,20 @@ void kv_copy_states(struct kv *to, const struct kv *from) {
     if (from->states) kv_each(to, copy_states, (struct kv *[]){to, (struct kv *)from});
 }
 
+void kv_try(struct kv *kv, int pos) {
+    int base = kv->states && pos ? kv_find(kv, pos) : -1, free = 0, least = -1;
+    for (int i = 0; i < KV_STATES; i++) free += i != base && !kv->state[i].kept;
+    for (int i = 0; i < KV_STATES && kv->states; i++)
+        if (i != base && kv->state[i].kept && (least < 0 || loss(kv, i) < loss(kv, least))) least = i;
+    if (kv->states && free < 2) kv->state[least].at = -1, kv->state[least].kept = false;
+    if (base >= 0 && !kv->state[base].kept) kv->state[base].kept = kv->state[base].held = true;
+}
+void kv_return(struct kv *kv, int pos) {
+    for (int i = 0; i < KV_STATES; i++)
+        if (kv->state[i].held) kv->state[i].kept = kv->state[i].held = false;
+    if (kv->states) kv_rewind(kv, pos);
+}
+
 void kv_keep(struct kv *kv, int pos) {
     int i = kv->states ? kv_find(kv, pos) : -1;
     if (i >= 0) kv->state[i].kept = true;

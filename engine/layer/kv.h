@@ -49,6 +49,7 @@ struct kv {
     struct {
         int at;    /* the position after whose last token it is; -1: none */
         bool kept; /* to go back to; else it serves until the next one is written */
+        bool held; /* kept, by kv_try alone */
     } state[KV_STATES];
 };
 /* From which rows of state planes a move over some tokens reads, and to which it writes; -1: none, at position 0 and where a model has
@@ -83,6 +84,11 @@ int kv_reach(struct kv *kv, int end, struct error *e);
 int kv_find(const struct kv *kv, int pos);
 /* A row for the state at pos, which is kept; whoever asks fills it. */
 int kv_put(struct kv *kv, int pos);
+
+/* Somebody tries out what may follow pos, where one can go on from, and then it is to be as it was: kv_return drops what was made of it. What it
+ * takes two rows of states for may cost the state that is dearest to keep. */
+void kv_try(struct kv *kv, int pos);
+void kv_return(struct kv *kv, int pos);
 
 /* dtype: DT_F32, DT_BF16 or DT_E4M3. ERR_MEMORY names the size. */
 int kv_open(struct kv *kv, const struct config *c, int capacity, enum dtype dtype, struct error *e);

@@ -82,6 +82,35 @@ static void old_states_give_way(void **st) {
     kv_close(&kv);
 }
 
+/* Whatever was tried behind a position, and however full the table is, one goes on from there, and from nothing that was tried. */
+static void what_is_tried_leaves_nothing(void **st) {
+    struct config c = model(true);
+    for (int keep = 0; keep <= KV_STATES; keep++)
+        for (int base_kept = 0; base_kept < 2; base_kept++) {
+            struct kv kv;
+            int left = 0;
+            open_kv(&kv, &c);
+            for (int i = 1; i <= keep; i++) move(&kv, 100 * (i - 1), 100, 0), kv_keep(&kv, 100 * i);
+            const int pos = 100 * keep + 2;
+            for (int i = pos - 2; i < pos; i++) move(&kv, i, 1, 0);
+            if (base_kept) kv_keep(&kv, pos);
+            kv_try(&kv, pos);
+            for (int i = pos; i < pos + 7; i++) {
+                move(&kv, i, 1, 0);
+                assert_true(kv_find(&kv, pos) >= 0 && kv_find(&kv, i + 1) >= 0);
+            }
+            kv_return(&kv, pos);
+            assert_int_equal(kv_floor(&kv, 4000), pos);
+            for (int i = 1; i <= keep; i++) left += kv_find(&kv, 100 * i) >= 0;
+            assert_true(left >= (keep < KV_STATES - 3 ? keep : KV_STATES - 3));
+            const bool kept = kv.state[kv_find(&kv, pos)].kept;
+            assert_true(kept == base_kept); /* else it would never give way */
+            move(&kv, pos, 1, 0);
+            assert_int_equal(kv_floor(&kv, 4000), pos + 1);
+            kv_close(&kv);
+        }
+}
+
 static void marks_lie_before_the_end_of_a_prompt(void **st) {
     for (int pos = 0; pos < 200; pos += 7)
         for (int n = 1; n < 400; n += 3) {
@@ -284,6 +313,7 @@ int main(int argc, char **argv) {
     limit_set(LIMIT_ROWS, 64);
     const struct CMUnitTest tests[] = {cmocka_unit_test(states_are_kept_where_one_goes_back_to),
                                        cmocka_unit_test(old_states_give_way),
+                                       cmocka_unit_test(what_is_tried_leaves_nothing),
                                        cmocka_unit_test(marks_lie_before_the_end_of_a_prompt),
                                        cmocka_unit_test(a_cache_grows_in_its_place),
                                        cmocka_unit_test(text_is_that_of_a_fresh_session),
