@@ -365,6 +365,30 @@ or is that not possible | or not | and what do I type for that | and is that saf
 so that it stays that way | as I am used to from elsewhere | without breaking anything | because I made a mistake | just this once
 every single time | from tomorrow on | so that I can go to bed | while I am away | as root | on this old box | over ssh | in a script
 """
+# Who, where and when: what a person tells beside the question, and what changes nothing in the answer.
+WHO = """
+my boss | my brother | my sister | my wife | my husband | my son | my daughter | my professor | my teacher | my colleague | my team | my doctor
+my lawyer | my neighbour | my girlfriend | my father | my mother | my uncle | my students | my customer | our admin | the IT department | a friend
+"""
+WHAT = """
+a novel | my thesis | a contract | the tax papers | a school project | my diary | a report | a grant proposal | a love letter | my homework | a recipe book
+a lecture | an invoice | my CV | a talk | a website | a paper | the minutes of a meeting | a blog | a game | a church newsletter | a law suit | my garden
+"""
+WHERE = """
+the office | a train | a library | the basement | the lab | a hotel | the university | a school | the hospital | a cafe | my bedroom | a data centre | the kitchen
+"""
+WHEN = """
+last night | this morning | yesterday | on Monday | last week | an hour ago | on Friday | in March | last year | just now | before lunch | over the weekend
+"""
+STORIES = """
+I work on WHAT. | It is for WHAT. | WHO recommended hearth. | WHO set this up WHEN. | I sit in WHERE. | I am in WHERE with my laptop. | WHO asked me about this WHEN.
+I started with WHAT WHEN. | WHO and I share this machine. | I use it in WHERE. | We have this at WHERE. | WHO wants it for WHAT. | I showed it to WHO WHEN. | WHO needs WHAT by tomorrow.
+I wrote about WHO WHEN. | We talked about WHAT WHEN. | I tried it WHEN in WHERE. | WHO is standing behind me. | It worked for WHO WHEN. | I promised WHO that it works. | I was busy with WHAT.
+"""
+ENDINGS = """
+for WHO | says WHO | WHO asked | WHO wants to know | as WHO did WHEN | because of WHAT | for WHAT | while I write WHAT | in WHERE | since WHO complained | I promised it to WHO
+WHO told me to ask | before WHO sees it | now that WHAT is done | on the machine in WHERE | it's about WHAT | it is urgent because of WHAT | WHO couldn't tell me
+"""
 CASUAL = """
 do not | dont
 don't | dont
@@ -446,9 +470,10 @@ for _line in CASUAL.strip().splitlines():
 CASUAL_PATTERN = re.compile(
     r"(?<![\w/'-])(" + "|".join(re.escape(w) for w in sorted(CASUAL_OF, key=len, reverse=True)) + r")(?![\w'-])", re.I
 )
-TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS, TAILS = map(
-    entries, (TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS, TAILS)
+TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS, TAILS, STORIES, ENDINGS = map(
+    entries, (TO_FRAMES, ABOUT_FRAMES, PREFIXES, SUFFIXES, FILLERS, LEAD_INS, TAILS, STORIES, ENDINGS)
 )
+CIRCUMSTANCES = {"WHO": entries(WHO), "WHAT": entries(WHAT), "WHERE": entries(WHERE), "WHEN": entries(WHEN)}
 
 
 class Topic:
@@ -551,7 +576,7 @@ def load_out_of_scope(path):
     return topic
 
 
-HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt", "fresh.txt")
+HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt", "fresh.txt", "fresh2.txt")
 
 
 def load_questions(name, directory=CORPUS):
@@ -621,6 +646,11 @@ def decapitalise(text):
     return text[0].lower() + text[1:] if text[1:2].islower() else text
 
 
+def told(frame, rng):
+    """A frame with its circumstances: "WHO set this up WHEN." """
+    return re.sub(r"WHO|WHAT|WHERE|WHEN", lambda m: rng.choice(CIRCUMSTANCES[m[0]]), frame)
+
+
 def augment(text, rng, small_talk=False):
     """What a person might type instead of `text`."""
     if rng.random() < 0.5:
@@ -635,6 +665,9 @@ def augment(text, rng, small_talk=False):
         elif rng.random() < 0.05:  # what it is asked for, which changes nothing in the answer
             body, mark = (text[:-1], "?") if text.endswith("?") else (text, "")
             text = f"{body} {rng.choice(TAILS)}{mark}"
+        elif rng.random() < 0.06:
+            body, mark = (text[:-1], "?") if text.endswith("?") else (text, "")
+            text = f"{body}{rng.choice((' ', ', ', ' - '))}{told(rng.choice(ENDINGS), rng)}{mark}"
     if rng.random() < 0.10:
         text = casual(text, rng)
     words = text.split(" ")
@@ -654,8 +687,9 @@ def augment(text, rng, small_talk=False):
             i = rng.randrange(len(words))
             words[i] = typing_error(words[i], rng)
     text = " ".join(words).strip() or text
-    if not small_talk and rng.random() < 0.06:
-        text = rng.choice(LEAD_INS) + " " + text[0].upper() + text[1:]
+    if not small_talk and rng.random() < 0.12:
+        story = rng.choice(LEAD_INS) if rng.random() < 0.5 else told(rng.choice(STORIES), rng)
+        text = story[0].upper() + story[1:] + " " + text[0].upper() + text[1:]
     if rng.random() < 0.35:
         text = text.rstrip("?!. ") or text
     elif text[-1].isalnum() and rng.random() < 0.25:
