@@ -62,7 +62,23 @@ static int open_calls(struct arena *arena, const struct json *calls, struct json
     return 0;
 }
 
-static int read_messages(struct api_request *r, const struct json *from, struct json *out, struct error *e) {
+/* A template leaves out what a role says that it does not know. The protocol's newer name of the system's is the one; any other is
+ * refused, so that nothing is left out in silence. */
+static int read_role(const struct chat *chat, const struct json *role, uint32_t message, const struct json **out, struct error *e) {
+    static const char *const usual[] = {"system", "user", "assistant", "tool"};
+    static const struct json system = {.type = JSON_STRING, .n = 6, .string = "system"};
+    *out = role;
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (json_is(role, usual[i])) return 0;
+    if (!chat || chat_names(chat, role->string, role->n)) return 0;
+    if (!json_is(role, "developer"))
+        return error_set(e, ERR_USAGE, "messages[%u].role: this model's chat template knows no %.*s", message, (int)(role->n < 60 ? role->n : 60),
+                         role->string);
+    *out = &system;
+    return 0;
+}
+
+static int read_messages(struct api_request *r, const struct json *from, const struct chat *chat, struct json *out, struct error *e) {
     if (!from || from->type != JSON_ARRAY || !from->n) return error_set(e, ERR_USAGE, "messages: an array of at least one message is needed");
     struct json *list = arena_alloc(&r->arena, (size_t)from->n * sizeof *list);
     if (!list) return error_set(e, ERR_MEMORY, "no memory");
@@ -76,7 +92,9 @@ static int read_messages(struct api_request *r, const struct json *from, struct 
             return error_set(e, ERR_USAGE, "messages[%u].content: neither text nor an array of parts", i);
         if (!has(content) && !has(calls)) return error_set(e, ERR_USAGE, "messages[%u].content: there is none", i);
         if (has(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: no array", i);
+        if ((rc = read_role(chat, role, i, &role, e))) return rc;
         if (!(copy = members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
+        set(copy, m->n, "role", role);
         if (content && content->type == JSON_ARRAY) {
             if (!(rc = join_parts(&r->arena, content, i, &text, e))) set(copy, m->n, "content", &text);
         }
@@ -120,24 +138,52 @@ static int read_stop(struct api_request *r, const struct json *j, struct error *
 
 /* What would change an answer, and is not served here, is refused; what would not is left aside. */
 static int refuse(const struct json *root, struct error *e) {
+    static const char one[] = "one answer a request", penalty[] = "repetition_penalty is there instead", hidden[] = "probabilities are not given",
+                      unchanged[] = "logits are not changed", free[] = "answers are not bound to a grammar",
+                      drawn[] = "tokens are drawn by temperature, top_k, top_p and min_p",
+                      ends[] = "an answer ends where the model, max_tokens or stop ends it", kwargs[] = "chat_template_kwargs is the place for it",
+                      text[] = "text alone";
     static const struct {
         const char *name, *why;
-        double harmless; /* as a number */
-    } rows[] = {{"n", "one answer a request", 1},
-                {"presence_penalty", "repetition_penalty is there instead", 0},
-                {"frequency_penalty", "repetition_penalty is there instead", 0},
-                {"logprobs", "probabilities are not given", 0},
-                {"top_logprobs", "probabilities are not given", 0},
-                {"logit_bias", "logits are not changed", 0},
+        double harmless; /* as a number; NaN: none is, nor is false */
+    } rows[] = {{"n", one, 1},
+                {"best_of", one, 1},
+                {"presence_penalty", penalty, 0},
+                {"frequency_penalty", penalty, 0},
+                {"logprobs", hidden, 0},
+                {"top_logprobs", hidden, 0},
+                {"prompt_logprobs", hidden, 0},
+                {"logit_bias", unchanged, 0},
+                {"bad_words", unchanged, 0},
+                {"grammar", free, 0},
+                {"json_schema", free, 0},
+                {"structured_outputs", free, 0},
+                {"guided_json", free, 0},
+                {"guided_regex", free, 0},
+                {"guided_choice", free, 0},
+                {"guided_grammar", free, 0},
+                {"typical_p", drawn, 1},
+                {"mirostat", drawn, 0},
+                {"use_beam_search", drawn, 0},
+                {"min_tokens", ends, 0},
+                {"ignore_eos", ends, 0},
+                {"stop_token_ids", ends, 0},
                 {"functions", "tools is its name today", 0},
-                {"audio", "text alone", 0}};
+                {"chat_template", "the model's own is used", NAN},
+                {"enable_thinking", kwargs, NAN},
+                {"thinking", kwargs, NAN},
+                {"web_search_options", "nothing is searched", NAN},
+                {"audio", text, 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct json *j = json_get(root, rows[i].name);
-        bool empty = !has(j) || (j->type == JSON_BOOL && !j->boolean) || ((j->type == JSON_ARRAY || j->type == JSON_OBJECT) && !j->n);
-        if (!empty && json_num(j, NAN) != rows[i].harmless) return error_set(e, ERR_USAGE, "%s is not served: %s", rows[i].name, rows[i].why);
+        bool empty = !has(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n);
+        if (!has(j) || (!isnan(rows[i].harmless) && (empty || json_num(j, NAN) == rows[i].harmless))) continue;
+        return error_set(e, ERR_USAGE, "%s is not served: %s", rows[i].name, rows[i].why);
     }
-    const struct json *format = json_get(root, "response_format"), *choice = json_get(root, "tool_choice");
-    if (has(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not served: only text");
+    const struct json *format = json_get(root, "response_format"), *choice = json_get(root, "tool_choice"), *modalities = json_get(root, "modalities");
+    for (uint32_t i = 0; has(modalities) && modalities->type == JSON_ARRAY && i < modalities->n; i++)
+        if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", text);
+    if (has(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not served: %s", free);
     if (has(choice) && !json_is(choice, "auto") && !json_is(choice, "none")) return error_set(e, ERR_USAGE, "tool_choice: only auto and none are served");
     return 0;
 }
@@ -170,14 +216,14 @@ static int take_begun(struct api_request *r, const struct json *root, struct jso
     return 0;
 }
 
-int api_parse(struct api_request *r, const char *body, size_t n, struct error *e) {
+int api_parse(struct api_request *r, const char *body, size_t n, const struct chat *chat, struct error *e) {
     struct json root, messages;
     int64_t max = -1, top_k = -1;
     *r = (struct api_request){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .seed = -1};
     int rc = json_parse(&r->arena, body, n, 0, "request", &root, e);
     if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_USAGE, "request: no object");
-    if (rc || (rc = refuse(&root, e)) || (rc = read_messages(r, json_get(&root, "messages"), &messages, e)) || (rc = take_begun(r, &root, &messages, e)))
+    if (rc || (rc = refuse(&root, e)) || (rc = read_messages(r, json_get(&root, "messages"), chat, &messages, e)) || (rc = take_begun(r, &root, &messages, e)))
         return rc;
     const struct json *model = json_get(&root, "model"), *tools = json_get(&root, "tools");
     if (has(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: no text");
@@ -186,6 +232,7 @@ int api_parse(struct api_request *r, const char *body, size_t n, struct error *e
         if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: no object", i);
     if (has(model)) r->model = json_get(&root, "model");
     if (has(tools) && tools->n && !json_is(json_get(&root, "tool_choice"), "none")) r->tools = tools;
+    r->one_call = !json_bool(json_get(&root, "parallel_tool_calls"), true);
     r->stream = json_bool(json_get(&root, "stream"), false);
     r->usage = json_bool(json_path(&root, "stream_options.include_usage"), false);
     r->explain = json_bool(json_get(&root, "explain"), false);
@@ -193,10 +240,11 @@ int api_parse(struct api_request *r, const char *body, size_t n, struct error *e
     r->secret = !json_bool(json_get(&root, "store"), true);
     if ((rc = number(&root, "temperature", 0, 100, &r->temperature, e)) || (rc = number(&root, "top_p", 0, 1, &r->top_p, e)) ||
         (rc = number(&root, "min_p", 0, 1, &r->min_p, e)) || (rc = number(&root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e)) ||
-        (rc = whole(&root, "top_k", -1, 1 << 24, &top_k, e)) || (rc = whole(&root, "max_tokens", 1, 1 << 24, &max, e)) ||
-        (rc = whole(&root, "max_completion_tokens", 1, 1 << 24, &max, e)) || (rc = whole(&root, "seed", 0, INT64_MAX, &r->seed, e)) ||
+        (rc = whole(&root, "top_k", -1, 1 << 24, &top_k, e)) || (rc = whole(&root, "max_tokens", -1, 1 << 24, &max, e)) ||
+        (rc = whole(&root, "max_completion_tokens", -1, 1 << 24, &max, e)) || (rc = whole(&root, "seed", -1, INT64_MAX, &r->seed, e)) ||
         (rc = read_stop(r, json_get(&root, "stop"), e)))
         return rc;
+    if (!max) return error_set(e, ERR_USAGE, "max_tokens: at least 1, or -1 for no limit");
     r->top_k = (int)top_k;
     r->max_tokens = (int)max;
     return make_conv(r, &root, &messages, e);
@@ -254,6 +302,12 @@ void api_calls(struct buf *b, const struct tool_calls *c, const char *id, bool i
         buf_str(b, "}}");
     }
     buf_char(b, ']');
+}
+
+int api_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out) {
+    if (t->tool.len && tools_parse(t->tool.data, t->tool.len, r->tools, out) == ERR_MEMORY) return ERR_MEMORY;
+    if (r->one_call && out->n) tools_cut(out, 1);
+    return 0;
 }
 
 const char *api_reason(const struct turn *t, const struct tool_calls *calls) {

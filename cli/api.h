@@ -8,6 +8,7 @@ struct api_request {
     struct arena arena;                              /* of what is below; strings may lie in the body, which must stay */
     struct json conv;                                /* for the chat template: messages, tools, add_generation_prompt and its other variables */
     const struct json *model, *tools;                /* NULL: not said */
+    bool one_call;                                   /* "parallel_tool_calls": false */
     const struct json *begun;                        /* "continue_final_message": the text of an answer to go on with, which conv is without; NULL: none */
     bool stream, usage;                              /* usage: as a chunk of its own at the end of a stream */
     bool explain;                                    /* ours: why the modes were chosen, beside the timings */
@@ -19,8 +20,9 @@ struct api_request {
     const char **stop;                               /* NUL-terminated */
     size_t n_stop;
 };
-/* ERR_USAGE says which member is wrong, or not served; ERR_MEMORY. Free it in both cases. */
-int api_parse(struct api_request *r, const char *body, size_t n, struct error *e);
+/* chat: whose template is to know the roles; NULL: any. ERR_USAGE says which member is wrong, or not served; ERR_MEMORY. Free it in both
+ * cases. */
+int api_parse(struct api_request *r, const char *body, size_t n, const struct chat *chat, struct error *e);
 void api_free(struct api_request *r);
 /* What the request says of sampling, over what s has. */
 void api_sampling(const struct api_request *r, struct sampling *s);
@@ -35,6 +37,8 @@ void api_chunk(struct buf *b, const struct api_answer *a, const char *delta, siz
 /* Members of a delta, or of a message: content or reasoning_content. PART_TOOL is none. */
 void api_text(struct buf *b, enum part part, const char *s, size_t n);
 void api_calls(struct buf *b, const struct tool_calls *c, const char *id, bool index);
+/* The calls that the model has written, in the request's way. ERR_MEMORY; what is no call is none. */
+int api_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
 /* The last chunk but the mark: no choice, the usage. */
 void api_usage_chunk(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain);
 /* The whole answer. calls: those of t->tool; when it has some but no calls, they are shown as text. */

@@ -287,12 +287,14 @@ static int read_resident(struct remote *r, const struct json *j) {
     return r->model && r->base && r->info.context > 0 ? 0 : ERR_RUNTIME;
 }
 
+static bool equal(const struct json *a, const struct json *b) { return a && a->type == JSON_STRING && a->n == b->n && !memcmp(a->string, b->string, b->n); }
+
 bool remote_attach(struct app *a) {
     static const enum opt_id alone[] = {OPT_NO_ATTACH, OPT_RAW, OPT_SPECIAL, OPT_TRACE};
     char path[RESIDENT_PATH];
-    struct buf body = {0}, mine = {0};
+    struct buf body = {0}, mine = {0}, build = {0};
     struct arena arena = {0};
-    struct json j, own;
+    struct json j, own, program;
     bool same = false;
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
         if (a->opts.v[alone[i]].text && a->opts.v[alone[i]].on + (alone[i] == OPT_TRACE)) return false;
@@ -303,10 +305,15 @@ bool remote_attach(struct app *a) {
     if (!rc) rc = resident_identity(a, &mine, &e);
     if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, &e);
     if (!rc) rc = json_parse(&arena, mine.data, mine.len, 0, "identity", &own, &e);
+    if (!rc) rc = resident_build(&build);
+    if (!rc) rc = json_parse(&arena, build.data, build.len, 0, "build", &program, &e);
     if (!rc) {
-        const struct json *its = json_get(&j, "identity");
-        same = its && its->type == JSON_STRING && its->n == own.n && !memcmp(its->string, own.string, own.n);
+        same = equal(json_get(&j, "identity"), &own);
         if (!same && a->verbose) app_note(a, "the resident engine has another model, or other options; this one is opened here");
+        if (same && !equal(json_get(&j, "build"), &program)) {
+            app_note(a, "the resident engine is of another build of hearth, and --stop ends it; the model is opened here");
+            same = false;
+        }
     }
     if (same && (remote_new(a, &e) || !(a->remote->socket = mem_strdup(path)) || read_resident(a->remote, &j))) {
         remote_close(a);
@@ -316,5 +323,6 @@ bool remote_attach(struct app *a) {
     arena_free(&arena);
     buf_free(&body);
     buf_free(&mine);
+    buf_free(&build);
     return same;
 }

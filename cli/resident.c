@@ -28,8 +28,21 @@ static struct sockaddr_un address(const char *path) {
     return sa;
 }
 
+/* A directory of this user alone: whoever else could put a socket there would be told what is asked. */
+static bool ours_alone(const char *path) {
+    char dir[PATHS_MAX];
+    struct stat st;
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
+    return !lstat(dir, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077);
+}
+static int not_ours(const char *path, struct error *e) {
+    return error_set(e, ERR_RUNTIME, "%.*s: not a directory of yours alone (mode 0700); no socket is put or looked for there", (int)(strrchr(path, '/') - path),
+                     path);
+}
+
 bool resident_alive(const char *path) {
     struct sockaddr_un sa = address(path);
+    if (!ours_alone(path)) return false;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool alive = fd >= 0 && (!connect(fd, (struct sockaddr *)&sa, sizeof sa) || errno == EAGAIN); /* EAGAIN: many wait there already */
     if (fd >= 0) close(fd);
@@ -38,14 +51,9 @@ bool resident_alive(const char *path) {
 
 int resident_claim(int *lock, struct error *e) {
     char path[PATHS_MAX];
-    struct stat st;
     int rc = paths_make(PATHS_RUNTIME, "lock", path, sizeof path, e);
     if (rc) return rc;
-    char *slash = strrchr(path, '/');
-    *slash = 0;
-    if (lstat(path, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
-        return error_set(e, ERR_RUNTIME, "%.300s: not a directory of yours alone (mode 0700); no socket is put there", path);
-    *slash = '/';
+    if (!ours_alone(path)) return not_ours(path, e);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB)) {
@@ -93,6 +101,7 @@ int resident_ask(const char *method, const char *what, const struct buf *body, s
     struct buf b = {0};
     int rc = resident_path(path, e), fd;
     if (rc) return rc;
+    if (!access(path, F_OK) && !ours_alone(path)) return not_ours(path, e);
     struct sockaddr_un sa = address(path);
     if ((fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
     struct timeval wait = {.tv_sec = PATIENCE_S};
@@ -133,13 +142,23 @@ static void put_file(struct buf *b, const char *path) {
             st.st_mtim.tv_nsec);
 }
 
+int resident_build(struct buf *out) {
+    struct buf what = {0};
+    buf_str(&what, "hearth " HEARTH_VERSION);
+    put_file(&what, "/proc/self/exe"); /* this program's file, whatever has its name by now */
+    if (what.failed) out->failed = true;
+    else out_json_string(out, what.data, what.len);
+    buf_free(&what);
+    return out->failed ? ERR_MEMORY : 0;
+}
+
 int resident_identity(struct app *a, struct buf *out, struct error *e) {
     static const enum opt_id decides[] = {OPT_CONTEXT, OPT_THREADS, OPT_CPU,           OPT_GPUS,         OPT_KV,       OPT_PREFILL,
                                           OPT_DECODE,  OPT_SPLIT,   OPT_DETERMINISTIC, OPT_HUGEPAGES,    OPT_TOPOLOGY, OPT_TEMPLATE,
                                           OPT_TRACE,   OPT_DRAFT,   OPT_DRAFT_LEN,     OPT_EXPERT_CACHE, OPT_EVICT,    OPT_KV_CACHE};
     struct buf what = {0};
     char *real = realpath(a->dir, NULL), path[PATHS_MAX];
-    buf_fmt(&what, "hearth %s %s", HEARTH_VERSION, real ? real : a->dir);
+    buf_str(&what, real ? real : a->dir);
     put_file(&what, a->dir);
     static const char *const parts[] = {"config.json", "tokenizer.json", "chat_template.jinja"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

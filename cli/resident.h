@@ -20,6 +20,8 @@ bool resident_is_us(int fd);
 /* Asks the resident engine, with a body or NULL; the reply's body is appended. ERR_CANCELLED: there is none; ERR_RUNTIME: it does not
  * answer, or not as it should. */
 int resident_ask(const char *method, const char *what, const struct buf *body, struct buf *reply, struct error *e);
+/* Which build of hearth this is; one line of JSON, appended. ERR_MEMORY. */
+int resident_build(struct buf *out);
 /* What decides whether an engine is the one that the options ask for: the model with the state of its files, and every option that
  * goes into opening it; one line of JSON. */
 int resident_identity(struct app *a, struct buf *out, struct error *e);

@@ -16,6 +16,7 @@
 #include "cli/resident.h"
 #include "cli/sig.h"
 #include "engine/base/clock.h"
+#include "engine/base/limit.h"
 
 /* --- sockets --------------------------------------------------------------------------------------------------------- */
 
@@ -53,6 +54,34 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
 static void on_connection(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what) {
     struct server *s = server;
     s->connections += what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+        struct conn *k = *state = mem_calloc(1, sizeof *k);
+        if (!k) return; /* the library's own patience is left */
+        *k = (struct conn){.next = s->conns, .fd = info ? info->connect_fd : -1};
+        s->conns = k;
+        serve_expect(s, c, SERVE_HEAD_S);
+    } else if (*state) {
+        struct conn **at = &s->conns;
+        while (*at != *state) at = &(*at)->next;
+        *at = (*at)->next;
+        mem_free(*state);
+    }
+}
+
+void serve_expect(struct server *s, struct MHD_Connection *c, int seconds) {
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct conn *k = info ? info->socket_context : NULL;
+    if (k) k->until = seconds ? clock_now() + seconds * 1e-3 * (double)limit_get(LIMIT_PATIENCE, 1000) : 0;
+}
+
+/* Whoever sends a byte now and then would hold its connection for ever: the library counts from the last one. */
+static void end_the_slow(struct server *s, double now) {
+    for (struct conn *k = s->conns; k; k = k->next) {
+        if (!k->until || now < k->until) continue;
+        k->until = 0;
+        shutdown(k->fd, SHUT_RDWR); /* the library sees the end of it */
+    }
 }
 
 /* False when nothing more can be accepted for the moment. */
@@ -111,16 +140,19 @@ static void watch_end(struct server *s, struct watch *w, const struct pollfd *fd
 }
 
 static void loop(struct server *s) {
-    enum { FIXED = 4, AT_MOST = 1000, NEWS = 256, MOST = FIXED + FD_SETSIZE + SERVE_CONNECTIONS };
+    enum { FIXED = 4, AT_MOST = 1000, NEWS = 256, ENOUGH = 100, RESTS = 10, MOST = FIXED + FD_SETSIZE + SERVE_CONNECTIONS };
     static struct pollfd fds[MOST];
     static struct watch watch;
     double idle = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, until = 0, deaf = 0;
     struct news news;
+    int in_vain = 0; /* rounds for the library's sake alone: it turns in a circle where a line of a chunked body is longer than its memory */
     for (;;) {
         MHD_UNSIGNED_LONG_LONG soon;
         double now = clock_now();
         bool hears = s->connections < SERVE_CONNECTIONS && !s->stopping && now >= deaf;
         int n = FIXED, wait = mhd.get_timeout(s->http, &soon) == MHD_YES && soon < AT_MOST ? (int)soon : AT_MOST;
+        in_vain = wait > 0 ? 0 : in_vain + 1;
+        if (in_vain > ENOUGH) wait = RESTS;
         if (idle > 0 && !s->asks && now >= s->last + idle) s->stopping = true;
         if (idle > 0 && s->last + idle - now < wait * 1e-3) wait = (int)((s->last + idle - now) * 1e3) + 1;
         if (s->stopping && !until) {
@@ -129,6 +161,7 @@ static void loop(struct server *s) {
         }
         if (until && (!s->asks || now >= until)) return;
         if (until) wait = wait < 20 ? wait : 20;
+        end_the_slow(s, now);
         fds[0] = (struct pollfd){.fd = seat_fd(s->app), .events = POLLIN};
         fds[1] = (struct pollfd){.fd = sig_fd(), .events = POLLIN};
         fds[2] = (struct pollfd){.fd = hears ? s->fd : -1, .events = POLLIN};
@@ -138,7 +171,9 @@ static void loop(struct server *s) {
         int waiting = n;
         for (const struct ask *x = s->asks; x && n < MOST; x = x->next)
             if (x->suspended && x->conn && !x->hung_up) fds[n++] = (struct pollfd){.fd = x->fd, .events = POLLRDHUP};
-        if (poll(fds, (nfds_t)n, wait < 0 ? 0 : wait) < 0 && errno != EINTR) return;
+        int ready = poll(fds, (nfds_t)n, wait < 0 ? 0 : wait);
+        if (ready < 0 && errno != EINTR) return;
+        if (ready) in_vain = 0;
         sig_drain();
         if (sig_interrupted() || sig_terminated()) s->stopping = true;
         look_for_hangups(s, fds + waiting, n - waiting);

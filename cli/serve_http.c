@@ -25,7 +25,7 @@ static enum MHD_Result reply(struct ask *x, int status, struct buf *b) {
     mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
     if (status == 503) mhd.add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (status == 401) mhd.add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (status == 405) mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, POST");
+    if (status == 405) mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW, strcmp(x->allowed, "GET") ? x->allowed : "GET, HEAD");
     enum MHD_Result rc = mhd.queue_response(x->conn, (unsigned)status, r);
     mhd.destroy_response(r);
     return rc;
@@ -109,7 +109,7 @@ static enum MHD_Result on_chat(struct ask *x) {
     if (x->turn.failed) return reply_error(x, &x->turn.error);
     struct tool_calls calls = {0};
     struct buf b = {0};
-    if (x->turn.tool.len && tools_parse(x->turn.tool.data, x->turn.tool.len, x->request.tools, &calls) == ERR_MEMORY) b.failed = true;
+    if (api_tools(&x->request, &x->turn, &calls)) b.failed = true;
     api_whole(&b, &x->answer, &x->turn, &calls, x->request.explain);
     tools_free(&calls);
     return reply(x, 200, &b);
@@ -191,7 +191,8 @@ static void find_route(struct ask *x, const char *url, const char *method) {
     else if (!r) {
         snprintf(text, sizeof text, "there is no %.100s here; /v1/chat/completions and /v1/models are", url);
         refuse(x, 404, NULL, text);
-    } else if (strcmp(method, r->method)) {
+    } else if (strcmp(method, r->method) && (strcmp(method, "HEAD") || strcmp(r->method, "GET"))) {
+        x->allowed = r->method;
         snprintf(text, sizeof text, "%s wants %s", r->path, r->method);
         refuse(x, 405, NULL, text);
     } else if (r->only_local && !x->local) refuse(x, 403, NULL, "only by the Unix socket");
@@ -229,10 +230,13 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
     struct ask *x = *state;
     if (!x) {
         if (!(x = *state = ask_new(s, c))) return MHD_NO;
+        serve_expect(s, c, SERVE_BODY_S);
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         if (x->local || has_key(x)) find_route(x, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY) refuse(x, 413, NULL, "the body is larger than 16 MB");
-        return x->status && length && strtoull(length, NULL, 10) > SERVE_HEAD ? reply(x, x->status, &x->refusal) : MHD_YES; /* a long one need not come */
+        bool pieces = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+        bool may_be_long = pieces || (length && strtoull(length, NULL, 10) > SERVE_HEAD);
+        return x->status && may_be_long ? reply(x, x->status, &x->refusal) : MHD_YES; /* then it need not come */
     }
     if (*n) {
         x->dropped += x->status ? *n : 0;
@@ -240,6 +244,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         *n = 0;
         return x->dropped > SERVE_BODY ? MHD_NO : MHD_YES;
     }
+    serve_expect(s, c, 0);
     if (x->status) return reply(x, x->status, &x->refusal);
     if (x->state == ASK_READING && x->route->fn == on_chat) s->last = clock_now();
     return x->route->fn(x);
@@ -248,6 +253,7 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why) {
     struct ask *x = *state;
     if (!x) return;
+    serve_expect(server, c, SERVE_HEAD_S);
     *state = NULL;
     x->conn = NULL;
     x->suspended = false;

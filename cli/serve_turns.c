@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/out.h"
+#include "cli/resident.h"
 #include "cli/server.h"
 #include "engine/base/clock.h"
 #include "engine/base/hash.h"
@@ -46,7 +47,7 @@ static int check_model(const struct ask *x, struct error *e) {
 
 int serve_prompt(struct ask *x, struct error *e) {
     struct app *a = x->server->app;
-    int rc = api_parse(&x->request, x->body.data ? x->body.data : "", x->body.len, e);
+    int rc = api_parse(&x->request, x->body.data ? x->body.data : "", x->body.len, a->chat, e);
     if (rc || (rc = check_model(x, e))) return rc;
     rc = conv_prompt_json(a, &x->request.conv, &x->prompt, e);
     if (rc == ERR_RUNTIME) return e->code = ERR_USAGE; /* the template refuses this conversation */
@@ -248,7 +249,7 @@ static void put_end(struct ask *x) {
         buf_str(&x->out, "\n\n");
         return;
     }
-    if (t->tool.len && tools_parse(t->tool.data, t->tool.len, x->request.tools, &calls) == ERR_MEMORY) x->out.failed = true;
+    if (api_tools(&x->request, t, &calls)) x->out.failed = true;
     if (calls.n) api_calls(&delta, &calls, x->answer.id, true);
     else if (t->tool.len) api_text(&delta, PART_TEXT, t->tool.data, t->tool.len);
     if (delta.len) api_chunk(&x->out, &x->answer, delta.data, delta.len, NULL);
@@ -327,6 +328,8 @@ void serve_status(struct server *s, struct buf *b) {
     out_json_string(b, i->name, strlen(i->name));
     buf_str(b, ", \"identity\": ");
     buf_add(b, s->identity.data, s->identity.len);
+    buf_str(b, ", \"build\": ");
+    resident_build(b);
     buf_fmt(b,
             ", \"pid\": %ld, \"up_s\": %.3f, \"context\": %d, \"max_context\": %d, \"kv_token_bytes\": %llu, \"fingerprint\": \"%016llx\", \"parallel\": %d, "
             "\"answered\": %llu, ",

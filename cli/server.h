@@ -15,6 +15,8 @@ enum {
     SERVE_BODY = 16 << 20,    /* bytes of a request's body */
     SERVE_BODIES = 256 << 20, /* of all bodies that are being read or waiting */
     SERVE_QUIET_S = 60,       /* a connection on which nothing moves, though it could, is closed */
+    SERVE_HEAD_S = 60,        /* and one whose next request has no whole head by then, however it moves */
+    SERVE_BODY_S = 300,       /* or no whole body so long after that */
     SERVE_KEY = 65,
 };
 
@@ -28,7 +30,8 @@ struct ask {
     bool local; /* came by the Unix socket */
     enum ask_state state;
     const struct route *route;
-    int status; /* of a refusal: what else comes of the body is dropped */
+    int status;          /* of a refusal: what else comes of the body is dropped */
+    const char *allowed; /* the method that status 405 tells */
     struct buf body, refusal;
     size_t dropped;                        /* bytes */
     bool suspended, hung_up, begun, ended; /* begun, ended: the first chunk, which says who speaks, and the last are made */
@@ -49,6 +52,12 @@ struct ask {
     size_t sent;
 };
 
+struct conn {
+    struct conn *next;
+    int fd;
+    double until; /* what a client sends is to be whole by then; 0: nothing is to come */
+};
+
 struct slot { /* a session of the engine, with what its cache holds */
     struct seat *seat;
     struct ask *ask; /* NULL: idle */
@@ -66,6 +75,7 @@ struct server {
     struct slot *slots;
     int n_slots, most; /* at once */
     int connections;
+    struct conn *conns;
     size_t bodies;
     uint64_t orders, answered;
     double began, last; /* last: something was asked or answered */
@@ -77,6 +87,8 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
                               void **state);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
 void serve_wake(struct ask *x); /* there is something to send */
+/* serve.c: what comes on a connection is to be whole in so many seconds; 0: nothing has to come. */
+void serve_expect(struct server *s, struct MHD_Connection *c, int seconds);
 
 /* serve_turns.c: sessions and what runs on them */
 int serve_prompt(struct ask *x, struct error *e);  /* the body is there: reads it, and makes the prompt */

@@ -282,19 +282,20 @@ static int parse(struct span t, const struct json *tools, struct tool_calls *c) 
 int tools_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out) {
     size_t had = out->n;
     int rc = parse((struct span){s, s + n}, tools, out);
-    while (rc && out->n > had) {
-        struct tool_call *k = &out->v[--out->n];
-        buf_free(&k->name);
-        buf_free(&k->arguments);
-    }
+    if (rc) tools_cut(out, had);
     return rc;
 }
 
-void tools_free(struct tool_calls *c) {
-    for (size_t i = 0; i < c->n; i++) {
-        buf_free(&c->v[i].name);
-        buf_free(&c->v[i].arguments);
+void tools_cut(struct tool_calls *c, size_t n) {
+    while (c->n > n) {
+        struct tool_call *k = &c->v[--c->n];
+        buf_free(&k->name);
+        buf_free(&k->arguments);
     }
+}
+
+void tools_free(struct tool_calls *c) {
+    tools_cut(c, 0);
     mem_free(c->v);
     *c = (struct tool_calls){0};
 }

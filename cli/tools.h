@@ -13,4 +13,5 @@ struct tool_calls { /* zero-initialised: none */
 /* Appends the calls of a markup (PART_TOOL of an answer). tools: what the model was offered, for the types of arguments
  * that are written without any; may be NULL. ERR_MODEL when some of it is no call (nothing is appended then), ERR_MEMORY. */
 int tools_parse(const char *s, size_t n, const struct json *tools, struct tool_calls *out);
+void tools_cut(struct tool_calls *c, size_t n); /* the first n stay */
 void tools_free(struct tool_calls *c);

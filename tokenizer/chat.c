@@ -201,3 +201,11 @@ int chat_render(const struct chat *c, const struct json *conv, struct text *out,
     return jinja_render(j, conv, c->vars, out, e);
 }
 const char *chat_source(const struct chat *c, size_t *n) { return jinja_source(c->usual ? c->usual : c->tools, n); }
+
+bool chat_names(const struct chat *c, const char *word, size_t n) {
+    size_t m;
+    const char *s = chat_source(c, &m), *end = s + m;
+    for (const char *at = s; n && (at = memmem(at, (size_t)(end - at), word, n)); at++)
+        if (at > s && at + n < end && (at[-1] == '\'' || at[-1] == '"') && at[n] == at[-1]) return true;
+    return false;
+}

@@ -12,6 +12,8 @@ struct chat; /* a parsed template and the variables that come with it; read-only
 int chat_open(struct chat **c, const char *dir, const char *template_file, struct error *e);
 void chat_close(struct chat **c);
 uint64_t chat_hash(const struct chat *c); /* of the template's text: a saved session knows when it changed */
+/* Whether the template's text has this word in quotes, as it has the roles that it treats apart. */
+bool chat_names(const struct chat *c, const char *word, size_t n);
 
 /* conv: an object with "messages" and optionally tools, add_generation_prompt and any other template variable; bos_token
  * and eos_token come from the checkpoint when conv has none. `values` strings are TEXT_VALUE, template text TEXT_TEMPLATE.

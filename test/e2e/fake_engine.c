@@ -22,7 +22,7 @@
 static const uint8_t nothing[1] = {0};
 const struct file_embedded ember_files[] = {{"config.json", nothing, nothing}, {NULL, NULL, NULL}};
 
-enum { EOS = 256, THINK, END_THINK, VOCAB, max_events = 1 << 16, context = 65536 };
+enum { EOS = 256, THINK, END_THINK, CALL, END_CALL, VOCAB, max_events = 1 << 16, context = 65536 };
 
 /* --- tokenizer and template ------------------------------------------------------------------------------------------ */
 
@@ -40,7 +40,7 @@ void tokenizer_close(struct tokenizer **t) {
 int tokenizer_vocab(const struct tokenizer *t) { return VOCAB; }
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *n, bool *special) {
     static char bytes[256];
-    static const char *const names[] = {"<eos>", "<think>", "</think>"};
+    static const char *const names[] = {"<eos>", "<think>", "</think>", "<tool_call>", "</tool_call>"};
     *special = id >= EOS;
     *n = id < EOS ? 1 : strlen(names[id - EOS]);
     if (id >= EOS) return names[id - EOS];
@@ -108,8 +108,9 @@ int chat_render(const struct chat *c, const struct json *conv, struct text *out,
     *out = (struct text){.data = b.data, .n = b.len};
     return 0;
 }
+bool chat_names(const struct chat *c, const char *word, size_t n) { return n == 8 && !memcmp(word, "narrator", n); }
 struct parts {
-    bool thinking;
+    bool thinking, call;
 };
 struct parts *parts_open(const struct chat *c, const char *tail, size_t n) {
     return mem_calloc(1, sizeof(struct parts));
@@ -119,9 +120,12 @@ void parts_close(struct parts **p) {
     *p = NULL;
 }
 int parts_add(struct parts *p, const char *data, size_t n, bool special, parts_fn fn, void *ctx) {
-    if (!special) return fn(ctx, p->thinking ? PART_THINKING : PART_TEXT, data, n);
+    if (!special) return fn(ctx, p->call ? PART_TOOL : p->thinking ? PART_THINKING : PART_TEXT, data, n);
     if (!strncmp(data, "<think>", n)) p->thinking = true;
     if (!strncmp(data, "</think>", n)) p->thinking = false;
+    if (!strncmp(data, "<tool_call>", n)) p->call = true;
+    if (p->call) fn(ctx, PART_TOOL, data, n);
+    if (!strncmp(data, "</tool_call>", n)) p->call = false;
     return 0;
 }
 int parts_flush(struct parts *p, parts_fn fn, void *ctx) { return 0; }
@@ -131,7 +135,7 @@ int parts_flush(struct parts *p, parts_fn fn, void *ctx) { return 0; }
 struct session {
     struct engine *e;
     struct session *next;
-    struct buf plan; /* bytes to say; 0x0E and 0x0F stand for the thinking marks */
+    struct buf plan; /* bytes to say; 0x0E to 0x11 stand for the marks of thinking and calls */
     size_t at;
     int32_t *held; /* what the KV cache would hold */
     int n_held, n_answer, max, prompt;
@@ -201,7 +205,8 @@ static void step(struct session *s) {
     }
     unsigned char c = (unsigned char)s->plan.data[s->at++];
     s->n_answer++;
-    post(s->e, (struct event){.kind = EVENT_TOKEN, .session = s, .token = c == 0x0E ? THINK : c == 0x0F ? END_THINK : c});
+    int32_t token = c >= 0x0E && c <= 0x11 ? THINK + c - 0x0E : c;
+    post(s->e, (struct event){.kind = EVENT_TOKEN, .session = s, .token = token});
     if (s->prompt + s->n_answer >= s->e->info.context) end(s, EVENT_DONE, DONE_CONTEXT);
     else if (s->n_answer == s->max) end(s, EVENT_DONE, DONE_LENGTH);
 }
@@ -355,6 +360,10 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         buf_str(b, "A\033[31mred\033]0;title\007B\b\bC\rD\xC2\x9B"
                    "31mE\x7F.");
     else if (!strcmp(word, "think")) buf_str(b, "\x0Ereasoning here\x0F\n\nthe answer");
+    else if (!strcmp(word, "call"))
+        buf_str(b, "\x0Ewhich one?\x0F"
+                   "Let me see.\x10{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern \\ud83d\\ude00\"}}\x11\x10{\"name\": \"time\"}\x11");
+    else if (!strcmp(word, "nonsense")) buf_str(b, "\x10{\"name\": 5}\x11");
     else if (!strcmp(word, "code")) buf_str(b, "Sure:\n```sh\necho hi\n```\nand\n```\nother\n```\n");
     else if (!strcmp(word, "lines")) buf_str(b, "\none\n\ntwo\n\n\n");
     else if (!strcmp(word, "fail")) s->fail = !buf_str(b, "begun");

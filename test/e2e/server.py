@@ -63,6 +63,11 @@ class Server:
     def status(self):
         return json.loads(self.request("GET", "/hearth/status")[2])
 
+    def cpu(self):
+        """Seconds that it has computed so far."""
+        with open(f"/proc/{self.p.pid}/stat") as f:
+            return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
     def settles(self, what, good=lambda status: all(s["state"] == "idle" for s in status["sessions"])):
         until = time.time() + driver.PATIENCE
         while not good(status := self.status()):

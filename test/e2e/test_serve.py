@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -60,6 +61,48 @@ class Protocol(Case):
         got, done = chunks(self.s.stream("hello"))
         self.assertFalse([c for c in got if "usage" in c])
 
+    def test_calls(self):
+        """Calls of tools whole and in a stream, behind thinking and text; one where only one is wanted; what is no call is text."""
+        tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object", "properties": {}}}} for n in ("weather", "time")]
+        functions = lambda calls: [(c["type"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
+        want = [("function", "weather", {"city": "Bern \U0001f600"}), ("function", "time", {})]
+        for more, n in (({"tools": tools}, 2), ({"tools": tools, "parallel_tool_calls": False}, 1), ({"tools": tools, "parallel_tool_calls": True}, 2)):
+            choice = self.s.chat("call", **more)[1]["choices"][0]
+            m = choice["message"]
+            self.assertEqual((m["reasoning_content"], m["content"], functions(m["tool_calls"]), choice["finish_reason"]), ("which one?", "Let me see.", want[:n], "tool_calls"))
+            got, done = chunks(self.s.stream("call", **more))
+            choices = [c["choices"][0] for c in got]
+            calls = [c for x in choices for c in x["delta"].get("tool_calls", [])]
+            self.assertEqual(("".join(x["delta"].get("reasoning_content", "") for x in choices), "".join(x["delta"].get("content", "") for x in choices)), ("which one?", "Let me see."))
+            self.assertEqual((functions(calls), [c["index"] for c in calls], choices[-1]["finish_reason"], done), (want[:n], list(range(n)), "tool_calls", True))
+            for ids in ([c["id"] for c in m["tool_calls"]], [c["id"] for c in calls]):
+                self.assertEqual(len(set(ids)), n)
+        back = [{"role": "user", "content": "call"}, {"role": "assistant", "content": None, "tool_calls": m["tool_calls"]}] + [{"role": "tool", "tool_call_id": c["id"], "content": "sunny"} for c in m["tool_calls"]]
+        status, _, data = self.s.request("POST", "/v1/chat/completions", {"messages": back[:1] + [{**back[1], "content": ""}] + back[2:] + [{"role": "user", "content": "prompt"}], "tools": tools})
+        self.assertEqual((status, json.loads(data)["choices"][0]["message"]["content"].count("[tool]sunny")), (200, 2))
+        choice = self.s.chat("nonsense", tools=tools)[1]["choices"][0]
+        self.assertEqual((choice["message"], choice["finish_reason"]), ({"role": "assistant", "content": '<tool_call>{"name": 5}</tool_call>'}, "stop"))
+        got, done = chunks(self.s.stream("nonsense", tools=tools))
+        self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in got), choice["message"]["content"])
+
+    def test_roles(self):
+        """A role that the template would leave out is refused; the newer name of the system's is the older."""
+        roles = lambda *names: {"messages": [{"role": n, "content": "a"} for n in names] + [{"role": "user", "content": "prompt"}]}
+        said = lambda body: json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
+        self.assertEqual(said(roles("developer", "narrator", "assistant")), "[system]a[narrator]a[assistant]a[user]prompt[assistant]")
+        self.refused(400, "messages[1].role: this model's chat template knows no bot", roles("system", "bot"))
+        self.refused(400, "messages[0].role", roles(""))
+
+    def test_methods(self):
+        """HEAD is GET without a body; what a route does not want is said, and pages of other origins are told nothing."""
+        status, headers, data = self.s.request("HEAD", "/v1/models")
+        self.assertEqual((status, data, int(headers["Content-Length"])), (200, b"", len(self.s.request("GET", "/v1/models")[2])))
+        for method, path, allowed in (("OPTIONS", "/v1/chat/completions", "POST"), ("HEAD", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models", "GET, HEAD"), ("PUT", "/hearth/stop", "POST")):
+            status, headers, data = self.s.request(method, path, headers={"Origin": "http://example.org", "Access-Control-Request-Method": "POST"})
+            self.assertEqual((status, headers["Allow"]), (405, allowed), path)
+            self.assertFalse([h for h in headers if h.lower().startswith("access-control")])
+        self.assertEqual(self.s.request("GET", "/v1/models?api-version=1")[0], 200)
+
     def test_progress(self):
         text = self.s.stream("prefill").read().decode()
         self.assertRegex(text, r"(?m)^: prompt \d+ of 1000, [\d.]+ s left$")
@@ -98,7 +141,9 @@ class Protocol(Case):
         post = "/v1/chat/completions"
         for body, word in (("", "request:"), ("{", "request:"), ("[]", "no object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
                            ('{"messages": [3]}', "messages[0]"), ('{"messages": [{"role": "user"}]}', "messages[0].content"), ('{"messages": [{"content": "x"}]}', "messages[0]"),
-                           (ask("x", n=2), "n is not served"), (ask("x", logprobs=True), "logprobs"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
+                           (ask("x", n=2), "n is not served"), (ask("x", logprobs=True), "logprobs"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=["a"]), "guided_choice"), (ask("x", json_schema={"a": 1}), "json_schema"),
+                           (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "chat_template_kwargs is the place"), (ask("x", thinking={"type": "disabled"}), "thinking"),
+                           (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
                            (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "json_object"}), "response_format"), (ask("x", frequency_penalty=1), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"5": 1}), "logit_bias"),
@@ -110,7 +155,8 @@ class Protocol(Case):
         self.refused(404, "there is no", {}, "/" + "a" * 3000)
         self.refused(405, "wants POST", None, post, "GET")
         self.refused(405, "wants GET", {}, "/v1/models")
-        self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u")[0], 200)
+        self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u", best_of=1, mirostat=0, typical_p=1.0, grammar="", min_tokens=0, modalities=["text"], max_tokens=-1,
+                                     max_completion_tokens=None, seed=-1, stop=None, tools=None, stream_options=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto")[0], 200)
 
     def test_engine_fails(self):
         self.assertEqual(self.s.chat("fail")[0], 500)
@@ -128,19 +174,73 @@ class Protocol(Case):
         self.assertEqual(self.s.request("GET", "/v1/models?" + "x" * 70000)[0], 414)
         self.assertEqual(self.s.chat("x")[0], 200)
 
+    def raw(self, data, close=True, pieces=1 << 20):
+        """The status of what is answered to these bytes, and all of it; 0: nothing was."""
+        c = socket.socket(socket.AF_UNIX)
+        c.settimeout(driver.PATIENCE)
+        c.connect(self.s.path)
+        got = b""
+        try:
+            for i in range(0, len(data), pieces):
+                c.sendall(data[i:i + pieces])
+            if close:
+                c.shutdown(socket.SHUT_WR)
+            while piece := c.recv(4096):
+                got += piece
+        except ConnectionError:
+            pass
+        c.close()
+        return int(got.split()[1]) if got.startswith(b"HTTP/1.") else 0, got
+
     def test_not_http(self):
-        for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100), b"GET\r\n\r\n", b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"\r\n" * 100, b"\0" * 5000):
+        for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100), b"GET\r\n\r\n", b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"\r\n" * 100, b"\0" * 5000,
+                     b"GET /v1/models HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
+            self.assertNotIn(self.raw(data)[0], (200, 500), data)
+        self.assertEqual(self.s.chat("x")[0], 200)
+
+    def test_chunks_and_lengths(self):
+        """A body in pieces of any size is the body; lengths and chunks that are none, or say two things, are answered as wrong or not at all."""
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+        body = json.dumps(ask("hello")).encode()
+        chunked = lambda n: b"".join(b"%x;ext=1\r\n%s\r\n" % (len(body[i:i + n]), body[i:i + n]) for i in range(0, len(body), n)) + b"0\r\nTrailer: x\r\n\r\n"
+        for n in (1, 7, 1000):
+            status, got = self.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(n), False)
+            self.assertEqual((status, b"You said: hello" in got), (200, True))
+        self.assertEqual(self.raw(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body), False, pieces=1)[0], 200)
+        got = self.raw(head + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body), False)[1]
+        self.assertIn(b"You said: hello", got)
+        two = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n" + head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        self.assertEqual(self.raw(two, False)[1].count(b"HTTP/1.1 200 OK"), 2)
+        for length in (b"Content-Length: 5abc", b"Content-Length: -1", b"Content-Length: 99999999999999999999999", b"Content-Length: 0x10", b"Content-Length:", b"Content-Length: 4\r\nContent-Length: 5"):
+            self.assertNotIn(self.raw(head + length + b"\r\n\r\n" + body)[0], (200, 500), length)
+        for bad in (b"zz\r\n", b"-1\r\n", b"ffffffffffffffff\r\nabc", b"fffffffffffffffffffff\r\n", b"5\r\nabcdefghij\r\n", b"\r\n\r\n", b";\r\n", b"0\r\n" + b"X: y\r\n" * 9000, b"5\n{\n"):
+            self.assertNotIn(self.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + bad)[0], (200, 500), bad[:40])
+        long = head + b"Transfer-Encoding: chunked\r\n\r\n5" + b";" * 60000
+        c = socket.socket(socket.AF_UNIX)
+        c.connect(self.s.path)
+        c.sendall(long)
+        began, at = self.s.cpu(), time.time()
+        time.sleep(1)
+        self.assertLess(self.s.cpu() - began, 0.5 * (time.time() - at))  # nobody turns in a circle over it
+        c.close()
+        self.assertEqual(self.raw(long.replace(b"/v1/chat/completions", b"/other"))[0], 404)
+        self.assertNotEqual(self.raw(head + b"Transfer-Encoding: nonsense\r\n\r\n" + body)[0], 200)
+        self.assertEqual(self.s.chat("x")[0], 200)
+
+    def test_cut_anywhere(self):
+        """A request that ends at any of its bytes, by an end or by a reset, is nobody's."""
+        body = json.dumps(ask("slow", stream=True)).encode()
+        data = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        before = len(os.listdir(f"/proc/{self.s.p.pid}/fd"))
+        for i in range(len(data)):
             c = socket.socket(socket.AF_UNIX)
             c.connect(self.s.path)
-            try:
-                c.sendall(data)
+            c.sendall(data[:i])
+            if i % 3 == 0:
                 c.shutdown(socket.SHUT_WR)
-                while c.recv(4096):
-                    pass
-            except OSError:
-                pass
             c.close()
         self.assertEqual(self.s.chat("x")[0], 200)
+        self.s.settles("nobody", lambda status: status["answered"] == 1 and len(os.listdir(f"/proc/{self.s.p.pid}/fd")) <= before + 1)
 
 
 class Clients(Case):
@@ -198,6 +298,52 @@ class Clients(Case):
         got, done = chunks(slow.getresponse())
         self.assertTrue(done)
         self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in got), LONG)
+
+    def test_slow_sender(self):
+        """A byte now and then keeps a connection for so long and no longer: its head, its body, and what follows an answer; not an answer."""
+        self.env["HEARTH_LIMITS"] = "patience=10"  # hundredths of seconds
+        s = self.serve()
+        body = json.dumps(ask("slow")).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n" % len(body)
+        for first, then in ((b"", head), (head + b"\r\n", body), (b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n", head)):
+            c = socket.socket(socket.AF_UNIX)
+            c.settimeout(driver.PATIENCE)
+            c.connect(s.path)
+            c.sendall(first)
+            if first[:3] == b"GET":
+                self.assertTrue(c.recv(65536).startswith(b"HTTP/1.1 200"))
+            with self.assertRaises(OSError):  # well before all of it has been sent
+                for _ in range(20):
+                    for byte in then[:-1]:
+                        c.sendall(bytes([byte]))
+                        time.sleep(0.05)
+            c.close()
+        self.assertEqual(s.chat("slow")[1]["choices"][0]["message"]["content"].count("w"), 60)  # takes longer than a head may
+        self.assertEqual(len(chunks(s.stream("slow"))[0]) > 3, True)
+
+    def test_no_descriptors(self):
+        """Where no more can be accepted those that are there are answered, nothing spins, and the others come when there is room."""
+        s = self.serve()
+        keeps = s.connection()
+        keeps.request("GET", "/v1/models")
+        keeps.getresponse().read()
+        n = len(os.listdir(f"/proc/{s.p.pid}/fd"))
+        resource.prlimit(s.p.pid, resource.RLIMIT_NOFILE, (n + 5, n + 5))
+        waiting = [s.connection() for _ in range(40)]
+        for c in waiting:
+            c.request("POST", "/v1/chat/completions", json.dumps(ask("long" if c is waiting[0] else "hello")))
+        for _ in range(3):
+            keeps.request("POST", "/v1/chat/completions", json.dumps(ask("hello")))
+            self.assertEqual(json.loads(keeps.getresponse().read())["choices"][0]["message"]["content"], "You said: hello")
+        held = [c for c in waiting if select.select([c.sock], [], [], 0)[0]]  # answered, and not closed: they keep their descriptors
+        began, at = s.cpu(), time.time()
+        time.sleep(1)
+        self.assertLess(s.cpu() - began, 0.5 * (time.time() - at))
+        for c in waiting:
+            self.assertEqual(c.getresponse().status, 200)
+            c.close()
+        self.assertGreater(len(waiting), len(held))
+        s.settles("all are answered", lambda status: status["answered"] == 43)
 
     def test_two_hundred(self):
         """They come, go, hang and are cut; whoever stays is answered rightly, and afterwards nothing is left of them."""
@@ -265,6 +411,83 @@ class Place(Case):
         rc, out, err = self.run_bin("--serve")
         self.assertEqual(rc, 1)
         self.assertIn("yours alone", err)
+
+    def test_place_of_others(self):
+        """A socket in a directory that others may enter is not asked, whoever made it."""
+        s = self.serve()
+        place = os.path.dirname(s.path)
+        self.assertEqual(self.run_bin("-p", "x")[:2], (0, b"You said: x\n"))
+        self.assertEqual(s.status()["answered"], 1)
+        os.chmod(place, 0o755)
+        rc, out, err = self.run_bin("-p", "x")
+        self.assertEqual((rc, out), (0, b"You said: x\n"))
+        for what in ("--status", "--stop"):
+            rc, out, err = self.run_bin(what)
+            self.assertEqual((rc, out), (1, b""))
+            self.assertIn("yours alone", err)
+        os.chmod(place, 0o700)
+        self.assertEqual(s.status()["answered"], 1)
+        if os.geteuid():
+            self.skipTest("only root can act as another user")
+        os.chown(place, 65534, 65534)
+        self.assertEqual(self.run_bin("-p", "x")[0], 0)
+        self.assertIn("yours alone", self.run_bin("--status")[2])
+        os.chown(place, 0, 0)
+        self.assertEqual(s.status()["answered"], 1)
+
+    def test_other_user(self):
+        """Whoever reaches the socket and is somebody else is not listened to."""
+        if os.geteuid():
+            self.skipTest("only root can act as another user")
+        s = self.serve()
+        at = s.path
+        os.chmod(at, 0o666)
+        while at != "/" and (at := os.path.dirname(at)) != "/tmp":
+            os.chmod(at, os.stat(at).st_mode | 0o111)
+
+        def run(uid):
+            """What a client of this user gets to see."""
+            ours, theirs = os.pipe()
+            child = os.fork()
+            if not child:
+                try:
+                    os.setgroups([]), os.setgid(uid), os.setuid(uid)
+                    c = socket.socket(socket.AF_UNIX)
+                    c.connect(s.path)
+                    os.write(theirs, b"connected ")
+                    c.sendall(b"GET /hearth/status HTTP/1.0\r\n\r\n")
+                    os.write(theirs, c.recv(4))
+                finally:
+                    os._exit(0)
+            os.close(theirs)
+            with os.fdopen(ours, "rb") as f:
+                said = f.read()
+            os.waitpid(child, 0)
+            return said
+
+        self.assertEqual(run(0), b"connected HTTP")
+        self.assertEqual(run(65534), b"connected ")
+        self.assertEqual(s.status()["answered"], 0)
+
+    def test_another_build(self):
+        """An engine of another build, even under the same name, is not attached to; that is said, and the way on."""
+        copy = os.path.join(self.home, "hearth")
+        driver.shutil.copy(driver.BIN, copy)
+        s = self.serve(binary=copy)
+        rc, out, err = self.run_bin("-p", "x")
+        self.assertEqual((rc, out, s.status()["answered"]), (0, b"You said: x\n", 0))
+        self.assertIn("another build of hearth, and --stop ends it", err)
+        self.assertNotIn("another build", self.run_bin("-p", "x", "-c", "1000")[2])  # its options are others, too
+        run = lambda: driver.subprocess.run([copy, "-p", "x"], env=self.env, capture_output=True, stdin=driver.subprocess.DEVNULL)
+        self.assertEqual((run().stdout, s.status()["answered"]), (b"You said: x\n", 1))
+        with open(copy + ".new", "wb") as f:  # built again while it runs
+            f.write(open(copy, "rb").read())
+        os.chmod(copy + ".new", 0o755)
+        os.rename(copy + ".new", copy)
+        p = run()
+        self.assertEqual((p.stdout, s.status()["answered"]), (b"You said: x\n", 1))
+        self.assertIn(b"another build", p.stderr)
+        self.assertEqual(self.run_bin("--stop")[0], 0)
 
     def test_without_runtime_dir(self):
         del self.env["XDG_RUNTIME_DIR"]

@@ -102,7 +102,7 @@ static void test_no_calls(void **state) {
 
 static const struct json *parsed(struct api_request *r, const char *body) {
     struct error e = {0};
-    if (api_parse(r, body, strlen(body), &e)) fail_msg("%s: %s", body, e.text);
+    if (api_parse(r, body, strlen(body), NULL, &e)) fail_msg("%s: %s", body, e.text);
     return &r->conv;
 }
 
