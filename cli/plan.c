@@ -200,6 +200,8 @@ static void say_more(struct view *v, const struct json *rows) {
             buf_fmt(&line, "%s %d session%s %.1f ms a token (now %.1f)", k ? "," : ";", n, n > 1 ? "s" : "", json_num(json_get(one, "tpot_ms"), 0),
                     json_num(json_get(one, "now"), 0));
         }
+        const struct json *batch = json_get(row, "batch");
+        buf_fmt(&line, "; many prompts %.1f tok/s (now %.1f)", json_num(json_get(batch, "tokens_per_s"), 0), json_num(json_get(batch, "now"), 0));
         if (!line.failed) paragraph(v, line.data);
         buf_free(&line);
     }

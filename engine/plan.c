@@ -202,9 +202,12 @@ struct plan {
     enum policy_mode chosen[LENGTHS];
     int step[BATCHES], beside[BATCHES];
     struct policy_decode_out decided[BATCHES];
-    struct search_out found; /* for --batch */
-    int many, batch;         /* runs of --batch: paged, < 0: not; else */
-    struct policy_decode_out batched;
+    struct batch {               /* --batch */
+        struct search_out found;
+        int many, read, step; /* runs: paged, < 0: not; else a prompt, and a step of policy_decode_out's batch */
+        struct policy_decode_out with;
+        enum policy_mode mode; /* of read */
+    } batch[1 + CHANGES];
     int asked_prefill[1 + CHANGES][ASKED], asked_step[1 + CHANGES][ASKED], asked_batch[1 + CHANGES][ASKED];
 };
 
@@ -216,16 +219,25 @@ static int ask_step(struct plan *p, int machine, int sessions, bool beside, stru
 }
 
 /* As the engine asks when prompts are announced. */
-static int ask_many(struct plan *p, struct error *e) {
-    const struct choice *c = &p->choice[0];
+static int ask_many(struct plan *p, int machine, struct error *e) {
+    const struct choice *c = &p->choice[machine];
+    struct search_out *found = &p->batch[machine].found;
     struct search_in in = {.cost = c->cost, .model = &c->model, .prompt = lengths[0], .answer = ANSWER, .few = OP_FEW, .can = 1u << SEARCH_PROCESSOR};
     in.most[SEARCH_PROCESSOR] = in.most[SEARCH_HYBRID] = ROWS, in.most[SEARCH_PAGED] = MANY;
     if (c->resident) in.can |= 1u << SEARCH_HYBRID;
     if (!c->unpaged) in.can |= 1u << SEARCH_PAGED;
-    search_run(&in, &p->found);
-    const struct search_policy *q = &p->found.policy;
-    if (!p->found.found || q->place != SEARCH_PAGED) return -1;
+    search_run(&in, found);
+    const struct search_policy *q = &found->policy;
+    if (!found->found || q->place != SEARCH_PAGED) return -1;
     return ask(&p->runs, (struct run){.cost = c->cost, .many = {q->n, q->micro, lengths[0], ANSWER, -1}}, e);
+}
+
+static int ask_batch(struct plan *p, int machine, struct error *e) {
+    struct batch *b = &p->batch[machine];
+    b->mode = choose_prefill(&p->choice[machine], lengths[0]);
+    if ((b->read = ask(&p->runs, (struct run){.cost = &p->machine[machine], .mode = b->mode, .n = lengths[0]}, e)) < 0) return e->code;
+    if ((b->step = ask_step(p, machine, PROMPTS, false, &b->with, e)) < 0) return e->code;
+    return (b->many = ask_many(p, machine, e)) < 0 ? e->code : 0;
 }
 
 /* Machines with one thing more. */
@@ -282,8 +294,6 @@ static int ask_all(struct plan *p, const struct config *c, struct error *e) {
         if ((p->step[i] = ask_step(p, 0, batches[i], false, &p->decided[i], e)) < 0) return e->code;
         if ((p->beside[i] = ask_step(p, 0, batches[i], true, &again, e)) < 0) return e->code;
     }
-    if ((p->batch = ask_step(p, 0, PROMPTS, false, &p->batched, e)) < 0) return e->code;
-    if ((p->many = ask_many(p, e)) < 0 && e->code) return e->code;
     change(p);
     for (int k = 0; k < p->machines; k++) {
         if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
@@ -294,6 +304,7 @@ static int ask_all(struct plan *p, const struct config *c, struct error *e) {
             if ((p->asked_step[k][i] = ask_step(p, k, asked_batches[i], false, &d, e)) < 0) return e->code;
             p->asked_batch[k][i] = d.batch;
         }
+        if ((rc = ask_batch(p, k, e))) return rc;
     }
     return 0;
 }
@@ -329,6 +340,7 @@ static void settle(struct plan *p) {
             const struct run *was = &p->runs.run[p->prefill[i][p->chosen[i]]];
             if (was->refused && p->prefill[i][m] >= 0 && p->runs.run[p->prefill[i][m]].seconds < was->seconds) p->chosen[i] = (enum policy_mode)m;
         }
+    if (p->n_lengths) p->batch[0].mode = p->chosen[0], p->batch[0].read = p->prefill[0][p->chosen[0]];
 }
 
 static void put_prefill(struct buf *b, const struct plan *p) {
@@ -364,32 +376,40 @@ static void put_decode(struct buf *b, const struct plan *p) {
     buf_str(b, "]");
 }
 
-/* All of them at once, as the search has it, and as virtual time then has that. */
+static bool paged(const struct plan *p, const struct batch *b) { return b->many >= 0 && !p->runs.run[b->many].refused; }
+/* Tokens of answers a second: all prompts at once, as the search has it and virtual time then has that; else one read after the other, then
+ * their answers together. */
+static double batch_rate(const struct plan *p, const struct batch *b) {
+    const struct run *q = &p->runs.run[paged(p, b) ? b->many : b->step];
+    const double n = b->found.policy.n;
+    if (paged(p, b)) return n * ANSWER / (q->read + ANSWER * q->seconds);
+    return PROMPTS * ANSWER / (PROMPTS * p->runs.run[b->read].seconds + ANSWER * q->seconds * PROMPTS / b->with.batch);
+}
+
 static void put_many(struct buf *b, const struct plan *p) {
-    const struct run *q = &p->runs.run[p->many];
-    const struct search_policy *s = &p->found.policy;
+    const struct batch *batch = &p->batch[0];
+    const struct run *q = &p->runs.run[batch->many];
+    const struct search_policy *s = &batch->found.policy;
     buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"expected_tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"step_s\":%.4g,\"read_s\":%.4g,",
-            s->n * (double)ANSWER / (q->read + ANSWER * q->seconds), p->found.cost.tokens_per_s, lengths[0], ANSWER, q->seconds, q->read);
+            batch_rate(p, batch), batch->found.cost.tokens_per_s, lengths[0], ANSWER, q->seconds, q->read);
     buf_fmt(b,
             "\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"micro_batch\":%d,\"read\":\"paged\",\"decode\":\"paged\",\"attention\":\"processor\",\"experts\":"
             "\"cards\",",
             s->n, s->n, s->micro);
     buf_fmt(b, "\"weights_on_cards\":%.3g,\"kv_on_cards\":0,\"longest\":\"%s\",\"no_more\":\"%s\",\"tried\":%d},", s->weights,
-            search_limit_name(p->found.cost.limit), search_bound_name(p->found.bound), p->found.tried);
+            search_limit_name(batch->found.cost.limit), search_bound_name(batch->found.bound), batch->found.tried);
     put_limit(b, &q->used);
     buf_str(b, "}");
 }
 
-/* Prompts one after the other, then their answers together. */
 static void put_batch(struct buf *b, const struct plan *p) {
-    if (p->many >= 0 && !p->runs.run[p->many].refused) return put_many(b, p);
-    const struct run *read = &p->runs.run[p->prefill[0][p->chosen[0]]], *step = &p->runs.run[p->batch];
-    bool cards = p->batched.mode != POLICY_DECODE_CPU;
-    double all = PROMPTS * read->seconds + ANSWER * step->seconds * PROMPTS / p->batched.batch;
+    const struct batch *batch = &p->batch[0];
+    if (paged(p, batch)) return put_many(b, p);
+    bool cards = batch->with.mode != POLICY_DECODE_CPU;
     buf_fmt(b, ",\"batch\":{\"tokens_per_s\":%.4g,\"prompt\":%d,\"answer\":%d,\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"read\":\"%s\",\"decode\":\"%s\",",
-            PROMPTS * ANSWER / all, lengths[0], ANSWER, PROMPTS, p->batched.batch, policy_name(p->chosen[0]), policy_decode_name(p->batched.mode));
+            batch_rate(p, batch), lengths[0], ANSWER, PROMPTS, batch->with.batch, policy_name(batch->mode), policy_decode_name(batch->with.mode));
     buf_fmt(b, "\"attention\":\"%s\",\"experts\":\"processor\"},", cards ? "cards" : "processor");
-    put_limit(b, &step->used);
+    put_limit(b, &p->runs.run[batch->step].used);
     buf_str(b, "}");
 }
 
@@ -410,7 +430,7 @@ static void put_more(struct buf *b, const struct plan *p) {
             buf_fmt(b, "%s{\"sessions\":%d,\"tpot_ms\":%.4g,\"now\":%.4g}", i ? "," : "", asked_batches[i],
                     tpot(&p->runs.run[p->asked_step[k][i]], asked_batches[i], p->asked_batch[k][i]),
                     tpot(&p->runs.run[p->asked_step[0][i]], asked_batches[i], p->asked_batch[0][i]));
-        buf_str(b, "]}");
+        buf_fmt(b, "],\"batch\":{\"tokens_per_s\":%.4g,\"now\":%.4g}}", batch_rate(p, &p->batch[k]), batch_rate(p, &p->batch[0]));
     }
     buf_str(b, "]");
 }

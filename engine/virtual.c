@@ -25,6 +25,7 @@ struct virtual {
     int layers;
     enum dtype kv;
     struct virtual_used used;
+    double chosen; /* as asked */
 };
 
 /* --- The machine of the cost model as devices in virtual time ---------------------------------------------------------------- */
@@ -37,8 +38,10 @@ static struct gpu_curve curve(const struct cost_curve *from) {
 }
 static double finite_or(double x, double none) { return isfinite(x) ? x : none; }
 
-/* What both sides have. An operation takes the domain's latency for the simplest. */
+/* What both sides have. */
 static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct cost_model *q) {
+    static const enum gpu_kind of_kind[COST_KINDS] = {
+        [COST_FFN] = GPU_EXPERTS, [COST_LINEAR] = GPU_LINEAR, [COST_ATTENTION] = GPU_ATTENTION, [COST_ELEM] = GPU_ELEM};
     static const double no_limit = 1e30;
     s->emu = s->is_virtual = true;
     s->math = GPU_BF16;
@@ -47,11 +50,14 @@ static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct 
     s->attn = finite_or(cost_at(cost_rate(d, COST_ATTENTION, COST_16BIT), 1), no_limit);
     s->bw_rows = curve(&d->bw[COST_FFN]);
     s->flops_rows = curve(cost_rate(d, COST_FFN, q->experts));
+    s->few_flops = curve(cost_few(d, q->experts));
+    s->attn_rows = curve(cost_rate(d, COST_ATTENTION, COST_16BIT));
     s->linear_bw = curve(&d->bw[COST_LINEAR]);
     s->linear_flops[0] = curve(cost_rate(d, COST_LINEAR, q->dense > COST_8BIT ? q->dense : COST_8BIT));
     s->linear_flops[1] = curve(cost_rate(d, COST_LINEAR, COST_16BIT));
     s->flops = finite_or(cost_at(cost_rate(d, COST_FFN, q->experts), 1), no_limit);
-    s->launch = d->latency[COST_ELEM] > 0 ? d->latency[COST_ELEM] : 1e-12;
+    s->launch = d->latency[COST_ELEM] > 0 ? d->latency[COST_ELEM] : 1e-12; /* of copies inside, too */
+    for (int k = 0; k < COST_KINDS; k++) s->launch_of[of_kind[k]] = d->latency[k];
 }
 
 static int open_devices(struct virtual *v, double left_out, struct gpu_set **set, struct error *e) {
@@ -59,6 +65,7 @@ static int open_devices(struct virtual *v, double left_out, struct gpu_set **set
     struct gpu_spec s = {.n = v->cost.n_devices};
     if (!s.n) return 0;
     rates(&s, d, &v->model);
+    s.chosen = v->chosen;
     for (int i = 0; i < s.n; i++) s.id[i] = i;
     s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
     s.h2d = d->link[COST_H2D].rate, s.d2h = d->link[COST_D2H].rate, s.peer = d->link[COST_PEER].rate;
@@ -96,6 +103,7 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
         for (int i = 0; i < v->cost.domain[0].bw[k].n; i++) v->cost.domain[0].bw[k].value[i] *= (float)fmax(1 - o->taken / v->cost.dram, 0.125);
     v->spec = (struct gpu_spec){.n = 1, .host = true};
     rates(&v->spec, &v->cost.domain[0], &v->model);
+    v->spec.chosen = v->chosen = o->chosen;
     v->m = (struct machine){
         .w = &v->w, .cost = &v->cost, .model = &v->model, .split = o->split ? o->split : &split_policies[0], .expert_bytes = weights_expert_bytes(o->w)};
     int rc = gpu_open(&v->host, &v->spec, GPU_HOST, e);
@@ -135,7 +143,9 @@ static double now(struct virtual *v) {
 }
 
 static struct gpu_used less(struct gpu_used a, const struct gpu_used *b) {
-    return (struct gpu_used){a.computing - b->computing, a.reading - b->reading, a.h2d - b->h2d, a.d2h - b->d2h};
+    for (int i = 0; i < OP_COUNT; i++) a.op[i] -= b->op[i];
+    a.computing -= b->computing, a.reading -= b->reading, a.h2d -= b->h2d, a.d2h -= b->d2h;
+    return a;
 }
 static double busy(const struct gpu_used *u) { return fmax(u->computing + u->reading, fmax(u->h2d, u->d2h)); }
 
@@ -156,6 +166,7 @@ static void take_used(struct virtual *v, struct gpu_set *set, const struct since
     }
     double *all[] = {&v->used.cpu.computing, &v->used.cpu.reading, &v->used.gpu.computing, &v->used.gpu.reading, &v->used.gpu.h2d, &v->used.gpu.d2h};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] /= parts;
+    for (int i = 0; i < OP_COUNT; i++) v->used.cpu.op[i] /= parts, v->used.gpu.op[i] /= parts;
 }
 
 /* Its memory is never written, so none need be there. */

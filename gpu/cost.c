@@ -17,6 +17,11 @@ static void expert_work(const struct op_experts *a, int id, double *flops, doubl
 
 /* Experts that n tokens choose, expected, when all are alike. */
 static double distinct(double n, int topk, int n_experts) { return n_experts * (1 - pow(1 - (double)topk / n_experts, n)); }
+/* The same where it is known. */
+static double chosen_of(const struct op_experts *a, double chosen) {
+    double most = a->n_experts < a->n * (double)a->topk ? a->n_experts : a->n * (double)a->topk;
+    return chosen > 0 ? fmin(chosen, most) : distinct(a->n, a->topk, a->n_experts);
+}
 
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window) {
     /* Query i sees the keys k_pos0 .. min(q_pos0 + i, k_pos0 + n_keys - 1), the last `window` of them where set. */
@@ -31,7 +36,7 @@ double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window) {
     return sum + (double)(rows - rising) * (double)most;
 }
 
-struct cost_work cost_work(enum op_code code, const union op_args *u) {
+struct cost_work cost_work(enum op_code code, const union op_args *u, double chosen) {
     struct cost_work w = {0};
     switch (code) {
     case OP_EMBED: w.bytes = 2.0 * u->embed.n * u->embed.table.cols * 4; break;
@@ -41,7 +46,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
         double heads = a->batch > 1 ? a->batch : 1;
         w.flops = heads * a->n * mat_work(&a->w);
         w.bytes = heads * (size_of(&a->w) + 4.0 * a->n * ((double)a->w.rows + a->w.cols));
-        w.rows = a->n;
+        w.rows = a->exact && a->n > OP_FEW ? OP_FEW : a->n; /* float32 in batches of so many */
         break;
     }
     case OP_ROPE_TABLE: w.bytes = 8.0 * u->rope_table.n * u->rope_table.half; break;
@@ -74,7 +79,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u) {
         const struct op_experts *a = &u->experts;
         double row = 8.0 * a->n * a->hidden, share = a->share > 0 ? (double)a->share : 1, flops = 0, bytes = 0;
         if (a->ids && a->n > 0 && a->n_experts > 0) {
-            double picks = share * a->n * a->topk, read = share * distinct(a->n, a->topk, a->n_experts);
+            double picks = share * a->n * a->topk, read = share * chosen_of(a, chosen);
             int some = 0;
             while (!a->shards && some < a->n_experts - 1 && !a->experts[some].gate.data) some++; /* one that is there */
             expert_work(a, some, &flops, &bytes);
@@ -146,22 +151,38 @@ static double at(const struct gpu_curve *c, double rows) {
     return (double)c->value[c->n - 1];
 }
 double cost_bw(const struct cost_rates *m, double rows) { return m->bw_rows.n && rows > 0 ? at(&m->bw_rows, rows) : m->bw; }
-static double cost_flops(const struct cost_rates *m, double rows) { return m->flops_rows.n && rows > 0 ? at(&m->flops_rows, rows) : m->flops; }
 static double over(double work, double rate) { return rate > 0 ? work / rate : 0; }
+static double rate_at(const struct gpu_curve *c, double rows, double plain) { return c->n && rows > 0 ? at(c, rows) : plain; }
+
+static enum gpu_kind kind_of(enum op_code code) {
+    switch (code) {
+    case OP_EXPERTS:
+    case OP_FFN:
+    case OP_GROUP: return GPU_EXPERTS;
+    case OP_LINEAR: return GPU_LINEAR;
+    case OP_ATTENTION:
+    case OP_SELECT:
+    case OP_DELTA: return GPU_ATTENTION;
+    default: return GPU_ELEM;
+    }
+}
 
 double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, bool *moving) {
-    struct cost_work w = cost_work(code, a);
-    struct cost_rates of_matrix; /* one has curves of its own */
+    const struct cost_work w = cost_work(code, a, m->chosen);
+    const enum gpu_kind kind = kind_of(code);
+    const struct gpu_curve *flops = &m->flops_rows, *reads = &m->bw_rows;
     if (code == OP_LINEAR && m->linear_bw.n) {
         const struct mat *mat = &a->linear.w;
-        const struct gpu_curve *rate = &m->linear_flops[mat->cols > 0 && dtype_bytes((enum dtype)mat->dtype, 256) > 256];
-        of_matrix = *m, of_matrix.bw_rows = m->linear_bw;
-        if (rate->n) of_matrix.flops_rows = *rate;
-        m = &of_matrix;
+        const struct gpu_curve *of_matrix = &m->linear_flops[mat->cols > 0 && dtype_bytes((enum dtype)mat->dtype, 256) > 256];
+        reads = &m->linear_bw;
+        if (of_matrix->n) flops = of_matrix;
     }
-    double t = over(w.flops, cost_flops(m, w.rows)) + over(w.shared.flops, cost_flops(m, w.shared.rows)) + over(w.attn, m->attn);
-    double bw = (code == OP_ATTENTION || code == OP_SELECT) && m->attn_bw > 0 ? m->attn_bw : cost_bw(m, w.rows);
-    double mem = over(w.bytes, bw) + over(w.shared.bytes, cost_bw(m, w.shared.rows));
+    if (code == OP_EXPERTS && a->experts.n <= OP_FEW && m->few_flops.n) flops = &m->few_flops;
+    double queries = code == OP_ATTENTION ? a->attention.n : code == OP_SELECT ? a->select.n : 0;
+    double t = over(w.flops, rate_at(flops, w.rows, m->flops)) + over(w.shared.flops, rate_at(flops, w.shared.rows, m->flops)) +
+               over(w.attn, rate_at(&m->attn_rows, queries, m->attn));
+    double bw = queries > 0 && m->attn_bw > 0 ? m->attn_bw : rate_at(reads, w.rows, m->bw);
+    double mem = over(w.bytes, bw) + over(w.shared.bytes, rate_at(reads, w.shared.rows, m->bw));
     if (moving) *moving = mem > t;
-    return m->launch + (t > mem ? t : mem);
+    return (m->launch_of[kind] > 0 ? m->launch_of[kind] : m->launch) + (t > mem ? t : mem);
 }

@@ -10,10 +10,13 @@ struct cost_rates {                              /* rates as reached, not as adv
     double flops;                                /* FLOP/s of linear operations and expert feed-forwards */
     double attn;                                 /* FLOP/s of attention */
     double bw;                                   /* bytes/s of device memory */
-    double launch;                               /* seconds an operation takes by itself */
+    double launch, launch_of[GPU_KINDS];         /* seconds an operation takes by itself; by its kind, 0: as any */
     struct gpu_curve bw_rows, flops_rows;        /* with points: in place of bw and flops where weights are multiplied */
+    struct gpu_curve few_flops;                  /* of OP_EXPERTS of at most OP_FEW tokens, in place of flops_rows */
     struct gpu_curve linear_bw, linear_flops[2]; /* of OP_LINEAR alone, in place of these: weights of 8 bits and less, of more */
+    struct gpu_curve attn_rows;                  /* with points: in place of attn, by rows */
     double attn_bw;                              /* bytes/s of keys and values that attention reads; 0: bw */
+    double chosen;                               /* experts that the rows of a call choose in all; 0: as many as even choices */
 };
 struct cost_work {      /* what an operation asks for */
     double flops, attn; /* of the two kinds */
@@ -23,8 +26,8 @@ struct cost_work {      /* what an operation asks for */
         double flops, bytes, rows; /* the shared expert beside the routed ones; not in the above */
     } shared;
 };
-/* Routed experts: as many as n tokens are expected to choose, each read once; op_experts.ids is not looked at. */
-struct cost_work cost_work(enum op_code code, const union op_args *a);
+/* Routed experts: `chosen` of them, 0: as many as n tokens are expected to choose, each read once; op_experts.ids is not looked at. */
+struct cost_work cost_work(enum op_code code, const union op_args *a, double chosen);
 double cost_bw(const struct cost_rates *m, double rows);
 /* launch + the longer of arithmetic and memory; *moving (or NULL): memory is */
 double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, bool *moving);

@@ -188,6 +188,7 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
         s->t += cost;
         pthread_mutex_lock(&g->lock);
         *(reads ? &g->taken.reading : &g->taken.computing) += cost;
+        g->taken.op[c->code] += cost;
         pthread_mutex_unlock(&g->lock);
         return;
     }

@@ -22,6 +22,7 @@ enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
 /* A rate over the rows that each weight of a product meets: straight lines between points on paper with both scales
  * logarithmic, flat outside. n 0: the plain rate beside it, whatever the rows. */
 enum { GPU_POINTS = 12 };
+enum gpu_kind { GPU_EXPERTS, GPU_LINEAR, GPU_ATTENTION, GPU_ELEM, GPU_KINDS }; /* of operations: with many weights, one matrix, keys, none */
 struct gpu_curve {
     int n;
     float rows[GPU_POINTS], value[GPU_POINTS]; /* rows rising; bytes/s or FLOP/s */
@@ -47,8 +48,12 @@ struct gpu_spec {
      * pointer will do and nothing is read, no ids either; copies cost bandwidth alone. Nothing is assumed: a rate of 0 takes no time. */
     bool host;
     struct gpu_curve bw_rows, flops_rows;        /* virtual, of products and experts, in place of bw and flops */
+    struct gpu_curve few_flops;                  /* of routed experts of at most OP_FEW rows in all, by rows of one; no points: flops_rows */
     struct gpu_curve linear_bw, linear_flops[2]; /* of products by a single matrix, where they are others: of 8 bits and less, of more */
+    struct gpu_curve attn_rows;                  /* virtual: of attention, by its rows, in place of attn */
     double attn_bw;                              /* virtual: bytes/s at which attention reads keys and values; 0: bw */
+    double launch_of[GPU_KINDS];                 /* virtual: in place of launch; 0: that */
+    double chosen;                               /* virtual: experts that the rows of a call choose in all; 0: as many as even choices */
     int threads, level;                          /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
     int ring, chunk;                             /* stream-loading's slots and rows at once, for tests; 0: chosen */
     bool all_to_all;                             /* emu: standard expert parallelism in place of SmallEP, to measure the difference */

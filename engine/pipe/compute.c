@@ -155,8 +155,9 @@ static int dense_ffn(struct rank *r, const struct layer *y, int layer) {
 static int read_groups(struct rank *r, int all) {
     int n = r->last - r->first;
     if (gpu_info(r->g)->is_virtual) {
-        double share = (double)all * r->p->c->topk / r->p->c->n_experts;
-        for (int e = 0; e <= n; e++) r->host_offset[e] = (int32_t)(share * e);
+        double experts = r->p->c->n_experts, of = r->p->job->set->spec.chosen, part = of > 0 ? of / experts : 1,
+               share = (double)all * r->p->c->topk / (part * experts);
+        for (int e = 0; e <= n; e++) r->host_offset[e] = (int32_t)(share * (e < part * n ? e : part * n));
         r->host_offset[n + 1] = -1;
         return 0;
     }

@@ -18,7 +18,7 @@
 #include "gpu/gpu.h"
 #include "gpu/ops.h"
 
-enum { PASSES = 50, MOST_ROWS = 4096 };
+enum { PASSES = 50, MOST_ROWS = 4096, TASKS = 32, TOGETHER = 1024 };
 
 /* Who is measured: the processor, or a device over a stream. Buffers are its own memory. */
 struct side {
@@ -58,7 +58,7 @@ static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) {
 }
 
 static int ffn_pass(struct side *s, struct task *t) {
-    struct expert e[8];
+    struct expert e[TASKS];
     int hidden = t->tiny ? 128 : s->hidden, inter = t->tiny ? 128 : s->inter;
     for (int k = 0; k < t->n; k++) {
         struct mat gate = matrix(s, inter, hidden, t->format), up = matrix(s, inter, hidden, t->format);
@@ -87,7 +87,7 @@ static int linear_pass(struct side *s, struct task *t) {
 static int attention_pass(struct side *s, struct task *t) {
     bool latent = t->rows < 0;
     int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128, v = latent ? 512 : 128,
-        keys = t->tiny ? 16
+        keys = t->tiny ? 64 /* elsewhere each time: what a short cache takes, which the layers before have driven out of nearer memory */
                : n > 1 ? 1024
                        : 8192,
         rc = 0;
@@ -115,8 +115,9 @@ static int attention_pass(struct side *s, struct task *t) {
 }
 static int elem_pass(struct side *s, struct task *t) {
     int n = t->tiny ? 1 : t->rows, m = t->tiny ? 64 : s->hidden, rc = 0;
-    t->bytes = 12.0 * n * m;
-    for (int k = 0; k < t->n && !rc; k++) rc = s->x->ops->add(s->x, &(struct op_add){.y = s->out, .x = s->in, .n = n, .m = m});
+    t->bytes = 8.0 * n * m;
+    for (int k = 0; k < t->n && !rc; k++)
+        rc = s->x->ops->norm(s->x, &(struct op_norm){.out = s->out, .x = s->in, .rows = n, .dim = m, .ldx = m, .ldo = m, .eps = 1e-6f});
     return rc;
 }
 static int (*const passes[COST_KINDS])(struct side *, struct task *) = {ffn_pass, linear_pass, attention_pass, elem_pass};
@@ -145,28 +146,41 @@ static int timed(struct side *s, struct task *t, double *seconds) {
     return rc;
 }
 
-static void add_point(struct cost_curve *c, double rows, double value) {
+static void add_point(struct cost_curve *c, double rows, double value, bool rising) {
     if (!(value > 0) || !isfinite(value) || c->n == COST_POINTS) return;
-    if (c->n && value < (double)c->value[c->n - 1]) value = (double)c->value[c->n - 1];
+    if (rising && c->n && value < (double)c->value[c->n - 1]) value = (double)c->value[c->n - 1];
     c->rows[c->n] = (float)rows, c->value[c->n++] = (float)value;
 }
 
 /* --- One side --------------------------------------------------------------------------------------------------------- */
 
+/* Calls of more than OP_FEW rows go other ways than smaller ones on the processor, so experts are measured in both, and a matrix on either side. */
 static const struct plan {
     enum cost_kind kind;
     uint8_t format;
     enum cost_format as;
+    bool few;
     int rows[12]; /* 0 ends */
 } plans[] = {
-    {COST_FFN, DT_E4M3, COST_8BIT, {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096}},
-    {COST_FFN, DT_BF16, COST_16BIT, {1, 4, 16, 64, 256, 1024}},
-    {COST_LINEAR, DT_E4M3, COST_8BIT, {1, 4, 16, 64, 256, 1024, 4096}},
-    {COST_LINEAR, DT_BF16, COST_16BIT, {1, 16, 256, 1024}},
-    {COST_LINEAR, DT_F32, COST_F32, {1, 16}},
-    {COST_ATTENTION, DT_BF16, COST_16BIT, {1, -1, 256}},
-    {COST_ELEM, DT_F32, COST_F32, {512}},
+    {COST_FFN, DT_E4M3, COST_8BIT, false, {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096}},
+    {COST_FFN, DT_E4M3, COST_8BIT, true, {1, 2, 4, 8, OP_FEW}},
+    {COST_FFN, DT_BF16, COST_16BIT, false, {1, 4, 16, 64, 256, 1024}},
+    {COST_FFN, DT_BF16, COST_16BIT, true, {1, 4, OP_FEW}},
+    {COST_LINEAR, DT_E4M3, COST_8BIT, false, {1, 2, 4, 8, OP_FEW, OP_FEW + 1, 64, 256, 1024, 4096}},
+    {COST_LINEAR, DT_BF16, COST_16BIT, false, {1, 4, OP_FEW, OP_FEW + 1, 256, 1024}},
+    {COST_LINEAR, DT_F32, COST_F32, false, {1, 16}},
+    {COST_ATTENTION, DT_BF16, COST_16BIT, false, {1, -1, 64, 256}},
+    {COST_ELEM, DT_F32, COST_F32, false, {2048}},
 };
+
+/* Experts or matrices in a pass: several where there are few rows, as a step or a prompt has them. */
+static int count_of(const struct side *s, const struct plan *p, int rows) {
+    if (p->kind != COST_FFN && p->kind != COST_LINEAR) return 1;
+    if (p->kind == COST_FFN && !s->gpu && p->few) return rows * 4 <= OP_FEW ? 4 : OP_FEW / rows;
+    if (p->kind == COST_FFN && !s->gpu)
+        return rows <= TOGETHER / TASKS ? TASKS : rows <= TOGETHER ? TOGETHER / rows : 1; /* more rows than nearer memory holds */
+    return rows <= 64 ? 4 : rows <= 256 ? 2 : 1;
+}
 
 /* What an operation takes by itself; then the rates. A rate is of all that an operation took but for that, so that bytes over
  * bandwidth, which is the best seen, never count twice. */
@@ -185,24 +199,23 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
     for (size_t i = 0; i < sizeof plans / sizeof *plans && !rc; i++) {
         const struct plan *p = &plans[i];
         double bw = d->bw[p->kind].n ? (double)d->bw[p->kind].value[0] : 0, took = 0, read = 0;
-        for (int k = 0, last = 0; p->rows[k] && !rc; k++) {
-            int rows = p->rows[k], n = abs(rows);
-            bool wide = p->kind == COST_FFN || p->kind == COST_LINEAR;
-            /* Several experts or matrices in a pass where there are few rows, as a step has them. */
-            struct task t = {.kind = p->kind, .format = p->format, .rows = rows, .n = !wide ? 1 : n <= 64 ? 4 : n <= 256 ? 2 : 1};
-            if (n > s->rows || (last && took * t.n * n / last > s->most)) break;
+        struct cost_curve *rate = p->few ? &d->few[p->as] : &d->rate[p->kind][p->as];
+        for (int k = 0, last = 0; p->rows[k] && !rc && !(p->few && s->gpu); k++) {
+            int rows = p->kind == COST_ELEM && p->rows[k] > s->rows ? s->rows : p->rows[k], n = abs(rows);
+            struct task t = {.kind = p->kind, .format = p->format, .rows = rows, .n = count_of(s, p, n)};
+            if (n > s->rows || (last && rows > 0 && took * t.n * n / last > s->most)) break;
             rc = timed(s, &t, &took);
             bool together = p->kind == COST_FFN && !s->gpu; /* the processor takes all experts in one operation */
             double own = took - d->latency[p->kind] / (together ? t.n : 1);
             if (own < took / 2) own = took; /* a latency measured in a slow moment: better counted twice than a rate that nobody reaches */
             read = t.bytes / own;
             if (rows > 0 && read > bw) bw = read;
-            if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1)) add_point(&d->rate[p->kind][p->as], n, t.flops / own);
-            last = n;
+            if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1)) add_point(rate, n, t.flops / own, p->kind != COST_ATTENTION);
+            if (rows > 0 && (p->kind != COST_ATTENTION || n > 1)) last = n; /* one query reads far more keys than several */
         }
         /* Where the most rows that there was time for only read, they say nothing of arithmetic with more: the first of these, experts in
          * FP8, stands for them. */
-        if (i && p->kind < COST_ATTENTION && read > 0.7 * bw) d->rate[p->kind][p->as].n = 0;
+        if (i && p->kind < COST_ATTENTION && !p->few && read > 0.7 * bw) rate->n = 0;
         if (!rc && bw > 0) d->bw[p->kind] = (struct cost_curve){1, {1}, {(float)bw}};
         if (p->kind != COST_ELEM && bw > *best) *best = bw;
     }
@@ -223,7 +236,7 @@ static int processor(struct cost_machine *m, const struct calibrate_options *o, 
                      .rows = 2048,
                      .hidden = o->threads < 16 ? 2048 : 7168,
                      .inter = o->threads < 16 ? 768 : 2048,
-                     .slice = seconds(o) / 34,
+                     .slice = seconds(o) / 50,
                      .most = seconds(o) / 6};
     const size_t row = (size_t)s.rows * (size_t)s.hidden, wide = (size_t)128 * 576;
     int rc = ERR_MEMORY;

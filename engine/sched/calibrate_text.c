@@ -53,7 +53,8 @@ static bool domain_key(struct cost_domain *d, int i, struct key *k) {
     else if ((i -= COST_KINDS) < COST_KINDS * COST_FORMATS)
         k->what = CURVE, k->at = &d->rate[i / COST_FORMATS][i % COST_FORMATS],
         snprintf(k->name, sizeof k->name, "rate.%s.%s", kinds[i / COST_FORMATS], formats[i % COST_FORMATS]);
-    else if ((i -= COST_KINDS * COST_FORMATS) < COST_WAYS) k->what = NUMBER, k->at = &d->link[i].rate, snprintf(k->name, sizeof k->name, "%s", ways[i]);
+    else if ((i -= COST_KINDS * COST_FORMATS) < COST_FORMATS) k->what = CURVE, k->at = &d->few[i], snprintf(k->name, sizeof k->name, "few.%s", formats[i]);
+    else if ((i -= COST_FORMATS) < COST_WAYS) k->what = NUMBER, k->at = &d->link[i].rate, snprintf(k->name, sizeof k->name, "%s", ways[i]);
     else if ((i -= COST_WAYS) < COST_WAYS) k->what = NUMBER, k->at = &d->link[i].latency, snprintf(k->name, sizeof k->name, "%s.latency", ways[i]);
     else return false;
     return true;

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/ops.h"
+
 static double larger(double a, double b) { return a > b ? a : b; }
 static double smaller(double a, double b) { return a < b ? a : b; }
 
@@ -112,13 +114,22 @@ const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind k
     return kind == COST_LINEAR ? cost_rate(d, COST_FFN, f) : &d->rate[kind][f];
 }
 
+const struct cost_curve *cost_few(const struct cost_domain *d, enum cost_format f) {
+    for (int i = (int)f; i >= 0; i--)
+        if (d->few[i].n) return &d->few[i];
+    for (int i = (int)f + 1; i < COST_FORMATS; i++)
+        if (d->few[i].n) return &d->few[i];
+    return cost_rate(d, COST_FFN, f);
+}
+
 /* `taken`: bytes/s of host memory that somebody else has. The processor reads at a share of what memory gives, and has that share of
  * what is left. */
 static double piece_time(const struct cost_machine *m, int domain, const struct cost_piece *p, double taken) {
     const struct cost_domain *d = &m->domain[domain];
     double bw = cost_at(&d->bw[p->kind], p->rows);
     if (d->class == COST_CPU && taken > 0 && m->dram > 0) bw *= larger(1 - taken / m->dram, 0.125);
-    double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(cost_rate(d, p->kind, p->format), p->rows) : 0;
+    const struct cost_curve *rate = p->kind == COST_FFN && larger(p->rows, p->of) <= OP_FEW ? cost_few(d, p->format) : cost_rate(d, p->kind, p->format);
+    double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate, p->rows) : 0;
     return (p->calls * d->latency[p->kind] + larger(read, work)) * cost_factor(m, &d->seen[p->kind], p->rows);
 }
 double cost_time(const struct cost_machine *m, int domain, const struct cost_piece *p) { return piece_time(m, domain, p, 0); }
@@ -158,13 +169,13 @@ double cost_head(const struct cost_machine *m, int d, const struct cost_model *q
     return cost_time(m, d, &(struct cost_piece){COST_LINEAR, COST_16BIT, rows, q->head_bytes, rows * q->head_flops, 1});
 }
 
-static double expert_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double taken) {
-    return piece_time(m, d, &(struct cost_piece){COST_FFN, q->experts, rows, q->expert_bytes, rows * q->expert_flops, 0}, taken);
+static double expert_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of, double taken) {
+    return piece_time(m, d, &(struct cost_piece){COST_FFN, q->experts, rows, q->expert_bytes, rows * q->expert_flops, 0, of}, taken);
 }
-double cost_expert(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return expert_time(m, d, q, rows, 0); }
+double cost_expert(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double of) { return expert_time(m, d, q, rows, of, 0); }
 
 double cost_miss(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
-    double work = cost_expert(m, d, q, rows), read = m->dram > 0 ? q->expert_bytes / m->dram : 0;
+    double work = cost_expert(m, d, q, rows, COST_MANY), read = m->dram > 0 ? q->expert_bytes / m->dram : 0;
     if (m->domain[d].class == COST_CPU) return larger(work, read);
     return larger(larger(work, read), cost_move(m, d, COST_H2D, q->expert_bytes));
 }
@@ -185,7 +196,7 @@ double cost_distinct(const struct cost_model *q, double rows) {
 static double routed_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double share, double taken) {
     double n = cost_distinct(q, rows);
     if (!(n * share > 0)) return 0;
-    return m->domain[d].latency[COST_FFN] + n * share * expert_time(m, d, q, rows * q->topk / n, taken);
+    return m->domain[d].latency[COST_FFN] + n * share * expert_time(m, d, q, rows * q->topk / n, rows, taken);
 }
 double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
 
@@ -202,7 +213,7 @@ static double first_rows(bool (*holds)(const struct cost_machine *, int, const s
 }
 static bool pays(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return cost_miss(m, d, q, rows) < cost_miss(m, 0, q, rows); }
 static bool computes_longer(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
-    return cost_expert(m, d, q, rows) >= cost_move(m, d, COST_H2D, q->expert_bytes);
+    return cost_expert(m, d, q, rows, COST_MANY) >= cost_move(m, d, COST_H2D, q->expert_bytes);
 }
 double cost_turning(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows(pays, m, d, q); }
 double cost_balance(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows(computes_longer, m, d, q); }
@@ -352,7 +363,7 @@ static double prefill_stream(const struct cost_machine *m, const struct cost_mod
 static double blend_batch(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, double n, double pos) {
     double chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
     double half = halves(m, 1, q, n, pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n), hand = hand_off(m, 1, q, n), shared = cost_shared(m, 1, q, n);
-    double here = cost_expert(m, 0, q, rows), there = cost_expert(m, 1, q, rows), move = cost_move(m, 1, COST_H2D, q->expert_bytes);
+    double here = cost_expert(m, 0, q, rows, n), there = cost_expert(m, 1, q, rows, n), move = cost_move(m, 1, COST_H2D, q->expert_bytes);
     double dense = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes + q->shared_bytes), layer = INFINITY;
     if (p->decoding) half += cost_half(m, 1, q, cost_decode_rows(p->decoding, p->keys));
     for (double x = 0; x < chosen + 1; x++) {
@@ -385,10 +396,10 @@ double cost_prefill(const struct cost_machine *m, const struct cost_model *q, co
 /* Entry i stands for i rows below 8, then for eight steps in each octave. */
 static double entry_rows(int i) { return i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8); }
 
-void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q) {
+void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q, double of) {
     t->t[0] = 0;
     for (int i = 1; i <= COST_TABLE; i++) { /* more rows never take less: who orders by rows orders by time */
-        float c = (float)cost_expert(m, domain, q, entry_rows(i));
+        float c = (float)cost_expert(m, domain, q, entry_rows(i), of);
         t->t[i] = c > t->t[i - 1] ? c : t->t[i - 1];
     }
 }

@@ -20,7 +20,7 @@ enum cost_kind { COST_FFN, COST_LINEAR, COST_ATTENTION, COST_ELEM, COST_KINDS };
 enum cost_format { COST_F32, COST_16BIT, COST_8BIT, COST_4BIT, COST_FORMATS };   /* of the weights, or of the keys and values */
 enum cost_class { COST_CPU, COST_GPU, COST_NDP };
 enum cost_way { COST_H2D, COST_D2H, COST_PEER, COST_WAYS };
-enum { COST_DOMAINS = 20, COST_POINTS = 12, COST_ROWS = 16 };
+enum { COST_DOMAINS = 20, COST_POINTS = 12, COST_ROWS = 16, COST_MANY = 1 << 20 };
 
 /* A positive quantity over rows: straight lines between points on paper with both scales logarithmic, flat outside. n 0: no limit. */
 struct cost_curve {
@@ -38,6 +38,7 @@ struct cost_domain {
     double latency[COST_KINDS];                       /* of one operation */
     struct cost_curve bw[COST_KINDS];                 /* at which weights, or keys and values, are read */
     struct cost_curve rate[COST_KINDS][COST_FORMATS]; /* a format without points: as the next wider one, else as any */
+    struct cost_curve few[COST_FORMATS];              /* of experts in a call of at most OP_FEW rows, where activations keep more bits; none: as in any call */
     struct {
         double rate, latency; /* rate 0: no such way */
     } link[COST_WAYS];        /* between it and host memory, or (PEER) the other devices */
@@ -86,10 +87,12 @@ struct cost_piece {
     enum cost_kind kind;
     enum cost_format format;
     double rows, bytes, flops, calls;
+    double of; /* COST_FFN: rows of the whole call, of which an expert has `rows`; 0: these are all */
 };
 double cost_at(const struct cost_curve *c, double rows); /* INFINITY without points */
 const struct cost_curve *cost_rate(const struct cost_domain *d, enum cost_kind kind,
                                    enum cost_format f); /* of that format, or what stands for it: another one, experts for matrices */
+const struct cost_curve *cost_few(const struct cost_domain *d, enum cost_format f); /* of experts in a call of at most OP_FEW rows */
 double cost_time(const struct cost_machine *m, int domain, const struct cost_piece *p);
 double cost_move(const struct cost_machine *m, int domain, enum cost_way way, double bytes); /* INFINITY where there is no way */
 
@@ -101,7 +104,8 @@ struct cost_rows cost_decode_rows(int rows, double keys);                       
 struct cost_rows cost_prefill_rows(double n, double pos);                                                   /* n rows of one session, causal, from pos on */
 double cost_half(const struct cost_machine *m, int domain, const struct cost_model *q, struct cost_rows r); /* attention half of a layer */
 double cost_shared(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
-double cost_expert(const struct cost_machine *m, int domain, const struct cost_model *q, double rows); /* its weights are there; without latency */
+/* One expert that has so many of the rows of a call, its weights are there; without latency. of: COST_MANY, or OP_FEW in steps. */
+double cost_expert(const struct cost_machine *m, int domain, const struct cost_model *q, double rows, double of);
 /* The same where they are not: paper C's max(compute, link, host memory). INFINITY without a link; the processor always has them. */
 double cost_miss(const struct cost_machine *m, int domain, const struct cost_model *q, double rows);
 double cost_distinct(const struct cost_model *q, double rows);                                         /* experts that so many rows choose, expected */
@@ -150,7 +154,7 @@ enum { COST_TABLE = 8 + 8 * 16 };
 struct cost_table {
     float t[COST_TABLE + 1]; /* 0 .. 7 rows, then eight steps an octave */
 };
-void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q);
+void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q, double of); /* in a call of so many rows */
 double cost_table_at(const struct cost_table *t, int rows);
 
 /* --- Machines that are known by heart --- */

@@ -88,7 +88,7 @@ static double shared(const struct search_in *in, int d, double rows, bool moe) {
 static double routed(const struct search_in *in, int d, double rows) {
     const struct cost_model *q = in->model;
     double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = d ? pieces(in, each) : 1;
-    return chosen > 0 ? in->cost->domain[d].latency[COST_FFN] + chosen * k * cost_expert(in->cost, d, q, each / k) : 0;
+    return chosen > 0 ? in->cost->domain[d].latency[COST_FFN] + chosen * k * cost_expert(in->cost, d, q, each / k, rows) : 0;
 }
 static double over(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 

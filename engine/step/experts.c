@@ -159,8 +159,8 @@ int step_experts_open(struct step_device *d, struct error *e) {
     }
     if (rc || !d->each) step_experts_close(d);
     if (!d->experts) return rc;
-    cost_table_fill(&x->table[0], m->cost, 0, m->model);
-    cost_table_fill(&x->table[1], m->cost, 1 + d->rank, m->model);
+    cost_table_fill(&x->table[0], m->cost, 0, m->model, OP_FEW);
+    cost_table_fill(&x->table[1], m->cost, 1 + d->rank, m->model, OP_FEW);
     return 0;
 }
 
@@ -560,8 +560,8 @@ int step_experts_after(struct step_device *d, struct step_micro *m, int layer, d
         cost_observe(cost, &cost->domain[0].seen[COST_FFN], m->n, expected, took);
     }
     if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) { /* often at first */
-        cost_table_fill(&x->table[0], cost, 0, s->m->model);
-        cost_table_fill(&x->table[1], cost, 1 + d->rank, s->m->model);
+        cost_table_fill(&x->table[0], cost, 0, s->m->model, OP_FEW);
+        cost_table_fill(&x->table[1], cost, 1 + d->rank, s->m->model, OP_FEW);
     }
     for (int i = 0; i < m->n && known; i++)
         score_near(c->score, y->router_bias, x->router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,

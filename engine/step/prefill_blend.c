@@ -206,8 +206,8 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
         blend_close(m, j);
         return e->code;
     }
-    cost_table_fill(&b->table[0], m->cost, 0, m->model);
-    cost_table_fill(&b->table[1], m->cost, 1 + b->d->rank, m->model);
+    cost_table_fill(&b->table[0], m->cost, 0, m->model, COST_MANY);
+    cost_table_fill(&b->table[1], m->cost, 1 + b->d->rank, m->model, COST_MANY);
     atomic_store(&j->total, j->n * s->c->n_layers);
     atomic_store(&j->ready, 1);
     return 0;
@@ -382,7 +382,7 @@ static void learn(struct blend *b, double took) {
     double rows = pairs_of(b, b->plan.begin[0], b->plan.begin[1]) / (double)n, expected = 0;
     for (int i = b->plan.begin[0]; i < b->plan.begin[1]; i++) expected += cost_table_at(&b->table[0], b->experts[b->plan.queue[i]].rows);
     cost_observe(c, &c->domain[0].seen[COST_FFN], rows, expected, took);
-    if (!c->deterministic) cost_table_fill(&b->table[0], c, 0, b->s->m->model);
+    if (!c->deterministic) cost_table_fill(&b->table[0], c, 0, b->s->m->model, COST_MANY);
 }
 
 /* The processor's share: their sum goes to b->x, and from there to the device. */

@@ -1,18 +1,18 @@
 /* What virtual time says of published and of measured machines: one question an argument list, or one a line of standard input; prints the
  * seconds of each. foresight.py asks, and sets beside them what was published or measured.
  *     step MACHINE MODEL cpu|hybrid|dual SESSIONS KEYS [OPTION ..]      prefill MACHINE MODEL cpu|blend|slp|dslp TOKENS [OPTION ..]
- * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like, dense=
- * likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads weights, taken=GBPS of host
+ * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like (Q4_K_M:
+ * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads weights, taken=GBPS of host
  * memory that somebody else has, layers=N of the first ones.
  *     paged MACHINE MODEL N MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS
- *     here DIR ROUNDS [GPUS [THREADS]]
+ *     here DIR ROUNDS [GPUS [THREADS [ops]]]
  * measures this machine and, beside it in each round, steps and prompts of the checkpoint, on the processor or (with devices, emulated ones held to
  * given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as it was in that round. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/bench.h"
 #include "engine/base/clock.h"
 #include "engine/internal.h"
 #include "engine/model/known.h"
@@ -20,6 +20,7 @@
 #include "engine/sched/search.h"
 #include "engine/store/shape.h"
 #include "engine/virtual.h"
+#include "gpu/emu.h"
 
 static int fail(const char *text) {
     fprintf(stderr, "foresight: %s\n", text);
@@ -68,6 +69,8 @@ static int many(int n, char **word) {
     return 0;
 }
 
+static void narrow(struct mat *m, enum dtype t) { m->dtype = (uint8_t)t, m->stride = dtype_bytes(t, (size_t)m->cols); }
+
 static int question(int n, char **word) {
     static const char *const cuts[] = {"cpu", "hybrid", "dual"};
     static struct cost_machine m;
@@ -76,6 +79,7 @@ static int question(int n, char **word) {
     bool step = n > 5 && !strcmp(word[0], "step");
     int from = step ? 6 : 5, cut = 0, layers = 0, size = n > 4 ? atoi(word[4]) : 0;
     double seconds, taken = 0;
+    bool mixed = false;
     if (n && !strcmp(word[0], "paged")) return many(n, word);
     if (n < from || size < 1 || (!step && strcmp(word[0], "prefill")))
         return fail("step MACHINE MODEL CUT SESSIONS KEYS, or prefill MACHINE MODEL MODE TOKENS");
@@ -89,7 +93,8 @@ static int question(int n, char **word) {
         const char *value = strchr(word[i], '=');
         if (!value) return fail("an option is NAME=VALUE");
         value++;
-        if (!strncmp(word[i], "experts=", 8)) experts = format(value);
+        if (!strcmp(word[i], "experts=Q4_K_M")) experts = DT_Q6_K, mixed = true;
+        else if (!strncmp(word[i], "experts=", 8)) experts = format(value);
         else if (!strncmp(word[i], "dense=", 6)) dense = format(value);
         else if (!strncmp(word[i], "taken=", 6)) taken = atof(value) * 1e9;
         else if (!strncmp(word[i], "layers=", 7)) layers = atoi(value);
@@ -105,6 +110,9 @@ static int question(int n, char **word) {
     int rc = k ? known_config(k, &c, &e) : weights_open(&w, word[2], false, &e);
     if (!rc && k && (!dense || !experts)) return fail("no such format");
     if (!rc && k) rc = shape_open(&shape, &c, dense, experts, &e);
+    for (int l = 0; l < c.n_layers && mixed && !rc && k; l++)
+        for (int x = 0; x < c.n_experts && shape.w.layers[l].experts; x++)
+            narrow(&shape.w.layers[l].experts[x].gate, DT_Q4_K), narrow(&shape.w.layers[l].experts[x].up, DT_Q4_K);
     struct virtual *v = NULL;
     if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = k ? &shape.w : &w, .kv = DT_BF16, .taken = taken, .layers = layers}, &e);
     if (!rc) rc = step ? virtual_step(v, (enum step_cut)cut, size, atoi(word[5]), &seconds, NULL, &e) : virtual_prefill(v, mode, size, &seconds, &e);
@@ -116,9 +124,32 @@ static int question(int n, char **word) {
     return rc ? fail(e.text) : 0;
 }
 
+/* --- Each kind of operation ------------------------------------------------------------------------------------------------------------ */
+
+/* An executor that times what another one does, by operation. */
+struct watched {
+    struct op_exec exec;
+    struct exec *cpu;
+    double op[OP_COUNT];
+    long chosen, calls; /* experts that calls of OP_EXPERTS had, and these */
+};
+enum { EXPERTS_MOST = 1024 };
+static int watch(struct op_exec *x, enum op_code code, const union op_args *a) {
+    struct watched *w = (struct watched *)x;
+    w->cpu->cancel = x->base.cancel;
+    double begin = clock_now();
+    int rc = emu_compute(w->cpu, code, a);
+    w->op[code] += clock_now() - begin;
+    for (int i = 0, seen[EXPERTS_MOST] = {0}; code == OP_EXPERTS && a->experts.ids && i < a->experts.n * a->experts.topk; i++)
+        if (a->experts.ids[i] >= 0 && a->experts.ids[i] < EXPERTS_MOST) w->chosen += !seen[a->experts.ids[i]], seen[a->experts.ids[i]] = 1;
+    w->calls += code == OP_EXPERTS;
+    return rc;
+}
+
 /* --- This machine ------------------------------------------------------------------------------------------------------------------- */
 
 enum { ROUNDS = 25, STEPS = 6, KEYS = 64, MOST = 2048 };
+static const double SAME = 0.1; /* as fast: within this */
 static const struct what {
     bool step;
     int n;
@@ -126,10 +157,11 @@ static const struct what {
 enum { WHATS = sizeof whats / sizeof *whats };
 
 /* Seconds of it, really; of steps the least of some, as calibrate takes the least of its pieces. */
-static int measure(struct engine *engine, const struct what *q, bool devices, double *seconds, struct error *e) {
+static int measure(struct engine *engine, struct watched *w, const struct what *q, bool devices, double *seconds, struct error *e) {
     struct machine *m = &engine->machine;
     const struct config *c = &engine->weights.config;
     static int32_t tokens[MOST];
+    double best[OP_COUNT] = {0};
     struct kv kv[4];
     struct step_span spans[4];
     int rc = 0, sessions = q->step ? q->n : 1;
@@ -143,16 +175,21 @@ static int measure(struct engine *engine, const struct what *q, bool devices, do
     for (int i = 0; i < MOST; i++) tokens[i] = (int32_t)((i * 7919u + 13u) % (unsigned)c->vocab);
     for (int i = 0; i < STEPS && q->step && !rc; i++) {
         for (int s = 0; s < sessions; s++) spans[s] = (struct step_span){.kv = &kv[s], .tokens = &tokens[16 * s + i], .pos = KEYS + i, .n = 1};
+        memset(w->op, 0, sizeof w->op);
+        w->chosen = w->calls = 0;
         double begin = clock_now();
         rc = step_run(m->step, devices ? STEP_HYBRID : STEP_CPU, spans, sessions, NULL, e);
         double t = clock_now() - begin;
-        if (!i || t < *seconds) *seconds = t;
+        if (!i || t < *seconds) *seconds = t, memcpy(best, w->op, sizeof best);
     }
+    if (q->step) memcpy(w->op, best, sizeof best);
     if (!q->step) {
         const struct mode *mode = devices ? &mode_slp : &mode_cpu;
         _Atomic int cancel = 0;
         struct prefill_job j = {.kv = &kv[0], .tokens = tokens, .n = q->n, .last = engine->logits, .cancel = &cancel};
         if (devices) step_yield(m->step);
+        memset(w->op, 0, sizeof w->op);
+        w->chosen = w->calls = 0;
         double begin = clock_now();
         if (!(rc = mode->open(m, &j, e))) {
             while ((rc = mode->advance(m, &j, e)) == PREFILL_MORE) {
@@ -166,26 +203,67 @@ static int measure(struct engine *engine, const struct what *q, bool devices, do
     return rc;
 }
 
-static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, double *seconds, struct error *e) {
+static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, double chosen, double *seconds, struct virtual_used *used, struct error *e) {
     struct virtual *v;
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16}, e);
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16, .chosen = chosen}, e);
     if (rc) return rc;
     rc = q->step ? virtual_step(v, devices ? STEP_HYBRID : STEP_CPU, q->n, KEYS, seconds, NULL, e)
                  : virtual_prefill(v, devices ? POLICY_SLP : POLICY_CPU, q->n, seconds, e);
+    *used = *virtual_used(v);
     virtual_close(&v);
     return rc;
 }
 
+static int by_seconds(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+static double median(const double *v, int n) { /* v stays */
+    double sorted[ROUNDS];
+    memcpy(sorted, v, (size_t)n * sizeof *v);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_seconds);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+/* Seconds in which the head is read once, by one row: how fast memory is just now. */
+static double probe(const struct engine *engine, struct exec *cpu) {
+    static float row[1 << 14];
+    const struct mat *head = &engine->weights.head;
+    double least = INFINITY;
+    for (int i = 0; i < 3; i++) {
+        double begin = clock_now();
+        if (cpu->ops->linear(cpu, &(struct op_linear){.y = engine->logits, .x = row, .w = *head, .n = 1, .ldx = head->cols, .ldy = head->rows})) return NAN;
+        least = fmin(least, clock_now() - begin);
+    }
+    return least;
+}
+
+/* Of each thing that was measured, by round: seconds, and of each operation. */
+static struct here {
+    int n;
+    double chosen; /* experts of a layer */
+    double took[ROUNDS], said[ROUNDS], ratio[ROUNDS], took_op[OP_COUNT][ROUNDS], said_op[OP_COUNT][ROUNDS];
+} seen[WHATS];
+
+static void print_operations(const struct here *h, const struct what *q) {
+    const int rounds = h->n;
+    printf("| %s %d, by operation | | | | | |\n", q->step ? "a step of" : "a prompt of", q->n);
+    for (int i = 0; i < OP_COUNT; i++) {
+        double took = median(h->took_op[i], rounds), said = median(h->said_op[i], rounds);
+        if (took + said > 0.01 * median(h->took, rounds)) printf("| . %s | | | %.2f ms | %.2f ms | %+.0f %% |\n", op_name((enum op_code)i), took * 1e3, said * 1e3, (said / took - 1) * 100);
+    }
+}
+
 static int here(int n, char **word) {
     static struct cost_machine last;
-    static double took[WHATS][ROUNDS], said[WHATS][ROUNDS], ratio[WHATS][ROUNDS];
+    static struct watched w;
     struct error e = {0};
     struct engine *engine;
     int rounds = n > 2 ? atoi(word[2]) : 0, rc = 0;
-    bool devices = n > 3 && strcmp(word[3], "none");
+    bool devices = n > 3 && strcmp(word[3], "none"), operations = n > 5;
     struct engine_params p = {
         .dir = word[1], .context = MOST + 8, .gpus = devices ? word[3] : NULL, .threads = n > 4 ? atoi(word[4]) : 0, .hugepages = !devices};
-    if (n < 3 || rounds < 1 || rounds > ROUNDS) return fail("here DIR ROUNDS [GPUS [THREADS]]");
+    if (n < 3 || rounds < 1 || rounds > ROUNDS) return fail("here DIR ROUNDS [GPUS [THREADS [ops]]]");
     if (engine_open(&engine, &p, &e)) return fail(e.text);
     struct machine *m = &engine->machine;
     struct calibrate_options o = {.cpu = m->cpu,
@@ -195,21 +273,37 @@ static int here(int n, char **word) {
                                   .gpus = p.gpus,
                                   .seconds = 1,
                                   .bytes = (size_t)512 << 20};
+    op_exec_init(&w.exec, m->cpu->ops->name, watch, NULL);
+    w.cpu = m->cpu, m->cpu = &w.exec.base;
     for (int i = -1; i < rounds && !rc; i++) { /* before the first, weights are brought into memory */
+        double before = probe(engine, w.cpu);
         if (i >= 0) rc = calibrate(&last, &o, &e);
+        double fast = probe(engine, w.cpu);
+        if (fabs(fast / before - 1) > SAME) continue; /* memory changed its speed while it was measured */
         last.cpu_chunk = m->prefill->rows;
         for (int k = 0; k < WHATS && !rc; k++) {
+            struct here *h = &seen[k];
             double t = 0, u = 0;
-            rc = measure(engine, &whats[k], devices, &t, &e);
-            if (!rc && i >= 0) rc = predict(&last, &engine->weights, &whats[k], devices, &u, &e), took[k][i] = t, said[k][i] = u, ratio[k][i] = u / t;
+            struct virtual_used used;
+            rc = measure(engine, &w, &whats[k], devices, &t, &e);
+            if (rc || i < 0 || fabs(probe(engine, w.cpu) / fast - 1) > SAME) continue;
+            h->chosen = w.calls ? (double)w.chosen / (double)w.calls : 0;
+            rc = predict(&last, &engine->weights, &whats[k], devices, h->chosen, &u, &used, &e);
+            h->took[h->n] = t, h->said[h->n] = u, h->ratio[h->n] = u / t;
+            for (int c = 0; c < OP_COUNT; c++) h->took_op[c][h->n] = w.op[c], h->said_op[c][h->n] = used.cpu.op[c];
+            h->n++;
         }
     }
+    m->cpu = w.cpu;
     if (rc) return fail(e.text);
-    printf("%d threads, %s%s%s, medians of %d rounds\n| | measured | predicted | off |\n|---|---|---|---|\n", o.threads, m->cpu->ops->name, devices ? ", " : "",
-           devices ? p.gpus : "", rounds);
+    printf("%d threads, %s%s%s, medians of those of %d rounds in which memory kept its speed\n| | rounds | experts a layer | measured | predicted | off |\n|---|---|---|---|---|---|\n", o.threads,
+           m->cpu->ops->name, devices ? ", " : "", devices ? p.gpus : "", rounds);
     for (int k = 0; k < WHATS; k++)
-        printf("| %s %d | %.1f ms | %.1f ms | %+.0f %% |\n", whats[k].step ? "a step of" : "a prompt of", whats[k].n, bench_median(took[k], rounds) * 1e3,
-               bench_median(said[k], rounds) * 1e3, (bench_median(ratio[k], rounds) - 1) * 100);
+        if (seen[k].n)
+            printf("| %s %d | %d | %.1f | %.1f ms | %.1f ms | %+.0f %% |\n", whats[k].step ? "a step of" : "a prompt of", whats[k].n, seen[k].n, seen[k].chosen,
+                   median(seen[k].took, seen[k].n) * 1e3, median(seen[k].said, seen[k].n) * 1e3, (median(seen[k].ratio, seen[k].n) - 1) * 100);
+    for (int k = 0; k < WHATS && operations; k++)
+        if (seen[k].n) print_operations(&seen[k], &whats[k]);
     engine_close(&engine);
     struct buf text = {0};
     if (!calibrate_write(&last, NULL, &text)) printf("\nThe machine of the last round:\n\n%s", text.data);

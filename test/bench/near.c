@@ -299,7 +299,7 @@ static struct result run(const struct cost_model *q, const struct system *s, int
     x.mem = calloc(1, score_bytes(LAYERS, q->n_experts));
     if (!x.mem) abort();
     score_open(&x.score, score_find("ema"), LAYERS, q->n_experts, q->topk, x.mem);
-    for (int d = 0; d < 3; d++) cost_table_fill(&x.table[d], &machine, d, q);
+    for (int d = 0; d < 3; d++) cost_table_fill(&x.table[d], &machine, d, q, COST_MANY);
     begin(&l, q);
     double window = cost_half(&machine, 1, q, cost_decode_rows(batch, 1024)), n = 0;
     int32_t rows[MOST], late[MOST];
@@ -398,8 +398,8 @@ static double sockets(int layout, int batch, int steps) {
     }
     score_open(&score, score_find("ema"), LAYERS, q.n_experts, q.topk, mem);
     begin(&l, &q);
-    cost_table_fill(&table[0], &half, 0, &q);
-    cost_table_fill(&table[NODES], &machine, 0, &q);
+    cost_table_fill(&table[0], &half, 0, &q, COST_MANY);
+    cost_table_fill(&table[NODES], &machine, 0, &q, COST_MANY);
     for (int i = 0; i < LAYERS; i++)
         for (int e = 0; e < q.n_experts; e++) node[i][e] = (uint8_t)(e % NODES), moving[i] = -1;
     double window = cost_half(&machine, 1, &q, cost_decode_rows(batch, 1024));

@@ -280,7 +280,7 @@ static void lane_open(struct lane *x, const struct bench_model *m, const struct 
     if (!x->there || !x->rows || !x->brought || !x->mem[0] || !x->mem[1]) abort();
     score_open(&x->score, score_find(s->evict ? s->evict : "lfu"), r->layers, r->experts, r->topk, x->mem[0]);
     predict_open(&x->predict, r->layers, r->experts, x->mem[1]);
-    for (int d = 0; d < 2; d++) cost_table_fill(&x->table[d], &machine, d, &m->q);
+    for (int d = 0; d < 2; d++) cost_table_fill(&x->table[d], &machine, d, &m->q, COST_MANY);
     for (size_t i = 0; i < all; i++) x->there[i] = INFINITY;
     for (int l = 0; l < r->layers; l++) { /* the first `profile` tokens say which are used most; everybody begins with these */
         int32_t *used = calloc((size_t)r->experts, sizeof *used);

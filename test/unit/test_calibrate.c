@@ -217,7 +217,9 @@ static void the_processor(void **st) {
     for (int k = 0; k < COST_KINDS; k++)
         for (int f = 0; f < COST_FORMATS; f++)
             for (int i = 1; i < d->rate[k][f].n; i++)
-                assert_true(d->rate[k][f].value[i] >= d->rate[k][f].value[i - 1] && d->rate[k][f].rows[i] > d->rate[k][f].rows[i - 1]);
+                assert_true((k == COST_ATTENTION || d->rate[k][f].value[i] >= d->rate[k][f].value[i - 1]) && d->rate[k][f].rows[i] > d->rate[k][f].rows[i - 1]);
+    assert_true(d->rate[COST_ATTENTION][COST_16BIT].n > 1); /* a prompt's queries, too */
+    assert_true(d->few[COST_8BIT].n > 1 && (double)d->few[COST_8BIT].rows[d->few[COST_8BIT].n - 1] <= OP_FEW);
     /* The figures are those of an operation as it runs: units are right, whatever a busy machine makes of it. */
     enum { SIDE = 2048, ROWS = 16 };
     uint8_t *weights = mem_calloc(SIDE, SIDE);
@@ -314,9 +316,9 @@ static void devices(void **st) {
     const struct cost_domain *d = &m.domain[1];
     assert_true(m.n_devices == 1 && d->class == COST_GPU);
     assert_true(fabs(d->link[COST_H2D].rate / 57e9 - 1) < 0.01 && fabs(d->link[COST_D2H].rate / 40e9 - 1) < 0.01);
-    double four = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 4096);
+    double four = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 4096, COST_MANY);
     assert_true(fabs(four / (88.08e6 * 4096 / 300e12) - 1) < 0.1);
-    double one = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 1);
+    double one = cost_expert(&m, 1, &(struct cost_model){.expert_bytes = 44.05e6, .expert_flops = 88.08e6, .experts = COST_8BIT}, 1, COST_MANY);
     assert_true(fabs(one / (44.05e6 / 1500e9) - 1) < 0.1);
     for (int k = 0; k < COST_KINDS; k++) assert_true(fabs(d->latency[k] - 4e-6) < 1e-6);
     assert_true(fabs((double)cost_at(&d->rate[COST_ATTENTION][COST_16BIT], 256) / 100e12 - 1) < 0.1);

@@ -201,6 +201,7 @@ static void plan_says_what_ran(void **st) {
         for (uint32_t k = 0; k < 2; k++) {
             const struct json *p = json_at(json_get(json_at(more, i), "prefill"), k), *d = json_at(json_get(json_at(more, i), "decode"), k);
             assert_true(num(p, "seconds") <= num(p, "now") * 1.02 && num(d, "tpot_ms") <= num(d, "now") * 1.001);
+            assert_true(num(json_at(more, i), "batch.now") == batch && num(json_at(more, i), "batch.tokens_per_s") >= 0.97 * batch);
         }
     arena_free(&a);
     buf_free(&b);
