@@ -202,7 +202,7 @@ struct plan {
     enum policy_mode chosen[LENGTHS];
     int step[BATCHES], beside[BATCHES];
     struct policy_decode_out decided[BATCHES];
-    struct batch {               /* --batch */
+    struct batch { /* --batch */
         struct search_out found;
         int many, read, step; /* runs: paged, < 0: not; else a prompt, and a step of policy_decode_out's batch */
         struct policy_decode_out with;
