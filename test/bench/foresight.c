@@ -2,12 +2,11 @@
  * seconds of each. foresight.py asks, and sets beside them what was published or measured.
  *     step MACHINE MODEL cpu|hybrid|dual SESSIONS KEYS [OPTION ..]      prefill MACHINE MODEL cpu|blend|slp|dslp TOKENS [OPTION ..]
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like (Q4_K_M:
- * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads weights, taken=GBPS of host
- * memory that somebody else has, layers=N of the first ones.
- *     paged MACHINE MODEL N MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS
- *     here DIR ROUNDS [GPUS [THREADS [ops]]]
- * measures this machine and, beside it in each round, steps and prompts of the checkpoint, on the processor or (with devices, emulated ones held to
- * given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as it was in that round. */
+ * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads
+ * weights, taken=GBPS of host memory that somebody else has, layers=N of the first ones. paged MACHINE MODEL N MICRO PROMPT ANSWER      seconds a token of N
+ * prompts at once, reading included; N 0: by the policy search; link=GBPS here DIR ROUNDS [GPUS [THREADS [ops]]] measures this machine and, beside it in each
+ * round, steps and prompts of the checkpoint, on the processor or (with devices, emulated ones held to given speeds) hybrid and stream-loaded; prints medians
+ * and what virtual time says of the machine as it was in that round. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,7 +202,8 @@ static int measure(struct engine *engine, struct watched *w, const struct what *
     return rc;
 }
 
-static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, double chosen, double *seconds, struct virtual_used *used, struct error *e) {
+static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, double chosen, double *seconds,
+                   struct virtual_used *used, struct error *e) {
     struct virtual *v;
     int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16, .chosen = chosen}, e);
     if (rc) return rc;
@@ -250,7 +250,8 @@ static void print_operations(const struct here *h, const struct what *q) {
     printf("| %s %d, by operation | | | | | |\n", q->step ? "a step of" : "a prompt of", q->n);
     for (int i = 0; i < OP_COUNT; i++) {
         double took = median(h->took_op[i], rounds), said = median(h->said_op[i], rounds);
-        if (took + said > 0.01 * median(h->took, rounds)) printf("| . %s | | | %.2f ms | %.2f ms | %+.0f %% |\n", op_name((enum op_code)i), took * 1e3, said * 1e3, (said / took - 1) * 100);
+        if (took + said > 0.01 * median(h->took, rounds))
+            printf("| . %s | | | %.2f ms | %.2f ms | %+.0f %% |\n", op_name((enum op_code)i), took * 1e3, said * 1e3, (said / took - 1) * 100);
     }
 }
 
@@ -296,8 +297,9 @@ static int here(int n, char **word) {
     }
     m->cpu = w.cpu;
     if (rc) return fail(e.text);
-    printf("%d threads, %s%s%s, medians of those of %d rounds in which memory kept its speed\n| | rounds | experts a layer | measured | predicted | off |\n|---|---|---|---|---|---|\n", o.threads,
-           m->cpu->ops->name, devices ? ", " : "", devices ? p.gpus : "", rounds);
+    printf("%d threads, %s%s%s, medians of those of %d rounds in which memory kept its speed\n| | rounds | experts a layer | measured | predicted | off "
+           "|\n|---|---|---|---|---|---|\n",
+           o.threads, m->cpu->ops->name, devices ? ", " : "", devices ? p.gpus : "", rounds);
     for (int k = 0; k < WHATS; k++)
         if (seen[k].n)
             printf("| %s %d | %d | %.1f | %.1f ms | %.1f ms | %+.0f %% |\n", whats[k].step ? "a step of" : "a prompt of", whats[k].n, seen[k].n, seen[k].chosen,
