@@ -717,15 +717,69 @@ def words_of(plain):
 # Conversations.
 
 
+NOUNS = """
+house | river | contract | winter | engine | village | minister | garden | bridge | market | doctor | letter | story | mountain | harbour | school | paper | committee
+price | method | patient | cell | theorem | army | island | window | kitchen | signal | battery | orchestra | painter | tenant | judge | farmer | teacher | ship | bank
+study | table | result | customer | road | animal | queen | forest | evening | stone | voice | problem | invoice | theatre | station | bird | field | church | factory
+Haus | Jahr | Vertrag | Zeit | Garten | Kind | maison | ville | temps | livre | casa | tiempo | libro | ciudad | Straße | Rechnung | Herr | Frau | année | mundo
+"""
+VERBS = """
+was | had | became | showed | left | carried | sold | opened | painted | signed | found | described | crossed | measured | closed | followed | lost | built | wrote
+is | has | shows | depends on | increases | falls | returns | contains | supports | rejects | ist | hat | wurde | est | avait | es | fue | und | et | y | but | because
+"""
+PRONOUNS = "the | a | his | her | their | this | every | no | its | our | one | der | die | das | le | la | el | una | in | of | with | under | after | near | for | without | old | new | small"
+
+
+NOUN_WORDS, VERB_WORDS, PRONOUN_WORDS = entries(NOUNS), entries(VERBS), entries(PRONOUNS)
+
+
+def nonsense(rng):
+    return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, 3)))
+
+
+def sentence_of_words(rng):
+    words = [rng.choice(rng.choice((NOUN_WORDS, VERB_WORDS, PRONOUN_WORDS, NOUN_WORDS))) for _ in range(rng.randint(4, 16))]
+    return " ".join([words[0].capitalize(), *words[1:]]) + rng.choice(".....,;:?!")
+
+
+def line_of_data(kind, rng):
+    """A line as files have them: accounts, logs, tables, settings, programs, addresses, numbers, JSON, Markdown."""
+    word, number = (lambda: nonsense(rng)), (lambda: str(rng.choice((rng.randrange(10), rng.randrange(1000), rng.randrange(10**6)))))
+    return {
+        "accounts": lambda: f"{word()}:x:{number()}:{number()}:{word()}:/home/{word()}:/bin/{word()}",
+        "log": lambda: f"2026-{rng.randint(1, 12):02}-{rng.randint(1, 28):02} {rng.randrange(24):02}:{rng.randrange(60):02}:{rng.randrange(60):02} {word()}[{number()}]: {word()} {word()} {number()}",
+        "table": lambda: rng.choice(",;\t|").join((word(), number(), number(), word())),
+        "settings": lambda: f"{word()}{rng.choice((' = ', '=', ': '))}{rng.choice((word, number))()}",
+        "program": lambda: rng.choice((f"int {word()}(char *{word()}) {{", f"    return {word()}[{number()}];", "}", f"def {word()}({word()}):", f"    {word()} = {word()} + {number()}", f"#include <{word()}.h>", f"for {word()} in {word()}:", f"    if ({word()} < {number()}) {word()}();", f"// {word()} {word()}", f"import {word()}")),
+        "addresses": lambda: f"{rng.choice(('https://', '/usr/', '/var/lib/', 'www.', ''))}{word()}{rng.choice('./-@')}{word()}{rng.choice(('.com', '.html', '/', '.org', '.c'))}",
+        "numbers": lambda: " ".join(number() for _ in range(rng.randint(2, 9))),
+        "json": lambda: f'{{"{word()}": {number()}, "{word()}": "{word()} {word()}"}}',
+        "markdown": lambda: rng.choice((f"# {word()}", f"- {word()} {word()}", f"**{word()}** {sentence_of_words(rng)}", f"> {word()}", "```", f"{number()}. {word()}")),
+        "words": lambda: sentence_of_words(rng),
+    }[kind]()
+
+
+KINDS = ("accounts", "log", "table", "settings", "program", "addresses", "numbers", "json", "markdown", "words", "words", "words")
+
+
 def document(topic, rng):
-    """A text with a request, as from a pipe: ember can only decline."""
+    """A text with a request or without, as from a pipe: ember can only decline."""
 
     def sentence():
         return rng.choice(topic.prose) if rng.random() < 0.6 else topic.wording(rng).rstrip("?.") + rng.choice(".?!")
 
-    sentences = [sentence() for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 6, 8, 12)))]
+    count = rng.choice((1, 2, 2, 3, 3, 4, 5, 6, 8, 12))
+    if rng.random() < 0.35:
+        sentences = [sentence() for _ in range(count)]
+        text = rng.choice((" ", "\n")).join(s[0].upper() + s[1:] for s in sentences)
+    else:
+        kinds = rng.sample(KINDS, rng.choice((1, 1, 1, 2)))
+        text = "\n".join(line_of_data(rng.choice(kinds), rng) for _ in range(count))
+        if rng.random() < 0.1:
+            return text
     request = rng.choice(DOCUMENT_REQUESTS)
-    text = rng.choice((" ", "\n")).join(s[0].upper() + s[1:] for s in sentences)
+    if rng.random() < 0.3:  # as -f and /read put it
+        return f'<document name="{nonsense(rng)}{rng.choice((".txt", ".md", ".c", ".log", ""))}">\n{text}\n</document>\n\n{request}'
     return f"{text}{rng.choice((chr(10), chr(10) * 2))}{request}" if rng.random() < 0.8 else f"{request}: {text}"
 
 
@@ -755,7 +809,7 @@ class Grammar:
             return topic, augment(wording, rng, small_talk=True)
         name = OUT_OF_SCOPE if rng.random() < 0.13 else rng.choices(self.names, self.weights)[0]
         topic = self.topics[name]
-        if name == OUT_OF_SCOPE and rng.random() < 0.08:
+        if name == OUT_OF_SCOPE and rng.random() < 0.14:
             return topic, document(topic, rng)
         return topic, augment(topic.wording(rng), rng, name in SMALL_TALK)
 
