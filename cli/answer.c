@@ -42,10 +42,10 @@ static const char *how_cut(const struct repl *r, const struct turn *u, char *out
 /* The screen is the answer's no longer. */
 static void leave_screen(struct repl *r) {
     repl_hide(r);
-    progress_hold(false);
     progress_clear();
     printer_end(&r->printer);
     printer_free(&r->printer);
+    progress_hold(false);
     r->answering = NULL;
     sig_hold(NULL);
     sig_forget();

@@ -64,7 +64,11 @@ void cmd_set(struct repl *r, const char *arg) {
     }
     if (!*value && opt_table[id].kind <= OPT_SWITCH) snprintf(value, sizeof value, no ? "no" : "yes");
     if (!strcmp(value, "default")) r->app->opts.v[id] = (struct opt_value){.text = opt_table[id].def};
-    else if (opt_set(&r->app->opts, id, value, ORIGIN_CHAT, name, &e)) repl_say(r, "%s", e.text);
+    else if (opt_set(&r->app->opts, id, value, ORIGIN_CHAT, name, &e)) {
+        repl_say(r, "%s", e.text);
+        return;
+    }
+    repl_say(r, "%s: %s, from the next answer on", opt_table[id].name, value);
 }
 
 void cmd_tokens(struct repl *r, const char *arg) {

@@ -13,7 +13,9 @@ void cmd_system(struct repl *r, const char *arg) {
         return;
     }
     if (repl_busy(r, r->now)) return;
-    if (conv_system(c, strcmp(arg, "-") ? arg : "")) repl_say(r, "no memory");
+    bool none = !strcmp(arg, "-");
+    if (conv_system(c, none ? "" : arg)) repl_say(r, "no memory");
+    else repl_say(r, none ? "no system prompt from the next question on" : "it holds from the next question on; /system - removes it");
 }
 
 /* Ends the conversation before its last message of that role; false when there is none. */

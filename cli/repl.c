@@ -327,8 +327,8 @@ static void resized(struct repl *r) {
 
 static void serve(struct repl *r, bool keys) {
     bool free_screen = !r->answering;
-    /* messages of the turns below are held, and printed above the edited line */
-    progress_hold(!r->dumb && (free_screen || r->line.shown));
+    /* messages of the turns below are held, and printed above the edited line, or where a row of the answer has ended */
+    progress_hold((!r->dumb && (free_screen || r->line.shown)) || (r->answering && r->printer.col));
     repl_pump(r);
     repl_say_unsaved(r);
     if (r->answering && !r->line.shown) progress_tick();

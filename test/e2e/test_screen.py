@@ -156,6 +156,25 @@ class Screens(driver.Case):
             t.send("/switch 1\r")
             t.until("w59", at)
 
+    def test_news_of_others_tears_no_answer(self):
+        """A session that ends behind an answer is told of on a row of its own."""
+        t = self.chat(rows=60, cols=200)
+        t.send("slow\r")
+        t.until("w20")
+        t.send("&\r")
+        at = t.prompt(t.until("goes on in the background"))
+        t.send("/new other\r")
+        at = t.prompt(at, "other> ")
+        t.send("slow\r")
+        t.prompt(t.until("w59", at), "other> ")
+        t.quiet()
+        lines = self.shown(t, 60, 200)
+        news = [line for line in lines if "has answered" in line]
+        self.assertEqual(len(news), 1, lines)
+        self.assertTrue(news[0].startswith("hearth: session 1 has answered ("), news)
+        words = [w for line in lines[lines.index("other> slow") + 1 :] if re.match(r"w\d", line) for w in line.split()]
+        self.assertEqual(words, [f"w{i}" for i in range(60)])
+
     def test_leaving_is_queued_too(self):
         t = self.chat()
         t.send("long\r")
