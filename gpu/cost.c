@@ -113,6 +113,14 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
     case OP_COMPRESS: w.bytes = 8.0 * u->compress.n * u->compress.dim * (u->compress.overlap ? 2 : 1); break;
     case OP_SPREAD: w.bytes = 4.0 * u->spread.n * u->spread.hidden * (1 + 2.0 * u->spread.n_streams); break;
     case OP_MIX: w.bytes = 4.0 * u->mix.n * u->mix.hidden * (2 + 2.0 * u->mix.n_streams); break;
+    case OP_EXPAND: {
+        const struct op_expand *a = &u->expand;
+        double out = (double)a->heads * (a->nope + a->latent.dim - a->w.cols + a->v_dim);
+        w.flops = a->n * mat_work(&a->w);
+        w.bytes = size_of(&a->w) + (double)a->n * ((double)dtype_bytes(a->latent.dtype, (size_t)a->latent.dim) + 2 * out);
+        w.rows = a->n;
+        break;
+    }
     case OP_SORT: w.bytes = 24.0 * u->sort.n * u->sort.topk; break;
     case OP_GATHER: w.bytes = 8.0 * u->gather.n * u->gather.dim; break;
     case OP_FFN: {

@@ -249,6 +249,7 @@ static int stream_open(struct gpu *base, struct gpu_stream **out, const char *na
         return error(base, e);
     }
     op_exec_init(&s->base.exec, "cuda", cuda_run, cancel);
+    if (g->math == GPU_F32) s->base.exec.table.expand = NULL;
     *out = &s->base;
     return 0;
 }

@@ -79,6 +79,7 @@ static inline int cuda_round(int n, int to) { return (n + to - 1) / to * to; }
 size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *l);
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
+int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
 /* Both products of a feed-forward of n tokens go through our tiles: these take several experts at once, and silu * mul with
  * the first product. */
 bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n);

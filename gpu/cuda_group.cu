@@ -1,4 +1,4 @@
-/* What goes around the tiled products of a group of experts: tokens gathered in the type that the product reads, scales in the
+/* What goes around the tiled products of a group of experts, and of MLA's heads: tokens gathered in the type that the product reads, scales in the
  * layout that it wants, and results added to their tokens in one fixed order. */
 #include "gpu/cuda_device.cuh"
 
@@ -47,6 +47,22 @@ static __global__ void scales_kernel(float *out, struct mat w, int ld) {
 }
 cudaError_t cuda_scales(cudaStream_t s, float *out, struct mat w, int ld) {
     scales_kernel<<<blocks_of((size_t)w.rows, (size_t)w.block_rows), 128, 0, s>>>(out, w, ld);
+    return cudaGetLastError();
+}
+
+static __global__ void expand_rest_kernel(const __grid_constant__ struct cuda_expand e) {
+    size_t t = blockIdx.x;
+    int rope = e.latent.dim - e.lora, k_dim = e.nope + rope, rows = e.nope + e.v_dim;
+    __nv_bfloat16 *k = (__nv_bfloat16 *)e.k + t * (size_t)(e.heads * k_dim), *v = (__nv_bfloat16 *)e.v + t * (size_t)(e.heads * e.v_dim);
+    for (int i = threadIdx.x; i < e.heads * rope; i += blockDim.x)
+        k[i / rope * k_dim + e.nope + i % rope] = __float2bfloat16_rn(plane_at(e.latent, t, 0, e.lora + i % rope));
+    for (int i = threadIdx.x; e.y && i < e.heads * rows; i += blockDim.x) {
+        int h = i / rows, r = i % rows;
+        *(r < e.nope ? k + h * k_dim + r : v + h * e.v_dim + r - e.nope) = __float2bfloat16_rn(e.y[t * (size_t)(e.heads * rows) + (size_t)i]);
+    }
+}
+cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e) {
+    expand_rest_kernel<<<(unsigned)e->n, 256, 0, s>>>(*e);
     return cudaGetLastError();
 }
 

@@ -163,12 +163,25 @@ struct cuda_tiles {
     const float *bias[CUDA_PARTS], *bias2[CUDA_PARTS]; /* of each matrix; NULL: none */
     struct cuda_glu glu;
     int ldx, scale_ld, ldy, accumulate, gated;
+    /* Not 0 (BF16 x alone, one part): W is heads of so many rows, the first `nope` of which give y [rows, heads, ldy] and the others
+     * v [rows, heads, head_rows - nope], both BF16; all these even. No bias, nothing added. */
+    int head_rows, nope;
+    void *v;
     int align; /* of the weights' rows; filled by the launcher */
 };
 int cuda_tiles_fit(const struct mat *w); /* BF16 x: E4M3, E2M1 and BF16, exact in the weights */
 cudaError_t cuda_tiles_bf16(cudaStream_t s, const struct cuda_tiles *t, int tokens);
 int cuda_tiles_fp8_fit(const struct mat *w); /* E4M3 x: E4M3 in blocks of 128 columns; sm_89 */
 cudaError_t cuda_tiles_fp8(cudaStream_t s, const struct cuda_tiles *t, int tokens);
+
+/* What tiles leave of op_expand: the rope key of each row for all heads; with y, the rest of it as well. */
+struct cuda_expand {
+    void *k, *v;
+    struct cuda_plane latent; /* rows 0 .. n */
+    const float *y;           /* NULL, or float32 [n, heads, nope + v_dim] */
+    int n, heads, nope, v_dim, lora;
+};
+cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e);
 
 /* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with a scale for 128 columns: max(largest, 1e-4) / 448. */
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);

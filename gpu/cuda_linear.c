@@ -170,6 +170,59 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     return space || !size ? cuda_linear_run(s, &l, space) : ERR_RUNTIME;
 }
 
+/* --- Expanding MLA ------------------------------------------------------------------------------------------------------- */
+
+static struct cuda_plane rows_of(const struct kv_plane *p, int row) {
+    size_t at = (size_t)row * (size_t)p->heads;
+    return (struct cuda_plane){(char *)p->data + dtype_bytes((enum dtype)p->dtype, at * (size_t)p->dim), p->scale ? p->scale + at : NULL, p->heads, p->dim,
+                               p->dtype};
+}
+/* Formats without tiles: in float32, which is then rounded. */
+static int expand_float(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
+    struct cuda_linear l = {.w = a->w, .n = e->n, .ldx = a->latent.dim, .ldy = a->w.rows};
+    size_t x = cuda_aligned((size_t)e->n * (size_t)l.ldx * 4), y = cuda_aligned((size_t)e->n * (size_t)l.ldy * 4);
+    char *space = cuda_space(s, x + y + cuda_linear_space(s, &l));
+    if (!space) return ERR_RUNTIME;
+    struct cuda_expand rest = *e;
+    l.x = (float *)space;
+    rest.y = l.y = (float *)(space + x);
+    if (cuda_check(s->g, cuda_kv_load(s->s, e->latent, (float *)space, 0, e->n, l.ldx), "latents") || cuda_linear_run(s, &l, space + x + y)) return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_expand_rest(s->s, &rest), "expand");
+}
+/* All heads in one launch; the cache itself is what tiles read where it is BF16. */
+static int expand_tiles(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
+    int dim = e->latent.dim, ld = cuda_round(dim, 8), rope = dim - e->lora;
+    bool direct = e->latent.dtype == DT_BF16 && ld == dim && (size_t)e->latent.data % 16 == 0;
+    struct cuda_tiles t = {
+        .n_parts = 1, .x = e->latent.data, .y = e->k, .v = e->v, .ldx = ld, .ldy = e->nope + rope, .head_rows = e->nope + e->v_dim, .nope = e->nope};
+    t.w[0] = a->w;
+    t.part[0].n = e->n;
+    if (!direct) {
+        if (!(t.x = cuda_space(s, (size_t)e->n * (size_t)ld * 2))) return ERR_RUNTIME;
+        if (cuda_check(s->g, cuda_plane_to_bf16(s->s, (void *)t.x, e->latent, 0, 1, e->n, ld), "latents")) return ERR_RUNTIME;
+    }
+    if (cuda_check(s->g, cuda_tiles_bf16(s->s, &t, tile_tokens(s->g, e->n, a->w.rows)), "tiles_bf16")) return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_expand_rest(s->s, e), "expand");
+}
+int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a) {
+    bool tiles = cuda_tiles_fit(&a->w) && a->heads < 65536 && !((a->nope | a->v_dim | (a->latent.dim - a->w.cols)) & 1);
+    size_t k_row = (size_t)a->heads * (size_t)(a->nope + a->latent.dim - a->w.cols) * 2, v_row = (size_t)a->heads * (size_t)a->v_dim * 2;
+    int most = tiles ? 8 * TOKENS : TOKENS;
+    for (int t = 0; t < a->n; t += most) {
+        struct cuda_expand e = {.k = (char *)a->k + (size_t)t * k_row,
+                                .v = (char *)a->v + (size_t)t * v_row,
+                                .latent = rows_of(&a->latent, a->row0 + t),
+                                .n = a->n - t < most ? a->n - t : most,
+                                .heads = a->heads,
+                                .nope = a->nope,
+                                .v_dim = a->v_dim,
+                                .lora = a->w.cols};
+        int r = tiles ? expand_tiles(s, a, &e) : expand_float(s, a, &e);
+        if (r) return r;
+    }
+    return 0;
+}
+
 bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n) {
     struct cuda_linear gate = {.w = e->gate, .n = n}, down = {.w = e->down, .n = n, .transposed = e->turned};
     enum path a = path_of(s, &gate), b = path_of(s, &down);

@@ -185,6 +185,7 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
         if (a->n > 0) r = cuda_kv_load(s->s, plane(&a->plane), a->out, a->row0, a->n, a->ldo);
         break;
     }
+    case OP_EXPAND: return cuda_expand_op(s, &u->expand);
     case OP_ATTENTION: return attention(s, &u->attention);
     case OP_SELECT: return select_keys(s, &u->select);
     case OP_ROUTE: return route(s, &u->route);

@@ -11,13 +11,15 @@ enum { TILE_ROWS = 128, TILE_THREADS = 256 };
 template <int TM> struct tile_shape { static constexpr int M = TM >= 64 ? 2 : 1, N = 8 / M, MI = TM / M / 16, NI = TILE_ROWS / N / 8; };
 
 struct tile_at {
-    int w, t0, t1, o0; /* matrix; tokens [t0, t1) as far as they go; first row of W */
+    int w, t0, t1, o0, o1; /* matrix; tokens [t0, t1) as far as they go; first row of W, and the end of its head's or of all */
 };
 template <int TM> __device__ inline tile_at tile_find(const struct cuda_tiles &p) {
     int k = 0;
     while (k + 1 < p.n_parts && (int)blockIdx.x >= p.part[k + 1].tile) k++;
     int t0 = p.part[k].row + ((int)blockIdx.x - p.part[k].tile) * TM, end = p.part[k].row + p.part[k].n;
-    return {p.part[k].w, t0, t0 + TM < end ? t0 + TM : end, (int)blockIdx.y * (p.gated ? TILE_ROWS / 2 : TILE_ROWS)};
+    int w = p.part[k].w, head = (int)blockIdx.z * p.head_rows;
+    return {w, t0, t0 + TM < end ? t0 + TM : end, head + (int)blockIdx.y * (p.gated ? TILE_ROWS / 2 : TILE_ROWS),
+            p.head_rows ? head + p.head_rows : p.w[w].rows};
 }
 /* Row r of the tile is row *o of the matrix. */
 __device__ inline const struct mat &tile_row(const struct cuda_tiles &p, const tile_at &at, int r, int *o) {
@@ -57,13 +59,25 @@ __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], cons
 /* t, o of the upper left sum of each fragment are t0 + 16 i + g, row 8 j + 2 q of the tile. */
 template <int MI, int NI, bool BF16>
 __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at, float acc[MI][NI][4], int wm, int wn) {
-    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, rows = p.w[at.w].rows;
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, rows = at.o1;
 #pragma unroll
     for (int i = 0; i < MI; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int t = at.t0 + wm + i * 16 + half * 8 + g;
             if (t >= at.t1) continue;
+            if (BF16 && p.head_rows) { /* a pair of rows is never parted: nope, v_dim and ldy are even */
+                size_t row = (size_t)t * gridDim.z + blockIdx.z;
+#pragma unroll
+                for (int j = 0; j < NI; j++) {
+                    int o = at.o0 + wn + j * 8 + 2 * q, r = o - (int)blockIdx.z * p.head_rows;
+                    if (o >= rows) continue;
+                    __nv_bfloat16 *to = r < p.nope ? (__nv_bfloat16 *)p.y + row * (size_t)p.ldy + (size_t)r
+                                                   : (__nv_bfloat16 *)p.v + row * (size_t)(p.head_rows - p.nope) + (size_t)(r - p.nope);
+                    *(__nv_bfloat162 *)to = __floats2bfloat162_rn(acc[i][j][2 * half], acc[i][j][2 * half + 1]);
+                }
+                continue;
+            }
             if (p.gated) {
 #pragma unroll
                 for (int j = 0; j < NI; j += 2) {
@@ -108,5 +122,6 @@ inline dim3 tile_plan(struct cuda_tiles *p, int tokens) {
         if (p->gated) bits |= (size_t)w2->data | w2->stride;
     }
     p->align = bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 1;
-    return dim3((unsigned)tiles, blocks_of((size_t)p->w[p->part[0].w].rows, p->gated ? TILE_ROWS / 2 : TILE_ROWS));
+    int all = p->w[p->part[0].w].rows, rows = p->head_rows ? p->head_rows : all;
+    return dim3((unsigned)tiles, blocks_of((size_t)rows, p->gated ? TILE_ROWS / 2 : TILE_ROWS), (unsigned)(all / rows));
 }

@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
     const tile_at at = tile_find<TM>(p);
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, q = lane % 4;
     int wm = warp / shape::N * (MI * 16), wn = warp % shape::N * (NI * 8);
-    int cols = p.w[at.w].cols, rows = p.w[at.w].rows, steps = (cols + STEP - 1) / STEP;
+    int cols = p.w[at.w].cols, rows = at.o1, steps = (cols + STEP - 1) / STEP;
 
     /* What this thread copies: a piece of every PASS-th row of W, of every 32nd of x. */
     int wr = tid / PIECES, wc = tid % PIECES, o;

@@ -2,6 +2,7 @@
  * the reference that CUDA's are held against. */
 #include <string.h>
 
+#include "engine/base/half.h"
 #include "engine/base/mem.h"
 #include "gpu/emu.h"
 
@@ -63,6 +64,28 @@ static int group(struct exec *cpu, const struct op_group *a) {
     return rc;
 }
 
+/* Made in float32, then rounded. */
+static int expand(struct exec *cpu, const struct op_expand *a) {
+    int latent = a->latent.dim, lora = a->w.cols, rope = latent - lora, rows = a->nope + a->v_dim, k_dim = a->nope + rope, rc;
+    float *x = mem_alloc((size_t)a->n * (size_t)(latent + rows) * 4), *y = x + (size_t)a->n * (size_t)latent;
+    if (!x) return ERR_MEMORY;
+    rc = cpu->ops->kv_load(cpu, &(struct op_kv_load){.plane = a->latent, .out = x, .row0 = a->row0, .n = a->n, .ldo = latent});
+    for (int h = 0; h < a->heads && !rc; h++) {
+        rc = cpu->ops->linear(
+            cpu, &(struct op_linear){.y = y, .x = x, .w = mat_rows(a->w, h * rows, (h + 1) * rows), .n = a->n, .ldx = latent, .ldy = rows, .wide = true});
+        for (int i = 0; i < a->n; i++) {
+            const float *made = y + (size_t)i * (size_t)rows, *shared = x + (size_t)i * (size_t)latent + lora;
+            size_t at = (size_t)i * (size_t)a->heads + (size_t)h;
+            uint16_t *k = (uint16_t *)a->k + at * (size_t)k_dim, *v = (uint16_t *)a->v + at * (size_t)a->v_dim;
+            for (int d = 0; d < a->nope; d++) k[d] = f32_to_bf16(made[d]);
+            for (int d = 0; d < rope; d++) k[a->nope + d] = f32_to_bf16(shared[d]);
+            for (int d = 0; d < a->v_dim; d++) v[d] = f32_to_bf16(made[a->nope + d]);
+        }
+    }
+    mem_free(x);
+    return rc;
+}
+
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     const struct ops *ops = cpu->ops;
     switch (code) {
@@ -88,6 +111,7 @@ int emu_compute(struct exec *cpu, enum op_code code, const union op_args *u) {
     case OP_COMPRESS: return ops->compress(cpu, &u->compress);
     case OP_SPREAD: return ops->spread(cpu, &u->spread);
     case OP_MIX: return ops->mix(cpu, &u->mix);
+    case OP_EXPAND: return expand(cpu, &u->expand);
     case OP_SORT: sort_tokens(&u->sort); return 0;
     case OP_FFN: return ffn(cpu, &u->ffn);
     case OP_GATHER: gather(u->gather.out, u->gather.x, u->gather.index, u->gather.n, u->gather.dim, u->gather.ldx); return 0;

@@ -337,6 +337,7 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     s->cancel = cancel;
     s->urgent = urgent;
     op_exec_init(&s->base.exec, "emu", emu_run, cancel);
+    if (s->g->spec.math == GPU_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);
     pthread_cond_init(&s->room, NULL);

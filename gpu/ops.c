@@ -32,6 +32,7 @@ static const struct {
     [OP_COMPRESS] = {"compress", sizeof(struct op_compress)},
     [OP_SPREAD] = {"spread", sizeof(struct op_spread)},
     [OP_MIX] = {"mix", sizeof(struct op_mix)},
+    [OP_EXPAND] = {"expand", sizeof(struct op_expand)},
     [OP_GROUP] = {"group", sizeof(struct op_group)},
 };
 
@@ -67,6 +68,7 @@ ENTRY(delta, OP_DELTA)
 ENTRY(compress, OP_COMPRESS)
 ENTRY(spread, OP_SPREAD)
 ENTRY(mix, OP_MIX)
+ENTRY(expand, OP_EXPAND)
 
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel) {
     x->table = (struct ops){
@@ -93,6 +95,7 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
         .compress = run_compress,
         .spread = run_spread,
         .mix = run_mix,
+        .expand = run_expand,
     };
     x->base = (struct exec){.ops = &x->table, .cancel = cancel};
     x->run = run;
@@ -157,6 +160,16 @@ static int visit_linear(struct op_linear *a, visit_fn fn, void *ctx) {
     int r = visit_rows(&a->w, a->w.rows + (int32_t)heads * a->batch_rows, fn, ctx);
     if (r) return r;
     VISIT(a->y, span(a->n, a->ldy, (size_t)out) + heads * (size_t)a->batch_y * 4, VISIT_OUT);
+    return 0;
+}
+
+static int visit_expand(struct op_expand *a, visit_fn fn, void *ctx) {
+    size_t rows = (size_t)a->n * (size_t)a->heads;
+    int r = visit_plane(&a->latent, a->row0 + a->n, fn, ctx);
+    if (!r) r = op_visit_mat(&a->w, fn, ctx);
+    if (r) return r;
+    VISIT(a->k, rows * (size_t)(a->nope + a->latent.dim - a->w.cols) * 2, VISIT_OUT);
+    VISIT(a->v, rows * (size_t)a->v_dim * 2, VISIT_OUT);
     return 0;
 }
 
@@ -329,6 +342,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         return 0;
     }
     case OP_MIX: return visit_mix(&a->mix, fn, ctx);
+    case OP_EXPAND: return visit_expand(&a->expand, fn, ctx);
     case OP_SIGMOID: VISIT(a->sigmoid.x, (size_t)a->sigmoid.n * (size_t)a->sigmoid.m * 4, VISIT_OUT); return 0;
     case OP_CLIP: VISIT(a->clip.x, (size_t)a->clip.n * (size_t)a->clip.m * 4, VISIT_OUT); return 0;
     case OP_SORT: {

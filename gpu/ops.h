@@ -27,6 +27,7 @@ enum op_code {
     OP_COMPRESS,
     OP_SPREAD,
     OP_MIX,
+    OP_EXPAND,
     OP_BASE, /* the rest only on devices */
     OP_SORT = OP_BASE,
     OP_GATHER,
@@ -109,6 +110,7 @@ union op_args {
     struct op_compress compress;
     struct op_spread spread;
     struct op_mix mix;
+    struct op_expand expand;
     struct op_sort sort;
     struct op_gather gather;
     struct op_ffn ffn;

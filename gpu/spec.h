@@ -35,8 +35,8 @@ struct gpu_spec {
      * that register no read-only mappings. Then a copy to the device from memory that is not registered holds its caller. */
     bool nopin, nomap;
     size_t piece; /* emu: registered at once, a power of two from 4 KiB on; 0: GPU_PIECE */
-    /* Ranks pass each other float32 with GPU_F32, else BF16; an emulated device computes as its processor level does either
-     * way, and has GPU_F32 unless math=bf16. */
+    /* Ranks pass each other float32 with GPU_F32, and MLA's keys and values are expanded to it; else BF16. Otherwise an emulated
+     * device computes as its processor level does either way, and has GPU_F32 unless math=bf16. */
     enum gpu_math math;
     enum gpu_gemm gemm;
     int id[GPU_MAX];        /* card of each rank */

@@ -111,6 +111,17 @@ struct op_kv_load {
     int row0, n, ldo;
 };
 
+/* Keys and values of `heads` heads, as BF16, from rows row0 .. row0 + n of a latent cache (one head: W's columns, then the rope key
+ * that all heads share): k[i][h] = W_h latent[i] and the rope key, v[i][h] = the last v_dim rows of W_h times it. How devices whose
+ * attention reads BF16 expand MLA; elsewhere ops->expand is NULL, and linear makes them in float32. */
+struct op_expand {
+    void *k;                /* BF16 [n, heads, nope + latent.dim - w.cols] */
+    void *v;                /* BF16 [n, heads, v_dim] */
+    struct kv_plane latent; /* heads 1 */
+    struct mat w;           /* [heads * (nope + v_dim), kv_lora] */
+    int row0, n, heads, nope, v_dim;
+};
+
 /* Causal attention with online softmax. Query row i stands at position q_pos0 + i (or q_pos[i]); key row j at k_pos0 + j, or with
  * k_step, and no window then, at k_pos0 + j * k_step.
  * A key is seen when its position <= the query's, and > query's - window when window > 0. Query head h uses KV head
@@ -356,4 +367,5 @@ struct ops {
     int (*compress)(struct exec *, const struct op_compress *);
     int (*spread)(struct exec *, const struct op_spread *);
     int (*mix)(struct exec *, const struct op_mix *);
+    int (*expand)(struct exec *, const struct op_expand *); /* may be NULL */
 };

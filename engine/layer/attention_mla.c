@@ -94,53 +94,66 @@ static float *grown(struct work *w, float **p, size_t *have, size_t need) {
 }
 
 /* Heads whose keys and values of so many positions fit 256 MB, at least one. */
-static int heads_at_once(const struct config *c, int keys) {
-    size_t budget = limit_get(LIMIT_EXPAND, (256u << 20) / sizeof(float)), per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim);
+static int heads_at_once(const struct config *c, int keys, size_t number) {
+    size_t budget = limit_get(LIMIT_EXPAND, (256u << 20) / sizeof(float)) * sizeof(float), per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim) * number;
     return per_head * (size_t)c->n_heads <= budget ? c->n_heads : per_head < budget ? (int)(budget / per_head) : 1;
 }
 static size_t grown_bytes(const struct config *c, int keys) {
-    size_t row = (size_t)heads_at_once(c, keys) * (size_t)(c->head_dim + c->v_dim) + (size_t)(c->kv_lora + c->qk_rope);
+    size_t row = (size_t)heads_at_once(c, keys, sizeof(float)) * (size_t)(c->head_dim + c->v_dim) + (size_t)(c->kv_lora + c->qk_rope);
     return (size_t)keys * row * sizeof(float) / 4 * 5; /* it grows by a quarter at a time */
 }
 
+/* Keys [n, heads, head_dim] and values [n, heads, v_dim] of some heads from w->latent, in float32. */
+static int expand_float(struct exec *x, const struct config *c, struct mat kv_b, const struct work *w, float *k, float *v, int n, int heads) {
+    int dim = c->head_dim, rows = c->qk_nope + c->v_dim, latent = c->kv_lora + c->qk_rope;
+    struct op_linear part = {.y = k,
+                             .x = w->latent,
+                             .w = mat_rows(kv_b, 0, c->qk_nope),
+                             .n = n,
+                             .ldx = latent,
+                             .ldy = heads * dim,
+                             .wide = config_wide(c),
+                             .batch = heads,
+                             .batch_rows = rows,
+                             .batch_y = dim};
+    TRY(x->ops->linear(x, &part));
+    part.y = v, part.w = mat_rows(kv_b, c->qk_nope, rows), part.ldy = heads * c->v_dim, part.batch_y = c->v_dim;
+    TRY(x->ops->linear(x, &part));
+    return x->ops->copy(x, &(struct op_copy){.y = k + c->qk_nope,
+                                             .x = w->latent + c->kv_lora,
+                                             .n = n,
+                                             .heads = heads,
+                                             .dim = c->qk_rope,
+                                             .ldx = latent,
+                                             .ldy = heads * dim,
+                                             .head_ldx = 0,
+                                             .head_ldy = dim});
+}
+
 /* Expanded: keys and values of the positions asked for are made from the latent cache, a group of heads at a time so that
- * they fit 256 MB, and attended to as usual. Groups follow from all positions, so that they are the same for each piece. */
+ * they fit 256 MB, and attended to as usual. Groups follow from all positions, so that they are the same for each piece. In BF16
+ * on an executor that has an operation for it. */
 static int expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
     int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, rows = c->qk_nope + c->v_dim, heads = c->n_heads, most = s->pos + s->n;
-    int group = heads_at_once(c, most);
-    size_t per_head = (size_t)most * (size_t)(dim + c->v_dim);
-    if (!grown(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
-    if (!grown(w, &w->ek, &w->expanded_floats, per_head * (size_t)group)) return ERR_MEMORY;
-    TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = s->cache[layer].p[0], .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
+    const bool narrow = x->ops->expand;
+    size_t number = narrow ? sizeof(uint16_t) : sizeof(float), per_head = (size_t)most * (size_t)(dim + c->v_dim) * number;
+    int group = heads_at_once(c, most, number);
+    struct kv_plane cached = s->cache[layer].p[0];
+    if (!narrow && !grown(w, &w->latent, &w->latent_floats, (size_t)most * (size_t)latent)) return ERR_MEMORY;
+    if (!grown(w, &w->ek, &w->expanded_floats, (per_head * (size_t)group + sizeof(float) - 1) / sizeof(float))) return ERR_MEMORY;
+    if (!narrow) TRY(x->ops->kv_load(x, &(struct op_kv_load){.plane = cached, .out = w->latent, .row0 = keys.first, .n = keys.n, .ldo = latent}));
     for (int h = 0; h < heads; h += group) {
         int g = heads - h < group ? heads - h : group;
-        float *k = w->ek, *v = w->ek + (size_t)keys.n * (size_t)(g * dim);
-        struct op_linear part = {.y = k,
-                                 .x = w->latent,
-                                 .w = mat_rows(y->kv_b, h * rows, h * rows + c->qk_nope),
-                                 .n = keys.n,
-                                 .ldx = latent,
-                                 .ldy = g * dim,
-                                 .wide = config_wide(c),
-                                 .batch = g,
-                                 .batch_rows = rows,
-                                 .batch_y = dim};
-        TRY(x->ops->linear(x, &part));
-        part.y = v, part.w = mat_rows(y->kv_b, h * rows + c->qk_nope, (h + 1) * rows), part.ldy = g * c->v_dim, part.batch_y = c->v_dim;
-        TRY(x->ops->linear(x, &part));
-        TRY(x->ops->copy(x, &(struct op_copy){.y = k + c->qk_nope,
-                                              .x = w->latent + c->kv_lora,
-                                              .n = keys.n,
-                                              .heads = g,
-                                              .dim = c->qk_rope,
-                                              .ldx = latent,
-                                              .ldy = g * dim,
-                                              .head_ldx = 0,
-                                              .head_ldy = dim}));
+        void *k = w->ek, *v = (char *)k + (size_t)keys.n * (size_t)(g * dim) * number;
+        struct mat kv_b = mat_rows(y->kv_b, h * rows, (h + g) * rows);
+        struct op_expand made = {
+            .k = k, .v = v, .latent = cached, .w = kv_b, .row0 = keys.first, .n = keys.n, .heads = g, .nope = c->qk_nope, .v_dim = c->v_dim};
+        TRY(narrow ? x->ops->expand(x, &made) : expand_float(x, c, kv_b, w, k, v, keys.n, g));
+        uint8_t dtype = narrow ? DT_BF16 : DT_F32;
         struct op_attention o = {.out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim) + (size_t)(h * c->v_dim),
                                  .q = w->q + (size_t)s->row * (size_t)(heads * dim) + (size_t)(h * dim),
-                                 .k = {.data = k, .heads = g, .dim = dim, .dtype = DT_F32},
-                                 .v = {.data = v, .heads = g, .dim = c->v_dim, .dtype = DT_F32},
+                                 .k = {.data = k, .heads = g, .dim = dim, .dtype = dtype},
+                                 .v = {.data = v, .heads = g, .dim = c->v_dim, .dtype = dtype},
                                  .n = s->n,
                                  .n_heads = g,
                                  .v_dim = c->v_dim,

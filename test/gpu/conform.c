@@ -186,6 +186,30 @@ static void attentions(void) {
         ref_merge);
 }
 
+/* Keys and values of MLA's heads: formats with tiles and without, heads that their blocks do not divide, odd parts, each type of cache. */
+static void expansions(void) {
+    static const struct {
+        enum dtype t, cache;
+        int br, bc, n, row0, heads, nope, v_dim, lora, rope;
+    } c[] = {{DT_E4M3, DT_BF16, 128, 128, 70, 3, 3, 128, 128, 256, 64}, {DT_E4M3, DT_E4M3, 128, 128, 33, 0, 5, 40, 24, 130, 16},
+             {DT_BF16, DT_F32, 0, 0, 150, 1, 2, 20, 200, 96, 8},        {DT_BF16, DT_BF16, 0, 0, 25, 0, 4, 16, 16, 44, 6},
+             {DT_E2M1, DT_BF16, 1, 32, 40, 2, 2, 32, 64, 64, 16},       {DT_F16, DT_E4M3, 0, 0, 30, 1, 3, 24, 40, 64, 8},
+             {DT_BF16, DT_F32, 0, 0, 26, 0, 3, 15, 17, 40, 8}};
+    double wide = tol;
+    tol = 1.0 / 128;
+    for (size_t i = 0; i < sizeof c / sizeof c[0]; i++) {
+        char name[80];
+        size_t rows = (size_t)(c[i].n * c[i].heads);
+        snprintf(name, sizeof name, "expand %s of %s, %d x %d heads %d/%d", dtype_name(c[i].t), dtype_name(c[i].cache), c[i].n, c[i].heads, c[i].nope,
+                 c[i].v_dim);
+        CHECK(name, expand, OP_EXPAND, .k = buf_new(rows * (size_t)(c[i].nope + c[i].rope) * 2, 'h'), .v = buf_new(rows * (size_t)c[i].v_dim * 2, 'h'),
+              .latent = plane_new(c[i].row0 + c[i].n, 1, c[i].lora + c[i].rope, c[i].cache, 'c'),
+              .w = matrix(c[i].heads * (c[i].nope + c[i].v_dim), c[i].lora, c[i].t, c[i].br, c[i].bc), .row0 = c[i].row0, .n = c[i].n, .heads = c[i].heads,
+              .nope = c[i].nope, .v_dim = c[i].v_dim);
+    }
+    tol = wide;
+}
+
 static int32_t *choices(int n, int topk, int experts) {
     int32_t *ids = buf_new((size_t)(n * topk) * 4, 'c');
     for (int t = 0; t < n; t++)
@@ -534,6 +558,7 @@ int main(int argc, char **argv) {
         if (!math || spec.math != GPU_FP8) blocks();
         linears();
         if (!math || spec.math != GPU_FP8) attentions();
+        expansions();
         mixtures();
         tiles();
         groups();

@@ -17,7 +17,7 @@ struct buffer {
     char *host, *got;
     void *dev;
     size_t size;
-    char type; /* f: floats within tol; i: exact; t: exact up to the case's limit; c: constant */
+    char type; /* f: floats within tol; h: the same in BF16; i: exact; t: exact up to the case's limit; c: constant */
 };
 static struct buffer bufs[MAX_BUFS];
 static int n_bufs, failures, ran;
@@ -164,6 +164,10 @@ static void expert_to_device(struct expert *x) {
     if (op_visit_expert(x, to_device, NULL)) die("expert", NULL);
 }
 
+static double number_at(const char *p, char type, size_t i) {
+    return type == 'h' ? (double)bf16_to_f32(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
+}
+
 /* Runs a on the device and whatever reference has been left in the host buffers by `reference`; compares everything. */
 static void check(const char *name, enum op_code code, const union op_args *a, void (*reference)(const union op_args *)) {
     struct error e = {0};
@@ -200,12 +204,13 @@ static void check(const char *name, enum op_code code, const union op_args *a, v
     bool ok = true;
     for (int i = 0; i < n_bufs; i++) {
         struct buffer *b = &bufs[i];
-        if (b->type == 'f') {
+        if (b->type == 'f' || b->type == 'h') {
             double top = 0;
-            for (size_t k = 0; k < b->size / 4; k++)
-                if (isfinite(((float *)b->host)[k])) top = fmax(top, fabs((double)((float *)b->host)[k]));
-            for (size_t k = 0; k < b->size / 4; k++) {
-                double want = ((float *)b->host)[k], got = ((float *)b->got)[k];
+            size_t n = b->size / (b->type == 'h' ? 2 : 4);
+            for (size_t k = 0; k < n; k++)
+                if (isfinite(number_at(b->host, b->type, k))) top = fmax(top, fabs(number_at(b->host, b->type, k)));
+            for (size_t k = 0; k < n; k++) {
+                double want = number_at(b->host, b->type, k), got = number_at(b->got, b->type, k);
                 if (want == got || (isnan(want) && isnan(got))) continue;
                 double err = fabs(want - got) / (top + 1e-6);
                 if (isnan(err) || err > worst) worst = err; /* a NaN stays */

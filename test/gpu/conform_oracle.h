@@ -89,6 +89,26 @@ BASE(copy, OP_COPY)
 BASE(gate, OP_GATE)
 BASE(conv, OP_CONV)
 BASE(delta, OP_DELTA)
+static double latent_at(const struct kv_plane *p, int row, int c) {
+    size_t i = (size_t)row * (size_t)p->dim + (size_t)c;
+    if (p->dtype == DT_E4M3) return (double)(e4m3_to_f32(((const uint8_t *)p->data)[i]) * p->scale[row]);
+    return number_at(p->data, p->dtype == DT_BF16 ? 'h' : 'f', i);
+}
+/* Sums in double; a bit of BF16 either way is the bound. */
+static void ref_expand(const union op_args *u) {
+    const struct op_expand *a = &u->expand;
+    const int lora = a->w.cols, rope = a->latent.dim - lora, k_dim = a->nope + rope;
+    for (int i = 0; i < a->n * a->heads; i++) {
+        int t = a->row0 + i / a->heads, h = i % a->heads;
+        uint16_t *k = (uint16_t *)a->k + (size_t)i * (size_t)k_dim, *v = (uint16_t *)a->v + (size_t)i * (size_t)a->v_dim;
+        for (int r = 0; r < a->nope + a->v_dim; r++) {
+            double sum = 0;
+            for (int c = 0; c < lora; c++) sum += (double)mat_at(&a->w, h * (a->nope + a->v_dim) + r, c) * latent_at(&a->latent, t, c);
+            *(r < a->nope ? k + r : v + r - a->nope) = f32_to_bf16((float)sum);
+        }
+        for (int d = 0; d < rope; d++) k[a->nope + d] = f32_to_bf16((float)latent_at(&a->latent, t, lora + d));
+    }
+}
 enum { FEW = 18 }; /* tokens for which activations stay float32 */
 static void ref_linear(const union op_args *u) {
     const struct op_linear *a = &u->linear;

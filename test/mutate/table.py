@@ -13,8 +13,8 @@ def change(name, breaks, suites, *edits):
 
 MLA, PREFILL, WEIGHTS = "engine/layer/attention_mla.c", "engine/step/prefill_cpu.c", "engine/store/weights.c"
 STEP, MIRROR, BLEND, LOOP = "engine/step/step.c", "engine/step/mirror.c", "engine/step/prefill_blend.c", "engine/loop.c"
-change("mla-head-groups", "every group of heads gets the keys of the first", "positions", (MLA, "h * rows, h * rows + c->qk_nope", "0, c->qk_nope"))
-change("mla-group-values", "every group of heads gets the values of the first", "positions", (MLA, "h * rows + c->qk_nope, (h + 1) * rows", "c->qk_nope, rows"))
+change("mla-head-groups", "every group of heads gets the keys and values of the first", "positions", (MLA, "mat_rows(y->kv_b, h * rows, (h + g) * rows)", "mat_rows(y->kv_b, 0, g * rows)"))
+change("mla-group-values", "values are made from the row before theirs", "positions", (MLA, "mat_rows(kv_b, c->qk_nope, rows)", "mat_rows(kv_b, c->qk_nope - 1, rows - 1)"))
 change("mla-causal-prefix", "behind a prefix a query sees one key too many", "positions", (MLA, ".ldo = heads * c->v_dim,\n                                 .q_pos0 = s->pos", ".ldo = heads * c->v_dim,\n                                 .q_pos0 = s->pos + (s->pos > 0)"))
 change("mla-rope-key", "the rotary part of an absorbed query is not copied for the last head", "positions", (MLA, ".x = q + c->qk_nope,\n                                              .n = s->n,\n                                              .heads = heads", ".x = q + c->qk_nope,\n                                              .n = s->n,\n                                              .heads = heads - 1"))
 change("rope-second-batch", "positions begin anew in each batch of a prompt", "positions", (PREFILL, "w->pos[i] = p->span.pos + i", "w->pos[i] = i"))
