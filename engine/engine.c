@@ -190,7 +190,7 @@ static int open_machine(struct engine *e, struct error *err) {
     step_hidden(e->machine.step, e->mtp);
     int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
-        return error_set(err, lacks, "--prefill blend needs one device for all layers: %s", step_resident(e->machine.step));
+        return error_set(err, lacks, "--prefill blend needs room for all layers on devices: %s", step_resident(e->machine.step));
     if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !step_resident_layers(e->machine.step))
         return error_set(err, lacks, "--decode %s: %s", decode_name(e->params.decode), step_resident(e->machine.step));
     return many_open(e, err);

@@ -446,7 +446,11 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
         in.need[POLICY_SLP] = (double)pipe_least(&(struct pipe_job){.w = &e->weights, .set = g, .ranks = 1, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
     if (m.n_devices > 1 && !m.lost)
         in.need[POLICY_DSLP] = (double)pipe_least(&(struct pipe_job){.w = &e->weights, .set = g, .ranks = g->n, .cache = s->kv.layer, .pos = s->n_kv, .n = n});
-    if (m.prefills >> POLICY_BLEND & 1) in.need[POLICY_BLEND] = (double)blend_least(&e->machine, s->n_kv, n);
+    for (int i = 0; i < m.n_devices && m.prefills >> POLICY_BLEND & 1; i++) {
+        double *need = m.holds[i] ? &in.need[POLICY_BLEND] : &in.need_help;
+        m.stays[i] = (double)step_weights(e->machine.step, i);
+        *need = fmax(*need, (double)blend_least(&e->machine, i, s->n_kv, n));
+    }
     pthread_mutex_lock(&e->lock);
     for (struct session *o = e->sessions; o; o = o->next) in.decoding += atomic_load(&o->state) == SESSION_DECODE;
     pthread_mutex_unlock(&e->lock);
@@ -458,8 +462,8 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     char where[100], weights[80] = "";
     if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
     else
-        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_dslp ? g->n : 1, g->n,
-                 gpu_info(g->gpu[mode == &mode_slp ? out.device : 0])->name);
+        snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_slp ? 1 : out.ranks,
+                 g->n, gpu_info(g->gpu[mode == &mode_slp ? out.device : 0])->name);
     if (mode != &mode_cpu && g->pin)
         snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_chosen(g->pin)->path),
                  e->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);

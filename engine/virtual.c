@@ -254,7 +254,7 @@ static int blended(struct virtual *v, struct prefill_job *j, double *seconds, st
         v->m.gpus = NULL, v->m.step = NULL;
         if (!(rc = open_devices(v, absent(v, j->n), &set, e))) v->m.gpus = set, rc = step_open(&v->m.step, &v->m, v->kv, e);
     }
-    if (!rc && !step_blends(v->m.step)) rc = error_set(e, ERR_MEMORY, "no device holds all layers: %s", step_resident(v->m.step));
+    if (!rc && !step_blends(v->m.step)) rc = error_set(e, ERR_MEMORY, "devices do not hold all layers: %s", step_resident(v->m.step));
     if (!rc) rc = virtual_step(v, STEP_HYBRID, 1, 1, &t, NULL, e);
     if (!rc) {
         struct since s = begin(v);

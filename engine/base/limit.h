@@ -6,12 +6,13 @@
 
 enum limit {
     LIMIT_EXPAND,   /* float32 numbers of the keys and values that MLA expands at once: heads are done in groups that fit */
-    LIMIT_ROWS,     /* rows of a prefill batch on the processor */
+    LIMIT_ROWS,     /* rows of a prefill batch on the processor, or of a blended one */
     LIMIT_KEEP,     /* microseconds that reading a prompt takes, at least, for its rows to be kept on disk */
     LIMIT_WAIT,     /* milliseconds that an engine which closes waits for the KV cache on disk to be written */
     LIMIT_READ,     /* bytes that are read to see what memory gives: far more than caches hold, but with a test */
     LIMIT_PIN,      /* bytes of weights that are pinned, or copied to be, at most: what is free */
     LIMIT_PATIENCE, /* milliseconds that --serve takes for a second when it waits for the rest of a request */
+    LIMIT_LAYERS,   /* layers that one device holds: as many as fit */
     LIMITS
 };
 

@@ -359,18 +359,21 @@ static double prefill_stream(const struct cost_machine *m, const struct cost_mod
     return first + larger(cost_move(m, 1, COST_H2D, bytes), compute) + cost_head(m, 0, q, 1);
 }
 
-/* n rows through all layers, whose experts are parted: as many over the link as make the longest of link, device and processor short. */
+/* n rows through all layers, whose experts are parted: as many over the links of devices that are alike as make the longest of link, device and
+ * processor short. */
 static double blend_batch(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, double n, double pos) {
     double chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
     double half = halves(m, 1, q, n, pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n), hand = hand_off(m, 1, q, n), shared = cost_shared(m, 1, q, n);
     double here = cost_expert(m, 0, q, rows, n), there = cost_expert(m, 1, q, rows, n), move = cost_move(m, 1, COST_H2D, q->expert_bytes);
+    double ranks = p->ranks > 1 ? p->ranks : 1, help = ranks > 1 ? hand + cost_move(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows there, the sum back */
     double dense = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes + q->shared_bytes), layer = INFINITY;
     if (p->decoding) half += cost_half(m, 1, q, cost_decode_rows(p->decoding, p->keys));
     for (double x = 0; x < chosen + 1; x++) {
-        double moved = smaller(x, chosen), left = chosen - moved;
+        double moved = smaller(x, chosen), left = chosen - moved, each = ceil(moved / ranks);
         double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * here + hand : 0;
-        double gpu = half + larger(shared + (moved > 0 ? m->domain[1].latency[COST_FFN] + moved * there : 0), cpu);
-        layer = smaller(layer, larger(dense + moved * move, gpu));
+        double work = moved > 0 ? m->domain[1].latency[COST_FFN] + each * there : 0,
+               gpu = half + larger(larger(shared + work, moved > 1 ? help + work : 0), cpu);
+        layer = smaller(layer, larger(dense + each * move, gpu));
     }
     double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (!p->resident) plain = larger(plain, cost_move(m, 1, COST_H2D, q->half_bytes + q->ffn_bytes));
@@ -384,7 +387,7 @@ static double prefill_blend(const struct cost_machine *m, const struct cost_mode
 }
 
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
-    int ranks = p->how == COST_PREFILL_DSLP ? p->ranks : 1;
+    int ranks = p->how == COST_PREFILL_DSLP || (p->how == COST_PREFILL_BLEND && p->ranks > 1) ? p->ranks : 1;
     if (p->how != COST_PREFILL_CPU && (ranks < 1 || ranks > m->n_devices)) return INFINITY;
     double t =
         p->how == COST_PREFILL_CPU ? prefill_cpu(m, q, p) : m->start + (p->how == COST_PREFILL_BLEND ? prefill_blend(m, q, p) : prefill_stream(m, q, p, ranks));

@@ -134,7 +134,7 @@ enum { COST_BLEND_ROWS = 4096 }; /* a blended prefill takes through the layers a
 struct cost_prefill {
     enum cost_whole how; /* COST_PREFILL_* */
     int n, pos;          /* new rows; positions before them */
-    int ranks;           /* DSLP: devices */
+    int ranks;           /* DSLP, BLEND: devices */
     int decoding;        /* rows of a step that goes on beside it */
     double keys;         /* of those */
     bool resident;       /* what is not routed experts lies on the device already */

@@ -64,6 +64,23 @@ static int stream_to(const struct policy_machine *m, const struct policy_in *in)
     return best;
 }
 
+/* Whether a blend runs layers there: where steps do, or would. */
+static bool has_layers(const struct policy_machine *m, int device) {
+    bool any = false;
+    for (int i = 0; i < devices(m); i++) any |= m->holds[i];
+    return any ? m->holds[device] : !device;
+}
+/* Devices that would take part in a blend; 0: it cannot be. */
+static int blenders(const struct policy_machine *m, const struct policy_in *in) {
+    int n = 0;
+    for (int i = 0; i < devices(m); i++) {
+        double room = m->free[i] - m->stays[i];
+        if (has_layers(m, i) && room < in->need[POLICY_BLEND]) return 0;
+        n += has_layers(m, i) || room >= in->need_help;
+    }
+    return n;
+}
+
 /* Why a mode cannot read this prompt, or may not unless it is asked for; NULL: it can. */
 static const char *cannot(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode, bool asked) {
     int n = devices(m), short_of = 0;
@@ -72,7 +89,7 @@ static const char *cannot(const struct policy_machine *m, const struct policy_in
     if (!n) return "no device";
     if (!(m->prefills >> mode & 1)) return "not with what lies on the devices";
     for (int i = 0; i < n; i++) short_of += m->free[i] < in->need[mode];
-    if (mode == POLICY_SLP ? stream_to(m, in) < 0 : mode == POLICY_BLEND && m->free[0] < in->need[mode]) return "too little memory free on the device";
+    if (mode == POLICY_SLP ? stream_to(m, in) < 0 : mode == POLICY_BLEND && !blenders(m, in)) return "too little memory free on the device";
     if (mode == POLICY_BLEND && !known(m) && !asked) return "nothing is known of the machine's speed";
     if (mode != POLICY_DSLP) return NULL;
     if (n < 2) return "one device";
@@ -87,7 +104,7 @@ static double expect(const struct policy_machine *m, const struct policy_in *in,
     struct cost_prefill p = {.how = COST_PREFILL_CPU + (mode - POLICY_CPU),
                              .n = in->n_new,
                              .pos = in->n_cached,
-                             .ranks = devices(m),
+                             .ranks = mode == POLICY_BLEND ? blenders(m, in) : devices(m),
                              .decoding = in->decoding,
                              .keys = in->keys,
                              .resident = in->dense_resident};
@@ -114,6 +131,7 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
         of_asked = refused[m->ask];
         if (!of_asked) {
             out->mode = m->ask;
+            out->ranks = out->mode == POLICY_BLEND ? blenders(m, in) : devices(m);
             return say(out->why, cap, "asked for");
         }
         say(out->why, cap, "%s was asked for, but: %s; ", prefills[m->ask], of_asked);
@@ -131,6 +149,7 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
         say(out->why, cap, "%s than %d tokens, from where streaming is assumed to be faster", in->n_new < POLICY_CROSSOVER ? "shorter" : "not shorter",
             POLICY_CROSSOVER);
     }
+    out->ranks = out->mode == POLICY_BLEND ? blenders(m, in) : devices(m);
     if (out->mode == POLICY_SLP && refused[POLICY_DSLP] && devices(m) > 1) say(out->why, cap, "; not on all devices: %s", refused[POLICY_DSLP]);
 }
 

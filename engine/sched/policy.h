@@ -3,7 +3,7 @@
  * paper A's 3.3 with the machine model in place of its fixed lengths:
  *
  *     cpu     no device, or so short a prompt that the link cannot help
- *     blend   between the two ends: each layer's experts split between device and processor
+ *     blend   between the two ends: each layer's experts split between devices and processor
  *     slp     long, and somebody decodes or did within the window, or one device
  *     dslp    long, nobody decoded within the window, two devices or more
  *
@@ -32,6 +32,7 @@ struct policy_machine {
     const struct cost_model *model;
     int n_devices;
     double free[POLICY_DEVICES];   /* bytes of each device that may be taken, those included that can make room */
+    double stays[POLICY_DEVICES];  /* of these, what a blended prompt leaves where it is: weights of layers */
     bool holds[POLICY_DEVICES];    /* what steps read lies there: a prompt goes elsewhere if it can */
     int layers;                    /* whose attention halves lie on devices; 0: as many as fit there */
     bool lost;                     /* a device failed for good */
@@ -47,11 +48,13 @@ struct policy_in {
     double keys;               /* positions of those that answer, mean */
     double since_decode_s;     /* since any session last answered; < 0: never */
     double need[POLICY_MODES]; /* bytes that reading it so takes at least on each device that takes part; 0: not asked */
+    double need_help;          /* the same of a blend on a device that holds no layer, which then has experts of all layers */
     bool dense_resident;       /* attention halves lie on the device already */
 };
 struct policy_out {
     enum policy_mode mode;
     int device;                   /* slp: on which */
+    int ranks;                    /* blend, dslp: how many devices take part */
     bool wait;                    /* others were first: ask again when they have begun */
     double seconds[POLICY_MODES]; /* what the model expects of each; 0: not asked, INFINITY: it cannot */
     char why[200];

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/model/rope.h"
@@ -160,7 +161,7 @@ static int choose(struct step *s, struct error *e) {
     const struct gpu_set *set = s->m->gpus;
     size_t *layers = mem_alloc((size_t)s->c->n_layers * sizeof *layers);
     if (!layers) return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
-    struct resident_in in = {.n_layers = s->c->n_layers, .layer = layers, .n_devices = set->n};
+    struct resident_in in = {.n_layers = s->c->n_layers, .layer = layers, .n_devices = set->n, .most = (int)limit_get(LIMIT_LAYERS, 0)};
     struct resident_out out;
     struct pipe_range ranges[MODULE_RANGES];
     struct layer view;

@@ -146,6 +146,10 @@ bool step_device_error(struct step *s, struct error *e);       /* whether a devi
 /* Goes on without devices from here on, for that reason, whether they failed or only their memory did. ERR_MEMORY. */
 int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
 
+/* Enqueued: what layer - 1 leaves to the next: x, of several residual streams these and how much of x goes to each, and a choice of keys
+ * that it takes over. Behind the last layer x is all. Of `to` and `from` no more is used. */
+int step_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir);
+
 /* graph.c */
 int step_graphs_open(struct step_device *d, struct error *e); /* ERR_MEMORY */
 void step_graphs_drop(struct step_device *d);                 /* what was recorded: d->main is idle */

@@ -85,9 +85,8 @@ struct mode {
     void (*close)(struct machine *m, struct prefill_job *j);
 };
 extern const struct mode mode_cpu, mode_blend, mode_slp, mode_dslp;
-size_t blend_least(const struct machine *m, int pos, int n); /* bytes that mode_blend takes on its device at least, resident weights included */
-
-size_t blend_wants(const struct machine *m, int pos, int n); /* bytes that it makes good use of beside the resident weights */
+size_t blend_least(const struct machine *m, int device, int pos, int n); /* bytes that mode_blend takes there at least, beside weights of layers */
+size_t blend_wants(const struct machine *m, int pos, int n);             /* that it makes good use of on any device, beside these */
 
 /* ERR_MODEL naming the layer when w->bad was set; 0 else. */
 int check_finite(const struct weights *m, const struct work *w, struct error *e);

@@ -11,7 +11,7 @@ void resident_choose(const struct resident_in *in, struct resident_out *out) {
         size_t room = in->free[i] > in->reserve[i] ? in->free[i] - in->reserve[i] : 0;
         int first = l;
         have += room;
-        for (used = 0; l < in->n_layers && used + in->layer[l] <= room;) used += in->layer[l++];
+        for (used = 0; l < in->n_layers && (!in->most || l - first < in->most) && used + in->layer[l] <= room;) used += in->layer[l++];
         if (l == first && i + 1 < in->n_devices) { /* nothing fits here, it may on a larger one: only that one then */
             out->until[out->n++] = l;
             continue;

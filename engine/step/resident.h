@@ -8,6 +8,7 @@
 
 struct resident_in {
     int n_layers, n_devices;
+    int most;                               /* layers of a device; 0: as many as fit */
     const size_t *layer;                    /* [n_layers] bytes */
     size_t head;                            /* final norm and output head */
     size_t free[GPU_MAX], reserve[GPU_MAX]; /* of a device: bytes; of these to be left for caches, workspace, a prefill's ring */

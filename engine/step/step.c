@@ -86,14 +86,12 @@ static int device_join(struct step *s, struct step_micro *m, int layer) {
     return 0;
 }
 
-/* What layer - 1 leaves to the next: x, of several residual streams these and how much of x goes to each, and a choice of keys
- * that it takes over. Behind the last layer x is all. */
-static int carry(struct step *s, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir) {
-    const struct config *c = s->c;
+int step_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir) {
     const size_t streams = layer < c->n_layers ? (size_t)c->streams.n : 0;
+    const size_t row = (size_t)n * (size_t)c->hidden * 4;
     const bool takes = c->attn == ATTN_DSA && layer < c->n_layers && c->layer[layer].index == INDEX_BEFORE;
-    TRY(gpu_copy(stream, to->x, from->x, row_bytes(s, n), dir));
-    TRY(gpu_copy(stream, to->streams, from->streams, streams * row_bytes(s, n), dir)); /* none: no copy */
+    TRY(gpu_copy(stream, to->x, from->x, row, dir));
+    TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* none: no copy */
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
     return gpu_copy(stream, to->chosen, from->chosen, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
 }
@@ -104,14 +102,14 @@ static int device_move(struct step *s, struct step_micro *m, int layer) {
     if (from == to) return 0;
     if (layer == s->c->n_layers && from->head)
         return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
-    TRY(carry(s, from->main, &m->host, work_of(from, m), m->n_dev, layer, GPU_D2H));
+    TRY(step_carry(s->c, from->main, &m->host, work_of(from, m), m->n_dev, layer, GPU_D2H));
     TRY(arrive(from, m));
     if (!to) { /* the processor awaits it */
         m->sent[layer % 2] = m->n_arrived;
         return 0;
     }
     TRY(gpu_number_wait(m->arrived, m->n_arrived, to->main));
-    return carry(s, to->main, work_of(to, m), &m->host, m->n_dev, layer, GPU_H2D);
+    return step_carry(s->c, to->main, work_of(to, m), &m->host, m->n_dev, layer, GPU_H2D);
 }
 
 /* Everything that follows layer `after` (-1: the embedding) on devices, up to where the processor is asked again. */
@@ -588,6 +586,11 @@ size_t step_held(const struct step *s, int device) {
         if (s->dev[i].rank == device) return s->dev[i].held;
     return 0;
 }
+size_t step_weights(const struct step *s, int device) {
+    for (int i = 0; i < s->n_dev; i++)
+        if (s->dev[i].rank == device) return s->dev[i].weights;
+    return 0;
+}
 bool step_holds(const struct step *s, int device) {
     for (int i = 0; i < s->n_dev; i++)
         if (s->dev[i].rank == device) return true;
@@ -597,7 +600,7 @@ bool step_ready(const struct step *s) { return s->n_resident && !s->away && (s->
 
 int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
-bool step_blends(const struct step *s) { return s->n_dev == 1 && s->n_resident == s->c->n_layers; }
+bool step_blends(const struct step *s) { return s->n_dev && s->n_resident == s->c->n_layers; }
 
 int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {
     struct step *s = mem_calloc(1, sizeof *s);

@@ -78,4 +78,5 @@ bool step_ready(const struct step *s); /* devices take part in the next step, as
 /* Layers [0, n) whose attention halves run on devices, and why so many, in one sentence. */
 int step_resident_layers(const struct step *s);
 const char *step_resident(const struct step *s);
-bool step_blends(const struct step *s); /* one device holds all layers: mode_blend can run */
+size_t step_weights(const struct step *s, int device); /* of a device of the set: bytes of what lies there, loaded or to be */
+bool step_blends(const struct step *s);                /* devices hold all layers: mode_blend can run */

@@ -1,7 +1,8 @@
-/* Steps and blended prefills of DeepSeek-V3 on paper A's machine (two EPYC 9355, one RTX 5090), in virtual time: the engine's own
- * walk, on a device and a processor that only move clocks. The machine is the preset of sched/cost; GEMV= in GB/s replaces what
+/* Steps and blended prefills of DeepSeek-V3 on paper A's machine (two EPYC 9355, one or two RTX 5090), in virtual time: the engine's own
+ * walk, on devices and a processor that only move clocks. The machine is the preset of sched/cost; GEMV= in GB/s replaces what
  * its processor reads weights at (947 is paper A's kernel; the share of 1,228 that ours reach elsewhere is in NOTES.md).
  * usage: step_virtual [check | table] [GEMV] */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -73,6 +74,15 @@ static double prefill_seconds(double gemv, enum policy_mode mode, const char *sp
     return t;
 }
 
+static void cards(int n) { cost_preset(&cost, n > 1 ? "paper-a-2" : "paper-a-1"); }
+/* What the policy expects of a blend on so many cards. */
+static double expected(double gemv, int ranks, int n) {
+    struct cost_machine m = machine(gemv, NOBODY);
+    struct cost_model q;
+    cost_model_of(&q, &v3.w.config, DT_E4M3, DT_E4M3, DT_BF16);
+    return cost_prefill(&m, &q, &(struct cost_prefill){.how = COST_PREFILL_BLEND, .n = n, .ranks = ranks, .resident = true});
+}
+
 static void table(double gemv) {
     printf("| sessions | hybrid: a step | tok/s | dual: a step | tok/s | over hybrid | experts alone | attention halves alone | of the bound "
            "|\n|---|---|---|---|---|---|---|---|---|\n");
@@ -99,6 +109,17 @@ static void table(double gemv) {
                prefill_seconds(gemv, POLICY_SLP, NULL, lengths[i]));
         for (int k = 0; k < 6; k++) printf(" %.2f s |", prefill_seconds(gemv, POLICY_BLEND, splits[k], lengths[i]));
         printf("\n");
+        fflush(stdout);
+    }
+    printf("\n| tokens | blend, one card | two | expected | stream-loaded, one | two |\n|---|---|---|---|---|---|\n");
+    static const int two[] = {64, 256, 512, 1024, 2048, 4096, 8192, 16384};
+    for (int i = 0; i < 8; i++) {
+        const int n = two[i];
+        double one = prefill_seconds(gemv, POLICY_BLEND, NULL, n), slp = prefill_seconds(gemv, POLICY_SLP, NULL, n);
+        cards(2);
+        printf("| %d | %.2f s | %.2f s | %.2f s | %.2f s | %.2f s |\n", n, one, prefill_seconds(gemv, POLICY_BLEND, NULL, n), expected(gemv, 2, n), slp,
+               prefill_seconds(gemv, POLICY_DSLP, NULL, n));
+        cards(1);
         fflush(stdout);
     }
 }
@@ -128,6 +149,14 @@ static int check(double gemv) {
                slp = prefill_seconds(gemv, POLICY_SLP, NULL, n);
         HOLD(b < 0.95 * cpu && b < 0.95 * slp, "%d tokens: blended %.2f s, processor %.2f s, stream-loaded %.2f s", n, b, cpu, slp);
     }
+    for (int n = 1024; n <= 4096; n *= 4) { /* both links and both cards */
+        double alone = prefill_seconds(gemv, POLICY_BLEND, NULL, n);
+        cards(2);
+        double two = prefill_seconds(gemv, POLICY_BLEND, NULL, n), dslp = prefill_seconds(gemv, POLICY_DSLP, NULL, n), model = expected(gemv, 2, n);
+        HOLD(two < 0.92 * alone && two < 0.95 * dslp && fabs(model / two - 1) < 0.1,
+             "%d tokens on two cards: blended %.2f s, %.2f s on one, over both links alone %.2f s; expected %.2f s", n, two, alone, dslp, model);
+        cards(1);
+    }
     printf("%d failed\n", failed);
     return failed != 0;
 }
@@ -135,7 +164,7 @@ static int check(double gemv) {
 int main(int argc, char **argv) {
     double gemv = argc > 2 ? atof(argv[2]) * 1e9 : 0;
     build(61, 3);
-    cost_preset(&cost, "paper-a-1");
+    cards(1);
     int rc = 0;
     if (argc < 2 || !strcmp(argv[1], "table")) table(gemv);
     else if (!strcmp(argv[1], "check")) rc = check(gemv);

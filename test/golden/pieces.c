@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cpu/gemm.h"
+#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/ember/ember.h"
@@ -31,6 +32,7 @@ static const struct {
     enum step_cut cut;       /* of the rest */
     const char *split;
     bool turns; /* every other step is the processor's alone */
+    int layers; /* a device has so many at most; 0: as many as fit */
 } places[] = {
     {NULL, &mode_cpu, STEP_CPU},
     {"emu:1,cpu=scalar,chunk=7", &mode_slp, STEP_CPU},
@@ -44,6 +46,8 @@ static const struct {
     {"emu:1,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"},
     {"emu:1,cpu=avx2", &mode_blend, STEP_CPU, "trimoe"},
     {"emu:1,cpu=scalar,bw=1", &mode_blend, STEP_DUAL, "hybrimoe"},
+    {"emu:2,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"}, /* the second device has experts alone */
+    {"emu:3,cpu=scalar,h2d=1,bw=1", &mode_blend, STEP_DUAL, "auto", .layers = 2},
 };
 /* Where a prefill ends, in 24ths of the sequence; what is left is decoded. */
 static const int cuts[][4] = {{24}, {1, 11, 12, 24}, {8, 24}, {7, 21}};
@@ -139,6 +143,7 @@ static void check(const char *dir, int place, int level) {
         .dir = dir, .threads = 2, .cpu_level = level + 1, .kv = DT_F32, .gpus = places[place].gpus, .split = places[place].split, .context = MAX_TOKENS};
     const char *where = places[place].gpus ? places[place].gpus : "processor";
     const struct gemm *products = gemm_for((enum cpu_level)level, false);
+    limit_set(LIMIT_LAYERS, (size_t)places[place].layers);
     if (engine_open(&e, &p, &err)) {
         printf("FAIL %s: %s\n", where, err.text);
         failures++;

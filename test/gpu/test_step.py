@@ -46,7 +46,11 @@ for i, model in enumerate(models):
         base, gpus = (base, gpus) if base else AVX2
         for k, split in enumerate(("auto", "host", "stream", "hybrimoe", "trimoe", "cut", "exact")):
             if i < 3 or FULL or k % 3 == i % 3:
-                one(model, 31, base, ["--gpus", gpus.format(1) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
+                one(model, 31, base, ["--gpus", gpus.format(1 + (k + i) % 2) + ",h2d=2", "--prefill", "blend", "--split", split, "--decode", ("hybrid", "cpu")[k % 2]], "blend", ("hybrid", "cpu")[k % 2])
+    os.environ["HEARTH_LIMITS"] = f"layers={3 if model == 'ember:' else 2},rows=16"  # the layers on two devices, the third has experts alone; a prompt in batches
+    for devices, split in ((2, "auto"), (3, "stream")):
+        one(model, 31, SCALAR, ["--gpus", f"emu:{devices},cpu=scalar,h2d=1", "--prefill", "blend", "--split", split, "--decode", "hybrid"], "blend", "hybrid")
+    del os.environ["HEARTH_LIMITS"]
 for kv in ("bf16", "fp8"):
     for model in models[:2]:
         for base, gpus in ((["--kv", kv, "--cpu", "scalar"], "emu:{},cpu=scalar"), (["--kv", kv], "emu:{}")):
@@ -73,7 +77,7 @@ for model in models[:4]:
             seen.add((devices, part[0]))
             one(model, 9, SCALAR, ["--gpus", gpus, "--prefill", "cpu", "--decode", "hybrid"], "cpu", "hybrid")
             rc, out, err = ids(model, 9, SCALAR + ["--gpus", gpus, "--prefill", "blend"])
-            check(rc and "needs one device for all layers" in err or part[0] == part[1], model, gpus, "--prefill blend on a part of the layers", rc, err)
+            check(rc and "needs room for all layers on devices" in err or part[0] == part[1], model, gpus, "--prefill blend on a part of the layers", rc, err)
     check(len(seen) > 2, model, "only", seen, "numbers of layers were tried")
 
 
@@ -162,7 +166,7 @@ def close(a, b):
 wants["ember:", 24, tuple(SCALAR)] = ids("ember:", 24, SCALAR, 8)
 right = logits([])[2]
 for gpus, args in (("emu:1,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]), ("emu:2,cpu=scalar", ["--prefill", "cpu", "--decode", "hybrid"]),
-                   ("emu:1,cpu=scalar", ["--prefill", "blend", "--decode", "hybrid"])):
+                   ("emu:2,cpu=scalar,h2d=1", ["--prefill", "blend", "--split", "stream", "--decode", "hybrid"])):
     for kind in ("copy", "launch", "alloc", "die"):
         n, clean = 3, 0
         while clean < 2:
@@ -191,5 +195,7 @@ for prefill, of_it in (("cpu", {(8, "attention"), (8, "experts")}), ("blend", {(
     seen, length, err = trace(["--gpus", "emu:1,cpu=scalar", "--prefill", prefill, "--decode", "hybrid"])
     steps = {(0, "attention"), (0, "join"), (0, "head"), (8, "experts")}
     check(steps | of_it <= seen and 0 < length < 60e6, "a trace of prefill", prefill, "and steps:", seen, length, err)
+seen, length, err = trace(["--gpus", "emu:2,cpu=scalar,h2d=0.01", "--prefill", "blend", "--split", "stream", "--decode", "hybrid"])
+check({(1, "load expert"), (1, "experts"), (0, "load expert"), (0, "experts"), (0, "attention")} <= seen and (1, "attention") not in seen, "a trace of a blend on two devices:", seen, err)
 check({p for p, n in trace([])[0]} == {8}, "a trace without devices")
 sys.exit(end())

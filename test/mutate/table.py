@@ -12,7 +12,7 @@ def change(name, breaks, suites, *edits):
 # --- engine/ ------------------------------------------------------------------------------------------------------------------
 
 MLA, PREFILL, WEIGHTS = "engine/layer/attention_mla.c", "engine/step/prefill_cpu.c", "engine/store/weights.c"
-STEP, MIRROR, BLEND, LOOP = "engine/step/step.c", "engine/step/mirror.c", "engine/step/prefill_blend.c", "engine/loop.c"
+STEP, MIRROR, BLEND, PART, LOOP = "engine/step/step.c", "engine/step/mirror.c", "engine/step/prefill_blend.c", "engine/step/blend_part.c", "engine/loop.c"
 change("mla-head-groups", "every group of heads gets the keys and values of the first", "positions", (MLA, "mat_rows(y->kv_b, h * rows, (h + g) * rows)", "mat_rows(y->kv_b, 0, g * rows)"))
 change("mla-group-values", "values are made from the row before theirs", "positions", (MLA, "mat_rows(kv_b, c->qk_nope, rows)", "mat_rows(kv_b, c->qk_nope - 1, rows - 1)"))
 change("mla-causal-prefix", "behind a prefix a query sees one key too many", "positions", (MLA, ".ldo = heads * c->v_dim,\n                                 .q_pos0 = s->pos", ".ldo = heads * c->v_dim,\n                                 .q_pos0 = s->pos + (s->pos > 0)"))
@@ -102,7 +102,7 @@ change("step-row0", "rows of the second micro-batch lie over those of the first"
 change("step-experts-micro", "the processor takes the first micro-batch's rows for those of both", "reference mla_plain", (STEP, "struct work *w = &m->host, rest = from_row", "struct work *w = &s->micro[0].host, rest = from_row"))
 change("step-head-order", "the head takes the rows of devices and of the processor for each other's", "reference mla_plain", (STEP, "int k = part ? m->n - n_dev : n_dev;", "int k = part ? n_dev : m->n - n_dev;"))
 change("policy-need", "what a prompt takes of each device is not asked", "policy", ("engine/sched/policy.c", "short_of += m->free[i] < in->need[mode];", "short_of += 0 && m->free[i] < in->need[mode];"))
-change("policy-blend-need", "a blended prompt is chosen where it has no room", "policy", ("engine/sched/policy.c", "m->free[0] < in->need[mode]) return", "0) return"))
+change("policy-blend-need", "a blended prompt is chosen where it has no room", "policy", ("engine/sched/policy.c", "room < in->need[POLICY_BLEND]) return 0;", "0) return 0;"))
 change("policy-holds", "a prompt goes to the device that steps read from", "policy", ("engine/sched/policy.c", ": m->holds[best]))", ": m->holds[i]))"))
 SEARCH = "engine/sched/search.c"
 change("search-chain", "one micro-batch after the other takes no time", "search", (SEARCH, "t[SEARCH_BY_CHAIN] = cpu + gpu", "t[SEARCH_BY_CHAIN] = 0 * cpu"))
@@ -126,17 +126,20 @@ change("split-floor", "auto stops at plans that others beat", "split", ("engine/
 change("step-yield", "what steps read makes no room for a prompt", "crowd", (LOOP, "step_yield(e->machine.step)) {", "!e && step_yield(e->machine.step)) {"))
 change("step-head-mixed", "behind rows of a device the head takes others of the processor's", "crowd", (STEP, "s->head.x + (size_t)(row + n_dev) *", "s->head.x + (size_t)row *"))
 change("step-rest-row", "rows of the processor beside those of a device take the first ones' place", "crowd", (STEP, "struct work w = from_row(s->c, &m->host, first);", "struct work w = from_row(s->c, &m->host, 0);"))
-change("blend-twice", "the processor computes a device's experts again", "reference mla_plain", (BLEND, "b->mine[i] = *to < 0 ? b->ids[i] : -1;", "b->mine[i] = b->ids[i];"))
-change("blend-weights", "a pair gets the weight of the one before it", "reference mla_plain", (BLEND, "b->pair_weight[(*to)++] = b->weights[i];", "b->pair_weight[(*to)++] = b->weights[i ? i - 1 : 0];"))
+change("blend-twice", "the processor computes a device's experts again", "reference mla_plain", (BLEND, "b->mine[i] = whose < 0 ? x : -1;", "b->mine[i] = x;"))
+change("blend-weights", "a pair gets the weight of the one before it", "reference mla_plain", (BLEND, "pair_weight[to] = b->weights[i];", "pair_weight[to] = b->weights[i ? i - 1 : 0];"))
 change("stage-held", "weights that are not pinned go straight from where they lie", "weights that are not pinned", ("engine/pipe/stage.c", "return s->n_fillers && r->bytes > STAGE_SMALL", "return 0 && r->bytes > STAGE_SMALL"))
 change("split-join", "the processor has a part though devices alone are done sooner", "split", ("engine/sched/split.c", "alone < end + in->join)", "alone < end)"))
-change("blend-slot-early", "a slot is filled before its last use is over", "reference mla_plain", (BLEND, ".after = t->off,", ".after = 0,"))
-change("blend-slot-unready", "experts are used before they have arrived", "reference mla_plain", (BLEND, "TRY(gpu_number_wait(b->loaded, on, b->d->main));", ""))
+change("blend-slot-early", "a slot is filled before its last use is over", "reference mla_plain", (PART, ".after = t->off,", ".after = 0,"))
+change("blend-slot-unready", "experts are used before they have arrived", "reference mla_plain", (PART, "TRY(gpu_number_wait(p->loaded, on, main));", ""))
 change("state-rewind", "a state of tokens that were taken back is gone on from", "state", ("engine/layer/kv.c", "if (kv->state[i].at > pos) kv->state[i].at = -1,", "if (kv->state[i].at > pos + 4096) kv->state[i].at = -1,"))
 change("state-mark", "the state at a mark is that of the end", "state", ("engine/layer/attention_delta.c", "from = v->marked;", "from = v->from;"))
 change("state-ring", "a rank goes on from the state before the prompt", "reference delta_fused", ("engine/pipe/kvring.c", "if (!q || q == r) return 0;", "if (q || q == r) return 0;"))
 change("delta-decay", "the delta rule forgets nothing", "kcheck_delta", ("cpu/delta.c", "r.decay = expf(", "r.decay = 1 + 0 * expf("))
 change("conv-keep", "the convolution keeps the first rows in place of the last", "kcheck_delta", ("cpu/delta.c", "row_at(&j, o->n - o->taps + 1 + i)", "row_at(&j, 1 - o->taps + i)"))
+change("blend-helper", "a device that has no layers adds its experts to those of the layer before", "reference mla_plain", (BLEND, "TRY(gpu_fill(main, p->y, 0, hidden));", ""))
+change("blend-move", "a layer on another device begins with the rows of a layer before", "reference mla_plain", (BLEND, "return step_carry(b->s->c, part_stream(to), &to->work, &b->hand, b->n, b->layer, GPU_H2D);", "return 0;"))
+change("blend-sum", "what another device's experts give is not waited for", "reference mla_plain", (BLEND, "TRY(gpu_number_wait(b->part[i].summed, b->part[i].n_summed, part_stream(&b->part[b->owner])));", ""))
 change("blend-cache", "the cache in host memory lacks what a blended prefill read", "reference mla_plain", (BLEND, "step_mirror_store(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);", ""))
 change("graph-here", "a recorded step attends at the position that it was recorded for", "steps as they were recorded", ("engine/step/graph.c", ".pos = m->dev[k].pos};", ".pos = t->keys - 1 + 0 * m->dev[k].pos};"))
 change("graph-rows", "a recorded step of two rows runs for another number of them", "steps as they were recorded", ("engine/step/graph.c", "return a->micro == b->micro && a->n == b->n &&", "return a->micro == b->micro &&"))
@@ -178,7 +181,7 @@ change("compress-state", "an open window is forgotten between two calls", "kchec
 change("streams-mix", "residual streams are mixed the other way round", "kcheck_streams; reference streams", ("cpu/streams.c", "comb[s * n + t], old[s]", "comb[t * n + s], old[s]"))
 change("streams-close", "the head sees one residual stream of several", "reference streams", ("engine/layer/block.c", "m->config.streams.n ? mix_streams", "0 ? mix_streams"))
 change("compressed-seen", "a query sees a key whose window it is in", "reference streams", ("engine/layer/attention_compressed.c", "o.k_pos0 = ratio - 1,", "o.k_pos0 = 0,"))
-change("step-streams", "residual streams stay on the device that a layer leaves", "reference streams", (STEP, "TRY(gpu_copy(stream, to->streams, from->streams, streams * row_bytes(s, n), dir)); /* none: no copy */", ""))
+change("step-streams", "residual streams stay on the device that a layer leaves", "reference streams", (STEP, "TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* none: no copy */", ""))
 change("step-made", "keys of several tokens that a step makes on a device stay there", "reference streams", (MIRROR, "TRY(copy_rows(d->main, to, m->row0 + t->row, &t->cache[layer].p[plane], row, n, GPU_D2D));", ""))
 change("ring-made", "the ring takes keys of several tokens for rows of one", "reference streams", ("engine/pipe/kvring.c", "return (struct rows){kv_row_at(&d, pos + s->first),", "return (struct rows){pos + s->first,"))
 change("route-table", "experts by token are chosen like the others", "kcheck_streams; reference streams", ("cpu/route.c", "table ? table[k] :", "0 ? table[k] :"))

@@ -233,6 +233,16 @@ static void blend(void **st) {
     double first = cost_prefill(&m, &q, &p);
     near(both, first + 6e-3, 1e-6);
     p.n = 1000;
+    /* Over two links: seven experts, four and three of them, beside three on the processor. */
+    m.n_devices = 2, m.n_domains = 3;
+    m.domain[2] = m.domain[1];
+    p.ranks = 2;
+    near(cost_prefill(&m, &q, &p), 4e-3, 1e-6);
+    q.row_bytes = 1000; /* a millisecond for 1,000 rows each way: the processor's way is one there and back, the other device's one there more */
+    near(cost_prefill(&m, &q, &p), 5e-3, 1e-6);
+    p.ranks = 3; /* there are two */
+    assert_true(isinf(cost_prefill(&m, &q, &p)));
+    q.row_bytes = 0, p.ranks = 0, m.n_devices = 1, m.n_domains = 2;
     p.how = COST_PREFILL_SLP;
     near(cost_prefill(&m, &q, &p), 10e-3, 1e-6);
     /* Two devices that compute a millisecond an expert: five each, beside half of the transfers. */

@@ -16,7 +16,7 @@ FAULTS = ("emu:1,cpu=scalar,fail=copy:700", "emu:2,cpu=scalar,fail=launch:3000@1
 MODES = (
     ("emu:1,cpu=scalar", "cpu", "hybrid"), ("emu:1,cpu=scalar", "blend", "dual"), ("emu:2,cpu=scalar", "slp", "dual"), ("emu:1,cpu=scalar,mem=1600K", "cpu", "dual"),
     ("emu:1,cpu=scalar,fail=copy:20000", "cpu", "dual"), ("emu:1,cpu=scalar,fail=launch:20000", "blend", "hybrid"), ("emu:1,cpu=scalar,fail=copy:20000", "slp", "dual"),
-    ("emu:2,cpu=scalar,fail=die:60000", "blend", "dual"), ("emu:2,cpu=scalar,fail=die:30000@1", "dslp", "dual"), ("emu:1,cpu=scalar,fail=alloc:900", "blend", "dual"))
+    ("emu:2,cpu=scalar,h2d=1,fail=die:20000@1", "blend", "dual"), ("emu:2,cpu=scalar,fail=die:30000@1", "dslp", "dual"), ("emu:1,cpu=scalar,fail=alloc:900", "blend", "dual"))
 SPLITS = ("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")
 failed = 0
 with tempfile.TemporaryDirectory() as tmp:
@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as tmp:
     runs = [("ember:", 40, []), (mla, 200, []), (gqa, 200, [])]
     runs += [((mla, gqa)[i % 2], 200, [gpus]) for i, gpus in enumerate(FAULTS)]
     runs += [(model, 200, list(mode)) for k, model in enumerate((mla, gqa)) for i, mode in enumerate(MODES) if share == 1 or i % 2 == k]
-    runs += [((mla, gqa)[i % 2], 200, ["emu:1,cpu=scalar,h2d=1", "blend", ("dual", "hybrid")[i // 2 % 2], split]) for i, split in enumerate(SPLITS)]
+    runs += [((mla, gqa)[i % 2], 200, [f"emu:{1 + i % 3 % 2},cpu=scalar,h2d=1", "blend", ("dual", "hybrid")[i // 2 % 2], split]) for i, split in enumerate(SPLITS)]
     for seed, (model, n, gpus) in enumerate(runs, int(os.environ.get("SEED", "1"))):
         p = subprocess.run([program, model, str(int(n * share)), str(seed), *gpus], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=900)
         print(f"seed {seed}, {os.path.basename(model)} {' '.join(gpus[1:])}:", p.stdout.strip(), flush=True)
