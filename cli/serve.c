@@ -67,6 +67,7 @@ static void on_connection(void *server, struct MHD_Connection *c, void **state, 
         *at = (*at)->next;
         mem_free(*state);
     }
+    if (what != MHD_CONNECTION_NOTIFY_STARTED) s->deaf = 0;
 }
 
 void serve_expect(struct server *s, struct MHD_Connection *c, int seconds) {
@@ -143,13 +144,13 @@ static void loop(struct server *s) {
     enum { FIXED = 4, AT_MOST = 1000, NEWS = 256, ENOUGH = 100, RESTS = 10, MOST = FIXED + FD_SETSIZE + SERVE_CONNECTIONS };
     static struct pollfd fds[MOST];
     static struct watch watch;
-    double idle = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, until = 0, deaf = 0;
+    double idle = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, until = 0;
     struct news news;
     int in_vain = 0; /* rounds for the library's sake alone: it turns in a circle where a line of a chunked body is longer than its memory */
     for (;;) {
         MHD_UNSIGNED_LONG_LONG soon;
         double now = clock_now();
-        bool hears = s->connections < SERVE_CONNECTIONS && !s->stopping && now >= deaf;
+        bool hears = s->connections < SERVE_CONNECTIONS && !s->stopping && now >= s->deaf;
         int n = FIXED, wait = mhd.get_timeout(s->http, &soon) == MHD_YES && soon < AT_MOST ? (int)soon : AT_MOST;
         in_vain = wait > 0 ? 0 : in_vain + 1;
         if (in_vain > ENOUGH) wait = RESTS;
@@ -181,7 +182,7 @@ static void loop(struct server *s) {
         serve_start(s);
         watch_end(s, &watch, fds + http, waiting - http);
         for (int i = 2; i < FIXED; i++)
-            if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !accept_all(s, fds[i].fd)) deaf = clock_now() + 0.1;
+            if (fds[i].fd >= 0 && (fds[i].revents & POLLIN) && !accept_all(s, fds[i].fd)) s->deaf = clock_now() + 0.1;
         serve_start(s);
     }
 }

@@ -72,6 +72,7 @@ int serve_enqueue(struct ask *x, struct error *e) {
     for (size_t i = 0; i < sizeof id; i++) snprintf(x->answer.id + 9 + 2 * i, 3, "%02x", id[i]);
     x->answer.created = (long long)time(NULL);
     x->answer.model = a->info->name;
+    x->n_prompt = x->prompt.ids.n;
     x->state = ASK_WAITING;
     x->order = ++s->orders;
     return 0;
@@ -302,27 +303,33 @@ static uint64_t resident_bytes(void) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void put_ask(struct buf *b, const struct ask *x, uint64_t *kv) {
+/* Of a cache that holds so many tokens, those that are its own. */
+static size_t own(const struct slot *k, size_t n) {
+    size_t shared = (size_t)session_shared(k->seat->session);
+    return n > shared ? n - shared : 0;
+}
+
+static void put_ask(struct buf *b, const struct ask *x, size_t *kv) {
     const struct turn *t = &x->turn;
-    if (x->state == ASK_WAITING) {
-        buf_fmt(b, "{\"state\": \"waiting\", \"prompt_tokens\": %zu}", x->prompt.ids.n);
-        return;
-    }
-    if (t->n_tokens) {
+    int prompt = (int)x->n_prompt;
+    if (x->state == ASK_WAITING) buf_fmt(b, "{\"state\": \"waiting\", \"prompt_tokens\": %d}", prompt);
+    else if (t->n_tokens) {
         double s = t->last_token - t->first_token;
-        buf_fmt(b, "{\"state\": \"decode\", \"tokens\": %d, \"tokens_per_s\": %.3f}", t->n_tokens, t->n_tokens > 1 && s > 0 ? (t->n_tokens - 1) / s : 0.0);
+        buf_fmt(b, "{\"state\": \"decode\", \"prompt_tokens\": %d, \"tokens\": %d, \"tokens_per_s\": %.3f}", prompt, t->n_tokens,
+                t->n_tokens > 1 && s > 0 ? (t->n_tokens - 1) / s : 0.0);
+        *kv += own(x->slot, (size_t)(prompt + t->n_tokens));
     } else {
-        buf_fmt(b, "{\"state\": \"prefill\", \"share\": %.4f, \"left_s\": ", t->total ? (double)t->done / t->total : 0.0);
+        buf_fmt(b, "{\"state\": \"prefill\", \"prompt_tokens\": %d, \"share\": %.4f, \"left_s\": ", prompt, t->total ? (double)t->done / t->total : 0.0);
         if (t->total && t->left_s >= 0) buf_fmt(b, "%.3f}", t->left_s);
         else buf_str(b, "null}");
+        *kv += own(x->slot, (size_t)(t->total && t->total <= prompt ? prompt - t->total + t->done : 0)); /* what it goes on from, and what is read */
     }
-    *kv += (uint64_t)(t->n_tokens + t->done) * x->server->app->info->kv_token_bytes;
 }
 
 void serve_status(struct server *s, struct buf *b) {
     const struct engine_info *i = s->app->info;
     const int32_t *tokens;
-    uint64_t kv = 0;
+    size_t kv = 0; /* tokens */
     bool first = true;
     buf_str(b, "{\"model\": ");
     out_json_string(b, i->name, strlen(i->name));
@@ -353,8 +360,9 @@ void serve_status(struct server *s, struct buf *b) {
         if (s->slots[k].ask) continue;
         size_t n = held(&s->slots[k], &tokens);
         buf_fmt(b, "%s{\"state\": \"idle\", \"tokens\": %zu}", first ? "" : ", ", n);
-        kv += n * i->kv_token_bytes;
+        kv += own(&s->slots[k], n);
         first = false;
     }
-    buf_fmt(b, "], \"memory\": {\"resident_bytes\": %llu, \"kv_bytes\": %llu}}\n", (unsigned long long)resident_bytes(), (unsigned long long)kv);
+    buf_fmt(b, "], \"memory\": {\"resident_bytes\": %llu, \"kv_bytes\": %llu}}\n", (unsigned long long)resident_bytes(),
+            (unsigned long long)(kv * i->kv_token_bytes + engine_shared_bytes(s->app->engine)));
 }

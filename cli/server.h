@@ -38,6 +38,7 @@ struct ask {
     struct api_request request;
     struct api_answer answer;
     struct prompt prompt;
+    size_t n_prompt; /* its tokens; prompt itself is gone when its turn begins */
     struct turn turn;
     struct slot *slot; /* while it runs */
     uint64_t order;    /* first come, first served */
@@ -76,6 +77,7 @@ struct server {
     int n_slots, most; /* at once */
     int connections;
     struct conn *conns;
+    double deaf; /* nothing can be accepted until then, or a connection ends */
     size_t bodies;
     uint64_t orders, answered;
     double began, last; /* last: something was asked or answered */

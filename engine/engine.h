@@ -147,6 +147,10 @@ int session_submit(struct session *s, const struct request *r, struct error *e);
 void session_cancel(struct session *s);
 bool session_busy(const struct session *s);                          /* from submit until the turn's last event was taken */
 int session_tokens(const struct session *s, const int32_t **tokens); /* what the KV cache holds; only while not busy */
+/* So many tokens at its beginning have memory that other caches may have, too, of which engine_shared_bytes counts all of each once. As it
+ * is now; from any thread. */
+int session_shared(const struct session *s);
+uint64_t engine_shared_bytes(const struct engine *e);
 /* Under which keys the prompt that was submitted last is kept in kv_dir, or would be; returns how many. Valid until the next one is. */
 size_t session_kept(const struct session *s, const uint64_t **keys);
 /* Takes what is kept under these keys off a kv_dir; what engines, of other processes too, have read of it until now, they do not write

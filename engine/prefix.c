@@ -96,12 +96,24 @@ static int push(struct prefix *p, int end, uint64_t key) {
     return 0;
 }
 
+static void count_mapped(struct prefix *p) {
+    int n = 0;
+    for (size_t i = 0; i < p->n && p->ends[i].block; i++) n = p->ends[i].end;
+    atomic_store(&p->mapped, n);
+}
+int session_shared(const struct session *s) { return atomic_load(&s->prefix.mapped); }
+uint64_t engine_shared_bytes(const struct engine *e) {
+    struct stat st;
+    return e->shared.fd >= 0 && !fstat(e->shared.fd, &st) ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
 /* The block of an end; the session holds it. */
 static struct prefix_block *block_of(struct session *s, size_t i) {
     struct prefix *p = &s->prefix;
     struct prefix_end *x = &p->ends[i];
     if (x->block || may_hold(p)) return x->block;
     if ((x->block = freeze(s, i ? p->ends[i - 1].end : 0, x->end, true))) hold(p, x->block);
+    count_mapped(p);
     return x->block;
 }
 
@@ -111,6 +123,7 @@ static void cut(struct prefix *p, int pos) {
         p->exact = 0;
         for (size_t i = 0; i < p->n && p->ends[i].key; i++) p->exact = p->ends[i].end;
     }
+    count_mapped(p);
 }
 
 void prefix_drop(struct session *s) {
@@ -214,6 +227,7 @@ static int take_one(struct session *s, struct session *o, size_t i, struct error
     p->ends[p->n - 1].block = prefix_hold(b);
     p->ends[p->n - 1].kept = o->prefix.ends[i].kept;
     p->ends[p->n - 1].made = o->prefix.ends[i].made;
+    count_mapped(p);
     return 0;
 }
 

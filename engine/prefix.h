@@ -48,8 +48,9 @@ struct prefix {
     int exact;                  /* the last end with a key */
     struct prefix_block **held; /* what its cache has mapped, or had: it stays until it starts anew */
     size_t n_held, cap_held;
-    double token_s; /* what a token took that was read last */
-    bool secret;    /* nothing of it goes to a disk */
+    _Atomic int mapped; /* positions whose memory is that of blocks; any thread reads it */
+    double token_s;     /* what a token took that was read last */
+    bool secret;        /* nothing of it goes to a disk */
 };
 struct prefix_keys { /* of the ends of a prompt */
     uint64_t *v;

@@ -381,6 +381,10 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         buf_str(b, "read");
         s->prefill_s = 5;
         s->progress_s = 2;
+    } else if (!strcmp(word, "read") || !strcmp(word, "drip")) { /* for as long as anybody looks */
+        for (int i = 0; i < 1000; i++) buf_fmt(b, "d%d ", i);
+        if (word[0] == 'r') s->prefill_s = 120;
+        s->token_s = 0.03;
     } else if (!strcmp(word, "slow")) {
         for (int i = 0; i < 60; i++) buf_fmt(b, "w%d ", i);
         s->token_s = 0.02;
@@ -446,6 +450,8 @@ int session_tokens(const struct session *s, const int32_t **tokens) {
     *tokens = s->held;
     return s->n_held;
 }
+int session_shared(const struct session *s) { return 0; }
+uint64_t engine_shared_bytes(const struct engine *e) { return 0; }
 /* As if one batch began all prompts, and another was of this one alone. */
 size_t session_kept(const struct session *s, const uint64_t **keys) {
     *keys = s->keys;

@@ -531,6 +531,48 @@ class Place(Case):
         self.assertIn("is ending", got[-1]["error"]["message"])
         self.assertFalse(done)
 
+    def test_status_is_true(self):
+        """Of many at once: who waits, reads and answers, how far, and how much of the cache that takes."""
+        s = self.serve("--parallel", "4")
+        asked, queue = ["drip", "drip " + "x" * 500, "read", "read " + "x" * 900], ["waits", "waits " + "y" * 700]
+        count = lambda text: json.loads(s.request("POST", "/hearth/tokens", ask(text))[2])["tokens"]
+        streams = [s.stream(t) for t in asked]
+        waiting = [s.connection() for _ in queue]
+        for c, t in zip(waiting, queue):
+            c.request("POST", "/v1/chat/completions", json.dumps(ask(t)))
+        said = [0, 0]
+
+        def hear(least):
+            for k in (0, 1):
+                while said[k] < least[k]:
+                    line = streams[k].readline()
+                    self.assertTrue(line)
+                    if line.startswith(b"data: "):
+                        said[k] += len(json.loads(line[6:])["choices"][0]["delta"].get("content", ""))
+
+        hear([10, 10])
+        s.settles("all are there", lambda status: len(status["sessions"]) == 6 and all(x.get("share", 1) > 0 for x in status["sessions"]))
+        was = None
+        for _ in range(3):
+            status, by = s.status(), {}
+            for x in status["sessions"]:
+                by.setdefault(x["state"], {})[x["prompt_tokens"]] = x
+            self.assertEqual({k: set(v) for k, v in by.items()}, {"decode": set(map(count, asked[:2])), "prefill": set(map(count, asked[2:])), "waiting": set(map(count, queue))})
+            tokens = [by["decode"][count(t)]["tokens"] for t in asked[:2]]
+            self.assertTrue(all(x["tokens_per_s"] > 0 for x in by["decode"].values()))
+            self.assertTrue(all(x >= y for x, y in zip(tokens, said)), (tokens, said))  # what was heard had been said
+            self.assertGreaterEqual(status["memory"]["kv_bytes"], sum(n + x["tokens"] for n, x in by["decode"].items()) * status["kv_token_bytes"])
+            for n, x in was["prefill"].items() if was else []:
+                self.assertGreaterEqual(by["prefill"][n]["share"], x["share"])
+                self.assertLess(by["prefill"][n]["left_s"], x["left_s"])
+            was = by
+            hear([n + 5 for n in tokens])
+        for c in waiting + streams:
+            c.close()
+        s.settles("idle", lambda status: [x["state"] for x in status["sessions"]] == ["idle"] * 4)
+        status = s.status()
+        self.assertEqual((status["answered"], status["memory"]["kv_bytes"]), (4, sum(x["tokens"] for x in status["sessions"]) * status["kv_token_bytes"]))
+
     def test_idle(self):
         s = self.serve("--idle", "0.02")
         self.assertEqual(s.chat("x")[0], 200)
