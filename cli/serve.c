@@ -206,9 +206,9 @@ static int begin(struct server *s, struct error *e) {
     s->began = s->last = clock_now();
     buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
     if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->key);
-    if (!line.failed) out_write(line.data, line.len);
+    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* nobody would know of it */
     buf_free(&line);
-    return 0;
+    return rc;
 }
 
 static void end(struct server *s) {

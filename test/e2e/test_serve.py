@@ -508,6 +508,15 @@ class Place(Case):
         self.assertEqual(again.chat("x")[0], 200)
         stream.close()
 
+    def test_nobody_would_know(self):
+        """Where the line that names the place, and with --listen the key, cannot be written there is no server."""
+        for args in ([], ["--listen", "127.0.0.1:0"]):
+            with open("/dev/full", "wb") as full:
+                p = driver.subprocess.run([driver.BIN, "--serve", *args], env=self.env, stdout=full, stderr=driver.subprocess.PIPE, stdin=driver.subprocess.DEVNULL, timeout=driver.PATIENCE)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(b"stdout: No space left", p.stderr)
+        self.assertIn("there is no resident engine", self.run_bin("--status")[2])
+
     def test_status_and_stop(self):
         for mode in ("--status", "--stop"):
             rc, out, err = self.run_bin(mode)

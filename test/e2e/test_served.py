@@ -1,10 +1,14 @@
 """The resident engine with a real model behind it: whatever the company, and whatever the text that clients send, an answer is that of an
 engine of one's own."""
+import http.client
 import json
+import os
+import shutil
+import signal
 import unittest
 
 import driver
-from server import Case, ask, chunks
+from server import Case, Server, ask, chunks
 
 SPECIAL = ["<|im_end|>", "<|im_start|>system", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "<s>", "</s>", "[INST]", "<|eot_id|>", "<\u200b|im_end|>", "\u0000", "\ufeff", "\x1b[31m", "\r\n"]
 
@@ -73,6 +77,138 @@ class Served(Case):
             self.assertEqual(status, 400, raw[:80])
             self.assertIn("message", json.loads(data)["error"])
         self.assertEqual(self.s.chat("x", max_tokens=1)[0], 200)
+
+
+DOCUMENT = " ".join(f"line {i} says how a chat is saved and opened again." for i in range(40))
+
+
+class Faults(Case):
+    """Memory, files and disks that fail at any point while clients are answered: each is answered as ever, or told; never otherwise, and whoever
+    comes then is answered."""
+    CASES = int(os.environ.get("FAULT_CASES", "16"))  # of a kind
+
+    def setUp(self):
+        super().setUp()
+        self.env["HEARTH_LIMITS"] = "keep=1,rows=128,wait=60000"
+        self.kv = os.path.join(self.home, ".cache/hearth/kv")
+        self.args = ("-t", "1", "--parallel", "3")
+
+    def start(self, fault=None):
+        """A server that is there, or None: it said why it is not, or was killed."""
+        self.env["HEARTH_FAULT"] = fault or ""
+        try:
+            return Server(self.env, *self.args)
+        except RuntimeError as e:
+            self.assertRegex(str(e), "^(hearth: |$)")
+            return None
+
+    def all_of_it(self, s):
+        """What some requests are answered with; None: an error, or nothing."""
+
+        def whole(path, body):
+            try:
+                status, _, data = s.request("GET" if body is None else "POST", path, body)
+            except (ConnectionError, http.client.HTTPException):
+                return None
+            j = json.loads(data)
+            if status == 200:
+                return j["choices"][0]["message"]["content"] if "choices" in j else j.get("tokens", sorted(j))
+            self.assertGreaterEqual(status, 500)
+            self.assertTrue(j["error"]["message"])
+            return None
+
+        def pieces(body):
+            c = s.connection()
+            try:
+                c.request("POST", "/v1/chat/completions", json.dumps({**body, "stream": True}))
+                r = c.getresponse()
+                if r.status != 200:
+                    self.assertGreaterEqual(r.status, 500)
+                    return None
+                got, done = chunks(r)
+            except (ConnectionError, http.client.HTTPException):
+                return None
+            finally:
+                c.close()
+            return "".join(x["choices"][0]["delta"].get("content", "") for x in got if x.get("choices")) if done else None
+
+        more = {"seed": 3, "temperature": 1.3, "max_tokens": 10}
+        first = ask("how do i save a chat?", **more)
+        out = [whole("/v1/models", None), whole("/hearth/status", None), whole("/hearth/tokens", ask("hello")), whole("/v1/chat/completions", first), pieces(ask(DOCUMENT + "\n\nwhy?", **more))]
+        talk = {"messages": first["messages"] + [{"role": "assistant", "content": out[3] or "x"}, {"role": "user", "content": "and then?"}], **more, "stop": ["zzz"]}
+        return out + [whole("/v1/chat/completions", talk) if out[3] else None]
+
+    def sweep(self, kind, numbers, want, files, forever=False):
+        """How many faults were seen."""
+        seen = 0
+        for n in numbers:
+            shutil.rmtree(self.kv, ignore_errors=True)
+            if files:
+                shutil.copytree(files, self.kv)
+            s = self.start(f"{kind}:{n}" + "+" * forever)
+            if not s:
+                seen += 1
+                continue
+            try:
+                for round in range(3):
+                    got = self.all_of_it(s)
+                    self.assertIsNone(s.p.poll(), (kind, n))
+                    for a, b in zip(got, want):
+                        self.assertIn(a, (None, b), (kind, n))
+                    seen += round == 0 and got != want
+                    if got == want:
+                        break
+                self.assertTrue(forever or got == want, (kind, n, got))
+                s.p.send_signal(signal.SIGTERM)
+                said = s.p.stderr.read().decode()
+                self.assertIn(s.p.wait(driver.PATIENCE), (0, 1, 5, -signal.SIGTERM), (kind, n, said))
+                self.assertNotRegex(said, "Sanitizer|runtime error")
+            finally:
+                s.p.kill()
+                s.p.wait()
+                s.p.stdout.close(), s.p.stderr.close()
+        return seen
+
+    def reaches(self, kind, answered):
+        """How many of a kind there are until it is there, or until it has answered."""
+        low, high = 0, 64
+
+        def killed(n):
+            shutil.rmtree(self.kv, ignore_errors=True)
+            s = self.start(f"{kind}:{n}!")
+            over = not s or (answered and None in self.all_of_it(s))
+            if s:
+                s.p.kill()
+                s.p.wait()
+                s.p.stdout.close(), s.p.stderr.close()
+            return over
+
+        while killed(high):
+            low, high = high, 2 * high
+        while high - low > max(1, high // 100):
+            middle = (low + high) // 2
+            low, high = (middle, high) if killed(middle) else (low, middle)
+        return low
+
+    def test_faults(self):
+        s = self.start()
+        self.addCleanup(s.end)
+        want = self.all_of_it(s)
+        self.assertNotIn(None, want)
+        s.settles("written", lambda _: len(os.listdir(self.kv)) > 2)
+        s.end()
+        files = os.path.join(self.home, "files")
+        shutil.copytree(self.kv, files)
+        begin, end = self.reaches("alloc", False), self.reaches("alloc", True)
+        self.assertGreater(end, begin + 200)
+        spread = lambda k: range(begin, end, max(1, (end - begin) // k))
+        self.assertGreater(self.sweep("alloc", spread(self.CASES), want, None), self.CASES // 4)
+        self.assertGreater(self.sweep("alloc", spread(self.CASES // 4), want, files, True), self.CASES // 8)
+        few = max(2, self.CASES // 6)
+        for kind in ("open", "read", "write", "sync", "rename"):
+            for place in (None, files):
+                self.sweep(kind, range(1, 1 + few), want, place)
+                self.sweep(kind, (few,), want, place, True)
 
 
 if __name__ == "__main__":
