@@ -54,22 +54,40 @@ static void paragraph(struct view *v, const char *text) {
     buf_char(v->out, '\n');
 }
 
+static void say_memory(struct view *v, const struct json *fits) {
+    char a[32], b[32], c[32], line[200];
+    const struct json *host = json_get(fits, "host");
+    int n = snprintf(line, sizeof line, "%s of weights in memory", bytes(json_get(host, "bytes"), a, sizeof a));
+    if (json_num(json_get(host, "have"), 0) > 0)
+        snprintf(line + n, sizeof line - (size_t)n, " of %s, and beside them %s tokens of context", bytes(json_get(host, "have"), b, sizeof b),
+                 thousands(json_int(json_get(fits, "context_tokens"), 0), c, sizeof c));
+    strncat(line, ".", sizeof line - strlen(line) - 1);
+    paragraph(v, line);
+}
+
 static void say_fits(struct view *v, const struct json *fits) {
     char a[32], b[32], c[32], line[600], why[300];
     const struct json *host = json_get(fits, "host"), *cards = json_get(fits, "cards");
     double need = json_num(json_get(host, "bytes"), 0), have = json_num(json_get(host, "have"), 0);
     heading(v, "What fits where");
     if (!json_bool(json_get(host, "fits"), true)) {
-        snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing. Figures are not given for weights on a disk.",
-                 bytes(json_get(host, "bytes"), a, sizeof a), bytes(json_get(host, "have"), b, sizeof b), app_bytes((uint64_t)(need - have), c, sizeof c));
-        return paragraph(v, line);
-    }
-    int n = snprintf(line, sizeof line, "%s of weights in memory", bytes(json_get(host, "bytes"), a, sizeof a));
-    if (have > 0)
-        snprintf(line + n, sizeof line - (size_t)n, " of %s, and beside them %s tokens of context", bytes(json_get(host, "have"), b, sizeof b),
-                 thousands(json_int(json_get(fits, "context_tokens"), 0), c, sizeof c));
-    strncat(line, ".", sizeof line - strlen(line) - 1);
-    paragraph(v, line);
+        const struct json *disk = json_get(fits, "disk");
+        int n = snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing.", bytes(json_get(host, "bytes"), a, sizeof a),
+                         bytes(json_get(host, "have"), b, sizeof b), app_bytes((uint64_t)(need - have), c, sizeof c));
+        if (disk)
+            snprintf(
+                line + n, sizeof line - (size_t)n,
+                " They are read from the disk as they are needed, at %s/s; memory keeps %.0f %% of the routed experts, and of those that an answer chooses "
+                "%.0f %% are expected there.",
+                bytes(json_get(disk, "bytes_per_s"), a, sizeof a), 100 * json_num(json_get(disk, "experts_in_memory"), 0),
+                100 * json_num(json_get(disk, "chosen_in_memory"), 0));
+        else
+            snprintf(line + n, sizeof line - (size_t)n,
+                     " With the speed of the disk in the machine's file, such as disk = 3G, figures are given for experts that are read from there, if memory "
+                     "holds all else.");
+        paragraph(v, line);
+        if (!disk) return;
+    } else say_memory(v, fits);
     snprintf(line, sizeof line, "A token reads %s of them, and %s of each one before it.", bytes(json_get(fits, "token_bytes"), a, sizeof a),
              bytes(json_get(fits, "kv_token_bytes"), b, sizeof b));
     paragraph(v, line);

@@ -22,7 +22,7 @@
 #include "engine/store/shape.h"
 #include "engine/virtual.h"
 
-enum { LENGTHS = 9, BATCHES = 5, CHANGES = 4, ASKED = 2, KEYS = 1024, THREADS = 16 };
+enum { LENGTHS = 9, BATCHES = 5, CHANGES = 5, ASKED = 2, KEYS = 1024, THREADS = 16 };
 enum {
     PROMPTS = POLICY_BATCH,
     ANSWER = 256,
@@ -156,13 +156,29 @@ struct choice {
     const char *unpaged; /* why the model cannot be paged; NULL: it can */
     char why[256];
 };
-static int choice_open(struct choice *c, const struct cost_machine *cost, const struct weights *w, enum dtype kv, struct error *e) {
+static double bytes_of(const struct weights *w) { return (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed; }
+static bool in_memory(const struct cost_machine *cost, const struct weights *w) {
+    return !(cost->domain[0].memory > 0) || bytes_of(w) < cost->domain[0].memory;
+}
+static void model_of(struct cost_model *q, const struct weights *w, enum dtype kv) {
     const struct layer *last = &w->layers[w->config.n_layers - 1];
+    cost_model_of(q, &w->config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, kv);
+}
+/* Weights in memory, or memory as a cache of experts before a disk whose speed is told. False: neither. */
+static bool reachable(struct cost_machine *cost, const struct weights *w, enum dtype kv) {
+    struct cost_model q;
+    model_of(&q, w, kv);
+    cost->missing = cost->absent = 0;
+    return in_memory(cost, w) || (cost->disk > 0 && cost_spill(cost, &q, cost->domain[0].memory));
+}
+
+static int choice_open(struct choice *c, struct cost_machine *cost, const struct weights *w, enum dtype kv, struct error *e) {
     struct virtual *v;
+    reachable(cost, w, kv);
     int rc = virtual_open(&v, &(struct virtual_options){.cost = cost, .w = w, .kv = kv}, e);
     if (rc) return rc;
     *c = (struct choice){.cost = cost, .resident = step_resident_layers(virtual_resident(v))};
-    cost_model_of(&c->model, &w->config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, kv);
+    model_of(&c->model, w, kv);
     c->policy = (struct policy_machine){.n_devices = cost->n_devices, .layers = c->resident, .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP};
     if (step_blends(virtual_resident(v))) c->policy.prefills |= 1u << POLICY_BLEND;
     if (c->resident) c->policy.decodes = 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL;
@@ -171,7 +187,7 @@ static int choice_open(struct choice *c, const struct cost_machine *cost, const 
         c->policy.holds[i] = step_holds(virtual_resident(v), i);
     }
     strncpy(c->why, step_resident(virtual_resident(v)), sizeof c->why - 1);
-    c->unpaged = virtual_unpaged(v);
+    c->unpaged = cost->absent > 0 ? "the weights do not fit in memory" : virtual_unpaged(v);
     virtual_close(&v);
     return 0;
 }
@@ -260,6 +276,12 @@ static void change(struct plan *p) {
         if (!(m->join > 0)) m->join = 5e-6;
         p->what[p->machines++] = "a card, an RTX 5090";
     }
+    if (now->absent > 0 || (p->batch[0].many >= 0 && p->batch[0].found.bound == SEARCH_HOST_MEMORY)) {
+        m = &p->machine[p->machines];
+        *m = *now;
+        m->domain[0].memory *= 2;
+        p->what[p->machines++] = "twice the memory";
+    }
     m = &p->machine[p->machines];
     *m = *now;
     m->dram *= 1.5;
@@ -294,6 +316,7 @@ static int ask_all(struct plan *p, const struct config *c, struct error *e) {
         if ((p->step[i] = ask_step(p, 0, batches[i], false, &p->decided[i], e)) < 0) return e->code;
         if ((p->beside[i] = ask_step(p, 0, batches[i], true, &again, e)) < 0) return e->code;
     }
+    if ((rc = ask_batch(p, 0, e))) return rc;
     change(p);
     for (int k = 0; k < p->machines; k++) {
         if (k && (rc = choice_open(&p->choice[k], &p->machine[k], p->runs.w, p->runs.kv, e))) return rc;
@@ -304,7 +327,7 @@ static int ask_all(struct plan *p, const struct config *c, struct error *e) {
             if ((p->asked_step[k][i] = ask_step(p, k, asked_batches[i], false, &d, e)) < 0) return e->code;
             p->asked_batch[k][i] = d.batch;
         }
-        if ((rc = ask_batch(p, k, e))) return rc;
+        if (k && (rc = ask_batch(p, k, e))) return rc;
     }
     return 0;
 }
@@ -316,13 +339,10 @@ static void put_limit(struct buf *b, const struct virtual_used *u) {
     const struct {
         const char *name;
         double seconds;
-    } all[] = {{"host memory", u->cpu.reading},
-               {"processor", u->cpu.computing},
-               {"card memory", u->gpu.reading},
-               {"card", u->gpu.computing},
-               {"link", fmax(u->gpu.h2d, u->gpu.d2h)}};
+    } all[] = {{"host memory", u->cpu.reading}, {"processor", u->cpu.computing},        {"card memory", u->gpu.reading},
+               {"card", u->gpu.computing},      {"link", fmax(u->gpu.h2d, u->gpu.d2h)}, {"disk", u->cpu.disk + u->gpu.disk}};
     int best = 0;
-    for (int i = 1; i < 5; i++)
+    for (int i = 1; i < 6; i++)
         if (all[i].seconds > all[best].seconds) best = i;
     buf_fmt(b, "\"limit\":\"%s\",\"busy\":%.2f", all[best].name, u->seconds > 0 ? fmin(1, all[best].seconds / u->seconds) : 0);
 }
@@ -436,12 +456,13 @@ static void put_more(struct buf *b, const struct plan *p) {
 }
 
 static void put_fits(struct buf *b, const struct cost_machine *cost, const struct weights *w, enum dtype kv, const struct choice *c) {
-    double bytes = (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed, have = cost->domain[0].memory,
-           row = (double)kv_token_bytes(&w->config, kv);
-    bool fits = !(have > 0) || bytes < have;
+    double bytes = bytes_of(w), have = cost->domain[0].memory, row = (double)kv_token_bytes(&w->config, kv);
+    bool fits = in_memory(cost, w);
     buf_fmt(b, "\"fits\":{\"host\":{\"bytes\":%.0f,\"have\":%.0f,\"fits\":%s},\"token_bytes\":%zu,\"kv_token_bytes\":%.0f", bytes, have,
             fits ? "true" : "false", weights_token_bytes(w), row);
     if (have > bytes) buf_fmt(b, ",\"context_tokens\":%.0f", floor((have - bytes) / row));
+    if (cost->absent > 0)
+        buf_fmt(b, ",\"disk\":{\"bytes_per_s\":%.4g,\"experts_in_memory\":%.3g,\"chosen_in_memory\":%.3g}", cost->disk, 1 - cost->absent, 1 - cost->missing);
     buf_str(b, ",\"cards\":[");
     for (int i = 1; i <= cost->n_devices; i++) {
         buf_fmt(b, "%s{\"name\":", i > 1 ? "," : "");
@@ -462,8 +483,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     p->runs = (struct runs){.w = w, .kv = kv, .lock = PTHREAD_MUTEX_INITIALIZER};
     p->machine[p->machines++] = *cost;
     if ((rc = choice_open(&p->choice[0], &p->machine[0], w, kv, e))) goto out;
-    double bytes = (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed;
-    bool fits = !(cost->domain[0].memory > 0) || bytes < cost->domain[0].memory;
+    bool fits = in_memory(cost, w) || p->machine[0].absent > 0;
     if (fits) rc = ask_all(p, &w->config, e);
     if (!rc && fits) rc = run_all(&p->runs, progress, ctx, e);
     if (rc) goto out;
@@ -473,7 +493,7 @@ int plan_write(const struct cost_machine *cost, const struct weights *w, const c
     buf_str(out, ",\"model\":");
     json_quote(out, title, strlen(title));
     buf_str(out, ",");
-    put_fits(out, cost, w, kv, &p->choice[0]);
+    put_fits(out, &p->machine[0], w, kv, &p->choice[0]);
     put_prefill(out, p);
     if (fits) put_decode(out, p), put_batch(out, p), put_more(out, p);
     else buf_str(out, ",\"decode\":[],\"more\":[]");

@@ -7,7 +7,8 @@
 #include "engine/sched/cost.h"
 #include "engine/store/weights.h"
 
-/* Appends {"machine": .., "model": title, "fits": .., "prefill": .., "decode": .., "batch": .., "more": ..}. progress: NULL, or told the share of the runs
+/* Weights that do not fit in memory are read from the machine's disk, if its speed is known and all but routed experts fit.
+ * Appends {"machine": .., "model": title, "fits": .., "prefill": .., "decode": .., "batch": .., "more": ..}. progress: NULL, or told the share of the runs
  * that are done, on the caller's thread; non-zero cancels. ERR_MEMORY, ERR_CANCELLED, ERR_RUNTIME. */
 int plan_write(const struct cost_machine *cost, const struct weights *w, const char *title, enum dtype kv, int (*progress)(void *ctx, double share), void *ctx,
                struct buf *out, struct error *e);

@@ -60,12 +60,14 @@ static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct 
     for (int k = 0; k < COST_KINDS; k++) s->launch_of[of_kind[k]] = d->latency[k];
 }
 
-static int open_devices(struct virtual *v, double left_out, struct gpu_set **set, struct error *e) {
+/* As many as the disk serves at once are said. */
+static int open_devices(struct virtual *v, double left_out, int ranks, struct gpu_set **set, struct error *e) {
     const struct cost_domain *d = &v->cost.domain[1];
     struct gpu_spec s = {.n = v->cost.n_devices};
     if (!s.n) return 0;
     rates(&s, d, &v->model);
     s.chosen = v->chosen;
+    if (v->cost.disk > 0 && v->cost.absent > 0) s.disk = v->cost.disk / (v->cost.absent * ranks);
     for (int i = 0; i < s.n; i++) s.id[i] = i;
     s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
     s.h2d = d->link[COST_H2D].rate, s.d2h = d->link[COST_D2H].rate, s.peer = d->link[COST_PEER].rate;
@@ -104,12 +106,13 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
     v->spec = (struct gpu_spec){.n = 1, .host = true};
     rates(&v->spec, &v->cost.domain[0], &v->model);
     v->spec.chosen = v->chosen = o->chosen;
+    v->spec.disk = v->cost.disk, v->spec.missing = v->cost.missing, v->spec.absent = v->cost.absent;
     v->m = (struct machine){
         .w = &v->w, .cost = &v->cost, .model = &v->model, .split = o->split ? o->split : &split_policies[0], .expert_bytes = weights_expert_bytes(o->w)};
     int rc = gpu_open(&v->host, &v->spec, GPU_HOST, e);
     if (!rc) rc = gpu_stream_open(v->host, &v->m.processor, "processor", true, NULL, e);
     if (!rc) rc = gpu_event_open_timed(v->host, &v->clock, e);
-    if (!rc) rc = open_devices(v, 0, &v->m.gpus, e);
+    if (!rc) rc = open_devices(v, 0, 1, &v->m.gpus, e);
     if (!rc) v->m.cpu = gpu_stream_exec(v->m.processor);
     if (!rc) rc = step_open(&v->m.step, &v->m, o->kv, e);
     *out = v;
@@ -144,10 +147,10 @@ static double now(struct virtual *v) {
 
 static struct gpu_used less(struct gpu_used a, const struct gpu_used *b) {
     for (int i = 0; i < OP_COUNT; i++) a.op[i] -= b->op[i];
-    a.computing -= b->computing, a.reading -= b->reading, a.h2d -= b->h2d, a.d2h -= b->d2h;
+    a.computing -= b->computing, a.reading -= b->reading, a.h2d -= b->h2d, a.d2h -= b->d2h, a.disk -= b->disk;
     return a;
 }
-static double busy(const struct gpu_used *u) { return fmax(u->computing + u->reading, fmax(u->h2d, u->d2h)); }
+static double busy(const struct gpu_used *u) { return fmax(u->computing + u->reading, fmax(u->h2d + u->disk, u->d2h)); }
 
 struct since {
     double at;
@@ -164,7 +167,8 @@ static void take_used(struct virtual *v, struct gpu_set *set, const struct since
         struct gpu_used u = less(gpu_used(set->gpu[i]), &s->gpu[i]);
         if (busy(&u) > busy(&v->used.gpu)) v->used.gpu = u;
     }
-    double *all[] = {&v->used.cpu.computing, &v->used.cpu.reading, &v->used.gpu.computing, &v->used.gpu.reading, &v->used.gpu.h2d, &v->used.gpu.d2h};
+    double *all[] = {&v->used.cpu.computing, &v->used.cpu.reading, &v->used.gpu.computing, &v->used.gpu.reading,
+                     &v->used.gpu.h2d,       &v->used.gpu.d2h,     &v->used.cpu.disk,      &v->used.gpu.disk};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] /= parts;
     for (int i = 0; i < OP_COUNT; i++) v->used.cpu.op[i] /= parts, v->used.gpu.op[i] /= parts;
 }
@@ -235,7 +239,7 @@ static int streamed(struct virtual *v, const struct prefill_job *j, int ranks, d
     struct gpu_set *set = NULL;
     struct pipe_stats stats;
     struct since s = {.cpu = gpu_used(v->host)};
-    int rc = open_devices(v, 0, &set, e);
+    int rc = open_devices(v, 0, ranks, &set, e);
     if (!rc) rc = pipe_prefill(&(struct pipe_job){.w = &v->w, .set = set, .ranks = ranks, .cache = j->kv->layer, .n = j->n}, &stats, e);
     if (!rc) *seconds = stats.seconds + v->cost.start, take_used(v, set, &s, *seconds, 1);
     gpu_set_close(&set);
@@ -252,14 +256,16 @@ static int blended(struct virtual *v, struct prefill_job *j, double *seconds, st
     int rc = 0;
     if (!all) {
         v->m.gpus = NULL, v->m.step = NULL;
-        if (!(rc = open_devices(v, absent(v, j->n), &set, e))) v->m.gpus = set, rc = step_open(&v->m.step, &v->m, v->kv, e);
+        if (!(rc = open_devices(v, absent(v, j->n), 1, &set, e))) v->m.gpus = set, rc = step_open(&v->m.step, &v->m, v->kv, e);
     }
     if (!rc && !step_blends(v->m.step)) rc = error_set(e, ERR_MEMORY, "devices do not hold all layers: %s", step_resident(v->m.step));
     if (!rc) rc = virtual_step(v, STEP_HYBRID, 1, 1, &t, NULL, e);
     if (!rc) {
         struct since s = begin(v);
         rc = by_mode(v, &mode_blend, j, e);
-        *seconds = now(v) - s.at + v->cost.start;
+        double disk = 0; /* which serves processor and device */
+        for (int at = 0; at < j->n; at += COST_BLEND_ROWS) disk += cost_disk(&v->cost, &v->model, j->n - at < COST_BLEND_ROWS ? j->n - at : COST_BLEND_ROWS);
+        *seconds = fmax(now(v) - s.at, disk) + v->cost.start;
         take_used(v, v->m.gpus, &s, *seconds, 1);
     }
     if (all) return rc;
@@ -321,7 +327,7 @@ int virtual_paged(struct virtual *v, const struct virtual_many *q, double *read,
     if (mem_grow(&v->tokens, &v->cap, (size_t)o.rows, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
     memset(v->tokens, 0, (size_t)o.rows * sizeof *v->tokens);
     if ((rc = open_kv(v, &kv, q->prompt + q->answer + 1, e))) return rc; /* nothing is written: one stands for all */
-    if (!(rc = open_devices(v, 0, &set, e)) && !set) rc = error_set(e, ERR_RUNTIME, "there is no device");
+    if (!(rc = open_devices(v, 0, 1, &set, e)) && !set) rc = error_set(e, ERR_RUNTIME, "there is no device");
     v->m.gpus = set;
     if (!rc) rc = paged_open(&p, &v->m, v->kv, &o, NULL, e);
     struct since s = {0};

@@ -86,6 +86,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
             w.flops = picks * flops;
             w.bytes = read * bytes + picks * 8.0 * a->hidden;
             w.rows = picks / read;
+            w.routed = read * bytes, w.all = share * a->n_experts * bytes;
         }
         if (a->shared) {
             flops = bytes = 0;
@@ -175,7 +176,14 @@ static enum gpu_kind kind_of(enum op_code code) {
     }
 }
 
-double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, bool *moving) {
+/* What a few rows choose is there more often than its share of memory says; what all are chosen of is there as often. */
+static double from_disk(const struct cost_rates *m, const struct cost_work *w) {
+    if (!(m->disk > 0) || !(w->routed > 0)) return 0;
+    double most = w->routed / w->all;
+    return w->routed * (m->missing + (m->absent - m->missing) * most) / m->disk;
+}
+
+double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, enum cost_bound *by) {
     const struct cost_work w = cost_work(code, a, m->chosen);
     const enum gpu_kind kind = kind_of(code);
     const struct gpu_curve *flops = &m->flops_rows, *reads = &m->bw_rows;
@@ -191,6 +199,8 @@ double cost_seconds(const struct cost_rates *m, enum op_code code, const union o
                over(w.attn, rate_at(&m->attn_rows, queries, m->attn));
     double bw = queries > 0 && m->attn_bw > 0 ? m->attn_bw : rate_at(reads, w.rows, m->bw);
     double mem = over(w.bytes, bw) + over(w.shared.bytes, rate_at(reads, w.shared.rows, m->bw));
-    if (moving) *moving = mem > t;
+    double disk = from_disk(m, &w);
+    if (by) *by = disk > fmax(t, mem) ? COST_BY_DISK : mem > t ? COST_BY_MEMORY : COST_BY_ARITHMETIC;
+    if (disk > t) t = disk;
     return (m->launch_of[kind] > 0 ? m->launch_of[kind] : m->launch) + (t > mem ? t : mem);
 }

@@ -17,11 +17,13 @@ struct cost_rates {                              /* rates as reached, not as adv
     struct gpu_curve attn_rows;                  /* with points: in place of attn, by rows */
     double attn_bw;                              /* bytes/s of keys and values that attention reads; 0: bw */
     double chosen;                               /* experts that the rows of a call choose in all; 0: as many as even choices */
+    double disk, missing, absent;                /* gpu_spec's */
 };
 struct cost_work {      /* what an operation asks for */
     double flops, attn; /* of the two kinds */
     double bytes;       /* moved to and from device memory */
     double rows;        /* that each weight meets; 0: there are none */
+    double routed, all; /* bytes of routed experts that are chosen; of all of them */
     struct {
         double flops, bytes, rows; /* the shared expert beside the routed ones; not in the above */
     } shared;
@@ -29,7 +31,8 @@ struct cost_work {      /* what an operation asks for */
 /* Routed experts: `chosen` of them, 0: as many as n tokens are expected to choose, each read once; op_experts.ids is not looked at. */
 struct cost_work cost_work(enum op_code code, const union op_args *a, double chosen);
 double cost_bw(const struct cost_rates *m, double rows);
-/* launch + the longer of arithmetic and memory; *moving (or NULL): memory is */
-double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, bool *moving);
+enum cost_bound { COST_BY_ARITHMETIC, COST_BY_MEMORY, COST_BY_DISK };
+/* launch + the longest of arithmetic, memory and disk; *by (or NULL): which that is */
+double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, enum cost_bound *by);
 /* Pairs (query, key) that causal attention computes for n queries from q_pos0 on over n_keys keys from k_pos0 on. */
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window);

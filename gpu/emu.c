@@ -268,7 +268,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     if (spec->is_virtual)
         g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows, g->machine.attn_bw = spec->attn_bw,
         g->machine.linear_bw = spec->linear_bw, g->machine.few_flops = spec->few_flops, g->machine.attn_rows = spec->attn_rows,
-        g->machine.chosen = spec->chosen;
+        g->machine.chosen = spec->chosen, g->machine.disk = g->host ? spec->disk : 0, g->machine.missing = spec->missing, g->machine.absent = spec->absent;
     for (int i = 0; i < 2 && spec->is_virtual; i++) g->machine.linear_flops[i] = spec->linear_flops[i];
     for (int i = 0; i < GPU_KINDS && spec->is_virtual; i++) g->machine.launch_of[i] = spec->launch_of[i];
     g->slowed = !spec->is_virtual && (g->spec.flops > 0 || g->spec.attn > 0 || g->spec.bw > 0 || g->spec.launch > 0);

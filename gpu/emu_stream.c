@@ -48,10 +48,10 @@ static double first_gap(struct emu_link *l, double now, double d) {
 
 /* Copies share a direction of the bus. In real time they take turns in the order they come. In virtual time what urgent
  * copies took is a debt that the next bulk copy pays, less the time in which the bus stood idle anyway. */
-static double link_take(struct emu_stream *s, struct emu_link *l, double rate, size_t size, double at) {
+static double link_take(struct emu_stream *s, struct emu_link *l, double rate, size_t size, double at, bool from_disk) {
     double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->t : emu_clock(), end;
     pthread_mutex_lock(&s->g->lock);
-    if (l == &s->g->h2d) s->g->taken.h2d += d;
+    if (l == &s->g->h2d) *(from_disk ? &s->g->taken.disk : &s->g->taken.h2d) += d;
     if (l == &s->g->d2h) s->g->taken.d2h += d;
     if (s->g->spec.is_virtual && s->urgent) {
         end = first_gap(l, now, d);
@@ -88,13 +88,15 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     }
     struct emu_link *l = peer ? &g->peer : c->copy.dir == GPU_H2D ? &g->h2d : &g->d2h;
     double rate = peer ? g->spec.peer : c->copy.dir == GPU_H2D ? g->spec.h2d : g->spec.d2h;
+    const bool from_disk = l == &g->h2d && !s->urgent && g->spec.is_virtual && g->spec.disk > 0 && g->spec.disk < rate;
+    if (from_disk) rate = g->spec.disk;
     bool inside = fill || g->host || (!peer && c->copy.dir == GPU_D2D);
     double end;
     if (inside) {
         double bw = cost_bw(&g->machine, 1), d = g->machine.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
         end = (g->spec.is_virtual ? s->t : emu_clock()) + d;
     } else {
-        end = link_take(s, l, rate, size, c->at);
+        end = link_take(s, l, rate, size, c->at, from_disk);
     }
     if (g->spec.is_virtual) {
         s->t = end;
@@ -182,12 +184,12 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     }
     memcpy(&c->args, &called->args, op_size(c->code));
     if (read_places(s, c->code, &c->args) || check_args(s, c->code, &c->args)) return;
-    bool reads = false;
-    double cost = g->spec.is_virtual || g->slowed ? cost_seconds(&g->machine, c->code, &c->args, &reads) : 0;
+    enum cost_bound by = COST_BY_ARITHMETIC;
+    double cost = g->spec.is_virtual || g->slowed ? cost_seconds(&g->machine, c->code, &c->args, &by) : 0;
     if (g->spec.is_virtual) {
         s->t += cost;
         pthread_mutex_lock(&g->lock);
-        *(reads ? &g->taken.reading : &g->taken.computing) += cost;
+        *(by == COST_BY_DISK ? &g->taken.disk : by == COST_BY_MEMORY ? &g->taken.reading : &g->taken.computing) += cost;
         g->taken.op[c->code] += cost;
         pthread_mutex_unlock(&g->lock);
         return;

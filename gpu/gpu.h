@@ -38,9 +38,9 @@ void gpu_close(struct gpu **g);
 const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);
 /* In virtual time, of all streams since opening: seconds of operations that arithmetic bounds, or memory; that each way of the link
- * was taken; and of each operation's seconds. Elsewhere zeros. */
+ * was taken; that a disk was waited for instead; and of each operation's seconds. Elsewhere zeros. */
 struct gpu_used {
-    double computing, reading, h2d, d2h, op[OP_COUNT];
+    double computing, reading, h2d, d2h, disk, op[OP_COUNT];
 };
 struct gpu_used gpu_used(struct gpu *g);
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY says need and have */

@@ -193,10 +193,34 @@ double cost_distinct(const struct cost_model *q, double rows) {
     return found;
 }
 
+/* Until those of so many experts that are on the disk have come, where a layer's rows choose `chosen`. */
+static double disk_time(const struct cost_machine *m, const struct cost_model *q, double experts, double chosen) {
+    if (!(m->disk > 0) || !(m->absent > 0)) return 0;
+    return experts * q->expert_bytes * (m->missing + (m->absent - m->missing) * chosen / q->n_experts) / m->disk;
+}
+
+bool cost_spill(struct cost_machine *m, const struct cost_model *q, double memory) {
+    static const struct cost_curve hits = {3, {0.25f, 0.75f, 1}, {0.472f, 0.833f, 1}}; /* paper D, figure 9: MRS, means over its models */
+    const double moe = q->layers - q->dense_layers, routed = moe * q->n_experts * q->expert_bytes,
+                 rest = q->layers * q->half_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes + 2 * q->head_bytes,
+                 share = (memory * 7 / 8 - rest) / routed;
+    m->missing = m->absent = 0;
+    if (!(memory > 0) || routed + rest < memory) return true;
+    if (!(share * q->n_experts >= q->topk)) return false;
+    m->absent = larger(1 - share, 0), m->missing = 1 - (share < 0.25 ? share * 0.472 / 0.25 : cost_at(&hits, share));
+    return true;
+}
+
+double cost_disk(const struct cost_machine *m, const struct cost_model *q, double rows) {
+    double n = cost_distinct(q, rows);
+    return (q->layers - q->dense_layers) * disk_time(m, q, n, n);
+}
+
 static double routed_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, double share, double taken) {
     double n = cost_distinct(q, rows);
     if (!(n * share > 0)) return 0;
-    return m->domain[d].latency[COST_FFN] + n * share * expert_time(m, d, q, rows * q->topk / n, rows, taken);
+    double work = n * share * expert_time(m, d, q, rows * q->topk / n, rows, taken), read = m->domain[d].class == COST_CPU ? disk_time(m, q, n * share, n) : 0;
+    return m->domain[d].latency[COST_FFN] + larger(work, read);
 }
 double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
 
@@ -356,7 +380,8 @@ static double prefill_stream(const struct cost_machine *m, const struct cost_mod
     double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) / s) +
                      q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_move(m, 1, COST_D2H, exchange);
-    return first + larger(cost_move(m, 1, COST_H2D, bytes), compute) + cost_head(m, 0, q, 1);
+    double disk = m->disk > 0 ? moe * loaded * q->expert_bytes * m->absent / m->disk : 0; /* all ranks' */
+    return first + larger(larger(cost_move(m, 1, COST_H2D, bytes), compute), disk) + cost_head(m, 0, q, 1);
 }
 
 /* n rows through all layers, whose experts are parted: as many over the links of devices that are alike as make the longest of link, device and
@@ -368,6 +393,7 @@ static double blend_batch(const struct cost_machine *m, const struct cost_model 
     double ranks = p->ranks > 1 ? p->ranks : 1, help = ranks > 1 ? hand + cost_move(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows there, the sum back */
     double dense = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes + q->shared_bytes), layer = INFINITY;
     if (p->decoding) half += cost_half(m, 1, q, cost_decode_rows(p->decoding, p->keys));
+    double disk = disk_time(m, q, chosen, chosen);
     for (double x = 0; x < chosen + 1; x++) {
         double moved = smaller(x, chosen), left = chosen - moved, each = ceil(moved / ranks);
         double cpu = left > 0 ? m->domain[0].latency[COST_FFN] + left * here + hand : 0;
@@ -377,7 +403,7 @@ static double blend_batch(const struct cost_machine *m, const struct cost_model 
     }
     double plain = half + ffn_time(m, 1, q, n, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (!p->resident) plain = larger(plain, cost_move(m, 1, COST_H2D, q->half_bytes + q->ffn_bytes));
-    return moe * layer + q->dense_layers * plain;
+    return moe * larger(layer, disk) + q->dense_layers * plain;
 }
 /* As the stream, but in batches, for each of which the weights come anew. */
 static double prefill_blend(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {

@@ -51,6 +51,7 @@ struct cost_machine {
     int n_domains; /* domains 1 .. n_devices are the devices; near-data units follow */
     int n_devices;
     double dram, disk;        /* host memory and disk, all readers together; 0: no limit */
+    double missing, absent;   /* of the routed experts that few rows choose, and of all, the share that is on the disk: cost_spill. 0: memory has all */
     double join;              /* telling the processor that a device's rows are there, or the other way round */
     double start;             /* what a stream-loaded or blended prefill takes to begin: buffers, threads */
     int cpu_chunk, gpu_chunk; /* rows that a prefill takes through a layer at once */
@@ -142,6 +143,11 @@ struct cost_prefill {
 double cost_prefill(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p);
 /* Layers whose attention half, shared expert and cache of so many positions fit into so many bytes. */
 int cost_layers_fit(const struct cost_model *q, double bytes, double positions);
+
+/* Memory of so many bytes as a cache of routed experts that lie on a disk (cache/fetch.h): sets missing and absent. An eighth of it is left for what
+ * comes and goes. Few rows find what memory has by score (MRS) as often as paper D printed it. False: not even the rest fits. */
+bool cost_spill(struct cost_machine *m, const struct cost_model *q, double memory);
+double cost_disk(const struct cost_machine *m, const struct cost_model *q, double rows); /* of the experts of all layers that so many rows choose; 0: none */
 
 /* --- Learning --- */
 /* After use: what was expected (as the functions above said it) and what it took, of so many rows. */

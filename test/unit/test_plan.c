@@ -207,6 +207,34 @@ static void plan_says_what_ran(void **st) {
     buf_free(&b);
 }
 
+/* Memory as a cache of experts before a disk: what a token has to read from there is what it takes; more memory, less of it. */
+static void experts_come_from_a_disk(void **st) {
+    struct error e = {0};
+    struct arena a = {0};
+    double last = INFINITY;
+    open_known("qwen3-30b");
+    for (double memory = 12e9; memory < 40e9; memory += 8e9) {
+        struct buf b = {0};
+        struct json root;
+        assert_true(cost_preset(&machine, "paper-b-t4"));
+        machine.domain[0].memory = memory, machine.disk = 3e9;
+        if (plan_write(&machine, &shape.w, "Qwen", DT_BF16, NULL, NULL, &b, &e)) fail_msg("%s", e.text);
+        assert_int_equal(json_parse(&a, b.data, b.len, JSON_UNIQUE, "plan", &root, &e), 0);
+        double tpot = num(json_at(json_get(&root, "decode"), 0), "tpot_ms"), found = num(&root, "fits.disk.chosen_in_memory");
+        assert_true(tpot < last);
+        last = tpot;
+        if (memory < 30e9) {
+            double read = (1 - found) * 48 * 8 * (double)weights_expert_bytes(&shape.w) / 3e9 * 1e3;
+            assert_true(found > num(&root, "fits.disk.experts_in_memory") && json_is(json_path(json_at(json_get(&root, "decode"), 0), "limit"), "disk"));
+            assert_true(tpot > read && tpot < 1.25 * read);
+            assert_true(num(json_at(json_get(&root, "prefill"), 3), "modes.slp") > 0.9 * (1 - num(&root, "fits.disk.experts_in_memory")) * 29e9 / 3e9);
+            assert_non_null(strstr(b.data, "twice the memory"));
+        } else assert_true(isnan(found));
+        buf_free(&b);
+    }
+    arena_free(&a);
+}
+
 static void what_does_not_fit_is_said(void **st) {
     struct buf b = {0};
     struct error e = {0};
@@ -238,7 +266,7 @@ static void a_plan_can_be_stopped(void **st) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_have_their_parameters), cmocka_unit_test(shapes_have_their_bytes),
                                        cmocka_unit_test(few_layers_say_what_all_take), cmocka_unit_test(plan_says_what_ran),
-                                       cmocka_unit_test(many_prompts_beside_paper_b),  cmocka_unit_test(what_does_not_fit_is_said),
-                                       cmocka_unit_test(a_plan_can_be_stopped)};
+                                       cmocka_unit_test(many_prompts_beside_paper_b),  cmocka_unit_test(experts_come_from_a_disk),
+                                       cmocka_unit_test(what_does_not_fit_is_said),    cmocka_unit_test(a_plan_can_be_stopped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
