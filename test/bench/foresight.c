@@ -225,14 +225,20 @@ static double median(const double *v, int n) { /* v stays */
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* Seconds in which the head is read once, by one row: how fast memory is just now. */
+/* Seconds in which a layer's experts are read once, by one row each: how fast memory is just now. */
 static double probe(const struct engine *engine, struct exec *cpu) {
-    static float row[1 << 14];
-    const struct mat *head = &engine->weights.head;
+    enum { ROWS = 16, CHOSEN = 8 };
+    static float x[ROWS << 14], y[ROWS << 14], weights[ROWS * CHOSEN];
+    static int32_t ids[ROWS * CHOSEN];
+    const struct config *c = &engine->weights.config;
     double least = INFINITY;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < ROWS * CHOSEN; i++) ids[i] = i % c->n_experts;
+    for (int i = 0; i < 3; i++) {
         double begin = clock_now();
-        if (cpu->ops->linear(cpu, &(struct op_linear){.y = engine->logits, .x = row, .w = *head, .n = 1, .ldx = head->cols, .ldy = head->rows})) return NAN;
+        struct op_experts o = {
+            .y = y, .x = x, .ids = ids, .weights = weights, .experts = place_layer(engine->machine.place, &engine->weights, c->n_layers - 1)->experts};
+        o.n = ROWS, o.topk = CHOSEN, o.n_experts = c->n_experts, o.hidden = c->hidden;
+        if (cpu->ops->experts(cpu, &o)) return NAN;
         least = fmin(least, clock_now() - begin);
     }
     return least;

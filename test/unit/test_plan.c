@@ -213,7 +213,7 @@ static void experts_come_from_a_disk(void **st) {
     struct arena a = {0};
     double last = INFINITY;
     open_known("qwen3-30b");
-    for (double memory = 12e9; memory < 40e9; memory += 8e9) {
+    for (double memory = 12e9; memory < 60e9; memory *= 3) {
         struct buf b = {0};
         struct json root;
         assert_true(cost_preset(&machine, "paper-b-t4"));
