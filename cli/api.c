@@ -236,6 +236,7 @@ int api_parse(struct api_request *r, const char *body, size_t n, const struct ch
     r->stream = json_bool(json_get(&root, "stream"), false);
     r->usage = json_bool(json_path(&root, "stream_options.include_usage"), false);
     r->explain = json_bool(json_get(&root, "explain"), false);
+    r->markup = json_bool(json_get(&root, "markup"), false) && r->stream;
     r->kept = json_bool(json_get(&root, "kept"), false);
     r->secret = !json_bool(json_get(&root, "store"), true);
     if ((rc = number(&root, "temperature", 0, 100, &r->temperature, e)) || (rc = number(&root, "top_p", 0, 1, &r->top_p, e)) ||
@@ -286,7 +287,7 @@ void api_chunk(struct buf *b, const struct api_answer *a, const char *delta, siz
 }
 
 void api_text(struct buf *b, enum part part, const char *s, size_t n) {
-    buf_str(b, part == PART_THINKING ? "\"reasoning_content\": " : "\"content\": ");
+    buf_str(b, part == PART_THINKING ? "\"reasoning_content\": " : part == PART_TOOL ? "\"tool\": " : "\"content\": ");
     out_json_string(b, s, n);
 }
 
@@ -305,7 +306,7 @@ void api_calls(struct buf *b, const struct tool_calls *c, const char *id, bool i
 }
 
 int api_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out) {
-    if (t->tool.len && tools_parse(t->tool.data, t->tool.len, r->tools, out) == ERR_MEMORY) return ERR_MEMORY;
+    if (t->tool.len && !r->markup && tools_parse(t->tool.data, t->tool.len, r->tools, out) == ERR_MEMORY) return ERR_MEMORY;
     if (r->one_call && out->n) tools_cut(out, 1);
     return 0;
 }

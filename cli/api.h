@@ -12,6 +12,7 @@ struct api_request {
     const struct json *begun;                        /* "continue_final_message": the text of an answer to go on with, which conv is without; NULL: none */
     bool stream, usage;                              /* usage: as a chunk of its own at the end of a stream */
     bool explain;                                    /* ours: why the modes were chosen, beside the timings */
+    bool markup;                                     /* ours: calls as the model writes them, as "tool" */
     bool kept;                                       /* ours: under which keys the prompt is kept on disk, as a comment of the stream */
     bool secret;                                     /* "store": false; nothing of it goes to the disk */
     float temperature, top_p, min_p, repeat_penalty; /* NAN: not said */
@@ -34,10 +35,10 @@ struct api_answer { /* what stands in every object of one answer */
 };
 /* One piece of a stream; delta: the members of the delta object, may be empty; reason: NULL until the last. */
 void api_chunk(struct buf *b, const struct api_answer *a, const char *delta, size_t n, const char *reason);
-/* Members of a delta, or of a message: content or reasoning_content. PART_TOOL is none. */
+/* Members of a delta, or of a message: content, reasoning_content or tool. */
 void api_text(struct buf *b, enum part part, const char *s, size_t n);
 void api_calls(struct buf *b, const struct tool_calls *c, const char *id, bool index);
-/* The calls that the model has written, in the request's way. ERR_MEMORY; what is no call is none. */
+/* The calls that the model has written, in the request's way: with `markup` none. ERR_MEMORY; what is no call is none. */
 int api_tools(const struct api_request *r, const struct turn *t, struct tool_calls *out);
 /* The last chunk but the mark: no choice, the usage. */
 void api_usage_chunk(struct buf *b, const struct api_answer *a, const struct turn *t, bool explain);

@@ -110,7 +110,7 @@ static void read_reason(struct call *c, const struct json *j) {
 }
 
 static const char *known(const struct json *j) {
-    static const char *const names[] = {"cpu", "blend", "slp", "dslp", "hybrid", "dual", "single"};
+    static const char *const names[] = {"cpu", "blend", "slp", "dslp", "hybrid", "dual", "paged", "single"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (json_is(j, names[i])) return names[i];
     return NULL;
@@ -166,6 +166,7 @@ static void read_chunk(struct call *c, const char *text, size_t n) {
         const struct json *choice = json_at(json_get(&j, "choices"), 0), *delta = json_get(choice, "delta"), *thought = json_get(delta, "reasoning_content");
         text_of(c, PART_THINKING, thought ? thought : json_get(delta, "reasoning"));
         text_of(c, PART_TEXT, json_get(delta, "content"));
+        if (c->remote->resident) text_of(c, PART_TOOL, json_get(delta, "tool"));
         read_calls(c, json_get(delta, "tool_calls"));
         read_reason(c, json_get(choice, "finish_reason"));
         read_usage(c, &j);
@@ -396,7 +397,7 @@ static void put_body(const struct remote *r, const struct prompt *p, const struc
     }
     if (until->n_items) buf_char(b, ']');
     if (r->resident && r->app->opts.v[OPT_EXPLAIN].on) buf_str(b, ", \"explain\": true");
-    if (r->resident) buf_str(b, q->flags & REQUEST_SECRET ? ", \"store\": false" : ", \"kept\": true");
+    if (r->resident) buf_str(b, q->flags & REQUEST_SECRET ? ", \"markup\": true, \"store\": false" : ", \"markup\": true, \"kept\": true");
     buf_char(b, '}');
 }
 

@@ -118,7 +118,7 @@ static struct slot *choose(struct server *s, const struct prompt *p, struct erro
 static int on_piece(void *ctx, enum part part, const char *data, size_t n) {
     struct ask *x = ctx;
     size_t k = x->n_said;
-    if (part == PART_TOOL || !x->request.stream) return 0; /* whole, at the end */
+    if ((part == PART_TOOL && !x->request.markup) || !x->request.stream) return 0; /* whole, at the end */
     while (k && x->said[k - 1].part != part && x->n_said == sizeof x->said / sizeof *x->said) k--;
     if (!k || x->said[k - 1].part != part) {
         k = ++x->n_said;
@@ -252,7 +252,7 @@ static void put_end(struct ask *x) {
     }
     if (api_tools(&x->request, t, &calls)) x->out.failed = true;
     if (calls.n) api_calls(&delta, &calls, x->answer.id, true);
-    else if (t->tool.len) api_text(&delta, PART_TEXT, t->tool.data, t->tool.len);
+    else if (t->tool.len && !x->request.markup) api_text(&delta, PART_TEXT, t->tool.data, t->tool.len);
     if (delta.len) api_chunk(&x->out, &x->answer, delta.data, delta.len, NULL);
     api_chunk(&x->out, &x->answer, NULL, 0, api_reason(t, &calls));
     if (x->request.usage) api_usage_chunk(&x->out, &x->answer, t, x->request.explain);

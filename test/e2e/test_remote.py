@@ -23,7 +23,7 @@ class Attached(Case):
     def test_same_as_alone(self):
         """Text, thinking, reason, usage and seed, whatever is asked."""
         for args in (["hello there"], ["think"], ["long", "-n", "7"], ["long", "--until", "word3"], ["broken"], ["sampling", "--temp", "0.25", "--top-p", "0.5", "--top-k", "9", "--min-p", "0.1"],
-                     ["sampling", "-n", "300", "--repeat-penalty", "1.5"], ["prompt x", "-s", "A system."], ["prompt y", "-c", "65536"]):
+                     ["sampling", "-n", "300", "--repeat-penalty", "1.5"], ["prompt x", "-s", "A system."], ["prompt y", "-c", "65536"], ["call"], ["nonsense"]):
             before = self.answered()
             alone, attached = (json.loads(self.run_bin("-p", *args, "--seed", "3", "--json", *more)[1]) for more in (["--no-attach"], []))
             self.assertEqual(self.answered(), before + ("-c" not in args), args)

@@ -682,6 +682,28 @@ class Elsewhere(Case):
             list(client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "fail"}], stream=True))
         with self.assertRaises(openai.AuthenticationError):
             openai.OpenAI(base_url=s.url, api_key="other", max_retries=0).models.list()
+        tools = [{"type": "function", "function": {"name": n, "description": "d", "parameters": {"type": "object", "properties": {}}}} for n in ("weather", "time")]
+        call = {"model": "fake", "messages": [{"role": "user", "content": "call"}], "tools": tools, "tool_choice": "auto"}
+        a = client.chat.completions.create(**call)
+        self.assertEqual([(c.function.name, json.loads(c.function.arguments)) for c in a.choices[0].message.tool_calls], [("weather", {"city": "Bern \U0001f600"}), ("time", {})])
+        self.assertEqual((a.choices[0].finish_reason, a.choices[0].message.content), ("tool_calls", "Let me see."))
+        with client.chat.completions.stream(**call) as events:  # the package puts the pieces together, and checks them
+            kinds = {e.type for e in events}
+            whole = events.get_final_completion().choices[0]
+        self.assertEqual([c.function.arguments for c in whole.message.tool_calls], [c.function.arguments for c in a.choices[0].message.tool_calls])
+        self.assertTrue({"content.delta", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds, kinds)
+        back = call["messages"] + [a.choices[0].message.model_dump(exclude_none=True)] + [{"role": "tool", "tool_call_id": c.id, "content": "sunny"} for c in a.choices[0].message.tool_calls] + [{"role": "user", "content": "prompt"}]
+        self.assertEqual(client.chat.completions.create(model="fake", messages=back, tools=tools).choices[0].message.content.count("[tool]sunny"), 2)
+        a = client.chat.completions.create(model="fake", messages=[{"role": "developer", "content": "S"}, {"role": "user", "content": "sampling"}], max_completion_tokens=200, top_p=0.5, stop=["zz"], seed=4, parallel_tool_calls=False,
+                                           extra_body={"top_k": 7})
+        self.assertEqual(a.choices[0].message.content, "temp 0.5 top-p 0.5 top-k 7 min-p 0 repeat-penalty 1 seed 4 max 200")
+        a = client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "long"}], max_tokens=5)
+        self.assertEqual((a.choices[0].message.content, a.choices[0].finish_reason), ("word0", "length"))
+        for refused in ({"logprobs": True}, {"response_format": {"type": "json_object"}}, {"tool_choice": "required", "tools": tools}):
+            with self.assertRaises(openai.BadRequestError) as e:
+                client.chat.completions.create(model="fake", messages=hello, **refused)
+            self.assertIn(next(iter(refused)), e.exception.body["message"])
+        self.assertEqual(client.models.retrieve("fake").id, "fake")
         stream = client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "slow"}], stream=True)
         next(iter(stream))
         stream.close()
