@@ -44,7 +44,8 @@ struct store_entry {
     bool damaged;
 };
 int store_entries(struct store_entry **out, size_t *n, struct error *e); /* freed with mem_free */
-/* A row of a list, without a line end, with a name's column of `width` and, where cols is not 0, a title that ends there or none. */
+/* A row of a list, without a line end, with a name's column of `width` and, where cols is not 0, a title that ends there or none:
+ * where there is no room for its columns just the day, the name and the number of questions. */
 void store_entry_text(const struct store_entry *t, int width, int cols, struct buf *out);
 int store_name_width(const struct store_entry *v, size_t n); /* of the longest name, within reason */
 /* The name of the newest that is not damaged. ERR_RUNTIME when there is none. */

@@ -72,17 +72,19 @@ int store_entries(struct store_entry **out, size_t *n, struct error *e) {
 }
 
 void store_entry_text(const struct store_entry *t, int width, int cols, struct buf *out) {
-    enum { LEAST = 12 }; /* columns of a title that still says something; names say enough otherwise */
+    enum { LEAST = 12, COUNTS = 22 }; /* columns of a title that still says something (names say enough otherwise); of questions and size */
     char when[32];
     size_t start = out->len;
     time_t saved = (time_t)t->saved;
     struct tm tm;
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
-    buf_fmt(out, "%s  %-*s ", when, width, t->name);
+    bool narrow = cols && (int)strlen("YYYY-MM-DD HH:MM  ") + width + 1 + COUNTS >= cols;
+    strftime(when, sizeof when, narrow ? "%Y-%m-%d" : "%Y-%m-%d %H:%M", localtime_r(&saved, &tm));
+    buf_fmt(out, "%s  %-*s ", when, narrow ? 0 : width, t->name);
     if (t->damaged) buf_fmt(out, "damaged, %zu bytes", t->bytes);
-    else buf_fmt(out, "%3zu question%s %4zu kB  ", t->turns, t->turns == 1 ? ", " : "s,", (t->bytes + 999) / 1000);
+    else if (narrow && (int)(out->len - start) + (int)strlen("(10)") < cols) buf_fmt(out, "(%zu)", t->turns);
+    else if (!narrow) buf_fmt(out, "%3zu question%s %4zu kB  ", t->turns, t->turns == 1 ? ", " : "s,", (t->bytes + 999) / 1000);
     int left = cols ? cols - (int)(out->len - start) : TITLE_COLS;
-    if (!t->damaged && *t->title && left >= LEAST) render_cut(t->title, strlen(t->title), left, out);
+    if (!t->damaged && !narrow && *t->title && left >= LEAST) render_cut(t->title, strlen(t->title), left, out);
 }
 
 int store_name_width(const struct store_entry *v, size_t n) {

@@ -254,6 +254,8 @@ class Screens(driver.Case):
             lines = self.shown(t, rows, cols)
             self.assertRegex(lines[lines.index("saved; /load NAME opens one:") - 2], r"^  1  +1 question   What is the best.*" + ("Europe by heart\\?" if cols > 100 else "\u2026") + "$")
             self.assertEqual(lines[lines.index("saved; /load NAME opens one:") - 1], "* 2    0 questions")
+            if cols == 40:
+                self.assertRegex("\n".join(lines), r"(?m)^  20\d\d-\d\d-\d\d  short \(1\)$")
             if cols == 200:
                 row = r"  (short|a-name-that-takes-half-of-a-screen) +1 question, +1 kB  What is the best .* all the rivers\u2026$"
                 self.assertEqual(len([line for line in lines if re.search(row, line)]), 2)
