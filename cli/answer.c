@@ -116,7 +116,7 @@ void repl_background(struct repl *r) {
     struct talk *t = r->answering;
     char label[140];
     t->turn.fn = NULL;
-    t->shown = false;
+    t->shown = r->told = false;
     leave_screen(r);
     repl_label(t, label, sizeof label);
     repl_say(r, "(session %s goes on in the background; /switch %s shows it)\n", label, label);
@@ -131,6 +131,7 @@ int repl_start(struct repl *r, struct talk *t, bool background, struct error *e)
     if (rc) return rc;
     turn_free(&t->turn);
     if ((rc = turn_start(&t->turn, r->app, t->seat, &t->prompt, &q, NULL, NULL, e))) return rc;
+    r->told = false;
     if (background) return 0;
     take_screen(r, t);
     progress_begin("reading the prompt");

@@ -25,7 +25,7 @@ static void cmd_help(struct repl *r, const char *arg) {
                 "Ctrl-C stops an answer, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
 }
 
-static void cmd_bye(struct repl *r, const char *arg) { r->leave = true; }
+static void cmd_bye(struct repl *r, const char *arg) { repl_leave(r, false); }
 
 static const struct command commands[] = {
     {"help", "", "this list", cmd_help, false},

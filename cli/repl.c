@@ -197,6 +197,20 @@ static void begin_line(struct repl *r) {
     flush(r);
 }
 
+void repl_leave(struct repl *r, bool key) {
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++) n += r->talks[i]->turn.running && r->talks[i] != r->answering;
+    if (!n || r->told) {
+        r->leave = true;
+        return;
+    }
+    char text[128] = "an answer is still running in the background; once more leaves and stops it";
+    if (n > 1) snprintf(text, sizeof text, "%zu answers are still running in the background; once more leaves and stops them", n);
+    if (key) line_hint(&r->line, text);
+    else repl_say(r, "%s", text);
+    r->told = true;
+}
+
 /* --- lines that wait for an answer to end ---------------------------------------------------------------------------- */
 
 static void enqueue(struct repl *r, const char *text, size_t n) {
@@ -277,7 +291,7 @@ static void serve_input(struct repl *r) {
         if (res == LINE_EDITOR && r->answering) line_hint(&r->line, "the editor opens when the answer has ended");
         else if (res == LINE_EDITOR) repl_editor(r);
         else if (res == LINE_EOF && r->answering) enqueue(r, "/bye", 4);
-        else if (res == LINE_EOF) r->leave = true;
+        else if (res == LINE_EOF) repl_leave(r, true);
         else if (res == LINE_DONE) {
             line_done(r);
             if (!r->answering && !r->leave && !r->n_queue) begin_line(r);

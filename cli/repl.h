@@ -51,6 +51,7 @@ struct repl {
     size_t n_queue, cap_queue;
     double status_drawn;
     bool dumb, leave;
+    bool told; /* that leaving stops answers which run in the background; none was begun since */
     char prompt[160];
 };
 
@@ -62,6 +63,7 @@ void repl_say_in(struct repl *r, const char *style, const char *head, const char
 void repl_hide(struct repl *r); /* the edited line: room to print; when an answer runs, at its end */
 void repl_pump(struct repl *r); /* what the engine has to tell */
 void repl_drop_queue(struct repl *r);
+void repl_leave(struct repl *r, bool key); /* asks first where that stops answers in the background; key: a line is being edited */
 void repl_editor(struct repl *r);
 void repl_label(const struct talk *t, char *out, size_t cap); /* its name, or its number */
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How soon a key shows on a chat's screen: beside nothing, beside one long answer, beside many short ones (each of which is saved twice).
+"""How soon a chat has its first prompt, and how soon a key shows on its screen: beside nothing, beside one long answer, beside many short ones (each of which is saved twice).
 Times of `cat` on such a terminal stand beside them: what the machine itself takes.
 
     test/bench/echo.py HEARTH [KEYS]          HEARTH may be hearth_fake, which answers at once"""
@@ -16,6 +16,7 @@ import driver  # noqa: E402
 
 KEYS = int(sys.argv[2]) if len(sys.argv) > 2 else 300
 PAUSE = 0.02  # between two keys
+STARTS = 20
 
 
 def seen(t, key, pattern):
@@ -54,10 +55,24 @@ def chat(env):
     return t
 
 
+def started(command, env, pattern):
+    """From the start of a program to what it shows first."""
+    times = []
+    for _ in range(STARTS):
+        begin = time.monotonic()
+        t = driver.Terminal(command, env)
+        t.until(pattern)
+        times.append((time.monotonic() - begin) * 1e3)
+        t.close()
+    return sorted(times)
+
+
 def main():
     home = tempfile.mkdtemp(prefix="hearth-test-", dir=os.environ.get("ECHO_DIR"))
     env = {"HOME": home, "PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8"}
     try:
+        report("a shell, started", started(["sh", "-c", "printf X; sleep 5"], env, b"X"))
+        report("first prompt", started([driver.BIN], env, b"\x1b\\[1m> \x1b\\[0m\r"))
         t = driver.Terminal(["cat"], env)
         report("cat", typed(t, pattern=rb"%s"))
         t.close()

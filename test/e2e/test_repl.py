@@ -145,7 +145,12 @@ class Repl(driver.Case):
         t = self.chat()
         at = len(t.out)
         t.send("\x12cond\r")  # Ctrl-R
-        t.until("You said: second one", at)
+        at = t.prompt(t.until("You said: second one", at))
+        t.send("\x12condzzz")  # what is not there is said, and nothing is sent
+        t.until("nothing found: condzzz", at)
+        t.send("\r")
+        t.quiet()
+        self.assertNotIn(b"You said", t.out[at:])
 
     def test_several_lines(self):
         t = self.chat()
@@ -209,6 +214,25 @@ class Repl(driver.Case):
         self.assertEqual(lines[-1], "other> typed meanwhile")
         t.send("\x15/switch 1\r")
         t.until("word199", at)
+
+    def test_leaving_asks_for_the_background(self):
+        """Once, by the key and by the command; what was written so far is kept."""
+        for leave in ("\x04", "/bye\r"):
+            t = self.chat("--save", "kept", text="kept> ")
+            t.send("slow\r")
+            t.until("w3")
+            t.send("&\r")
+            at = t.prompt(t.until("goes on in the background"), "kept> ")
+            t.send(leave)
+            at = t.until("an answer is still running in the background; once more leaves and stops it", at)
+            t.quiet(0.2)
+            self.assertIsNone(t.p.poll())
+            t.send(leave)
+            self.assertEqual(t.wait(), 0)
+            self.assertTrue(t.restored())
+            with open(self.session_file("kept"), encoding="utf-8") as f:
+                self.assertIn("w3", f.read())
+            os.unlink(self.session_file("kept"))
 
     def test_sessions(self):
         t = self.chat()

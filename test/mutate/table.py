@@ -221,6 +221,7 @@ change("second-interrupt", "a second Ctrl-C waits like the first", "e2e_reach; e
 change("terminal-restore", "a signal leaves the terminal raw", "e2e_commands", (SIG, "term_restore();\n    saver_finish();\n    file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset", "file_out_abandon();\n    signal(sig, SIG_DFL);\n    sigemptyset"))
 change("command-load", "/load opens a chat without its messages", "e2e_commands", ("cli/command_session.c", "arg, STORE_LOAD, &t->conv", "arg, STORE_REPLACE, &t->conv"))
 change("command-system", "/system forgets its text", "e2e_commands", ("cli/command_talk.c", 'none ? "" : arg)', '"")'))
+change("leave-unasked", "leaving stops answers in the background without a word", "e2e_repl", ("cli/repl.c", "if (!n || r->told) {", "if (n + 1) {"))
 change("news-in-answer", "news of another session is put into the row of an answer", "e2e_screen", ("cli/repl.c", " || (r->answering && r->printer.col)", ""))
 change("command-compact", "/compact drops the summary", "e2e_commands", ("cli/compact.c", "buf_add(&text, summary->data, summary->len);", ""))
 change("compact-rest", "/compact drops what did not fit into the summary", "e2e_commands", ("cli/compact.c", ".n = t->conv.n - t->summarised", ".n = 0"))
