@@ -7,10 +7,12 @@
  * E4M3 by way of subnormal floats (CPU_F_SUBNORMAL), whose sums round differently below 2^-70, and what gemm_for and gemm_few_for say. */
 #include "cpu/kernels.h"
 
-enum { CHOOSE_E4M3 = 2 };
-extern const struct format_kernels *const choose_e4m3_of[CHOOSE_E4M3]; /* by conversion from FP16, by look-ups */
+enum { CHOOSE_E4M3 = 3 };
+/* By conversion from FP16, by look-ups, by maps of bits: as many of them as this processor runs. */
+extern const struct format_kernels *const choose_e4m3_of[CHOOSE_E4M3];
+int choose_e4m3_count(void);
 
 /* E4M3 at level avx512 on a processor with VBMI; measured once, then always the same. */
 const struct format_kernels *choose_e4m3(void);
-/* For --version --verbose: "E4M3 by look-ups (measured)"; empty where there is nothing to choose. */
+/* For --version --verbose: "E4M3 by maps of bits (measured)"; empty where there is nothing to choose. */
 const char *choose_describe(void);

@@ -18,9 +18,8 @@
 #ifdef E4M3_LINE
 #define EACH_e4m3(p, n, use) \
     do { \
-        V w_[64 / LANES]; \
-        load_e4m3_line(p, n, w_); \
-        EACH (int u_ = 0; u_ < 64 / LANES; u_++) use(u_ *LANES, w_[u_]); \
+        struct e4m3_line line_ = e4m3_line(p, n); \
+        EACH (int u_ = 0; u_ < 64 / LANES; u_++) use(u_ *LANES, e4m3_part(line_, u_)); \
     } while (0)
 #else
 #define EACH_e4m3(p, n, use) EACH_PLAIN(e4m3, 1, p, n, use)

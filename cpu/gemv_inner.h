@@ -21,17 +21,19 @@ enum {
     LINES = (UNIT / BLOCK * BYTES + 63) / 64,         /* of memory that a unit reaches into */
     AHEAD = 2560,                                     /* bytes that prefetch runs ahead in each row */
     PART = 512,                                       /* columns of a partial sum where no scale block ends it first */
-    CHUNK = 32,                                       /* rows that go through a span of columns together */
-    STREAM = 256,                                     /* rows of one token's chunk, walked as ROWS_1 streams a quarter or so apart */
-    SPAN_FLOATS = 6144,
+    STREAM = 256,                                     /* rows of a chunk, walked as so many streams a quarter or so apart */
+    SPAN_FLOATS = 32768,                              /* of several tokens' x */
 };
 #define DTYPE       FORMAT_DTYPE(FORMAT)
 #define EACH_WEIGHT FORMAT_JOIN(EACH_, FORMAT)
-/* Plain formats go vector by vector, with each x in a register for all rows; the others unit by unit, a row at a time. */
+/* Plain formats go vector by vector, with each x in a register for all rows, E4M3 by lines of 64 columns where the ISA has these; the others unit by unit, a
+ * row at a time. */
 #if FORMAT_PLAIN(FORMAT)
 #define LOAD   FORMAT_JOIN(load_, FORMAT)
 #define LOAD_M FORMAT_JOIN(FORMAT_JOIN(load_, FORMAT), m)
-#ifndef E4M3_LINE
+#ifdef E4M3_LINE
+#define BY_LINE
+#else
 #define BY_VECTOR
 #endif
 #endif
@@ -60,19 +62,28 @@ INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS],
         EACH (int t = 0; t < N; t++) sum[i * p->gap * N + t] = vfma(part[i][t], s, sum[i * p->gap * N + t]);
     }
 }
-/* One token's x is lifted as it is loaded; for several the span was copied lifted. */
+/* One token's x is lifted as it is loaded, several tokens' while it is copied. */
 INLINE V lift_x(V x, const int N) { return N == 1 && X_LIFT != 1 ? vmul(x, vset1(X_LIFT)) : x; }
 INLINE V load_x(const float *x, int n, const int N) { return lift_x(n < LANES ? vloadm(x, n) : vload(x), N); }
 
 /* part[row][token] += the products of n columns from c on, a constant. */
 INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, const int n, const int R, const int N) {
-#ifdef BY_VECTOR
+#if defined BY_VECTOR || defined BY_LINE
+#ifdef BY_LINE
+    struct e4m3_line line[8];
+    EACH (int i = 0; i < R; i++) line[i] = e4m3_line(row[i] + c, n);
+#endif
     EACH (int u = 0; u < n; u += LANES) {
-        V xv[KERNEL_TOKENS];
-        EACH (int t = 0; t < N; t++) xv[t] = load_x(p->x[t] + c + u, LANES, N);
-        EACH (int i = 0; i < R; i++) {
-            V wv = LOAD(row[i] + bytes_to(c) + BYTES * u);
-            EACH (int t = 0; t < N; t++) part[i][t] = vfma(wv, xv[t], part[i][t]);
+        V wv[8];
+#ifdef BY_LINE
+        EACH (int i = 0; i < R; i++) wv[i] = e4m3_part(line[i], u / LANES);
+#else
+        EACH (int i = 0; i < R; i++) wv[i] = LOAD(row[i] + bytes_to(c) + BYTES * u);
+#endif
+        EACH (int t = 0; t < N; t++) {
+            V xv = load_x(p->x[t] + c + u, LANES, N);
+            if (R > 1) __asm__("" : "+v"(xv)); /* one load for all rows: an FMA that loads for itself takes half as long again */
+            EACH (int i = 0; i < R; i++) part[i][t] = vfma(wv[i], xv, part[i][t]);
         }
     }
 #else
@@ -142,8 +153,40 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
     }
 }
 
-/* A chunk of rows goes through the columns in spans whose x fits L1: with several tokens a whole row's x would come from
- * L2 again for each R rows. The sums stay as vectors between the spans, so spans do not show in the result. */
+/* Each of R streams takes a stretch of a chunk's rows and goes through it from row to row, as memory likes it best: few streams,
+ * far apart, each straight on. Beside rows next to each other this gives a tenth more for one token and up to a half for several. */
+
+INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const int R, const int N) {
+    const int64_t stride = (int64_t)span->w->stride, from = (int64_t)bytes_to(span->k0);
+    struct piece p = *span;
+    p.r = r0, p.gap = rows / R, p.last = r0 + rows - 1, p.jump = stride + from;
+    for (; p.r < r0 + p.gap; p.r++) {
+        if (p.r == r0 + p.gap - 1) p.jump = (rows - p.gap + 1) * stride + from; /* the streams begin again in the next chunk */
+        piece(&p, sum + (p.r - r0) * N, R, N);
+    }
+    if (rows > p.gap * R) {
+        p.r = r0 + p.gap * R, p.gap = 1, p.jump = stride + from;
+        piece(&p, sum + (p.r - r0) * N, R, N);
+    }
+}
+INLINE int scale_cols(const struct mat *w) { return w->scale && w->block_cols < w->cols ? w->block_cols : w->cols; }
+/* E4M3 with one scale for many rows of a block of columns, as FP8 checkpoints have it: x takes the scales while it is copied, and a sum goes
+ * on past the end of a block. That is a tenth to a fifth of the time. */
+INLINE bool shared_scales(const struct mat *w) { return DTYPE == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= 64 && w->row_step == 1; }
+
+INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, const int R) {
+    const struct piece p = {.w = w, .x = x, .k1 = w->cols, .block = scale_cols(w)};
+    for (int r0 = 0; r0 < w->rows; r0 += STREAM) {
+        const int rows = w->rows - r0 < STREAM ? w->rows - r0 : STREAM;
+        V sum[STREAM + 8];
+        for (int i = 0; i < rows; i++) sum[i] = vzero();
+        streams(&p, sum, r0, rows, R, 1);
+        for (int i = 0; i < rows; i++) y[r0 + i] = vsum(sum[i]);
+    }
+}
+
+/* Several tokens' x is copied side by side, where memory's distances let it lie badly in the caches; as many columns as there is room
+ * for, which are mostly all. The sums stay as vectors between such spans, so spans do not show in the result. */
 
 INLINE int span_end(int k0, int cols, int block, int fit) {
     for (int k1 = k0;;) { /* whole parts, which always fit */
@@ -152,60 +195,42 @@ INLINE int span_end(int k0, int cols, int block, int fit) {
         if ((k1 = end) == cols) return cols;
     }
 }
-/* copied[t][c] = x[t][c] for k0 <= c < k1, side by side and aligned whatever the distance of the tokens is. */
-INLINE void copy_span(float *span, const float **copied, const float *const *x, int n, int k0, int k1, const int N) {
-    const int width = (k1 - k0 + LANES - 1) / LANES * LANES;
-    const V f = vset1(X_LIFT);
-    for (int t = 0; t < N; t++, span += width) {
-        const float *from = x[t < n ? t : 0];
-        for (int c = k0; c < k1; c += LANES) vstore(span + c - k0, vmul(k1 - c < LANES ? vloadm(from + c, k1 - c) : vload(from + c), f));
-        copied[t] = span - k0;
-    }
-}
-
-/* One token. Each of R streams takes a stretch of the rows and goes through it from row to row, as memory likes it best: few
- * streams, far apart, each straight on. Beside rows next to each other this gives a tenth more where memory is the limit. */
-INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, const int R) {
-    const int block = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols;
-    const int64_t stride = (int64_t)w->stride;
-    for (int r0 = 0; r0 < w->rows; r0 += STREAM) {
-        const int rows = w->rows - r0 < STREAM ? w->rows - r0 : STREAM, gap = rows / R;
-        V sum[STREAM + 8];
-        for (int i = 0; i < rows; i++) sum[i] = vzero();
-        struct piece p = {w, x, r0, gap, 0, w->cols, r0 + rows - 1, block, stride};
-        for (; p.r < r0 + gap; p.r++) {
-            if (p.r == r0 + gap - 1) p.jump = (rows - gap + 1) * stride; /* the streams begin again in the next chunk */
-            piece(&p, sum + (p.r - r0), R, 1);
+/* copied[t][c] = x[t][c] for k0 <= c < k1, a line more than that apart: not a power of two. scale: of the blocks of `block` columns; NULL: none. */
+INLINE void copy_span(float *span, const float **copied, const float *const *x, int n, int k0, int k1, const struct mat *scale, size_t row, const int N) {
+    const int width = (k1 - k0 + LANES - 1) / LANES * LANES + 16, block = scale ? scale->block_cols : k1;
+    for (int c = k0, end; c < k1; c = end) {
+        end = c - c % block + block < k1 ? c - c % block + block : k1;
+        const V f = vset1((N > 1 ? X_LIFT : 1) * (scale ? scale_load(scale, row + (size_t)(c / block)) : 1));
+        for (int t = 0; t < N; t++) {
+            const float *from = x[t < n ? t : 0];
+            float *to = span + (size_t)t * (size_t)width - k0;
+            for (int i = c; i < end; i += LANES) vstore(to + i, vmul(end - i < LANES ? vloadm(from + i, end - i) : vload(from + i), f));
         }
-        if (rows > gap * R) {
-            p.r = r0 + gap * R, p.gap = 1, p.jump = stride;
-            piece(&p, sum + gap * R, R, 1);
-        }
-        for (int i = 0; i < rows; i++) y[r0 + i] = vsum(sum[i]);
     }
+    for (int t = 0; t < N; t++) copied[t] = span + (size_t)t * (size_t)width - k0;
 }
 
 /* n tokens as N, of which the rest are the first again, for nothing: kernels for every number would take long to build. */
 INLINE void all_rows(float *const *y, const float *const *x, int n, const struct mat *w, const int R, const int N) {
-    const int block = w->scale && w->block_cols < w->cols ? w->block_cols : w->cols;
-    const int64_t stride = (int64_t)w->stride;
-    for (int r0 = 0; r0 < w->rows; r0 += CHUNK) {
-        const int rows = w->rows - r0 < CHUNK ? w->rows - r0 : CHUNK;
-        V sum[(CHUNK + 8) * KERNEL_TOKENS];
-        float span_x[SPAN_FLOATS + KERNEL_TOKENS * LANES] __attribute__((aligned(64)));
-        for (int i = 0; i < rows; i++)
-            EACH (int t = 0; t < N; t++) sum[i * N + t] = vzero();
+    const bool shared = shared_scales(w);
+    struct mat plain = *w;
+    if (shared) plain.scale = NULL;
+    const int block = scale_cols(&plain), chunk = STREAM * 4 / N < STREAM ? STREAM * 4 / N : STREAM;
+    float span_x[SPAN_FLOATS + KERNEL_TOKENS * 2 * 16] __attribute__((aligned(64)));
+    V sum[STREAM * 4 + 8 * KERNEL_TOKENS];
+    for (int r0 = 0, rows; r0 < w->rows; r0 += rows) {
+        rows = w->rows - r0 < chunk ? w->rows - r0 : chunk;
+        if (shared) {
+            const int same = w->block_rows - (w->row0 + r0) % w->block_rows; /* rows of one scale */
+            rows = rows < same ? rows : same;
+        }
+        for (int i = 0; i < rows * N; i++) sum[i] = vzero();
         for (int k0 = 0, k1; k0 < w->cols; k0 = k1) {
             k1 = span_end(k0, w->cols, block, SPAN_FLOATS / N);
             const float *copied[KERNEL_TOKENS];
-            copy_span(span_x, copied, x, n, k0, k1, N);
-            struct piece p = {w, copied, r0, 1, k0, k1, r0 + rows - 1, block, 0};
-            const int64_t to0 = (int64_t)bytes_to(k0), to1 = (int64_t)bytes_to(k1);
-            for (; p.r < r0 + rows; p.r += R) {
-                p.jump = R * stride + to0; /* the rows below, or else the next span from the chunk's first row */
-                if (p.r + R >= r0 + rows && k1 < w->cols) p.jump = (r0 - p.r) * stride + to1;
-                piece(&p, sum + (p.r - r0) * N, R, N);
-            }
+            copy_span(span_x, copied, x, n, k0, k1, shared ? w : NULL, scale_row(w, r0), N);
+            const struct piece p = {.w = &plain, .x = copied, .k0 = k0, .k1 = k1, .block = block};
+            streams(&p, sum, r0, rows, R, N);
         }
         for (int i = 0; i < rows; i++)
             for (int t = 0; t < n; t++) y[t][r0 + i] = vsum(sum[i * N + t]);
@@ -217,7 +242,10 @@ static GEMV_FN(gemv) {
         return;
     }
     switch (n) {
-    case 1: all_rows_1(y[0], x, w, ROWS_1); break;
+    case 1:
+        if (shared_scales(w)) all_rows(y, x, n, w, ROWS_1, 1);
+        else all_rows_1(y[0], x, w, ROWS_1);
+        break;
     case 2: all_rows(y, x, n, w, ROWS_4, 2); break;
     case 3:
     case 4: all_rows(y, x, n, w, ROWS_4, 4); break;

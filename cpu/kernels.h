@@ -128,8 +128,8 @@ static inline void kernels_format(struct kernels *k, const struct format_kernels
     k->widen[f->dtype] = f->widen;
     k->decode[f->dtype] = f->decode;
 }
-/* Better kernels of E4M3: where subnormal operands cost nothing, and where VBMI is. */
-extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3;
+/* Better kernels of E4M3: where subnormal operands cost nothing, where VBMI is, and where GFNI is as well. */
+extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3, avx512gfni_e4m3;
 
 /* INT4 with a scale for each 128 columns in whole numbers: x as the sum of two planes of eight bits, with a scale for each 128 columns too, so 16 bits of
  * the largest of these. Other scales: as above. */

@@ -178,7 +178,7 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* and enough of them to share evenly */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;
     if (j.per > share) j.per = share / 8 * 8;
-    j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per;
+    j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per > 64 ? j.per / 64 * 64 : j.per; /* blocks of scales are not cut */
     j.parts = (o->w.rows + j.per - 1) / j.per;
     if (o->top && !(j.tops = exec_space(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
     int rc = exec_each(j.x, batch * j.parts, rows_task, &j);

@@ -12,7 +12,7 @@
 typedef __m512 V;
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for /* a loop of constant count over arrays that must become registers */
-enum { LANES = 16, ROWS_1 = 4, ROWS_4 = 4, ROWS_8 = 2 }; /* rows walked side by side for 1, 2-4, 5-8 tokens: registers */
+enum { LANES = 16, ROWS_1 = 4, ROWS_4 = 4, ROWS_8 = 3 }; /* rows walked side by side for 1, 2-4, 5-8 tokens: registers */
 
 INLINE V vzero(void) { return _mm512_setzero_ps(); }
 INLINE V vset1(float f) { return _mm512_set1_ps(f); }
@@ -87,26 +87,61 @@ INLINE V e4m3_v(__m128i b) {
     return _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0x87f00000)));
 }
 #endif
-#ifdef HEARTH_VBMI
-/* 64 codes at once: two look-ups give the high and the low byte of the BF16 with the code's magnitude, and four more
- * put these where a float has its upper half. Stays in order, and costs half of the conversion below. The table holds
- * the value / E4M3_POST, as the conversion below gives it. */
+#if defined HEARTH_VBMI || defined HEARTH_GFNI
+/* 64 codes at once, in order: two bytes of each, the upper half of a float, are made first (e4m3_line), and widened to sixteen
+ * floats at a time when these are needed (e4m3_part). All values / E4M3_POST, as the conversion above gives them. */
 #define E4M3_LINE
 #include "cpu/e4m3_table.h"
 static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, -8)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, -8)};
-/* n of 64 codes; the rest is zero. */
-INLINE void load_e4m3_line(const uint8_t *p, int n, V *out) {
-    const __m512i first = _mm512_set_epi32(0x4f0f0000, 0x4e0e0000, 0x4d0d0000, 0x4c0c0000, 0x4b0b0000, 0x4a0a0000, 0x49090000, 0x48080000, 0x47070000,
-                                           0x46060000, 0x45050000, 0x44040000, 0x43030000, 0x42020000, 0x41010000, 0x40000000);
+INLINE __m512i e4m3_codes(const uint8_t *p, int n) { /* n of 64; the rest is zero */
+    return n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p);
+}
+#endif
+#ifdef HEARTH_VBMI
+/* The bytes by look-ups, in two registers that widening picks from. */
+struct e4m3_line {
+    __m512i high, low;
+};
+INLINE struct e4m3_line e4m3_line(const uint8_t *p, int n) {
     const uint8_t *high = e4m3_high, *low = e4m3_low;
-    __m512i code = n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p);
+    __m512i code = e4m3_codes(p, n);
     __m512i h = _mm512_permutex2var_epi8(_mm512_loadu_si512(high), code, _mm512_loadu_si512(high + 64));
     __m512i l = _mm512_permutex2var_epi8(_mm512_loadu_si512(low), code, _mm512_loadu_si512(low + 64));
-    h = _mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8); /* h | (code & 0x80) */
-    EACH (int u = 0; u < 4; u++) {
-        __m512i at = _mm512_add_epi8(first, _mm512_set1_epi32(0x10100000 * u));
-        out[u] = _mm512_castsi512_ps(_mm512_maskz_permutex2var_epi8(0xcccccccccccccccc, l, at, h));
+    return (struct e4m3_line){_mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8), l}; /* h | (code & 0x80) */
+}
+INLINE V e4m3_part(struct e4m3_line line, const int u) {
+    const __m512i first = _mm512_set_epi32(0x4f0f0000, 0x4e0e0000, 0x4d0d0000, 0x4c0c0000, 0x4b0b0000, 0x4a0a0000, 0x49090000, 0x48080000, 0x47070000,
+                                           0x46060000, 0x45050000, 0x44040000, 0x43030000, 0x42020000, 0x41010000, 0x40000000);
+    __m512i at = _mm512_add_epi8(first, _mm512_set1_epi32(0x10100000 * u));
+    return _mm512_castsi512_ps(_mm512_maskz_permutex2var_epi8(0xcccccccccccccccc, line.low, at, line.high));
+}
+#endif
+#ifdef HEARTH_GFNI
+/* The bytes by two affine maps of bits: the exponent's upper bits are 0111, whatever the code. That is wrong where the code's exponent is
+ * 0, so those are looked up, behind a branch: few of a checkpoint's weights are so small beside the largest of their block. The codes are
+ * put in such an order first that unpacking brings sixteen that follow each other to the upper halves of a vector and sixteen more to
+ * the lower ones. */
+struct e4m3_line {
+    __m512i first, second; /* columns 0 to 31, and 32 to 63 */
+};
+#define E4M3_TURN(c) \
+    (c), 16 + (c), (c) + 1, 17 + (c), (c) + 2, 18 + (c), (c) + 3, 19 + (c), 32 + (c), 48 + (c), 33 + (c), 49 + (c), 34 + (c), 50 + (c), 35 + (c), 51 + (c)
+static const uint8_t e4m3_turn[64] = {E4M3_TURN(0), E4M3_TURN(4), E4M3_TURN(8), E4M3_TURN(12)};
+INLINE struct e4m3_line e4m3_line(const uint8_t *p, int n) {
+    const __m512i to_high = _mm512_set1_epi64(0x1020400000000080), to_low = _mm512_set1_epi64(0x01020408);
+    __m512i code = _mm512_permutexvar_epi8(_mm512_loadu_si512(e4m3_turn), e4m3_codes(p, n));
+    __m512i high = _mm512_gf2p8affine_epi64_epi8(code, to_high, 0x38), low = _mm512_gf2p8affine_epi64_epi8(code, to_low, 0);
+    __mmask64 tiny = _mm512_testn_epi8_mask(code, _mm512_set1_epi8(0x78));
+    if (__builtin_expect(tiny != 0, 0)) {
+        high = _mm512_mask_permutexvar_epi8(high, tiny, code, _mm512_loadu_si512(e4m3_high));
+        high = _mm512_ternarylogic_epi32(high, code, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (code & 0x80) */
+        low = _mm512_mask_permutexvar_epi8(low, tiny, code, _mm512_loadu_si512(e4m3_low));
     }
+    return (struct e4m3_line){_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+}
+INLINE V e4m3_part(struct e4m3_line line, const int u) {
+    __m512i pair = u < 2 ? line.first : line.second;
+    return _mm512_castsi512_ps(u % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(pair, 16));
 }
 #endif
 INLINE V load_e4m3(const uint8_t *p) { return e4m3_v(_mm_loadu_si128((const __m128i *)(const void *)p)); }

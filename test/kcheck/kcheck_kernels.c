@@ -310,7 +310,7 @@ static void check_choice(uint64_t seed) {
                 x[t] = v, y[t] = vec(w.rows), z[t] = vec(w.rows);
             }
             choose_e4m3_of[0]->gemv(y, x, n, &w);
-            for (int other = 1; other < CHOOSE_E4M3; other++) {
+            for (int other = 1; other < choose_e4m3_count(); other++) {
                 choose_e4m3_of[other]->gemv(z, x, n, &w);
                 for (int t = 0; t < n; t++)
                     for (int r = 0; r < w.rows; r++)
@@ -337,6 +337,7 @@ int main(int argc, char **argv) {
         {"avx512", kernels_avx512, NULL, CPU_F_AVX512},
         {"avx512sub", kernels_avx512, &avx512sub_e4m3, CPU_F_AVX512},
         {"avx512vbmi", kernels_avx512, &avx512vbmi_e4m3, CPU_F_AVX512 | CPU_F_VBMI},
+        {"avx512gfni", kernels_avx512, &avx512gfni_e4m3, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_GFNI},
         {"avx512bf16", kernels_avx512bf16, NULL, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16},
 #ifdef WITH_SIMDE
         {"avx512 (SIMDe)", kernels_avx512_simde, NULL, 0},
