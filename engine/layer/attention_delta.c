@@ -132,4 +132,4 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
             .y = out, .g = w->z + (size_t)s->row * (size_t)m.values, .n = s->n, .heads = 1, .dim = m.values, .ldy = m.values, .ldg = m.values, .silu = true});
 }
 
-const struct attention attention_delta = {.name = "deltanet", .cache = cache, .kv = inputs, .query = query, .attend = attend};
+const struct attention attention_delta = {.name = "deltanet", .placed = true, .cache = cache, .kv = inputs, .query = query, .attend = attend};

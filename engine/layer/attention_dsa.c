@@ -50,8 +50,12 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
     TRY(rotate(x, c, w, k, n, 1));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
-        TRY(x->ops->kv_store(
-            x, &(struct op_kv_store){.plane = s->cache[layer].p[1], .x = k + (size_t)s->row * (size_t)dim, .row0 = s->pos, .n = s->n, .ldx = dim}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[1],
+                                                      .x = k + (size_t)s->row * (size_t)dim,
+                                                      .row0 = s->pos,
+                                                      .n = s->n,
+                                                      .ldx = dim,
+                                                      .at = attention_place(s, layer, 1)}));
     }
     return 0;
 }
@@ -104,6 +108,15 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
     return 0;
 }
 
+static int most_keys(const struct config *c) { return c->index_topk; }
 static size_t grown_bytes(const struct config *c, int keys) { return attention_mla.grown_bytes(c, keys < c->index_topk ? keys : c->index_topk); }
 
-const struct attention attention_dsa = {.name = "dsa", .whole = true, .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};
+const struct attention attention_dsa = {.name = "dsa",
+                                        .whole = true,
+                                        .placed = true,
+                                        .most_keys = most_keys,
+                                        .cache = cache,
+                                        .kv = kv,
+                                        .query = query,
+                                        .attend = attend,
+                                        .grown_bytes = grown_bytes};

@@ -259,6 +259,7 @@ int step_processor_open(struct step *s, struct error *e) {
     if (!rc) rc = work_open(&s->head, s->c, STEP_ROWS, work_alloc, work_free, s, e);
     if (!rc && !(s->logits = host_alloc(s, (size_t)STEP_ROWS * (size_t)s->c->vocab * 4, e))) rc = e->code;
     if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, step_rows_bytes(s, STEP_ROWS), e))) rc = e->code;
+    if (!rc && s->n_dev) rc = step_states_open(s, e);
     if (!rc && s->n_dev && !(s->bad = host_alloc(s, GPU_MAX * STEP_MICROS * sizeof *s->bad, e))) rc = e->code;
     if (rc) step_processor_close(s);
     return rc;
@@ -270,8 +271,10 @@ void step_processor_close(struct step *s) {
     if (s->head.release) work_close(&s->head);
     host_free(s, s->logits);
     host_free(s, s->host_rows);
+    host_free(s, s->host_states);
     host_free(s, (void *)s->bad);
     s->logits = NULL;
-    s->host_rows = NULL;
+    s->host_rows = s->host_states = NULL;
+    s->n_host_states = 0;
     s->bad = NULL;
 }

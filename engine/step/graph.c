@@ -1,6 +1,7 @@
 /* Steps of one shape do the same again and again: some thirty operations a layer, of which only the sessions' caches and positions
  * change. Those are read from memory, so what a layer enqueues is recorded once for each shape and run again with one call. The first
- * step of a shape runs piece by piece, so that workspaces have grown when the second is recorded. Bits are the same either way. */
+ * step of a shape runs piece by piece, so that workspaces have grown when the second is recorded. Addresses of states, which take turns, stand
+ * in a recording: then it is of these sessions and this turn. An indexer's choice is not recorded. Bits are the same either way. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -40,7 +41,7 @@ void step_graphs_close(struct step_device *d) {
 
 static bool alike(const struct step_shape *a, const struct step_shape *b) {
     return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->total == b->total && a->keys == b->keys && a->router == b->router &&
-           !memcmp(a->rows, b->rows, sizeof a->rows);
+           !memcmp(a->rows, b->rows, sizeof a->rows) && !memcmp(a->states, b->states, sizeof a->states);
 }
 /* The one that is known, or in the place of the one used least recently. */
 static struct step_shape *shape_of(struct step_device *d, const struct step_shape *like) {
@@ -55,15 +56,41 @@ static struct step_shape *shape_of(struct step_device *d, const struct step_shap
     return oldest;
 }
 
+/* Keys that rows of a recording may see at most; 0: any number. */
+static int most_keys(const struct step_device *d) {
+    int most = 0;
+    for (int l = d->first; l < d->last; l++)
+        if (block_most_keys(d->s->c, l)) most = block_most_keys(d->s->c, l);
+    return most;
+}
+/* One piece of memory has a copy's planes on a device, and how many positions there are says where the last one is. */
+static struct step_states states_of(const struct step_device *d, const struct span *t) {
+    const struct step *s = d->s;
+    struct step_states at;
+    memset(&at, 0, sizeof at); /* compared whole */
+    for (int l = d->first; l < d->last; l++)
+        for (int p = 0; p < s->planes[l]; p++) {
+            if (s->desc[l][p].rows) at.from = t->move.from, at.to = t->move.to;
+            if (s->state_at[d->last] == s->state_at[d->first]) continue;
+            if (!at.first) at.first = t->cache[l].p[p].data;
+            at.last = t->cache[l].p[p].data;
+        }
+    return at;
+}
+
 int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
     d->now[i] = NULL;
     if (!d->places || s->m->trace || !m->n_dev) return 0; /* spans of a trace are events, which no recording holds */
     struct step_shape like = {.micro = i, .n = m->n_dev, .row0 = m->row0, .total = total, .keys = KEYS_LEAST, .router = s->m->routing || d->experts};
+    const int most = most_keys(d);
     for (int k = 0; k < m->n_dev_spans; k++) {
-        like.rows[k] = (uint8_t)m->dev[k].n;
-        while (like.keys < m->dev[k].pos + m->dev[k].n) like.keys *= 2;
+        const struct span *t = &m->dev[k];
+        if (most && t->pos + t->n > most) return 0;
+        like.states[k] = states_of(d, t);
+        like.rows[k] = (uint8_t)t->n;
+        while (like.keys < t->pos + t->n) like.keys *= 2;
     }
     struct step_shape *t = shape_of(d, &like);
     if (t->used && t->used < s->clock && !t->graph[0]) {
@@ -88,10 +115,11 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
 static int record(struct step_device *d, struct step_micro *m, int layer, int total, step_work fn, struct gpu_graph **g) {
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
+    const int most = most_keys(d);
     struct span spans[STEP_ROWS];
     for (int k = 0; k < m->n_dev_spans; k++) {
         spans[k] = m->dev[k];
-        spans[k].pos = d->now[i]->keys - spans[k].n;
+        spans[k].pos = (most && most < d->now[i]->keys ? most : d->now[i]->keys) - spans[k].n;
         spans[k].at = &d->places[((size_t)i * STEP_ROWS + (size_t)k) * places_of(s)];
     }
     int rc = GPU_STALE;

@@ -21,8 +21,12 @@ struct step_layer {
 enum step_part { STEP_HALF, STEP_SHARED, STEP_PARTS };
 enum { STEP_SHAPES = 8 };
 struct step_shape {
-    int micro, n, row0, total;            /* rows of the micro-batch there; of those before it; of the step */
-    uint8_t rows[STEP_ROWS];              /* of each of its spans: one, or with those that a draft guessed; then zeros */
+    int micro, n, row0, total; /* rows of the micro-batch there; of those before it; of the step */
+    uint8_t rows[STEP_ROWS];   /* of each of its spans: one, or with those that a draft guessed; then zeros */
+    struct step_states {       /* of each span: where a copy's memory and so its states lie, and which of these is read and made */
+        const void *first, *last;
+        int from, to;
+    } states[STEP_ROWS];                  /* of a device with states; else zeros */
     int keys;                             /* that a row may see at most */
     bool router;                          /* its logits go to host memory, too */
     uint64_t used;                        /* the last step of this shape; 0: none */
@@ -115,7 +119,9 @@ struct step {
      * of a state. least_every: tokens of such a row, in the plane that has most of them; 0: no plane has. */
     size_t *row_at, *made_at, *state_at;
     int least_every;
-    char *host_rows;  /* pinned: as step_device.rows, of all layers */
+    char *host_rows;   /* pinned: as step_device.rows, of all layers */
+    char *host_states; /* pinned [n_host_states]: what a span of a step makes of all states; mirror.c */
+    int n_host_states;
     _Atomic int *bad; /* pinned [GPU_MAX][STEP_MICROS] */
     struct work head; /* x, xn and bad of all rows in host memory */
     float *logits;    /* [STEP_ROWS, vocab] */
@@ -180,8 +186,11 @@ size_t step_rows_bytes(const struct step *s, int n);
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total);
 int step_rows_send(struct step_device *d, int total);
 void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total);
-/* The state that a span of a step has made, of the layers that are on devices, to its row of the session's cache (enqueued). */
-int step_states_send(struct step_device *d, const struct span *dev, const struct span *host);
+/* The states that a span of a step has made, of the layers that are on devices, to host memory (enqueued), and from there to their rows of
+ * the sessions' caches. Spans are counted over micro-batches: a driver that is given a cache, which is not pinned, holds its caller. */
+int step_states_open(struct step *s, struct error *e);
+int step_states_send(struct step_device *d, int i, const struct span *dev, const struct span *host);
+void step_states_store(struct step *s);
 /* The same for many rows of one session: rows [pos, pos + n) of a layer to `host` (step_rows_bytes of n), from there to its cache. */
 int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_stream *stream, int layer, int pos, int n, char *host);
 void step_mirror_store(struct step *s, const struct kv *kv, const struct kv_move *move, int pos, int n, char *host);

@@ -3,6 +3,7 @@
  * piece of device memory, [layer][keys, values][row], and goes to host memory in one copy at its end. */
 #include <string.h>
 
+#include "cpu/pool.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/stage.h"
 #include "engine/step/experts.h"
@@ -372,14 +373,53 @@ int step_rows_send(struct step_device *d, int total) {
     return gpu_copy(d->main, d->s->host_rows + at, d->rows, bytes_before(d->s, d->last, total) - at, GPU_D2H);
 }
 
-int step_states_send(struct step_device *d, const struct span *dev, const struct span *host) {
+/* Where a state lies among those of all layers. */
+static size_t state_offset(const struct step *s, int layer, int plane) {
+    size_t at = s->state_at[layer];
+    for (int p = 0; p < plane; p++)
+        if (s->desc[layer][p].rows) {
+            struct kv_plane before = kv_plane_of(&s->desc[layer][p], s->kv);
+            at += up(kv_rows_of(&before, 0, 1).bytes);
+        }
+    return at;
+}
+
+enum { STATES_MB = 512, STATES_ALONE = 1 << 20 };
+int step_states_open(struct step *s, struct error *e) {
+    const size_t each = s->state_at[s->c->n_layers], most = each ? ((size_t)STATES_MB << 20) / each : 0;
+    s->n_host_states = most < STEP_ROWS ? (int)most : STEP_ROWS; /* further ones go as they lie */
+    return s->n_host_states ? gpu_host_alloc(s->dev[0].g, (void **)&s->host_states, (size_t)s->n_host_states * each, e) : 0;
+}
+
+int step_states_send(struct step_device *d, int i, const struct span *dev, const struct span *host) {
+    struct step *s = d->s;
     for (int l = d->first; l < d->last; l++)
-        for (int p = 0; p < d->s->planes[l]; p++) {
-            if (!d->s->desc[l][p].rows) continue;
+        for (int p = 0; p < s->planes[l]; p++) {
+            if (!s->desc[l][p].rows) continue;
             struct kv_plane from = attention_plane(dev->cache[l].p[p], dev->move.to), to = attention_plane(host->cache[l].p[p], host->move.to);
-            TRY(gpu_copy(d->main, to.data, from.data, kv_rows_of(&from, 0, 1).bytes, GPU_D2H));
+            char *way = s->host_states + (size_t)i * s->state_at[s->c->n_layers] + state_offset(s, l, p);
+            TRY(gpu_copy(d->main, i < s->n_host_states ? way : to.data, from.data, kv_rows_of(&from, 0, 1).bytes, GPU_D2H));
         }
     return 0;
+}
+
+static void store_states(void *step, int thread, int n_threads) {
+    const struct step *s = step;
+    for (int k = 0, i = 0; k < s->n_micros; k++)
+        for (int t = 0; t < s->micro[k].n_dev_spans && i < s->n_host_states; t++, i++)
+            for (int l = thread; l < s->n_resident; l += n_threads)
+                for (int p = 0; p < s->planes[l]; p++) {
+                    const struct span *host = &s->micro[k].spans[t];
+                    if (!s->desc[l][p].rows) continue;
+                    struct kv_plane to = attention_plane(host->cache[l].p[p], host->move.to);
+                    memcpy(to.data, s->host_states + (size_t)i * s->state_at[s->c->n_layers] + state_offset(s, l, p), kv_rows_of(&to, 0, 1).bytes);
+                }
+}
+void step_states_store(struct step *s) {
+    int spans = 0;
+    for (int k = 0; k < s->n_micros; k++) spans += s->micro[k].n_dev_spans;
+    if ((size_t)spans * s->state_at[s->c->n_layers] > STATES_ALONE) pool_run(s->m->scan.pool, store_states, s);
+    else store_states(s, 0, 1);
 }
 
 /* What tokens [pos, pos + n) made of a plane, from its place among the gathered rows. */
@@ -407,13 +447,7 @@ void step_rows_store(struct step *s, const struct step_micro *m, const struct st
 
 /* Behind the rows that a prefill has made: the states of a layer, after all of them and at the mark. */
 static char *saved_state(const struct step *s, char *host, int n, int layer, int plane, bool mark) {
-    char *at = host + step_rows_bytes(s, n) + (mark ? s->state_at[s->c->n_layers] : 0) + s->state_at[layer];
-    for (int p = 0; p < plane; p++)
-        if (s->desc[layer][p].rows) {
-            struct kv_plane before = kv_plane_of(&s->desc[layer][p], s->kv);
-            at += up(kv_rows_of(&before, 0, 1).bytes);
-        }
-    return at;
+    return host + step_rows_bytes(s, n) + (mark ? s->state_at[s->c->n_layers] : 0) + state_offset(s, layer, plane);
 }
 size_t step_saved_bytes(const struct step *s, int n) { return step_rows_bytes(s, n) + 2 * s->state_at[s->c->n_layers]; }
 

@@ -340,8 +340,8 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct step_device *d = &s->dev[i];
         TRY(step_rows_send(d, n));
-        for (int k = 0; k < s->n_micros; k++)
-            for (int t = 0; t < s->micro[k].n_dev_spans; t++) TRY(step_states_send(d, &s->micro[k].dev[t], &s->micro[k].spans[t]));
+        for (int k = 0, span = 0; k < s->n_micros; k++)
+            for (int t = 0; t < s->micro[k].n_dev_spans; t++) TRY(step_states_send(d, span++, &s->micro[k].dev[t], &s->micro[k].spans[t]));
         for (int k = 0; k < s->n_micros; k++)
             if (s->micro[k].n_dev) TRY(gpu_copy(d->main, (void *)&s->bad[i * STEP_MICROS + k], (const void *)d->work[k].bad, 4, GPU_D2H));
     }
@@ -507,6 +507,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
     atomic_store(s->head.bad, -1);
     if ((rc = walk(s, n, s->top, e))) return rc;
     if (s->processor) return 0;
+    step_states_store(s);
     for (int i = 0; i < s->n_micros; i++) {
         const struct step_micro *m = &s->micro[i];
         step_rows_store(s, m, spans, n);

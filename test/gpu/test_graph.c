@@ -1,7 +1,7 @@
 /* Steps whose parts devices run as they were recorded give the same answers as steps launched piece by piece: alone and in company, cut in
  * two, over two devices, past the number of keys that a recording is laid out for, with routed experts on the device, with rows that a draft
  * guessed; and they are run so.
- * The built-in model. usage: test_graph [cuda] (in the CUDA emulation: one case) */
+ * usage: test_graph [cuda] [DIR...]    The built-in model, or these; cuda: on a card, or in its emulation, one case each */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,29 +18,37 @@ static void die(const char *what, const struct error *err) {
     exit(1);
 }
 
+static int lies(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) {
+    for (int i = 0; i < most; i++) out[i] = tokens[n - 1 - i % n];
+    return most;
+}
 /* Parts that ran as recorded; answers [SESSIONS, ANSWER]. */
-static uint64_t run(const char *gpus, enum decode_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out) {
+static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out) {
     struct engine *e;
     struct session *s[SESSIONS];
     struct error err = {0};
     struct event ev;
     int32_t tokens[MOST];
     int got[SESSIONS] = {0}, left = 0;
-    struct engine_params p = {.dir = "ember:",
+    struct engine_params p = {.dir = dir,
                               .threads = 1,
                               .cpu_level = CPU_SCALAR + 1,
                               .gpus = gpus,
                               .prefill = PREFILL_CPU,
                               .decode = decode,
                               .expert_cache = cache,
-                              .draft = guesses ? DRAFT_MTP : DRAFT_NONE,
+                              .draft = !guesses                ? DRAFT_NONE
+                                       : strcmp(dir, "ember:") ? DRAFT_LOOKUP
+                                                               : DRAFT_MTP,
+                              .draft_own = guesses && strcmp(dir, "ember:") ? lies : NULL,
                               .draft_len = guesses,
                               .context = 1024,
                               .deterministic = true};
     if (engine_open(&e, &p, &err)) die(gpus, &err);
+    const int ids = engine_info(e)->vocab < 500 ? engine_info(e)->vocab : 500;
     for (int i = 0; i < SESSIONS && prompt[i]; i++, left++) {
         if (session_open(e, &s[i], &err)) die(gpus, &err);
-        for (int k = 0; k < prompt[i]; k++) tokens[k] = (k * 37 + k / 7 + 11 + 5 * i) % 500;
+        for (int k = 0; k < prompt[i]; k++) tokens[k] = (k * 37 + k / 7 + 11 + 5 * i) % ids;
         if (session_submit(s[i], &(struct request){.tokens = tokens, .n = prompt[i], .max_tokens = answer, .flags = REQUEST_NO_EOS}, &err)) die(gpus, &err);
     }
     for (int n = left; left;) {
@@ -58,37 +66,44 @@ static uint64_t run(const char *gpus, enum decode_mode decode, const char *cache
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
+struct graph_case {
+    const char *gpus;
+    enum decode_mode decode;
+    const char *cache;
+    int guesses, prompt[SESSIONS];
+};
+static void check(const char *dir, const struct graph_case *c, int answer) {
+    char gpus[80];
+    int32_t each[SESSIONS * ANSWER] = {0}, one[SESSIONS * ANSWER] = {0};
+    snprintf(gpus, sizeof gpus, "%s,nograph", c->gpus);
+    uint64_t none = run(dir, gpus, c->decode, c->cache, c->guesses, c->prompt, answer, each),
+             replayed = run(dir, c->gpus, c->decode, c->cache, c->guesses, c->prompt, answer, one);
+    printf("%s, %s, %d and %d tokens, %d guessed at once: %llu parts of layers ran as recorded\n", dir, c->gpus, c->prompt[0], c->prompt[1], c->guesses,
+           (unsigned long long)replayed);
+    if (none || !replayed) failed++, printf("FAIL: %llu recorded parts ran, and with nograph %llu\n", (unsigned long long)replayed, (unsigned long long)none);
+    if (memcmp(one, each, sizeof one)) failed++, printf("FAIL: other tokens than piece by piece\n");
+}
+
 int main(int argc, char **argv) {
-    static const struct {
-        const char *gpus;
-        enum decode_mode decode;
-        const char *cache;
-        int guesses, prompt[SESSIONS];
-    } emulated[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {20, 0}},
-                    {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* 512 keys are passed on the way */
-                    {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {30, 9}},
-                    {"emu:1,cpu=scalar", DECODE_DUAL, "6", 0, {30, 9}},
-                    {"emu:2,cpu=scalar,mem=5M", DECODE_HYBRID, NULL, 0, {30, 9}},
-                    {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {506, 0}},
-                    {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}}},
-      cuda[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}};
-    const bool card = argc > 1 && !strcmp(argv[1], "cuda");
+    static const struct graph_case own[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {20, 0}},
+                                            {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* 512 keys are passed on the way */
+                                            {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {30, 9}},
+                                            {"emu:1,cpu=scalar", DECODE_DUAL, "6", 0, {30, 9}},
+                                            {"emu:2,cpu=scalar,mem=5M", DECODE_HYBRID, NULL, 0, {30, 9}},
+                                            {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {506, 0}},
+                                            {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}}},
+                                   models[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {3, 0}}, /* few keys for an indexer, then it chooses */
+                                               {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 2}},
+                                               {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {2, 0}}},
+                                   card[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}};
+    const bool cuda = argc > 1 && !strcmp(argv[1], "cuda");
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
-    for (size_t i = 0; i < (card ? sizeof cuda / sizeof *cuda : sizeof emulated / sizeof *emulated); i++) {
-        int32_t one[SESSIONS * ANSWER] = {0}, each[SESSIONS * ANSWER] = {0};
-        char gpus[80];
-        const char *list = card ? cuda[i].gpus : emulated[i].gpus, *cache = card ? cuda[i].cache : emulated[i].cache;
-        const enum decode_mode decode = card ? cuda[i].decode : emulated[i].decode;
-        const int *prompt = card ? cuda[i].prompt : emulated[i].prompt, guesses = card ? cuda[i].guesses : emulated[i].guesses;
-        snprintf(gpus, sizeof gpus, "%s,nograph", list);
-        const int answer = card ? 4 : ANSWER;
-        uint64_t none = run(gpus, decode, cache, guesses, prompt, answer, each), replayed = run(list, decode, cache, guesses, prompt, answer, one);
-        printf("%s, %d and %d tokens, %d guessed at once: %llu parts of layers ran as recorded\n", list, prompt[0], prompt[1], guesses,
-               (unsigned long long)replayed);
-        if (none || !replayed)
-            failed++, printf("FAIL: %llu recorded parts ran, and with nograph %llu\n", (unsigned long long)replayed, (unsigned long long)none);
-        if (memcmp(one, each, sizeof one)) failed++, printf("FAIL: other tokens than piece by piece\n");
+    for (size_t i = 0; argc == 1 && i < sizeof own / sizeof *own; i++) check("ember:", &own[i], ANSWER);
+    if (cuda && argc == 2) check("ember:", &card[0], 4);
+    for (int k = 1 + cuda; k < argc; k++) {
+        if (cuda) check(argv[k], &card[0], 5);
+        for (size_t i = 0; !cuda && i < sizeof models / sizeof *models; i++) check(argv[k], &models[i], ANSWER);
     }
     return failed != 0;
 }
