@@ -65,6 +65,7 @@ static void experts_text(const struct expert_stats *x, struct buf *out) {
     }
     buf_fmt(out, "; experts took the processor %s, devices %s", seconds_text(x->processor_s, text, sizeof text),
             seconds_text(x->device_s, other, sizeof other));
+    if (x->decided) buf_fmt(out, ", deciding where %s a layer", seconds_text(x->deciding_s / (double)x->decided, text, sizeof text));
 }
 
 void app_stats_text(const struct turn_stats *s, struct buf *out) {

@@ -17,7 +17,8 @@ static void put_experts(const struct expert_stats *x, struct buf *b) {
     buf_fmt(b, ", \"foreseen\": {\"moved\": %llu, \"moved_in_vain\": %llu", (unsigned long long)x->ahead, (unsigned long long)x->ahead_in_vain);
     for (int i = 0; i < 3; i++)
         buf_fmt(b, "%s[%llu, %llu]%s", i ? ", " : ", \"right_of_said\": [", (unsigned long long)x->right[i], (unsigned long long)x->said[i], i < 2 ? "" : "]");
-    buf_fmt(b, "}, \"processor_s\": %.6f, \"device_s\": %.6f}", x->processor_s, x->device_s);
+    buf_fmt(b, "}, \"processor_s\": %.6f, \"device_s\": %.6f, \"deciding_s\": %.6f, \"decided\": %llu}", x->processor_s, x->device_s, x->deciding_s,
+            (unsigned long long)x->decided);
 }
 
 void turn_json_timing(const struct turn *t, struct buf *b) {

@@ -164,6 +164,8 @@ struct expert_stats {                                        /* routed experts i
     uint64_t ahead, ahead_in_vain;                           /* of these: because routers had said so */
     uint64_t said[3], right[3];                              /* of the layer 1, 2, 3 ahead: said so, and of these chosen */
     double processor_s, device_s;                            /* that each took for its part of them */
+    double deciding_s;                                       /* that it took to say whose part is what, and what to bring */
+    uint64_t decided;                                        /* so many layers */
 };
 struct turn_stats {
     int prompt_tokens, cached_tokens, answer_tokens;

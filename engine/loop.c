@@ -196,6 +196,7 @@ static struct step_counts counts_since(struct step_counts is, const struct step_
     is.chosen -= was->chosen, is.here -= was->here, is.moved -= was->moved, is.in_vain -= was->in_vain, is.moved_bytes -= was->moved_bytes;
     is.ahead -= was->ahead, is.ahead_in_vain -= was->ahead_in_vain;
     is.processor_s -= was->processor_s, is.device_s -= was->device_s;
+    is.deciding_s -= was->deciding_s, is.decided -= was->decided;
     for (int i = 0; i < 3; i++) is.said[i] -= was->said[i], is.right[i] -= was->right[i];
     return is;
 }
@@ -203,6 +204,7 @@ static void tell_experts(struct turn_stats *to, const struct step_counts *c) {
     to->experts.chosen += c->chosen, to->experts.on_device += c->here, to->experts.moved += c->moved, to->experts.in_vain += c->in_vain;
     to->experts.moved_bytes += c->moved_bytes, to->experts.ahead += c->ahead, to->experts.ahead_in_vain += c->ahead_in_vain;
     to->experts.processor_s += c->processor_s, to->experts.device_s += c->device_s;
+    to->experts.deciding_s += c->deciding_s, to->experts.decided += c->decided;
     for (int i = 0; i < 3; i++) to->experts.said[i] += c->said[i], to->experts.right[i] += c->right[i];
 }
 

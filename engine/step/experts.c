@@ -76,6 +76,16 @@ static int open_queues(struct step_experts *x, struct error *e) {
 
 static int fill_fixed(struct step_experts *x, struct error *e);
 
+/* What every layer asks of the cost model, by rows. */
+static void fill_tables(struct step_experts *x) {
+    const struct machine *m = x->d->s->m;
+    const int device = 1 + x->d->rank;
+    cost_table_fill(&x->table[0], m->cost, 0, m->model, OP_FEW);
+    cost_table_fill(&x->table[1], m->cost, device, m->model, OP_FEW);
+    x->move = cost_move(m->cost, device, COST_H2D, m->model->expert_bytes);
+    for (int n = 0; n <= STEP_ROWS; n++) x->shared[n] = cost_shared(m->cost, device, m->model, n);
+}
+
 static int open_memory(struct step_experts *x, struct error *e) {
     const struct config *c = x->d->s->c;
     struct gpu *g = x->d->g;
@@ -159,8 +169,7 @@ int step_experts_open(struct step_device *d, struct error *e) {
     }
     if (rc || !d->each) step_experts_close(d);
     if (!d->experts) return rc;
-    cost_table_fill(&x->table[0], m->cost, 0, m->model, OP_FEW);
-    cost_table_fill(&x->table[1], m->cost, 1 + d->rank, m->model, OP_FEW);
+    fill_tables(x);
     return 0;
 }
 
@@ -325,13 +334,10 @@ static void count_rows(struct step_experts *x, const struct step_micro *m) {
 static int describe(struct step_experts *x, int layer, int n, double link_busy, struct split_domain *d) {
     struct step *s = x->d->s;
     const struct machine *v = s->m;
-    int device = 1 + x->d->rank, gone = 0, all = 0;
+    int gone = 0, all = 0;
     d[0] = (struct split_domain){.class = COST_CPU, .expert = &x->table[0]};
-    d[1] = (struct split_domain){.class = COST_GPU,
-                                 .expert = &x->table[1],
-                                 .busy = cost_shared(v->cost, device, v->model, n),
-                                 .link_busy = link_busy,
-                                 .move = v->cost->deterministic ? 0 : cost_move(v->cost, device, COST_H2D, v->model->expert_bytes)};
+    d[1] = (struct split_domain){
+        .class = COST_GPU, .expert = &x->table[1], .busy = x->shared[n], .link_busy = link_busy, .move = v->cost->deterministic ? 0 : x->move};
     for (int i = 0; i < s->c->n_experts; i++) {
         if (!x->rows[i]) continue;
         struct step_slot *t = find(x, layer, i);
@@ -349,10 +355,9 @@ static const struct split_policy *policy_of(const struct step *s) { return s->m-
 
 /* Fills x->plan for a layer's rows. */
 static int ask(struct step_experts *x, const struct step_micro *m, int layer) {
-    const struct machine *v = x->d->s->m;
     struct split_domain d[2];
     count_rows(x, m);
-    int n = describe(x, layer, m->n_dev, idle(x) ? 0 : cost_move(v->cost, 1 + x->d->rank, COST_H2D, v->model->expert_bytes), d);
+    int n = describe(x, layer, m->n_dev, idle(x) ? 0 : x->move, d);
     split_run(policy_of(x->d->s), &(struct split_in){.domain = d, .expert = x->experts, .n_domains = 2, .n = n}, x->plan);
     return n;
 }
@@ -428,7 +433,6 @@ int step_experts_expect(struct step_device *d, const struct lookahead *a, enum s
     struct step *s = d->s;
     struct lookahead_want want[USED_MOST];
     if (!x || s->m->cost->deterministic) return 0;
-    const double move = cost_move(s->m->cost, 1 + d->rank, COST_H2D, s->m->model->expert_bytes);
     int queue = under_way(x);
     for (int l = d->first; l < d->last; l++) {
         if (!has_experts(d, l)) continue;
@@ -442,7 +446,7 @@ int step_experts_expect(struct step_device *d, const struct lookahead *a, enum s
             const int id = want[i].expert, k = worst(x, l, x->rows);
             if (*place_of(x, l, id) >= 0 || !residency_is(&s->m->known, l, id, RESIDENCY_GOOD)) continue;
             if (phase == STEP_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue; /* less than its share */
-            if (k < 0 || (queue + 1) * move > before + (l - d->first) * x->beat) break;       /* no place, or too late for this layer */
+            if (k < 0 || (queue + 1) * x->move > before + (l - d->first) * x->beat) break;    /* no place, or too late for this layer */
             TRY(bring(x, l, k, id, true));
             queue++;
         }
@@ -450,15 +454,14 @@ int step_experts_expect(struct step_device *d, const struct lookahead *a, enum s
     return 0;
 }
 
-static int use_link(struct step_experts *x, int micro, int layer, int n, double now) {
-    if (!idle(x) || !pays(x)) return 0;
+static struct wanted most_wanted(struct step_experts *x, int micro, int layer, int n, double now) {
+    if (!idle(x) || !pays(x)) return (struct wanted){.slot = -1};
     struct wanted w = better(x, layer), ahead = {.slot = -1};
     if (x->guess.on) {
         ahead = foreseen(x, micro, layer, n, now);
         predict_used(&x->d->predict, ahead.slot >= 0);
     }
-    if (ahead.slot >= 0 && (w.slot < 0 || ahead.worth > w.worth)) w = ahead;
-    return w.slot >= 0 ? bring(x, w.layer, w.slot, w.expert, w.ahead) : 0;
+    return ahead.slot >= 0 && (w.slot < 0 || ahead.worth > w.worth) ? ahead : w;
 }
 
 /* --- A layer is computed ------------------------------------------------------------------------------------------------------------ */
@@ -499,6 +502,7 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
     x->expected[micro] = 0;
     guess_chosen(&x->guess, micro, layer, m->host.ids, m->n_dev);
     n = ask(x, m, layer);
+    s->counts.deciding_s += clock_now() - now, s->counts.decided++;
     *expected = 0;
     *mine = x->mine;
     memcpy(x->mine, m->host.ids, (size_t)(m->n * topk) * sizeof *x->mine);
@@ -554,21 +558,24 @@ int step_experts_after(struct step_device *d, struct step_micro *m, int layer, d
     struct cost_machine *cost = s->m->cost;
     bool known = !y->router_table;
     size_t p = 2 * (size_t)c->topk;
-    d->s->counts.processor_s += took;
+    struct step_counts *counts = &d->s->counts;
+    double begun = clock_now(), now;
+    counts->processor_s += took;
     if (cost->deterministic) return 0;
     if (expected > 0 && m->n == m->n_dev) {
         cost_observe(cost, &cost->domain[0].seen[COST_FFN], m->n, expected, took);
     }
-    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) { /* often at first */
-        cost_table_fill(&x->table[0], cost, 0, s->m->model, OP_FEW);
-        cost_table_fill(&x->table[1], cost, 1 + d->rank, s->m->model, OP_FEW);
-    }
+    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) fill_tables(x); /* often at first */
     for (int i = 0; i < m->n && known; i++)
         score_near(c->score, y->router_bias, x->router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,
                    x->chance + (size_t)i * p);
     score_seen(&d->score, layer, &(struct score_step){m->n, x->ids, known ? x->near : NULL, x->chance});
     predict_seen(&d->predict, layer, x->rows);
     int micro = (int)(m - s->micro);
+    counts->deciding_s += (now = clock_now()) - begun;
     TRY(guess_ask(&x->guess, micro, layer + 1, x->ready[micro][(layer + 1) % 2], m->n_dev));
-    return use_link(x, micro, layer, m->n_dev, clock_now() - x->begun);
+    counts->deciding_s -= clock_now();
+    struct wanted w = most_wanted(x, micro, layer, m->n_dev, now - x->begun);
+    counts->deciding_s += clock_now();
+    return w.slot >= 0 ? bring(x, w.layer, w.slot, w.expert, w.ahead) : 0;
 }

@@ -49,6 +49,7 @@ struct step_experts {
     struct step_guess guess;
     double begun, beat; /* when a layer's experts were begun last; seconds from one layer's to the next one's, of late */
     struct cost_table table[2];
+    double move, shared[STEP_ROWS + 1]; /* seconds: an expert over the link; the shared one on the device, by rows */
     struct split_expert *experts;
     struct split_plan *plan;
 };

@@ -65,6 +65,8 @@ struct step_counts {         /* of routed experts, since opening */
     uint64_t ahead, ahead_in_vain; /* of these two: because a router had said so */
     uint64_t said[3], right[3];    /* by layers ahead, 1 first: experts that routers said would be chosen, and of these chosen */
     double processor_s, device_s;  /* that each took for its part */
+    double deciding_s;             /* of the engine's thread: whose part is what, what scores and predictions say, what to bring */
+    uint64_t decided;              /* layers of micro-batches that this was for */
     uint64_t replayed;             /* parts of layers that devices ran as they were recorded */
     uint64_t taken;                /* positions of caches that one copy had from another, on the device, and not by the link */
 };

@@ -38,6 +38,9 @@ SHAPES = {
         dense_layers=0, scale="F32"),
     "experts": dict(  # of nobody's: hardly anything but routed experts, to measure where these are computed
         family="qwen3_moe", layers=4, vocab=4096, hidden=1024, heads=4, kv_heads=1, head_dim=128, experts=32, topk=4, inter=1024, dense_layers=0, scale="BF16"),
+    "thin": dict(  # DeepSeek-V3's routing, and next to nothing to compute: what deciding about 256 experts takes does not hang on their size
+        family="deepseek_v3", layers=7, vocab=4096, hidden=512, heads=4, kv_heads=4, q_lora=128, kv_lora=128, nope=64, rope=64,
+        v_dim=64, experts=256, topk=8, groups=8, topk_group=4, inter=256, dense_inter=512, dense_layers=1, shared=1, scale="F32"),
     "glm-4.5-air": dict(
         family="glm4_moe", layers=3, vocab=151552, hidden=4096, heads=96, kv_heads=8, head_dim=128, experts=128, topk=8, inter=1408,
         dense_inter=10944, dense_layers=1, shared=1, scale="row"),

@@ -61,7 +61,7 @@ check(not rc and "foreseen" not in err, "foreseen with --deterministic", err)
 rc, out, err = run("-p", "hi", "--raw", "-n", "30", "--temp", "0", "--json", *SCALAR, *DEVICE, "--expert-cache", "1")
 x = json.loads(out)["timing"]["experts"]
 f = x["foreseen"]
-check(0 < x["on_device"] <= x["chosen"] and x["processor_s"] > 0 and x["device_s"] > 0, "--json", x)
+check(0 < x["on_device"] <= x["chosen"] and x["processor_s"] > 0 and x["device_s"] > 0 and x["deciding_s"] > 0 and x["decided"] % 4 == 0, "--json", x)
 check(len(f["right_of_said"]) == 3 and all(0 <= r <= n for r, n in f["right_of_said"]) and f["right_of_said"][0][0] > 0, "--json", x)
 check(f["moved_in_vain"] <= f["moved"] <= x["moved"] and f["moved_in_vain"] <= x["moved_in_vain"], "--json", x)
 

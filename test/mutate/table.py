@@ -55,7 +55,7 @@ change("int4-stopped", "who stops a turn waits until all of its guesses are made
 change("foreseen-phase", "all that a draft has foreseen is brought from its first token on", "draft", ("engine/step/experts.c", "i < n && phase != STEP_PRIME; i++", "i < n; i++"))
 change("foreseen-likely", "what is unlikely is brought before the draft is through", "draft", ("engine/step/experts.c", "if (phase == STEP_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue;", ";"))
 change("foreseen-kept", "what a draft has foreseen gives way to other things that it has foreseen", "draft", ("engine/step/experts.c", "            x->rows[want[i].expert] = 1;\n", ""))
-change("foreseen-late", "what comes too late for its layer is brought all the same", "draft", ("engine/step/experts.c", "if (k < 0 || (queue + 1) * move > before + (l - d->first) * x->beat) break;", "if (k < 0) break;"))
+change("foreseen-late", "what comes too late for its layer is brought all the same", "draft", ("engine/step/experts.c", "if (k < 0 || (queue + 1) * x->move > before + (l - d->first) * x->beat) break;", "if (k < 0) break;"))
 change("foreseen-order", "the experts of the last guess come before those of the first", "draft", ("engine/cache/lookahead.c", "(w.ahead < out[k - 1].ahead ||", "(w.ahead > out[k - 1].ahead ||"))
 change("rope-halves", "DeepSeek's rope pairs halves instead of neighbours", "positions", ("engine/model/deepseek_v3.c", '"rope_interleave", true', '"rope_interleave", false'))
 change("yarn-ramp", "YaRN scales the fast dimensions instead of the slow ones", "positions; config", ("engine/model/rope.c", "* ramp + inv_freq[j] * (1 - ramp)", "* (1 - ramp) + inv_freq[j] * ramp"))
