@@ -122,6 +122,7 @@ static int open_int4(struct engine *e, enum cpu_level level, struct error *err) 
     const struct config *c = &e->weights.config;
     int rc = int4_open(&e->int4, &e->weights, level, e->params.draft_dir, e->params.force, err);
     if (rc) return rc;
+    if (e->machine.fetch) fetch_reserve(e->machine.fetch, int4_bytes(e->int4));
     if (!(e->seen_mem = mem_alloc(lookahead_bytes(c->n_layers, c->topk)))) return error_set(err, ERR_MEMORY, "no memory for an INT4 draft");
     lookahead_open(&e->seen, c->n_layers, c->topk, e->seen_mem);
     return 0;
@@ -262,6 +263,9 @@ static void close_fetch(struct engine *e) {
             "to leave them",
             (unsigned long long)n.chosen, (unsigned long long)n.missing, (unsigned long long)n.likely, (unsigned long long)(n.likely - n.guessed), n.room,
             (unsigned long long)n.left);
+    if (n.announced)
+        log_say(LOG_INFO, "a draft announced %llu that were not in memory, %llu of them were chosen", (unsigned long long)n.announced,
+                (unsigned long long)n.foretold);
     fetch_close(&e->machine.fetch);
 }
 

@@ -25,18 +25,31 @@ struct list {
     int n, done;
 };
 
+enum foretold { NOT, ANNOUNCED, LOOKED, ASKED }; /* nobody's word; in the list; taken off it; read for that */
+struct told {                                    /* by a draft */
+    const struct expert *e;
+    int layer;
+};
+
 struct fetch {
     const struct weights *w;
     struct param params[PARAMS_MAX]; /* of a routed expert */
     int n_params;
     size_t page, window; /* bytes that may be read ahead for a layer */
+    size_t reserved;     /* bytes of memory that are others' */
     uint8_t *late;       /* [n_experts] */
     struct residency *known;
-    struct list now;    /* asked for, to be waited for and mapped */
-    struct list next;   /* to be asked for when now is through */
-    size_t ahead;       /* bytes of next that were asked for */
-    float skill;        /* share of what was read ahead and then chosen, of late */
-    unsigned held_back; /* layers for which a bad guesser was not asked */
+    struct list now;              /* asked for, to be waited for and mapped */
+    struct list next;             /* to be asked for when now is through */
+    size_t ahead;                 /* bytes of next that were asked for */
+    struct told *told;            /* [n_layers * n_experts] announced, to be asked for when next is through, too */
+    int n_told, told_done, layer; /* layer: the one that chose last */
+    size_t told_ahead;            /* bytes of those that were asked for and whose layer has not chosen since */
+    uint8_t *foretold;            /* [n_layers, n_experts] of those whose layer has not: enum foretold */
+    uint8_t *was;                 /* [n_experts] a layer's when it chose */
+    struct lookahead_want *want;  /* [n_experts] scratch */
+    float skill;                  /* share of what was read ahead and then chosen, of late */
+    unsigned held_back;           /* layers for which a bad guesser was not asked */
     struct fetch_counts counts;
     struct score score;
     void *score_mem;
@@ -93,20 +106,34 @@ static void wait_for(const struct fetch *f, const struct expert *e) {
 
 /* --- The thread: maps what comes in, so that the pool's threads need not, and asks for what is likely --- */
 
+static uint8_t *foretold_of(const struct fetch *f, const struct told *t) {
+    return f->foretold + (size_t)t->layer * (size_t)f->w->config.n_experts + (size_t)(t->e - f->w->layers[t->layer].experts);
+}
+
 static void *run(void *arg) {
     struct fetch *f = arg;
     pthread_mutex_lock(&f->lock);
     while (!f->quit) {
         bool wait = f->now.done < f->now.n, ask = !wait && f->next.done < f->next.n && f->ahead < f->window;
-        if (!wait && !ask) {
+        while (f->told_done < f->n_told && f->told[f->told_done].layer <= f->layer) f->told_done++; /* too late */
+        bool tell = !wait && !ask && f->told_done < f->n_told && f->told_ahead < f->window;
+        if (!wait && !ask && !tell) {
             pthread_cond_wait(&f->work, &f->lock);
             continue;
         }
-        const struct expert *e = wait ? f->now.e[f->now.done++] : f->next.e[f->next.done++];
-        if (ask) f->ahead += params_bytes(e, f->params, f->n_params);
+        uint8_t *mark = tell ? foretold_of(f, &f->told[f->told_done]) : NULL;
+        const struct expert *e = wait ? f->now.e[f->now.done++] : ask ? f->next.e[f->next.done++] : f->told[f->told_done++].e;
+        const size_t bytes = params_bytes(e, f->params, f->n_params);
+        if (ask) f->ahead += bytes;
+        if (tell) *mark = LOOKED;
         pthread_mutex_unlock(&f->lock);
-        (wait ? wait_for : ask_for)(f, e);
+        const bool gone = !tell || !resident(f, e);
+        if (wait) wait_for(f, e);
+        else if (gone) ask_for(f, e);
         pthread_mutex_lock(&f->lock);
+        if (!tell || !gone) continue;
+        f->counts.announced++;
+        if (*mark == LOOKED) *mark = ASKED, f->told_ahead += bytes; /* else its layer has chosen meanwhile */
     }
     pthread_mutex_unlock(&f->lock);
     return NULL;
@@ -121,13 +148,19 @@ const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int 
     pthread_mutex_lock(&f->lock);
     f->now.n = f->now.done = f->next.n = f->next.done = 0; /* what the last layer did not come to read is not wanted any more */
     f->ahead = 0;
+    f->layer = layer;
+    uint8_t *foretold = f->foretold + (size_t)layer * (size_t)n_experts;
+    for (int i = 0; i < n_experts; i++) {
+        if (foretold[i] == ASKED) f->told_ahead -= params_bytes(&all[i], f->params, f->n_params);
+        f->was[i] = foretold[i], foretold[i] = NOT, f->late[i] = UNSEEN;
+    }
     pthread_mutex_unlock(&f->lock);
-    memset(f->late, UNSEEN, (size_t)n_experts);
     for (int i = 0; i < n; i++) {
         uint8_t *late = ids[i] < 0 ? NULL : &f->late[ids[i]];
         if (!late || *late != UNSEEN) continue;
         *late = resident(f, &all[ids[i]]) ? THERE : GONE;
         f->counts.chosen++;
+        f->counts.foretold += f->was[ids[i]] == ASKED;
         right += residency_is(f->known, layer, ids[i], RESIDENCY_AHEAD);
         if (*late != GONE) continue;
         ask_for(f, &all[ids[i]]);
@@ -203,7 +236,30 @@ void fetch_likely(struct fetch *f, int layer, const int32_t *ids, int n) {
     pthread_mutex_unlock(&f->lock);
 }
 
-void fetch_count(const struct fetch *f, struct fetch_counts *out) { *out = f->counts; }
+void fetch_announced(struct fetch *f, const struct lookahead *a, bool unlikely) {
+    const struct config *c = &f->w->config;
+    pthread_mutex_lock(&f->lock);
+    f->n_told = f->told_done = 0; /* what was not come to is announced again */
+    f->layer = -1;
+    for (int l = 0; l < c->n_layers; l++) {
+        uint8_t *foretold = f->foretold + (size_t)l * (size_t)c->n_experts;
+        const int n = f->w->layers[l].experts ? lookahead_wants(a, l, f->want, c->n_experts) : 0;
+        for (int i = 0; i < n; i++) {
+            const struct lookahead_want *w = &f->want[i];
+            score_announce(&f->score, l, &w->expert, 1, w->ahead + 1);
+            if (foretold[w->expert] > ANNOUNCED || (!unlikely && w->confidence * (float)c->topk < 1)) continue; /* less than its share */
+            foretold[w->expert] = ANNOUNCED;
+            f->told[f->n_told++] = (struct told){&f->w->layers[l].experts[w->expert], l};
+        }
+    }
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+}
+void fetch_count(struct fetch *f, struct fetch_counts *out) {
+    pthread_mutex_lock(&f->lock);
+    *out = f->counts;
+    pthread_mutex_unlock(&f->lock);
+}
 
 /* --- Open, close --- */
 
@@ -219,8 +275,14 @@ static int room_of(const struct fetch *f) {
     have -= have / 8;
     for (int i = 0; i < c->n_layers; i++)
         if (c->layer[i].moe) all++, one = params_bytes(&f->w->layers[i].experts[0], f->params, f->n_params);
-    size_t rest = have > f->w->bytes_dense ? have - f->w->bytes_dense : 0, each = all && one ? rest / (all * one) : 0;
+    const size_t others = f->w->bytes_dense + f->reserved;
+    size_t rest = have > others ? have - others : 0, each = all && one ? rest / (all * one) : 0;
     return each > (size_t)c->n_experts ? c->n_experts : each < (size_t)c->topk ? c->topk : (int)each;
+}
+
+void fetch_reserve(struct fetch *f, size_t bytes) {
+    f->reserved = bytes;
+    f->counts.room = room_of(f);
 }
 
 int fetch_open(struct fetch **out, const struct weights *w, struct residency *known, const struct score_policy *keep, struct error *e) {
@@ -232,10 +294,15 @@ int fetch_open(struct fetch **out, const struct weights *w, struct residency *kn
     for (int i = w->config.n_layers; i-- > 0 && !f->n_params;) f->n_params = params_list(&w->config, i, MODULE_EXPERT, f->params);
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
+    f->layer = -1;
     f->late = mem_alloc(n);
     f->now.e = mem_alloc(n * sizeof *f->now.e);
     f->next.e = mem_alloc(n * sizeof *f->next.e);
     const struct config *c = &w->config;
+    f->told = mem_alloc((size_t)c->n_layers * n * sizeof *f->told);
+    f->foretold = mem_calloc((size_t)c->n_layers, n);
+    f->was = mem_alloc(n);
+    f->want = mem_alloc(n * sizeof *f->want);
     f->score_mem = mem_calloc(1, score_bytes(c->n_layers, c->n_experts));
     f->slot = mem_calloc((size_t)c->n_layers * n, 1);
     f->taken = mem_calloc((size_t)c->n_layers, sizeof *f->taken);
@@ -243,7 +310,7 @@ int fetch_open(struct fetch **out, const struct weights *w, struct residency *kn
     f->chance = mem_alloc(2 * ROWS * (size_t)c->topk * sizeof *f->chance);
     if (f->score_mem) score_open(&f->score, keep, c->n_layers, c->n_experts, c->topk, f->score_mem);
     f->counts.room = room_of(f);
-    bool all = f->late && f->now.e && f->next.e && f->score_mem && f->slot && f->taken && f->near && f->chance;
+    bool all = f->late && f->now.e && f->next.e && f->score_mem && f->slot && f->taken && f->near && f->chance && f->told && f->foretold && f->was && f->want;
     int rc = all ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
     if (!rc && pthread_create(&f->thread, NULL, run, f)) rc = error_set(e, ERR_RUNTIME, "no thread to read weights ahead");
     f->started = !rc;
@@ -266,6 +333,7 @@ void fetch_close(struct fetch **fp) {
     mem_free((void *)f->now.e);
     mem_free((void *)f->next.e);
     mem_free(f->score_mem), mem_free(f->slot), mem_free(f->taken), mem_free(f->near), mem_free(f->chance);
+    mem_free(f->told), mem_free(f->foretold), mem_free(f->was), mem_free(f->want);
     mem_free(f);
     *fp = NULL;
 }

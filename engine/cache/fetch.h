@@ -7,6 +7,7 @@
  * Memory is a cache of experts here, as a device's is: so many slots of each layer, kept by a score (cache/score.h). An expert that has to
  * leave them is the first that the kernel takes when it needs pages; as long as it needs none nothing is lost. What several rows ask for at
  * once may be more than there are slots. Everything here is advice: without it the text is the same. */
+#include "engine/cache/lookahead.h"
 #include "engine/cache/score.h"
 #include "engine/store/residency.h"
 #include "engine/store/weights.h"
@@ -26,9 +27,16 @@ void fetch_seen(struct fetch *f, int layer, const int32_t *ids, const float *rou
 bool fetch_wants(struct fetch *f);
 /* It will probably want these soon (ids NULL: the first n): read when nothing more urgent is to be, within a part of the memory. */
 void fetch_likely(struct fetch *f, int layer, const int32_t *ids, int n);
+/* A draft announces what its tokens will want of all layers (paper E, section 3.3, one level down): those that are not in memory are read when nothing more
+ * urgent is to be, the first layer's first, within a part of the memory. unlikely: also those that a router gives less than their share. Each word takes the
+ * place of the one before. */
+void fetch_announced(struct fetch *f, const struct lookahead *a, bool unlikely);
+/* So many bytes of memory are somebody else's. */
+void fetch_reserve(struct fetch *f, size_t bytes);
 struct fetch_counts {
     uint64_t chosen, missing, likely, guessed; /* experts: asked for, not in memory then; read ahead, and then chosen */
+    uint64_t announced, foretold;              /* read since a draft announced them, and then chosen */
     uint64_t left;                             /* had to leave their slots */
     int room;                                  /* slots of each layer */
 };
-void fetch_count(const struct fetch *f, struct fetch_counts *out);
+void fetch_count(struct fetch *f, struct fetch_counts *out);

@@ -305,7 +305,10 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
         if (w->layers[l].experts) d->expert = expert_bytes(w->layers[l].experts);
     d->layer = d->expert * (uint64_t)c->n_experts;
     d->size = d->layer * (uint64_t)moe;
-    if (!force) rc = int4_fits(d->size, w->files.bytes - w->bytes_skipped, mem_available(), e);
+    uint64_t weights = w->files.bytes - w->bytes_skipped, have = mem_available();
+    if (have && weights > have)
+        weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w); /* experts are read as they are needed */
+    if (!force) rc = int4_fits(d->size, weights, have, e);
     kernels_fill(&d->k, level);
     if (dir && !rc && !(d->dir = mem_strdup(dir))) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     d->sums = mem_calloc((size_t)c->n_layers, sizeof *d->sums);

@@ -555,6 +555,7 @@ void step_lost(struct step *s, const char *why) {
 
 void step_view(struct step *s, const struct step_view *v) { s->view = v; }
 int step_expect(struct step *s, const struct lookahead *a, enum step_phase phase, double before) {
+    if (s->m->fetch) fetch_announced(s->m->fetch, a, phase == STEP_ALL); /* the disk rests meanwhile: nothing waits for a later phase */
     for (int i = 0; i < s->n_dev && !s->lent && !s->away; i++) TRY(step_experts_expect(&s->dev[i], a, phase, before));
     return 0;
 }

@@ -17,6 +17,30 @@ PROMPTS = {"decode": ("17,901,44,3001,7", "24"), "prefill": (",".join(str(i * 37
 ASKED = "experts are read as they are needed"
 
 
+def foretold(d, size):
+    """Drafted tokens announce what the step that looks at them will want, and that is read while they are made. Four bits take half of the experts' memory."""
+    args = [HEARTH, "-m", d, "--tokens", PROMPTS["decode"][0], "--temp", "0", "--ids", "-c", "2048", "-v", "-t", "2"]
+    draft = ["--draft", "int4", "--draft-len", "3"]
+    want = subprocess.run(args + ["-n", "48"], capture_output=True, timeout=300).stdout
+    with tempfile.TemporaryDirectory() as cache:
+        env = {**os.environ, "XDG_CACHE_HOME": cache}
+        for n in ("100", "400", "1600"):  # until it is made, and kept
+            subprocess.run(args + draft + ["-n", n], capture_output=True, timeout=300, env=env)
+            if any(name.endswith(".int4") for _, _, names in os.walk(cache) for name in names):
+                break
+        limit.forget(d)
+        group = limit.Group(size * 85 // 100)
+        try:
+            got = group.run(args + draft + ["-n", "48"], capture_output=True, timeout=500, env=env)
+        finally:
+            group.close()
+        err = got.stderr.decode()
+        check(got.returncode == 0 and got.stdout == want and ASKED in err, "a draft in 0.85 of it: the same answer", (got.stdout, want, err[-600:]))
+        told = re.search(r"a draft announced (\d+) that were not in memory, (\d+) of them were chosen", err)
+        check(told and int(told[1]) and int(told[2]) * 2 > int(told[1]), "a draft in 0.85 of it: experts are announced", err[-600:])
+        print(f"drafted: {got.seconds:.1f} s; {err.splitlines()[-2:]}")
+
+
 def main():
     # Not in /tmp where that is memory itself: then nothing could be dropped.
     disk = os.environ.get("HEARTH_TEST_DISK", "/var/tmp")
@@ -60,6 +84,7 @@ def main():
             check(kept.returncode == 0 and len(json.loads(kept.stdout)) == int(n) and ASKED in err and "of its experts on a device" in err, "with experts on a device, in half of it", err[-600:])
         finally:
             group.close()
+        foretold(d, size)
     return end()
 
 

@@ -161,6 +161,7 @@ change("predict-late", "an expert that comes too late saves as much", "predict",
 change("predict-always", "routers are asked though it never pays", "predict", (PREDICT, "p->steps++ % AGAIN == 0 || p->idle < IDLE_MOST", "p->steps++ < 1u << 31"))
 change("experts-fixed", "with --deterministic experts come and go", "experts on devices", ("engine/step/experts.c", "    if (cost->deterministic) return 0;\n", ""))
 change("guess-range", "an expert that is none is counted", "predict", (PREDICT, "if (said[i] < 0 || said[i] >= p->n_experts ||", "if (said[i] < 0 ||"))
+change("fetch-foretold", "nothing is read from a disk for what a draft announces", "e2e_memory", (STEP, "if (s->m->fetch) fetch_announced(s->m->fetch, a, phase == STEP_ALL);", ";"))
 change("fetch-slots", "in memory no expert ever leaves its slot", "e2e_memory", ("engine/cache/fetch.c", "f->taken[layer] > f->counts.room &&", "0 &&"))
 change("experts-map", "/experts counts what a device had alone", "e2e_repl", ("cli/command_experts.c", "if (where[i] >= 0) n++, there += used[i];", "if (where[i] > 0) n++, there = used[i] / 2;"))
 change("split-queue", "of the experts that move only the last is in a queue", "split", ("engine/sched/split.c", "p->queue[come[d]++] = p->move", "p->queue[come[d]] = p->move"))
