@@ -21,7 +21,7 @@ def foretold(d, size):
     """Drafted tokens announce what the step that looks at them will want, and that is read while they are made. Four bits take half of the experts' memory."""
     args = [HEARTH, "-m", d, "--tokens", PROMPTS["decode"][0], "--temp", "0", "--ids", "-c", "2048", "-v", "-t", "2"]
     draft = ["--draft", "int4", "--draft-len", "3"]
-    want = subprocess.run(args + ["-n", "48"], capture_output=True, timeout=300).stdout
+    want = subprocess.run(args + ["-n", "160"], capture_output=True, timeout=300).stdout
     with tempfile.TemporaryDirectory() as cache:
         env = {**os.environ, "XDG_CACHE_HOME": cache}
         for n in ("100", "400", "1600"):  # until it is made, and kept
@@ -31,7 +31,7 @@ def foretold(d, size):
         limit.forget(d)
         group = limit.Group(size * 85 // 100)
         try:
-            got = group.run(args + draft + ["-n", "48"], capture_output=True, timeout=500, env=env)
+            got = group.run(args + draft + ["-n", "160"], capture_output=True, timeout=500, env=env)
         finally:
             group.close()
         err = got.stderr.decode()
