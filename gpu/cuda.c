@@ -88,6 +88,7 @@ static size_t mem_left(struct gpu *base) {
 }
 static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct cuda *g = (struct cuda *)base;
+    size = (size + 3) & ~(size_t)3; /* kernels may read a word of which one byte is theirs */
     pthread_mutex_lock(&g->lock);
     size_t left = free_now(g);
     cudaError_t r = cudaErrorMemoryAllocation;

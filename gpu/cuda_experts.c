@@ -222,10 +222,44 @@ int cuda_group_op(struct cuda_stream *s, const struct op_group *a) {
     return space ? run_groups(s, &g, space) : ERR_RUNTIME;
 }
 
+static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *space) {
+    struct ffn f = ffn_plan(s, a->shared, a->n, cuda_aligned((size_t)a->n * (size_t)a->hidden * 4));
+    if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
+    return cuda_check(s->g, cuda_scatter_add(s->s, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
+}
+
+/* --- INT4: a draft's -------------------------------------------------------------------------------------------------------------- */
+
+/* Whether the experts lie at one distance from each other, as engine/draft makes them, and have no biases. */
+static bool int4_alike(const struct op_experts *a, struct cuda_int4 *out) {
+    const struct expert *e = a->experts;
+    if (!a->ids || a->n > CUDA_FEW || e[0].gate.dtype != DT_INT4 || a->n_experts < 2 || e[0].turned) return false;
+    const size_t each = (size_t)((const char *)e[1].gate.data - (const char *)e[0].gate.data);
+    for (int i = 0; i < a->n_experts; i++) {
+        const struct mat *first[3] = {&e[0].gate, &e[0].up, &e[0].down}, *m[3] = {&e[i].gate, &e[i].up, &e[i].down};
+        if (e[i].gate_bias || e[i].up_bias || e[i].down_bias) return false;
+        for (int k = 0; k < 3; k++)
+            if (m[k]->data != (const char *)first[k]->data + (size_t)i * each || m[k]->scale != (const char *)first[k]->scale + (size_t)i * each) return false;
+    }
+    *out = (struct cuda_int4){a->y, a->x, a->ids, a->weights, NULL, e[0].gate, e[0].up, e[0].down, each, glu_of(&e[0]), a->n, a->topk, a->n_experts};
+    return cuda_int4_fits(out);
+}
+/* No host that reads the choices. */
+static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_int4 *o) {
+    size_t h = cuda_aligned((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4), rows = cuda_aligned((size_t)a->n * (size_t)a->hidden * 4);
+    char *space = cuda_space(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
+    if (!space) return ERR_RUNTIME;
+    o->h = (float *)space;
+    if (cuda_check(s->g, cuda_int4_experts(s->s, o), "int4")) return ERR_RUNTIME;
+    return a->shared ? shared_op(s, a, space + h) : 0;
+}
+
 /* Experts that are resident on the device, in rising order, then the shared one. The host reads the sizes of the groups once.
  * (Stream-loading does the same steps itself, as experts arrive.) */
 int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->n < 1) return 0;
+    struct cuda_int4 draft;
+    if (int4_alike(a, &draft)) return int4_op(s, a, &draft);
     size_t picks = a->ids ? (size_t)a->n * (size_t)a->topk : 0, row = (size_t)a->hidden * 4;
     size_t at_token = cuda_aligned(((size_t)a->n_experts + 1) * 4), at_weight = at_token + cuda_aligned(picks * 4);
     size_t base = at_weight + cuda_aligned(picks * 4), rows = cuda_aligned((size_t)a->n * row), size = 0;
@@ -249,8 +283,5 @@ int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
         struct groups g = {a->y, a->x, token, weight, a->experts, host, a->n_experts, a->hidden};
         if (run_groups(s, &g, space)) return ERR_RUNTIME;
     }
-    if (!a->shared) return 0;
-    struct ffn f = ffn_plan(s, a->shared, a->n, rows);
-    if (ffn_run(s, &f, (float *)space, a->x, a->n, space)) return ERR_RUNTIME;
-    return cuda_check(s->g, cuda_scatter_add(s->s, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
+    return a->shared ? shared_op(s, a, space) : 0;
 }

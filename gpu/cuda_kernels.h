@@ -169,8 +169,10 @@ struct cuda_tiles {
     void *v;
     int align; /* of the weights' rows; filled by the launcher */
 };
-int cuda_tiles_fit(const struct mat *w); /* BF16 x: E4M3, E2M1 and BF16, exact in the weights */
+int cuda_tiles_fit(const struct mat *w); /* BF16 x: E4M3, E2M1 and BF16, exact in the weights; GGUF's blocks, rounded to BF16 */
 cudaError_t cuda_tiles_bf16(cudaStream_t s, const struct cuda_tiles *t, int tokens);
+int cuda_tiles_blocks_fit(const struct mat *w); /* of these, what has a kernel of its own */
+cudaError_t cuda_tiles_blocks(cudaStream_t s, const struct cuda_tiles *t, int tokens);
 int cuda_tiles_fp8_fit(const struct mat *w); /* E4M3 x: E4M3 in blocks of 128 columns; sm_89 */
 cudaError_t cuda_tiles_fp8(cudaStream_t s, const struct cuda_tiles *t, int tokens);
 
@@ -182,6 +184,21 @@ struct cuda_expand {
     int n, heads, nope, v_dim, lora;
 };
 cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e);
+
+/* Routed experts in INT4, of few tokens: y[t] += sum over its choices of weight * expert(x[t]); an id that is none is left out. */
+struct cuda_int4 {
+    float *y;                  /* [n, hidden] */
+    const float *x;            /* [n, hidden] */
+    const int32_t *ids;        /* [n, topk] */
+    const float *weights;      /* [n, topk] */
+    float *h;                  /* scratch [n, topk, inter] */
+    struct mat gate, up, down; /* of the first expert; data and scales of the next lie `each` bytes behind */
+    size_t each;
+    struct cuda_glu glu;
+    int n, topk, n_experts;
+};
+int cuda_int4_fits(const struct cuda_int4 *a); /* cuda_int4_experts reads it */
+cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_int4 *a);
 
 /* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with a scale for 128 columns: max(largest, 1e-4) / 448. */
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);

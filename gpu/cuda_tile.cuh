@@ -27,6 +27,9 @@ __device__ inline const struct mat &tile_row(const struct cuda_tiles &p, const t
     return p.gated && r & 8 ? p.w2[at.w] : p.w[at.w];
 }
 
+/* Where piece c of a row of R bytes lies: halves are swapped in every other 128 bytes, so that lanes of a load meet different banks. */
+template <int R> __device__ inline int tile_place(int row, int c) { return row * R + ((c ^ (row / (128 / R) & 1) * (R / 32)) * 16); }
+
 /* 16 bytes to shared memory, `bytes` of them read and the rest zeros. Rows of a checkpoint need not begin on 16. */
 __device__ inline void piece_load(uint8_t *dst, const uint8_t *src, int bytes, int align) {
     if (align >= 16) {

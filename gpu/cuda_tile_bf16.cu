@@ -12,22 +12,19 @@ enum { W_BF16, W_E4M3, W_E2M1 };
 /* Bytes of a row of the tile, 64 columns. */
 template <int W> struct width { static constexpr int value = W == W_BF16 ? 128 : W == W_E4M3 ? 64 : 32; };
 
-/* Where piece c of a row lies: halves are swapped in every other 128 bytes, so that lanes of a load meet different banks. */
-template <int R> __device__ inline int place(int row, int c) { return row * R + ((c ^ (row / (128 / R) & 1) * (R / 32)) * 16); }
-
 /* Eight neighbouring columns of a row: of chunk c, those of lane q. */
 template <int W> __device__ inline void weights_at(uint32_t b[4], const uint8_t *tile, int row, int c, int q) {
     if (W == W_BF16) {
-        uint4 v = *(const uint4 *)(tile + place<128>(row, c * 4 + q));
+        uint4 v = *(const uint4 *)(tile + tile_place<128>(row, c * 4 + q));
         b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
     } else if (W == W_E4M3) {
-        uint2 v = *(const uint2 *)(tile + place<64>(row, c * 2 + q / 2) + q % 2 * 8);
+        uint2 v = *(const uint2 *)(tile + tile_place<64>(row, c * 2 + q / 2) + q % 2 * 8);
         b[0] = e4m3_pair((v.x & 0xff) << 8 | (v.x & 0xff00) << 16);
         b[1] = e4m3_pair((v.x >> 8 & 0xff00) | (v.x & 0xff000000));
         b[2] = e4m3_pair((v.y & 0xff) << 8 | (v.y & 0xff00) << 16);
         b[3] = e4m3_pair((v.y >> 8 & 0xff00) | (v.y & 0xff000000));
     } else {
-        uint32_t v = *(const uint32_t *)(tile + place<32>(row, c) + q * 4);
+        uint32_t v = *(const uint32_t *)(tile + tile_place<32>(row, c) + q * 4);
 #pragma unroll
         for (int i = 0; i < 4; i++, v >>= 8) b[i] = e2m1_pair((v & 0xf) << 12 | (v & 0xf0) << 24);
     }
@@ -69,13 +66,13 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
         for (int i = 0; i < (TM + 31) / 32; i++) {
             if (TM < 32 && xr >= TM) break;
             bool ok = at.t0 + xr + i * 32 < at.t1;
-            piece_load(to + place<128>(xr + i * 32, xc), x_from + (ok ? (size_t)i * 64 * (size_t)p.ldx : 0) + (size_t)k * STEP * 2,
+            piece_load(to + tile_place<128>(xr + i * 32, xc), x_from + (ok ? (size_t)i * 64 * (size_t)p.ldx : 0) + (size_t)k * STEP * 2,
                        ok ? x_bytes - k * STEP * 2 : 0, 16);
         }
 #pragma unroll
         for (int i = 0; i < TILE_ROWS / PASS; i++) {
             bool ok = o + i * w_step < rows;
-            piece_load(to + ring::X + place<R>(wr + i * PASS, wc), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * R,
+            piece_load(to + ring::X + tile_place<R>(wr + i * PASS, wc), w_from + (ok ? (size_t)i * w_next : 0) + (size_t)k * R,
                        ok ? w_bytes - k * R : 0, p.align);
         }
     };
@@ -108,8 +105,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
             uint4 x[MI][2];
 #pragma unroll
             for (int i = 0; i < MI; i++) {
-                x[i][0] = *(const uint4 *)(xs + place<128>(wm + i * 16 + g, c * 4 + q));
-                x[i][1] = *(const uint4 *)(xs + place<128>(wm + i * 16 + g + 8, c * 4 + q));
+                x[i][0] = *(const uint4 *)(xs + tile_place<128>(wm + i * 16 + g, c * 4 + q));
+                x[i][1] = *(const uint4 *)(xs + tile_place<128>(wm + i * 16 + g + 8, c * 4 + q));
             }
 #pragma unroll
             for (int j = 0; j < NI; j++) {
@@ -154,6 +151,7 @@ template <int TM, int W> static cudaError_t launch(cudaStream_t s, const struct 
     return cudaGetLastError();
 }
 template <int TM> static cudaError_t launch_any(cudaStream_t s, const struct cuda_tiles *t) {
+    if (cuda_tiles_blocks_fit(&t->w[t->part[0].w])) return cuda_tiles_blocks(s, t, TM);
     switch (t->w[t->part[0].w].dtype) {
     case DT_E4M3: return launch<TM, W_E4M3>(s, t);
     case DT_E2M1: return launch<TM, W_E2M1>(s, t);
@@ -161,6 +159,7 @@ template <int TM> static cudaError_t launch_any(cudaStream_t s, const struct cud
     }
 }
 int cuda_tiles_fit(const struct mat *w) {
+    if (cuda_tiles_blocks_fit(w)) return 1;
     int exact = w->dtype == DT_E4M3 || w->dtype == DT_E2M1 || w->dtype == DT_BF16;
     return exact && (!w->scale || w->block_cols % CHUNK == 0 || w->block_cols >= w->cols);
 }

@@ -353,6 +353,25 @@ static void tiles(void) {
               &(union op_args){.linear = {.y = floats((size_t)(20 * w.rows), 'f'), .x = floats(20 * 256, 'c'), .w = w, .n = 20, .ldx = 256, .ldy = w.rows}},
               oracle_linear);
     }
+    static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
+    static const int shapes[][3] = {{19, 100, 256}, {33, 130, 512}, {65, 70, 768}, {129, 140, 256}, {40, 129, 288}};
+    for (size_t k = 0; k < sizeof types / sizeof types[0]; k++)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            char name[80];
+            int n = shapes[i][0], rows = shapes[i][1], cols = dtype_block(types[k]) > 32 ? (shapes[i][2] + 255) / 256 * 256 : shapes[i][2];
+            snprintf(name, sizeof name, "tiles %s  %d x %d x %d", dtype_name(types[k]), n, rows, cols);
+            struct mat w = matrix(rows, cols, types[k], 0, 0);
+            check(name, OP_LINEAR,
+                  &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 4)), 'f'),
+                                              .x = floats((size_t)(n * (cols + 3)), 'c'),
+                                              .bias = i & 1 ? floats((size_t)rows, 'c') : NULL,
+                                              .w = i == 3 ? mat_rows(w, 7, rows) : w,
+                                              .n = n,
+                                              .ldx = cols + 3,
+                                              .ldy = rows + 4,
+                                              .accumulate = i % 3 == 1}},
+                  oracle_linear);
+        }
     tol = wide;
 }
 
@@ -377,7 +396,8 @@ static void groups(void) {
     static const struct {
         enum dtype t;
         int hidden, inter, br, bc;
-    } kinds[] = {{DT_E4M3, 256, 128, 128, 128}, {DT_E4M3, 200, 150, 128, 128}, {DT_BF16, 72, 40, 0, 0}, {DT_E2M1, 128, 96, 1, 32}, {DT_F16, 64, 48, 0, 0}};
+    } kinds[] = {{DT_E4M3, 256, 128, 128, 128}, {DT_E4M3, 200, 150, 128, 128}, {DT_BF16, 72, 40, 0, 0},  {DT_E2M1, 128, 96, 1, 32},
+                 {DT_F16, 64, 48, 0, 0},        {DT_Q4_K, 256, 256, 0, 0},     {DT_Q8_0, 96, 160, 0, 0}, {DT_MXFP4, 64, 96, 0, 0}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         char name[80];
         snprintf(name, sizeof name, "group %s, %d and %d", dtype_name(kinds[i].t), kinds[i].hidden, kinds[i].inter);
@@ -555,7 +575,7 @@ int main(int argc, char **argv) {
     printf("%s: %s, seed %llu, tolerance %.0e of the largest value\n", gpu_info(g)->backend, gpu_info(g)->name, (unsigned long long)seed, tol);
     if (argc < 4 || math) {
         if (!math) elementwise(), deltas(), compressed();
-        if (!math || spec.math != GPU_FP8) blocks();
+        if (!math || spec.math != GPU_FP8) blocks(), drafts();
         linears();
         if (!math || spec.math != GPU_FP8) attentions();
         expansions();

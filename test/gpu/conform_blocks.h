@@ -1,5 +1,6 @@
 #pragma once
-/* Cases of GGUF's formats and of INT4: products of few and of many tokens, the embedding, heads the other way round, feed-forwards. */
+/* Cases of GGUF's formats and of INT4: products of few and of many tokens, the embedding, heads the other way round, feed-forwards; a
+ * draft's experts. */
 #include "test/gpu/conform_oracle.h"
 
 static void blocks(void) {
@@ -28,5 +29,47 @@ static void blocks(void) {
             CHECK(name, ffn, OP_FFN, .y = floats((size_t)(n * 256), 'f'), .x = floats((size_t)(n * 256), 'c'),
                   .expert = {matrix(256, 256, t, br, bc), matrix(256, 256, t, br, bc), matrix(256, 256, t, br, bc)}, .n = n, .hidden = 256);
         }
+    }
+}
+
+/* Experts as engine/draft lays them out: codes of the three matrices, then their scales, each on 64 bytes. */
+static void int4_experts(struct expert *out, int count, int hidden, int inter) {
+    const int shape[3][2] = {{inter, hidden}, {inter, hidden}, {hidden, inter}};
+    size_t at[6], each = 0;
+    for (int i = 0; i < 6; i++) {
+        size_t groups = (size_t)((shape[i % 3][1] + 127) / 128), bytes = (size_t)shape[i % 3][0] * groups * (i < 3 ? 64 : 2);
+        at[i] = each;
+        each += (bytes + 63) & ~(size_t)63;
+    }
+    uint8_t *p = buf_new(each * (size_t)count, 'c');
+    for (int e = 0; e < count; e++, p += each) {
+        struct mat m[3];
+        for (int i = 0; i < 3; i++) {
+            int rows = shape[i][0], cols = shape[i][1], groups = (cols + 127) / 128;
+            for (int k = 0; k < rows * groups * 64; k++) p[at[i] + (size_t)k] = (uint8_t)rnd();
+            for (int k = 0; k < rows * groups; k++) ((uint16_t *)(p + at[3 + i]))[k] = f32_to_bf16(0.02f + fabsf(rnd_float()) * 0.02f);
+            m[i] = (struct mat){p + at[i], p + at[3 + i], (size_t)groups * 64, rows, cols, 1, 128, groups, 0, 1, DT_INT4, DT_BF16};
+        }
+        out[e] = (struct expert){.gate = m[0], .up = m[1], .down = m[2], .glu = {.limit = 30}};
+    }
+}
+static void drafts(void) {
+    static const struct {
+        int n, topk, count, hidden, inter;
+    } c[] = {{1, 2, 4, 256, 128}, {1, 6, 8, 1100, 200}, {3, 2, 5, 200, 1300}, {18, 3, 7, 96, 70}, {20, 2, 4, 128, 128}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct expert e[8], shared = expert_new(c[i].hidden, 128);
+        char name[80];
+        snprintf(name, sizeof name, "experts INT4, %d tokens, %d of %d, %d and %d", c[i].n, c[i].topk, c[i].count, c[i].hidden, c[i].inter);
+        int4_experts(e, c[i].count, c[i].hidden, c[i].inter);
+        int32_t *ids = buf_new((size_t)(c[i].n * c[i].topk) * 4, 'c');
+        for (int k = 0; k < c[i].n * c[i].topk; k++) ids[k] = (int32_t)(k % c[i].topk + (int)(rnd() % (uint32_t)(c[i].count - c[i].topk + 1)));
+        for (int k = 0; k < c[i].n; k++) /* no token the same twice */
+            for (int j = 1; j < c[i].topk; j++)
+                if (ids[k * c[i].topk + j] <= ids[k * c[i].topk + j - 1])
+                    ids[k * c[i].topk + j] = i == 1 && j == 2 ? -1 : (ids[k * c[i].topk + j - 1] + 1) % c[i].count;
+        CHECK(name, experts, OP_EXPERTS, .y = floats((size_t)(c[i].n * c[i].hidden), 'f'), .x = floats((size_t)(c[i].n * c[i].hidden), 'c'), .ids = ids,
+              .weights = floats((size_t)(c[i].n * c[i].topk), 'c'), .experts = e, .shared = i % 2 ? &shared : NULL, .n = c[i].n, .topk = c[i].topk,
+              .n_experts = c[i].count, .hidden = c[i].hidden);
     }
 }

@@ -4,8 +4,9 @@
 
 /* What a device's tiled products make of an activation before they multiply; see enum gpu_math. */
 enum narrow { AS_IS, AS_BF16, AS_FP8 };
+static bool in_blocks(const struct mat *w) { return w->dtype >= DT_Q8_0 && w->dtype <= DT_MXFP4; } /* whose weights tiles round as well */
 static enum narrow narrow_of(const struct mat *w) {
-    if (spec.emu || spec.math == GPU_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16)) return AS_IS;
+    if (spec.emu || spec.math == GPU_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16 && !in_blocks(w))) return AS_IS;
     return spec.math == GPU_FP8 && w->dtype == DT_E4M3 && (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols) ? AS_FP8 : AS_BF16;
 }
 static void narrow(double *out, const float *x, int n, enum narrow how) {
@@ -25,7 +26,10 @@ static void multiply(double *y, const struct mat *w, const float *x, enum narrow
     narrow(in, x, w->cols, how);
     for (int o = 0; o < w->rows; o++) {
         y[o] = 0;
-        for (int k = 0; k < w->cols; k++) y[o] += (double)mat_at(w, o, k) * in[k];
+        for (int k = 0; k < w->cols; k++) {
+            float v = mat_at(w, o, k);
+            y[o] += (double)(how == AS_BF16 && in_blocks(w) ? bf16_to_f32(f32_to_bf16(v)) : v) * in[k];
+        }
     }
     free(in);
 }

@@ -53,6 +53,9 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
 struct alignas(8) float2 {
     float x, y;
 };
@@ -164,6 +167,17 @@ static inline float __uint_as_float(unsigned v) { return cuda_emulate_bits<float
 static inline unsigned __float_as_uint(float v) { return cuda_emulate_bits<unsigned>(v); }
 static inline float __int_as_float(int v) { return cuda_emulate_bits<float>(v); }
 static inline int __float_as_int(float v) { return cuda_emulate_bits<int>(v); }
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
+    uint64_t both = (uint64_t)y << 32 | x;
+    unsigned v = 0;
+    for (int i = 0; i < 4; i++) v |= (unsigned)(both >> (s >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return v;
+}
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) { return (unsigned)(((uint64_t)high << 32 | low) >> (by & 31)); }
+static inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; i++) c += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
+    return c;
+}
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline int __ffs(int v) { return __builtin_ffs(v); }
 static inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
