@@ -85,6 +85,7 @@ void step_unload(struct step *s) {
         if (d->main) gpu_stream_sync(d->main); /* a load that failed has copies on their way */
         step_graphs_drop(d);
         step_experts_close(d);
+        step_draft_close(d);
         for (int l = 0; l < s->c->n_layers && d->layer; l++) {
             gpu_free(d->g, d->layer[l].mem);
             d->layer[l].mem = NULL;
@@ -130,7 +131,8 @@ static int open_device(struct step_device *d, struct error *e) {
 
 /* What a device keeps free of resident layers: what open_device takes, caches of the first sessions, and room for a prefill to
  * stream weights through. */
-static size_t reserve_bytes(struct step *s, const struct gpu_info *g) {
+size_t step_reserve(const struct step *s, struct gpu *gpu) {
+    const struct gpu_info *g = gpu_info(gpu);
     const struct config *c = s->c;
     size_t own = STEP_MICROS * work_bytes(c, STEP_ROWS) + step_rows_bytes(s, STEP_ROWS) + (size_t)STEP_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
     size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32) + MIRROR_STATES * kv_state_bytes(c), rest = g->mem / 8;
@@ -171,7 +173,7 @@ static int choose(struct step *s, struct error *e) {
     in.head = ranges_bytes(ranges, head_ranges(w, &head, ranges));
     for (int i = 0; i < set->n; i++) {
         in.free[i] = gpu_mem_free(set->gpu[i]);
-        in.reserve[i] = reserve_bytes(s, gpu_info(set->gpu[i]));
+        in.reserve[i] = step_reserve(s, set->gpu[i]);
     }
     resident_choose(&in, &out);
     snprintf(s->why, sizeof s->why, "%s", out.why);

@@ -10,10 +10,13 @@
 #include "engine/step/step.h"
 #include "gpu/ops.h"
 
-/* All of a layer but its routed experts on a device: one piece of memory, and the layer as seen from there. */
+/* All of a layer but its routed experts on a device: one piece of memory, and the layer as seen from there. draft.c: a draft's routed
+ * experts, another; draft NULL: not there. */
 struct step_layer {
-    char *mem;
+    char *mem, *draft_mem;
     struct layer view;
+    struct expert *draft; /* [n_experts] */
+    size_t draft_bytes;
 };
 
 /* Attention halves and shared experts of steps of one shape, recorded layer by layer (gpu.h's graphs): which rows of which session
@@ -50,6 +53,7 @@ struct step_device {
     bool head;  /* final norm and output head are here */
     char *head_mem, *close_mem;
     struct weights *head_weights; /* as the head sees them, and block_close behind the last layer */
+    bool draft_full;              /* no further layer of a draft comes here: draft.c */
     int each;                     /* routed experts of a layer that it is to hold: experts.h */
     struct step_experts *experts; /* NULL: none now */
     struct score score;           /* what each is worth, whether it is here or not */
@@ -147,6 +151,7 @@ int step_processor_open(struct step *s, struct error *e); /* host memory, pinned
 void step_processor_close(struct step *s);
 int step_numbers_open(struct step *s, struct error *e);        /* anew: nothing may wait for them */
 struct step_device *step_device_of(struct step *s, int layer); /* NULL: the processor */
+size_t step_reserve(const struct step *s, struct gpu *g);      /* bytes to keep free of what could as well stay in host memory */
 bool step_device_error(struct step *s, struct error *e);       /* whether a device failed, and how */
 
 /* Goes on without devices from here on, for that reason, whether they failed or only their memory did. ERR_MEMORY. */
@@ -165,6 +170,11 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total);
 /* Enqueues what fn does on d->main: as it was recorded, or recording it, or by itself. fn is given the spans to do it for. */
 typedef int (*step_work)(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans);
 int step_replay(struct step_device *d, struct step_micro *m, int layer, enum step_part part, int total, step_work fn);
+
+/* draft.c: routed experts of s->view */
+int step_draft_load(struct step_device *d, struct error *e); /* those of one more layer, if there is room; the device's failure */
+bool step_draft_less(struct step_device *d);                 /* those of one layer go, and none comes any more; false: there are none */
+void step_draft_close(struct step_device *d);
 
 /* mirror.c */
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), ready to go on from there: `from` is the row of

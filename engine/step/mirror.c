@@ -109,7 +109,7 @@ static int grow(struct step *s, struct step_mirror *m, const struct kv *kv, int 
         release(s, m);
         struct step_mirror *other = idle(s);
         bool less = false; /* routed experts make room for a chat that answers, as one does that does not */
-        for (int i = 0; i < s->n_dev && !other; i++) less |= step_experts_less(&s->dev[i]);
+        for (int i = 0; i < s->n_dev && !other; i++) less |= step_draft_less(&s->dev[i]) || step_experts_less(&s->dev[i]);
         if (less) continue;
         if (other) step_mirror_drop(s, other);
         else if (capacity > end + 64) capacity = end + 64 < kv->capacity ? end + 64 : kv->capacity;

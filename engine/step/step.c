@@ -24,6 +24,12 @@ static struct work *work_of(struct step_device *d, const struct step_micro *m) {
 /* Rows of m whose attention half of a layer runs on a device. */
 static int on_device(const struct step *s, const struct step_micro *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
 
+/* A draft's experts of a layer, where its rows are on a device that has them; NULL: the processor computes them. */
+static struct expert *drafted(const struct step *s, int layer) {
+    const struct step_device *d = s->view ? step_device_of((struct step *)s, layer) : NULL;
+    return d ? d->layer[layer].draft : NULL;
+}
+
 /* --- Devices: attention half, shared expert, hand-off ----------------------------------------------------------------------------- */
 
 static size_t row_bytes(const struct step *s, int n) { return (size_t)n * (size_t)s->c->hidden * 4; }
@@ -77,6 +83,15 @@ static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
     if (!s->c->layer[layer].moe) return 0;
+    if (drafted(s, layer)) {
+        struct layer y = d->layer[layer].view;
+        int span = begin(d, "draft", layer, (int)(m - s->micro));
+        y.experts = drafted(s, layer);
+        TRY(block_experts(exec_of(d), s->c, &y, layer, w, PART_ROUTED, w->x, m->n_dev));
+        end(d, span);
+        s->counts.drafted++;
+        return 0;
+    }
     if (!s->view) TRY(step_experts_join(d, (int)(m - s->micro), w->x, m->n_dev));
     TRY(gpu_number_wait(m->answered, ++m->n_wanted, d->main));
     int span = begin(d, "join", layer, (int)(m - s->micro));
@@ -205,11 +220,12 @@ static void tell_routing(struct step *s, const struct step_micro *m, int layer) 
     }
 }
 
-/* Experts of a draft: those of its view, and nobody else's. */
+/* Experts of a draft: those of its view, and nobody else's. A device that has them computes its rows itself. */
 static int draft_experts(struct step *s, struct step_micro *m, int layer, int first) {
     const struct step_view *v = s->view;
     struct layer y = *place_layer(s->m->place, s->m->w, layer);
-    struct work rest = from_row(s->c, &m->host, first);
+    const int there = drafted(s, layer) ? first : 0;
+    struct work rest = from_row(s->c, &m->host, first), own = from_row(s->c, &m->host, there);
     const double t = trace_now(s->m->trace);
     y.experts = v->experts[layer], y.shards = NULL;
     for (int i = 0; i < m->n_spans && v->seen; i++)
@@ -217,11 +233,12 @@ static int draft_experts(struct step *s, struct step_micro *m, int layer, int fi
             const size_t at = (size_t)(m->spans[i].row + k) * (size_t)s->c->topk;
             lookahead_chose(v->seen, v->first + m->source[i], layer, m->host.ids + at, m->host.weights + at);
         }
-    processor_read(s->m, (uint64_t)(m->n * s->c->topk) * v->expert_bytes);
-    TRY(block_experts(s->m->cpu, s->c, &y, layer, &m->host, first ? PART_ROUTED : PART_BOTH, m->host.x, m->n));
+    if (there == m->n) return 0;
+    processor_read(s->m, (uint64_t)((m->n - there) * s->c->topk) * v->expert_bytes);
+    TRY(block_experts(s->m->cpu, s->c, &y, layer, &own, first ? PART_ROUTED : PART_BOTH, own.x, m->n - there));
     if (first && first < m->n) TRY(block_experts(s->m->cpu, s->c, &y, layer, &rest, PART_SHARED, rest.x, m->n - first));
     trace_host(s->m->trace, t, "draft", layer, (int)(m - s->micro));
-    return first ? answer(s, m) : 0;
+    return first && !there ? answer(s, m) : 0;
 }
 
 static int processor_experts(struct step *s, struct step_micro *m, int layer, struct error *e) {
@@ -326,8 +343,10 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     for (int l = 0; l < s->c->n_layers; l++)
         for (int i = 0; i < s->n_micros; i++) {
             struct step_micro *m = &s->micro[i];
-            TRY(device_go(s, m, l, n));
+            const bool goes_on = !drafted(s, l); /* else it would not wait for the processor, which has yet to read what its router chose */
+            if (goes_on) TRY(device_go(s, m, l, n));
             TRY(processor_experts(s, m, l, e));
+            if (!goes_on) TRY(device_go(s, m, l, n));
             if (l + 1 < s->c->n_layers) TRY(processor_attention(s, m, l + 1, e));
         }
     for (int i = 0; i < s->n_micros; i++) { /* rows whose last layer the processor has had */
@@ -496,6 +515,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
         int rc = step_experts_open(&s->dev[i], e);
         if (rc) return rc;
         if (!s->view) step_experts_begin(&s->dev[i]);
+        else if ((rc = step_draft_load(&s->dev[i], e))) return rc;
     }
     for (int i = 0; i < n_spans; i++)
         if (!s->processor && kv_floor(spans[i].kv, spans[i].pos) != spans[i].pos)
@@ -569,8 +589,10 @@ bool step_yield(struct step *s) {
 }
 void step_back(struct step *s) { s->away = s->lent = false; }
 void step_lend(struct step *s, size_t free) {
-    for (int i = 0; i < s->n_dev; i++)
+    for (int i = 0; i < s->n_dev; i++) {
+        if (gpu_mem_free(s->dev[i].g) < free) step_draft_close(&s->dev[i]);
         if (s->dev[i].experts && gpu_mem_free(s->dev[i].g) < free) step_experts_close(&s->dev[i]);
+    }
     s->lent = true;
 }
 struct step_counts step_counts(const struct step *s) {

@@ -32,10 +32,10 @@ int step_run(struct step *s, enum step_cut cut, struct step_span *spans, int n_s
 /* A prefill found a device lost, and has said so: steps go on without devices, and without another word. */
 void step_lost(struct step *s, const char *why);
 void step_hidden(struct step *s, bool wanted); /* from here on */
-/* From here on steps are a draft's: they compute with these routed experts, on the processor, and what a draft's routers choose goes to `seen`. NULL: the
- * model's own again. */
+/* From here on steps are a draft's: they compute with these routed experts, on the processor or on a device that has room for them, and what a
+ * draft's routers choose goes to `seen`. NULL: the model's own again. All views of one step are of the same experts. */
 struct step_view {
-    struct expert *const *experts; /* [n_layers] of [n_experts]; NULL for a layer without */
+    struct expert *const *experts; /* [n_layers] of [n_experts]; NULL for a layer without. A layer's lie one behind the other, each from its gate on */
     uint64_t expert_bytes;
     struct lookahead *seen; /* NULL, or with a token for each row of the next step, from token `first` on */
     int first;
@@ -68,6 +68,7 @@ struct step_counts {         /* of routed experts, since opening */
     double deciding_s;             /* of the engine's thread: whose part is what, what scores and predictions say, what to bring */
     uint64_t decided;              /* layers of micro-batches that this was for */
     uint64_t replayed;             /* parts of layers that devices ran as they were recorded */
+    uint64_t drafted;              /* layers of a draft's steps whose routed experts devices computed */
     uint64_t taken;                /* positions of caches that one copy had from another, on the device, and not by the link */
 };
 struct step_counts step_counts(const struct step *s);

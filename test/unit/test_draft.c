@@ -2,6 +2,7 @@
  * and beside turns that are cancelled; and what is drawn is distributed as it should be. On checkpoints of ours. */
 #include "test/unit/unit.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -368,6 +369,7 @@ static void the_int4_draft_guesses_well(void **st) {
         {NULL, DECODE_CPU, CPU_SCALAR + 1, DT_F32}, {NULL, DECODE_CPU, 0, DT_BF16}, {"emu:1", DECODE_HYBRID, 0, DT_BF16}, {"emu:2", DECODE_DUAL, 0, DT_BF16}};
     int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
     int guessed = 0, right = 0;
+    uint64_t there = 0;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         for (size_t h = 0; h < sizeof how / sizeof *how; h++) {
             struct engine_params p = {.gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU, .cpu_level = how[h].level, .kv = how[h].kv};
@@ -381,13 +383,15 @@ static void the_int4_draft_guesses_well(void **st) {
             e = open_model(families[i], p);
             wait_for_int4(e);
             answer_all(e, got, &drafted, &accepted);
+            there += step_counts(e->machine.step).drafted;
             engine_close(&e);
             if (memcmp(want, got, sizeof want)) fail_msg("%s, %s: another text", families[i], how[h].gpus ? how[h].gpus : "processor");
             assert_true(drafted > ANSWER);
             guessed += drafted, right += accepted;
         }
     }
-    print_message("%d of %d guesses were right\n", right, guessed);
+    print_message("%d of %d guesses were right, %" PRIu64 " layers of the draft were computed on devices\n", right, guessed, there);
+    assert_true(there > 0);
     assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 60); /* chance has one of a hundred, the model itself all */
 }
 

@@ -1,0 +1,92 @@
+/* A draft's routed experts on devices: of layers whose attention half is there, as far as there is room beside everything else, a layer
+ * with each step of the draft, so that none waits long. Then the rows of a layer stay on the device, and the processor only reads what
+ * their routers chose. They are the first to go when a cache or a prompt needs the memory, and do not come back before resident
+ * weights do. */
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/pipe/stage.h"
+#include "engine/step/internal.h"
+
+static size_t layer_bytes(const struct step *s, uint64_t expert_bytes) { return (size_t)expert_bytes * (size_t)s->c->n_experts; }
+
+/* As they lie from mem on, in place of the host's. */
+static struct expert *moved(const struct expert *from, int n, const char *mem) {
+    const char *base = from[0].gate.data;
+    struct expert *to = mem_alloc((size_t)n * sizeof *to);
+    for (int i = 0; i < n && to; i++) {
+        struct mat *m[3] = {&to[i].gate, &to[i].up, &to[i].down};
+        to[i] = from[i];
+        for (int k = 0; k < 3; k++) {
+            m[k]->data = mem + ((const char *)m[k]->data - base);
+            m[k]->scale = mem + ((const char *)m[k]->scale - base);
+        }
+    }
+    return to;
+}
+
+static int copy(struct step_device *d, const void *from, char *to, size_t bytes, struct error *e) {
+    struct pipe_run run = {.host = from, .bytes = bytes};
+    struct stage *stage;
+    int rc = stage_open(
+        &stage, &(struct stage_options){.set = d->s->m->gpus, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = pin_stage_threads(), .rank = d->rank},
+        e);
+    if (!rc) rc = stage_send(stage, &(struct stage_unit){.runs = &run, .n = 1, .to = to});
+    if (!rc) rc = stage_flush(stage);
+    stage_close(&stage);
+    return rc ? rc : gpu_stream_sync(d->main);
+}
+
+static int load(struct step_device *d, int layer, struct error *e) {
+    const struct step *s = d->s;
+    struct step_layer *l = &d->layer[layer];
+    const struct expert *from = s->view->experts[layer];
+    size_t bytes = layer_bytes(s, s->view->expert_bytes);
+    if (gpu_mem_free(d->g) < bytes + step_reserve(s, d->g)) return error_set(e, ERR_MEMORY, "no room");
+    if (gpu_alloc(d->g, (void **)&l->draft_mem, bytes, e)) return e->code;
+    d->held += l->draft_bytes = bytes;
+    int rc = copy(d, from[0].gate.data, l->draft_mem, bytes, e);
+    if (!rc && !(l->draft = moved(from, s->c->n_experts, l->draft_mem))) rc = error_set(e, ERR_MEMORY, "no memory for a draft on a device");
+    return rc;
+}
+
+static bool drop(struct step_device *d, int layer) {
+    struct step_layer *l = &d->layer[layer];
+    if (!l->draft_mem) return false;
+    gpu_free(d->g, l->draft_mem);
+    d->held -= l->draft_bytes;
+    mem_free(l->draft);
+    l->draft_mem = NULL, l->draft = NULL, l->draft_bytes = 0;
+    return true;
+}
+
+int step_draft_load(struct step_device *d, struct error *e) {
+    const struct step *s = d->s;
+    int layer = d->first, there = 0;
+    if (d->draft_full || s->processor) return 0;
+    while (layer < d->last && (!s->c->layer[layer].moe || d->layer[layer].draft)) there += d->layer[layer++].draft != NULL;
+    const struct expert *x = layer < d->last ? s->view->experts[layer] : NULL;
+    d->draft_full = !x || x->gate_bias || x->up_bias || x->down_bias; /* biases are the checkpoint's, and lie elsewhere */
+    int rc = d->draft_full ? 0 : load(d, layer, e);
+    if (rc == ERR_MEMORY) {
+        drop(d, layer);
+        *e = (struct error){0};
+        d->draft_full = true, rc = 0;
+    }
+    if (d->draft_full) log_say(LOG_INFO, "the draft's experts of %d layers are on device %d", there, d->rank);
+    return rc;
+}
+
+bool step_draft_less(struct step_device *d) {
+    int layer = d->last - 1;
+    while (layer >= d->first && !d->layer[layer].draft_mem) layer--;
+    d->draft_full = true;
+    if (layer < d->first) return false;
+    gpu_stream_sync(d->main);
+    return drop(d, layer);
+}
+
+void step_draft_close(struct step_device *d) {
+    while (d->layer && step_draft_less(d)) {
+    }
+    d->draft_full = false;
+}
