@@ -1,5 +1,6 @@
 /* What a device and its link do, for the first hour with a card: copies from memory of each kind, handing a number to and fro,
- * products and attention by the measurement that the engine plans with. On an emulated device it shows the speeds that it was given.
+ * products and attention by the measurement that the engine plans with, and what that leaves out: MLA's keys and values made from its
+ * cache, products with GGUF's blocks, a draft's experts. On an emulated device it shows the speeds that it was given.
  *   bench_device <LIST as --gpus> [MB to copy] [seconds of measuring]
  * Prints rows of Markdown tables; the first rank alone. */
 #include <fcntl.h>
@@ -156,6 +157,99 @@ static void rates(const char *list, double seconds) {
     pool_close(&pool);
 }
 
+/* --- Operations of their own ------------------------------------------------------------------------------------------------------ */
+
+/* So many bytes of a device, all alike: no format's code or scale is out of the ordinary with them. */
+static void *bytes_new(size_t n) {
+    struct error e = {0};
+    void *p;
+    check(gpu_alloc(g, &p, n, &e), "device memory", &e);
+    check(gpu_fill(stream, p, 0x11, n), "filling", NULL);
+    return p;
+}
+static struct mat mat_new(int rows, int cols, enum dtype t) {
+    size_t stride = dtype_bytes(t, (size_t)cols);
+    return (struct mat){.data = bytes_new((size_t)rows * stride), .stride = stride, .rows = rows, .cols = cols, .row_step = 1, .dtype = (uint8_t)t};
+}
+/* The median of a few, after one that sets up what is set up once. */
+static double op_seconds(enum op_code code, const union op_args *a) {
+    enum { TIMES = 5 };
+    double took[TIMES];
+    for (int i = -1; i < TIMES; i++) {
+        double begin = clock_now();
+        check(op_run(gpu_stream_exec(stream), code, a), op_name(code), NULL);
+        check(gpu_stream_sync(stream), op_name(code), NULL);
+        if (i >= 0) took[i] = clock_now() - begin;
+    }
+    qsort(took, TIMES, sizeof *took, by_time);
+    return took[TIMES / 2];
+}
+
+/* With DeepSeek-V3's shapes, divided by `by` on a device that is none. */
+static void expanded(int by) {
+    const int keys = 32768 / by, heads = by > 1 ? 2 : 16, latent = 576;
+    struct mat w = mat_new(heads * 256, 512, DT_BF16);
+    void *cache = bytes_new((size_t)keys * (size_t)latent * 2), *k = bytes_new((size_t)keys * (size_t)heads * 384),
+         *v = bytes_new((size_t)keys * (size_t)heads * 256);
+    union op_args a = {.expand = {k, v, {.data = cache, .heads = 1, .dim = latent, .dtype = DT_BF16}, w, 0, keys, heads, 128, 128}};
+    double took = op_seconds(OP_EXPAND, &a);
+    printf("| keys and values of %d heads from %d latents | %.3g TFLOP/s | %.2f ms |\n", heads, keys, 2.0 * keys * w.rows * w.cols / took * 1e-12, took * 1e3);
+    gpu_free(g, k), gpu_free(g, v), gpu_free(g, cache), gpu_free(g, (void *)w.data);
+}
+static void blocks(int by) {
+    static const enum dtype types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
+    const int rows = 7168 / by, cols = 2048;
+    float *x = bytes_new((size_t)4096 * (size_t)cols), *y = bytes_new((size_t)4096 * (size_t)rows);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct mat w = mat_new(rows, cols, types[i]);
+        printf("| %s, tokens: TFLOP/s |", dtype_name(types[i]));
+        for (int n = 32; n <= (by > 1 ? 32 : 512); n *= 4) {
+            double took = op_seconds(OP_LINEAR, &(union op_args){.linear = {.y = y, .x = x, .w = w, .n = n, .ldx = cols, .ldy = rows}});
+            printf(" %d: %.3g", n, 2.0 * n * rows * cols / took * 1e-12);
+        }
+        printf(" |\n");
+        gpu_free(g, (void *)w.data);
+    }
+    gpu_free(g, x), gpu_free(g, y);
+}
+static void draft(int by) {
+    enum { EXPERTS = 16, TOPK = 8 };
+    const int hidden = 7168 / by / 128 * 128, inter = 2048 / by;
+    const int shape[3][2] = {{inter, hidden}, {inter, hidden}, {hidden, inter}};
+    size_t each = 0;
+    for (int i = 0; i < 3; i++) each += (size_t)shape[i][0] * (size_t)shape[i][1] / 128 * 66;
+    each = (each + 63) & ~(size_t)63;
+    const char *mem = bytes_new(each * EXPERTS);
+    struct expert e[EXPERTS];
+    for (int k = 0; k < EXPERTS; k++) {
+        struct mat *m[3] = {&e[k].gate, &e[k].up, &e[k].down};
+        const char *at = mem + (size_t)k * each, *scale = at + (size_t)hidden * (size_t)inter / 2 * 3;
+        e[k] = (struct expert){0};
+        for (int i = 0; i < 3; i++) {
+            const int rows = shape[i][0], cols = shape[i][1];
+            *m[i] = (struct mat){at, scale, (size_t)cols / 2, rows, cols, 1, 128, cols / 128, 0, 1, DT_INT4, DT_BF16};
+            at += (size_t)rows * (size_t)cols / 2, scale += (size_t)rows * (size_t)cols / 64;
+        }
+    }
+    int32_t ids[TOPK];
+    for (int i = 0; i < TOPK; i++) ids[i] = i * 2;
+    float *x = bytes_new((size_t)hidden * 4), *y = bytes_new((size_t)hidden * 4), *weights = bytes_new(TOPK * 4);
+    int32_t *there = bytes_new(sizeof ids);
+    check(gpu_copy(stream, there, ids, sizeof ids, GPU_H2D), "copy", NULL);
+    check(gpu_stream_sync(stream), "copy", NULL);
+    union op_args a = {
+        .experts = {.y = y, .x = x, .ids = there, .weights = weights, .experts = e, .n = 1, .topk = TOPK, .n_experts = EXPERTS, .hidden = hidden}};
+    double took = op_seconds(OP_EXPERTS, &a);
+    printf("| a draft's experts in INT4, one token | %.1f GB/s | %.1f us |\n", (double)each * TOPK / took * 1e-9, took * 1e6);
+    gpu_free(g, x), gpu_free(g, y), gpu_free(g, weights), gpu_free(g, there), gpu_free(g, (void *)mem);
+}
+static void operations(bool emulated) {
+    printf("\n| operations of their own | | |\n|---|---|---|\n");
+    expanded(emulated ? 64 : 1);
+    blocks(emulated ? 8 : 1);
+    draft(emulated ? 8 : 1);
+}
+
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
 int main(int argc, char **argv) {
@@ -179,6 +273,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
     gpu_free(g, there);
     rates(argv[1], seconds);
+    fflush(stdout);
+    operations(strcmp(gpu_info(g)->backend, "cuda") != 0);
     gpu_stream_close(&stream);
     gpu_set_close(&set);
     return 0;
