@@ -153,6 +153,7 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
     in.context = in.keys + 1024;
     policy_step(&m, &in, &out);
     e->cut = cuts[out.mode];
+    step_cut_at(e->machine.step, out.cut);
     e->step_expected = out.seconds[out.mode];
     bool same = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.layers == last->layers &&
                 !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;

@@ -191,6 +191,8 @@ int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, d
         if ((rc = open_kv(v, &kv[opened], keys + STEPS + 1, e))) break;
     for (int i = 0; i <= STEPS && !rc; i++) {
         for (int k = 0; k < sessions; k++) spans[k] = (struct step_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
+        struct cost_step dual = {.how = COST_STEP_DUAL, .rows = sessions, .keys = keys, .on_device = step_resident_layers(v->m.step)};
+        step_cut_at(v->m.step, cost_cut(&v->cost, &v->model, &dual)); /* as the policy has it */
         rc = step_run(v->m.step, cut, spans, sessions, NULL, e);
         if (!i && !rc) s = begin(v);
     }

@@ -134,6 +134,7 @@ struct step {
     struct step_mirror *mirrors;
     uint64_t clock; /* steps so far */
     enum step_cut ran;
+    int cut_at;                     /* spans of the first micro-batch; 0: half */
     const struct step_view *view;   /* of a draft; NULL: the model as it is */
     bool hidden;                    /* the residual stream is wanted in host memory, in head.x, wherever the head runs */
     const _Atomic int *cancel;      /* of this step */

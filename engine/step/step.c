@@ -466,8 +466,8 @@ static void add_span(struct step *s, struct step_micro *m, const struct step_spa
     m->n += from->n;
 }
 
-/* Rows whose caches are on devices first, in each micro-batch; each next span to the one with the fewest rows so far, longest
- * cache first, so that both halves attend to much the same. Returns all rows. */
+/* Rows whose caches are on devices first, in each micro-batch; each next span to the one with the fewest rows so far for its share,
+ * longest cache first, so that halves attend to much the same. Returns all rows. */
 static int cut(struct step *s, enum step_cut how, const struct step_span *spans, int n_spans) {
     const struct step_mirror *copies[STEP_ROWS];
     struct kv_move moves[STEP_ROWS];
@@ -481,6 +481,7 @@ static int cut(struct step *s, enum step_cut how, const struct step_span *spans,
         while (k && spans[order[k - 1]].pos < spans[i].pos) order[k] = order[k - 1], k--;
         order[k] = i;
     }
+    const int first = s->cut_at > 0 && s->cut_at < n_spans ? s->cut_at : n_spans - n_spans / 2;
     s->n_micros = how == STEP_DUAL && on_devices > 1 ? 2 : 1;
     s->ran = !on_devices ? STEP_CPU : s->n_micros > 1 ? STEP_DUAL : STEP_HYBRID;
     for (int i = 0; i < STEP_MICROS; i++) s->micro[i].n = s->micro[i].n_dev = s->micro[i].n_spans = s->micro[i].n_dev_spans = 0;
@@ -489,7 +490,7 @@ static int cut(struct step *s, enum step_cut how, const struct step_span *spans,
             int k = s->n_micros > 1 ? order[i] : i;
             if ((copies[k] == NULL) != pass) continue;
             struct step_micro *m = &s->micro[0];
-            if (s->n_micros > 1 && s->micro[1].n < m->n) m = &s->micro[1];
+            if (s->n_micros > 1 && s->micro[1].n * first < m->n * (n_spans - first)) m = &s->micro[1];
             add_span(s, m, &spans[k], k, &moves[k], copies[k]);
         }
     for (int i = 0; i < s->n_micros; i++) s->micro[i].row0 = n, n += s->micro[i].n;
@@ -579,6 +580,7 @@ int step_expect(struct step *s, const struct lookahead *a, enum step_phase phase
     for (int i = 0; i < s->n_dev && !s->lent && !s->away; i++) TRY(step_experts_expect(&s->dev[i], a, phase, before));
     return 0;
 }
+void step_cut_at(struct step *s, int spans) { s->cut_at = spans; }
 void step_hidden(struct step *s, bool wanted) { s->hidden = wanted; }
 enum step_cut step_ran(const struct step *s) { return s->ran; }
 bool step_yield(struct step *s) {

@@ -47,6 +47,7 @@ void step_view(struct step *s, const struct step_view *v);
 enum step_phase { STEP_PRIME, STEP_LIKELY, STEP_ALL };
 struct lookahead;
 int step_expect(struct step *s, const struct lookahead *a, enum step_phase phase, double before);
+void step_cut_at(struct step *s, int spans);  /* from here on, of STEP_DUAL: what share of the rows is the first micro-batch's; 0: half */
 enum step_cut step_ran(const struct step *s); /* how the last one did run: STEP_DUAL needs two rows on devices, and so on */
 /* Tokens of a cache from pos on are about to change; a cache is about to be closed (no step is running with it). */
 void step_rewind(struct step *s, struct kv *kv, int pos);

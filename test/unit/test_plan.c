@@ -74,7 +74,8 @@ static double prefill(enum policy_mode mode, int layers, int n) {
     if (virtual_open(&v, &(struct virtual_options){.cost = &machine, .w = &shape.w, .kv = DT_BF16, .layers = layers}, &e)) fail_msg("%s", e.text);
     if (virtual_prefill(v, mode, n, &t, &e)) fail_msg("%s", e.text);
     const struct virtual_used *u = virtual_used(v);
-    assert_true(u->seconds > 0 && u->gpu.h2d <= u->seconds * 1.001 && u->gpu.computing + u->gpu.reading <= u->seconds * 1.001);
+    const double link = mode == POLICY_BLEND ? 1.02 : 1.001; /* what a blend brought ahead in its last layer nobody may wait for */
+    assert_true(u->seconds > 0 && u->gpu.h2d <= u->seconds * link && u->gpu.computing + u->gpu.reading <= u->seconds * 1.001);
     virtual_close(&v);
     return t;
 }
