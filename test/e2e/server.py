@@ -64,8 +64,8 @@ class Server:
         return json.loads(self.request("GET", "/hearth/status")[2])
 
     def cpu(self):
-        """Seconds that it has computed so far."""
-        with open(f"/proc/{self.p.pid}/stat") as f:
+        """Seconds that the thread with the sockets has computed so far."""
+        with open(f"/proc/{self.p.pid}/task/{self.p.pid}/stat") as f:
             return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def settles(self, what, good=lambda status: all(s["state"] == "idle" for s in status["sessions"])):

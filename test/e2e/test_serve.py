@@ -220,8 +220,8 @@ class Protocol(Case):
         c.connect(self.s.path)
         c.sendall(long)
         began, at = self.s.cpu(), time.time()
-        time.sleep(1)
-        self.assertLess(self.s.cpu() - began, 0.5 * (time.time() - at))  # nobody turns in a circle over it
+        time.sleep(1.5)
+        self.assertLess(self.s.cpu() - began, 0.03 + 0.02 * (time.time() - at))  # nobody turns in a circle over it
         c.close()
         self.assertEqual(self.raw(long.replace(b"/v1/chat/completions", b"/other"))[0], 404)
         self.assertNotEqual(self.raw(head + b"Transfer-Encoding: nonsense\r\n\r\n" + body)[0], 200)
@@ -338,7 +338,7 @@ class Clients(Case):
         held = [c for c in waiting if select.select([c.sock], [], [], 0)[0]]  # answered, and not closed: they keep their descriptors
         began, at = s.cpu(), time.time()
         time.sleep(1)
-        self.assertLess(s.cpu() - began, 0.5 * (time.time() - at))
+        self.assertLess(s.cpu() - began, 0.03 + 0.05 * (time.time() - at))
         for c in waiting:
             self.assertEqual(c.getresponse().status, 200)
             c.close()
@@ -421,6 +421,7 @@ class Place(Case):
         os.chmod(place, 0o755)
         rc, out, err = self.run_bin("-p", "x")
         self.assertEqual((rc, out), (0, b"You said: x\n"))
+        self.assertIn("yours alone (mode 0700); no socket is put or looked for there; the model is opened here", err)
         for what in ("--status", "--stop"):
             rc, out, err = self.run_bin(what)
             self.assertEqual((rc, out), (1, b""))
