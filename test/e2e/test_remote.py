@@ -225,7 +225,7 @@ class Remote(Case):
                                   stream(evil[:2], {"content": evil[2:]})]
         t = self.terminal("-m", self.url)
         at = 0
-        for line, want in (("", ". Type a question"), ("one", shown), ("two", "ok"), ("three", "then"), ("four", "A?[31mred"), ("/show", "remote"), ("/model", "open: "), ("/bg five", ""), ("/bye", "")):
+        for line, want in (("", ". Type a question"), ("one", shown), ("two", "ok"), ("three", "then"), ("four", "A?[31mred"), ("/show", "remote"), ("/model", "open: "), ("/bg five", shown), ("/bye", "")):
             if line:
                 t.send(line + "\r")
             at = t.until(want, at)
