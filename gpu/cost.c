@@ -45,7 +45,8 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
         const struct op_linear *a = &u->linear;
         double heads = a->batch > 1 ? a->batch : 1;
         w.flops = heads * a->n * mat_work(&a->w);
-        w.bytes = heads * (size_of(&a->w) + 4.0 * a->n * ((double)a->w.rows + a->w.cols));
+        w.rows_bytes = heads * 4.0 * a->n * ((a->accumulate ? 2.0 : 1.0) * a->w.rows + a->w.cols);
+        w.bytes = heads * size_of(&a->w) + w.rows_bytes;
         w.rows = a->exact && a->n > OP_FEW ? OP_FEW : a->n; /* float32 in batches of so many */
         break;
     }
@@ -84,7 +85,8 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
             while (!a->shards && some < a->n_experts - 1 && !a->experts[some].gate.data) some++; /* one that is there */
             expert_work(a, some, &flops, &bytes);
             w.flops = picks * flops;
-            w.bytes = read * bytes + picks * 8.0 * a->hidden;
+            w.rows_bytes = picks * 8.0 * a->hidden;
+            w.bytes = read * bytes + w.rows_bytes;
             w.rows = picks / read;
             w.routed = read * bytes, w.all = share * a->n_experts * bytes;
         }
@@ -160,6 +162,7 @@ static double at(const struct gpu_curve *c, double rows) {
     return (double)c->value[c->n - 1];
 }
 double cost_bw(const struct cost_rates *m, double rows) { return m->bw_rows.n && rows > 0 ? at(&m->bw_rows, rows) : m->bw; }
+static const double NEAR = 4 << 20; /* bytes of activations that caches hold */
 static double over(double work, double rate) { return rate > 0 ? work / rate : 0; }
 static double rate_at(const struct gpu_curve *c, double rows, double plain) { return c->n && rows > 0 ? at(c, rows) : plain; }
 
@@ -199,8 +202,8 @@ double cost_seconds(const struct cost_rates *m, enum op_code code, const union o
                over(w.attn, rate_at(&m->attn_rows, queries, m->attn));
     double bw = queries > 0 && m->attn_bw > 0 ? m->attn_bw : rate_at(reads, w.rows, m->bw);
     double mem = over(w.bytes, bw) + over(w.shared.bytes, rate_at(reads, w.shared.rows, m->bw));
-    double disk = from_disk(m, &w);
-    if (by) *by = disk > fmax(t, mem) ? COST_BY_DISK : mem > t ? COST_BY_MEMORY : COST_BY_ARITHMETIC;
-    if (disk > t) t = disk;
-    return (m->launch_of[kind] > 0 ? m->launch_of[kind] : m->launch) + (t > mem ? t : mem);
+    double apart = m->apart && w.rows_bytes > NEAR ? over(w.rows_bytes, m->bw) : 0, disk = from_disk(m, &w);
+    if (apart > 0) mem -= over(w.rows_bytes, bw);
+    if (by) *by = disk > fmax(t, mem) + apart ? COST_BY_DISK : mem > t ? COST_BY_MEMORY : COST_BY_ARITHMETIC;
+    return (m->launch_of[kind] > 0 ? m->launch_of[kind] : m->launch) + fmax(fmax(t, mem) + apart, disk);
 }

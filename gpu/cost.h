@@ -18,12 +18,14 @@ struct cost_rates {                              /* rates as reached, not as adv
     double attn_bw;                              /* bytes/s of keys and values that attention reads; 0: bw */
     double chosen;                               /* experts that the rows of a call choose in all; 0: as many as even choices */
     double disk, missing, absent;                /* gpu_spec's */
+    bool apart;                                  /* a processor: what activations are more than caches hold comes and goes at bw, beside no arithmetic */
 };
 struct cost_work {      /* what an operation asks for */
     double flops, attn; /* of the two kinds */
     double bytes;       /* moved to and from device memory */
     double rows;        /* that each weight meets; 0: there are none */
     double routed, all; /* bytes of routed experts that are chosen; of all of them */
+    double rows_bytes;  /* of `bytes`, those of activations, where weights are multiplied */
     struct {
         double flops, bytes, rows; /* the shared expert beside the routed ones; not in the above */
     } shared;

@@ -267,7 +267,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
     g->machine = (struct cost_rates){.flops = g->spec.flops, .attn = g->spec.attn, .bw = g->spec.bw, .launch = g->spec.launch};
     if (spec->is_virtual)
         g->machine.bw_rows = spec->bw_rows, g->machine.flops_rows = spec->flops_rows, g->machine.attn_bw = spec->attn_bw,
-        g->machine.linear_bw = spec->linear_bw, g->machine.few_flops = spec->few_flops, g->machine.attn_rows = spec->attn_rows,
+        g->machine.linear_bw = spec->linear_bw, g->machine.few_flops = spec->few_flops, g->machine.attn_rows = spec->attn_rows, g->machine.apart = g->host,
         g->machine.chosen = spec->chosen, g->machine.disk = g->host ? spec->disk : 0, g->machine.missing = spec->missing, g->machine.absent = spec->absent;
     for (int i = 0; i < 2 && spec->is_virtual; i++) g->machine.linear_flops[i] = spec->linear_flops[i];
     for (int i = 0; i < GPU_KINDS && spec->is_virtual; i++) g->machine.launch_of[i] = spec->launch_of[i];

@@ -51,7 +51,7 @@ struct emu_number;
 enum emu_kind { EMU_OP, EMU_COPY, EMU_PEER, EMU_FILL, EMU_RECORD, EMU_WAIT, EMU_WRITE, EMU_AWAIT, EMU_STOP };
 struct emu_cmd {
     enum emu_kind kind;
-    double at; /* real time: when it was enqueued */
+    double at; /* real time, of copies and of a slowed device's operations: when it was enqueued */
     enum op_code code;
     union {
         union op_args args;
@@ -95,7 +95,7 @@ struct emu_stream {
     uint64_t head, tail;       /* run, enqueued */
     _Atomic int failed;        /* it dropped work of a device that failed; stays when the device is cleared by others */
     double t;                  /* virtual clock; the thread's own */
-    double copied;             /* real time: when the copy just before should have ended, 0: something else came between */
+    double due;                /* real time: when what came just before should have ended; 0: the stream waited for somebody since */
     struct emu_graph *graph;   /* what is enqueued goes there: it is being recorded; NULL: it runs */
     struct pool *pool;         /* opened by the first operation; the thread's own */
     struct exec *cpu;

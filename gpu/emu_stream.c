@@ -17,6 +17,10 @@ bool emu_drops(struct emu_stream *s) {
     return cancelled(s) || atomic_load(&s->failed);
 }
 
+/* Real time: when a command begins. A thread that slept wakes late, but the device would not have waited for it: what was enqueued by then
+ * began when what came before it was due. */
+static double begins(const struct emu_stream *s, double at, double now) { return at < s->due && s->due < now ? s->due : now; }
+
 /* Real time: sleeps until the clock shows t; a cancel cuts it short. */
 static void sleep_until(const struct emu_stream *s, double t) {
     for (double left; (left = t - emu_clock()) > 0 && !cancelled(s);) {
@@ -62,8 +66,8 @@ static double link_take(struct emu_stream *s, struct emu_link *l, double rate, s
         l->debt = 0;
         l->bulk_free = end;
     } else {
-        if (at < s->copied && s->copied < now) now = s->copied; /* this thread woke late: the bus would not have waited for it */
-        s->copied = end = (now > l->bulk_free ? now : l->bulk_free) + d;
+        now = begins(s, at, now);
+        s->due = end = (now > l->bulk_free ? now : l->bulk_free) + d;
         l->bulk_free = end;
     }
     pthread_mutex_unlock(&s->g->lock);
@@ -94,7 +98,8 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     double end;
     if (inside) {
         double bw = cost_bw(&g->machine, 1), d = g->machine.launch + (bw > 0 ? (fill ? 1.0 : 2.0) * (double)size / bw : 0);
-        end = (g->spec.is_virtual ? s->t : emu_clock()) + d;
+        end = (g->spec.is_virtual ? s->t : begins(s, c->at, emu_clock())) + d;
+        if (g->slowed) s->due = end;
     } else {
         end = link_take(s, l, rate, size, c->at, from_disk);
     }
@@ -195,14 +200,17 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
         return;
     }
     struct error e = {0};
-    double begin = emu_clock();
+    double now = emu_clock(), begin = begins(s, called->at, now);
     if (!s->cpu && open_cpu(s, &e)) {
         emu_fail(g, e.code, "%s", e.text);
         return;
     }
     int r = emu_compute(s->cpu, c->code, &c->args);
     if (r && r != ERR_CANCELLED) emu_fail(g, r, "operation %s failed", op_name(c->code));
-    if (g->slowed) sleep_until(s, begin + cost);
+    if (!g->slowed) return;
+    double took = emu_clock() - now; /* longer than it should where this processor is slower than the device */
+    s->due = begin + (took > cost ? took : cost);
+    sleep_until(s, s->due);
 }
 
 static void run_event(struct emu_stream *s, const struct emu_cmd *c) {
@@ -228,12 +236,14 @@ static void *stream_thread(void *arg) {
         struct emu_cmd *c = &s->queue[s->head % EMU_QUEUE];
         pthread_mutex_unlock(&s->lock);
         bool work = !emu_drops(s), stop = c->kind == EMU_STOP;
-        if (c->kind != EMU_COPY && c->kind != EMU_PEER && c->kind != EMU_RECORD && c->kind != EMU_WRITE) s->copied = 0;
+        const bool waits = c->kind == EMU_WAIT || c->kind == EMU_AWAIT;
+        const double before = waits && s->due > 0 ? emu_clock() : 0;
         if (c->kind == EMU_RECORD || c->kind == EMU_WAIT) run_event(s, c);
         else if (c->kind == EMU_WRITE) emu_number_put(s, c->number.n, c->number.value, work);
         else if (c->kind == EMU_AWAIT) emu_number_pass(s, c->number.n, c->number.value);
         else if (work && c->kind == EMU_OP) run_op(s, c);
         else if (work && !stop) run_copy(s, c);
+        if (before > 0 && emu_clock() - before > 5e-6) s->due = 0; /* it did wait */
         pthread_mutex_lock(&s->lock);
         s->head++;
         pthread_cond_broadcast(&s->room);
@@ -252,7 +262,7 @@ static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
     while (s->tail - s->head == EMU_QUEUE) pthread_cond_wait(&s->room, &s->lock);
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
     *to = *c;
-    if (c->kind == EMU_COPY || c->kind == EMU_PEER) to->at = emu_clock();
+    if (c->kind == EMU_COPY || c->kind == EMU_PEER || s->g->slowed) to->at = emu_clock();
     pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
 }

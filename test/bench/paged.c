@@ -60,20 +60,26 @@ static double run(struct engine *e, int prompts, int sessions, int vocab, int *p
     return t;
 }
 
-/* The device as it is held to its speeds. */
-static void add_device(struct cost_machine *m, const char *gpus) {
+/* The machine as it is just now, its device with what its commands take beside the speeds that it is held to: another one of the kind, with room to
+ * be measured. */
+static void measure(struct cost_machine *m, struct engine *engine, const char *gpus) {
     struct gpu_spec s;
+    struct gpu_set *set;
     struct error e = {0};
-    struct cost_domain *d = &m->domain[1];
     if (gpu_parse(&s, gpus, &e)) die("device", e.text);
-    *d = (struct cost_domain){.class = COST_GPU, .memory = (double)s.mem};
-    for (int k = 0; k < COST_KINDS; k++) {
-        d->bw[k] = (struct cost_curve){1, {1}, {(float)s.bw}};
-        d->latency[k] = s.launch;
-        d->rate[k][COST_8BIT] = d->rate[k][COST_16BIT] = (struct cost_curve){1, {1}, {(float)(k == COST_ATTENTION ? s.attn : s.flops)}};
-    }
-    d->link[COST_H2D].rate = s.h2d, d->link[COST_D2H].rate = s.d2h;
-    m->n_devices = 1, m->n_domains = 2;
+    const double memory = (double)s.mem;
+    s.mem = (size_t)1 << 30;
+    if (gpu_set_open_spec(&set, &s, NULL, &e)) die("device", e.text);
+    struct calibrate_options o = {.cpu = engine->machine.cpu,
+                                  .threads = pool_threads(engine->pool),
+                                  .gpu = set->gpu,
+                                  .n_gpus = 1,
+                                  .gpus = gpus,
+                                  .seconds = 1,
+                                  .bytes = (size_t)256 << 20};
+    if (calibrate(m, &o, &e)) die("calibrate", e.text);
+    gpu_set_close(&set);
+    m->domain[1].memory = memory;
 }
 
 int main(int argc, char **argv) {
@@ -91,15 +97,13 @@ int main(int argc, char **argv) {
                               .context = MOST + ANSWER + 8,
                               .decode = DECODE_PAGED};
     if (engine_open(&engine, &p, &e)) die("open", e.text);
-    struct calibrate_options o = {.cpu = engine->machine.cpu, .threads = pool_threads(engine->pool), .seconds = 1, .bytes = (size_t)256 << 20};
     int n = engine_load(engine, &load), vocab = engine_info(engine)->vocab;
     if (!n) die("policy", "no paged steps");
     run(engine, 6, 6, vocab, &none); /* opens them, and brings weights into memory */
-    if (calibrate(&m, &o, &e)) die("calibrate", e.text);
+    measure(&m, engine, p.gpus);
     engine_load(engine, NULL);
     double fast = run(engine, PROMPTS, n < PROMPTS ? n : PROMPTS, vocab, &paged), read, step;
     struct virtual_many q = {n < PROMPTS ? n : PROMPTS, many_micro(engine), (int)(load.prompt + 0.5), ANSWER, many_share(engine)};
-    add_device(&m, p.gpus);
     struct virtual *v;
     if (virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &engine->weights, .kv = DT_BF16}, &e)) die("virtual", e.text);
     if (virtual_paged(v, &q, &read, &step, &e)) die("virtual", e.text);
