@@ -196,7 +196,7 @@ static void block_task(void *arg, int task, int thread) {
                 r.token[i] = t, r.head[i] = head;
                 r.q[i] = o->q + (size_t)t * (size_t)o->ldq + (size_t)head * (size_t)o->k.dim;
                 r.max[i] = -INFINITY, r.sum[i] = 0;
-                if (j->bf16) j->x->k.qk16_pack(w.q16 + (size_t)i * (size_t)q16_row(j), r.q[i], o->k.dim, o->scale, j->split);
+                if (j->bf16) j->x->k.qk16_pack(w.q16, i, r.q[i], o->k.dim, o->scale, j->split);
                 visible(o, t, &r.lo[i], &r.hi[i]);
                 if (r.lo[i] < r.hi[i]) lo = r.lo[i] < lo ? r.lo[i] : lo, hi = r.hi[i] > hi ? r.hi[i] : hi;
             }
@@ -262,6 +262,7 @@ static int run(struct exec *base, const struct op_attention *o, int chunk, bool 
     const int keys = most_keys(o);
     j.n_chunks = (blocks >= ENOUGH && !few) || keys <= j.chunk ? 1 : (keys + j.chunk - 1) / j.chunk;
     j.bf16 = j.x->k.qk16 && o->k.dtype == DT_BF16 && o->v.dtype == DT_BF16;
+    if (j.x->k.many16 && (few || o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
     j.split = few;
     j.scratch_part = scratch_bytes(&j);
     size_t scratch = j.scratch_part * (size_t)pool_threads(j.x->pool), rows = (size_t)o->n * (size_t)o->n_heads;

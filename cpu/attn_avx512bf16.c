@@ -25,6 +25,7 @@ INLINE __m512 rest_of(__m512 v, __m256i head) { return _mm512_sub_ps(v, _mm512_c
 
 static QK16_PACK_FN(pack) {
     const int width = (dim + LANES - 1) / LANES * LANES;
+    out += (size_t)row * (size_t)width * (split ? 2 : 1);
     for (int d = 0; d < width; d += 16) {
         const int left = dim - d;
         const __mmask16 m = (__mmask16)(left >= 16 ? 0xffff : left > 0 ? (1 << left) - 1 : 0);

@@ -217,8 +217,11 @@ static int run_all(struct bench *b) {
                                             {DT_E4M3, HIDDEN, 16},  {DT_BF16, HIDDEN, 1},  {DT_F32, HIDDEN, 1},  {DT_E2M1, HIDDEN, 1}, {DT_Q8_0, HIDDEN, 1},
                                             {DT_Q4_0, HIDDEN, 1},   {DT_Q4_K, HIDDEN, 1},  {DT_Q5_K, HIDDEN, 1}, {DT_Q6_K, HIDDEN, 1}, {DT_IQ4_NL, HIDDEN, 1},
                                             {DT_IQ4_XS, HIDDEN, 1}, {DT_MXFP4, HIDDEN, 1}, {DT_INT4, HIDDEN, 1}};
-    static const struct attention_case attention[] = {
-        {1, 128, 1, 576, 512, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_BF16}, {1, 32, 4, 128, 128, 8192, DT_E4M3}, {512, 32, 4, 128, 128, 512, DT_F32}};
+    static const struct attention_case attention[] = {{1, 128, 1, 576, 512, 8192, DT_BF16},
+                                                      {1, 32, 4, 128, 128, 8192, DT_BF16},
+                                                      {1, 32, 4, 128, 128, 8192, DT_E4M3},
+                                                      {512, 32, 4, 128, 128, 512, DT_F32},
+                                                      {512, 32, 4, 128, 128, 2048, DT_BF16}};
     static const struct gemm_case gemm[] = {{32, HIDDEN, INTER}, {128, HIDDEN, INTER}, {512, HIDDEN, INTER}, {512, INTER, HIDDEN}};
     struct bench_row row = {.kernel = "read", .format = ""};
     int rc = measure(b, row, read_pass, NULL);

@@ -41,6 +41,7 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
         if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx512sub_e4m3);
         else if (f & CPU_F_VBMI) kernels_format(k, choose_e4m3());
         if (f & CPU_F_BF16_FAST) kernels_avx512bf16(k);
+        else if (level >= CPU_AMX && f & CPU_F_AMX_BF16) kernels_amx(k);
         k->gemv[DT_INT4] = f & CPU_F_VNNI && f & CPU_F_VBMI && f & CPU_F_BF16 ? int4_gemv_avx512vnni : int4_gemv_avx2;
     }
 }

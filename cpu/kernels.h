@@ -40,14 +40,15 @@ typedef PV_FN((*pv_fn));
 
 /* The same tiles over BF16 keys and values where they lie, rows ldk (ldv) numbers apart; nk <= 64. NULL where the processor has
  * no fast product of BF16 pairs. split: queries and probabilities as a number and the BF16 of what it leaves over, else
- * rounded to BF16. pack: out [split + 1][dim rounded up to 32] = q * scale. s[i * lds + j] = q[i] . k_j.
+ * rounded to BF16. pack: row `row` of a block's queries, times scale, in the layout of qk16's own; planes of rows of dim rounded up to 32 columns are
+ * room enough, of rows rounded up to 32 where many16. s[i * lds + j] = q[i] . k_j.
  * ahead: what will be read next, to be asked for on the way, `each` bytes of `rows` rows `stride` apart. */
 struct ahead {
     const uint8_t *next;
     size_t stride;
     int rows, each;
 };
-#define QK16_PACK_FN(name) void name(uint16_t *out, const float *q, int dim, float scale, bool split)
+#define QK16_PACK_FN(name) void name(uint16_t *out, int row, const float *q, int dim, float scale, bool split)
 typedef QK16_PACK_FN((*qk16_pack_fn));
 #define QK16_FN(name) \
     void name(float *s, int lds, const uint16_t *q, int nq, const uint16_t *k, int ldk, int nk, int dim, bool split, const struct ahead *ahead)
@@ -102,6 +103,7 @@ struct kernels {
     qk16_pack_fn qk16_pack;
     qk16_fn qk16;
     pv16_fn pv16;
+    bool many16; /* these three are for more than OP_FEW tokens: never split, heads of up to ATTN_AMX_DIM numbers */
     sumsq_fn sumsq;
     scale_fn scale;
     glu_fn glu;
@@ -143,7 +145,9 @@ void kernels_scalar(struct kernels *k);
 void kernels_avx2(struct kernels *k);
 void kernels_avx512(struct kernels *k);
 void kernels_avx512bf16(struct kernels *k); /* attention over BF16 planes */
-void delta_avx2(struct kernels *k);         /* delta.c's */
+void kernels_amx(struct kernels *k);        /* the same in tiles, for prompts */
+enum { ATTN_AMX_DIM = 1024 };
+void delta_avx2(struct kernels *k); /* delta.c's */
 void delta_avx512(struct kernels *k);
 
 /* Features beyond the levels, read once (flags.c). */

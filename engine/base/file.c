@@ -184,6 +184,10 @@ int file_map(struct file_map *m, const char *path, struct error *e) {
     return 0;
 }
 
+void file_map_large(const struct file_map *m) {
+    if (m->data && !m->embedded) madvise((void *)m->data, m->size, MADV_HUGEPAGE);
+}
+
 void file_unmap(struct file_map *m) {
     if (m->data && !m->embedded) {
         forget(m->data);

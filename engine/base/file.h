@@ -18,6 +18,10 @@ void file_unmap(struct file_map *m); /* fine on a zeroed one */
 /* The path of the map that an address belongs to, or NULL. Async-signal-safe: for the SIGBUS of a file that shrank. */
 const char *file_map_owner(const void *address);
 
+/* For a map that fits in memory: what is not in the page cache yet comes in pages of 2 MB where the system can do that (ext4, XFS, btrfs on a
+ * newer kernel), which are read from the disk faster and later from memory. No more than advice. */
+void file_map_large(const struct file_map *m);
+
 /* Begins to read what lies between two addresses of a map and returns before it is there. */
 void file_map_ahead(const void *begin, size_t size);
 /* The memory of what lies between two addresses of a map may go: it was copied elsewhere. Reading it again costs a read

@@ -167,6 +167,14 @@ static int open_gguf(struct checkpoint *c, const char *file, struct error *e) {
     return rc;
 }
 
+/* A checkpoint larger than memory stays with small ones: there each page that nobody asked for costs one that somebody will. */
+static void large_pages(const struct checkpoint *c) {
+    size_t whole = 0;
+    for (int i = 0; i < c->n_shards; i++) whole += c->shards[i].map.size;
+    if (whole > mem_available()) return;
+    for (int i = 0; i < c->n_shards; i++) file_map_large(&c->shards[i].map);
+}
+
 int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
     char path[4096], *text = NULL;
     size_t n;
@@ -192,6 +200,7 @@ int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
 out:
     mem_free(text);
     if (rc) checkpoint_close(c);
+    else large_pages(c);
     return rc;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/* The AMX tile instructions in C, so that cpu/gemm_amx.c can be checked for meaning on processors without them: built with
+/* The AMX tile instructions in C, so that cpu/gemm_amx.c and cpu/attn_amx.c can be checked for meaning on processors without them: built with
  * -include of this file. It says nothing about speed. Shapes come from the configuration, as on hardware, and using a tile
  * that is not configured, or a shape that does not fit, traps. */
 #include <immintrin.h>
@@ -78,3 +78,4 @@ static inline void amx_dpbf16(int d, int a, int b) {
 #define gemm_amx                gemm_amx_emulated
 #define gemm_amx_few16          gemm_amx_few16_emulated
 #define gemm_amx_wide           gemm_amx_wide_emulated
+#define kernels_amx             kernels_amx_emulated

@@ -4,6 +4,7 @@
 #include "cpu/choose.h"
 #include "test/kcheck/random_mat.h"
 
+void kernels_amx_emulated(struct kernels *k); /* tiles in C */
 #ifdef WITH_SIMDE
 void kernels_avx512_simde(struct kernels *k);
 void kernels_avx512bf16_simde(struct kernels *k);
@@ -170,13 +171,13 @@ static void check_tiles(int nq, int nk, int dim) {
 /* The same over BF16 planes. Keys and values end at a page that traps; what they ask for ahead may lie anywhere. */
 static void check_tiles16(int nq, int nk, int dim, bool split) {
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
-    uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)(nq * width) * 4);
+    uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
     float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
     const double unit = split ? 0x1p-16 : 0x1p-8;
     const struct ahead ahead = {(const uint8_t *)kv, 1 << 20, 5, 256};
     for (size_t i = 0; i < (size_t)(nk - 1) * (size_t)ldk + (size_t)dim; i++) kv[i] = f32_to_bf16(normal());
     memset(s, 0xff, (size_t)(nq * lds) * 4);
-    for (int i = 0; i < nq; i++) k.qk16_pack(packed + (size_t)i * (size_t)width * (split ? 2 : 1), q + i * dim, dim, 0.125f, split);
+    for (int i = 0; i < nq; i++) k.qk16_pack(packed, i, q + i * dim, dim, 0.125f, split);
     k.qk16(s, lds, packed, nq, kv, ldk, nk, dim, split, &ahead);
     for (int i = 0; i < nq; i++)
         for (int j = 0; j < lds; j++) {
@@ -268,10 +269,11 @@ static void check_exp(void) { /* through soft: far ends, and what is not a numbe
 static void run(const char *name, uint64_t seed) {
     int before = failures;
     level = name, state = seed;
-    static const int shapes[][3] = {{1, 1, 1}, {1, 64, 128}, {5, 64, 64}, {8, 63, 65}, {9, 17, 72}, {4, 3, 15}, {8, 64, 192}, {2, 33, 576}};
+    static const int shapes[][3] = {{1, 1, 1},    {1, 64, 128}, {5, 64, 64},   {8, 63, 65},  {9, 17, 72},  {4, 3, 15},
+                                    {8, 64, 192}, {2, 33, 576}, {32, 64, 128}, {17, 50, 80}, {31, 48, 320}};
     if (k.qk16) { /* the rest of the table is another's */
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            for (int split = 0; split < 2; split++) check_tiles16(shapes[i][0], shapes[i][1], shapes[i][2], split);
+            for (int split = 0; split < (k.many16 ? 1 : 2); split++) check_tiles16(shapes[i][0], shapes[i][1], shapes[i][2], split);
         printf("%-18s %s\n", name, failures > before ? "FAILED" : "ok");
         return;
     }
@@ -339,6 +341,10 @@ int main(int argc, char **argv) {
         {"avx512vbmi", kernels_avx512, &avx512vbmi_e4m3, CPU_F_AVX512 | CPU_F_VBMI},
         {"avx512gfni", kernels_avx512, &avx512gfni_e4m3, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_GFNI},
         {"avx512bf16", kernels_avx512bf16, NULL, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16},
+        {"amx", kernels_amx, NULL, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16 | CPU_F_AMX_BF16},
+#ifndef WITHOUT_EMULATED
+        {"amx, tiles in C", kernels_amx_emulated, NULL, CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16},
+#endif
 #ifdef WITH_SIMDE
         {"avx512 (SIMDe)", kernels_avx512_simde, NULL, 0},
         {"avx512bf16 (SIMDe)", kernels_avx512bf16_simde, NULL, 0},

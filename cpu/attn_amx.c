@@ -1,0 +1,207 @@
+/* Attention tiles over BF16 keys and values in AMX tiles, for prompts: queries and probabilities are rounded to BF16, as their matrix
+ * products round activations.
+ *
+ * Scores are computed turned, S^T = K Q^T, so that keys are the first operand as they lie; the queries were packed as the second when
+ * the block began (qk16_pack): of each 16, tiles [dim / 32] of 16 pairs of columns by 16 queries. Then O = P V, where the values of two
+ * keys are interleaved into pairs first. Whatever does not fill a tile is multiplied with zeros of this file's own. An output is
+ * summed in one order whatever stands beside it. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/kernels.h"
+#include "cpu/transpose16.h"
+
+enum {
+    SIDE = 16, /* rows and columns of a tile of sums */
+    DEEP = 32, /* columns of K, or keys, that a product takes at once */
+    TILE = SIDE * DEEP,
+    KEYS = 64, /* at most */
+    WIDE = ATTN_AMX_DIM
+};
+
+static int up(int n, int unit) { return (n + unit - 1) / unit; }
+static __mmask16 first16(int n) { return (__mmask16)(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0); }
+static __mmask32 first32(int n) { return n >= 32 ? 0xffffffffu : n > 0 ? (1u << n) - 1 : 0; }
+
+struct tile_config { /* what ldtilecfg reads */
+    uint8_t palette, start_row, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} __attribute__((aligned(64)));
+static void configure(void) {
+    struct tile_config c = {.palette = 1};
+    for (int i = 0; i < 8; i++) c.rows[i] = SIDE, c.bytes[i] = 64;
+    _tile_loadconfig(&c);
+}
+
+/* The next row of what is asked for; a whole tile at once would be dropped. */
+static void ask(struct ahead *a, int rows) {
+    for (; rows-- && a->rows > 0; a->next += a->stride, a->rows--)
+        for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
+}
+
+static QK16_PACK_FN(pack) {
+    const int steps = up(dim, DEEP);
+    uint32_t *to = (uint32_t *)(void *)out + (size_t)(row / SIDE * steps) * (TILE / 2) + row % SIDE;
+    for (int d = 0; d < steps * DEEP; d += 16) {
+        uint32_t pairs[8];
+        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(first16(dim - d), q + d), _mm512_set1_ps(scale));
+        _mm256_storeu_si256((__m256i *)(void *)pairs, (__m256i)_mm512_cvtneps_pbh(v));
+        for (int i = 0; i < 8; i++) to[(d / 2 + i) * SIDE] = pairs[i];
+    }
+}
+
+/* s[query][key] of a tile of sums by key. */
+static void put_turned(float *s, int lds, const float *sums, int nq, int nk) {
+    __m512i a[SIDE];
+    for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512(sums + i * SIDE);
+    transpose16(a);
+    for (int i = 0; i < SIDE; i++)
+        if (i < nq) _mm512_mask_storeu_epi32(s + (size_t)i * (size_t)lds, first16(nk), a[i]);
+}
+
+/* Two groups of 16 keys (or one, and nothing is done for the other) by two groups of queries. */
+static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, int steps, bool keys2, bool queries2) {
+    const size_t next = (size_t)steps * TILE;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int d = 0; d < steps; d++) {
+        _tile_loadd(4, k + d * DEEP, (size_t)ldk * 2);
+        _tile_loadd(6, q + (size_t)d * TILE, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if (queries2) {
+            _tile_loadd(7, q + next + (size_t)d * TILE, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (!keys2) continue;
+        _tile_loadd(5, k + (size_t)SIDE * (size_t)ldk + d * DEEP, (size_t)ldk * 2);
+        _tile_dpbf16ps(2, 5, 6);
+        if (queries2) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, 64);
+    if (queries2) _tile_stored(1, sums + SIDE * SIDE, 64);
+    if (keys2) _tile_stored(2, sums + 2 * SIDE * SIDE, 64);
+    if (keys2 && queries2) _tile_stored(3, sums + 3 * SIDE * SIDE, 64);
+}
+static QK16_FN(qk) {
+    uint16_t padded[2 * SIDE * WIDE] __attribute__((aligned(64))); /* keys that do not fill tiles */
+    float sums[4 * SIDE * SIDE] __attribute__((aligned(64)));
+    const int steps = up(dim, DEEP), width = steps * DEEP;
+    struct ahead a = *ahead;
+    configure();
+    for (int j = 0; j < nk; j += 2 * SIDE) {
+        const int n = nk - j < 2 * SIDE ? nk - j : 2 * SIDE, groups = up(n, SIDE);
+        const uint16_t *at = k + (size_t)j * (size_t)ldk;
+        int ld = ldk;
+        if (n % SIDE || dim % DEEP) {
+            for (int i = 0; i < groups * SIDE; i++)
+                for (int d = 0; d < width; d += 32)
+                    _mm512_store_si512(padded + i * width + d,
+                                       i < n ? _mm512_maskz_loadu_epi16(first32(dim - d), at + (size_t)i * (size_t)ldk + d) : _mm512_setzero_si512());
+            at = padded, ld = width;
+        }
+        for (int i = 0; i < nq; i += 2 * SIDE) {
+            scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * TILE, steps, groups > 1, nq - i > SIDE);
+            ask(&a, up(2 * SIDE, up(nq, 2 * SIDE)));
+            for (int g = 0; g < groups; g++)
+                for (int h = 0; h < 2 && i + h * SIDE < nq; h++)
+                    put_turned(s + (size_t)(i + h * SIDE) * (size_t)lds + j + g * SIDE, lds, sums + (2 * g + h) * SIDE * SIDE, nq - i - h * SIDE, n - g * SIDE);
+        }
+    }
+    _tile_release();
+}
+
+/* pairs[key / 2][d]: the values of two keys side by side, zero past the last key and past dim (up to `width`, whole 32). */
+static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int dim, int width) {
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    for (int j = 0; j < up(nk, DEEP) * DEEP; j += 2)
+        for (int d = 0; d < width; d += 32) {
+            const uint16_t *at = v + (size_t)j * (size_t)ldv + d;
+            __m512i a = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at), b = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
+            a = _mm512_permutexvar_epi64(order, a), b = _mm512_permutexvar_epi64(order, b);
+            _mm512_store_si512(pairs + j / 2 * width + d, _mm512_unpacklo_epi16(a, b));
+            _mm512_store_si512(pairs + j / 2 * width + d + 16, _mm512_unpackhi_epi16(a, b));
+        }
+}
+/* to = from * corr (or, corr NULL, from), what there is of a tile of sums; zeros for the rest where `whole`. */
+static void move(float *to, int ldt, const float *from, int ldf, const float *corr, int rows, int cols, bool whole) {
+    const __mmask16 m = first16(cols);
+    for (int i = 0; i < SIDE; i++) {
+        if (i >= rows && !whole) break;
+        __m512 v = _mm512_maskz_loadu_ps(i < rows ? m : 0, from + (size_t)i * (size_t)ldf);
+        if (corr && i < rows) v = _mm512_mul_ps(v, _mm512_set1_ps(corr[i]));
+        _mm512_mask_storeu_ps(to + (size_t)i * (size_t)ldt, whole ? 0xffff : m, v);
+    }
+}
+/* A tile of the output where it lies or, where it is none, in memory of this file's own until it is put back. */
+struct place {
+    float *at, own[SIDE * SIDE] __attribute__((aligned(64)));
+    size_t bytes; /* from row to row */
+};
+static void take(struct place *t, float *o, int ldo, const float *corr, int rows, int cols) {
+    const bool whole = rows >= SIDE && cols >= SIDE;
+    t->at = whole ? o : t->own, t->bytes = (size_t)(whole ? ldo : SIDE) * 4;
+    if (!whole) {
+        move(t->own, SIDE, o, ldo, corr, rows < SIDE ? rows : SIDE, cols, true);
+        return;
+    }
+    for (int i = 0; i < SIDE; i++)
+        if (corr[i] != 1) move(o + (size_t)i * (size_t)ldo, ldo, o + (size_t)i * (size_t)ldo, ldo, corr + i, 1, SIDE, false);
+}
+static void put_back(const struct place *t, float *o, int ldo, int rows, int cols) {
+    if (t->at == t->own) move(o, ldo, t->own, SIDE, NULL, rows < SIDE ? rows : SIDE, cols, false);
+}
+static PV16_FN(pv) {
+    uint16_t prob[2 * SIDE][KEYS] __attribute__((aligned(64)));
+    uint32_t pairs[KEYS / 2 * WIDE] __attribute__((aligned(64)));
+    const int width = up(dim, 32) * 32, steps = up(nk, DEEP);
+    struct ahead a = *ahead;
+    interleave(pairs, v, ldv, nk, dim, width);
+    configure();
+    for (int i0 = 0; i0 < nq; i0 += 2 * SIDE) {
+        const int n = nq - i0 < 2 * SIDE ? nq - i0 : 2 * SIDE;
+        for (int i = 0; i < 2 * SIDE; i++)
+            for (int j = 0; j < KEYS; j += 16) {
+                __m512 x = _mm512_maskz_loadu_ps(i < n ? first16(nk - j) : 0, p + (size_t)(i0 + (i < n ? i : 0)) * (size_t)ldp + j);
+                _mm256_store_si256((__m256i *)(void *)&prob[i][j], (__m256i)_mm512_cvtneps_pbh(x));
+            }
+        for (int d = 0; d < width; d += 2 * SIDE) {
+            struct place t[4];
+            ask(&a, 4);
+            for (int g = 0; g < 4; g++)
+                take(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, corr + i0 + g / 2 * SIDE, n - g / 2 * SIDE,
+                     dim - d - g % 2 * SIDE);
+            _tile_loadd(0, t[0].at, t[0].bytes);
+            _tile_loadd(1, t[1].at, t[1].bytes);
+            _tile_loadd(2, t[2].at, t[2].bytes);
+            _tile_loadd(3, t[3].at, t[3].bytes);
+            for (int j = 0; j < steps; j++) {
+                const uint32_t *at = pairs + j * (DEEP / 2) * width + d;
+                _tile_loadd(6, at, (size_t)width * 4);
+                _tile_loadd(7, at + SIDE, (size_t)width * 4);
+                _tile_loadd(4, &prob[0][j * DEEP], KEYS * 2);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_loadd(5, &prob[SIDE][j * DEEP], KEYS * 2);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            _tile_stored(0, t[0].at, t[0].bytes);
+            _tile_stored(1, t[1].at, t[1].bytes);
+            _tile_stored(2, t[2].at, t[2].bytes);
+            _tile_stored(3, t[3].at, t[3].bytes);
+            for (int g = 0; g < 4; g++)
+                put_back(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
+        }
+    }
+    _tile_release();
+}
+
+void kernels_amx(struct kernels *k) {
+    k->qk16_pack = pack;
+    k->qk16 = qk;
+    k->pv16 = pv;
+    k->many16 = true;
+}
