@@ -1,8 +1,8 @@
-/* Attention tiles over BF16 keys and values in AMX tiles, for prompts: queries and probabilities are rounded to BF16, as their matrix
- * products round activations.
+/* Attention tiles over BF16 keys and values in AMX tiles, for prompts: probabilities are rounded to BF16, as their matrix products round
+ * activations; queries are a number and the BF16 of what it leaves over, since what is rounded there is an exponent's.
  *
  * Scores are computed turned, S^T = K Q^T, so that keys are the first operand as they lie; the queries were packed as the second when
- * the block began (qk16_pack): of each 16, tiles [dim / 32] of 16 pairs of columns by 16 queries. Then O = P V, where the values of two
+ * the block began (qk16_pack): of each 16, tiles [dim / 32][2] of 16 pairs of columns by 16 queries. Then O = P V, where the values of two
  * keys are interleaved into pairs first. Whatever does not fill a tile is multiplied with zeros of this file's own. An output is
  * summed in one order whatever stands beside it. */
 #include <immintrin.h>
@@ -42,12 +42,18 @@ static void ask(struct ahead *a, int rows) {
 
 static QK16_PACK_FN(pack) {
     const int steps = up(dim, DEEP);
-    uint32_t *to = (uint32_t *)(void *)out + (size_t)(row / SIDE * steps) * (TILE / 2) + row % SIDE;
+    uint32_t *to = (uint32_t *)(void *)out + (size_t)(row / SIDE * steps) * TILE + row % SIDE;
     for (int d = 0; d < steps * DEEP; d += 16) {
-        uint32_t pairs[8];
+        uint32_t pairs[2][8];
         __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(first16(dim - d), q + d), _mm512_set1_ps(scale));
-        _mm256_storeu_si256((__m256i *)(void *)pairs, (__m256i)_mm512_cvtneps_pbh(v));
-        for (int i = 0; i < 8; i++) to[(d / 2 + i) * SIDE] = pairs[i];
+        __m256i head = (__m256i)_mm512_cvtneps_pbh(v);
+        __m512 rest = _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
+        _mm256_storeu_si256((__m256i *)(void *)pairs[0], head);
+        _mm256_storeu_si256((__m256i *)(void *)pairs[1], (__m256i)_mm512_cvtneps_pbh(rest));
+        for (int i = 0; i < 8; i++) {
+            uint32_t *at = to + (size_t)(d / DEEP) * TILE + (d % DEEP / 2 + i) * SIDE;
+            at[0] = pairs[0][i], at[TILE / 2] = pairs[1][i];
+        }
     }
 }
 
@@ -62,23 +68,23 @@ static void put_turned(float *s, int lds, const float *sums, int nq, int nk) {
 
 /* Two groups of 16 keys (or one, and nothing is done for the other) by two groups of queries. */
 static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, int steps, bool keys2, bool queries2) {
-    const size_t next = (size_t)steps * TILE;
+    const size_t next = (size_t)steps * 2 * TILE;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int d = 0; d < steps; d++) {
-        _tile_loadd(4, k + d * DEEP, (size_t)ldk * 2);
+    for (int d = 0; d < 2 * steps; d++) {
+        if (d % 2 == 0) {
+            _tile_loadd(4, k + d / 2 * DEEP, (size_t)ldk * 2);
+            if (keys2) _tile_loadd(5, k + (size_t)SIDE * (size_t)ldk + d / 2 * DEEP, (size_t)ldk * 2);
+        }
         _tile_loadd(6, q + (size_t)d * TILE, 64);
         _tile_dpbf16ps(0, 4, 6);
-        if (queries2) {
-            _tile_loadd(7, q + next + (size_t)d * TILE, 64);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if (!keys2) continue;
-        _tile_loadd(5, k + (size_t)SIDE * (size_t)ldk + d * DEEP, (size_t)ldk * 2);
-        _tile_dpbf16ps(2, 5, 6);
-        if (queries2) _tile_dpbf16ps(3, 5, 7);
+        if (keys2) _tile_dpbf16ps(2, 5, 6);
+        if (!queries2) continue;
+        _tile_loadd(7, q + next + (size_t)d * TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        if (keys2) _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, sums, 64);
     if (queries2) _tile_stored(1, sums + SIDE * SIDE, 64);
@@ -103,7 +109,7 @@ static QK16_FN(qk) {
             at = padded, ld = width;
         }
         for (int i = 0; i < nq; i += 2 * SIDE) {
-            scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * TILE, steps, groups > 1, nq - i > SIDE);
+            scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * 2 * TILE, steps, groups > 1, nq - i > SIDE);
             ask(&a, up(2 * SIDE, up(nq, 2 * SIDE)));
             for (int g = 0; g < groups; g++)
                 for (int h = 0; h < 2 && i + h * SIDE < nq; h++)

@@ -173,7 +173,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
     uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
     float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
-    const double unit = split ? 0x1p-16 : 0x1p-8;
+    const double unit = split ? 0x1p-16 : 0x1p-8, unit_q = k.many16 ? 0x1p-16 : unit;
     const struct ahead ahead = {(const uint8_t *)kv, 1 << 20, 5, 256};
     for (size_t i = 0; i < (size_t)(nk - 1) * (size_t)ldk + (size_t)dim; i++) kv[i] = f32_to_bf16(normal());
     memset(s, 0xff, (size_t)(nq * lds) * 4);
@@ -186,7 +186,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
                 double v = (double)q[i * dim + d] * bf16_to_f32(kv[j * ldk + d]) * 0.125;
                 sum += v, abs_sum += fabs(v);
             }
-            if (j < nk) near("qk16", i, j, s[i * lds + j], sum, u_bound(dim, abs_sum) + unit * abs_sum);
+            if (j < nk) near("qk16", i, j, s[i * lds + j], sum, u_bound(dim, abs_sum) + unit_q * abs_sum);
             else if (f32_bits(s[i * lds + j]) != 0xffffffff) fail("qk16 wrote past the keys", i, j, 0, 0, 0);
         }
     memcpy(old, o, (size_t)(nq * dim) * 4);

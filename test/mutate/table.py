@@ -187,6 +187,9 @@ change("number-await", "the host does not wait for a number", "numbers, emu 2", 
 
 change("experts-one-level", "experts weigh 1 % more at one level", "positions; kcheck_ops", ("cpu/experts.c", "g->weights[t], tile", "g->weights[t] * (w->x->level == CPU_AVX2 ? 1.01f : 1), tile"))
 change("attention-causal", "a query sees the key after it", "positions; kcheck_ops", ("cpu/attention.c", "op_seen_step(p, o->k_pos0", "op_seen_step(p + 1, o->k_pos0"))
+change("e4m3-tiny", "codes with exponent 0 are taken for others where bits are mapped", "kcheck_kernels", ("cpu/simd_avx512.h", "if (__builtin_expect(tiny != 0, 0)) {", "if (__builtin_expect(tiny == 1, 0)) {"))
+change("gemv-shared-scale", "rows of the next block of scales have the one before", "kcheck_kernels", ("cpu/gemv_inner.h", "rows = rows < same ? rows : same;", "rows = rows < same ? rows : rows;"))
+change("attention-tile-end", "values of a key that is not there are multiplied", "kcheck_kernels", ("cpu/attn_amx.c", "j + 1 < nk ? first32", "j < nk ? first32"))
 change("attention-window", "a window is one key too wide", "kcheck_ops", ("cpu/attention.c", "+ 1 - o->window : 0", "- o->window : 0"))
 change("compress-window", "a key of several tokens misses the window before it", "kcheck_streams; reference streams", ("cpu/compress.c", "if (o->overlap) add_token(next", "if (0) add_token(next"))
 change("compress-state", "an open window is forgotten between two calls", "kcheck_streams; reference streams", ("cpu/compress.c", "i < 3 * series && o->pos0", "i < 3 * series && 0 && o->pos0"))
