@@ -18,7 +18,7 @@
 #include "gpu/gpu.h"
 #include "gpu/ops.h"
 
-enum { PASSES = 50, MOST_ROWS = 4096, TASKS = 32, TOGETHER = 1024 };
+enum { PASSES = 50, MOST_ROWS = 4096, TASKS = 32, TOGETHER = 1024, FEW_READ = 16 };
 
 /* Who is measured: the processor, or a device over a stream. Buffers are its own memory. */
 struct side {
@@ -203,7 +203,10 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
         for (int k = 0, last = 0; p->rows[k] && !rc && !(p->few && s->gpu); k++) {
             int rows = p->kind == COST_ELEM && p->rows[k] > s->rows ? s->rows : p->rows[k], n = abs(rows);
             struct task t = {.kind = p->kind, .format = p->format, .rows = rows, .n = count_of(s, p, n)};
-            if (n > s->rows || (last && rows > 0 && took * t.n * n / last > s->most)) break;
+            const double more = last && n > FEW_READ ? (double)n / last : 1; /* a few rows take what reading does */
+            const int least = p->kind == COST_FFN && !s->gpu && !p->few ? OP_FEW / n + 1 : 1;
+            while (rows > 0 && t.n > least && took * more * t.n > s->most) t.n = t.n / 2 > least ? t.n / 2 : least; /* a machine that is slow, or busy */
+            if (n > s->rows || (last && rows > 0 && took * more * t.n > s->most)) break;
             rc = timed(s, &t, &took);
             bool together = p->kind == COST_FFN && !s->gpu; /* the processor takes all experts in one operation */
             double own = took - d->latency[p->kind] / (together ? t.n : 1);
@@ -216,6 +219,9 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
         /* Where the most rows that there was time for only read, they say nothing of arithmetic with more: the first of these, experts in
          * FP8, stands for them. */
         if (i && p->kind < COST_ATTENTION && !p->few && read > 0.7 * bw) rate->n = 0;
+        const struct cost_curve *ffn = &d->rate[COST_FFN][COST_8BIT]; /* it also says what more rows would have given, had there been time for them */
+        for (int k = 0; k < ffn->n && p->kind == COST_LINEAR && rate->n && p->as != COST_F32; k++)
+            if (ffn->rows[k] > rate->rows[rate->n - 1]) add_point(rate, (double)ffn->rows[k], (double)ffn->value[k], true);
         if (!rc && bw > 0) d->bw[p->kind] = (struct cost_curve){1, {1}, {(float)bw}};
         if (p->kind != COST_ELEM && bw > *best) *best = bw;
     }
