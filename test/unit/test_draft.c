@@ -392,7 +392,8 @@ static void the_int4_draft_guesses_well(void **st) {
     }
     print_message("%d of %d guesses were right, %" PRIu64 " layers of the draft were computed on devices\n", right, guessed, there);
     assert_true(there > 0);
-    assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 60); /* chance has one of a hundred, the model itself all */
+    assert_true(right * 100 > guessed * 22 &&
+                right * 100 < guessed * 40); /* chance has one of a hundred; with experts of the model itself on the processor half are */
 }
 
 /* A turn that is stopped while sixteen tokens are guessed waits for one step, not for all of them: by what is read of weights from then on. */
