@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cpu/choose.h"
+#include "cpu/formats.h"
 #include "engine/base/mem.h"
 
 enum { STAGES = 2 };
@@ -34,7 +35,7 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
     if (level >= CPU_AVX2) {
         kernels_avx2(k), delta_avx2(k);
         if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx2sub_e4m3);
-        k->gemv[DT_INT4] = int4_gemv_avx2;
+        k->whole[DT_INT4] = int4_gemv_avx2;
     }
     if (level >= CPU_AVX512) {
         kernels_avx512(k), delta_avx512(k);
@@ -42,7 +43,11 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
         else if (f & CPU_F_VBMI) kernels_format(k, choose_e4m3());
         if (f & CPU_F_BF16_FAST) kernels_avx512bf16(k);
         else if (level >= CPU_AMX && f & CPU_F_AMX_BF16) kernels_amx(k);
-        k->gemv[DT_INT4] = f & CPU_F_VNNI && f & CPU_F_VBMI && f & CPU_F_BF16 ? int4_gemv_avx512vnni : int4_gemv_avx2;
+        if (f & CPU_F_VNNI && f & CPU_F_VBMI && f & CPU_F_BF16) {
+            k->whole[DT_INT4] = int4_gemv_avx512vnni;
+#define FILL(name) k->whole[FORMAT_DTYPE(name)] = whole_avx512vnni_##name;
+            FORMATS_WHOLE(FILL)
+        }
     }
 }
 

@@ -77,8 +77,8 @@ static void gate_up_few(const struct wave *w, const struct group *g, int r0, int
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
-        w->x->k.gemv[mg.dtype](gates, xs, n, &mg);
-        w->x->k.gemv[mu.dtype](ups, xs, n, &mu);
+        kernels_gemv(&w->x->k, mg.dtype, false)(gates, xs, n, &mg);
+        kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
         for (int i = 0; i < n; i++) join(w, g->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
     }
 }
@@ -145,7 +145,7 @@ static void down_few(const struct wave *w, const struct group *g, int r0, int r1
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) ys[i] = tile + (t + i) * (r1 - r0), hs[i] = h + (size_t)i * (size_t)g->inter;
         if (turned) w->x->k.gevm[down.dtype](ys, hs, n, &down, r0, r1);
-        else w->x->k.gemv[down.dtype](ys, hs, n, &down);
+        else kernels_gemv(&w->x->k, down.dtype, false)(ys, hs, n, &down);
     }
 }
 

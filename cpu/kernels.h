@@ -93,7 +93,8 @@ typedef READ_FN((*read_fn));
 typedef PEAK_FN((*peak_fn));
 
 struct kernels {
-    gemv_fn gemv[DT_COUNT]; /* NULL: this format has no kernel */
+    gemv_fn gemv[DT_COUNT];  /* NULL: this format has no kernel */
+    gemv_fn whole[DT_COUNT]; /* the same with activations of 16 bits, where that is faster; else NULL */
     gevm_fn gevm[DT_COUNT];
     decode_fn decode[DT_COUNT];
     widen_fn widen[DT_COUNT];
@@ -133,10 +134,16 @@ static inline void kernels_format(struct kernels *k, const struct format_kernels
 /* Better kernels of E4M3: where subnormal operands cost nothing, where VBMI is, and where GFNI is as well. */
 extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3, avx512gfni_e4m3;
 
-/* INT4 with a scale for each 128 columns in whole numbers: x as the sum of two planes of eight bits, with a scale for each 128 columns too, so 16 bits of
- * the largest of these. Other scales: as above. */
+/* In whole numbers: x as the sum of two planes of eight bits and a scale for some columns together, 128 of INT4, 16 or 32 of GGUF's blocks and of FP4, so
+ * about 16 bits of the largest of these (int4_inner.h, whole_inner.h). Scales beside the weights that they are not made for: as above. */
 GEMV_FN(int4_gemv_avx2);
 GEMV_FN(int4_gemv_avx512vnni);
+#define FORMATS_WHOLE(X) X(e2m1) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
+#define WHOLE(name)      GEMV_FN(whole_avx512vnni_##name);
+FORMATS_WHOLE(WHOLE)
+#undef WHOLE
+/* What a product takes whose activations may have 16 bits, or with `exact` must be float32. */
+static inline gemv_fn kernels_gemv(const struct kernels *k, uint8_t dtype, bool exact) { return !exact && k->whole[dtype] ? k->whole[dtype] : k->gemv[dtype]; }
 
 /* The table of a level: scalar, then each level up to it overrides. */
 void kernels_fill(struct kernels *k, enum cpu_level level);

@@ -72,7 +72,7 @@ static void rows_task(void *arg, int task, int thread) {
             xs[i] = x + (size_t)(t + i) * (size_t)o->ldx;
             ys[i] = direct ? y + (size_t)(t + i) * (size_t)o->ldy : tile[i];
         }
-        j->x->k.gemv[w.dtype](ys, xs, n, &w);
+        kernels_gemv(&j->x->k, w.dtype, o->exact)(ys, xs, n, &w);
         for (int i = 0; i < n && !direct; i++) put(o, y + (size_t)(t + i) * (size_t)o->ldy, tile[i], r0, r1 - r0);
         for (int i = 0; i < n && j->tops; i++)
             top_of(&j->tops[(size_t)task * (size_t)o->n + (size_t)(t + i)], y - r0 + (size_t)(t + i) * (size_t)o->ldy, r0, r1);

@@ -1,7 +1,7 @@
 /* The same bits in any company: a row of a call of 1 to OP_FEW rows against the same row alone, at every level, for products of all
  * formats, experts with groups of every size, attention and the router. So a session's text is the same whatever other sessions
  * decode beside it, and drafts are verified by what would have been drawn without them. */
-#include "cpu/ops.h"
+#include "cpu/exec.h"
 #include "cpu/pool.h"
 #include "test/kcheck/processors.h"
 #include "test/kcheck/random_mat.h"
@@ -48,6 +48,12 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
         o.x = x + i * ldx, o.y = alone + i * ldy;
         must(one->ops->linear(one, &o));
     }
+    if (exact && !accumulate && !transposed) { /* in float32, whatever is faster */
+        const float *in = x;
+        float *out_y = y;
+        ((struct cpu_exec *)(void *)one)->k.gemv[s->dtype](&out_y, &in, 1, &w);
+        if (memcmp(y, alone, (size_t)out * 4)) fail("exact product", s->dtype, s->cols, 1, 0);
+    }
     for (int n = 2; n <= OP_FEW; n++) {
         int first = n % 3 * (OP_FEW - n) / 2;
         memcpy(y, was, size * 4);
@@ -73,6 +79,12 @@ static void check_products(void) {
         {41, 1120, 1, 0, DT_Q8_0, 0, 0, 1},
         {34, 768, 1, 0, DT_Q4_K, 0, 0, 1},
         {35, 1280, 1, 0, DT_Q6_K, 0, 0, 1},
+        {43, 512, 1, 0, DT_Q5_K, 0, 0, 1},
+        {33, 1056, 1, 0, DT_Q4_0, 0, 0, 1},
+        {38, 992, 1, 0, DT_IQ4_NL, 0, 0, 1},
+        {34, 512, 1, 0, DT_IQ4_XS, 0, 0, 1},
+        {39, 1184, 1, 0, DT_MXFP4, 0, 0, 1},
+        {36, 1000, 1, 128, DT_INT4, DT_BF16, 0, 1},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_linear(&shapes[i], false, i % 2, 1, false);

@@ -1,5 +1,6 @@
 /* The operations of engine/base/ops.h on the CPU, every level, against double precision written from the comments there:
  * views and batches, tie rules, groups, windows and sinks, what tokens see, and the same bits for 1, 2 and 5 threads. */
+#include "cpu/exec.h"
 #include "cpu/gemm_inner.h"
 #include "engine/base/half.h"
 #include "test/kcheck/levels.h"
@@ -104,6 +105,13 @@ static struct expert expert_make(const struct expert_kind *k, int inter, int hid
     return e;
 }
 
+/* What 16 bits of the largest of 32 columns leave over of column c, squared: half of a unit. */
+static double lost_whole(const double *x, int n, int c) {
+    double most = 0;
+    for (int i = c / 32 * 32; i < n && i < c / 32 * 32 + 32; i++) most = fmax(most, fabs(x[i]));
+    return most * most * 0x1p-30;
+}
+
 static void check_experts(int n, int n_experts, int topk, bool shared, const struct expert_kind *kind) {
     enum { HIDDEN = 144, INTER = 80 };
     struct expert e[9];
@@ -128,11 +136,14 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                            .hidden = HIDDEN};
     EACH_THREADS("experts", y, size, was, on->ops->experts(on, &o));
     /* What rounding does to x and to what is between the halves: of each factor u at most, at random, so that squares add up (BF16 has
-     * 8 bits, two of them 16). A clamp leaves what is small between large products, and of that a large part may be rounding. */
+     * 8 bits, two of them 16, whole numbers 16 of the largest beside it). A clamp leaves what is small between large products, and of that a
+     * large part may be rounding. */
     const double u = !products_bf16 ? 0x1p-24 : n > OP_FEW ? 0x1p-8 : 0x1p-16;
+    const bool whole = ((const struct cpu_exec *)(const void *)execs[0])->k.whole[kind->dtype] != NULL;
     for (int t = 0; t < n; t++) {
-        double want[HIDDEN], off[HIDDEN] = {0}, scale = 0;
-        for (int r = 0; r < HIDDEN; r++) want[r] = was[t * HIDDEN + r];
+        double want[HIDDEN], off[HIDDEN] = {0}, scale = 0, in[HIDDEN], lost[HIDDEN];
+        for (int r = 0; r < HIDDEN; r++) want[r] = was[t * HIDDEN + r], in[r] = x[t * HIDDEN + r];
+        for (int c = 0; c < HIDDEN; c++) lost[c] = in[c] * in[c] * u * u + (whole ? lost_whole(in, HIDDEN, c) : 0);
         for (int k = 0; k <= topk; k++) {
             if (k == topk && !shared) break;
             const struct expert *q = k < topk ? &e[ids[t * topk + k]] : &e[n_experts];
@@ -140,8 +151,8 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
             for (int r = 0; r < INTER; r++) {
                 double g = 0, up = 0, g_off = 0, up_off = 0;
                 for (int c = 0; c < HIDDEN; c++) {
-                    double a = (double)mat_at(&q->gate, r, c) * x[t * HIDDEN + c], b = (double)mat_at(&q->up, r, c) * x[t * HIDDEN + c];
-                    g += a, up += b, g_off += a * a * u * u, up_off += b * b * u * u;
+                    double a = mat_at(&q->gate, r, c), b = mat_at(&q->up, r, c);
+                    g += a * in[c], up += b * in[c], g_off += a * a * lost[c], up_off += b * b * lost[c];
                 }
                 if (q->gate_bias) g += q->gate_bias[r], up += q->up_bias[r];
                 if (q->glu.limit > 0) g = fmin(g, q->glu.limit), up = fmax(fmin(up, q->glu.limit), -(double)q->glu.limit);
@@ -150,6 +161,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 h[r] = s * up;
                 h_off[r] = 1.21 * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* a swish is nowhere steeper than 1.1 */
             }
+            for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r);
             for (int r = 0; r < HIDDEN; r++) {
                 double d = q->down_bias ? q->down_bias[r] : 0;
                 for (int c = 0; c < INTER; c++) {

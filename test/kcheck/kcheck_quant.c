@@ -70,19 +70,30 @@ static void check_reference(void) {
 
 /* ---- Kernels ---- */
 
-static double most_of(const float *x, int cols, int from) {
-    double most = 0;
-    for (int c = from; c < cols && c < from + 128; c++) most = fmax(most, fabs((double)x[c]));
-    return most;
+/* What whole numbers may cost column c: half of a unit, of 2^14 and more in the largest number of the columns that share it; of K blocks no less
+ * than what keeps the parts of a block together. */
+static double unit_at(const struct shape *s, const float *x, int c) {
+    const bool k_block = s->dtype == DT_Q4_K || s->dtype == DT_Q5_K || s->dtype == DT_Q6_K;
+    const int together[2] = {s->dtype == DT_INT4 ? 128 : s->dtype == DT_Q6_K ? 16 : 32, k_block ? 256 : 0};
+    double unit = 0;
+    for (int i = 0; i < 2 && together[i]; i++) {
+        double most = 0;
+        for (int j = c / together[i] * together[i]; j < s->cols && j < (c / together[i] + 1) * together[i]; j++) most = fmax(most, fabs((double)x[j]));
+        unit = fmax(unit, most * (s->dtype == DT_INT4 ? 1 / 32500.0 : !i ? 1 / 16300.0 : s->dtype == DT_Q6_K ? 0x1p-20 : 0x1p-22));
+    }
+    return unit;
 }
 
-static void check(const struct kernels *k, const char *level, const struct shape *s, int n) {
+/* whole: the kernels that take 16 bits of x. */
+static void check(const struct kernels *k, const char *level, const struct shape *s, int n, bool whole) {
+    const gemv_fn gemv = whole ? k->whole[s->dtype] : k->gemv[s->dtype];
     struct mat w = make(s);
     float *x[KERNEL_TOKENS], *y[KERNEL_TOKENS], *z[KERNEL_TOKENS];
     const float *cx[KERNEL_TOKENS];
     for (int t = 0; t < n; t++) {
         cx[t] = x[t] = (float *)guarded(sizeof(float) * (size_t)s->cols);
-        for (int c = 0; c < s->cols; c++) x[t][c] = normal();
+        const int spread = (int)(rnd() % 4) * 4; /* of the magnitudes of neighbouring columns */
+        for (int c = 0; c < s->cols; c++) x[t][c] = ldexpf(normal(), -(int)(rnd() % (unsigned)(spread + 1)) - spread * (c / 32 % 3));
         y[t] = aligned(sizeof(float) * (size_t)(s->rows + 4));
         z[t] = aligned(sizeof(float) * (size_t)(s->rows + 4));
     }
@@ -98,14 +109,14 @@ static void check(const struct kernels *k, const char *level, const struct shape
             }
             if (f32_bits(row[c1 - c0]) != 0x7f7f7f7f) fail("decode wrote past", level, &w, n, r, c1, row[c1 - c0], 0);
         }
-    k->gemv[s->dtype](y, cx, n, &w);
+    gemv(y, cx, n, &w);
     for (int r = 0; r < s->rows; r++)
         for (int t = 0; t < n; t++) {
-            double want = 0, size = 0, rounded = 0; /* what INT4's whole numbers may cost: half of a unit of each column's group */
+            double want = 0, size = 0, rounded = 0;
             for (int c = 0; c < s->cols; c++) {
                 double p = (double)mat_at(&w, r, c) * x[t][c];
                 want += p, size += fabs(p);
-                if (s->dtype == DT_INT4 && s->block_cols == 128) rounded += fabs((double)mat_at(&w, r, c)) * most_of(x[t], s->cols, c / 128 * 128) / 65000;
+                if (whole) rounded += fabs((double)mat_at(&w, r, c)) * unit_at(s, x[t], c) / 2;
             }
             if (!(fabs(y[t][r] - want) <= (s->cols + 8) * 0x1p-24 * size + rounded)) fail("sum", level, &w, n, t, r, y[t][r], want);
         }
@@ -115,8 +126,8 @@ static void check(const struct kernels *k, const char *level, const struct shape
         int cut = s->rows / 3;
         struct mat a = mat_rows(w, 0, cut), b = mat_rows(w, cut, s->rows);
         float *to = z[t], *rest = z[t] + cut;
-        if (cut) k->gemv[s->dtype](&to, &cx[t], 1, &a);
-        k->gemv[s->dtype](&rest, &cx[t], 1, &b);
+        if (cut) gemv(&to, &cx[t], 1, &a);
+        gemv(&rest, &cx[t], 1, &b);
         if (memcmp(z[t], y[t], sizeof(float) * (size_t)s->rows)) fail("other bits alone", level, &w, n, t, 0, 0, 0);
     }
     for (int t = 0; t < n; t++) free(y[t]), free(z[t]);
@@ -174,7 +185,11 @@ int main(void) {
         kernels_fill(&k, (enum cpu_level)l);
         int before = failures, cases = 0;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            for (int n = 1; n <= KERNEL_TOKENS; n++, cases++) state = start + i * 100 + (unsigned)n, check(&k, level, &shapes[i], n);
+            for (int n = 1; n <= KERNEL_TOKENS; n++)
+                for (int whole = 0; whole < 2; whole++) {
+                    if (whole && !k.whole[shapes[i].dtype]) continue;
+                    cases++, state = start + i * 100 + (unsigned)n, check(&k, level, &shapes[i], n, whole);
+                }
         printf("%-10s %s: %d cases\n", level, failures == before ? "ok" : "FAILED", cases);
     }
     return failures != 0;

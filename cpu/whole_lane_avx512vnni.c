@@ -1,0 +1,141 @@
+/* Blocks of 32 columns in 16 bytes, four of them in a vector, so that each has four lanes: a byte's low half is one column, its
+ * high half another of the same block, and a lane's sum takes one scale. Q4_0, IQ4_NL, MXFP4, E2M1, and eight at a time IQ4_XS.
+ *
+ * For 128 columns, 64 to 72 bytes: 2 to bring the codes together, 3 to turn them into numbers, 2 to 4 for the scales, 4 products, 2 to join the planes, 1
+ * conversion, 2 to add: 16 to 18.
+ *
+ * Codes stand for numbers that may be negative, the first operand of vpdpbusd must not be: so BIAS is added to them, and BIAS * x is taken off
+ * again in whole numbers, lane by lane. */
+#include <stdint.h>
+
+#include "cpu/formats.h"
+
+#define DTYPE FORMAT_DTYPE(FORMAT)
+enum {
+    PAIR = 128,                                  /* columns of a vector's low and high halves */
+    PAIRS = FORMAT_BLOCK(FORMAT) == 256 ? 2 : 1, /* that x is packed by */
+    GROUP = PAIR * PAIRS,
+    BYTES = GROUP / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT),
+    FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4,
+    IQ4 = DTYPE == DT_IQ4_NL || DTYPE == DT_IQ4_XS,
+    BIAS = FP4   ? 12
+           : IQ4 ? 127
+                 : 8,
+};
+struct group {
+    struct pair {
+        int8_t high[2][64], low[2][64]; /* what the low halves of bytes are multiplied with, and the high ones */
+        int32_t start[16];              /* -BIAS * x, of the columns of each lane */
+        float unit[16];
+    } pair[PAIRS];
+} __attribute__((aligned(64)));
+#include "cpu/whole_inner.h"
+
+/* --- x --- */
+
+INLINE void group_make(struct group *g, const float *x, int n) {
+    const __m512i bias = _mm512_set1_epi8(BIAS), none = _mm512_setzero_si512();
+    for (int k = 0; k < PAIRS; k++, x += PAIR, n -= PAIR) {
+        struct pair *to = &g->pair[k];
+        for (int b = 0; b < 4; b++) {
+            V u = load_left(x + 32 * b, n - 32 * b), v = load_left(x + 32 * b + 16, n - 32 * b - 16), even, odd;
+            if (DTYPE == DT_E2M1) vsplit(u, v, &even, &odd), u = even, v = odd; /* the low half of a byte is the first of two neighbours */
+            const int e = unit_exponent(_mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(u), magnitude(v))));
+            const __m512i q = whole(u, v, power(-e), power(-e));
+            const __m256i low = plane_low(q), high = plane_high(q);
+            _mm_store_si128((__m128i *)(void *)(to->low[0] + 16 * b), _mm256_castsi256_si128(low));
+            _mm_store_si128((__m128i *)(void *)(to->low[1] + 16 * b), _mm256_extracti128_si256(low, 1));
+            _mm_store_si128((__m128i *)(void *)(to->high[0] + 16 * b), _mm256_castsi256_si128(high));
+            _mm_store_si128((__m128i *)(void *)(to->high[1] + 16 * b), _mm256_extracti128_si256(high, 1));
+            _mm_store_ps(to->unit + 4 * b, _mm_set1_ps(FP4 ? unit_value(e) * 0.5f : unit_value(e))); /* of FP4 the numbers are doubled */
+        }
+        const __m512i low = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, bias, _mm512_load_si512(to->low[0])), bias, _mm512_load_si512(to->low[1]));
+        const __m512i high = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, bias, _mm512_load_si512(to->high[0])), bias, _mm512_load_si512(to->high[1]));
+        _mm512_store_si512(to->start, _mm512_sub_epi32(none, _mm512_add_epi32(low, _mm512_slli_epi32(high, 8))));
+    }
+}
+
+/* --- Weights --- */
+
+/* Byte 16 * b + i of the codes of four blocks, SIZE bytes apart with codes from AT on: of the blocks at p, and for the last one of what begins PAST. */
+enum { SIZE = DTYPE == DT_MXFP4 ? 17 : 18, AT = SIZE - 16, PAST = 4 * SIZE - 64 };
+#define CODES_1(b, i) (uint8_t)((b)*SIZE + AT + (i) - ((b) == 3 ? PAST : 0))
+#define CODES_4(b, i) CODES_1(b, i), CODES_1(b, i + 1), CODES_1(b, i + 2), CODES_1(b, i + 3)
+#define CODES(b)      CODES_4(b, 0), CODES_4(b, 4), CODES_4(b, 8), CODES_4(b, 12)
+static const uint8_t where[64] __attribute__((aligned(64))) = {CODES(0), CODES(1), CODES(2), CODES(3)};
+/* A half's two bytes for each of four lanes; an E8M0 in the third byte of each. */
+#define HALF(b)   (b) * 18, (b)*18 + 1
+#define HALVES(b) HALF(b), HALF(b), HALF(b), HALF(b)
+static const uint8_t halves[64] __attribute__((aligned(64))) = {HALVES(0), HALVES(1), HALVES(2), HALVES(3)};
+#define POWERS_1(b) 0, 0, (b), 0
+#define POWERS(b)   POWERS_1(b), POWERS_1(b), POWERS_1(b), POWERS_1(b)
+static const uint8_t powers_mxfp4[64] __attribute__((aligned(64))) = {POWERS(0), POWERS(17), POWERS(34), POWERS(51)};
+static const uint8_t powers_e2m1[64] __attribute__((aligned(64))) = {POWERS(0), POWERS(1), POWERS(2), POWERS(3)};
+
+INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
+INLINE __m512i bytes(const uint8_t *p, int n, const bool all) { return all ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first(n), p); }
+/* 2^(e - 127) of a byte e in the third of each lane; 0 is 2^-127, and what is no number is infinite. */
+INLINE V power_v(__m512i e) { return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 7), _mm512_set1_epi32(0x00400000))); }
+
+/* 64 bytes of codes and the scale of each lane. */
+INLINE __m512i load_blocks(const uint8_t *p, const uint8_t *s, V *scale, const int n) {
+    const bool all = n >= PAIR;
+    if (DTYPE == DT_E2M1) {
+        uint32_t e = 0;
+        if (all) memcpy(&e, s, 4);
+        else memcpy(&e, s, (size_t)(n + 31) / 32);
+        *scale = power_v(_mm512_maskz_shuffle_epi8(0x4444444444444444, _mm512_set1_epi32((int)e), _mm512_load_si512(powers_e2m1)));
+        return bytes(p, (n + 1) / 2, all);
+    }
+    const int size = n / 32 * SIZE;
+    const __m512i u = bytes(p, size, all), v = bytes(p + PAST, size - PAST, all);
+    if (DTYPE == DT_MXFP4) *scale = power_v(_mm512_maskz_permutexvar_epi8(0x4444444444444444, _mm512_load_si512(powers_mxfp4), u));
+    else *scale = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutexvar_epi8(_mm512_load_si512(halves), u)));
+    const __m512i at = _mm512_load_si512(where);
+    return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(at, u), 0xffff000000000000, at, v);
+}
+/* Codes as numbers from 0 on. Look-ups by six bits in a table that repeats, so that what stands above a code does not count. */
+INLINE void numbers(__m512i codes, __m512i out[2]) {
+    const __m512i high = _mm512_srli_epi16(codes, 4);
+    if (!FP4 && !IQ4) {
+        const __m512i four = _mm512_set1_epi8(15);
+        out[0] = _mm512_and_si512(codes, four);
+        out[1] = _mm512_and_si512(high, four);
+        return;
+    }
+    const __m128i values = _mm_loadu_si128((const __m128i *)(const void *)(FP4 ? mat_mxfp4 : mat_iq4));
+    const __m512i table = _mm512_broadcast_i32x4(_mm_add_epi8(values, _mm_set1_epi8(BIAS)));
+    out[0] = _mm512_permutexvar_epi8(codes, table);
+    out[1] = _mm512_permutexvar_epi8(high, table);
+}
+INLINE void pair_dot(V *sum, __m512i codes, V scale, const struct group *x, int ld, const int k, const int N) {
+    __m512i w[2];
+    numbers(codes, w);
+    EACH (int t = 0; t < N; t++) {
+        const struct pair *g = &x[t * ld].pair[k];
+        __m512i high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[0], _mm512_load_si512(g->high[0]));
+        __m512i low = _mm512_dpbusd_epi32(_mm512_load_si512(g->start), w[0], _mm512_load_si512(g->low[0]));
+        high = _mm512_dpbusd_epi32(high, w[1], _mm512_load_si512(g->high[1]));
+        low = _mm512_dpbusd_epi32(low, w[1], _mm512_load_si512(g->low[1]));
+        const V v = _mm512_cvtepi32_ps(_mm512_add_epi32(low, _mm512_slli_epi32(high, 8)));
+        sum[t] = vfma(v, vmul(scale, vload(g->unit)), sum[t]);
+    }
+}
+INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
+    if (DTYPE != DT_IQ4_XS) {
+        V scale;
+        const __m512i codes = load_blocks(p, s, &scale, n);
+        pair_dot(sum, codes, scale, x, ld, 0, N);
+        return;
+    }
+    /* Scales of six bits: two of each from the third byte on, four from the fifth. */
+    const __m128i head = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    const __m128i four = _mm_and_si128(_mm_multishift_epi64_epi8(_mm_set1_epi64x(0x3c3834302c282420), head), _mm_set1_epi8(15));
+    const __m128i two = _mm_multishift_epi64_epi8(_mm_set1_epi64x(0x1a18161412100e0c), head);
+    const __m256i whole6 = _mm256_cvtepu8_epi32(_mm_ternarylogic_epi32(four, two, _mm_set1_epi8(0x30), 0xf8)); /* four | (two & 0x30) */
+    const __m256 scales = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(whole6, _mm256_set1_epi32(32))), _mm256_broadcastss_ps(_mm_cvtph_ps(head)));
+    EACH (int k = 0; k < PAIRS; k++) {
+        const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), _mm512_set1_epi32(4 * k));
+        pair_dot(sum, _mm512_loadu_si512(p + 8 + 64 * k), _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(scales)), x, ld, k, N);
+    }
+}
