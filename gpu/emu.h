@@ -99,9 +99,11 @@ struct emu_stream {
     struct emu_graph *graph;   /* what is enqueued goes there: it is being recorded; NULL: it runs */
     struct pool *pool;         /* opened by the first operation; the thread's own */
     struct exec *cpu;
+    unsigned lag; /* LIMIT_LAG, or 0 */
 };
 
 double emu_clock(void);
+void emu_be_late(const struct emu_stream *s); /* its thread alone */
 /* True when the nth of a kind must fail; also counts towards GPU_FAULT_DIE. */
 bool emu_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -1,5 +1,6 @@
 /* Numbers on emulated devices. Streams wait on a condition, the host by polling and then on the same. In virtual time each
  * value carries the clock of the stream that wrote it. */
+#include <assert.h>
 #include <time.h>
 
 #include "engine/base/mem.h"
@@ -20,6 +21,7 @@ int emu_number_open(struct gpu *g, struct gpu_number **out, struct error *e) {
 }
 void emu_number_close(struct gpu_number *base) {
     struct emu_number *n = (struct emu_number *)base;
+    assert(!atomic_load(&n->queued)); /* whoever closes it knows that no stream uses it */
     pthread_mutex_destroy(&n->lock);
     pthread_cond_destroy(&n->cond);
     mem_free(n);
@@ -47,7 +49,7 @@ void emu_number_nap(struct gpu_number *base, uint32_t value) {
     if (doze((struct emu_number *)base, value) && !gpu_number_is(base, value)) gpu_number_break(base);
 }
 
-void emu_number_put(struct emu_stream *s, struct emu_number *n, uint32_t value, bool work) {
+static void put(struct emu_stream *s, struct emu_number *n, uint32_t value, bool work) {
     if (work && (int32_t)(value - atomic_load(n->words)) < 0 && !gpu_number_broken(&n->base))
         emu_fail(s->g, ERR_RUNTIME, "a number went back to %u", (unsigned)value);
     if (!work || emu_state(s->g)) {
@@ -60,9 +62,12 @@ void emu_number_put(struct emu_stream *s, struct emu_number *n, uint32_t value, 
     pthread_mutex_unlock(&n->lock);
     gpu_number_set(&n->base, value);
 }
-void emu_number_pass(struct emu_stream *s, struct emu_number *n, uint32_t value) {
+static void pass(struct emu_stream *s, struct emu_number *n, uint32_t value) {
     bool lost = emu_drops(s);
-    while (!lost && !gpu_number_reached(&n->base, value)) lost = doze(n, value) || emu_drops(s);
+    while (!lost && !gpu_number_reached(&n->base, value)) {
+        lost = doze(n, value) || emu_drops(s);
+        emu_be_late(s);
+    }
     if (lost && !gpu_number_is(&n->base, value)) gpu_number_break(&n->base);
     pthread_mutex_lock(&n->lock);
     for (uint64_t i = n->n_past > EMU_PAST ? n->n_past - EMU_PAST : 0; i < n->n_past; i++) /* the first that was enough */
@@ -73,13 +78,24 @@ void emu_number_pass(struct emu_stream *s, struct emu_number *n, uint32_t value)
     pthread_mutex_unlock(&n->lock);
 }
 
+void emu_number_put(struct emu_stream *s, struct emu_number *n, uint32_t value, bool work) {
+    put(s, n, value, work);
+    atomic_fetch_sub(&n->queued, 1);
+}
+void emu_number_pass(struct emu_stream *s, struct emu_number *n, uint32_t value) {
+    pass(s, n, value);
+    atomic_fetch_sub(&n->queued, 1);
+}
+
+static int queue(struct emu_number *n, struct gpu_stream *s, int kind, uint32_t value) {
+    atomic_fetch_add(&n->queued, 1);
+    return emu_enqueue((struct emu_stream *)s, &(struct emu_cmd){.kind = kind, .number = {n, value}});
+}
 int emu_number_write(struct gpu_number *base, uint32_t value, struct gpu_stream *s) {
     struct emu_number *n = (struct emu_number *)base;
     pthread_mutex_lock(&n->lock);
     n->writer = ((struct emu_stream *)s)->g;
     pthread_mutex_unlock(&n->lock);
-    return emu_enqueue((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_WRITE, .number = {n, value}});
+    return queue(n, s, EMU_WRITE, value);
 }
-int emu_number_wait(struct gpu_number *base, uint32_t value, struct gpu_stream *s) {
-    return emu_enqueue((struct emu_stream *)s, &(struct emu_cmd){.kind = EMU_AWAIT, .number = {(struct emu_number *)base, value}});
-}
+int emu_number_wait(struct gpu_number *base, uint32_t value, struct gpu_stream *s) { return queue((struct emu_number *)base, s, EMU_AWAIT, value); }

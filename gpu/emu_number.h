@@ -9,6 +9,7 @@ struct emu_number {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     struct emu *writer; /* NULL: no stream so far */
+    _Atomic int queued; /* writes and waits that streams have not come to the end of */
     struct {
         uint32_t value;
         double time;

@@ -3,9 +3,11 @@
  * for it wakes. Waits end because an event is only ever waited for after its record was enqueued, on a stream that runs. */
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cpu/ops.h"
 #include "cpu/pool.h"
+#include "engine/base/limit.h"
 #include "engine/base/mem.h"
 #include "gpu/emu_number.h"
 
@@ -228,6 +230,10 @@ static void run_event(struct emu_stream *s, const struct emu_cmd *c) {
     pthread_mutex_unlock(&ev->lock);
 }
 
+void emu_be_late(const struct emu_stream *s) {
+    if (s->lag) usleep(s->lag);
+}
+
 static void *stream_thread(void *arg) {
     struct emu_stream *s = arg;
     for (;;) {
@@ -235,6 +241,7 @@ static void *stream_thread(void *arg) {
         while (s->head == s->tail) pthread_cond_wait(&s->more, &s->lock);
         struct emu_cmd *c = &s->queue[s->head % EMU_QUEUE];
         pthread_mutex_unlock(&s->lock);
+        emu_be_late(s);
         bool work = !emu_drops(s), stop = c->kind == EMU_STOP;
         const bool waits = c->kind == EMU_WAIT || c->kind == EMU_AWAIT;
         const double before = waits && s->due > 0 ? emu_clock() : 0;
@@ -348,6 +355,7 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     s->g = (struct emu *)base;
     s->cancel = cancel;
     s->urgent = urgent;
+    if (!((uintptr_t)s * 0x9e3779b97f4a7c15u >> 62)) s->lag = (unsigned)limit_get(LIMIT_LAG, 0); /* others in each run */
     op_exec_init(&s->base.exec, "emu", emu_run, cancel);
     if (s->g->spec.math == GPU_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
     pthread_mutex_init(&s->lock, NULL);

@@ -113,8 +113,8 @@ void gpu_graph_close(struct gpu_graph **g); /* while its stream is open, and doe
  * thread that is to write the number. Close it when no stream is to come to it, before the devices. In virtual time a stream that
  * waits gets the time at which the value was written; the host has none. */
 struct gpu_number;
-int gpu_number_open(struct gpu *g, struct gpu_number **n, struct error *e); /* g: any device that will use it; same backend */
-void gpu_number_close(struct gpu_number **n);
+int gpu_number_open(struct gpu *g, struct gpu_number **n, struct error *e);       /* g: any device that will use it; same backend */
+void gpu_number_close(struct gpu_number **n);                                     /* no stream has a write or a wait of it before it */
 int gpu_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s); /* when the stream is there; what it did before is seen */
 int gpu_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);  /* the stream goes on once it is value or more */
 void gpu_number_set(struct gpu_number *n, uint32_t value);                        /* the host writes; any thread */

@@ -14,7 +14,7 @@ size_t limit_get(enum limit which, size_t ordinary) {
 }
 
 int limit_from_env(void) {
-    static const char *const names[LIMITS] = {"expand", "rows", "keep", "wait", "read", "pin", "patience", "layers"};
+    static const char *const names[LIMITS] = {"expand", "rows", "keep", "wait", "read", "pin", "patience", "layers", "lag"};
     for (const char *s = getenv("HEARTH_LIMITS"); s && *s;) {
         int which = 0;
         size_t n = strcspn(s, "=");

@@ -13,6 +13,7 @@ enum limit {
     LIMIT_PIN,      /* bytes of weights that are pinned, or copied to be, at most: what is free */
     LIMIT_PATIENCE, /* milliseconds that --serve takes for a second when it waits for the rest of a request */
     LIMIT_LAYERS,   /* layers that one device holds: as many as fit */
+    LIMIT_LAG,      /* microseconds that one stream of four of emulated devices takes longer for each command: none; finds what is closed while in use */
     LIMITS
 };
 

@@ -9,6 +9,7 @@
 #include "engine/pipe/stage.h"
 #include "engine/step/experts.h"
 #include "engine/step/internal.h"
+#include "engine/step/processor.h"
 #include "engine/step/resident.h"
 
 struct step_device *step_device_of(struct step *s, int layer) {
@@ -198,13 +199,21 @@ int step_devices_open(struct step *s, struct error *e) {
     return rc || !s->n_dev ? rc : step_numbers_open(s, e);
 }
 
-int step_numbers_open(struct step *s, struct error *e) {
-    int rc = 0;
-    for (int i = 0; i < STEP_MICROS && !rc; i++) {
+static void close_numbers(struct step *s) {
+    for (int i = 0; i < STEP_MICROS; i++) {
         struct step_micro *m = &s->micro[i];
+        processor_settle(s->m, (struct gpu_number *[]){m->arrived, m->answered}, 2);
         gpu_number_close(&m->arrived);
         gpu_number_close(&m->answered);
         m->n_arrived = m->n_wanted = m->n_answered = 0;
+    }
+}
+
+int step_numbers_open(struct step *s, struct error *e) {
+    int rc = 0;
+    close_numbers(s);
+    for (int i = 0; i < STEP_MICROS && !rc; i++) {
+        struct step_micro *m = &s->micro[i];
         rc = gpu_number_open(s->dev[0].g, &m->arrived, e);
         if (!rc) rc = gpu_number_open(s->dev[0].g, &m->answered, e);
     }
@@ -220,10 +229,7 @@ bool step_device_error(struct step *s, struct error *e) {
 void step_devices_close(struct step *s) {
     while (s->mirrors) step_mirror_drop(s, s->mirrors);
     step_unload(s);
-    for (int i = 0; i < STEP_MICROS; i++) {
-        gpu_number_close(&s->micro[i].arrived);
-        gpu_number_close(&s->micro[i].answered);
-    }
+    close_numbers(s);
     for (int i = 0; i < s->n_dev; i++) {
         struct step_device *d = &s->dev[i];
         for (int k = 0; k < STEP_MICROS; k++)

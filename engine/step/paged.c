@@ -412,6 +412,7 @@ static int settle(struct paged *p, struct error *e) {
     stop(p);
     gpu_stream_sync(p->main);
     gpu_stream_sync(p->link);
+    processor_settle(p->m, NULL, 0);
     gpu_number_close(&p->arrived), gpu_number_close(&p->answered), gpu_number_close(&p->routed);
     atomic_store(&p->stop, 0);
     p->at = p->n_routed = 0;
@@ -558,6 +559,7 @@ void paged_close(struct paged **pp) {
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(p->g, device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(p->g, host[i]);
     for (int i = 0; i < BUFFERS; i++) gpu_host_free(p->g, p->buffer[i].q), gpu_host_free(p->g, p->buffer[i].att), gpu_host_free(p->g, p->buffer[i].kv);
+    processor_settle(p->m, (struct gpu_number *[]){p->arrived, p->answered, p->routed}, 3);
     gpu_number_close(&p->arrived), gpu_number_close(&p->answered), gpu_number_close(&p->routed);
     if (p->main) gpu_stream_close(&p->main);
     if (p->link) gpu_stream_close(&p->link);

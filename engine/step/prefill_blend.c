@@ -120,9 +120,6 @@ static int open_memory(struct blend *b, const struct prefill_job *j, struct erro
 }
 
 static void stop_all(struct blend *b) { /* whatever is still under way ends: no step is */
-    struct gpu_number *common[] = {b->answered, b->arrived};
-    for (int i = 0; i < 2; i++)
-        if (common[i]) gpu_number_break(common[i]);
     for (int i = 0; i < b->n_parts; i++) {
         struct blend_part *p = &b->part[i];
         struct gpu_number *own[] = {p->loaded, p->freed, p->summed};
@@ -130,6 +127,7 @@ static void stop_all(struct blend *b) { /* whatever is still under way ends: no 
         for (int k = 0; k < 3; k++)
             if (own[k]) gpu_number_break(own[k]);
     }
+    processor_settle(b->s->m, (struct gpu_number *[]){b->answered, b->arrived}, 2);
 }
 
 static void blend_close(struct machine *m, struct prefill_job *j) {
@@ -475,7 +473,7 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     TRY(gpu_copy(main, b->x, p->work.x, (size_t)b->n * hidden * 4, GPU_D2H));
     TRY(gpu_copy(main, (void *)b->bad, (const void *)p->work.bad, 4, GPU_D2H));
     for (int i = 0; i < b->n_parts; i++) TRY(gpu_stream_sync(part_stream(&b->part[i])));
-    if (s->processor) return 0;
+    if (s->processor) return gpu_stream_sync(s->processor);
     if (*b->bad >= 0) return not_finite(b, *b->bad, e);
     step_mirror_store(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
     step_mirror_filled(s, j->kv, j->pos + b->at + b->n);

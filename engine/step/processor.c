@@ -19,6 +19,12 @@ static void count_bytes(struct machine *m, const struct work *w, int n) {
 }
 void processor_read(struct machine *m, uint64_t bytes) { atomic_fetch_add(&m->bytes_read, bytes); }
 
+void processor_settle(struct machine *m, struct gpu_number **numbers, int n) {
+    for (int i = 0; i < n; i++)
+        if (numbers[i]) gpu_number_break(numbers[i]);
+    if (m->processor) gpu_stream_sync(m->processor);
+}
+
 /* Weights that do not fit in memory: what the router chose is read at once, and beside the experts' work what the next
  * layer will probably choose. Its router says so of the residual stream as it is before these experts add to it, which is
  * mostly what they will leave; a batch in which every expert has work needs no guess. */

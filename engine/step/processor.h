@@ -1,6 +1,7 @@
 #pragma once
 /* The processor's part of a layer, for every mode that computes on it. The engine's thread alone. */
 #include "engine/step/mode.h"
+#include "gpu/gpu.h"
 
 /* Embeds w->tokens[0..n) and makes the rope tables of w->pos; total as block_rope has it. */
 int processor_begin(struct machine *m, struct work *w, int n, int total, const _Atomic int *cancel, struct error *e);
@@ -10,3 +11,6 @@ int processor_half(struct machine *m, struct work *w, const struct span *spans, 
  * looked at, counts what is read. */
 int processor_weights(struct machine *m, struct work *w, int layer, int n, struct error *e);
 void processor_read(struct machine *m, uint64_t bytes); /* counts */
+/* Before numbers are closed that the processor may wait for in virtual time, where it has a queue of its own: breaks them (NULL:
+ * nothing), and returns when all it was given is done. */
+void processor_settle(struct machine *m, struct gpu_number **numbers, int n);

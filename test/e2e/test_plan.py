@@ -1,4 +1,5 @@
 """--plan as a person and a script see it: the object that scripts rely on, the words with their plot, and machine files that are wrong."""
+import concurrent.futures
 import json
 import os
 import re
@@ -53,6 +54,17 @@ class Plan(driver.Case):
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertIn("\x1b[1m", self.run_bin("--plan", file, "-m", d, "--color", "always")[1].decode())
         self.assertNotIn("\x1b", self.run_bin("--plan", file, "-m", d, env={"NO_COLOR": "1", "CLICOLOR_FORCE": "1"})[1].decode())
+
+    def test_late(self):
+        """Streams that are late change no figure, and find nothing closed that they still wait for."""
+        d = os.path.join(self.home, "model")
+        tiny.make(d)
+        file = self.machine(BOX)
+        run = lambda lag: self.run_bin("--plan", file, "-m", d, env={"HEARTH_LIMITS": f"lag={lag}"} if lag else None)
+        right = run(0)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for got in pool.map(run, 12 * [2000]):
+                self.assertEqual(got, right)
 
     def test_list(self):
         text = self.run_bin("--plan", "list")[1].decode()

@@ -183,7 +183,7 @@ change("turn-queued", "a cancelled turn waits in the queue", "turns", ("engine/s
 
 # --- gpu/ ---------------------------------------------------------------------------------------------------------------------
 
-change("number-wait", "a stream waits for a number for a millisecond at most", "numbers, emu 2", ("gpu/emu_number.c", "while (!lost && !gpu_number_reached(&n->base, value)) lost", "if (!lost && !gpu_number_reached(&n->base, value)) lost"))
+change("number-wait", "a stream waits for a number for a millisecond at most", "numbers, emu 2", ("gpu/emu_number.c", "while (!lost && !gpu_number_reached(&n->base, value)) {", "if (!lost && !gpu_number_reached(&n->base, value)) {"))
 change("number-await", "the host does not wait for a number", "numbers, emu 2", ("gpu/number.c", "bool reached = gpu_number_reached(n, value);", "bool reached = true;"))
 
 # --- cpu/ ---------------------------------------------------------------------------------------------------------------------
@@ -264,3 +264,6 @@ change("clear-undo", "/undo does not bring back what /clear put aside", "e2e_scr
 change("binary-document", "a program is attached as a document", "e2e_oneshot", ("cli/input.c", "if (!rc) rc = check_document(path, &raw, e);", ""))
 change("batch-line", "--batch counts lines from where a prompt begins", "e2e_oneshot", ("cli/batch.c", ".number = number}", ".number = 1}"))
 change("bench-sessions", "--bench counts one session's tokens for all", "e2e_bench", ("cli/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
+change("settle-processor", "numbers are closed that the processor of virtual time still waits for", "e2e_plan",
+       (BLEND, "if (s->processor) return gpu_stream_sync(s->processor);", "if (s->processor) return 0;"),
+       (BLEND, "    processor_settle(b->s->m, (struct gpu_number *[]){b->answered, b->arrived}, 2);", ""))
