@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cpu/kernels.h"
+#include "cpu/probe.h"
 
 enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 
@@ -27,7 +28,7 @@ static unsigned read_flags(void) {
     if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) a71 = a;
     if (!(b7 >> 5 & 1)) return 0;
     f |= CPU_F_AVX2;
-    if (__get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx) f |= CPU_F_SUBNORMAL;
+    if (probe_subnormal()) f |= CPU_F_SUBNORMAL;
     if (a71 >> 4 & 1) f |= CPU_F_AVXVNNI;
     bool wide = (b7 >> 16 & 1) && (b7 >> 17 & 1) && (b7 >> 30 & 1) && (b7 >> 31 & 1); /* F, DQ, BW, VL */
     if (!wide || (saved & 0xe6) != 0xe6) return f;
@@ -35,7 +36,7 @@ static unsigned read_flags(void) {
     if (c7 >> 1 & 1) f |= CPU_F_VBMI;
     if (c7 >> 8 & 1) f |= CPU_F_GFNI;
     if (c7 >> 11 & 1) f |= CPU_F_VNNI;
-    if (a71 >> 5 & 1) f |= f & CPU_F_SUBNORMAL ? CPU_F_BF16 | CPU_F_BF16_FAST : CPU_F_BF16; /* both: AMD */
+    if (a71 >> 5 & 1) f |= probe_bf16() ? CPU_F_BF16 | CPU_F_BF16_FAST : CPU_F_BF16;
     bool tile = d7 >> 24 & 1, tile_bf16 = d7 >> 22 & 1, tile_int8 = d7 >> 25 & 1;
     if (tile && tile_bf16 && tile_int8 && (saved & 0x60000) == 0x60000 && (f & CPU_F_BF16) && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))
         f |= CPU_F_AMX_BF16 | CPU_F_AMX_INT8;

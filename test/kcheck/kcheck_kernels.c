@@ -2,6 +2,7 @@
  * Matrices and vectors end at a page that traps, outputs are poisoned, and a row gives the same bits alone and beside
  * others. AVX-512 runs a second time through SIMDe, so its meaning is checked on processors without it too. */
 #include "cpu/choose.h"
+#include "cpu/probe.h"
 #include "test/kcheck/random_mat.h"
 
 void kernels_amx_emulated(struct kernels *k); /* tiles in C */
@@ -324,6 +325,17 @@ static void check_choice(uint64_t seed) {
     printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *choose_describe() ? ": " : "", choose_describe());
 }
 
+/* Measured once a process, and the same in each: kernels with other bits hang on it. */
+static void check_probes(void) {
+    const unsigned flags = cpu_flags();
+    int wrong = 0;
+    for (int i = 0; i < 100; i++) {
+        if (flags & CPU_F_AVX2) wrong += probe_subnormal() != !!(flags & CPU_F_SUBNORMAL);
+        if (flags & CPU_F_BF16) wrong += probe_bf16() != !!(flags & CPU_F_BF16_FAST);
+    }
+    if (wrong) failures++, printf("FAIL: %d of 100 probes of this processor said something else\n", wrong);
+}
+
 int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 20260729;
     printf("seed %llu\n", (unsigned long long)seed);
@@ -362,6 +374,7 @@ int main(int argc, char **argv) {
         run(tables[i].name, seed);
     }
     check_choice(seed);
+    check_probes();
 #if !defined WITH_SIMDE && !defined WITHOUT_SIMDE
     printf("avx512 (SIMDe) SKIPPED: libsimde-dev was not there when this was built\n");
 #endif
