@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "cpu/amx_tiles.h"
 #include "cpu/kernels.h"
 #include "cpu/transpose16.h"
 
@@ -22,17 +23,6 @@ enum {
 static int up(int n, int unit) { return (n + unit - 1) / unit; }
 static __mmask16 first16(int n) { return (__mmask16)(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0); }
 static __mmask32 first32(int n) { return n >= 32 ? 0xffffffffu : n > 0 ? (1u << n) - 1 : 0; }
-
-struct tile_config { /* what ldtilecfg reads */
-    uint8_t palette, start_row, reserved[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} __attribute__((aligned(64)));
-static void configure(void) {
-    struct tile_config c = {.palette = 1};
-    for (int i = 0; i < 8; i++) c.rows[i] = SIDE, c.bytes[i] = 64;
-    _tile_loadconfig(&c);
-}
 
 /* The next row of what is asked for; a whole tile at once would be dropped. */
 static void ask(struct ahead *a, int rows) {
@@ -96,7 +86,7 @@ static QK16_FN(qk) {
     float sums[4 * SIDE * SIDE] __attribute__((aligned(64)));
     const int steps = up(dim, DEEP), width = steps * DEEP;
     struct ahead a = *ahead;
-    configure();
+    tiles_configure();
     for (int j = 0; j < nk; j += 2 * SIDE) {
         const int n = nk - j < 2 * SIDE ? nk - j : 2 * SIDE, groups = up(n, SIDE);
         const uint16_t *at = k + (size_t)j * (size_t)ldk;
@@ -165,7 +155,7 @@ static PV16_FN(pv) {
     const int width = up(dim, 32) * 32, steps = up(nk, DEEP);
     struct ahead a = *ahead;
     interleave(pairs, v, ldv, nk, dim, width);
-    configure();
+    tiles_configure();
     for (int i0 = 0; i0 < nq; i0 += 2 * SIDE) {
         const int n = nq - i0 < 2 * SIDE ? nq - i0 : 2 * SIDE;
         for (int i = 0; i < 2 * SIDE; i++)

@@ -12,8 +12,8 @@ const struct format_kernels *const choose_e4m3_of[CHOOSE_E4M3] = {&avx512_e4m3, 
 static const char *const names[CHOOSE_E4M3] = {"E4M3 by conversion from FP16 (measured)", "E4M3 by look-ups (measured)", "E4M3 by maps of bits (measured)"};
 int choose_e4m3_count(void) { return cpu_flags() & CPU_F_GFNI ? CHOOSE_E4M3 : CHOOSE_E4M3 - 1; }
 
-static uint8_t
-    codes[ROWS * COLS]; /* finite ones; subnormals as rare as in a checkpoint, of whose weights one in 8,000 is so small beside its block's largest */
+/* Finite ones; subnormals as rare as in a checkpoint, of whose weights one in 8,000 is so small beside its block's largest. */
+static uint8_t codes[ROWS * COLS];
 static float x[TOKENS * COLS], y[TOKENS * ROWS];
 static int best;
 

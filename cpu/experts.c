@@ -264,7 +264,7 @@ static int wave_run(struct wave *w) {
         int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
         int share = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* every thread takes part in an expert, up to a point */
         per = per < share ? per : share;
-        g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per;
+        g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* blocks of scales are not cut */
         if (g->gemm) {
             g->per = round_up(g->per, 16);
             if (g->n > GEMM_FEW16) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;

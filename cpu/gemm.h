@@ -39,7 +39,7 @@ struct gemm {
 extern const struct gemm gemm_scalar, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_amx, gemm_amx_few16, gemm_amx_wide, gemm_few, gemm_few16;
 
 /* The fastest that a level allows on this processor. A fixed rule and no timing, so that a machine always gives the same text:
- * avx512 means BF16 products where the processor does them at twice the float32 rate (AMD), float32 else. */
+ * avx512 means BF16 products where the processor does them at twice the float32 rate (probe.h), float32 else. */
 const struct gemm *gemm_for(enum cpu_level level, bool wide); /* wide: one that keeps at least 16 bits of an activation */
 /* For n tokens of a batch, weights permitting (takes). NULL: the GEMV kernels in batches of up to OP_FEW, else these and gemm_for. A
  * token of a batch of up to OP_FEW is always multiplied in one way, which gives it the same bits in whatever company. */

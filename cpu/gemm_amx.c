@@ -10,6 +10,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "cpu/amx_tiles.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
 #include "engine/base/scale.h"
@@ -206,17 +207,6 @@ static bool fill_any(const struct job *j, const struct kernels *k, int r, int c0
 }
 
 /* --- Products --- */
-
-struct tile_config { /* what ldtilecfg reads */
-    uint8_t palette, start_row, reserved[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} __attribute__((aligned(64)));
-static void configure(void) {
-    struct tile_config c = {.palette = 1};
-    for (int i = 0; i < 8; i++) c.rows[i] = SIDE, c.bytes[i] = 64;
-    _tile_loadconfig(&c);
-}
 
 /* sums (+)= scale * out, of one tile. */
 INLINE void add(float *sums, const float *out, const float *scale, bool more) {
@@ -483,7 +473,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     j.out = j.scales + SPAN / DEEP * ROWS;
     j.turned = j.out + FEW * SIDE * SIDE;
     j.sums = j.turned + COLUMNS * SIDE * SIDE;
-    configure();
+    tiles_configure();
     const bool plain = j.seg && (w->dtype == DT_E4M3 || w->dtype == DT_BF16);
     switch (plain && columns <= FEW ? columns * 2 + (w->dtype == DT_BF16) : 0) {
 #define CASE(T) \

@@ -167,9 +167,9 @@ enum cpu_flag {
     CPU_F_AVXVNNI = 1 << 5,
     CPU_F_AMX_BF16 = 1 << 6,
     CPU_F_AMX_INT8 = 1 << 7,
-    CPU_F_SUBNORMAL = 1 << 8, /* FMA takes subnormal operands at full speed: AMD */
-    /* vdpbf16ps does twice the work of a float32 FMA an instruction. AMD issues it at the same rate (measured on Zen 5: 575
-     * against 288 GFLOP/s a core), Intel at a quarter of it (Granite Rapids: 120 against 240), so there float32 is faster. */
+    CPU_F_SUBNORMAL = 1 << 8, /* FMA takes subnormal operands at full speed: probe.h, and the next */
+    /* vdpbf16ps does twice the work of a float32 FMA an instruction. Zen 5 issues it at the same rate (575 against 288 GFLOP/s a
+     * core), Granite Rapids at a quarter of it (120 against 240), so there float32 is faster. */
     CPU_F_BF16_FAST = 1 << 9,
     CPU_F_GFNI = 1 << 10,
 };

@@ -13,9 +13,11 @@ static double products(bool bf16, float *sink) {
     double begin = clock_now();
     EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_set1_ps((float)i);
     if (bf16)
-        for (int k = 0; k < LOOPS; k++) EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_dpbf16_ps(sum[i], (__m512bh)a, (__m512bh)b);
+        for (int k = 0; k < LOOPS; k++)
+            EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_dpbf16_ps(sum[i], (__m512bh)a, (__m512bh)b);
     else
-        for (int k = 0; k < LOOPS; k++) EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_fmadd_ps(a, b, sum[i]);
+        for (int k = 0; k < LOOPS; k++)
+            EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_fmadd_ps(a, b, sum[i]);
     EACH (int i = 1; i < SUMS; i++) sum[0] = _mm512_add_ps(sum[0], sum[i]);
     *sink += _mm512_cvtss_f32(sum[0]);
     return clock_now() - begin;

@@ -313,6 +313,21 @@ static void random_attention(char *name, size_t size) {
           .scale = 1 / sqrtf((float)dim));
 }
 
+/* n rows of x by w, with strides wider than they need be; which: some with a bias, some added to y, the fourth from row 7 of w on. */
+static void tile_case(const char *name, struct mat w, int n, int which) {
+    const int rows = w.rows, cols = w.cols;
+    check(name, OP_LINEAR,
+          &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 4)), 'f'),
+                                      .x = floats((size_t)(n * (cols + 3)), 'c'),
+                                      .bias = which & 1 ? floats((size_t)rows, 'c') : NULL,
+                                      .w = which == 3 ? mat_rows(w, 7, rows) : w,
+                                      .n = n,
+                                      .ldx = cols + 3,
+                                      .ldy = rows + 4,
+                                      .accumulate = which % 3 == 1}},
+          oracle_linear);
+}
+
 /* Products in tiles: ragged tokens, rows and columns, rows that begin on any byte, every code of a weight. Where the device
  * rounds activations so does the reference, so the bound is that of float32 sums (14 bits inside a
  * block of FP8). cuBLAS gets weights rounded to BF16, which is another matter. */
@@ -335,16 +350,7 @@ static void tiles(void) {
             w.scale_dtype = (uint8_t)kinds[k].scale;
             for (int r = 0; kinds[k].scale == DT_E8M0 && r < (rows + kinds[k].br - 1) / kinds[k].br * w.scale_stride; r++)
                 scale[r] = (uint8_t)(124 + rnd() % 6);
-            check(name, OP_LINEAR,
-                  &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 4)), 'f'),
-                                              .x = floats((size_t)(n * (cols + 3)), 'c'),
-                                              .bias = i & 1 ? floats((size_t)rows, 'c') : NULL,
-                                              .w = i == 3 ? mat_rows(w, 7, rows) : w,
-                                              .n = n,
-                                              .ldx = cols + 3,
-                                              .ldy = rows + 4,
-                                              .accumulate = i % 3 == 1}},
-                  oracle_linear);
+            tile_case(name, w, n, (int)i);
         }
     for (int i = 0; i < 2; i++) {
         enum dtype t = i ? DT_E2M1 : DT_E4M3;
@@ -361,16 +367,7 @@ static void tiles(void) {
             int n = shapes[i][0], rows = shapes[i][1], cols = dtype_block(types[k]) > 32 ? (shapes[i][2] + 255) / 256 * 256 : shapes[i][2];
             snprintf(name, sizeof name, "tiles %s  %d x %d x %d", dtype_name(types[k]), n, rows, cols);
             struct mat w = matrix(rows, cols, types[k], 0, 0);
-            check(name, OP_LINEAR,
-                  &(union op_args){.linear = {.y = floats((size_t)(n * (rows + 4)), 'f'),
-                                              .x = floats((size_t)(n * (cols + 3)), 'c'),
-                                              .bias = i & 1 ? floats((size_t)rows, 'c') : NULL,
-                                              .w = i == 3 ? mat_rows(w, 7, rows) : w,
-                                              .n = n,
-                                              .ldx = cols + 3,
-                                              .ldy = rows + 4,
-                                              .accumulate = i % 3 == 1}},
-                  oracle_linear);
+            tile_case(name, w, n, (int)i);
         }
     tol = wide;
 }
