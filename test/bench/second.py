@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The second question on a long document: how soon it is answered where the first has filled the prompt cache, from the files of a cache that the
 system has in memory, from the disk itself, and from the memory of a resident engine; beside a question alone, whose difference is what the
-document costs.
+document costs. Beside them the limits, measured in the same run: the files read by one thread; and the weights that the question's tokens chose, with
+the keys and values that they attend to, at the speed at which the engine's threads read memory.
 
     second.py HEARTH MODEL DIR fill [TOKENS]      # reads the document, and writes its KV cache to DIR; takes as long as it does
     second.py HEARTH MODEL DIR [TOKENS [ROUNDS]]  # then this, on a quiet machine
@@ -22,9 +23,7 @@ fill = rest[:1] == ["fill"]
 rest = [int(x) for x in rest[fill:]]
 tokens, rounds = (rest + [32768, 3][len(rest):])[:2]
 words = "the of and a to in is was he for it with as his on be at by had not are but from or have an they which one you were her all she there would their".split()
-r = random.Random(1)
-document = " ".join(r.choice(words) for _ in range(tokens - 100))  # a word is a token
-questions = [f"Question {i}: what does the text above say of {w}, and where?" for i, w in enumerate(words)]
+questions = [f"Question {i}: what does it say of {w}?" for i, w in enumerate(words)]
 
 
 class Unix(http.client.HTTPConnection):
@@ -34,28 +33,58 @@ class Unix(http.client.HTTPConnection):
 
 
 class Server:
-    def __init__(self):
+    def __enter__(self):
         env = {"HOME": where, "XDG_RUNTIME_DIR": where, "PATH": os.environ["PATH"]}
-        self.p = subprocess.Popen([hearth, "-m", model, "--serve", "-c", str(tokens + 4096), "--kv-cache", "20G"], env=env, stdout=subprocess.PIPE)
-        self.path = self.p.stdout.readline().decode().split(" on ")[1].strip()
+        self.p = subprocess.Popen([hearth, "-m", model, "--serve", "-c", str(tokens + 1024), "--kv-cache", "20G"], env=env, stdout=subprocess.PIPE)
+        line = self.p.stdout.readline().decode()
+        if " on " not in line:
+            sys.exit(f"the server has ended with {self.p.wait()}")
+        self.path = line.split(" on ")[1].strip()
+        return self
 
-    def ask(self, text):
-        """Seconds until the first text, what the prompt had, what was there already."""
-        c = Unix(self.path)
-        at = time.monotonic()
-        c.request("POST", "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": 2, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}))
-        first, usage = None, None
-        for line in c.getresponse():
-            if line.startswith(b"data: {"):
-                j = json.loads(line[6:])
-                first = first or (j["choices"] and any(j["choices"][0]["delta"].values()) and time.monotonic() - at)
-                usage = j.get("usage") or usage
-        c.close()
-        return first or time.monotonic() - at, usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
-
-    def end(self):
+    def __exit__(self, *why):
         self.p.terminate()
         self.p.wait()
+
+    def post(self, path, body):
+        c = Unix(self.path)
+        c.request("POST" if body else "GET", path, json.dumps(body) if body else None)
+        r = c.getresponse()
+        if r.status != 200:
+            sys.exit(f"{path}: {r.status} {r.read().decode()}")
+        return r
+
+    def count(self, text):
+        return json.load(self.post("/hearth/tokens", {"messages": [{"role": "user", "content": text}]}))["tokens"]
+
+    def ask(self, text, most=1):
+        """Seconds until the first text, usage, timings."""
+        at = time.monotonic()
+        first, last = None, {}
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": most, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+        for line in self.post("/v1/chat/completions", body):
+            if not line.startswith(b"data: {"):
+                continue
+            j = json.loads(line[6:])
+            if "error" in j:
+                sys.exit(f"the server: {j['error']['message']}")
+            first = first or (j["choices"] and any(j["choices"][0]["delta"].values()) and time.monotonic() - at)
+            last = j if "usage" in j else last
+        if not last:
+            sys.exit("the server: the answer has no end")
+        return first or time.monotonic() - at, last["usage"], last["timings"]
+
+
+def document(server):
+    """Words that are so many tokens with a question behind them, whatever the tokenizer makes of a word."""
+    r, text = random.Random(1), [words[0]]
+    per, around = None, server.count(questions[0])
+    while (n := server.count(" ".join(text))) + around < tokens - 16:
+        per = n / len(text)
+        text += [r.choice(words) for _ in range(max(1, int((tokens - n - around) / per * 0.99)))]
+    while server.count(" ".join(text)) + around > tokens:
+        text.pop()
+    return " ".join(text)
 
 
 def files():
@@ -80,33 +109,53 @@ def read():
     return time.monotonic() - at
 
 
+def bandwidth():
+    """Bytes a second that the engine's threads read from memory, which is the first that --bench finds."""
+    env = {"HOME": where, "XDG_RUNTIME_DIR": where, "PATH": os.environ["PATH"]}
+    p = subprocess.Popen([hearth, "-m", model, "--bench", "--json", "--no-attach"], env=env, stdout=subprocess.PIPE)
+    line = p.stdout.readline().decode().strip("[,\n")
+    p.kill()
+    p.wait()
+    return json.loads(line)["read_gbps"] * 1e9
+
+
 os.makedirs(where, exist_ok=True)
 if fill:
-    s = Server()
-    print("first question: %.1f s, %d tokens, %d of them known" % s.ask(document + "\n\n" + questions[0]), flush=True)
-    s.end()
+    with Server() as s:
+        took, usage, _ = s.ask(document(s) + "\n\n" + questions[0])
+        print(f"first question: {took:.1f} s, {usage['prompt_tokens']} tokens, {usage['prompt_tokens_details']['cached_tokens']} of them known", flush=True)
     print(f"{len(files())} files, {sum(map(os.path.getsize, files())) / 1e6:.0f} MB")
     sys.exit()
 rows = {"the question alone": [], "files in memory": [], "files on the disk": [], "engine's memory": []}
+rows = {"the question alone": [], "files in memory": [], "files on the disk": [], "engine's memory": []}
 limit = {"files in memory": [], "files on the disk": []}
-n = 0
+steps, speed, n = [], [], 0
 for i in range(rounds):
+    speed.append(bandwidth())
     for name in limit:
         if "disk" in name:
             forget()
         limit[name].append(read())
         if "disk" in name:
             forget()
-        s = Server()
-        s.ask("Hello, who is there?")  # what the engine makes for itself with the first turn
-        for kind in ("the question alone", name, "engine's memory"):
-            n += 1
-            took, prompt, known = s.ask(("" if kind[0] == "t" else document + "\n\n") + questions[n % len(questions)])
-            if kind[0] != "t" and known < prompt - 300:
-                sys.exit(f"{kind}: only {known} of {prompt} tokens were known")
-            rows[kind].append(took)
-        s.end()
-size = sum(map(os.path.getsize, files()))
-for kind, took in rows.items():
-    more = f", reading the {size / 1e6:.0f} MB with one thread {statistics.median(limit[kind]):.3f} s" if kind in limit else ""
-    print(f"{kind:20} {statistics.median(took):.3f} s ({min(took):.3f} to {max(took):.3f}){more}")
+        with Server() as s:
+            s.ask("Hello, who is there?")  # what the engine makes for itself with the first turn
+            text, token_bytes = document(s), json.load(s.post("/hearth/status", None))["kv_token_bytes"]
+            for kind in ("the question alone", name, "engine's memory"):
+                n += 1
+                took, usage, t = s.ask(("" if kind[0] == "t" else text + "\n\n") + questions[n % len(questions)])
+                prompt, known = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+                if kind[0] != "t" and known < prompt - 300:
+                    sys.exit(f"{kind}: only {known} of {prompt} tokens were known")
+                rows[kind].append((took, t["timing"]["prefill_s"], prompt - known, t["timing"]["bytes_read"] + prompt * token_bytes))
+            t = s.ask(text + "\n\n" + questions[0], 9)[2]["timing"]
+            steps.append((t["decode_s"] / 8, prompt * token_bytes))
+speed, size = statistics.median(speed), sum(map(os.path.getsize, files()))
+middle = lambda v, i: statistics.median(x[i] for x in v)
+print(f"memory is read at {speed / 1e9:.1f} GB/s; a document of about {tokens} tokens")
+for kind, v in rows.items():
+    took, least = middle(v, 0), middle(v, 3) / speed
+    more = f"; reading the {size / 1e6:.0f} MB with one thread {statistics.median(limit[kind]):.3f} s" if kind in limit else ""
+    print(f"{kind:20} {took:.3f} s ({min(x[0] for x in v):.3f} to {max(x[0] for x in v):.3f}), {middle(v, 1):.3f} s of it the {middle(v, 2):.0f} new tokens, "
+          f"whose weights, keys and values are read in {least:.3f} s{more}")
+print(f"a step behind it     {middle(steps, 0):.3f} s, {middle(steps, 1) / speed:.3f} s of it keys and values as memory is read")
