@@ -134,13 +134,13 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
         w.rows = a->n;
         break;
     }
-    case OP_GROUP: { /* activations narrowed once and read twice, results written apart, then added */
+    case OP_GROUP: { /* activations narrowed once and read twice, results written apart, then added; pieces of one expert in turn read it once */
         const struct op_group *a = &u->group;
         for (int k = 0; k < a->n; k++) {
             double n = a->begin[k + 1] - a->begin[k], flops = 0, bytes = 0;
             add_expert(&a->expert[k], &flops, &bytes);
             w.flops += n * flops;
-            if (n > 0) w.bytes += bytes + 24.0 * n * a->hidden;
+            if (n > 0) w.bytes += (k && a->expert[k].gate.data == a->expert[k - 1].gate.data ? 0 : bytes) + 24.0 * n * a->hidden;
             if (n > w.rows) w.rows = n;
         }
         break;

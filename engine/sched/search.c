@@ -56,14 +56,18 @@ static void memory(const struct search_in *in, const struct search_policy *p, st
 
 struct rows { /* of a pass: each sees so many keys, which are read for so many of them at once */
     double n, keys, share;
+    double alone; /* a prompt's rows, which go by themselves, however many they are; 0: a session's each */
 };
 
-/* What stands on a device goes through it `few` rows at a time. */
-static double pieces(const struct search_in *in, double rows) { return in->few > 0 ? ceil(rows / in->few) : 1; }
+/* In how many pieces `rows` of a micro-batch go through a matrix of a device that `each` of them take: a prompt's at a time, or of several
+ * sessions `few` at a time. */
+static double pieces(const struct search_in *in, const struct rows *r, double rows, double each) {
+    return r->alone > 0 ? ceil(rows / r->alone) : in->few > 0 ? ceil(each / in->few) : 1;
+}
 
-static double projections(const struct search_in *in, int d, double rows) {
+static double projections(const struct search_in *in, int d, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    double k = d ? pieces(in, rows) : 1;
+    double k = d ? pieces(in, r, rows, rows) : 1;
     return k * cost_time(in->cost, d, &(struct cost_piece){COST_LINEAR, q->dense, rows / k, q->half_bytes, rows / k * q->half_flops, q->linears}) +
            cost_time(in->cost, d, &(struct cost_piece){COST_ELEM, COST_F32, rows, rows * q->elem_bytes, 0, q->elems * k});
 }
@@ -78,17 +82,18 @@ static double attention(const struct search_in *in, int d, const struct rows *r,
                      &(struct cost_piece){COST_ATTENTION, q->kv, rows, attention_bytes(q, r, rows), rows * (keys * q->pair_flops + r->keys * q->index_flops),
                                           rows / r->share});
 }
-static double shared(const struct search_in *in, int d, double rows, bool moe) {
+static double shared(const struct search_in *in, int d, const struct rows *r, double rows, bool moe) {
     const struct cost_model *q = in->model;
-    double k = d ? pieces(in, rows) : 1;
+    double k = d ? pieces(in, r, rows, rows) : 1;
     if (moe) return k * cost_shared(in->cost, d, q, rows / k);
     return k * cost_time(in->cost, d, &(struct cost_piece){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
 }
-/* As cost_routed, but for groups that are computed in pieces. */
-static double routed(const struct search_in *in, int d, double rows) {
+/* As cost_routed, but for groups that are computed in pieces, one after the other, so that an expert is read once. */
+static double routed(const struct search_in *in, int d, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
-    double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = d ? pieces(in, each) : 1;
-    return chosen > 0 ? in->cost->domain[d].latency[COST_FFN] + chosen * k * cost_expert(in->cost, d, q, each / k, rows) : 0;
+    double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = d ? pieces(in, r, rows, each) : 1;
+    struct cost_piece p = {COST_FFN, q->experts, each / k, q->expert_bytes, each * q->expert_flops, 0, rows};
+    return chosen > 0 ? in->cost->domain[d].latency[COST_FFN] + chosen * cost_time(in->cost, d, &p) : 0;
 }
 static double over(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 
@@ -100,16 +105,16 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     double u = smaller(p->micro, r->n), n = ceil(r->n / u);
     u = r->n / n;
     double cpu = 0, gpu = 0, read = 0, h2d = 0, d2h = 0, small; /* of a micro-batch; bytes that the processor reads; both ways */
-    if (g) gpu += projections(in, 1, u);
-    else cpu += projections(in, 0, u), read += q->half_bytes;
+    if (g) gpu += projections(in, 1, r, u);
+    else cpu += projections(in, 0, r, u), read += q->half_bytes;
     if (attends(p->place)) gpu += attention(in, 1, r, u), h2d += (1 - p->kv) * attention_bytes(q, r, u);
     else cpu += attention(in, 0, r, u), read += attention_bytes(q, r, u);
     if (g && !attends(p->place)) d2h += u * (q->query_bytes + q->kv_bytes), h2d += u * q->query_bytes;
     if (attends(p->place)) d2h += u * q->kv_bytes; /* the copy in host memory follows */
-    if (g) gpu += shared(in, 1, u, moe);
-    else cpu += shared(in, 0, u, moe), read += moe ? q->shared_bytes : q->ffn_bytes;
-    if (moe && computes(p->place)) gpu += routed(in, 1, u);
-    else if (moe) cpu += routed(in, 0, u), read += cost_distinct(q, u) * q->expert_bytes;
+    if (g) gpu += shared(in, 1, r, u, moe);
+    else cpu += shared(in, 0, r, u, moe), read += moe ? q->shared_bytes : q->ffn_bytes;
+    if (moe && computes(p->place)) gpu += routed(in, 1, r, u);
+    else if (moe) cpu += routed(in, 0, r, u), read += cost_distinct(q, u) * q->expert_bytes;
     if (moe && g && !computes(p->place)) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
     small = h2d;
     double weights = moe && computes(p->place) ? (1 - p->weights) * layer_experts(q) : 0;
@@ -132,7 +137,7 @@ static double pass_time(const struct search_in *in, const struct search_policy *
 }
 static double head_time(const struct search_in *in, const struct search_policy *p, double rows) {
     int d = p->place == SEARCH_PROCESSOR ? 0 : 1;
-    double k = d ? pieces(in, rows) : 1;
+    double k = d ? pieces(in, &(struct rows){0}, rows, rows) : 1;
     return k * cost_head(in->cost, d, in->model, rows / k);
 }
 
@@ -141,10 +146,10 @@ static double reading(const struct search_in *in, const struct search_policy *p)
     double all = p->n * in->prompt, passes = ceil(all / read_rows(in)), t[SEARCH_LIMITS];
     if (computes(p->place)) {
         struct search_policy q = *p;
-        struct search_in apart = *in; /* a prompt's rows go by themselves, however many they are */
-        apart.few = 0, q.micro = (int)ceil(smaller(read_micro(in, p), larger(in->prompt, 1)));
-        struct rows r = {.n = all / passes, .keys = (in->prompt + 1) / 2, .share = q.micro};
-        return passes * pass_time(&apart, &q, &r, t) + head_time(in, p, p->n);
+        q.micro = read_micro(in, p);
+        double together = smaller(q.micro, larger(in->prompt, 1));
+        struct rows r = {.n = all / passes, .keys = (in->prompt + 1) / 2, .share = together, .alone = together};
+        return passes * pass_time(in, &q, &r, t) + head_time(in, p, p->n);
     }
     struct cost_prefill one = {.how = COST_PREFILL_CPU, .n = (int)larger(in->prompt, 1), .ranks = 1, .resident = true};
     double best = cost_prefill(in->cost, in->model, &one);

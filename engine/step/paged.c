@@ -24,9 +24,11 @@ struct piece {
     bool alone;
 };
 enum { TOGETHER = 256 }; /* rows of an expert's group at once, where they are one session's */
-struct rows_buffer {     /* pinned host memory, of a micro-batch between device and processor */
-    float *q, *att;      /* [micro, n_heads * head_dim], [micro, n_heads * v_dim] */
-    char *kv;            /* its rows of the planes, one plane after the other */
+/* Runs that a micro-batch of so many rows may have: what goes alone has more than OP_FEW, and between two of those is one of others. */
+static size_t runs_of(int micro) { return 2 * ((size_t)micro / (OP_FEW + 1)) + 1; }
+struct rows_buffer { /* pinned host memory, of a micro-batch between device and processor */
+    float *q, *att;  /* [micro, n_heads * head_dim], [micro, n_heads * v_dim] */
+    char *kv;        /* its rows of the planes, one plane after the other */
 };
 struct paged {
     struct machine *m;
@@ -47,14 +49,16 @@ struct paged {
     struct rows_buffer buffer[BUFFERS];
     float *host_x, *host_logits;                    /* pinned: [rows, hidden], [OP_FEW, vocab] */
     int32_t *host_pos, *host_tokens, *host_length;  /* pinned: [rows] */
-    int32_t *host_offset;                           /* pinned: [n_experts + 2], the last is the mark of what is not finite */
+    int32_t *host_ids, *host_bad;                   /* pinned: [micro, topk], and the mark of what is not finite */
     size_t plane_at[CACHE_PLANES + 1];              /* of a plane's rows in kv and planes */
     struct gpu_number *arrived, *answered, *routed; /* units: micro-batches of layers, counted over steps; `begun` */
     uint32_t at, n_routed;                          /* units before this step; written */
     /* Of the step: */
     struct micro_batch *micro; /* [PAGED_MICROS] */
     struct piece *piece;       /* [rows] */
-    int n_micros, n;
+    struct piece *run;         /* [runs_of(micro)] of the micro-batch whose experts are under way */
+    int32_t *count;            /* [runs_of(micro), n_experts] */
+    int n_micros, n_runs, n;
     const struct paged_span *spans;
     int n_spans;
     const struct paged_calls *calls;
@@ -144,18 +148,27 @@ static int project(struct paged *p, int unit) {
     return rc ? rc : gpu_number_write(p->arrived, number_of(p, unit), p->main);
 }
 
-/* How many of a micro-batch's rows each expert has. In virtual time nothing was counted, and all have as many. */
-static int read_groups(struct paged *p, int rows) {
-    const int n = p->c->n_experts;
+/* How many rows of each run of a micro-batch chose each expert, p->count [runs, n_experts]. In virtual time nothing was chosen, and all have as many. */
+static int read_choices(struct paged *p, const struct micro_batch *m) {
+    const int n = p->c->n_experts, topk = p->c->topk;
+    const struct piece *run = p->run;
     if (p->m->processor) {
-        for (int i = 0; i <= n; i++) p->host_offset[i] = (int32_t)((int64_t)rows * p->c->topk * i / n);
+        for (int r = 0; r < p->n_runs; r++)
+            for (int k = 0; k < n; k++) p->count[r * n + k] = (int32_t)((int64_t)run[r].n * topk * (k + 1) / n) - (int32_t)((int64_t)run[r].n * topk * k / n);
         return 0;
     }
-    TRY(gpu_copy(p->main, p->host_offset, p->offset, ((size_t)n + 1) * 4, GPU_D2H));
-    TRY(gpu_copy(p->main, p->host_offset + n + 1, (const void *)p->work.bad, 4, GPU_D2H));
+    TRY(gpu_copy(p->main, p->host_ids, p->work.ids, (size_t)m->n * (size_t)topk * 4, GPU_D2H));
+    TRY(gpu_copy(p->main, p->host_bad, (const void *)p->work.bad, 4, GPU_D2H));
     TRY(gpu_number_write(p->routed, ++p->n_routed, p->main));
     TRY(gpu_number_await(p->routed, p->n_routed, &p->stop));
-    return p->host_offset[n + 1] >= 0 || p->host_offset[0] != 0 || p->host_offset[n] != rows * p->c->topk ? ERR_MODEL : 0; /* choices may be garbage */
+    if (*p->host_bad >= 0) return ERR_MODEL; /* choices may be garbage */
+    memset(p->count, 0, (size_t)p->n_runs * (size_t)n * sizeof *p->count);
+    for (int r = 0; r < p->n_runs; r++)
+        for (int i = run[r].at * topk; i < (run[r].at + run[r].n) * topk; i++) {
+            if (p->host_ids[i] < 0 || p->host_ids[i] >= n) return ERR_MODEL;
+            p->count[r * n + p->host_ids[i]]++;
+        }
+    return 0;
 }
 
 static int run_group(struct paged *p, struct op_group *g, int layer, const struct micro_batch *m) {
@@ -168,53 +181,56 @@ static int run_group(struct paged *p, struct op_group *g, int layer, const struc
     return 0;
 }
 
-/* The routed experts of rows [at, at + n) of a micro-batch: of many sessions' OP_FEW at a time, since how a row is computed must not depend on
- * who else chose its expert. Behind the last rows of a layer pages fall free. */
-static int experts_of(struct paged *p, int layer, const struct micro_batch *m, int at, int n, bool alone, bool last) {
+/* Rows whose choices are counted together: one session's that go alone, or all of several sessions' between two such. */
+static void find_runs(struct paged *p, const struct micro_batch *m) {
+    const struct piece *t = p->piece + m->piece, *end = t + m->n_pieces;
+    p->n_runs = 0;
+    for (; t < end; t++) {
+        struct piece *last = p->n_runs ? &p->run[p->n_runs - 1] : NULL;
+        if (last && !last->alone && !t->alone) last->n += t->n;
+        else p->run[p->n_runs++] = *t;
+    }
+}
+
+/* The routed experts of a micro-batch, one after the other: what of several sessions chose one goes OP_FEW rows at a time, since how a row is
+ * computed must not depend on who else chose its expert, and what of one long span did goes by itself. These pieces of an expert follow each
+ * other in one operation, so that its weights come from the device's memory once. Behind the last rows of a layer pages fall free. */
+static int experts(struct paged *p, int layer, const struct micro_batch *m) {
     const struct config *c = p->c;
-    const int most = alone ? TOGETHER : OP_FEW;
-    const size_t row = (size_t)(m->row + at), within = (size_t)at;
-    struct op_group g = {.y = p->x + row * (size_t)c->hidden,
-                         .x = p->work.xn + within * (size_t)c->hidden,
-                         .token = p->token,
-                         .weight = p->weight,
-                         .hidden = c->hidden,
-                         .wide = config_wide(c)};
+    const bool last = m == &p->micro[p->n_micros - 1];
+    struct op_group g = {
+        .y = p->x + (size_t)m->row * (size_t)c->hidden, .x = p->work.xn, .token = p->token, .weight = p->weight, .hidden = c->hidden, .wide = config_wide(c)};
     TRY(op_run(exec_of(p), OP_SORT,
                &(struct op_sort){.offset = p->offset,
                                  .token = p->token,
                                  .weight = p->weight,
-                                 .ids = p->work.ids + within * (size_t)c->topk,
-                                 .weights = p->work.weights + within * (size_t)c->topk,
-                                 .n = n,
+                                 .ids = p->work.ids,
+                                 .weights = p->work.weights,
+                                 .n = m->n,
                                  .topk = c->topk,
                                  .last = c->n_experts}));
-    TRY(read_groups(p, n));
+    find_runs(p, m);
+    TRY(read_choices(p, m));
     for (int k = 0; k < c->n_experts; k++) {
-        const int begin = p->host_offset[k], end = p->host_offset[k + 1];
-        struct expert view;
-        if (begin < end) TRY(paged_weights_use(&p->w, layer, k, p->main, &view));
-        for (int i = begin; i < end; i += most) {
-            g.expert[g.n] = view;
-            g.begin[++g.n] = end - i < most ? end : i + most;
-            if (g.n < GROUP_MOST) continue;
-            TRY(run_group(p, &g, layer, m));
-            if (last) TRY(paged_weights_free(&p->w, i + most < end ? k : k + 1, p->main));
+        struct expert view = {0};
+        int rest = 0;
+        for (int r = 0; r < p->n_runs; r++) rest += p->count[r * c->n_experts + k];
+        for (int r = 0; r < p->n_runs; r++) {
+            const int most = p->run[r].alone ? TOGETHER : OP_FEW;
+            for (int left = p->count[r * c->n_experts + k], n; left; left -= n) {
+                n = left < most ? left : most;
+                if (!view.gate.data) TRY(paged_weights_use(&p->w, layer, k, p->main, &view));
+                g.expert[g.n] = view;
+                g.begin[g.n + 1] = g.begin[g.n] + n;
+                rest -= n;
+                if (++g.n < GROUP_MOST) continue;
+                TRY(run_group(p, &g, layer, m));
+                if (last) TRY(paged_weights_free(&p->w, rest ? k : k + 1, p->main));
+            }
         }
     }
     TRY(run_group(p, &g, layer, m));
     return last ? paged_weights_free(&p->w, c->n_experts, p->main) : 0;
-}
-
-static int experts(struct paged *p, int layer, const struct micro_batch *m) {
-    const struct piece *t = p->piece + m->piece, *end = t + m->n_pieces;
-    while (t < end) {
-        const struct piece *first = t++;
-        int n = first->n;
-        while (!first->alone && t < end && !t->alone) n += t++->n;
-        TRY(experts_of(p, layer, m, first->at, n, first->alone, t == end && m == &p->micro[p->n_micros - 1]));
-    }
-    return 0;
 }
 
 /* What follows attention, up to the next layer. */
@@ -347,10 +363,10 @@ static int head_few(struct paged *p, const int *which, const int *row, int n, st
         TRY(gpu_copy(p->main, p->head_x + (size_t)i * (size_t)p->c->hidden, p->x + (size_t)row[i] * (size_t)p->c->hidden, hidden_bytes(p, 1), GPU_D2D));
     TRY(block_head(exec_of(p), &p->w.head, &w, 0, n, p->logits, NULL));
     TRY(gpu_copy(p->main, p->host_logits, p->logits, (size_t)n * (size_t)p->c->vocab * 4, GPU_D2H));
-    TRY(gpu_copy(p->main, p->host_offset, (const void *)p->work.bad, 4, GPU_D2H));
+    TRY(gpu_copy(p->main, p->host_bad, (const void *)p->work.bad, 4, GPU_D2H));
     TRY(gpu_stream_sync(p->main));
     if (p->m->processor) return 0;
-    _Atomic int bad = p->host_offset[0];
+    _Atomic int bad = *p->host_bad;
     TRY(check_finite(p->m->w, &(struct work){.bad = &bad}, e));
     for (int i = 0; i < n; i++) {
         float *logits = p->host_logits + (size_t)i * (size_t)p->c->vocab;
@@ -507,7 +523,8 @@ static int open_memory(struct paged *p, struct error *e) {
                {(void **)&p->host_pos, rows * 4, true},
                {(void **)&p->host_tokens, rows * 4, true},
                {(void **)&p->host_length, length ? rows * 4 : 0, true},
-               {(void **)&p->host_offset, (experts + 2) * 4, true}};
+               {(void **)&p->host_ids, micro * (size_t)c->topk * 4, true},
+               {(void **)&p->host_bad, 4, true}};
     int rc = work_open(&p->work, c, p->o.micro, device_alloc, device_release, p, e);
     for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
         if (all[i].bytes) rc = all[i].host ? gpu_host_alloc(p->g, all[i].to, all[i].bytes, e) : gpu_alloc(p->g, all[i].to, all[i].bytes, e);
@@ -519,7 +536,9 @@ static int open_memory(struct paged *p, struct error *e) {
     p->micro = mem_alloc(PAGED_MICROS * sizeof *p->micro);
     p->piece = mem_alloc(rows * sizeof *p->piece);
     p->cache = mem_calloc((size_t)c->n_layers, sizeof *p->cache);
-    if (!rc && (!p->micro || !p->piece || !p->cache)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
+    p->run = mem_alloc(runs_of(p->o.micro) * sizeof *p->run);
+    p->count = mem_alloc(runs_of(p->o.micro) * experts * sizeof *p->count);
+    if (!rc && (!p->micro || !p->piece || !p->cache || !p->run || !p->count)) rc = error_set(e, ERR_MEMORY, "no memory for micro-batches");
     for (int l = 0; l < c->n_layers && !rc; l++) planes_of(p, l, p->planes, p->cache[l].p);
     return rc;
 }
@@ -555,7 +574,7 @@ void paged_close(struct paged **pp) {
     if (p->w.m) paged_weights_close(&p->w);
     if (p->work.release) work_close(&p->work);
     void *device[] = {p->x, p->head_x, p->head_xn, p->logits, p->pos, p->tokens, p->length, p->planes, p->offset, p->token, p->weight};
-    void *host[] = {p->host_x, p->host_logits, p->host_pos, p->host_tokens, p->host_length, p->host_offset};
+    void *host[] = {p->host_x, p->host_logits, p->host_pos, p->host_tokens, p->host_length, p->host_ids, p->host_bad};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++) gpu_free(p->g, device[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) gpu_host_free(p->g, host[i]);
     for (int i = 0; i < BUFFERS; i++) gpu_host_free(p->g, p->buffer[i].q), gpu_host_free(p->g, p->buffer[i].att), gpu_host_free(p->g, p->buffer[i].kv);
@@ -565,6 +584,8 @@ void paged_close(struct paged **pp) {
     if (p->link) gpu_stream_close(&p->link);
     mem_free(p->micro);
     mem_free(p->piece);
+    mem_free(p->run);
+    mem_free(p->count);
     mem_free(p->cache);
     mem_free(p);
 }

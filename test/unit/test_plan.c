@@ -115,19 +115,18 @@ static void paged(const struct virtual_many *q, double *read, double *step) {
     virtual_close(&v);
 }
 
-/* Paper B, tables 4 and 5: prompts padded to the longest, its policy and what it measured. With the policy found here virtual time gives at least
- * that, but for short prompts on an L4: 24 rows of several sessions at once are the price of bits that do not hang on company. The
- * search and virtual time agree, and take about as long for a step as the paper says why. */
+/* Paper B, tables 4 and 5: prompts padded to the longest, its policy and what it measured. With the policy found here, and with its own, virtual
+ * time gives at least that; what is found is no worse than its own. The search and virtual time agree. */
 static void many_prompts_beside_paper_b(void **st) {
     static const struct {
         const char *machine;
         int n, micro, prompt, answer;
-        double published, least;
-    } rows[] = {{"paper-b-t4", 504, 36, 418, 128, 30.12, 1},
-                {"paper-b-t4", 936, 36, 256, 50, 26.349, 1},
-                {"paper-b-t4", 76, 4, 1984, 64, 4.52, 1},
-                {"paper-b-l4", 288, 8, 1984, 64, 12.393, 1},
-                {"paper-b-l4", 1500, 100, 256, 50, 105.29, 0.9}};
+        double published;
+    } rows[] = {{"paper-b-t4", 504, 36, 418, 128, 30.12},
+                {"paper-b-t4", 936, 36, 256, 50, 26.349},
+                {"paper-b-t4", 76, 4, 1984, 64, 4.52},
+                {"paper-b-l4", 288, 8, 1984, 64, 12.393},
+                {"paper-b-l4", 1500, 100, 256, 50, 105.29}};
     open_known("mixtral-8x7b");
     struct cost_model model;
     cost_model_of(&model, &config, DT_BF16, DT_BF16, DT_BF16);
@@ -148,12 +147,7 @@ static void many_prompts_beside_paper_b(void **st) {
         double theirs = q.n * (double)q.answer / (read + q.answer * step);
         print_message("%s, %d + %d: published %.2f (%d in %d), by its policy %.1f, by %d in %d %.1f tok/s\n", rows[i].machine, q.prompt, q.answer,
                       rows[i].published, q.n, q.micro, theirs, out.policy.n, out.policy.micro, found);
-        assert_true(found >= rows[i].least * rows[i].published && found >= theirs);
-        if (rows[i].least < 1) { /* the price is what is missing */
-            in.few = 0;
-            search_run(&in, &out);
-            assert_true(out.cost.tokens_per_s > rows[i].published);
-        }
+        assert_true(theirs >= rows[i].published && found >= theirs);
     }
 }
 

@@ -77,12 +77,16 @@ static void paged_by_hand(void **st) {
     near(c.device, 500e6 + 25.6e6 + 1.408e6 + 4000e6, 1e-9);
     near(c.layer[SEARCH_BY_LINK], 102.4e-6, 1e-6);
     assert_int_equal(c.limit, SEARCH_BY_CARD);
-    /* Read in 13 micro-batches of 492 rows: 246 us for the half and 246 for each expert, 16 ms a layer; 102.4 MB of results in 10.24 ms. */
+    /* Read in 13 micro-batches of 492 rows, 16 ms a layer; the link brings 400 MB, and 102.4 MB of results in 10.24 ms. */
     p.weights = 0, in.read_micro = 512;
     search_cost(&in, &p, &c);
     near(c.read, 10 * 50.24e-3, 1e-6);
     near(c.device, 500e6 + 25.6e6 + 512 * 88e3 + 800e6, 1e-9);
-    p.weights = 1, in.read_micro = 16;
+    /* With all experts there: the half five times, for a prompt's 100 rows each in 50 us, and each expert once, in which 246 rows compute for 246 us. */
+    p.weights = 1;
+    search_cost(&in, &p, &c);
+    near(c.read, 10 * 13 * (5 * 50e-6 + 4 * 246.154e-6), 1e-4);
+    in.read_micro = 16;
     in.few = 12; /* 16 rows go through the half in two pieces, 8 of each expert in one */
     search_cost(&in, &p, &c);
     near(c.layer[SEARCH_BY_CARD], 4 * 500e-6, 1e-4);
