@@ -42,7 +42,8 @@ struct emu_event {
     struct gpu_event base;
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    bool timed; /* somebody may ask when it passed */
+    bool timed;         /* somebody may ask when it passed */
+    _Atomic int queued; /* records and waits that streams have not come to the end of */
     uint64_t issued, done;
     double time[EMU_TIMES]; /* of the latest records: who waits for one must not be given a later one's time */
 };

@@ -1,6 +1,7 @@
 /* Streams of the emulated device: a thread each that runs its queue in order, and events between them.
  * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that whoever waits
  * for it wakes. Waits end because an event is only ever waited for after its record was enqueued, on a stream that runs. */
+#include <assert.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -227,6 +228,7 @@ static void run_event(struct emu_stream *s, const struct emu_cmd *c) {
         double t = ev->time[(ev->done - c->event.seq < EMU_TIMES ? c->event.seq : ev->done) % EMU_TIMES];
         if (t > s->t) s->t = t;
     }
+    atomic_fetch_sub(&ev->queued, 1);
     pthread_mutex_unlock(&ev->lock);
 }
 
@@ -407,6 +409,9 @@ int emu_event_open(struct gpu *base, struct gpu_event **out, bool timed, struct 
 }
 void emu_event_close(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
+    pthread_mutex_lock(&ev->lock);     /* a stream that is done with it may still hold it */
+    assert(!atomic_load(&ev->queued)); /* whoever closes it knows that no stream uses it */
+    pthread_mutex_unlock(&ev->lock);
     pthread_mutex_destroy(&ev->lock);
     pthread_cond_destroy(&ev->cond);
     mem_free(ev);
@@ -415,6 +420,7 @@ int emu_event_record(struct gpu_event *base, struct gpu_stream *s) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
     struct emu_cmd c = {.kind = EMU_RECORD, .event = {ev, ++ev->issued}};
+    atomic_fetch_add(&ev->queued, 1);
     pthread_mutex_unlock(&ev->lock);
     return emu_enqueue((struct emu_stream *)s, &c);
 }
@@ -422,6 +428,7 @@ int emu_event_wait(struct gpu_event *base, struct gpu_stream *s) {
     struct emu_event *ev = (struct emu_event *)base;
     pthread_mutex_lock(&ev->lock);
     struct emu_cmd c = {.kind = EMU_WAIT, .event = {ev, ev->issued}};
+    if (c.event.seq) atomic_fetch_add(&ev->queued, 1);
     pthread_mutex_unlock(&ev->lock);
     return c.event.seq ? emu_enqueue((struct emu_stream *)s, &c) : status((struct emu_stream *)s);
 }

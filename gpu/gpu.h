@@ -74,7 +74,7 @@ int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size);
 
 int gpu_event_open(struct gpu *g, struct gpu_event **ev, struct error *e);
 int gpu_event_open_timed(struct gpu *g, struct gpu_event **ev, struct error *e); /* dearer: one that gpu_event_time may ask */
-void gpu_event_close(struct gpu_event **ev);
+void gpu_event_close(struct gpu_event **ev);                                     /* no stream has a record or a wait of it before it */
 int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s);
 int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s); /* the stream waits for the latest record so far; none: no wait */
 int gpu_event_sync(struct gpu_event *ev);                       /* the host waits */

@@ -191,7 +191,7 @@ void stage_close(struct stage **sp) {
     pthread_cond_broadcast(&s->more);
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->n_fillers; i++) pthread_join(s->filler[i].thread, NULL);
-    if (s->n_fillers) gpu_stream_sync(s->o.stream); /* it reads the buffers */
+    if (s->n_fillers || s->begin) gpu_stream_sync(s->o.stream); /* it reads the buffers, and records the event */
     for (int i = 0; i < THREADS; i++)
         for (int k = 0; k < BUFFERS; k++) {
             gpu_event_close(&s->filler[i].sent[k]);

@@ -430,12 +430,13 @@ static int settle(struct paged *p, struct error *e) {
     gpu_stream_sync(p->link);
     processor_settle(p->m, NULL, 0);
     gpu_number_close(&p->arrived), gpu_number_close(&p->answered), gpu_number_close(&p->routed);
-    atomic_store(&p->stop, 0);
     p->at = p->n_routed = 0;
-    int rc = gpu_number_open(p->g, &p->arrived, e);
+    int rc = paged_weights_reset(&p->w, e); /* also drops what buffers still wait to send */
+    atomic_store(&p->stop, 0);
+    if (!rc) rc = gpu_number_open(p->g, &p->arrived, e);
     if (!rc) rc = gpu_number_open(p->g, &p->answered, e);
     if (!rc) rc = gpu_number_open(p->g, &p->routed, e);
-    return rc ? rc : paged_weights_reset(&p->w, e);
+    return rc;
 }
 
 int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls, const _Atomic int *cancel, struct error *e) {

@@ -410,9 +410,16 @@ static int check(struct step *s, int n, int32_t *top, struct error *e) {
     return 0;
 }
 
-/* Leaves devices idle and numbers fresh, whatever was under way. */
-static int settle(struct step *s, struct error *e) {
-    for (int i = 0; i < s->n_dev; i++) atomic_store(&s->dev[i].stop, 1);
+/* A prompt that is read in pieces has work in the same streams. */
+static bool shared_streams(const struct step *s) {
+    bool any = false;
+    for (const struct step_mirror *m = s->mirrors; m; m = m->next) any |= m->kept;
+    return any;
+}
+
+/* Leaves devices idle and numbers fresh, whatever was under way. drop: also what others have in the same streams; else that is done first. */
+static int settle(struct step *s, bool drop, struct error *e) {
+    for (int i = 0; i < s->n_dev && drop; i++) atomic_store(&s->dev[i].stop, 1);
     for (int i = 0; i < STEP_MICROS; i++) {
         struct step_micro *m = &s->micro[i];
         if (m->answered) gpu_number_break(m->answered);
@@ -435,7 +442,7 @@ static int settle(struct step *s, struct error *e) {
 }
 
 int step_leave(struct step *s, const char *why, struct error *e) {
-    settle(s, &(struct error){0});
+    settle(s, true, &(struct error){0});
     step_processor_close(s);
     for (int i = 0; i < s->n_dev; i++)
         if (gpu_clear(s->dev[i].g, &(struct error){0})) s->m->gpus->lost = true;
@@ -562,7 +569,7 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
     bool failed = s->n_dev && step_device_error(s, &device);
     if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device, rc, "a device failed"); /* a prefill on it was first to see */
     if (!failed && !e->code) op_error(rc, e);
-    if (s->n_dev && (failed || settle(s, &device))) {
+    if (s->n_dev && (failed || settle(s, !shared_streams(s), &device))) {
         log_say(LOG_WARN, "%s; sessions decode on the processor from here on", device.text);
         rc = step_leave(s, device.text, e);
         if (!rc && (rc = run(s, STEP_CPU, spans, n_spans, e)) && !e->code) op_error(rc, e);

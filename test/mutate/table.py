@@ -264,6 +264,8 @@ change("clear-undo", "/undo does not bring back what /clear put aside", "e2e_scr
 change("binary-document", "a program is attached as a document", "e2e_oneshot", ("cli/input.c", "if (!rc) rc = check_document(path, &raw, e);", ""))
 change("batch-line", "--batch counts lines from where a prompt begins", "e2e_oneshot", ("cli/batch.c", ".number = number}", ".number = 1}"))
 change("bench-sessions", "--bench counts one session's tokens for all", "e2e_bench", ("cli/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
+change("stop-beside", "a step that stops drops what a prompt has in the same streams", "a prompt beside a step that stops",
+       ("engine/step/step.c", "settle(s, !shared_streams(s), &device)", "settle(s, true, &device)"))
 change("settle-processor", "numbers are closed that the processor of virtual time still waits for", "e2e_plan",
        (BLEND, "if (s->processor) return gpu_stream_sync(s->processor);", "if (s->processor) return 0;"),
        (BLEND, "    processor_settle(b->s->m, (struct gpu_number *[]){b->answered, b->arrived}, 2);", ""))

@@ -1,0 +1,86 @@
+/* A prompt that is read by devices and the processor beside a session whose step is stopped in its middle: the two share a device's stream,
+ * and what the step leaves undone must not be the prompt's. Slow links make its queue long: most of such a step is waiting for it.
+ * The built-in model; the prompt's logits are those that it has alone, bit by bit. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+#include "engine/ember/ember.h"
+#include "engine/engine.h"
+
+enum { PROMPT = 48, ANSWER = 400, TRIES = 24 };
+
+static void die(const char *what, const struct error *err) {
+    printf("FAIL %s: %s\n", what, err->text);
+    exit(1);
+}
+
+static int add_up(void *sum, int position, const float *logits) {
+    uint64_t *h = sum;
+    uint32_t bits;
+    for (int i = 0; i < 500; i++) memcpy(&bits, &logits[i], sizeof bits), *h = (*h ^ bits) * 1099511628211u;
+    return 0;
+}
+
+/* What the prompt's logits come to. other: answers meanwhile, and is stopped after so many microseconds; NULL: nobody does. */
+static uint64_t read_prompt(struct engine *e, struct session *other, unsigned us) {
+    struct session *s;
+    struct error err = {0};
+    struct event ev;
+    int32_t tokens[PROMPT];
+    uint64_t sum = 14695981039346656037u;
+    for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + 11) % 500;
+    if (other &&
+        session_submit(other, &(struct request){.tokens = (int32_t[]){7, 9}, .n = 2, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS | REQUEST_ALONE}, &err))
+        die("submit", &err);
+    for (bool begun = !other; !begun; begun = ev.kind == EVENT_TOKEN)
+        if (!engine_poll(e, &ev, 120000) || ev.kind == EVENT_ERROR) die("an answer", &ev.error);
+    if (session_open(e, &s, &err) || session_submit(s, &(struct request){.tokens = tokens, .n = PROMPT, .logits = add_up, .logits_ctx = &sum}, &err))
+        die("submit", &err);
+    if (other) usleep(us), session_cancel(other);
+    for (int over = other ? 0 : 1; over < 2; over += ev.kind == EVENT_DONE) {
+        if (!engine_poll(e, &ev, 120000)) die("poll", &(struct error){.text = "nothing for two minutes"});
+        if (ev.kind == EVENT_ERROR) die("a turn", &ev.error);
+        if (ev.kind == EVENT_DONE && ev.session == s && strcmp(ev.stats.prefill_mode, "blend")) {
+            printf("FAIL: read by %s: %s\n", ev.stats.prefill_mode, ev.stats.why);
+            exit(1);
+        }
+    }
+    session_close(&s);
+    return sum;
+}
+
+static void quiet(void *ctx, enum log_level level, const char *text) {}
+
+int main(void) {
+    static const char *const lists[] = {"emu:1,cpu=scalar,h2d=0.05", "emu:2,cpu=scalar,h2d=0.05"};
+    int failed = 0;
+    file_embed(ember_files);
+    log_set(quiet, NULL, LOG_WARN);
+    for (int k = 0; k < 2; k++) {
+        struct engine *e;
+        struct session *other;
+        struct error err = {0};
+        struct engine_params p = {.dir = "ember:",
+                                  .threads = 1,
+                                  .cpu_level = 1,
+                                  .gpus = lists[k],
+                                  .prefill = PREFILL_BLEND,
+                                  .decode = DECODE_HYBRID,
+                                  .context = 512,
+                                  .kv = DT_F32,
+                                  .deterministic = true};
+        if (engine_open(&e, &p, &err) || session_open(e, &other, &err)) die("open", &err);
+        const uint64_t alone = read_prompt(e, NULL, 0);
+        for (int i = 0; i < TRIES; i++) {
+            const uint64_t got = read_prompt(e, other, (unsigned)i * 4000);
+            if (got != alone) failed++, printf("FAIL: %s: other logits beside a session stopped after %d ms\n", lists[k], i * 4);
+        }
+        session_close(&other);
+        engine_close(&e);
+    }
+    printf("%d of %d prompts differ\n", failed, 2 * TRIES);
+    return failed != 0;
+}
