@@ -174,6 +174,7 @@ struct row {
     const _Atomic int *cancel;
     uint64_t turn;
     int pos, n, known; /* positions pos .. pos + n - 1; the first `known` are the turn's own */
+    int room;          /* tokens that there was room for to tell, at least */
     int32_t tokens[STEP_ROWS];
 };
 struct took {
@@ -186,8 +187,9 @@ static const char *const drafts[] = {[DRAFT_AUTO] = "lookup", [DRAFT_LOOKUP] = "
 /* Where a cache keeps states and a guess was wrong, the state is that of before the step: so what was right is gone through again. */
 static int first_of(const struct session *s) { return kv_floor(&s->kv, s->n - 1); }
 
+/* Under the lock. */
 static struct row row_of(struct session *s) {
-    struct row r = {.s = s, .cancel = &s->cancel[atomic_load(&s->live)], .turn = s->order, .pos = first_of(s)};
+    struct row r = {.s = s, .cancel = &s->cancel[atomic_load(&s->live)], .turn = s->order, .pos = first_of(s), .room = ENGINE_EVENTS - s->n_unread};
     r.n = r.known = s->n - r.pos;
     memcpy(r.tokens, s->tokens + r.pos, (size_t)r.n * sizeof *r.tokens);
     return r;
@@ -291,9 +293,10 @@ static void decode(struct engine *e, struct row *rows, int n) {
 /* --- Drafts ------------------------------------------------------------------------------------------------------------------ */
 
 /* How many tokens behind the known ones can be of use. */
-static int draft_room(const struct session *s) {
+static int draft_room(const struct row *r) {
+    const struct session *s = r->s;
     const struct config *c = &s->engine->weights.config;
-    int most = s->request.max_tokens - s->answered - 1, context = s->engine->info.context - s->n, unread = ENGINE_EVENTS - s->n_unread - 1;
+    int most = s->request.max_tokens - s->answered - 1, context = s->engine->info.context - s->n, unread = r->room - 1;
     int turn = c->rope.kind == ROPE_LONG && !s->far ? (int)c->rope.original_max - s->n : most; /* past it all keys turn otherwise */
     if (context < most) most = context;
     if (unread < most) most = unread;
@@ -392,7 +395,7 @@ static void draft(struct engine *e, struct row *rows, int n) {
         struct row *r = &rows[i];
         struct session *s = r->s;
         int32_t *out = r->tokens + r->n;
-        int most = draft_room(s), share = always ? room / (n - i) : STEP_ROWS - in.rows, matched = LOOKUP_MATCH;
+        int most = draft_room(r), share = always ? room / (n - i) : STEP_ROWS - in.rows, matched = LOOKUP_MATCH;
         for (int g = 0; g < 2; g++) judge(e, s, &s->guess[g]);
         if (most > share) most = share;
         if (e->params.draft_len && most > e->params.draft_len) most = e->params.draft_len;
