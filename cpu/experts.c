@@ -10,9 +10,9 @@
  * partial results. Groups of many tokens use gemm.h: their x is packed first (one more meeting of the threads), and
  * whoever finishes a group's stage 1 packs its h.
  *
- * Several memory nodes (op_experts.shards): a group becomes one for each node's part of its expert, in order of node, and
- * a task of either stage belongs to a node, whose threads take it first. Stage 2 sums a node's parts into rows of its own
- * partial y; whoever is the last of the nodes at those rows adds the partial sums to y in order of node.
+ * Several memory nodes (op_experts.shards): each has some rows of gate and up, and some of down, so a task of either stage
+ * belongs to a node, whose threads take it first. h is everybody's: stage 2 reads what other nodes made of it, a few KB beside
+ * the megabytes of weights that stay where they are. A row is computed as without nodes, and gets the same bits.
  *
  * Waves bound the workspace: WAVE tokens (counted once for each of their experts) at a time. */
 #include <sched.h>
@@ -31,9 +31,14 @@ struct group {
     const float *weights;  /* [n] */
     int id, n, inter;
     const struct gemm *gemm;      /* NULL: the GEMV kernels */
-    int tasks, per;               /* stage 1: how many, rows in each */
-    int first;                    /* number of its first task */
+    int tasks, per;               /* stage 1: how many on all nodes, rows in each */
     size_t h, packed_x, packed_h; /* offsets into the wave's workspace */
+};
+/* What a memory node has of a group's expert. */
+struct piece {
+    const struct expert *expert;
+    int group, row; /* its first row of gate and up */
+    int first;      /* number of its first task of stage 1 */
 };
 /* Tasks of stage 1 not finished; a line each, since threads that wait spin on it. */
 struct counter {
@@ -43,13 +48,12 @@ struct counter {
 struct wave {
     struct cpu_exec *x;
     const struct op_experts *o;
-    struct group *groups; /* [n] */
-    struct counter *counters;
-    int n, tasks, rows;     /* groups; tasks of stage 1; rows of y in a task of stage 2 */
-    int nodes, parts;       /* memory nodes; tasks of stage 2 in each */
-    float *partial;         /* [nodes, tokens, hidden]; NULL: not cut, straight to y */
-    struct counter *behind; /* [parts] nodes that have not summed these rows yet */
-    int32_t *turn;          /* [n] groups in the order that stage 1 begins them, by `first`; NULL: as they are */
+    struct group *groups;      /* [n] */
+    struct piece *pieces;      /* [nodes, n] */
+    struct counter *counters;  /* [n] */
+    int n, nodes, tasks, rows; /* groups; memory nodes; tasks of stage 1; rows of y in a task of stage 2 */
+    int begin[NUMA_NODES + 1]; /* tasks of stage 2 by node */
+    int32_t *turn;             /* [nodes * n] pieces in the order that stage 1 begins them, by `first`; NULL: as they are */
     bool any_many;
     uint8_t *space, *scratch;                     /* scratch: one part a thread */
     size_t scratch_part, tile_bytes, inner_bytes; /* a task's outputs, a product's own, a turned matrix */
@@ -68,43 +72,43 @@ static void join(const struct wave *w, const struct expert *e, float *h, float *
     w->x->k.glu(h, gate, up, n, &e->glu);
 }
 
-static void gate_up_few(const struct wave *w, const struct group *g, int r0, int r1) {
+static void gate_up_few(const struct wave *w, const struct group *g, const struct piece *p, int r0, int r1) {
     float gate[KERNEL_TOKENS][TASK_ROWS], up[KERNEL_TOKENS][TASK_ROWS];
-    float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + r0;
+    float *gates[KERNEL_TOKENS], *ups[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + p->row + r0;
     const float *xs[KERNEL_TOKENS];
-    struct mat mg = mat_rows(g->expert->gate, r0, r1), mu = mat_rows(g->expert->up, r0, r1);
+    struct mat mg = mat_rows(p->expert->gate, r0, r1), mu = mat_rows(p->expert->up, r0, r1);
     for (int i = 0; i < KERNEL_TOKENS; i++) gates[i] = gate[i], ups[i] = up[i];
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         int n = g->n - t < KERNEL_TOKENS ? g->n - t : KERNEL_TOKENS;
         for (int i = 0; i < n; i++) xs[i] = w->o->x + (size_t)g->tokens[t + i] * (size_t)w->o->hidden;
         kernels_gemv(&w->x->k, mg.dtype, false)(gates, xs, n, &mg);
         kernels_gemv(&w->x->k, mu.dtype, false)(ups, xs, n, &mu);
-        for (int i = 0; i < n; i++) join(w, g->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
+        for (int i = 0; i < n; i++) join(w, p->expert, h + (size_t)(t + i) * (size_t)g->inter, gate[i], up[i], r0, r1 - r0);
     }
 }
 
-static void gate_up_many(const struct wave *w, const struct group *g, int r0, int r1, uint8_t *scratch) {
-    float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->per, *h = (float *)(w->space + g->h);
+static void gate_up_many(const struct wave *w, const struct group *g, const struct piece *p, int r0, int r1, uint8_t *scratch) {
+    float *gate = (float *)scratch, *up = gate + (size_t)g->n * (size_t)g->per, *h = (float *)(w->space + g->h) + p->row + r0;
     uint8_t *inner = scratch + w->tile_bytes;
-    g->gemm->rows(&g->expert->gate, r0, r1, w->space + g->packed_x, g->n, gate - r0, g->per, false, inner);
-    g->gemm->rows(&g->expert->up, r0, r1, w->space + g->packed_x, g->n, up - r0, g->per, false, inner);
+    g->gemm->rows(&p->expert->gate, r0, r1, w->space + g->packed_x, g->n, gate - r0, g->per, false, inner);
+    g->gemm->rows(&p->expert->up, r0, r1, w->space + g->packed_x, g->n, up - r0, g->per, false, inner);
     for (int i = 0; i < g->n; i++)
-        join(w, g->expert, h + (size_t)i * (size_t)g->inter + (size_t)r0, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
+        join(w, p->expert, h + (size_t)i * (size_t)g->inter, gate + (size_t)i * (size_t)g->per, up + (size_t)i * (size_t)g->per, r0, r1 - r0);
 }
 
 static void stage1(const struct wave *w, int task, uint8_t *scratch) {
-    int lo = 0, hi = w->n - 1; /* the last group that begins at or before task */
+    int lo = 0, hi = w->n * w->nodes - 1; /* the last piece that begins at or before task */
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
-        if (w->groups[w->turn ? w->turn[mid] : mid].first <= task) lo = mid;
+        if (w->pieces[w->turn ? w->turn[mid] : mid].first <= task) lo = mid;
         else hi = mid - 1;
     }
-    if (w->turn) lo = w->turn[lo];
-    const struct group *g = &w->groups[lo];
-    int r0 = (task - g->first) * g->per, r1 = r0 + g->per < g->inter ? r0 + g->per : g->inter;
-    if (g->gemm) gate_up_many(w, g, r0, r1, scratch);
-    else gate_up_few(w, g, r0, r1);
-    _Atomic int *left = &w->counters[lo].left;
+    const struct piece *p = &w->pieces[w->turn ? w->turn[lo] : lo];
+    const struct group *g = &w->groups[p->group];
+    int r0 = (task - p->first) * g->per, rows = p->expert->gate.rows, r1 = r0 + g->per < rows ? r0 + g->per : rows;
+    if (g->gemm) gate_up_many(w, g, p, r0, r1, scratch);
+    else gate_up_few(w, g, p, r0, r1);
+    _Atomic int *left = &w->counters[p->group].left;
     if (!g->gemm) {
         atomic_fetch_sub_explicit(left, 1, memory_order_release);
     } else if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 2) { /* the count is one higher: for this pack */
@@ -125,20 +129,9 @@ static bool wait_for(const struct wave *w, int group) {
     return true;
 }
 
-/* The last node at a range of rows adds what all of them have. */
-static void reduce(const struct wave *w, int part, int r0, int rows) {
-    size_t hidden = (size_t)w->o->hidden, plane = (size_t)w->o->n * hidden;
-    if (atomic_fetch_sub_explicit(&w->behind[part].left, 1, memory_order_acq_rel) != 1) return;
-    for (int a = 0; a < w->nodes; a++)
-        for (int t = 0; t < w->o->n; t++) {
-            size_t at = (size_t)t * hidden + (size_t)r0;
-            w->x->k.axpy(w->o->y + at, 1, w->partial + (size_t)a * plane + at, rows);
-        }
-}
-
-static void down_few(const struct wave *w, const struct group *g, int r0, int r1, float *tile) {
-    const bool turned = g->expert->turned;
-    struct mat down = turned ? g->expert->down : mat_rows(g->expert->down, r0, r1);
+static void down_few(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile) {
+    const bool turned = e->turned;
+    struct mat down = turned ? e->down : mat_rows(e->down, r0, r1);
     for (int t = 0; t < g->n; t += KERNEL_TOKENS) {
         float *ys[KERNEL_TOKENS];
         const float *hs[KERNEL_TOKENS], *h = (float *)(w->space + g->h) + (size_t)t * (size_t)g->inter;
@@ -158,36 +151,36 @@ static struct mat turn(const struct mat *m, int c0, int c1, uint8_t *buf) {
     }
     return (struct mat){.data = buf, .stride = stride, .rows = c1 - c0, .cols = m->rows, .row_step = 1, .dtype = m->dtype};
 }
-static void down_many(const struct wave *w, const struct group *g, int r0, int r1, float *tile, uint8_t *scratch) {
-    const struct mat *down = &g->expert->down;
+static void down_many(const struct wave *w, const struct group *g, const struct expert *e, int r0, int r1, float *tile, uint8_t *scratch) {
+    const struct mat *down = &e->down;
     const void *packed = w->space + g->packed_h;
-    if (g->expert->turned) {
+    if (e->turned) {
         struct mat rows = turn(down, r0, r1, scratch + w->inner_bytes);
         g->gemm->rows(&rows, 0, r1 - r0, packed, g->n, tile, r1 - r0, false, scratch);
     } else g->gemm->rows(down, r0, r1, packed, g->n, tile - r0, r1 - r0, false, scratch);
 }
 
+/* Rows of y that a node has. */
+static int y_first(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node] : 0; }
+static int y_rows(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node + 1] - o->shards->rows[node] : o->hidden; }
+
 static void stage2(const struct wave *w, int task, uint8_t *scratch) {
     const struct op_experts *o = w->o;
-    int node = task / w->parts, part = task % w->parts;
-    int r0 = part * w->rows, r1 = r0 + w->rows < o->hidden ? r0 + w->rows : o->hidden, rows = r1 - r0;
-    float *tile = (float *)scratch, *y = o->y;
-    if (w->partial) {
-        y = w->partial + (size_t)node * (size_t)o->n * (size_t)o->hidden;
-        for (int t = 0; t < o->n; t++) memset(y + (size_t)t * (size_t)o->hidden + (size_t)r0, 0, (size_t)rows * sizeof *y);
-    }
-    for (int i = w->n / w->nodes * node, end = w->n / w->nodes * (node + 1); i < end; i++) {
+    int node = 0;
+    while (task >= w->begin[node + 1]) node++;
+    int r0 = (task - w->begin[node]) * w->rows, all = y_rows(o, node), r1 = r0 + w->rows < all ? r0 + w->rows : all, rows = r1 - r0;
+    float *tile = (float *)scratch, *y = o->y + y_first(o, node) + r0;
+    for (int i = 0; i < w->n; i++) {
         const struct group *g = &w->groups[i];
-        if (!g->inter) continue; /* its expert has nothing on this node */
+        const struct expert *e = w->pieces[node * w->n + i].expert;
         if (!wait_for(w, i)) return;
-        if (g->gemm) down_many(w, g, r0, r1, tile, scratch + w->tile_bytes);
-        else down_few(w, g, r0, r1, tile);
+        if (g->gemm) down_many(w, g, e, r0, r1, tile, scratch + w->tile_bytes);
+        else down_few(w, g, e, r0, r1, tile);
         for (int t = 0; t < g->n; t++) {
-            add_bias(tile + (size_t)t * (size_t)rows, g->expert->down_bias, r0, rows);
-            w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden + (size_t)r0, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
+            add_bias(tile + (size_t)t * (size_t)rows, e->down_bias, r0, rows);
+            w->x->k.axpy(y + (size_t)g->tokens[t] * (size_t)o->hidden, g->weights[t], tile + (size_t)t * (size_t)rows, rows);
         }
     }
-    if (w->partial) reduce(w, part, r0, rows);
 }
 
 static void wave_thread(void *arg, int thread, int n_threads) {
@@ -208,17 +201,18 @@ static void wave_thread(void *arg, int thread, int n_threads) {
 
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-/* Numbers the tasks of stage 1: group by group, and what is still being read behind all that is there. */
+/* Numbers the tasks of stage 1: node by node and group by group, and what is still being read behind all that is there. */
 static void number(struct wave *w, bool any_late) {
     const uint8_t *late = w->o->late;
     int at = 0;
     w->tasks = 0;
     for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < w->n; i++) {
-            struct group *g = &w->groups[i];
+        for (int i = 0; i < w->n * w->nodes; i++) {
+            struct piece *p = &w->pieces[i];
+            const struct group *g = &w->groups[p->group];
             if ((any_late && g->id < w->o->n_experts && late[g->id]) != pass) continue;
             if (any_late) w->turn[at++] = i;
-            g->first = w->tasks, w->tasks += g->tasks;
+            p->first = w->tasks, w->tasks += (p->expert->gate.rows + g->per - 1) / g->per;
         }
     if (!any_late) w->turn = NULL;
 }
@@ -228,19 +222,17 @@ static void share(const struct wave *w) {
     int begin[NUMA_NODES + 1];
     if (w->turn) exec_share_in_order(x, 0, w->tasks);
     else exec_share(x, 0, w->tasks);
-    exec_share(x, 1, w->nodes * w->parts);
+    exec_share(x, 1, w->begin[w->nodes]);
     if (w->nodes == 1 || w->nodes != pool_nodes(x->pool) || w->turn) return;
-    for (int a = 0; a < w->nodes; a++) begin[a] = w->groups[w->n / w->nodes * a].first;
+    for (int a = 0; a < w->nodes; a++) begin[a] = w->pieces[w->n * a].first;
     begin[w->nodes] = w->tasks;
     exec_share_nodes(x, 0, begin);
-    for (int a = 0; a <= w->nodes; a++) begin[a] = w->parts * a;
-    exec_share_nodes(x, 1, begin);
+    exec_share_nodes(x, 1, w->begin);
 }
 
 static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
     const struct gemm *few = gemm_few_for(x->level, g->n, batch);
-    if (!g->inter) return NULL;
     if (wide && batch > OP_FEW) few = NULL; /* it would round to BF16 */
     if (e->turned) few = NULL;              /* to turn a matrix round takes some tokens to pay for */
     if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
@@ -277,31 +269,26 @@ static int wave_run(struct wave *w) {
             turned = a > turned ? a : turned;
         }
         g->h = size, size += align64((size_t)g->n * (size_t)g->inter * 4);
-        g->tasks = (g->inter + g->per - 1) / g->per;
+        g->tasks = 0;
+        for (int a = 0; a < w->nodes; a++) g->tasks += (w->pieces[a * w->n + i].expert->gate.rows + g->per - 1) / g->per;
     }
-    int sharing = n_threads / w->nodes > 1 ? n_threads / w->nodes : 1; /* threads that share the rows of y */
-    if (tile > PANEL && o->hidden < tile * sharing) tile = PANEL;      /* else there would be fewer tasks than threads; what shares a decoding is the smaller */
-    w->rows = round_up(o->hidden / (sharing * 4), tile);
+    if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; what shares a decoding is the smaller */
+    w->rows = round_up(o->hidden / (n_threads * 4), tile);
     int cap = round_up(256, tile), floor = 16;
     w->rows = w->rows < floor ? floor : w->rows > cap ? cap : w->rows;
-    w->parts = (o->hidden + w->rows - 1) / w->rows;
+    for (int a = 0; a < w->nodes; a++) w->begin[a + 1] = w->begin[a] + (y_rows(o, a) + w->rows - 1) / w->rows;
     for (int i = 0; i < w->n; i++) most = w->groups[i].n * w->rows > most ? w->groups[i].n * w->rows : most;
     w->tile_bytes = align64((size_t)most * 4);
     w->inner_bytes = align64(inner);
     w->scratch_part = w->tile_bytes + w->inner_bytes + align64(turned * (size_t)w->rows);
-    size_t counters = (size_t)w->n * sizeof *w->counters, turn = any_late ? align64((size_t)w->n * sizeof *w->turn) : 0;
-    size_t behind = w->nodes > 1 ? (size_t)w->parts * sizeof *w->behind : 0;
-    size_t partial = w->nodes > 1 ? align64((size_t)w->nodes * (size_t)o->n * (size_t)o->hidden * sizeof *w->partial) : 0;
-    uint8_t *space = exec_space(x, counters + behind + turn + partial + size + w->scratch_part * (size_t)n_threads);
+    size_t counters = (size_t)w->n * sizeof *w->counters, turn = any_late ? align64((size_t)(w->n * w->nodes) * sizeof *w->turn) : 0;
+    uint8_t *space = exec_space(x, counters + turn + size + w->scratch_part * (size_t)n_threads);
     if (!space) return ERR_MEMORY;
     w->counters = (struct counter *)space, space += counters;
-    w->behind = (struct counter *)space, space += behind;
     w->turn = (int32_t *)space, space += turn;
-    w->partial = partial ? (float *)space : NULL, space += partial;
     w->space = space;
     w->scratch = w->space + size;
     for (int i = 0; i < w->n; i++) atomic_init(&w->counters[i].left, w->groups[i].tasks + (w->groups[i].gemm != NULL));
-    for (int i = 0; i < w->parts && w->partial; i++) atomic_init(&w->behind[i].left, w->nodes);
     number(w, any_late);
     share(w);
     pool_run(x->pool, wave_thread, w);
@@ -365,13 +352,13 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     return 0;
 }
 
-/* Groups [0, n) cut by node, in order of node. */
-static void cut(const struct op_experts *o, const struct group *whole, int n, struct group *out) {
-    const struct expert_shards *s = o->shards;
-    for (int a = 0; a < s->n_nodes; a++)
-        for (int i = 0; i < n; i++) {
-            *out = whole[i];
-            out++->expert = &s->part[(size_t)whole[i].id * (size_t)s->n_nodes + (size_t)a];
+/* What each node has of groups [0, n), in order of node. */
+static void cut(const struct op_experts *o, const struct group *groups, int n, int nodes, struct piece *out) {
+    for (int i = 0; i < n; i++)
+        for (int a = 0, row = 0; a < nodes; a++) {
+            const struct expert *e = o->shards ? &o->shards->part[(size_t)groups[i].id * (size_t)nodes + (size_t)a] : groups[i].expert;
+            out[a * n + i] = (struct piece){.expert = e, .group = i, .row = row};
+            row += e->gate.rows;
         }
 }
 
@@ -379,19 +366,16 @@ int experts_run(struct exec *base, const struct op_experts *o) {
     struct cpu_exec *x = (struct cpu_exec *)base;
     struct plan p = {0};
     struct wave w = {.x = x, .o = o, .nodes = o->shards ? o->shards->n_nodes : 1};
-    struct group *parts = NULL;
     int rc = o->n > 0 ? plan_make(x, o, &p) : 0;
-    if (!rc && o->shards && !(parts = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *parts))) rc = ERR_MEMORY;
-    for (int at = 0, n = 0; !rc && at < p.n_groups; at += n) {
+    if (!rc && p.n_groups && !(w.pieces = mem_alloc((size_t)p.n_groups * (size_t)w.nodes * sizeof *w.pieces))) rc = ERR_MEMORY;
+    for (int at = 0; !rc && at < p.n_groups; at += w.n) {
         int tokens = 0;
-        struct group *whole = p.groups + at;
-        for (n = 0; at + n < p.n_groups && (!n || tokens + whole[n].n <= WAVE); n++) tokens += whole[n].n;
-        if (parts) cut(o, whole, n, parts);
-        w.groups = parts ? parts : whole;
-        w.n = n * w.nodes;
+        w.groups = p.groups + at;
+        for (w.n = 0; at + w.n < p.n_groups && (!w.n || tokens + w.groups[w.n].n <= WAVE); w.n++) tokens += w.groups[w.n].n;
+        cut(o, w.groups, w.n, w.nodes, w.pieces);
         rc = wave_run(&w);
     }
-    mem_free(parts);
+    mem_free(w.pieces);
     mem_free(p.start);
     mem_free(p.tokens);
     mem_free(p.weights);

@@ -211,11 +211,12 @@ struct expert {                 /* one feed-forward: down(glu(gate x, up x)) */
     struct glu glu;
     bool turned; /* plain formats without scales only */
 };
-/* The same experts cut by memory node: part [e * n_nodes + a] is the share of expert e that lives on node a, the shared one
- * follows the last. A part has the rows of gate and up and the columns of down that numa_split gives its node, so it is an
- * expert of its own, perhaps of none. Each node sums its parts' outputs, and these sums are added in order of node. */
+/* The same experts cut by memory node: part [e * n_nodes + a] is what node a has of expert e, the shared one follows the last: some rows of
+ * gate and up, in order of node, and rows [rows[a], rows[a + 1]) of down (turned: its columns). A row is computed as in the whole expert,
+ * so nothing of a result hangs on the cut. */
 struct expert_shards {
     const struct expert *part;
+    const int32_t *rows; /* [n_nodes + 1] */
     int n_nodes;
 };
 /* y += sum over the token's experts of weight * expert(x), plus the shared expert (weight 1, or shared_weight[i]).

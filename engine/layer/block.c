@@ -146,7 +146,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && c->shared_gate) o.shared_weight = w->shared_weight;
     if (moe && !routed && y->shards) { /* without the routed ones the shared one's shards are the first */
-        shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->n_nodes};
+        shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->rows, y->shards->n_nodes};
         o.shards = &shared;
     }
     return routed || o.shared ? x->ops->experts(x, &o) : 0;

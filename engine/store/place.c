@@ -24,11 +24,13 @@ struct place {
     struct residency *known;
     int n_nodes, per_layer;       /* items of a layer: n_experts + 1 */
     bool works[NUMA_NODES];       /* nodes that get a part; the others hold nothing */
-    struct layer *view, *placed;  /* [n_layers] */
-    struct expert_shards *shards; /* [n_layers * 2]: view, placed */
-    struct expert *parts;         /* all of them, the views of a layer before what is placed */
+    struct layer *placed;         /* [n_layers] */
+    struct expert_shards *shards; /* [n_layers] */
+    struct expert *parts;         /* all of them */
     size_t n_parts;
-    struct weights whole; /* w with the placed head */
+    struct numa_part hidden[NUMA_NODES]; /* rows of every down */
+    int32_t rows[NUMA_NODES + 1];        /* where these begin */
+    struct weights whole;                /* w with the placed head */
     _Atomic(const struct weights *) head;
     _Atomic int *left;              /* [n_layers + 1] items not copied yet */
     _Atomic int *bad;               /* [n_layers + 1] a weight that is not a number was met */
@@ -59,31 +61,32 @@ static const struct expert *whole(const struct place *p, const struct layer *y, 
 }
 static int slots(const struct place *p, const struct layer *y) { return y->experts ? p->per_layer : 1; }
 
-/* Cuts layer i and lays out the copies: with sizes alone first (pages NULL), then for good. *part: where its views go. */
+/* What node a has of the whole expert: a view of the mapping. */
+static struct expert part_of(const struct place *p, const struct expert *e, int a) {
+    struct numa_part inter[NUMA_NODES];
+    numa_split(&p->nodes, e->gate.rows, SHARD_UNIT, inter);
+    return shard_view(e, inter[a], p->hidden[a]);
+}
+
+/* Cuts layer i and lays out the copies: with sizes alone first (pages NULL), then for good. *part: where they go. */
 static void lay_layer(struct place *p, int i, struct expert **part, size_t *at) {
     const struct layer *y = &p->w->layers[i];
-    int n = slots(p, y) * p->n_nodes;
-    struct expert *view = *part, *placed = view + n;
-    *part = placed + n;
+    struct expert *placed = *part;
+    *part += slots(p, y) * p->n_nodes;
     for (int k = p->per_layer - slots(p, y), s = 0; k < p->per_layer; k++, s++) {
         const struct expert *e = whole(p, y, k);
-        struct numa_part cut[NUMA_NODES] = {{0}};
-        if (e) numa_split(&p->nodes, e->gate.rows, shard_unit(e), cut);
         for (int a = 0; a < p->n_nodes && e; a++) {
-            struct expert *v = &view[s * p->n_nodes + a];
-            *v = shard_view(e, cut[a]);
-            placed[s * p->n_nodes + a] = shard_lay_expert(v, p->pages[a], &at[a]);
+            struct expert view = part_of(p, e, a);
+            placed[s * p->n_nodes + a] = shard_lay_expert(&view, p->pages[a], &at[a]);
         }
     }
-    struct layer *yv = &p->view[i], *yp = &p->placed[i];
+    struct layer *yp = &p->placed[i];
     struct param list[PARAMS_MAX];
-    *yv = *yp = *y;
+    *yp = *y;
     for (int k = 0, mats = spread(p, i, list); k < mats; k++)
         *params_mat(yp, &list[k]) = shard_lay(params_mat(y, &list[k]), p->pages[p->n_nodes], &at[p->n_nodes]);
-    p->shards[2 * i] = (struct expert_shards){view, p->n_nodes};
-    p->shards[2 * i + 1] = (struct expert_shards){placed, p->n_nodes};
-    if (p->n_nodes > 1) yv->shards = &p->shards[2 * i];
-    yp->shards = &p->shards[2 * i + 1];
+    p->shards[i] = (struct expert_shards){placed, p->rows, p->n_nodes};
+    yp->shards = &p->shards[i];
 }
 
 static void lay_all(struct place *p) {
@@ -149,8 +152,8 @@ static void copy_item(struct place *p, int node, int layer, int k) {
         const struct layer *y = &p->w->layers[layer];
         int s = k - (p->per_layer - slots(p, y));
         if (whole(p, y, k)) {
-            size_t at = (size_t)s * (size_t)p->n_nodes + (size_t)node;
-            good = shard_copy_expert(&p->shards[2 * layer + 1].part[at], &p->shards[2 * layer].part[at]);
+            const struct expert view = part_of(p, whole(p, y, k), node);
+            good = shard_copy_expert(&p->shards[layer].part[(size_t)s * (size_t)p->n_nodes + (size_t)node], &view);
         }
         if (k == p->per_layer - 1) {
             struct param list[PARAMS_MAX];
@@ -215,15 +218,16 @@ int place_open(struct place **out, const struct weights *w, const struct numa *n
     *p = (struct place){.w = w, .nodes = *nodes, .known = known, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
     for (int a = 0; a < p->n_nodes; a++) total += nodes->cpus[a];
     for (int a = 0; a < p->n_nodes; a++) working += p->works[a] = !total || nodes->cpus[a];
-    for (size_t i = 0; i < layers; i++) p->n_parts += 2 * (size_t)slots(p, &w->layers[i]) * (size_t)p->n_nodes;
-    p->view = mem_calloc(layers, sizeof *p->view);
+    for (size_t i = 0; i < layers; i++) p->n_parts += (size_t)slots(p, &w->layers[i]) * (size_t)p->n_nodes;
     p->placed = mem_calloc(layers, sizeof *p->placed);
-    p->shards = mem_calloc(2 * layers, sizeof *p->shards);
+    p->shards = mem_calloc(layers, sizeof *p->shards);
     p->parts = mem_calloc(p->n_parts, sizeof *p->parts);
     p->left = mem_calloc(layers + 1, sizeof *p->left);
     p->bad = mem_calloc(layers + 1, sizeof *p->bad);
     p->copiers = mem_calloc((size_t)p->n_nodes * COPIERS, sizeof *p->copiers);
-    if (!p->view || !p->placed || !p->shards || !p->parts || !p->left || !p->bad || !p->copiers) goto no_memory;
+    if (!p->placed || !p->shards || !p->parts || !p->left || !p->bad || !p->copiers) goto no_memory;
+    numa_split(&p->nodes, w->config.hidden, SHARD_UNIT, p->hidden);
+    for (int a = 0; a < p->n_nodes; a++) p->rows[a + 1] = p->rows[a] + p->hidden[a].count;
     lay_all(p);
     for (int a = 0; a <= p->n_nodes; a++)
         if (p->size[a] && !(p->pages[a] = mem_pages(p->size[a], huge ? MEM_HUGE : 0))) goto no_memory;
@@ -246,7 +250,6 @@ void place_close(struct place **pp) {
     atomic_store(&p->quit, 1);
     for (int i = 0; i < p->n_copiers; i++) pthread_join(p->copiers[i].thread, NULL);
     for (int a = 0; a <= p->n_nodes; a++) mem_pages_free(p->pages[a], p->size[a]);
-    mem_free(p->view);
     mem_free(p->placed);
     mem_free(p->shards);
     mem_free(p->parts);
@@ -259,7 +262,7 @@ void place_close(struct place **pp) {
 
 const struct layer *place_layer(const struct place *p, const struct weights *w, int layer) {
     if (!p) return &w->layers[layer];
-    return residency_is(p->known, layer, p->known->n_experts, RESIDENCY_PLACED) ? &p->placed[layer] : &p->view[layer];
+    return residency_is(p->known, layer, p->known->n_experts, RESIDENCY_PLACED) ? &p->placed[layer] : &w->layers[layer];
 }
 const struct weights *place_head(const struct place *p, const struct weights *w) { return p ? atomic_load(&p->head) : w; }
 

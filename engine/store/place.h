@@ -1,8 +1,8 @@
 #pragma once
 /* Weights in memory of our own choice: routed experts, shared and dense feed-forwards cut by memory node, the other
  * matrices with their rows spread over the nodes in order, all bound and in 2 MB pages on request. The copies are made in
- * the background, layer by layer; until a layer's are there, the same cuts are read from the mapping, so that the text does
- * not depend on how far the copying is. What was copied is dropped from the mapping. */
+ * the background, layer by layer; until a layer's are there, it is read from the mapping. Every cut is between rows, so the text
+ * depends neither on the nodes nor on how far the copying is. What was copied is dropped from the mapping. */
 #include "cpu/numa.h"
 #include "engine/store/residency.h"
 #include "engine/store/weights.h"

@@ -6,29 +6,14 @@
 
 enum { CHUNK = 256 << 10 }; /* looked at while it is still in the cache */
 
-static int common(int a, int b) { /* the least common multiple */
-    int x = a, y = b;
-    while (y) {
-        int rest = x % y;
-        x = y, y = rest;
-    }
-    return a / x * b;
-}
-
-int shard_unit(const struct expert *e) {
-    const struct mat *m = &e->down;
-    int unit = common(64, (int)dtype_block(m->dtype));
-    return m->scale && m->block_cols < m->cols ? common(unit, m->block_cols) : unit;
-}
-
-struct expert shard_view(const struct expert *e, struct numa_part p) {
+struct expert shard_view(const struct expert *e, struct numa_part inter, struct numa_part hidden) {
     if (!e->gate.data) return (struct expert){0};
     struct expert part = *e;
-    part.gate = mat_rows(e->gate, p.first, p.first + p.count);
-    part.up = mat_rows(e->up, p.first, p.first + p.count);
-    part.down = (e->turned ? mat_rows : mat_cols)(e->down, p.first, p.first + p.count);
-    if (e->gate_bias) part.gate_bias += p.first, part.up_bias += p.first;
-    if (p.first || !p.count) part.down_bias = NULL; /* the parts' outputs are added up: it counts once */
+    part.gate = mat_rows(e->gate, inter.first, inter.first + inter.count);
+    part.up = mat_rows(e->up, inter.first, inter.first + inter.count);
+    part.down = (e->turned ? mat_cols : mat_rows)(e->down, hidden.first, hidden.first + hidden.count);
+    if (e->gate_bias) part.gate_bias += inter.first, part.up_bias += inter.first;
+    if (e->down_bias) part.down_bias += hidden.first;
     return part;
 }
 

@@ -3,10 +3,9 @@
 #include "cpu/numa.h"
 #include "engine/base/ops.h"
 
-/* Parts begin at multiples of this: no block of scales, no block of a format, and no vector of the kernels is cut. */
-int shard_unit(const struct expert *e);
-/* The part of an expert: rows of gate and up, columns of down (rows where it is turned). A view of the same memory. */
-struct expert shard_view(const struct expert *e, struct numa_part p);
+enum { SHARD_UNIT = 32 }; /* parts begin at multiples of this: no tile of the kernels is cut */
+/* Part of an expert: rows `inter` of gate and up, rows `hidden` of down (columns where it is turned). A view of the same memory. */
+struct expert shard_view(const struct expert *e, struct numa_part inter, struct numa_part hidden);
 /* m laid out without gaps behind base + *at, which moves on; what shard_copy fills. base NULL: only counts. */
 struct mat shard_lay(const struct mat *m, uint8_t *base, size_t *at);
 struct expert shard_lay_expert(const struct expert *e, uint8_t *base, size_t *at);

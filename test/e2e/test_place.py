@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Weights by memory node, in the real binary on topologies from a file: the same answers to rounding as with one node, the
-same bytes for any number of threads and however far the copying is, damage still found and named; and 2 MB pages.
+"""Weights by memory node, in the real binary on topologies from a file: the same bytes as with one node, for any number of
+threads and however far the copying is, damage still found and named; and 2 MB pages.
 test_place.py HEARTH"""
 import array
 import json
@@ -41,9 +41,8 @@ def other_experts(tmp, files):
             check(rc == 0 and (name == "one" or "weights copied for" in err), f"{model}, {name}: the copies were made", err)
             seen[name] = logits, text
         for name in ("two", "uneven"):
-            worst = max(abs(a - b) for a, b in zip(seen[name][0], seen["one"][0])) / max(map(abs, seen["one"][0]))
-            check(worst <= 1e-5, f"{model}, {name}: near one node", str(worst))
-            check(seen[name][1][:60] == seen["one"][1][:60], f"{model}, {name}: answers as one", seen[name][1])
+            check(seen[name][0] == seen["one"][0], f"{model}, {name}: the logits of one node")
+            check(seen[name][1] == seen["one"][1], f"{model}, {name}: answers as one", seen[name][1])
 
 
 def main():
@@ -66,7 +65,7 @@ def main():
         def numbers(raw):
             return array.array("f", raw)
 
-        for cpu, bound in (("scalar", 1e-5), ("avx2", 1e-5), ("", 3e-2)):
+        for cpu in ("scalar", "avx2", ""):
             level = ["--cpu", cpu] if cpu else []
             plain = logits(*level)
             largest = max(map(abs, numbers(plain)))
@@ -75,11 +74,8 @@ def main():
             check(logits(*level, "--topology", files["small"]) == plain, "what does not fit stays mapped and whole", cpu)
             check(logits(*level, "--hugepages") == plain, "2 MB pages change nothing", cpu)
             for name in ("two", "eight", "uneven"):
-                first = logits(*level, "--topology", files[name], "-t", "1")
-                worst = max(abs(a - b) for a, b in zip(numbers(first), numbers(plain)))
-                check(worst <= bound * largest, f"{name} {cpu}: near one node", f"{worst} of {largest}")
-                for more in (["-t", "2"], ["-t", "3"], ["-t", "5"], ["-t", "2", "--hugepages"]):
-                    check(logits(*level, "--topology", files[name], *more) == first, f"{name} {cpu} {more}: the same bits")
+                for more in (["-t", "1"], ["-t", "2"], ["-t", "3"], ["-t", "5"], ["-t", "2", "--hugepages"]):
+                    check(logits(*level, "--topology", files[name], *more) == plain, f"{name} {cpu} {more}: the bits of one node")
 
         # Long enough for all copies to be made and used.
         ids = {}
@@ -88,7 +84,7 @@ def main():
             ids[name] = text
             check(rc == 0 and text.count(b",") > 100, f"{name}: a long answer", err)
             check((name != "one") == ("weights copied for" in err), f"{name}: the copies were made", err)
-        check(ids["two"][:60] == ids["one"][:60], "two nodes answer as one", ids["two"])
+            check(text == ids["one"], f"{name}: answers as one node", text)
         rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--hugepages", "-v")
         check(text == ids["one"] and "weights copied for 1 memory node " in err, "2 MB pages: copied, same answer", err)
 

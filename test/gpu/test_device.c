@@ -152,8 +152,9 @@ static void processor(void) {
     CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (one / 2 + 16 * row) / 2e8)) < 1e-10);
     /* whole experts are in their shards when cut by node */
     struct expert half[18];
-    for (int i = 0; i < 18; i++) half[i] = (struct expert){bytes_of(64, 256), bytes_of(64, 256), bytes_of(256, 64)};
-    struct expert_shards cut = {half, 2};
+    for (int i = 0; i < 18; i++) half[i] = (struct expert){bytes_of(64, 256), bytes_of(64, 256), bytes_of(128, 128)};
+    const int32_t rows[] = {0, 128, 256};
+    struct expert_shards cut = {half, rows, 2};
     x.experts = (struct op_experts){.y = nowhere,
                                     .x = nowhere,
                                     .ids = (const int32_t *)nowhere,
