@@ -230,6 +230,11 @@ int api_parse(struct api_request *r, const char *body, size_t n, const struct ch
     if (has(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: no array");
     for (uint32_t i = 0; has(tools) && i < tools->n; i++)
         if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: no object", i);
+    static const char *const names[] = {"safety_identifier", "user"}; /* the newer one of the two that are there first */
+    for (size_t i = 0; i < sizeof names / sizeof *names && !r->user; i++) {
+        const struct json *user = json_get(&root, names[i]);
+        if (user && user->type == JSON_STRING) r->user = user;
+    }
     if (has(model)) r->model = json_get(&root, "model");
     if (has(tools) && tools->n && !json_is(json_get(&root, "tool_choice"), "none")) r->tools = tools;
     r->one_call = !json_bool(json_get(&root, "parallel_tool_calls"), true);

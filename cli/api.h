@@ -7,7 +7,7 @@
 struct api_request {
     struct arena arena;                              /* of what is below; strings may lie in the body, which must stay */
     struct json conv;                                /* for the chat template: messages, tools, add_generation_prompt and its other variables */
-    const struct json *model, *tools;                /* NULL: not said */
+    const struct json *model, *tools, *user;         /* NULL: not said; user: who asks, where one program asks for several */
     bool one_call;                                   /* "parallel_tool_calls": false */
     const struct json *begun;                        /* "continue_final_message": the text of an answer to go on with, which conv is without; NULL: none */
     bool stream, usage;                              /* usage: as a chunk of its own at the end of a stream */

@@ -84,6 +84,15 @@ bool resident_is_us(int fd) {
     return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) && n == sizeof peer && peer.uid == geteuid();
 }
 
+pid_t resident_peer(int fd, pid_t *job) {
+    struct ucred peer = {0};
+    socklen_t n = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) || peer.pid <= 0) return *job = 0;
+    *job = getpgid(peer.pid);
+    if (*job < 0) *job = peer.pid; /* gone already */
+    return peer.pid;
+}
+
 /* --- asking it ------------------------------------------------------------------------------------------------------- */
 
 static void read_refusal(const char *body, struct error *e) {

@@ -1,6 +1,7 @@
 #pragma once
 /* The place of the one resident engine of a user: a directory that nobody else may enter, with a lock that lives as long as
  * the process that holds it, and a socket that means nothing without the lock. */
+#include <sys/types.h>
 #include <sys/un.h>
 
 #include "cli/app.h"
@@ -16,6 +17,8 @@ int resident_claim(int *lock, struct error *e);
 int resident_listen(int *fd, const char *path, struct error *e);
 /* Whoever is at the other end of an accepted connection is this user. */
 bool resident_is_us(int fd);
+/* The process there, and the group that it was started in, which is what a shell calls a job; 0: not to be seen from here. */
+pid_t resident_peer(int fd, pid_t *job);
 
 /* Asks the resident engine, with a body or NULL; the reply's body is appended. ERR_CANCELLED: there is none; ERR_RUNTIME: it does not
  * answer, or not as it should. */

@@ -51,6 +51,13 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
     return 0;
 }
 
+/* A client has more connections than leaves room for others; at the port all are one, for which there is a limit of its own. */
+static bool has_many(const struct server *s, pid_t job) {
+    int n = 0;
+    for (const struct conn *k = s->conns; k; k = k->next) n += k->job == job;
+    return job && n > SERVE_SHARE * (SERVE_CONNECTIONS - s->connections);
+}
+
 static void on_connection(void *server, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what) {
     struct server *s = server;
     s->connections += what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
@@ -59,8 +66,10 @@ static void on_connection(void *server, struct MHD_Connection *c, void **state, 
         struct conn *k = *state = mem_calloc(1, sizeof *k);
         if (!k) return; /* the library's own patience is left */
         *k = (struct conn){.next = s->conns, .fd = info ? info->connect_fd : -1};
+        k->pid = resident_peer(k->fd, &k->job);
         s->conns = k;
-        serve_expect(s, c, SERVE_HEAD_S);
+        k->many = has_many(s, k->job);
+        serve_expect(s, c, k->many ? SERVE_MANY_S : SERVE_HEAD_S);
     } else if (*state) {
         struct conn **at = &s->conns;
         while (*at != *state) at = &(*at)->next;
@@ -224,10 +233,7 @@ static void end(struct server *s) {
         mhd.stop_daemon(s->http);
     }
     for (int i = 0; i < s->n_slots; i++) seat_close(&s->slots[i].seat);
-    while (s->asks) {
-        s->asks->state = ASK_OVER;
-        serve_ask_free(s->asks);
-    }
+    while (s->asks) serve_ask_free(s->asks);
     if (s->fd >= 0) close(s->fd);
     if (s->port_fd >= 0) close(s->port_fd);
     if (s->lock >= 0) close(s->lock);

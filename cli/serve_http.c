@@ -10,6 +10,7 @@
 #include "cli/out.h"
 #include "cli/server.h"
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 
 /* --- replies --------------------------------------------------------------------------------------------------------- */
 
@@ -24,6 +25,7 @@ static enum MHD_Result reply(struct ask *x, int status, struct buf *b) {
     if (!r) return MHD_NO;
     mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
     if (status == 503) mhd.add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (x->many) mhd.add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     if (status == 401) mhd.add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (status == 405) mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW, strcmp(x->allowed, "GET") ? x->allowed : "GET, HEAD");
     enum MHD_Result rc = mhd.queue_response(x->conn, (unsigned)status, r);
@@ -203,6 +205,9 @@ static void find_route(struct ask *x, const char *url, const char *method) {
 
 static struct ask *ask_new(struct server *s, struct MHD_Connection *c) {
     struct ask *x = mem_calloc(1, sizeof *x);
+    const union MHD_ConnectionInfo *context = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    const struct conn *k = context ? context->socket_context : NULL;
+    const char *agent = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_USER_AGENT);
     const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     int domain = 0;
     socklen_t size = sizeof domain;
@@ -211,6 +216,8 @@ static struct ask *ask_new(struct server *s, struct MHD_Connection *c) {
     x->conn = c;
     x->fd = info ? info->connect_fd : -1;
     x->local = x->fd >= 0 && !getsockopt(x->fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
+    x->job = k && k->job ? (uint64_t)k->job : hash64(agent ? agent : "", agent ? strlen(agent) : 0, 0);
+    if (k) x->pid = k->pid, x->many = k->many;
     x->next = s->asks;
     s->asks = x;
     return x;
@@ -232,7 +239,8 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         if (!(x = *state = ask_new(s, c))) return MHD_NO;
         serve_expect(s, c, SERVE_BODY_S);
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-        if (x->local || has_key(x)) find_route(x, url, method);
+        if (x->many) refuse(x, 503, NULL, "this client has too many connections at once");
+        else if (x->local || has_key(x)) find_route(x, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY) refuse(x, 413, NULL, "the body is larger than 16 MB");
         bool pieces = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
         bool may_be_long = pieces || (length && strtoull(length, NULL, 10) > SERVE_HEAD);

@@ -1,5 +1,6 @@
-/* The turns of --serve: requests wait in order for one of a few sessions, and the session whose cache holds most of a prompt
- * takes it. What an answer says is kept as text and made into chunks when its connection has room. */
+/* The turns of --serve: requests wait for one of a few sessions, for which clients take turns, and the session whose cache holds most of a
+ * prompt takes it. What an answer says is kept as text and made into chunks when its connection has room. */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -21,6 +22,7 @@ void serve_ask_free(struct ask *x) {
     struct ask **at = &s->asks;
     while (*at != x) at = &(*at)->next;
     *at = x->next;
+    if (x->state == ASK_WAITING) fair_leave(&s->waiting, &x->wait);
     s->bodies -= x->body.len;
     for (size_t i = 0; i < sizeof x->said / sizeof *x->said; i++) buf_free(&x->said[i].text);
     turn_free(&x->turn);
@@ -59,9 +61,11 @@ int serve_enqueue(struct ask *x, struct error *e) {
     struct server *s = x->server;
     struct app *a = s->app;
     unsigned char id[12];
-    int waiting = 0, rc;
-    for (const struct ask *o = s->asks; o; o = o->next) waiting += o->state == ASK_WAITING;
-    if (waiting >= SERVE_WAITING) return error_set(e, ERR_MEMORY, "%d requests wait already", waiting);
+    int waiting = 0, own = 0, rc;
+    for (const struct ask *o = s->asks; o; o = o->next)
+        if (o->state == ASK_WAITING) waiting++, own += o->job == x->job;
+    if (own && own >= SERVE_SHARE * (SERVE_WAITING - waiting))
+        return error_set(e, ERR_MEMORY, "%d requests wait already, %d of them this client's", waiting, own);
     rc = serve_prompt(x, e);
     if (!rc && !x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
     if (!rc && x->prompt.ids.n + 1 > (size_t)a->info->context)
@@ -74,7 +78,8 @@ int serve_enqueue(struct ask *x, struct error *e) {
     x->answer.model = a->info->name;
     x->n_prompt = x->prompt.ids.n;
     x->state = ASK_WAITING;
-    x->order = ++s->orders;
+    const struct json *user = x->request.user;
+    fair_wait(&s->waiting, &x->wait, user ? hash64(user->string, user->n, x->job) : x->job, ++s->orders);
     return 0;
 }
 
@@ -132,6 +137,7 @@ static void over(struct ask *x) {
     struct server *s = x->server;
     if (x->slot) x->slot->ask = NULL;
     x->slot = NULL;
+    if (x->state == ASK_WAITING) fair_leave(&s->waiting, &x->wait);
     x->state = ASK_OVER;
     s->last = clock_now();
     if (!x->conn) serve_ask_free(x);
@@ -170,7 +176,7 @@ static int begin(struct ask *x, struct slot *k, struct error *e) {
     struct server *s = x->server;
     uint64_t said;
     int flags = (x->request.secret ? REQUEST_SECRET : 0) | (goes_on(x, k, &said) ? 0 : REQUEST_AFRESH);
-    struct request q = {.max_tokens = x->request.max_tokens, .flags = flags};
+    struct request q = {.max_tokens = x->request.max_tokens, .client = x->wait.client, .flags = flags};
     app_sampling(s->app, &s->app->opts, &q.sampling);
     api_sampling(&x->request, &q.sampling);
     int rc = turn_start(&x->turn, s->app, k->seat, &x->prompt, &q, on_piece, x, e);
@@ -181,19 +187,27 @@ static int begin(struct ask *x, struct slot *k, struct error *e) {
     k->used = ++s->orders;
     k->said = said;
     x->slot = k;
+    fair_serve(&s->waiting, &x->wait);
     x->state = ASK_RUNNING;
     prompt_free(&x->prompt);
     if (x->request.kept && x->request.stream) tell_kept(x);
     return 0;
 }
 
+/* A client that has all sessions but those that are kept for others waits until one of its own ends. */
+static bool may_begin(const void *server, uint64_t client) {
+    const struct server *s = server;
+    int n = 0;
+    for (int i = 0; i < s->n_slots; i++) n += s->slots[i].ask && s->slots[i].ask->wait.client == client;
+    return n < s->most - s->most / SERVE_KEPT;
+}
+
 void serve_start(struct server *s) {
     for (;;) {
-        struct ask *first = NULL;
+        struct fair_turn *turn = fair_next(&s->waiting, may_begin, s);
+        struct ask *first = turn ? (struct ask *)((char *)turn - offsetof(struct ask, wait)) : NULL;
         struct error e = {.code = ERR_MEMORY, .text = "no memory for a session"};
         int busy = 0;
-        for (struct ask *x = s->asks; x; x = x->next)
-            if (x->state == ASK_WAITING && (!first || x->order < first->order)) first = x;
         for (int i = 0; i < s->n_slots; i++) busy += s->slots[i].ask != NULL;
         struct slot *k = first && busy < s->most ? choose(s, &first->prompt, &e) : NULL;
         if (!first || (!k && busy)) return; /* the next one to end makes room */
@@ -312,14 +326,16 @@ static size_t own(const struct slot *k, size_t n) {
 static void put_ask(struct buf *b, const struct ask *x, size_t *kv) {
     const struct turn *t = &x->turn;
     int prompt = (int)x->n_prompt;
-    if (x->state == ASK_WAITING) buf_fmt(b, "{\"state\": \"waiting\", \"prompt_tokens\": %d}", prompt);
+    buf_str(b, "{");
+    if (x->pid) buf_fmt(b, "\"process\": %ld, ", (long)x->pid);
+    if (x->state == ASK_WAITING) buf_fmt(b, "\"state\": \"waiting\", \"prompt_tokens\": %d}", prompt);
     else if (t->n_tokens) {
         double s = t->last_token - t->first_token;
-        buf_fmt(b, "{\"state\": \"decode\", \"prompt_tokens\": %d, \"tokens\": %d, \"tokens_per_s\": %.3f}", prompt, t->n_tokens,
+        buf_fmt(b, "\"state\": \"decode\", \"prompt_tokens\": %d, \"tokens\": %d, \"tokens_per_s\": %.3f}", prompt, t->n_tokens,
                 t->n_tokens > 1 && s > 0 ? (t->n_tokens - 1) / s : 0.0);
         *kv += own(x->slot, (size_t)(prompt + t->n_tokens));
     } else {
-        buf_fmt(b, "{\"state\": \"prefill\", \"prompt_tokens\": %d, \"share\": %.4f, \"left_s\": ", prompt, t->total ? (double)t->done / t->total : 0.0);
+        buf_fmt(b, "\"state\": \"prefill\", \"prompt_tokens\": %d, \"share\": %.4f, \"left_s\": ", prompt, t->total ? (double)t->done / t->total : 0.0);
         if (t->total && t->left_s >= 0) buf_fmt(b, "%.3f}", t->left_s);
         else buf_str(b, "null}");
         *kv += own(x->slot, (size_t)(t->total && t->total <= prompt ? prompt - t->total + t->done : 0)); /* what it goes on from, and what is read */

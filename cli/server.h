@@ -1,21 +1,26 @@
 #pragma once
 /* --serve: the engine stays, and answers the chat-completions protocol on a Unix socket and, with --listen, on a port of this
  * machine. One thread does it all: it takes what sockets, the engine and signals have to tell, and never waits for one of
- * them alone. Clients are told apart by nothing but their connection; what they say is never logged. */
+ * them alone. Clients are told apart by who connects, the job at the Unix socket and the program's name at the port, and by the
+ * request's own "user"; they take turns (base/fair.h). What they say is never logged. */
 
 #include "cli/api.h"
 #include "cli/lib_mhd.h"
 #include "cli/serve.h"
+#include "engine/base/fair.h"
 
 enum {
     SERVE_CONNECTIONS = 512,  /* at once; those after them wait to be accepted */
     SERVE_AT_PORT = 256,      /* a port accepts none while there are so many: whoever can reach it, the owner's socket has room */
     SERVE_WAITING = 256,      /* requests that may wait for a session */
+    SERVE_SHARE = 3,          /* a client may have so many times what is left of these two: one alone three quarters, and there is always room for another */
+    SERVE_KEPT = 8,           /* one of so many sessions is not given to who has all others */
     SERVE_HEAD = 32 << 10,    /* bytes of a request's line and headers */
     SERVE_BODY = 16 << 20,    /* bytes of a request's body */
     SERVE_BODIES = 256 << 20, /* of all bodies that are being read or waiting */
     SERVE_QUIET_S = 60,       /* a connection on which nothing moves, though it could, is closed */
     SERVE_HEAD_S = 60,        /* and one whose next request has no whole head by then, however it moves */
+    SERVE_MANY_S = 2,         /* of a client that has more than its share of connections */
     SERVE_BODY_S = 300,       /* or no whole body so long after that */
     SERVE_KEY = 65,
 };
@@ -27,7 +32,10 @@ struct ask {
     struct ask *next;            /* of all */
     struct MHD_Connection *conn; /* NULL: it is gone */
     int fd;
-    bool local; /* came by the Unix socket */
+    bool local;   /* came by the Unix socket */
+    bool many;    /* on a connection beyond its client's share: refused, and that is closed */
+    pid_t pid;    /* whose it is; 0: not known */
+    uint64_t job; /* its client but for the request's own "user" */
     enum ask_state state;
     const struct route *route;
     int status;          /* of a refusal: what else comes of the body is dropped */
@@ -40,9 +48,9 @@ struct ask {
     struct prompt prompt;
     size_t n_prompt; /* its tokens; prompt itself is gone when its turn begins */
     struct turn turn;
-    struct slot *slot; /* while it runs */
-    uint64_t order;    /* first come, first served */
-    struct {           /* said, and not sent yet: made into chunks when there is room, so that a slow reader holds few bytes */
+    struct slot *slot;     /* while it runs */
+    struct fair_turn wait; /* its client and, while it waits, when its turn comes */
+    struct {               /* said, and not sent yet: made into chunks when there is room, so that a slow reader holds few bytes */
         struct buf text;
         enum part part;
     } said[8];
@@ -56,6 +64,8 @@ struct ask {
 struct conn {
     struct conn *next;
     int fd;
+    pid_t pid, job; /* 0: not known */
+    bool many;
     double until; /* what a client sends is to be whole by then; 0: nothing is to come */
 };
 
@@ -73,6 +83,7 @@ struct server {
     char path[108], url[96], key[SERVE_KEY];
     struct buf identity;
     struct ask *asks;
+    struct fair waiting;
     struct slot *slots;
     int n_slots, most; /* at once */
     int connections;

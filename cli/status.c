@@ -29,6 +29,7 @@ static void put_session(const struct json *j, struct buf *b) {
     else if (json_is(json_get(j, "state"), "waiting"))
         buf_fmt(b, "  waits, with a prompt of %lld tokens", (long long)json_int(json_get(j, "prompt_tokens"), 0));
     else buf_fmt(b, "  idle, %lld tokens kept", (long long)json_int(json_get(j, "tokens"), 0));
+    if (json_get(j, "process")) buf_fmt(b, ", for process %lld", (long long)json_int(json_get(j, "process"), 0));
     buf_char(b, '\n');
 }
 

@@ -129,8 +129,9 @@ enum {
 struct request {
     const int32_t *tokens; /* the whole conversation so far; copied. What the KV cache already holds of it is kept */
     int n;
-    int shared;     /* so many of them others are likely to begin with, too, and to go on otherwise (a system prompt); 0: not known */
-    int max_tokens; /* answer tokens; 0: none (logits only), < 0: until the context is full */
+    int shared;      /* so many of them others are likely to begin with, too, and to go on otherwise (a system prompt); 0: not known */
+    int max_tokens;  /* answer tokens; 0: none (logits only), < 0: until the context is full */
+    uint64_t client; /* whose it is: clients take turns where prompts wait to be read (base/fair.h) */
     int flags;
     struct sampling sampling;
     const int32_t *stop_ids; /* beside the model's own; copied */

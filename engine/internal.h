@@ -5,6 +5,7 @@
 
 #include "cpu/ops.h"
 #include "cpu/pool.h"
+#include "engine/base/fair.h"
 #include "engine/cache/lookahead.h"
 #include "engine/draft/governor.h"
 #include "engine/draft/int4.h"
@@ -45,8 +46,9 @@ struct session {
     struct request request;
     int32_t *stop_ids;
     struct prefix_keys keys;
-    uint64_t order;   /* first come, first served */
-    uint64_t stepped; /* the engine's step that it last took part in */
+    uint64_t order;        /* of the turn, among all */
+    struct fair_turn wait; /* while it is queued */
+    uint64_t stepped;      /* the engine's step that it last took part in */
     int answered;
     struct guess guess[2]; /* by lookup, by a model; n 0: none waits to be judged */
     struct mtp_chat mtp;
@@ -90,6 +92,7 @@ struct engine {
     pthread_cond_t over; /* a turn or a piece of work is */
     _Atomic int closing;
     struct session *sessions;
+    struct fair queued;             /* prompts that wait to be read */
     struct piece *pieces;           /* work of other threads for this one, in order */
     uint64_t orders, events, steps; /* turns queued, events sent, steps taken so far */
     int unread;                     /* events of all sessions */

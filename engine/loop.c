@@ -1,8 +1,9 @@
 /* The engine's thread, which owns the processor. It goes round and each time does one piece of what is ready: a step of all
- * sessions that answer, a piece of the prefill that runs (a layer; one at a time, first come, first served), or work that
+ * sessions that answer, a piece of the prefill that runs (a layer; one at a time, clients take turns), or work that
  * another thread hands in. Where steps and the rest compete, each has the processor for half of the time. A prefill on devices
  * has a thread of its own, and steps go on beside it. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -615,11 +616,9 @@ static void tell_progress(struct engine *e) {
 /* --- The loop ---------------------------------------------------------------------------------------------------------------- */
 
 static void next_prefill(struct engine *e) {
-    struct session *first = NULL;
-    if (e->reading || e->left || atomic_load(&e->closing)) return;
-    for (struct session *s = e->sessions; s; s = s->next)
-        if (atomic_load(&s->state) == SESSION_QUEUED && (!first || s->order < first->order)) first = s;
-    if (first) session_move(first, SESSION_PREFILL);
+    const struct fair_turn *first = fair_next(&e->queued, NULL, NULL);
+    if (!first || e->reading || e->left || atomic_load(&e->closing)) return;
+    session_move((struct session *)((char *)first - offsetof(struct session, wait)), SESSION_PREFILL);
 }
 
 /* Cards are to be chosen for, for the first time: takes seconds where what was measured before is not kept. */

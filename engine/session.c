@@ -25,6 +25,9 @@ void session_move(struct session *s, enum session_state to) {
     assert(0 <= s->n_kv && s->n_kv <= s->n && s->n <= e->info.context);
     assert((e->reading == s) == (from == SESSION_PREFILL));
     if (from == SESSION_PREFILL) e->reading = NULL;
+    if (from == SESSION_QUEUED && to == SESSION_PREFILL) fair_serve(&e->queued, &s->wait);
+    else if (from == SESSION_QUEUED) fair_leave(&e->queued, &s->wait);
+    if (to == SESSION_QUEUED) fair_wait(&e->queued, &s->wait, s->request.client, s->order);
     switch (to) {
     case SESSION_IDLE: assert(!s->n_unread && !s->progress_order && !s->end_order && !s->held); break;
     case SESSION_QUEUED: assert(s->n_kv < s->n && (!s->answered || !s->n_kv) && (s->answered || !s->n_unread) && !s->end_order); break;

@@ -24,6 +24,15 @@ def ask(text, **more):
     return {"messages": [{"role": "user", "content": text}], **more}
 
 
+class Job:
+    def __init__(self, pid, held):
+        self.pid, self.held = pid, held
+
+    def end(self):
+        self.held.close()
+        os.waitpid(self.pid, 0)
+
+
 class Server:
     """hearth --serve, which has said that it is there."""
 
@@ -40,6 +49,32 @@ class Server:
 
     def connection(self):
         return UnixConnection(self.path)
+
+    def from_job(self, n=1):
+        """Connections that a process has made that a shell started as a job of its own; and that process, which is to be ended."""
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if not child:
+            try:
+                os.setpgid(0, 0)
+                os.closerange(3, theirs.fileno())  # what the other side closes is to be closed
+                os.closerange(theirs.fileno() + 1, 4096)
+                for _ in range(n):
+                    c = socket.socket(socket.AF_UNIX)
+                    c.connect(self.path)
+                    socket.send_fds(theirs, [b"x"], [c.fileno()])
+                    c.close()
+                theirs.recv(1)  # until the other side is closed
+            finally:
+                os._exit(0)
+        theirs.close()
+        out = []
+        for _ in range(n):
+            c = self.connection()
+            c.sock = socket.socket(fileno=socket.recv_fds(ours, 1, 1)[1][0])
+            c.sock.settimeout(c.timeout)
+            out.append(c)
+        return out, Job(child, ours)
 
     def request(self, method, path, body=None, headers={}):
         """(status, headers, body)"""

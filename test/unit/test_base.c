@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/fair.h"
 #include "engine/base/fault.h"
 #include "engine/base/file.h"
 #include "engine/base/half.h"
@@ -300,11 +301,69 @@ static void maps_can_be_dropped(void **state) {
     free(data);
 }
 
+/* --- turns -------------------------------------------------------------------------------------------------------------- */
+
+static bool not_three(const void *ctx, uint64_t client) { return client != 3; }
+
+/* One client with many, others with few: in rounds, and of each in order; who leaves was not served, and who may not is passed over. */
+static void clients_take_turns(void **st) {
+    static const uint64_t clients[] = {1, 1, 1, 1, 1, 2, 3, 3, 1}, want[] = {0, 5, 6, 1, 7, 2, 3, 8};
+    struct fair_turn t[9];
+    struct fair f = {0};
+    assert_null(fair_next(&f, NULL, NULL));
+    for (uint64_t i = 0; i < 9; i++) fair_wait(&f, &t[i], clients[i], i + 1);
+    fair_leave(&f, &t[4]);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct fair_turn *next = fair_next(&f, NULL, NULL);
+        if (next - t != (ptrdiff_t)want[i]) fail_msg("the %zu-th is %td", i, next - t);
+        if (next->client == 3) {
+            const struct fair_turn *other = fair_next(&f, not_three, NULL);
+            assert_true(other && other->client != 3);
+        }
+        fair_serve(&f, next);
+    }
+    assert_null(f.first);
+}
+
+/* Whatever clients do: while one waits none is served more than twice; order within is kept. */
+static void nobody_waits_for_ever(void **st) {
+    enum { CLIENTS = 7, EACH = 40, N = CLIENTS * EACH };
+    static struct fair_turn t[N];
+    uint64_t seed = 1, last[CLIENTS] = {0};
+    int used[N] = {0}, waits[CLIENTS] = {0}, since[CLIENTS][CLIENTS] = {{0}}, most = 0, served = 0; /* since [waiting][served] its wait began */
+    struct fair f = {0};
+    for (uint64_t order = 1; served < 20000; order++) {
+        int c = (int)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33) % (2 * CLIENTS), k = 0;
+        c = c < CLIENTS ? c : 0; /* the first one asks for eight times as much */
+        while (k < EACH && used[c * EACH + k]) k++;
+        if (k < EACH) {
+            if (!waits[c]++) memset(since[c], 0, sizeof since[c]);
+            used[c * EACH + k] = 1;
+            fair_wait(&f, &t[c * EACH + k], (uint64_t)c, order);
+        }
+        if (order % 2) continue;
+        struct fair_turn *x = fair_next(&f, NULL, NULL);
+        if (!x) continue;
+        fair_serve(&f, x);
+        served++;
+        c = (int)x->client;
+        assert_true(x->order > last[c]);
+        last[c] = x->order;
+        used[x - t] = 0, waits[c]--;
+        for (int i = 0; i < CLIENTS; i++)
+            if (waits[i] && i != c && ++since[i][c] > most) most = since[i][c];
+        memset(since[c], 0, sizeof since[c]);
+    }
+    assert_true(waits[0] > EACH / 2); /* it always wanted more */
+    assert_int_equal(most, 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(e4m3_is_exact),       cmocka_unit_test(halves_round_trip),     cmocka_unit_test(views_keep_their_scale_blocks),
-        cmocka_unit_test(json_reads),          cmocka_unit_test(json_refuses),          cmocka_unit_test(json_survives_no_memory),
-        cmocka_unit_test(write_is_old_or_new), cmocka_unit_test(outputs_by_one_rule),   cmocka_unit_test(maps_know_their_owner),
-        cmocka_unit_test(maps_can_be_dropped), cmocka_unit_test(errors_hold_no_escapes)};
+        cmocka_unit_test(e4m3_is_exact),        cmocka_unit_test(halves_round_trip),      cmocka_unit_test(views_keep_their_scale_blocks),
+        cmocka_unit_test(json_reads),           cmocka_unit_test(json_refuses),           cmocka_unit_test(json_survives_no_memory),
+        cmocka_unit_test(write_is_old_or_new),  cmocka_unit_test(outputs_by_one_rule),    cmocka_unit_test(maps_know_their_owner),
+        cmocka_unit_test(maps_can_be_dropped),  cmocka_unit_test(errors_hold_no_escapes), cmocka_unit_test(clients_take_turns),
+        cmocka_unit_test(nobody_waits_for_ever)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

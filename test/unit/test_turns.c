@@ -375,10 +375,64 @@ static void answers_beside_a_device(void **st) {
     engine_close(&e); /* in the middle of everything */
 }
 
+/* --- Clients take turns ------------------------------------------------------------------------------------------------------ */
+
+struct hold {
+    struct engine *e;
+    sem_t begun, end;
+};
+static int held(void *arg) {
+    struct hold *h = arg;
+    sem_post(&h->begun);
+    while (sem_wait(&h->end)) {
+    } /* interrupted */
+    return 0;
+}
+static void *hold_it(void *arg) {
+    engine_run(((struct hold *)arg)->e, held, arg);
+    return NULL;
+}
+
+/* One client's prompts came before all others': those of the others are read between them. The engine's thread is held until all are there. */
+static void prompts_of_clients_take_turns(void **st) {
+    enum { S = 8, GONE = 3 };
+    static const uint64_t client[S] = {1, 1, 1, 1, 1, 2, 3, 2};
+    static const int want[S - 1] = {0, 5, 6, 1, 7, 2, 4};
+    struct engine *e = open_with((struct engine_params){.threads = 1});
+    struct session *s[S];
+    struct error err = {0};
+    struct hold h = {.e = e};
+    pthread_t t;
+    sem_init(&h.begun, 0, 0);
+    sem_init(&h.end, 0, 0);
+    assert_int_equal(pthread_create(&t, NULL, hold_it, &h), 0);
+    while (sem_wait(&h.begun)) {
+    }
+    for (int i = 0; i < S; i++) {
+        struct request r = {.tokens = prompt + i, .n = 20, .max_tokens = 1, .client = client[i], .flags = REQUEST_NO_EOS};
+        if (session_submit(s[i] = new_session(e), &r, &err)) fail_msg("%s", err.text);
+    }
+    session_cancel(s[GONE]);
+    wait_for(e, s[GONE], EVENT_DONE);
+    sem_post(&h.end);
+    for (int i = 0; i < S - 1; i++) {
+        struct event ev;
+        do ev = next(e);
+        while (ev.kind != EVENT_DONE);
+        if (ev.session != s[want[i]]) fail_msg("the %d-th that is read is not session %d", i, want[i]);
+    }
+    pthread_join(t, NULL);
+    for (int i = 0; i < S; i++) session_close(&s[i]);
+    engine_close(&e);
+    sem_destroy(&h.begun);
+    sem_destroy(&h.end);
+}
+
 int main(int argc, char **argv) {
     file_embed(ember_files);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_queued_turn_is_cancelled_at_once),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_of_clients_take_turns),
+                                       cmocka_unit_test(a_queued_turn_is_cancelled_at_once),
                                        cmocka_unit_test(a_cancelled_prefill_waits_for_no_step),
                                        cmocka_unit_test(unread_events_hold_nobody_else),
                                        cmocka_unit_test(more_sessions_than_a_step_takes),

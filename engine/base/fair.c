@@ -1,0 +1,36 @@
+#include "engine/base/fair.h"
+
+#include <stddef.h>
+
+/* A client that nobody waits of is forgotten. When it comes back it is one round behind who was served last, as it would be had it been
+ * remembered; so whoever comes and goes does not get ahead of those that stay. */
+void fair_wait(struct fair *f, struct fair_turn *t, uint64_t client, uint64_t order) {
+    struct fair_turn **at = &f->first;
+    *t = (struct fair_turn){.client = client, .order = order, .round = f->round + 1};
+    for (const struct fair_turn *o = f->first; o; o = o->next)
+        if (o->client == client) t->round = o->round;
+    while (*at && (*at)->order < order) at = &(*at)->next;
+    t->next = *at;
+    *at = t;
+}
+
+struct fair_turn *fair_next(const struct fair *f, bool (*may)(const void *ctx, uint64_t client), const void *ctx) {
+    struct fair_turn *best = NULL;
+    for (struct fair_turn *t = f->first; t; t = t->next)
+        if ((!best || t->round < best->round) && (!may || may(ctx, t->client))) best = t;
+    return best;
+}
+
+void fair_leave(struct fair *f, struct fair_turn *t) {
+    struct fair_turn **at = &f->first;
+    while (*at != t) at = &(*at)->next;
+    *at = t->next;
+    t->next = NULL;
+}
+
+void fair_serve(struct fair *f, struct fair_turn *t) {
+    fair_leave(f, t);
+    if (f->round < t->round) f->round = t->round;
+    for (struct fair_turn *o = f->first; o; o = o->next)
+        if (o->client == t->client) o->round = f->round + 1;
+}
