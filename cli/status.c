@@ -18,18 +18,35 @@ static const char *span_text(double s, char *out, size_t cap) {
     return out;
 }
 
-static void put_session(const struct json *j, struct buf *b) {
+static bool is(const struct json *session, const char *state) { return json_is(json_get(session, "state"), state); }
+static long long process(const struct json *session) { return (long long)json_int(json_get(session, "process"), 0); }
+
+/* Those that wait, and those that are idle, are one line for each process, at the first of them. */
+static bool same_line(const struct json *a, const struct json *b) {
+    return process(a) == process(b) && ((is(a, "waiting") && is(b, "waiting")) || (is(a, "idle") && is(b, "idle")));
+}
+
+static void put_session(const struct json *list, uint32_t i, struct buf *b) {
     char left[32];
+    const struct json *j = &list->items[i];
     double seconds = json_num(json_get(j, "left_s"), -1);
-    if (json_is(json_get(j, "state"), "prefill")) {
+    long long n = 0, tokens = 0;
+    for (uint32_t k = 0; k < i; k++)
+        if (same_line(&list->items[k], j)) return;
+    for (uint32_t k = i; k < list->n; k++) {
+        const struct json *o = &list->items[k];
+        if (same_line(o, j)) n++, tokens += (long long)json_int(json_get(o, is(o, "idle") ? "tokens" : "prompt_tokens"), 0);
+    }
+    if (is(j, "prefill")) {
         buf_fmt(b, "  reads its prompt: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
         if (seconds >= 0) buf_fmt(b, ", %s left", span_text(seconds, left, sizeof left));
-    } else if (json_is(json_get(j, "state"), "decode"))
+    } else if (is(j, "decode"))
         buf_fmt(b, "  answers: %lld tokens, %.1f tok/s", (long long)json_int(json_get(j, "tokens"), 0), json_num(json_get(j, "tokens_per_s"), 0));
-    else if (json_is(json_get(j, "state"), "waiting"))
-        buf_fmt(b, "  waits, with a prompt of %lld tokens", (long long)json_int(json_get(j, "prompt_tokens"), 0));
-    else buf_fmt(b, "  idle, %lld tokens kept", (long long)json_int(json_get(j, "tokens"), 0));
-    if (json_get(j, "process")) buf_fmt(b, ", for process %lld", (long long)json_int(json_get(j, "process"), 0));
+    else if (is(j, "waiting") && n == 1) buf_fmt(b, "  waits, with a prompt of %lld tokens", tokens);
+    else if (is(j, "waiting")) buf_fmt(b, "  %lld wait, with prompts of %lld tokens", n, tokens);
+    else if (n == 1) buf_fmt(b, "  idle, %lld tokens kept", tokens);
+    else buf_fmt(b, "  %lld idle, %lld tokens kept", n, tokens);
+    if (process(j)) buf_fmt(b, ", for process %lld", process(j));
     buf_char(b, '\n');
 }
 
@@ -41,7 +58,7 @@ static void put_status(const struct json *j, struct buf *b) {
             span_text(json_num(json_get(j, "up_s"), 0), up, sizeof up), (long long)json_int(json_get(j, "answered"), 0),
             app_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
             app_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));
-    for (uint32_t i = 0; sessions && sessions->type == JSON_ARRAY && i < sessions->n; i++) put_session(&sessions->items[i], b);
+    for (uint32_t i = 0; sessions && sessions->type == JSON_ARRAY && i < sessions->n; i++) put_session(sessions, i, b);
 }
 
 int serve_print_status(struct app *a, struct error *e) {

@@ -455,7 +455,8 @@ class Shares(Case):
         self.assertEqual(states(s.status()), ["idle"] + ["prefill"] * 7 + ["waiting"] * 3)
         out = self.run_bin("--status")[1].decode()
         pid = s.status()["sessions"][0]["process"]
-        self.assertEqual(out.count(f", for process {pid}\n"), 10, out)
+        self.assertEqual(out.count(f", for process {pid}\n"), 8, out)
+        self.assertIn(f"\n  3 wait, with prompts of {3 * len('1user2read1assistant2')} tokens, for process {pid}\n", out)
         many.pop().close()
         many.pop(0).close()
         s.settles("the next one", lambda status: states(status) == ["idle"] + ["prefill"] * 7 + ["waiting"])

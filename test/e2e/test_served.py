@@ -3,8 +3,13 @@ engine of one's own."""
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
+import socket
+import struct
+import threading
+import time
 import unittest
 
 import driver
@@ -45,6 +50,95 @@ class Served(Case):
         self.assertGreater(got["usage"]["prompt_tokens_details"]["cached_tokens"], 5)
         got = json.loads(self.s.request("POST", "/v1/chat/completions", {"messages": more, "max_tokens": 4})[2])
         self.assertEqual(got["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_two_hundred(self):
+        """Clients of several jobs that come, go, hang, are cut and are killed: whoever stays has the answer of an engine of one's own, and nothing
+        is left of the others."""
+        s, r, kinds = self.s, random.Random(2), ["whole", "stream", "gone", "half", "hang", "reset", "killed"]
+        asked = [{"text": text * (1 + 2 * i), "seed": i, "n": 3 + i} for i, text in enumerate(("how do i save a chat? ", "what is a seed? ", "files ", "and then? "))]
+        for q in asked:
+            q["want"] = json.loads(self.run_bin("-p", q["text"], "--seed", str(q["seed"]), "--temp", "1", "-n", str(q["n"]), "--json", "--no-attach", "--kv-cache", "off")[1])["text"]
+        fds = lambda: len(os.listdir(f"/proc/{s.p.pid}/fd"))
+        self.assertEqual(s.chat("warm", max_tokens=1)[0], 200)
+        before, wrong, hung, lock = fds(), [], [], threading.Lock()
+
+        def request(i, kind):
+            q = asked[i % len(asked)]
+            body = ask(q["text"], seed=q["seed"], temperature=1, max_tokens=q["n"] if kind in ("whole", "stream") else 100, stream=kind == "stream" or i % 2 == 0)
+            body["stream"] &= kind != "whole"
+            data = json.dumps(body).encode()
+            return q, data, b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+
+        def process(i):
+            """One that asks, and waits to be killed."""
+            child = os.fork()
+            if not child:
+                try:
+                    os.closerange(3, 4096)
+                    c = socket.socket(socket.AF_UNIX)
+                    c.connect(s.path)
+                    c.sendall(request(i, "killed")[2])
+                    signal.pause()
+                finally:
+                    os._exit(0)
+            return child
+
+        def client(i, kind, c):
+            q, body, data = request(i, kind)
+            try:
+                if kind in ("whole", "stream"):
+                    c.request("POST", "/v1/chat/completions", body)
+                    r = c.getresponse()
+                    if kind == "whole":
+                        got = json.loads(r.read())["choices"][0]["message"]["content"]
+                    else:
+                        got, done = chunks(r)
+                        got = "".join(x["choices"][0]["delta"].get("content", "") for x in got) if done else got
+                    if got != q["want"]:
+                        wrong.append((i, kind, q, got))
+                elif kind == "killed":
+                    time.sleep(i % 5 / 50)
+                    os.kill(c, signal.SIGKILL)
+                    os.waitpid(c, 0)
+                    return
+                else:
+                    c.sock.sendall(data[:len(data) * (i % 7) // 7] if kind in ("half", "hang") else data)
+                    if kind == "hang":
+                        with lock:
+                            hung.append(c)
+                        return
+                    time.sleep(i % 5 / 50)
+                    if kind == "reset":
+                        c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                c.close()
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as e:
+                wrong.append((i, kind, repr(e)))
+
+        jobs, threads = [], []
+        for k in range(20):
+            connections, job = s.from_job(10)
+            jobs.append(job)
+            threads += [(10 * k + i, r.choice(kinds), c) for i, c in enumerate(connections)]
+        for i, kind, c in threads:
+            if kind == "killed":
+                c.close()
+        threads = [threading.Thread(target=client, args=(i, kind, process(i) if kind == "killed" else c)) for i, kind, c in threads]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+        self.assertGreater(len(hung), 10)
+        self.assertEqual(s.chat("beside those that hang", max_tokens=2)[0], 200)
+        for c in hung:
+            c.close()
+        for job in jobs:
+            job.end()
+        s.settles("empty")
+        until = time.time() + driver.PATIENCE
+        while fds() > before and time.time() < until:
+            time.sleep(0.02)
+        self.assertLessEqual(fds(), before)
 
     def test_text_stays_text(self):
         """Whoever speaks, and wherever it stands: what looks like a control token is the letters that it has."""
