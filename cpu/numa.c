@@ -171,8 +171,8 @@ int numa_bind_to(void *p, size_t size, int node, struct error *e) {
     return 0;
 }
 
-int numa_spread(const struct numa *n, void *p, size_t size, struct error *e) {
-    unsigned long mask[NUMA_NODES / 64 + 1] = {0};
+/* The kernel's mask of nodes with processors; returns how many. */
+static int working(const struct numa *n, unsigned long *mask) {
     int nodes = 0;
     for (int a = 0; a < n->n_nodes; a++) {
         int k = n->kernel[a];
@@ -180,6 +180,17 @@ int numa_spread(const struct numa *n, void *p, size_t size, struct error *e) {
         mask[k / 64] |= 1ul << k % 64;
         nodes++;
     }
+    return nodes;
+}
+void numa_prefer(const struct numa *n, int node) {
+    unsigned long mask[NUMA_NODES / 64 + 1] = {0};
+    if (working(n, mask) < 2) return;
+    if (node >= 0) memset(mask, 0, sizeof mask), mask[n->kernel[node] / 64] = 1ul << n->kernel[node] % 64;
+    set_mempolicy(node < 0 ? MPOL_INTERLEAVE : MPOL_PREFERRED, mask, NUMA_NODES + 1); /* best effort: elsewhere a page is only farther away */
+}
+int numa_spread(const struct numa *n, void *p, size_t size, struct error *e) {
+    unsigned long mask[NUMA_NODES / 64 + 1] = {0};
+    int nodes = working(n, mask);
     if (nodes < 2 || !mbind(p, size, MPOL_INTERLEAVE, mask, NUMA_NODES + 1, 0)) return 0;
     return error_set(e, ERR_RUNTIME, "spreading %zu MiB over %d memory nodes: %s", size >> 20, nodes, strerror(errno));
 }

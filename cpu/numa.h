@@ -45,6 +45,9 @@ bool numa_binds(const struct numa *n, size_t bytes, size_t reserve);
 void numa_enter(const struct numa *n, int node);
 /* Memory that pages are to come from; see numa_bind_to. Nothing happens on one node, or on a topology from text. */
 int numa_place(const struct numa *n, void *p, size_t size, int node, struct error *e);
+/* Pages that the calling thread touches first from now on come from this node, while it has some; -1: from all with processors by turns. Nothing
+ * happens on one node, or on a topology from text. */
+void numa_prefer(const struct numa *n, int node);
 /* Spreads pages over the nodes that have processors, page by page: for what all of them read. Nothing happens on one node, or on a
  * topology from text. Before they are touched. */
 int numa_spread(const struct numa *n, void *p, size_t size, struct error *e);

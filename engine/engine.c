@@ -1,4 +1,5 @@
 /* An engine from its parts: weights, processor, devices, thread. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -11,6 +12,7 @@
 #include "engine/internal.h"
 #include "engine/many.h"
 #include "engine/pipe/trace.h"
+#include "engine/sched/nodes.h"
 
 /* --- Open and close ------------------------------------------------------------------------------------------------------ */
 
@@ -83,12 +85,29 @@ static int read_nodes(struct engine *e, struct error *err) {
     return rc;
 }
 
+/* The processor's memory nodes, alike but for how many processors they have. home: each computes what lies on it. */
+static void know_nodes(struct engine *e, bool home) {
+    const struct numa *n = &e->nodes;
+    struct cost_machine *m = &e->cost;
+    double cpus = 0;
+    m->n_nodes = 0, m->reach = 0;
+    for (int a = 0; a < n->n_nodes; a++) cpus += n->cpus[a];
+    if (n->n_nodes < 2 || n->n_nodes > COST_NODES || cpus < 1) return;
+    nodes_even(m, n->n_nodes, 0);
+    for (int a = 0; a < n->n_nodes; a++) m->node[a] = (struct cost_node){(double)n->memory[a], n->cpus[a] / cpus, n->cpus[a] / cpus};
+    if (home) return;
+    struct nodes_lie shares = nodes_shares(m, &e->model, 1, OP_FEW), spread = nodes_spread(m);
+    m->reach = fmin(1, nodes_expert(m, &e->model, 1, OP_FEW, &shares, NULL) / nodes_expert(m, &e->model, 1, OP_FEW, &spread, NULL));
+    log_say(LOG_INFO, "%d memory nodes, and weights lie on them by chance: %.0f%% of their bandwidth is expected", m->n_nodes, 100 * m->reach);
+}
+
 void engine_path(struct engine *e) {
     const struct pin *p = e->machine.gpus ? e->machine.gpus->pin : NULL;
     for (int i = 1; p && i <= e->cost.n_devices; i++) {
         double *rate = &e->cost.domain[i].link[COST_H2D].rate;
         *rate = pin_rate(pin_chosen(p)->path, *rate);
     }
+    know_nodes(e, place_copies(e->machine.place) || (p && pin_chosen(p)->path == PIN_COPIED));
 }
 
 /* An emulated device that is held to speeds has these. */
@@ -155,7 +174,8 @@ static int open_machine(struct engine *e, struct error *err) {
     size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
     /* a device streams whole experts from the mapping: these stay one copy */
     bool copies = !e->machine.gpus && place_fits(&e->nodes, bytes, e->params.hugepages);
-    if (copies && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, e->params.hugepages, &e->machine.known, err))) return rc;
+    bool cut = copies || (e->machine.gpus && e->nodes.n_nodes > 1);
+    if (cut && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, copies, e->params.hugepages, &e->machine.known, err))) return rc;
     if (!copies && (e->params.hugepages || e->nodes.n_nodes > 1))
         log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "a device reads them there" : "a copy does not fit in memory");
     const char *evict = e->params.evict ? e->params.evict : "auto";

@@ -75,7 +75,8 @@ static struct search_in question(const struct engine *e) {
     in.most[SEARCH_PROCESSOR] = in.most[SEARCH_HYBRID] = ENGINE_BATCH;
     in.most[SEARCH_PAGED] = m->load.most > 0 && m->load.most < SESSIONS ? m->load.most : SESSIONS;
     in.host = (double)mem_available();
-    if (!e->machine.place) in.host += (double)(e->weights.bytes_routed + e->weights.bytes_dense + e->weights.bytes_embed); /* mapped: counted as free */
+    if (!place_copies(e->machine.place))
+        in.host += (double)(e->weights.bytes_routed + e->weights.bytes_dense + e->weights.bytes_embed); /* mapped: counted as free */
     if (step_resident_layers(e->machine.step)) in.can |= 1u << SEARCH_HYBRID;
     if (!paged_cannot(&e->machine) && !m->refused) in.can |= 1u << SEARCH_PAGED;
     if (m->asked) in.can &= 1u << SEARCH_PAGED;

@@ -8,10 +8,11 @@
 #include "engine/base/clock.h"
 #include "engine/base/limit.h"
 #include "engine/base/log.h"
+#include "engine/store/span.h"
 
 enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8 };
-static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20;
-static const double thread_rate = 6e9; /* a thread that copies from memory to memory, bytes/s */
+static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* one page where they are large */
+static const double thread_rate = 6e9;                                            /* a thread that copies from memory to memory, bytes/s */
 
 struct piece { /* of a file: what one registration takes */
     const uint8_t *at;
@@ -23,6 +24,7 @@ struct pin {
     const struct checkpoint *files;
     struct pin_choice choice;
     struct numa nodes;
+    struct spans spans; /* where the bytes are to lie; of one node: none */
     struct piece *piece;
     int n, *first;                   /* [n_shards + 1] pieces of each file */
     _Atomic int next, working, stop; /* next piece; threads that have not ended */
@@ -106,12 +108,10 @@ static int take_place(struct pin *p, const struct piece *k, struct error *e) {
     uint8_t *own = fits(k->bytes) ? mem_pages(k->bytes, MEM_HUGE) : NULL;
     if (!own) return error_set(e, ERR_MEMORY, "no memory left to copy %zu MiB of weights to", k->bytes >> 20);
     int rc = 0;
-    if (numa_spread(&p->nodes, own, k->bytes, e)) {
-        log_say(LOG_INFO, "%s", e->text);
-        *e = (struct error){0};
-    }
     for (size_t at = 0, n; at < k->bytes && !rc; at += n) {
-        n = k->bytes - at < read_bytes ? k->bytes - at : read_bytes;
+        int node;
+        n = spans_stretch(&p->spans, k->at + at, k->bytes - at, (uintptr_t)own + at, probe_bytes, read_bytes, &node);
+        numa_prefer(&p->nodes, node);
         rc = atomic_load(&p->stop) ? ERR_CANCELLED : file_map_copy(own + at, k->at + at, n, e);
     }
     if (!rc) rc = file_map_replace(k->at, own, k->bytes, e);
@@ -165,6 +165,7 @@ int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct er
     log_say(LOG_INFO, "weights for devices: %s; %s", pin_name(p->choice.path), p->choice.why);
     if (p->choice.path != PIN_MAPPED && p->choice.path != PIN_COPIED) return 0;
     numa_read(&p->nodes);
+    if (p->choice.path == PIN_COPIED && spans_open(&p->spans, w, &p->nodes, e)) goto fail;
     lay_pieces(p);
     if (!(p->piece = mem_calloc((size_t)p->n, sizeof *p->piece))) goto fail;
     lay_pieces(p);
@@ -189,6 +190,7 @@ void pin_close(struct pin **pp) {
     for (int i = 0; i < p->n_threads; i++) pthread_join(p->thread[i], NULL);
     for (int i = 0; p->piece && i < p->n; i++)
         if (atomic_load(&p->piece[i].pinned)) gpu_host_unregister(p->gpu, p->piece[i].at, p->piece[i].bytes);
+    spans_close(&p->spans);
     mem_free(p->piece);
     mem_free(p->first);
     mem_free(p);

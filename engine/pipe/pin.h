@@ -1,8 +1,9 @@
 #pragma once
 /* How weights in host memory reach the devices, chosen when these are opened. Pinned where they are mapped, if the driver registers
- * read-only mappings. Else read once into memory of our own that takes the mapping's place, in 2 MB pages spread over the memory
- * nodes: who reads a weight finds it at the same address all the while, and what the system kept of the files goes as it is read. Else, and
- * until they are pinned, through pinned buffers that threads fill (stage.h). Nothing is pinned that does not fit in free memory. */
+ * read-only mappings. Else read once into memory of our own that takes the mapping's place, in 2 MB pages, each on the memory
+ * node whose threads compute most of it (store/span.h): who reads a weight finds it at the same address all the while, and what the system kept of the files
+ * goes as it is read. Else, and until they are pinned, through pinned buffers that threads fill (stage.h). Nothing is pinned that does not fit in free memory.
+ */
 #include "engine/store/weights.h"
 #include "gpu/gpu.h"
 

@@ -36,10 +36,10 @@ int calibrate_read(struct cost_machine *out, const char *name_or_path, struct er
  *     sockets = 2   channels = 12   ddr = 6400   cores = 32   isa = avx512bf16   memory = 1152G   (channels and cores of a socket)
  *     cards = 2   card = RTX 5090   pcie = 5     or, of a card that is not known: card.memory, card.bandwidth, card.bf16, card.fp8
  * What follows goes before that, or stands alone, as calibrate writes it. Machine: name, devices, near (units near memory), dram, disk, join,
- * start, cpu_chunk, gpu_chunk. Then for a domain, cpu, gpu0, gpu1, .. near0, .. (gpu, near: all of them):
- *     DOMAIN.name  .memory  .bw.KIND  .latency.KIND  .rate.KIND.FORMAT  .few.FORMAT  .h2d  .d2h  .peer  .h2d.latency  .d2h.latency  .peer.latency
- * KIND is ffn, linear, attention, elem; FORMAT f32, 16bit, 8bit, 4bit; a key that ends before them means all of them. bw and rate are
- * curves over rows, `1:0.9T 16:12T`, or one number; numbers may end in T G M K m u n (powers of 1000); units are cost.h's. */
+ * start, cpu_chunk, gpu_chunk, nodes (memory nodes), between (them). Of a node, node0, node1, .. (node: all): .memory, and its shares .bw and .rate. Then for a
+ * domain, cpu, gpu0, gpu1, .. near0, .. (gpu, near: all of them): DOMAIN.name  .memory  .bw.KIND  .latency.KIND  .rate.KIND.FORMAT  .few.FORMAT  .h2d  .d2h
+ * .peer  .h2d.latency  .d2h.latency  .peer.latency KIND is ffn, linear, attention, elem; FORMAT f32, 16bit, 8bit, 4bit; a key that ends before them means all
+ * of them. bw and rate are curves over rows, `1:0.9T 16:12T`, or one number; numbers may end in T G M K m u n (powers of 1000); units are cost.h's. */
 int calibrate_write(const struct cost_machine *m, const char *fingerprint, struct buf *out); /* fingerprint NULL: without. ERR_MEMORY */
 enum { CALIBRATE_PRINT = 40 };
 /* fingerprint [CALIBRATE_PRINT] or NULL: receives the text's own, "" where it has none. ERR_USAGE as above, `what` for the file. */

@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/sched/calibrate.h"
 #include "engine/sched/describe.h"
+#include "engine/sched/nodes.h"
 
 static const char *const kinds[COST_KINDS] = {"ffn", "linear", "attention", "elem"}, *const formats[COST_FORMATS] = {"f32", "16bit", "8bit", "4bit"},
                          *const ways[COST_WAYS] = {"h2d", "d2h", "peer"};
@@ -23,9 +24,9 @@ struct key {
 };
 /* The i-th key of a machine, of its box, and of a domain; false past the last. */
 static bool machine_key(struct cost_machine *m, int i, struct key *k) {
-    const struct key keys[] = {{"name", WORD, m->name, sizeof m->name}, {"dram", NUMBER, &m->dram, 0},   {"disk", NUMBER, &m->disk, 0},
-                               {"join", NUMBER, &m->join, 0},           {"start", NUMBER, &m->start, 0}, {"cpu_chunk", COUNT, &m->cpu_chunk, 0},
-                               {"gpu_chunk", COUNT, &m->gpu_chunk, 0}};
+    const struct key keys[] = {{"name", WORD, m->name, sizeof m->name}, {"dram", NUMBER, &m->dram, 0},      {"disk", NUMBER, &m->disk, 0},
+                               {"join", NUMBER, &m->join, 0},           {"start", NUMBER, &m->start, 0},    {"cpu_chunk", COUNT, &m->cpu_chunk, 0},
+                               {"gpu_chunk", COUNT, &m->gpu_chunk, 0},  {"between", NUMBER, &m->between, 0}};
     return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
 }
 static bool box_key(struct describe *b, int i, struct key *k) {
@@ -59,6 +60,10 @@ static bool domain_key(struct cost_domain *d, int i, struct key *k) {
     else return false;
     return true;
 }
+static bool node_key(struct cost_node *n, int i, struct key *k) {
+    const struct key keys[] = {{"memory", NUMBER, &n->memory, 0}, {"bw", NUMBER, &n->bw, 0}, {"rate", NUMBER, &n->rate, 0}};
+    return i < (int)(sizeof keys / sizeof *keys) ? *k = keys[i], true : false;
+}
 /* cpu, gpu0, near3 */
 static void domain_prefix(const struct cost_machine *m, int d, char *out, size_t cap) {
     if (!d) snprintf(out, cap, "cpu");
@@ -86,7 +91,12 @@ int calibrate_write(const struct cost_machine *machine, const char *fingerprint,
     buf_str(out, "# A machine for hearth: rates in bytes/s and FLOP/s by rows, times in seconds.\n");
     if (fingerprint) buf_fmt(out, "fingerprint = %s\n", fingerprint);
     buf_fmt(out, "devices = %d\nnear = %d\n", m->n_devices, m->n_domains - 1 - m->n_devices);
+    if (m->n_nodes) buf_fmt(out, "nodes = %d\n", m->n_nodes);
     for (int i = 0; machine_key(m, i, &k); i++) write_key(out, "", &k);
+    for (int a = 0; a < m->n_nodes; a++) {
+        snprintf(prefix, sizeof prefix, "node%d", a);
+        for (int i = 0; node_key(&m->node[a], i, &k); i++) write_key(out, prefix, &k);
+    }
     for (int d = 0; d < m->n_domains; d++) {
         domain_prefix(m, d, prefix, sizeof prefix);
         for (int i = 0; domain_key(&m->domain[d], i, &k); i++) write_key(out, prefix, &k);
@@ -143,6 +153,30 @@ static const char *read_value(const struct key *k, const char *text) { /* NULL, 
     return NULL;
 }
 
+/* nodeN.KEY, or node.KEY of all of them. */
+static const char *read_node(struct cost_machine *m, const char *name, const char *text, int *found) {
+    const char *dot = strchr(name, '.'), *bad = NULL;
+    struct key k;
+    for (int a = 0; a < m->n_nodes && dot && !bad; a++) {
+        char prefix[16];
+        size_t n = (size_t)snprintf(prefix, sizeof prefix, "node%d", a), len = (size_t)(dot - name);
+        if ((len != n && len != 4) || strncmp(name, prefix, len)) continue;
+        for (int i = 0; node_key(&m->node[a], i, &k) && !bad; i++)
+            if (!strcmp(k.name, dot + 1)) ++*found, bad = read_value(&k, text);
+    }
+    return bad;
+}
+/* Shares that were not said are alike, and all sum up to 1. */
+static void even_nodes(struct cost_machine *m) {
+    double bw = 0, rate = 0;
+    for (int a = 0; a < m->n_nodes; a++) bw += m->node[a].bw, rate += m->node[a].rate;
+    for (int a = 0; a < m->n_nodes; a++) {
+        struct cost_node *n = &m->node[a];
+        n->bw = bw > 0 ? fabs(bw - 1) > 1e-9 ? n->bw / bw : n->bw : 1.0 / m->n_nodes;
+        n->rate = rate > 0 ? fabs(rate - 1) > 1e-9 ? n->rate / rate : n->rate : 1.0 / m->n_nodes;
+    }
+}
+
 /* A key of a domain by its full name, or all that begin with it and a dot. */
 static const char *read_domain(struct cost_domain *d, const char *name, const char *text, int *found) {
     struct key k;
@@ -173,12 +207,14 @@ static const char *read_box(struct box *b, const struct key *k, int i, const cha
 /* First how many domains there are and what the box says, then the rest, which goes before it. */
 static const char *read_line(struct cost_machine *m, struct box *b, char *fingerprint, const char *name, const char *text, bool counts) {
     struct key k = {.what = WORD, .at = fingerprint, .size = CALIBRATE_PRINT}, of_box;
-    bool devices = !strcmp(name, "devices"), near = !strcmp(name, "near");
+    bool devices = !strcmp(name, "devices"), near = !strcmp(name, "near"), nodes = !strcmp(name, "nodes");
     for (int i = 0; box_key(&b->d, i, &of_box); i++)
         if (!strcmp(of_box.name, name)) return counts ? read_box(b, &of_box, i, text) : NULL;
-    if (counts != (devices || near)) return NULL;
+    if (counts != (devices || near || nodes)) return NULL;
     if (counts) {
         double v;
+        if (nodes && (!number(&text, &v) || *text || v != floor(v) || v < 2 || v > COST_NODES)) return "is not a number of memory nodes: 2 to 8";
+        if (nodes) return m->n_nodes = (int)v, m->between = NODES_BETWEEN, NULL;
         if (!number(&text, &v) || *text || v != floor(v) || v > COST_DOMAINS - 1 || m->n_domains + v > COST_DOMAINS)
             return "is not a number of domains that fits";
         if (devices && m->n_devices) return "is given twice";
@@ -198,6 +234,7 @@ static const char *read_line(struct cost_machine *m, struct box *b, char *finger
         if ((len == n && !strncmp(name, prefix, n)) || (d && len == letters && !strncmp(name, prefix, letters)))
             bad = read_domain(&m->domain[d], dot + 1, text, &found);
     }
+    if (!bad && !found) bad = read_node(m, name, text, &found);
     return bad ? bad : found ? NULL : "is no key of a machine";
 }
 
@@ -253,6 +290,7 @@ int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const ch
         if (!pass && fill_from_box(m, &box, what, e)) return e->code;
         for (int d = 0; d < m->n_domains && !pass; d++) m->domain[d].class = !d ? COST_CPU : d <= m->n_devices ? COST_GPU : COST_NDP;
     }
+    even_nodes(m);
     for (int d = 0; d < m->n_domains; d++) { /* without these nothing would take any time */
         char prefix[16];
         domain_prefix(m, d, prefix, sizeof prefix);

@@ -127,6 +127,7 @@ const struct cost_curve *cost_few(const struct cost_domain *d, enum cost_format 
 static double piece_time(const struct cost_machine *m, int domain, const struct cost_piece *p, double taken) {
     const struct cost_domain *d = &m->domain[domain];
     double bw = cost_at(&d->bw[p->kind], p->rows);
+    if (!domain && m->reach > 0 && p->kind <= COST_LINEAR) bw *= m->reach;
     if (d->class == COST_CPU && taken > 0 && m->dram > 0) bw *= larger(1 - taken / m->dram, 0.125);
     const struct cost_curve *rate = p->kind == COST_FFN && larger(p->rows, p->of) <= OP_FEW ? cost_few(d, p->format) : cost_rate(d, p->kind, p->format);
     double read = p->bytes > 0 ? p->bytes / bw : 0, work = p->flops > 0 ? p->flops / cost_at(rate, p->rows) : 0;

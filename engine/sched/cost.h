@@ -2,9 +2,9 @@
 /* A machine as numbers: what a piece of work takes on each processor of it, and what moving bytes takes. All decisions of
  * engine/sched rest on it. Pure: no clock, no I/O, no allocation; who measures, reads or writes one is calibrate.h.
  *
- * A domain is who can compute: the processor with all its memory nodes (they share every expert, so they are one), a device, a
- * unit near memory (virtual time only). Each is a queue in order; so is each direction of a device's link. Domain 0 is the
- * processor, devices follow in order of rank. A piece of work takes the hierarchical roofline of paper B with measured corners:
+ * A domain is who can compute: the processor with all its memory nodes (they share every expert, so they end at once; one by one they are
+ * in nodes.h), a device, a unit near memory (virtual time only). Each is a queue in order; so is each direction of a device's link. Domain 0
+ * is the processor, devices follow in order of rank. A piece of work takes the hierarchical roofline of paper B with measured corners:
  *
  *     calls * latency(kind) + max(bytes / bandwidth(kind, rows), flops / rate(kind, format, rows))
  *
@@ -20,7 +20,7 @@ enum cost_kind { COST_FFN, COST_LINEAR, COST_ATTENTION, COST_ELEM, COST_KINDS };
 enum cost_format { COST_F32, COST_16BIT, COST_8BIT, COST_4BIT, COST_FORMATS };   /* of the weights, or of the keys and values */
 enum cost_class { COST_CPU, COST_GPU, COST_NDP };
 enum cost_way { COST_H2D, COST_D2H, COST_PEER, COST_WAYS };
-enum { COST_DOMAINS = 20, COST_POINTS = 12, COST_ROWS = 16, COST_MANY = 1 << 20 };
+enum { COST_DOMAINS = 20, COST_NODES = 8, COST_POINTS = 12, COST_ROWS = 16, COST_MANY = 1 << 20 };
 
 /* A positive quantity over rows: straight lines between points on paper with both scales logarithmic, flat outside. n 0: no limit. */
 struct cost_curve {
@@ -44,6 +44,10 @@ struct cost_domain {
     } link[COST_WAYS];        /* between it and host memory, or (PEER) the other devices */
     struct cost_seen seen[COST_KINDS], moved[COST_WAYS];
 };
+struct cost_node {   /* a memory node of the processor */
+    double memory;   /* bytes; 0: not said */
+    double bw, rate; /* its share of what domain 0 reads, of what it computes */
+};
 /* Whole things, beside the kinds, that are compared with what they really took. */
 enum cost_whole { COST_PREFILL_CPU, COST_PREFILL_BLEND, COST_PREFILL_SLP, COST_PREFILL_DSLP, COST_STEP_CPU, COST_STEP_HYBRID, COST_STEP_DUAL, COST_WHOLES };
 struct cost_machine {
@@ -52,11 +56,15 @@ struct cost_machine {
     int n_devices;
     double dram, disk;        /* host memory and disk, all readers together; 0: no limit */
     double missing, absent;   /* of the routed experts that few rows choose, and of all, the share that is on the disk: cost_spill. 0: memory has all */
+    int n_nodes;              /* memory nodes of domain 0; 0: one */
+    double between;           /* bytes/s that a node's processors read from other nodes, and others from it; 0: no limit */
+    double reach;             /* share of their bandwidth that domain 0 has for weights which do not lie by node; 0: all */
     double join;              /* telling the processor that a device's rows are there, or the other way round */
     double start;             /* what a stream-loaded or blended prefill takes to begin: buffers, threads */
     int cpu_chunk, gpu_chunk; /* rows that a prefill takes through a layer at once */
     bool deterministic;       /* decide by the table alone: cost_factor is 1 */
     struct cost_seen seen[COST_WHOLES];
+    struct cost_node node[COST_NODES];
     struct cost_domain domain[COST_DOMAINS];
 };
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/sched/nodes.h"
+
 static const double of_memory = 0.77, of_elem = 0.25, of_fp8 = 0.8, of_bf16 = 0.7, of_card_memory = 0.85;
 static const double lane[6] = {0, 0, 0, 57e9 / 64, 57e9 / 32, 57e9 / 16}; /* bytes/s by generation */
 
@@ -145,6 +147,7 @@ bool describe_machine(struct cost_machine *m, const struct describe *d, char *wh
     m->n_devices = n, m->n_domains = 1 + n;
     m->dram = dram, m->join = 5e-6, m->start = 50e-3;
     processor(&m->domain[0], d, dram, find_isa(d->isa));
+    if (!m->n_nodes) nodes_even(m, (int)d->sockets, d->memory);
     for (int i = 0; i < n; i++)
         if (!card(&m->domain[1 + i], d, why, cap)) return false;
     return true;

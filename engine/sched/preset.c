@@ -2,7 +2,7 @@
  * are the vendor's, and say so. */
 #include <string.h>
 
-#include "engine/sched/cost.h"
+#include "engine/sched/nodes.h"
 
 struct point {
     float rows, value;
@@ -146,9 +146,11 @@ static const struct preset {
     const struct side *processor, *device;
     int n_devices, n_near;
     double dram, join;
+    int n_nodes;
+    double between;
 } presets[] = {
-    {"paper-a-1", "two EPYC 9355, one RTX 5090", "2 x EPYC 9355", "RTX 5090", &epyc_9355, &rtx_5090, 1, 0, 1228e9, 5e-6},
-    {"paper-a-2", "two EPYC 9355, two RTX 5090", "2 x EPYC 9355", "RTX 5090", &epyc_9355, &rtx_5090, 2, 0, 1228e9, 5e-6},
+    {"paper-a-1", "two EPYC 9355, one RTX 5090", "2 x EPYC 9355", "RTX 5090", &epyc_9355, &rtx_5090, 1, 0, 1228e9, 5e-6, 2, NODES_BETWEEN},
+    {"paper-a-2", "two EPYC 9355, two RTX 5090", "2 x EPYC 9355", "RTX 5090", &epyc_9355, &rtx_5090, 2, 0, 1228e9, 5e-6, 2, NODES_BETWEEN},
     {"paper-b-t4", "Xeon with 24 cores, T4", "Xeon, 24 cores", "T4", &xeon_24, &t4, 1, 0, 100e9, 0},
     {"paper-b-l4", "Xeon with 24 cores, L4", "Xeon, 24 cores", "L4", &xeon_24, &l4, 1, 0, 100e9, 0},
     {"paper-c", "Xeon Platinum 8470, H100, 16 units near memory", "Xeon Platinum 8470", "H100", &xeon_8470, &h100, 1, 16, 307.2e9, 5e-6},
@@ -167,6 +169,8 @@ bool cost_preset(struct cost_machine *m, const char *name) {
         m->n_devices = p->n_devices, m->n_domains = 1 + p->n_devices + p->n_near;
         m->dram = p->dram, m->join = p->join;
         m->cpu_chunk = 1024, m->gpu_chunk = 8192;
+        nodes_even(m, p->n_nodes, p->processor->memory);
+        if (p->n_nodes) m->between = p->between;
         for (int d = 0; d < m->n_domains; d++) {
             fill(&m->domain[d], !d ? p->processor : d <= p->n_devices ? p->device : &near_data);
             domain_name(&m->domain[d], !d ? p->cpu : d <= p->n_devices ? p->gpu : "near memory");

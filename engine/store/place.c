@@ -22,6 +22,7 @@ struct place {
     const struct weights *w;
     struct numa nodes;
     struct residency *known;
+    bool copies;                  /* else: views of the mapping */
     int n_nodes, per_layer;       /* items of a layer: n_experts + 1 */
     bool works[NUMA_NODES];       /* nodes that get a part; the others hold nothing */
     struct layer *placed;         /* [n_layers] */
@@ -77,13 +78,13 @@ static void lay_layer(struct place *p, int i, struct expert **part, size_t *at) 
         const struct expert *e = whole(p, y, k);
         for (int a = 0; a < p->n_nodes && e; a++) {
             struct expert view = part_of(p, e, a);
-            placed[s * p->n_nodes + a] = shard_lay_expert(&view, p->pages[a], &at[a]);
+            placed[s * p->n_nodes + a] = p->copies ? shard_lay_expert(&view, p->pages[a], &at[a]) : view;
         }
     }
     struct layer *yp = &p->placed[i];
     struct param list[PARAMS_MAX];
     *yp = *y;
-    for (int k = 0, mats = spread(p, i, list); k < mats; k++)
+    for (int k = 0, mats = spread(p, i, list); k < mats && p->copies; k++)
         *params_mat(yp, &list[k]) = shard_lay(params_mat(y, &list[k]), p->pages[p->n_nodes], &at[p->n_nodes]);
     p->shards[i] = (struct expert_shards){placed, p->rows, p->n_nodes};
     yp->shards = &p->shards[i];
@@ -94,7 +95,7 @@ static void lay_all(struct place *p) {
     size_t at[NUMA_NODES + 1] = {0};
     for (int i = 0; i < p->w->config.n_layers; i++) lay_layer(p, i, &part, at);
     p->whole = *p->w;
-    p->whole.head = shard_lay(&p->w->head, p->pages[p->n_nodes], &at[p->n_nodes]);
+    if (p->copies) p->whole.head = shard_lay(&p->w->head, p->pages[p->n_nodes], &at[p->n_nodes]);
     memcpy(p->size, at, sizeof at);
 }
 
@@ -209,13 +210,13 @@ static int start(struct place *p, struct error *e) {
     return 0;
 }
 
-int place_open(struct place **out, const struct weights *w, const struct numa *nodes, bool huge, struct residency *known, struct error *e) {
+int place_open(struct place **out, const struct weights *w, const struct numa *nodes, bool copies, bool huge, struct residency *known, struct error *e) {
     *out = NULL;
     struct place *p = mem_calloc(1, sizeof *p);
     size_t layers = (size_t)w->config.n_layers;
     int total = 0, working = 0, rc = 0;
     if (!p) goto no_memory;
-    *p = (struct place){.w = w, .nodes = *nodes, .known = known, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
+    *p = (struct place){.w = w, .nodes = *nodes, .known = known, .copies = copies, .n_nodes = nodes->n_nodes, .per_layer = w->config.n_experts + 1};
     for (int a = 0; a < p->n_nodes; a++) total += nodes->cpus[a];
     for (int a = 0; a < p->n_nodes; a++) working += p->works[a] = !total || nodes->cpus[a];
     for (size_t i = 0; i < layers; i++) p->n_parts += (size_t)slots(p, &w->layers[i]) * (size_t)p->n_nodes;
@@ -229,18 +230,20 @@ int place_open(struct place **out, const struct weights *w, const struct numa *n
     numa_split(&p->nodes, w->config.hidden, SHARD_UNIT, p->hidden);
     for (int a = 0; a < p->n_nodes; a++) p->rows[a + 1] = p->rows[a] + p->hidden[a].count;
     lay_all(p);
+    p->head = w;
+    *out = p;
+    if (!copies) return 0;
     for (int a = 0; a <= p->n_nodes; a++)
         if (p->size[a] && !(p->pages[a] = mem_pages(p->size[a], huge ? MEM_HUGE : 0))) goto no_memory;
     lay_all(p);
     bind_all(p);
     for (size_t i = 0; i <= layers; i++) p->left[i] = working * p->per_layer;
-    p->head = w;
     p->begun = clock_now();
-    if ((rc = start(p, e))) place_close(&p);
-    *out = p;
+    if ((rc = start(p, e))) place_close(out);
     return rc;
 no_memory:
-    place_close(&p);
+    *out = p;
+    place_close(out);
     return error_set(e, ERR_MEMORY, "no memory to place the weights by memory node");
 }
 
@@ -262,10 +265,12 @@ void place_close(struct place **pp) {
 
 const struct layer *place_layer(const struct place *p, const struct weights *w, int layer) {
     if (!p) return &w->layers[layer];
+    if (!p->copies) return &p->placed[layer];
     return residency_is(p->known, layer, p->known->n_experts, RESIDENCY_PLACED) ? &p->placed[layer] : &w->layers[layer];
 }
 const struct weights *place_head(const struct place *p, const struct weights *w) { return p ? atomic_load(&p->head) : w; }
 
+bool place_copies(const struct place *p) { return p && p->copies; }
 bool place_fits(const struct numa *nodes, size_t bytes, bool huge) {
     size_t all = 0, have = mem_available();
     for (int a = 0; a < nodes->n_nodes; a++) all += nodes->memory[a];

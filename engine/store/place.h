@@ -8,10 +8,12 @@
 #include "engine/store/weights.h"
 
 struct place;
-/* w and known must outlive it; known learns what was copied, and looked at on the way. One node without cuts: only the copy. Memory that
+/* copies false: nothing is copied, and layers are at once as the mapping has them, cut by node: for devices that read there, where pin.h puts pages on
+ * their nodes. w and known must outlive it; known learns what was copied, and looked at on the way. One node without cuts: only the copy. Memory that
  * cannot be bound is used as it comes, with a warning. ERR_MEMORY, ERR_RUNTIME. */
-int place_open(struct place **p, const struct weights *w, const struct numa *nodes, bool huge, struct residency *known, struct error *e);
-void place_close(struct place **p); /* stops copying */
+int place_open(struct place **p, const struct weights *w, const struct numa *nodes, bool copies, bool huge, struct residency *known, struct error *e);
+void place_close(struct place **p);       /* stops copying */
+bool place_copies(const struct place *p); /* false for NULL */
 /* A layer as it is to be computed with now; valid until close. p NULL: as it stands in w. */
 const struct layer *place_layer(const struct place *p, const struct weights *w, int layer);
 /* The same for what only the head needs. */

@@ -54,7 +54,7 @@ static void test_parts(void **state) {
                 pool_open_nodes(&pool, 2, false, &topology, &e) || work_open(&w, &m.config, N, NULL, NULL, NULL, &e))
                 fail_msg("%s", e.text);
             assert_non_null(x = cpu_exec_open(pool, CPU_SCALAR, &e));
-            if (residency_open(&known, &m.config, &e) || (nodes > 1 && place_open(&place, &m, &topology, false, &known, &e))) fail_msg("%s", e.text);
+            if (residency_open(&known, &m.config, &e) || (nodes > 1 && place_open(&place, &m, &topology, true, false, &known, &e))) fail_msg("%s", e.text);
             for (int i = 0; i < m.config.n_layers; i++) parts(x, &m, place_layer(place, &m, i), i, &w);
             place_close(&place);
             residency_close(&known);

@@ -1,0 +1,146 @@
+/* Memory nodes as domains of the cost model, against cases computed by hand, and which bytes of a checkpoint belong to which. */
+#include "test/unit/unit.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "engine/model/known.h"
+#include "engine/sched/calibrate.h"
+#include "engine/sched/nodes.h"
+#include "engine/sched/split.h"
+#include "engine/store/shard.h"
+#include "engine/store/span.h"
+
+static struct cost_machine m, parts;
+static struct cost_model v3;
+
+static void near(double got, double want, double share) {
+    if (!(fabs(got - want) <= share * fabs(want))) fail_msg("%.9g, by hand %.9g", got, want);
+}
+static int setup(void **st) {
+    static struct config c;
+    struct error e = {0};
+    if (known_config(known_find("deepseek-v3"), &c, &e)) return -1;
+    cost_model_of(&v3, &c, DT_E4M3, DT_E4M3, DT_BF16);
+    return 0;
+}
+
+/* Paper A: 947 GB/s in two halves, 50 GB/s from one to the other. An expert of 44,050,944 bytes: by rows half on each, 46.52 us, as domain 0 says. In
+ * pages by turns a quarter of it goes each way: 220.25 us. All on one node: half of it goes over, 440.5 us; without that limit what one node serves,
+ * 93.03 us. */
+static void an_expert(void **st) {
+    int hot = -1;
+    assert_true(cost_preset(&m, "paper-a-1") && m.n_nodes == 2);
+    struct nodes_lie shares = nodes_shares(&m, &v3, 1, COST_MANY), spread = nodes_spread(&m), one = nodes_on(&m, 1);
+    near(shares.lies[0], 0.5, 1e-9);
+    near(nodes_expert(&m, &v3, 1, COST_MANY, &shares, NULL), 46.516e-6, 1e-4);
+    near(nodes_expert(&m, &v3, 1, COST_MANY, &shares, NULL), cost_expert(&m, 0, &v3, 1, COST_MANY), 1e-9);
+    near(nodes_expert(&m, &v3, 1, COST_MANY, &spread, NULL), 220.25e-6, 1e-3);
+    near(nodes_expert(&m, &v3, 1, COST_MANY, &one, &hot), 440.5e-6, 1e-3);
+    m.between = 0;
+    near(nodes_expert(&m, &v3, 1, COST_MANY, &one, &hot), 93.03e-6, 1e-3);
+    assert_int_equal(hot, 1);
+    /* 512 rows: 45.1 GFLOP at 24 TFLOP/s, wherever the weights lie */
+    near(nodes_expert(&m, &v3, 512, COST_MANY, &spread, NULL), 512 * 88080384.0 / 24e12, 1e-3);
+    /* a machine whose weights lie by chance reads so much less */
+    double whole = cost_expert(&m, 0, &v3, 1, COST_MANY);
+    m.reach = 0.5;
+    near(cost_expert(&m, 0, &v3, 1, COST_MANY), 2 * whole, 1e-6);
+}
+
+/* A third of the memory's bandwidth on node 1, as many cores: cut by cores it is hot, 0.5 * 44.05 MB / 315.7 GB/s = 69.8 us; by what it serves 46.5 again.
+ * Many rows are a matter of cores. */
+static void a_hot_node(void **st) {
+    int hot = -1;
+    assert_true(cost_preset(&m, "paper-a-1"));
+    m.node[0].bw = 2.0 / 3, m.node[1].bw = 1.0 / 3;
+    struct nodes_lie even = {{0.5, 0.5}, {0.5, 0.5}, true}, few = nodes_shares(&m, &v3, 1, COST_MANY), many = nodes_shares(&m, &v3, 512, COST_MANY);
+    near(nodes_expert(&m, &v3, 1, COST_MANY, &even, &hot), 69.77e-6, 1e-3);
+    assert_int_equal(hot, 1);
+    near(few.lies[1], 1.0 / 3, 1e-6);
+    near(nodes_expert(&m, &v3, 1, COST_MANY, &few, NULL), 46.516e-6, 1e-4);
+    near(many.lies[1], 0.5, 1e-6);
+}
+
+/* Rows of whole experts to nodes, as the split gives them to devices: eight experts of a token by turns on two nodes take what four do; five on
+ * one side take what five do, or one is read over the way between, if that is soon enough. */
+static void whole_experts(void **st) {
+    static struct cost_table t[2];
+    static struct split_plan plan;
+    struct split_expert x[8];
+    assert_true(cost_preset(&m, "paper-a-1"));
+    nodes_machine(&parts, &m);
+    assert_true(parts.n_domains == 2 && parts.n_devices == 0 && parts.domain[1].memory == m.domain[0].memory / 2);
+    for (int a = 0; a < 2; a++) cost_table_fill(&t[a], &parts, a, &v3, COST_MANY);
+    near(cost_table_at(&t[1], 1), 93.03e-6, 1e-3);
+    for (int ways = 0; ways < 2; ways++) {
+        struct split_domain d[2];
+        for (int a = 0; a < 2; a++)
+            d[a] = (struct split_domain){.class = COST_CPU, .expert = &t[a], .move = ways ? cost_move(&parts, a, COST_H2D, v3.expert_bytes) : 0, .room = 8};
+        for (int right = 4; right <= 6; right++) {
+            for (int i = 0; i < 8; i++) x[i] = (struct split_expert){.rows = 1, .resident = i < right ? 2u : 1u};
+            split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = x, .n_domains = 2, .n = 8}, &plan);
+            near(plan.end, right * 93.03e-6, 1e-3); /* 881 us to bring one: never */
+            assert_true(plan.end >= 8 * cost_expert(&m, 0, &v3, 1, COST_MANY) * (1 - 1e-6));
+        }
+    }
+}
+
+static void text(void **st) {
+    static const char said[] = "nodes = 3\nbetween = 100G\nnode0.bw = 2\nnode1.bw = 1\nnode2.bw = 1\nnode.memory = 64G\ncpu.bw = 100G\ncpu.rate = 1T\n";
+    struct error e = {0};
+    if (calibrate_parse(&m, said, sizeof said - 1, "x", NULL, &e)) fail_msg("%s", e.text);
+    assert_true(m.n_nodes == 3 && m.between == 100e9 && m.node[0].bw == 0.5 && m.node[2].bw == 0.25 && m.node[1].memory == 64e9);
+    near(m.node[1].rate, 1.0 / 3, 1e-9);
+    static const char *const bad[] = {"nodes = 1\n",
+                                      "nodes = 9\n",
+                                      "nodes = two\n",
+                                      "node0.bw = 1\ncpu.bw = 1G\n",
+                                      "nodes = 2\nnode2.bw = 1\ncpu.bw = 1G\n",
+                                      "nodes = 2\nnode0.speed = 1\ncpu.bw = 1G\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (calibrate_parse(&m, bad[i], strlen(bad[i]), "x", NULL, &e) != ERR_USAGE) fail_msg("taken: %s", bad[i]);
+}
+
+/* Every byte of an expert has a node: that of its row. Stretches cover what they are asked for, in whole pages as these will lie. */
+static void bytes_of_nodes(void **st) {
+    struct weights w;
+    struct numa nodes;
+    struct spans s;
+    struct error e = {0};
+    const char *dir = SHARED_DIR "/fixtures/qwen3_moe";
+    if (access(dir, R_OK)) skip();
+    if (weights_open(&w, dir, false, &e) || numa_parse(&nodes, "node 1000 0\nnode 1000 1\n", &e) || spans_open(&s, &w, &nodes, &e)) fail_msg("%s", e.text);
+    assert_true(s.n > 0);
+    for (int i = 1; i < s.n; i++) assert_true(s.span[i].at >= s.span[i - 1].at);
+    const struct mat *down = &w.layers[0].experts[3].down;
+    struct numa_part part[NUMA_NODES];
+    numa_split(&nodes, down->rows, SHARD_UNIT, part);
+    for (int r = 0; r < down->rows; r++) {
+        int node = -1;
+        const uint8_t *row = (const uint8_t *)down->data + (size_t)r * down->stride;
+        size_t n = spans_stretch(&s, row, down->stride, (uintptr_t)row, down->stride, down->stride, &node);
+        assert_true(n > 0 && node == (r >= part[1].first));
+    }
+    size_t all = (size_t)down->rows * down->stride, at = 0;
+    int changes = 0, node = -1, last = -1;
+    for (size_t n; at < all; at += n) {
+        n = spans_stretch(&s, (const uint8_t *)down->data + at, all - at, 4096 + 64 + at, 256, 1 << 20, &node);
+        assert_true(n > 0 && at + n <= all && node >= 0);
+        if (at + n < all) assert_true((4096 + 64 + at + n) % 256 == 0);
+        changes += last >= 0 && node != last, last = node;
+    }
+    assert_int_equal(changes, 1);
+    spans_close(&s);
+    nodes.n_nodes = 1;
+    assert_int_equal(spans_open(&s, &w, &nodes, &e), 0);
+    assert_int_equal(spans_stretch(&s, down->data, 5000, 0, 4096, 3000, &node), 3000);
+    assert_true(node == -1 && !s.n);
+    weights_close(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_expert), cmocka_unit_test(a_hot_node), cmocka_unit_test(whole_experts), cmocka_unit_test(text),
+                                       cmocka_unit_test(bytes_of_nodes)};
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
