@@ -201,13 +201,14 @@ static double attention_pass(struct bench *b, void *arg, int round) {
 }
 
 struct gemm_case {
+    uint8_t format;
     int tokens, cols, rows;
 };
 static double gemm_pass(struct bench *b, void *arg, int round) {
     const struct gemm_case *c = arg;
     struct op_linear o = {.y = b->out, .x = b->in, .n = c->tokens, .ldx = c->cols, .ldy = c->rows};
-    size_t one = (size_t)c->rows * (size_t)c->cols, fit = b->bytes / one;
-    o.w = matrix(b, b->weights + (size_t)round % fit * one, c->rows, c->cols, DT_E4M3);
+    size_t one = (size_t)c->rows * dtype_bytes(c->format, (size_t)c->cols), fit = b->bytes / one;
+    o.w = matrix(b, b->weights + (size_t)round % fit * one, c->rows, c->cols, c->format);
     b->x->base.ops->linear(&b->x->base, &o);
     return 2.0 * c->tokens * c->rows * c->cols;
 }
@@ -222,7 +223,10 @@ static int run_all(struct bench *b) {
                                                       {1, 32, 4, 128, 128, 8192, DT_E4M3},
                                                       {512, 32, 4, 128, 128, 512, DT_F32},
                                                       {512, 32, 4, 128, 128, 2048, DT_BF16}};
-    static const struct gemm_case gemm[] = {{32, HIDDEN, INTER}, {128, HIDDEN, INTER}, {512, HIDDEN, INTER}, {512, INTER, HIDDEN}};
+    static const struct gemm_case gemm[] = {
+        {DT_E4M3, 32, HIDDEN, INTER}, {DT_E4M3, 128, HIDDEN, INTER}, {DT_E4M3, 512, HIDDEN, INTER}, {DT_E4M3, 512, INTER, HIDDEN}};
+    static const uint8_t many[] = {DT_E4M3, DT_BF16, DT_E2M1, DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4};
+    enum { N_GEMM = sizeof gemm / sizeof *gemm };
     struct bench_row row = {.kernel = "read", .format = ""};
     int rc = measure(b, row, read_pass, NULL);
     for (size_t i = 0; !rc && i < sizeof gemv / sizeof *gemv; i++) {
@@ -238,10 +242,11 @@ static int run_all(struct bench *b) {
         snprintf(row.shape, sizeof row.shape, "%d heads, %d KV of %d/%d, %d keys", a->heads, a->kv_heads, a->dim, a->v_dim, a->keys);
         rc = measure(b, row, attention_pass, (void *)a);
     }
-    for (size_t i = 0; !rc && i < sizeof gemm / sizeof *gemm; i++) {
-        row = (struct bench_row){.kernel = "gemm", .format = "F8_E4M3", .tokens = gemm[i].tokens, .flops = true};
-        snprintf(row.shape, sizeof row.shape, "[%d, %d]", gemm[i].rows, gemm[i].cols);
-        rc = measure(b, row, gemm_pass, (void *)&gemm[i]);
+    for (size_t i = 0; !rc && i < N_GEMM + sizeof many; i++) {
+        const struct gemm_case c = i < N_GEMM ? gemm[i] : (struct gemm_case){many[i - N_GEMM], MANY_TOKENS, HIDDEN, INTER};
+        row = (struct bench_row){.kernel = "gemm", .format = dtype_name(c.format), .tokens = c.tokens, .flops = true};
+        snprintf(row.shape, sizeof row.shape, "[%d, %d]", c.rows, c.cols);
+        rc = measure(b, row, gemm_pass, (void *)&c);
     }
     return rc;
 }

@@ -18,7 +18,8 @@
 
 struct gemm {
     const char *name; /* "scalar", "avx2", "avx512", "avx512bf16", "amx" */
-    bool bf16;        /* activations are rounded to BF16 (weights never are); else float32 */
+    bool bf16;        /* activations are rounded to BF16; else float32 */
+    bool rounds;      /* so are, once decoded, weights of formats with scales among them that BF16 does not hold; all others are exact everywhere */
     bool bf16x2;      /* activations are the sum of two BF16: 16 bits */
     int row_tile;     /* cut W's rows at multiples of this, or a tile is decoded for nothing; any cut is correct */
 

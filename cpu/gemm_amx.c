@@ -5,8 +5,11 @@
  * the first of two tiles has 0-7, 16-23, 32-39 and 48-55, the second the others: so bytes fall when they are unpacked.
  *
  * Sums of a segment (columns of W that share a scale, at most SPAN) stay in a tile and are then added, scaled, to those of the
- * row in memory. Formats that are not exact in BF16, or whose scales change within 32 columns, are decoded to float32 and kept as
- * a BF16 number and the BF16 of what it leaves over: two products, 2^-17 of the weight. */
+ * row in memory.
+ *
+ * Formats with scales among the weights are decoded to BF16 (gemm_planes.c), rounded where it does not hold them: 2^-9 of a weight, as of an activation, where
+ * the format itself keeps four to eight bits of it. `wide` products, on which choices hang, keep a BF16 number and the BF16 of what it leaves over: two
+ * products, 2^-17 of the weight. So does everything else that is not exact in BF16. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -29,7 +32,9 @@ enum {
     BLOCK = 256,                 /* rows of W that go through a span of the tokens together */
     COLUMNS = GEMM_CHUNK / SIDE, /* tiles of tokens at a time */
     FEW = 6,                     /* of these at most in a product of few */
-    AHEAD = 1024                 /* bytes that prefetch runs ahead in a row, in a product of few */
+    AHEAD = 1024,                /* bytes that prefetch runs ahead in a row, in a product of few; of PLANES twice as many */
+    PLANES = DT_COUNT,           /* beside formats, where code is made for one: any that gemm_planes.c has */
+    DECODED                      /* decoded before */
 };
 
 /* --- Activations --- */
@@ -86,6 +91,9 @@ static int segment(const struct mat *w) {
     return w->block_cols % 64 == 0 && SPAN % w->block_cols == 0 ? w->block_cols : 0;
 }
 
+/* Whether it is decoded here. */
+static bool plain(const struct mat *w) { return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && segment(w) > 0; }
+
 INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
 
 /* 64 codes to BF16. The exponent's upper bits are the code's top one and its complement, all others move, so each byte is an affine
@@ -133,14 +141,18 @@ struct job {
     int seg; /* columns of a sum in tiles; 0: weights are split */
     int n, ldy;
     bool accumulate;
-    const uint16_t *x; /* [column tiles][deep][TILE] */
+    bool split;              /* a product for what BF16 leaves over of the weights, too */
+    struct gemm_planes make; /* of PLANES */
+    int kind;                /* DT_E4M3, DT_BF16, PLANES or DECODED */
+    size_t span;             /* bytes of SPAN columns */
+    const uint16_t *x;       /* [column tiles][deep][TILE] */
     int deep;
     float *y;
-    uint8_t *panel, *rest; /* [ROWS] of PITCH bytes */
-    float *scales;         /* [SPAN / seg][ROWS] */
-    float *sums;           /* [strips of a block][column tiles][SIDE][SIDE] */
-    float *out;            /* [2][4][SIDE][SIDE] */
-    float *turned;         /* [columns][SIDE] */
+    uint8_t *panel[2], *rest[2]; /* [ROWS] of PITCH bytes: what is multiplied and what comes next; rest: of a split */
+    float *scales;               /* [SPAN / seg][ROWS] */
+    float *sums;                 /* [strips of a block][column tiles][SIDE][SIDE] */
+    float *out;                  /* [2][4][SIDE][SIDE] */
+    float *turned;               /* [columns][SIDE] */
 };
 
 /* n columns of a row to BF16; ahead: bytes to those that will be decoded next. */
@@ -198,8 +210,8 @@ static bool fill_any(const struct job *j, const struct kernels *k, int r, int c0
             __m512i head[2], rest[2];
             split32(row + c, &head[0], &rest[0]);
             split32(row + c + 32, &head[1], &rest[1]);
-            order((uint16_t *)(void *)(j->panel + i * PITCH) + c, head[0], head[1]);
-            order((uint16_t *)(void *)(j->rest + i * PITCH) + c, rest[0], rest[1]);
+            order((uint16_t *)(void *)(j->panel[0] + i * PITCH) + c, head[0], head[1]);
+            order((uint16_t *)(void *)(j->rest[0] + i * PITCH) + c, rest[0], rest[1]);
             any = _mm512_or_si512(any, _mm512_or_si512(rest[0], rest[1]));
         }
     }
@@ -243,16 +255,18 @@ struct unit {
     const uint8_t *data; /* its first row at its first column */
     int r, c0, n;        /* rows from r on, columns [c0, c0 + n) */
 };
-INLINE struct unit unit_at(const struct job *j, int r, int c0, const int size) {
+INLINE struct unit unit_at(const struct job *j, int r, int c0) {
     const int n = j->w->cols - c0 < SPAN ? j->w->cols - c0 : SPAN;
-    return (struct unit){(const uint8_t *)j->w->data + (size_t)r * j->w->stride + (size_t)c0 * (size_t)size, r, c0, n};
+    return (struct unit){(const uint8_t *)j->w->data + (size_t)r * j->w->stride + (size_t)(c0 / SPAN) * j->span, r, c0, n};
 }
 /* Its rows [i, end) to BF16; ahead: bytes to what is asked for meanwhile. */
-INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct unit *u, uint8_t *panel, int i, int end, ptrdiff_t ahead, const int dtype) {
+INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct unit *u, uint8_t *panel, uint8_t *rest, int i, int end, ptrdiff_t ahead,
+                      const int kind) {
     for (; i < end && u->r + i < j->r1; i++) {
         uint16_t *to = (uint16_t *)(void *)(panel + i * PITCH);
         const uint8_t *row = u->data + (size_t)i * j->w->stride;
-        if (dtype == DT_BF16) row_bf16(to, row, u->n, ahead);
+        if (kind == PLANES) j->make.rows(to, rest ? (uint16_t *)(void *)(rest + i * PITCH) : NULL, j->w, u->r + i, u->c0, u->n, ahead);
+        else if (kind == DT_BF16) row_bf16(to, row, u->n, ahead);
         else row_e4m3(t, to, row, u->n, ahead);
     }
 }
@@ -266,8 +280,8 @@ INLINE void strip_scales(const struct mat *w, float *scale, const size_t *first,
 
 /* --- Few columns: all of them at once --- */
 
-INLINE struct unit unit_next(const struct job *j, const struct unit *u, const int size) {
-    return u->c0 + SPAN < j->w->cols ? unit_at(j, u->r, u->c0 + SPAN, size) : unit_at(j, u->r + SIDE, 0, size);
+INLINE struct unit unit_next(const struct job *j, const struct unit *u) {
+    return u->c0 + SPAN < j->w->cols ? unit_at(j, u->r, u->c0 + SPAN) : unit_at(j, u->r + SIDE, 0);
 }
 /* Tiles: sums 0 .. T - 1, weights 6, tokens 7. Their numbers must be constants. */
 #define FEW_EACH(what) \
@@ -288,39 +302,41 @@ INLINE struct unit unit_next(const struct job *j, const struct unit *u, const in
         _tile_dpbf16ps(t, 6, 7); \
     } while (0)
 
-INLINE void few(const struct job *j, int r0, const int T, const int dtype) {
+INLINE void few(const struct job *j, int r0, const int T, const int kind) {
     enum { STEPS = SPAN / DEEP, EACH_STEP = SIDE / STEPS };
     const struct e4m3 codes = e4m3_make();
     const struct mat *w = j->w;
-    const int size = dtype == DT_BF16 ? 2 : 1;
+    const int seg = kind == PLANES ? SPAN : j->seg;
+    const ptrdiff_t distance = kind == PLANES ? 2 * AHEAD : AHEAD, row = (ptrdiff_t)dtype_bytes(w->dtype, (size_t)w->cols);
     const size_t next = (size_t)j->deep * TILE;
-    uint8_t *panel = j->panel, *other = panel + SIDE * PITCH;
+    uint8_t *panel = j->panel[0], *other = j->panel[1];
     float scale[SIDE] __attribute__((aligned(64)));
     size_t scales[SIDE];
     bool pending = false, more = false; /* sums in j->out wait to be added, to others */
-    struct unit u = unit_at(j, r0, 0, size);
-    unit_rows(j, &codes, &u, panel, 0, SIDE, AHEAD, dtype);
+    struct unit u = unit_at(j, r0, 0);
+    unit_rows(j, &codes, &u, panel, NULL, 0, SIDE, distance, kind);
+    if (kind == PLANES) _mm512_store_ps(scale, _mm512_set1_ps(1));
     while (u.r < j->r1) {
-        const struct unit v = unit_next(j, &u, size);
+        const struct unit v = unit_next(j, &u);
         const uint16_t *b = j->x + (size_t)(u.c0 / DEEP) * TILE;
-        ptrdiff_t ahead = AHEAD;
-        if (v.c0 * size + AHEAD >= w->cols * size) ahead += SIDE * (ptrdiff_t)w->stride - (ptrdiff_t)w->cols * size;
+        ptrdiff_t ahead = distance;
+        if ((ptrdiff_t)((size_t)(v.c0 / SPAN) * j->span) + distance >= row) ahead += SIDE * (ptrdiff_t)w->stride - row;
         if (!u.c0)
             for (int i = 0; i < SIDE; i++) scales[i] = scale_row(w, u.r + i < j->r1 ? u.r + i : j->r1 - 1);
         for (int k = 0; k < STEPS; k++, b += TILE) {
             const int c = k * DEEP;
-            unit_rows(j, &codes, &v, other, k * EACH_STEP, (k + 1) * EACH_STEP, ahead, dtype);
+            unit_rows(j, &codes, &v, other, NULL, k * EACH_STEP, (k + 1) * EACH_STEP, ahead, kind);
             if (pending) FEW_EACH(FEW_ADD);
             pending = false;
             if (c / 64 * 64 >= u.n) continue;
-            if (c % j->seg == 0) FEW_EACH(FEW_ZERO);
+            if (c % seg == 0) FEW_EACH(FEW_ZERO);
             _tile_loadd(6, panel + 2 * c, PITCH);
             FEW_EACH(FEW_STEP);
-            if ((c + DEEP) % j->seg && c + DEEP < (u.n + 63) / 64 * 64) continue;
+            if ((c + DEEP) % seg && c + DEEP < (u.n + 63) / 64 * 64) continue;
             FEW_EACH(FEW_STORE);
             pending = true;
-            more = u.c0 + c >= j->seg;
-            strip_scales(w, scale, scales, u.c0 + c - c % j->seg); /* the last step may lie past the last column */
+            more = u.c0 + c >= seg;
+            if (kind != PLANES) strip_scales(w, scale, scales, u.c0 + c - c % seg); /* the last step may lie past the last column */
         }
         if (v.r != u.r) { /* the strip is complete */
             if (pending) FEW_EACH(FEW_ADD);
@@ -361,25 +377,35 @@ INLINE void many_step(const uint8_t *a, const uint16_t *b, size_t next, const in
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
 }
+/* And of what is left over of the weights, with the same tokens. */
+INLINE void many_step_rest(const uint8_t *rest, const int B) {
+    _tile_loadd(4, rest, PITCH);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, rest + SIDE * PITCH, PITCH);
+    _tile_dpbf16ps(2, 5, 6);
+    if (B == 1) return;
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+}
 struct many {
     const uint8_t *panel, *rest; /* rest: NULL, or what BF16 leaves over of the panel */
     struct unit u, v;            /* in the panel; to be decoded into `other` if its data is not NULL */
-    uint8_t *other;
+    uint8_t *other, *other_rest;
     ptrdiff_t ahead;
     int per, done; /* rows decoded a step; so far */
     struct e4m3 codes;
     struct pending p;
 };
-INLINE void many_decode(const struct job *j, struct many *m, int rows, const int dtype) {
+INLINE void many_decode(const struct job *j, struct many *m, int rows, const int kind) {
     if (m->done >= ROWS) return;
     const int end = m->done + rows < ROWS ? m->done + rows : ROWS;
-    unit_rows(j, &m->codes, &m->v, m->other, m->done, end, m->ahead, dtype);
+    unit_rows(j, &m->codes, &m->v, m->other, m->other_rest, m->done, end, m->ahead, kind);
     m->done += rows;
 }
-INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums, size_t ld, const int B, const int dtype) {
+INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums, size_t ld, const int B, const int kind, const bool split) {
     const size_t next = (size_t)j->deep * TILE;
     const uint16_t *b = j->x + (size_t)t * next + (size_t)(m->u.c0 / DEEP) * TILE;
-    const int seg = j->seg ? j->seg : SPAN;
+    const int seg = kind != PLANES && j->seg ? j->seg : SPAN;
     for (int c = 0; c < m->u.n; c += seg) {
         const int steps = depth(m->u.n - c < seg ? m->u.n - c : seg);
         _tile_zero(0);
@@ -388,13 +414,14 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
             _tile_zero(1);
             _tile_zero(3);
         }
-        for (int half = 0; half < (m->rest ? 2 : 1); half++)
-            for (int k = 0; k < steps; k++) {
-                if (dtype != DT_COUNT) many_decode(j, m, m->per, dtype);
-                pending_one(j, &m->p);
-                if (steps < 4) pending_one(j, &m->p);
-                many_step((half ? m->rest : m->panel) + 2 * c + 64 * k, b + (size_t)(c / DEEP + k) * TILE, next, B);
-            }
+        for (int k = 0; k < steps; k++) {
+            const int at = 2 * c + 64 * k;
+            if (kind != DECODED) many_decode(j, m, m->per, kind);
+            pending_one(j, &m->p);
+            if (steps < 4) pending_one(j, &m->p);
+            many_step(m->panel + at, b + (size_t)(c / DEEP + k) * TILE, next, B);
+            if (split) many_step_rest(m->rest + at, B);
+        }
         _tile_stored(0, j->out, 64);
         _tile_stored(2, j->out + 2 * SIDE * SIDE, 64);
         if (B > 1) {
@@ -404,81 +431,95 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
         m->p = (struct pending){sums, j->scales + c / seg * ROWS, ld, 0, B > 1 ? 1 : 2, m->u.c0 + c > 0};
     }
 }
-/* The unit m->u by column tiles [t0, t1), and m->v decoded on the way (not with DT_COUNT: any format, which came decoded). */
-INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld, const int dtype) {
+/* The unit m->u by column tiles [t0, t1), and m->v decoded on the way (not where all came decoded). */
+INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld, const int kind, const bool split) {
     const int steps = (t1 - t0 + 1) / 2 * depth(m->u.n);
     m->per = up(ROWS, steps), m->done = m->v.data ? 0 : ROWS;
     m->p.at = 4;
     int t = t0;
-    for (; t + 2 <= t1; t += 2) many_columns(j, m, t, sums + (t - t0) * SIDE * SIDE, ld, 2, dtype);
-    if (t < t1) many_columns(j, m, t, sums + (t - t0) * SIDE * SIDE, ld, 1, dtype);
+    for (; t + 2 <= t1; t += 2) many_columns(j, m, t, sums + (t - t0) * SIDE * SIDE, ld, 2, kind, split);
+    if (t < t1) many_columns(j, m, t, sums + (t - t0) * SIDE * SIDE, ld, 1, kind, split);
     while (m->p.at < 4) pending_one(j, &m->p);
-    if (dtype != DT_COUNT) many_decode(j, m, ROWS - m->done, dtype);
+    if (kind != DECODED) many_decode(j, m, ROWS - m->done, kind);
 }
-static void many_e4m3(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld) { many(j, m, t0, t1, sums, ld, DT_E4M3); }
-static void many_bf16(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld) { many(j, m, t0, t1, sums, ld, DT_BF16); }
-static void many_any(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld) { many(j, m, t0, t1, sums, ld, DT_COUNT); }
+#define MANY(name, kind, split) \
+    static void name(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld) { many(j, m, t0, t1, sums, ld, kind, split); }
+MANY(many_e4m3, DT_E4M3, false)
+MANY(many_bf16, DT_BF16, false)
+MANY(many_planes, PLANES, false)
+MANY(many_planes_split, PLANES, true)
+MANY(many_decoded, DECODED, false)
+MANY(many_decoded_split, DECODED, true)
+#undef MANY
+
+static void many_turn(const struct job *j, struct many *m, int at) {
+    m->panel = j->panel[at], m->rest = j->rest[at];
+    m->other = j->panel[!at], m->other_rest = j->split ? j->rest[!at] : NULL;
+}
 
 /* Rows of W [rb, end) by column tiles [t0, t1): span after span, in each two strips after two strips. */
 static void block(const struct job *j, int rb, int end, int t0, int t1) {
     const struct mat *w = j->w;
-    const bool plain = j->seg && (w->dtype == DT_E4M3 || w->dtype == DT_BF16);
-    const int size = w->dtype == DT_BF16 ? 2 : 1, seg = j->seg ? j->seg : SPAN;
+    const bool scaled = j->kind != PLANES && j->seg;
+    const int seg = scaled ? j->seg : SPAN;
     const size_t ld = (size_t)(t1 - t0) * SIDE * SIDE;
     const struct kernels *k = gemm_kernels(CPU_AVX512);
     size_t first[BLOCK + ROWS];
-    struct many m = {.codes = e4m3_make(), .panel = j->panel, .other = j->rest};
+    struct many m = {.codes = e4m3_make()};
+    int at = 1; /* the panel in turn */
+    many_turn(j, &m, at);
     for (int r = rb; r < end + ROWS; r++) first[r - rb] = scale_row(w, r < end ? r : end - 1);
-    m.u = unit_at(j, rb, 0, size);
+    m.u = unit_at(j, rb, 0);
     m.v = m.u;
-    if (plain) {
-        m.other = j->panel, m.done = 0;
-        if (w->dtype == DT_BF16) many_decode(j, &m, ROWS, DT_BF16);
-        else many_decode(j, &m, ROWS, DT_E4M3);
-        m.other = j->rest;
-    }
+    if (j->kind == DT_E4M3) many_decode(j, &m, ROWS, DT_E4M3);
+    else if (j->kind == DT_BF16) many_decode(j, &m, ROWS, DT_BF16);
+    else if (j->kind == PLANES) many_decode(j, &m, ROWS, PLANES);
+    many_turn(j, &m, at = 0);
     for (;;) {
         const bool below = m.u.r + ROWS < end, right = m.u.c0 + SPAN < w->cols;
-        m.v = below ? unit_at(j, m.u.r + ROWS, m.u.c0, size) : right ? unit_at(j, rb, m.u.c0 + SPAN, size) : (struct unit){.r = rb};
+        m.v = below ? unit_at(j, m.u.r + ROWS, m.u.c0) : right ? unit_at(j, rb, m.u.c0 + SPAN) : (struct unit){.r = rb};
         float *sums = j->sums + (size_t)((m.u.r - rb) / SIDE) * ld;
         for (int c = 0; c < m.u.n; c += seg)
             for (int half = 0; half < ROWS; half += SIDE) {
                 float *scale = j->scales + c / seg * ROWS + half;
-                if (j->seg) strip_scales(w, scale, first + (m.u.r - rb) + half, m.u.c0 + c);
+                if (scaled) strip_scales(w, scale, first + (m.u.r - rb) + half, m.u.c0 + c);
                 else _mm512_store_ps(scale, _mm512_set1_ps(1));
             }
         m.ahead = m.v.data ? m.v.data - m.u.data : 0; /* about as far again */
-        if (!plain) {
-            m.rest = fill_any(j, k, m.u.r, m.u.c0, m.u.n) ? j->rest : NULL;
-            many_any(j, &m, t0, t1, sums, ld);
-        } else if (w->dtype == DT_BF16) many_bf16(j, &m, t0, t1, sums, ld);
-        else many_e4m3(j, &m, t0, t1, sums, ld);
+        if (j->kind == DT_E4M3) many_e4m3(j, &m, t0, t1, sums, ld);
+        else if (j->kind == DT_BF16) many_bf16(j, &m, t0, t1, sums, ld);
+        else if (j->kind == PLANES) (j->split ? many_planes_split : many_planes)(j, &m, t0, t1, sums, ld);
+        else (fill_any(j, k, m.u.r, m.u.c0, m.u.n) ? many_decoded_split : many_decoded)(j, &m, t0, t1, sums, ld);
         if (!below && !right) break;
-        if (plain) {
-            const uint8_t *swap = m.panel;
-            m.panel = m.other, m.other = (uint8_t *)swap;
-        }
+        if (j->kind != DECODED) many_turn(j, &m, at = !at);
         m.u = m.v;
     }
     for (int r = rb; r < end; r += SIDE) put(j, r, end - r, t0, t1, j->sums + (size_t)((r - rb) / SIDE) * ld);
 }
 
-static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+/* exact: weights that are not BF16 numbers are not rounded to them. */
+static void product(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, bool exact) {
     struct job j = {.w = w, .r1 = r1, .seg = segment(w), .n = n, .ldy = ldy, .accumulate = accumulate, .x = packed, .y = y};
     const int columns = up(n, SIDE), chunks = up(columns, COLUMNS);
+    j.make = gemm_planes_for(w);
+    j.kind = plain(w) ? w->dtype : j.make.rows ? PLANES : DECODED;
+    j.split = j.kind == PLANES && exact && !j.make.exact;
+    j.span = dtype_bytes(w->dtype, SPAN);
     j.deep = depth(w->cols);
-    j.panel = scratch;
-    j.rest = j.panel + ROWS * PITCH; /* or the next unit's panel */
-    j.scales = (float *)(void *)(j.rest + ROWS * PITCH);
+    j.panel[0] = scratch;
+    j.panel[1] = j.panel[0] + ROWS * PITCH;
+    j.rest[0] = j.panel[1] + ROWS * PITCH;
+    j.rest[1] = j.rest[0] + ROWS * PITCH;
+    j.scales = (float *)(void *)(j.rest[1] + ROWS * PITCH);
     j.out = j.scales + SPAN / DEEP * ROWS;
     j.turned = j.out + FEW * SIDE * SIDE;
     j.sums = j.turned + COLUMNS * SIDE * SIDE;
     tiles_configure();
-    const bool plain = j.seg && (w->dtype == DT_E4M3 || w->dtype == DT_BF16);
-    switch (plain && columns <= FEW ? columns * 2 + (w->dtype == DT_BF16) : 0) {
+    switch (j.kind != DECODED && !j.split && columns <= FEW ? columns * 3 + (j.kind == DT_BF16) + 2 * (j.kind == PLANES) : 0) {
 #define CASE(T) \
-    case 2 * T: few(&j, r0, T, DT_E4M3); break; \
-    case 2 * T + 1: few(&j, r0, T, DT_BF16); break
+    case 3 * T: few(&j, r0, T, DT_E4M3); break; \
+    case 3 * T + 1: few(&j, r0, T, DT_BF16); break; \
+    case 3 * T + 2: few(&j, r0, T, PLANES); break
         CASE(1);
         CASE(2);
         CASE(3);
@@ -493,11 +534,14 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     }
     _tile_release();
 }
+static void rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
+    product(w, r0, r1, packed, n, y, ldy, accumulate, scratch, false);
+}
 
 static size_t scratch_bytes(int n, int k) {
     const size_t columns = (size_t)(up(n, SIDE) < COLUMNS ? up(n, SIDE) : COLUMNS);
     const size_t floats = SPAN / DEEP * ROWS + (FEW + COLUMNS) * SIDE * SIDE + columns * BLOCK * SIDE;
-    return 2 * ROWS * PITCH + floats * sizeof(float);
+    return 4 * ROWS * PITCH + floats * sizeof(float);
 }
 
 /* Two planes: the tokens, and what BF16 leaves over of them. */
@@ -507,14 +551,14 @@ static void pack_wide(void *dst, const float *x, const int32_t *gather, int ldx,
     pack_plane((uint8_t *)dst + packed_bytes(n, k), x, gather, ldx, n, k, part, parts, true);
 }
 static void rows_wide(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
-    rows(w, r0, r1, packed, n, y, ldy, accumulate, scratch);
-    rows(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch);
+    product(w, r0, r1, packed, n, y, ldy, accumulate, scratch, true);
+    product(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch, false); /* 2^-9 of 2^-9 */
 }
 
-static bool takes(const struct mat *w) { return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && segment(w) > 0; }
+static bool takes(const struct mat *w) { return plain(w); }
 
 const struct gemm gemm_amx = {
-    .name = "amx", .bf16 = true, .row_tile = 64, .packed_bytes = packed_bytes, .pack = pack, .scratch_bytes = scratch_bytes, .rows = rows};
+    .name = "amx", .bf16 = true, .rounds = true, .row_tile = 64, .packed_bytes = packed_bytes, .pack = pack, .scratch_bytes = scratch_bytes, .rows = rows};
 const struct gemm gemm_amx_few16 = {.name = "amx few16",
                                     .bf16 = true,
                                     .row_tile = SIDE,

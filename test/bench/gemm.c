@@ -2,6 +2,7 @@
  * disturbs them less. Every product takes another of several weight matrices, together larger than the caches.
  *
  *     bench_gemm [rounds]
+ *     bench_gemm formats [rounds] [avx2|avx512|amx]     every format's products as a share of FP8's in the same rounds
  *
  * OpenBLAS is looked for at run time (libopenblas.so.0; OPENBLAS_CORETYPE chooses its kernels) and may be missing. */
 #include <dlfcn.h>
@@ -136,7 +137,61 @@ static void gemvs(int rounds) {
     }
 }
 
+/* Every format reads the same bytes, whose exponents stay near 1 in all of them. */
+static int formats(enum cpu_level level, int rounds) {
+    static const uint8_t all[] = {DT_E4M3, DT_BF16, DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4, DT_E2M1};
+    enum { N = sizeof all, ROWS = 2048, COLS = 2048, POOL = 128 << 20, MOST = 512, SIZES = 5 };
+    static const int sizes[SIZES] = {32, 64, 128, 256, 512};
+    const struct gemm *g = gemm_for(level, false);
+    uint8_t *data = memory(POOL + 4096), *scale = memory(ROWS * COLS / 32 * 4);
+    float *x = memory(sizeof *x * MOST * COLS), *y = memory(sizeof *y * MOST * ROWS);
+    for (size_t i = 0; i < POOL + 4096; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
+    memset(scale, 0x3c, ROWS * COLS / 32 * 4);
+    for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
+    void *packed = memory(g->packed_bytes(MOST, COLS)), *scratch = memory(g->scratch_bytes(MOST, COLS));
+    printf("%s, %s, [%d, %d], one thread, GFLOP/s (share of FP8's), medians of %d\n%-9s", cpu_describe(), g->name, ROWS, COLS, rounds, "tokens");
+    for (int s = 0; s < SIZES; s++) printf("%14d", sizes[s]);
+    double rate[N][SIZES];
+    for (int s = 0; s < SIZES; s++) {
+        double t[N][MAX_ROUNDS];
+        for (int r = -1; r < rounds; r++)
+            for (int f = 0; f < N; f++) {
+                const size_t stride = dtype_bytes(all[f], COLS), size = stride * ROWS;
+                const struct mat w = {.data = data + (size_t)(r + 1) % (POOL / size) * size,
+                                      .scale = all[f] == DT_E4M3 || all[f] == DT_E2M1 ? scale : NULL,
+                                      .stride = stride,
+                                      .rows = ROWS,
+                                      .cols = COLS,
+                                      .block_rows = all[f] == DT_E2M1 ? 1 : 128,
+                                      .block_cols = all[f] == DT_E2M1 ? 32 : 128,
+                                      .scale_stride = all[f] == DT_E2M1 ? COLS / 32 : COLS / 128,
+                                      .row_step = 1,
+                                      .dtype = all[f],
+                                      .scale_dtype = all[f] == DT_E2M1 ? DT_E8M0 : DT_F32};
+                double a = now();
+                g->pack(packed, x, NULL, COLS, sizes[s], COLS, 0, 1);
+                g->rows(&w, 0, ROWS, packed, sizes[s], y, ROWS, false, scratch);
+                if (r >= 0) t[f][r] = now() - a;
+            }
+        for (int f = 0; f < N; f++) rate[f][s] = 2.0 * sizes[s] * ROWS * COLS / bench_median(t[f], rounds) / 1e9;
+    }
+    for (int f = 0; f < N; f++) {
+        printf("\n%-9s", dtype_name(all[f]));
+        for (int s = 0; s < SIZES; s++) printf("  %5.0f (%.2f)", rate[f][s], rate[f][s] / rate[0][s]);
+    }
+    printf("\n");
+    free(data), free(scale), free(x), free(y), free(packed), free(scratch);
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "formats")) {
+        int rounds = argc > 2 ? atoi(argv[2]) : 9, level = CPU_SCALAR;
+        if (rounds < 1 || rounds > MAX_ROUNDS) return 2;
+        for (int l = CPU_AVX2; l < CPU_LEVELS; l++)
+            if (cpu_level_has((enum cpu_level)l) && (argc < 4 || !strcmp(argv[3], cpu_level_name((enum cpu_level)l)))) level = l;
+        return level == CPU_SCALAR ? 2 : formats((enum cpu_level)level, rounds);
+    }
     static const int shapes[][3] = {{16, 7168, 2048}, {64, 7168, 2048}, {128, 7168, 2048}, {512, 7168, 2048}, {512, 2048, 7168},
                                     {16, 2048, 768},  {64, 2048, 768},  {512, 2048, 768},  {32, 768, 2048}};
     int rounds = argc > 1 ? atoi(argv[1]) : 9;

@@ -34,6 +34,9 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
     free(scratch);
 }
 
+/* Whose weights BF16 does not hold, of formats with scales among them. */
+static bool rounded(uint8_t dtype) { return dtype >= DT_Q8_0 && dtype != DT_MXFP4 && dtype != DT_INT4; }
+
 enum { PAD = 5 };
 static void check(const struct gemm *g, const struct shape *s, int n, bool exact_x, bool accumulate) {
     struct mat w = make(s);
@@ -58,6 +61,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     if (g->bf16 && !exact_x) unit += 0x1p-8; /* BF16 keeps 8 bits, rounded */
     if (g->bf16x2 && !exact_x) unit += 0x1p-16;
     if (g->bf16 && split) unit += 0x1p-16;
+    if (g->rounds && rounded(s->dtype)) unit += 0x1p-9;
     float *row = malloc(sizeof *row * (size_t)k);
     for (int r = 0; r < s->rows; r++) {
         for (int c = 0; c < k; c++) row[c] = mat_at(&w, r, c);
@@ -123,6 +127,29 @@ static void check_codes(const struct gemm *g, uint8_t dtype) {
             for (int i = 0; i < cols; i++) {
                 bool want = r == 5 || r == 38, got = isnan(y[i * rows + r]);
                 if (want != got) fail(g, &w, cols, "NaN", i, r, y[i * rows + r], 0, 0);
+            }
+    }
+    free(x), free(y);
+    drop();
+}
+
+/* Weights of formats with scales among them, by one-hot tokens: what rounds has the nearest BF16 number of each, others 2^-16 of it and less. */
+static void check_rounded(const struct gemm *g, const struct shape *s) {
+    struct mat w = make(s);
+    if (g->takes && !g->takes(&w)) return drop();
+    const int cols = s->cols, rows = s->rows;
+    const bool near = g->rounds && s->dtype != DT_INT4;
+    float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
+    for (int i = 0; i < cols; i++) x[i * cols + i] = 1;
+    for (int few = 0; few < 2; few++) { /* 48 tokens at once, and all */
+        for (int i = 0, n; i < cols; i += n) {
+            n = few && cols - i > 48 ? 48 : cols - i;
+            product(g, &w, x + (size_t)i * (size_t)cols, NULL, cols, n, 0, rows, 1, 1, y + (size_t)i * (size_t)rows, rows, false);
+        }
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < cols; i++) {
+                const float at = mat_at(&w, r, i), got = y[i * rows + r], want = near ? bf16_to_f32(f32_to_bf16(at)) : at;
+                if (!(fabsf(got - want) <= (near ? 0 : fabsf(at) * 0x1p-16f))) fail(g, &w, few ? 48 : cols, "weight", i, r, got, want, 0);
             }
     }
     free(x), free(y);
@@ -215,6 +242,8 @@ int main(void) {
         const struct shape large = {300, 1100, 128, 128, DT_E4M3, DT_F32, 0, 1};
         if (g != &gemm_scalar && !simde) check(g, &large, 1030, true, false), cases++; /* several chunks of tokens */
         for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i]), cases++;
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
+            if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0)) check_rounded(g, &shapes[i]), cases++;
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "", failures == before ? "ok" : "FAILED", cases);
     }
     return failures != 0;

@@ -1,0 +1,238 @@
+/* Weights that hold their scales among them, and FP4 with an E8M0 for 32 columns, as BF16 for gemm_amx.c: rounded, or as a BF16 number and the BF16 of
+ * what it leaves over, 2^-17 of the weight.
+ *
+ * An AMX pair is two columns side by side, and gemm_amx.c wants 0-7, 16-23, 32-39 and 48-55 of 64 in the first of two tiles. Every format is brought to bytes
+ * in the order of the columns, 64 at a time, which is two to five instructions. From there on:
+ *
+ * Four bits: the sixteen weights that a block can have are made once for 32 columns, as BF16, and two unpacks and two look-ups of words do the rest.
+ *
+ * Five, six and eight: a look-up of bytes takes the codes of two lanes to the upper ends of dwords, where a conversion and a product with the scale make floats
+ * of them; two such vectors become one of BF16. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/formats.h"
+#include "cpu/gemm_inner.h"
+#include "engine/base/scale.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define EACH   _Pragma("GCC unroll 16") for
+
+INLINE void ask(const uint8_t *p, int bytes, ptrdiff_t ahead) {
+    for (int i = 0; i < bytes; i += 64) _mm_prefetch(p + i + ahead, _MM_HINT_T1);
+}
+INLINE float half_at(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+/* Eight bytes, each times d. */
+INLINE __m256 eight(uint64_t bytes, float d) {
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes))), _mm256_set1_ps(d));
+}
+/* Of Q4_K and Q5_K, each part of 32 columns: what its codes are multiplied by, and what is added then. */
+INLINE void k_scales(const uint8_t *p, __m256 *scale, __m256 *off) {
+    uint32_t u[3];
+    memcpy(u, p + 4, sizeof u);
+    const uint64_t sc = (u[0] & 0x3f3f3f3f) | (uint64_t)((u[2] & 0x0f0f0f0f) | (u[0] >> 2 & 0x30303030)) << 32;
+    const uint64_t mn = (u[1] & 0x3f3f3f3f) | (uint64_t)((u[2] >> 4 & 0x0f0f0f0f) | (u[1] >> 2 & 0x30303030)) << 32;
+    *scale = eight(sc, half_at(p));
+    *off = eight(mn, -half_at(p + 2));
+}
+
+/* --- Four bits --- */
+
+INLINE __m512 values(const int8_t *table) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)table))); }
+INLINE __m512 widen(__m256i words) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16)); }
+/* BF16 of what these, head, leave over of a and b. */
+INLINE __m512i over(__m512 a, __m512 b, __m512i head) {
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(b, widen(_mm512_extracti64x4_epi64(head, 1))), _mm512_sub_ps(a, widen(_mm512_castsi512_si256(head))));
+}
+INLINE void look(uint16_t *to, __m512i codes, __m512i table) {
+    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_unpacklo_epi8(codes, codes), table));
+    _mm512_store_si512(to + 32, _mm512_permutexvar_epi16(_mm512_unpackhi_epi8(codes, codes), table));
+}
+/* 64 columns: a and b are all the weights that the first 32 of them and the others can be; codes have the number 16 added for the others. */
+INLINE void put_four(uint16_t *head, uint16_t *rest, __m512i codes, __m512 a, __m512 b) {
+    const __m512i table = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    look(head, codes, table);
+    if (!rest) return;
+    look(rest, codes, over(a, b, table));
+}
+/* The low four bits, and 16 for the second half. */
+INLINE __m512i four_bits(__m512i b) {
+    const __m512i other = _mm512_setr_epi64(0, 0, 0, 0, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010);
+    return _mm512_ternarylogic_epi32(b, _mm512_set1_epi8(15), other, 0xea); /* (b & 15) | other */
+}
+/* Two times 16 bytes whose low halves come before their high ones. */
+INLINE __m512i codes_16(const uint8_t *a, const uint8_t *b) {
+    const __m512i both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)a)), 0xff00,
+                                                     _mm_loadu_si128((const __m128i *)(const void *)b));
+    return four_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)));
+}
+/* 32 bytes whose low halves come before their high ones. */
+INLINE __m512i codes_32(const uint8_t *p) {
+    const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return four_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)));
+}
+/* 32 bytes, or what there is of them for n columns, of neighbours. */
+INLINE __m512i codes_pairs(const uint8_t *p, int n) {
+    const __mmask32 have = n >= 64 ? ~(__mmask32)0 : (__mmask32)(((uint64_t)1 << (n + 1) / 2) - 1);
+    const __m512i wide = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(have, p));
+    return four_bits(_mm512_or_si512(wide, _mm512_slli_epi16(wide, 4)));
+}
+INLINE __m512 half_all(const uint8_t *p) {
+    short h;
+    memcpy(&h, p, 2);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+}
+INLINE __m512 mxfp4_all(const uint8_t *p) { return _mm512_set1_ps(e8m0_half(*p)); }
+
+/* Each twice: with what is left over, and without. */
+#define PLANES_ARGS uint16_t *head, uint16_t *rest, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead
+#define PLANES(name) \
+    INLINE void make_##name(PLANES_ARGS, const bool split); \
+    static void planes_##name(PLANES_ARGS) { \
+        if (rest) make_##name(head, rest, w, r, c0, n, ahead, true); \
+        else make_##name(head, NULL, w, r, c0, n, ahead, false); \
+    } \
+    INLINE void make_##name(PLANES_ARGS, const bool split)
+#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + dtype_bytes(FORMAT_DTYPE(name), (size_t)c0))
+#define REST(c)      (split ? rest + (c) : NULL)
+
+/* The second block of 32 columns is the first one again where there is none: activations are zero there. */
+#define PLANES_32(name, bytes, codes, table, scale_of) \
+    PLANES(name) { \
+        const uint8_t *p = ROW_AT(name); \
+        const __m512 all = values(table); \
+        for (int c = 0; c < n; c += 64, p += 2 * (bytes)) { \
+            const uint8_t *q = n - c > 32 ? p + (bytes) : p; \
+            ask(p, 2 * (bytes), ahead); \
+            put_four(head + c, REST(c), codes_16(p + (codes), q + (codes)), _mm512_mul_ps(all, scale_of(p)), _mm512_mul_ps(all, scale_of(q))); \
+        } \
+    }
+PLANES_32(q4_0, 18, 2, mat_q4_0, half_all)
+PLANES_32(iq4_nl, 18, 2, mat_iq4, half_all)
+PLANES_32(mxfp4, 17, 1, mat_mxfp4, mxfp4_all)
+
+PLANES(e2m1) {
+    const uint8_t *p = ROW_AT(e2m1);
+    const __m512 all = _mm512_mul_ps(values(mat_mxfp4), _mm512_set1_ps(0.5f));
+    size_t at = scale_row(w, r) + (size_t)c0 / 32;
+    for (int c = 0; c < n; c += 64, p += 32, at += 2) {
+        const float a = scale_load(w, at), b = n - c > 32 ? scale_load(w, at + 1) : a;
+        ask(p, 32, ahead);
+        put_four(head + c, REST(c), codes_pairs(p, n - c), _mm512_mul_ps(all, _mm512_set1_ps(a)), _mm512_mul_ps(all, _mm512_set1_ps(b)));
+    }
+}
+
+PLANES(q4_k) {
+    const uint8_t *p = ROW_AT(q4_k);
+    const __m512 all = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    float s[8], m[8];
+    __m256 scale, off;
+    ask(p, FORMAT_BYTES(q4_k), ahead);
+    k_scales(p, &scale, &off);
+    _mm256_storeu_ps(s, scale);
+    _mm256_storeu_ps(m, off);
+    EACH (int i = 0; i < 4; i++)
+        put_four(head + 64 * i, REST(64 * i), codes_32(p + 16 + 32 * i), _mm512_fmadd_ps(all, _mm512_set1_ps(s[2 * i]), _mm512_set1_ps(m[2 * i])),
+                 _mm512_fmadd_ps(all, _mm512_set1_ps(s[2 * i + 1]), _mm512_set1_ps(m[2 * i + 1])));
+}
+
+PLANES(iq4_xs) {
+    const uint8_t *p = ROW_AT(iq4_xs);
+    const __m512 all = values(mat_iq4);
+    const __m256i by4 = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), by2 = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+    uint16_t high;
+    int32_t low;
+    float s[8];
+    ask(p, FORMAT_BYTES(iq4_xs), ahead);
+    memcpy(&high, p + 2, 2);
+    memcpy(&low, p + 4, 4);
+    const __m256i lows = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(low), by4), _mm256_set1_epi32(15));
+    const __m256i highs = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(high), by2), _mm256_set1_epi32(3));
+    const __m256i whole = _mm256_sub_epi32(_mm256_or_si256(lows, _mm256_slli_epi32(highs, 4)), _mm256_set1_epi32(32));
+    _mm256_storeu_ps(s, _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(half_at(p))));
+    EACH (int i = 0; i < 4; i++)
+        put_four(head + 64 * i, REST(64 * i), codes_16(p + 8 + 32 * i, p + 24 + 32 * i), _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i])),
+                 _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i + 1])));
+}
+
+/* --- Five, six and eight bits --- */
+
+/* 32 columns of a tile. */
+INLINE void put_tile(uint16_t *head, uint16_t *rest, __m512 a, __m512 b) {
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    _mm512_store_si512(head, both);
+    if (rest) _mm512_store_si512(rest, over(a, b, both));
+}
+/* Codes to floats, those of two lanes to the upper bytes of dwords: so a scale has to be 2^-24 of what it stands for. */
+INLINE __m512 floats(__m512i codes, const int from) {
+    const __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+    return _mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(0x8888888888888888, _mm512_slli_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(from)), 24), codes));
+}
+/* 64 columns, of which a is the scale of the first 32 and b of the others. */
+INLINE void put_eight(uint16_t *head, uint16_t *rest, __m512i codes, __m512 a, __m512 b) {
+    put_tile(head, rest, _mm512_mul_ps(floats(codes, 0), a), _mm512_mul_ps(floats(codes, 32), b));
+    put_tile(head + 32, rest ? rest + 32 : NULL, _mm512_mul_ps(floats(codes, 8), a), _mm512_mul_ps(floats(codes, 40), b));
+}
+
+PLANES(q8_0) {
+    const uint8_t *p = ROW_AT(q8_0);
+    const __m512 down = _mm512_set1_ps(0x1p-24f);
+    for (int c = 0; c < n; c += 64, p += 68) {
+        const uint8_t *q = n - c > 32 ? p + 34 : p;
+        const __m256i first = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)), second = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
+        ask(p, 68, ahead);
+        put_eight(head + c, REST(c), _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1), _mm512_mul_ps(half_all(p), down),
+                  _mm512_mul_ps(half_all(q), down));
+    }
+}
+
+/* Bits of h, from number `low` on for the first 32 codes and `high` on for the others, put over the low four bits of b. */
+INLINE __m512i more_bits(__m512i b, const uint8_t *h, const int low, const int high, const int mask) {
+    const __m512i from = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)h)), bytes8 = _mm512_set1_epi64(0x3830282018100800);
+    const __m512i at = _mm512_mask_blend_epi64(0xf0, _mm512_set1_epi8((char)(low - 4)), _mm512_set1_epi8((char)(high - 4)));
+    const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_add_epi8(bytes8, at), from);
+    return _mm512_ternarylogic_epi32(_mm512_and_si512(b, _mm512_set1_epi8(15)), bits, _mm512_set1_epi8((char)mask), 0xf8); /* codes | (bits & mask) */
+}
+PLANES(q5_k) {
+    const uint8_t *p = ROW_AT(q5_k);
+    __m256 scale, off;
+    float s[8], m[8];
+    ask(p, FORMAT_BYTES(q5_k), ahead);
+    k_scales(p, &scale, &off);
+    _mm256_storeu_ps(s, _mm256_mul_ps(scale, _mm256_set1_ps(0x1p-24f)));
+    _mm256_storeu_ps(m, off);
+    EACH (int i = 0; i < 4; i++) {
+        const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(p + 48 + 32 * i)));
+        const __m512i q = more_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)), p + 16, 2 * i, 2 * i + 1, 0x10);
+        const __m512 a = _mm512_set1_ps(s[2 * i]), b = _mm512_set1_ps(s[2 * i + 1]), x = _mm512_set1_ps(m[2 * i]), y = _mm512_set1_ps(m[2 * i + 1]);
+        put_tile(head + 64 * i, REST(64 * i), _mm512_fmadd_ps(floats(q, 0), a, x), _mm512_fmadd_ps(floats(q, 32), b, y));
+        put_tile(head + 64 * i + 32, REST(64 * i + 32), _mm512_fmadd_ps(floats(q, 8), a, x), _mm512_fmadd_ps(floats(q, 40), b, y));
+    }
+}
+PLANES(q6_k) {
+    const uint8_t *p = ROW_AT(q6_k);
+    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m512i whole = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 192)));
+    const __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_set1_ps(half_at(p + 208) * 0x1p-24f));
+    ask(p, FORMAT_BYTES(q6_k), ahead);
+    EACH (int i = 0; i < 4; i++) {
+        const __m512i ql = _mm512_loadu_si512(p + 64 * (i / 2)), b = i & 1 ? _mm512_srli_epi16(ql, 4) : ql;
+        const __m512i q = more_bits(b, p + 128 + 32 * (i / 2), 4 * (i & 1), 4 * (i & 1) + 2, 0x30);
+        put_eight(head + 64 * i, REST(64 * i), _mm512_sub_epi8(q, _mm512_set1_epi8(32)),
+                  _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i)), scale),
+                  _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i + 2)), scale));
+    }
+}
+
+struct gemm_planes gemm_planes_for(const struct mat *w) {
+#define ROW(name) [FORMAT_DTYPE(name)] = planes_##name
+    static const planes_fn rows[DT_COUNT] = {ROW(q8_0), ROW(q4_0), ROW(iq4_nl), ROW(mxfp4), ROW(e2m1), ROW(q4_k), ROW(q5_k), ROW(q6_k), ROW(iq4_xs)};
+#undef ROW
+    const bool fp4 = w->dtype == DT_E2M1, beside = w->scale != NULL;
+    if (beside != fp4 || (fp4 && (w->scale_dtype != DT_E8M0 || w->block_cols != 32))) return (struct gemm_planes){0};
+    return (struct gemm_planes){.rows = rows[w->dtype], .exact = fp4 || w->dtype == DT_MXFP4};
+}
