@@ -187,6 +187,7 @@ static int open_machine(struct engine *e, struct error *err) {
             return rc;
         e->machine.guess = &e->guess_work;
     }
+    if (!e->machine.gpus && !e->machine.place && !e->machine.fetch) e->large.files = &e->weights.files; /* whose maps nobody else has hold of */
     e->machine.w = &e->weights;
     e->machine.run = engine_run;
     e->machine.wake = engine_wake;

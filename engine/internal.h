@@ -18,6 +18,7 @@
 #include "engine/sched/split.h"
 #include "engine/step/mode.h"
 #include "engine/step/step.h"
+#include "engine/store/large.h"
 
 enum { ENGINE_EVENTS = 1024, ENGINE_BATCH = 16 }; /* unread tokens of a session: it waits for its reader then; rows of a step */
 
@@ -78,6 +79,7 @@ struct engine {
     struct cost_model model;
     struct work prefill_work, guess_work;
     struct prefix_store shared;
+    struct large large;              /* weights whose pages are made so */
     struct keep *keep;               /* the KV cache on disk; NULL: none */
     uint64_t restoring;              /* the turn that looks for its prompt there */
     char *dir, *name, *measurements; /* params.machine */

@@ -697,7 +697,7 @@ static bool go_round(struct engine *e) {
     else if (many == MANY_STEP) many_step(e);
     else if (other && e->left) stop_left(e);
     else if (other) prefill(e);
-    else if (!prefix_save_one(e)) {
+    else if (!prefix_save_one(e) && !(e->orders && large_one(&e->large))) { /* once something was answered: before, nothing was touched */
         if (!reads) trace_save(e->machine.trace, e->params.trace, false);
         if (read(e->wake, &wakes, sizeof wakes) < 0) {
         } /* interrupted: look again */

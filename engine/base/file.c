@@ -104,6 +104,28 @@ void file_map_drop(const void *p, size_t size) {
     close(fd);
 }
 
+int file_map_again(const void *p, size_t size) {
+    file_map_drop(p, size);
+    if (fault_hit(FAULT_READ)) return -EIO;
+    return madvise((void *)p, size, MADV_POPULATE_READ) ? -errno : 0;
+}
+
+bool file_map_pages(size_t *touched, size_t *large) {
+    FILE *f = fopen("/proc/self/smaps_rollup", "re");
+    char line[128];
+    size_t all = 0, none = 0, huge = 0, kb;
+    int found = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "Rss: %zu", &kb) == 1) all = kb, found++;
+        if (sscanf(line, "Anonymous: %zu", &kb) == 1) none = kb, found++;
+        if (sscanf(line, "FilePmdMapped: %zu", &kb) == 1) huge = kb, found++;
+    }
+    if (f) fclose(f);
+    *touched = all > none ? (all - none) << 10 : 0;
+    *large = huge << 10;
+    return found == 3;
+}
+
 int file_map_copy(void *to, const void *begin, size_t size, struct error *e) {
     off_t at = 0;
     int fd = open_owner(begin, &at), rc = 0;

@@ -19,7 +19,7 @@ void file_unmap(struct file_map *m); /* fine on a zeroed one */
 const char *file_map_owner(const void *address);
 
 /* For a map that fits in memory: what is not in the page cache yet comes in pages of 2 MB where the system can do that (ext4, XFS, btrfs on a
- * newer kernel), which are read from the disk faster and later from memory. No more than advice. */
+ * newer kernel), which are read faster from memory. No more than advice. */
 void file_map_large(const struct file_map *m);
 
 /* Begins to read what lies between two addresses of a map and returns before it is there. */
@@ -27,6 +27,13 @@ void file_map_ahead(const void *begin, size_t size);
 /* The memory of what lies between two addresses of a map may go: it was copied elsewhere. Reading it again costs a read
  * from the disk, nothing else. */
 void file_map_drop(const void *begin, size_t size);
+
+/* Drops what lies between two addresses of a map, whole pages, and reads it from the disk again: after file_map_large in pages of 2 MB.
+ * Who reads there meanwhile waits. 0, or -errno: what is not there yet comes when it is touched. */
+int file_map_again(const void *begin, size_t size);
+/* Bytes of mapped files that this process has touched, and how many of them lie in pages of 2 MB: takes 7 ms a GB in small pages.
+ * False: the system does not tell. */
+bool file_map_pages(size_t *touched, size_t *large);
 
 /* Memory in place of a part of a map, both whole pages of the system: who reads there meanwhile finds the one or the other. Copy fills `to`
  * with the file's bytes from `begin` (of the map) on, zeros behind its end, and has the system forget what it kept of them; replace

@@ -278,3 +278,4 @@ change("stop-beside", "a step that stops drops what a prompt has in the same str
 change("settle-processor", "numbers are closed that the processor of virtual time still waits for", "e2e_plan",
        (BLEND, "if (s->processor) return gpu_stream_sync(s->processor);", "if (s->processor) return 0;"),
        (BLEND, "    processor_settle(b->s->m, (struct gpu_number *[]){b->answered, b->arrived}, 2);", ""))
+change("large-refused", "weights are read into large pages on and on where the system refuses", "large", ("engine/store/large.c", "if (rc || l->slow == SLOW)", "if (l->slow == SLOW)"))

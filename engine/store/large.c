@@ -1,0 +1,44 @@
+#include "engine/store/large.h"
+
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+
+enum { PIECE = 8 << 20, PROBE = 8 /* pieces until the gain is looked at */, SLOW = 3 };
+static const double most_s = 0.04;              /* of a piece: a prompt may have come meanwhile */
+static const size_t little = (size_t)64 << 20;  /* in small pages: not worth it */
+static const size_t looked = (size_t)128 << 30; /* touched, at most, for what looking at them takes: a second */
+
+static bool over(struct large *l, const char *why) {
+    if (l->done) log_say(LOG_INFO, "%zu MB of weights were read into pages of 2 MB in %.1f s%s", l->done >> 20, l->seconds, why);
+    l->files = NULL;
+    return false;
+}
+
+/* Whether what was touched lies in small pages. */
+static bool small(size_t *large) {
+    size_t touched;
+    return file_map_pages(&touched, large) && touched > *large + little && touched > *large + touched / 8;
+}
+
+bool large_one(struct large *l) {
+    size_t large;
+    if (!l->files) return false;
+    if (!l->begun) {
+        size_t all = 0;
+        for (int i = 0; i < l->files->n_shards; i++) all += l->files->shards[i].map.embedded ? looked : l->files->shards[i].map.size;
+        if (all >= looked || !small(&l->before)) return over(l, "");
+        l->begun = true;
+    }
+    while (l->shard < l->files->n_shards && l->at + PIECE > l->files->shards[l->shard].map.size) l->shard++, l->at = 0;
+    if (l->shard == l->files->n_shards) return over(l, "");
+    double begin = clock_now();
+    int rc = file_map_again(l->files->shards[l->shard].map.data + l->at, PIECE);
+    double took = clock_now() - begin;
+    l->at += PIECE, l->done += PIECE, l->seconds += took;
+    l->slow = took > most_s ? l->slow + 1 : 0;
+    if (rc || l->slow == SLOW) return over(l, rc ? ", then the system refused" : ", then the disk was too slow");
+    if (l->done == (size_t)PROBE * PIECE && (!file_map_pages(&(size_t){0}, &large) || large < l->before + l->done / 2))
+        return over(l, ", which it does not give");
+    return true;
+}

@@ -1,0 +1,95 @@
+/* Weights whose pages are made large while nothing else is done: what they hold stays, whatever the system does. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/base/fault.h"
+#include "engine/base/file.h"
+#include "engine/store/large.h"
+#include "test/unit/unit.h"
+
+enum { MB = 1 << 20, SIZE = 113, PIECES = SIZE / 8 };
+static char path[] = "hearth-large-XXXXXX";
+static struct shard shard;
+static struct checkpoint files = {.shards = &shard, .n_shards = 1};
+
+static uint32_t at(size_t i) { return (uint32_t)(i * 2654435761u); }
+
+static int setup(void **state) {
+    struct error e = {0};
+    int fd = mkstemp(path);
+    uint32_t *mb = malloc(MB);
+    assert_true(fd >= 0 && mb);
+    for (size_t m = 0; m < SIZE; m++) {
+        for (size_t i = 0; i < MB / 4; i++) mb[i] = at(m * MB / 4 + i);
+        assert_int_equal(file_write_all(fd, mb, MB), 0);
+    }
+    fsync(fd); /* what is not on the disk yet cannot be dropped */
+    close(fd);
+    free(mb);
+    if (file_map(&shard.map, path, &e)) fail_msg("%s", e.text);
+    file_map_large(&shard.map);
+    return 0;
+}
+static int teardown(void **state) {
+    file_unmap(&shard.map);
+    return unlink(path);
+}
+
+static void same(void) { /* touches all */
+    const uint32_t *word = (const uint32_t *)(const void *)shard.map.data;
+    for (size_t i = 0; i < (size_t)SIZE * MB / 4; i++)
+        if (word[i] != at(i)) fail_msg("word %zu is %u, not %u", i, word[i], at(i));
+}
+
+static void pages(void **state) {
+    struct large l = {.files = &files};
+    size_t touched, before, large;
+    int pieces = 0;
+    same();
+    if (!file_map_pages(&touched, &before)) {
+        assert_false(large_one(&l));
+        print_message("SKIPPED: this system does not tell its pages\n");
+        skip();
+    }
+    assert_in_range(touched, (size_t)SIZE * MB, (size_t)(SIZE + 256) * MB);
+    const bool small = touched - before > (size_t)64 * MB && touched - before > touched / 8;
+    while (large_one(&l)) pieces++;
+    assert_false(large_one(&l));
+    same();
+    assert_true(file_map_pages(&touched, &large));
+    print_message("%d pieces; %zu MB in pages of 2 MB, before %zu MB\n", pieces, large / MB, before / MB);
+    if (!small) assert_int_equal(pieces, 0); /* as where this file system writes large ones */
+    else assert_in_range(pieces, 1, PIECES);
+    if (pieces == PIECES) assert_in_range(large, before + (size_t)32 * MB, touched); /* it went on, so that was seen to help */
+}
+
+/* A read that fails, and what is cut off behind the last whole piece. */
+static void refused(void **state) {
+    struct large l = {.files = &files, .begun = true};
+    fault_set(FAULT_READ, 3, false, false);
+    assert_true(large_one(&l));
+    assert_true(large_one(&l));
+    assert_false(large_one(&l));
+    fault_set(FAULT_READ, 0, false, false);
+    assert_null(l.files);
+    same();
+    l = (struct large){.files = &files, .begun = true, .at = (size_t)(SIZE - 8) * MB + 1};
+    assert_false(large_one(&l));
+    same();
+}
+
+static void nothing(void **state) {
+    struct large l = {0};
+    struct shard inside = {.map = {.data = shard.map.data, .size = shard.map.size, .embedded = true}};
+    assert_false(large_one(&l));
+    l.files = &(struct checkpoint){.shards = &inside, .n_shards = 1};
+    assert_false(large_one(&l));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing), cmocka_unit_test(pages), cmocka_unit_test(refused)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
