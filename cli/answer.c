@@ -67,8 +67,8 @@ static void finish_behind(struct repl *r, struct talk *t) {
     struct turn *u = &t->turn;
     char cut[128], label[140];
     t->shown = t == r->now && !u->failed;
+    if (t->shown || r->dumb) repl_hide(r);
     if (t->shown) { /* it is what this screen is about: print it whole, above the edited line */
-        repl_hide(r);
         printer_print(r->app, u->text.data, u->text.len);
         if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
         out_write("\n", 1);
@@ -190,7 +190,7 @@ int repl_send(struct repl *r, const char *text, size_t n, bool background) {
         repl_say(r, "no memory");
         return rc;
     }
-    app_note_builtin(r->app, t->attached.len > 0, n);
+    app_note_builtin(r->app, t->attached.len > 0, text, n);
     if ((rc = repl_answer(r, t, background))) {
         conv_cut(&t->conv, t->conv.n - 1);
         return rc;

@@ -47,8 +47,10 @@ void app_sampling(const struct app *a, const struct opts *o, struct sampling *s)
 /* Messages on stderr, each on lines of its own with "hearth: " before; progress is taken off the screen first. */
 int app_fail(const struct app *a, const struct error *e);                                       /* returns the exit code */
 void app_note(const struct app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* silent with -q */
-/* A document, or a text as long as one, goes to the built-in model, which knows only hearth: that is said. */
-void app_note_builtin(const struct app *a, bool documents, size_t n);
+/* Whether the built-in model answers; it is open. */
+bool app_builtin(const struct app *a);
+/* A document, or a text [n] that looks like one, goes to the built-in model, which knows only hearth: that is said. */
+void app_note_builtin(const struct app *a, bool documents, const char *text, size_t n);
 void app_stats(const struct app *a, const struct turn_stats *s); /* the --stats line */
 void app_stats_text(const struct turn_stats *s, struct buf *out);
 /* --explain: why the modes of a turn, and what was expected of them; one line. */

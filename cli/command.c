@@ -1,8 +1,11 @@
 /* What a line that begins with '/' does. A new command is a row of the table and its function. */
 #include "cli/command.h"
 
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/models.h"
 
@@ -58,7 +61,7 @@ static const struct command commands[] = {
 static const size_t n_commands = sizeof commands / sizeof *commands;
 
 /* Names that people bring from elsewhere. */
-static const struct { const char *name, *means; } aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}};
+static const struct { const char *name, *means; } aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
 
 static const char *next_command(void *ctx) {
     size_t *i = ctx;
@@ -105,7 +108,31 @@ static void offer_saved(struct buf *out, const char *typed, size_t n) {
     mem_free(v);
 }
 
-/* Commands, then the argument of those that take a session, a saved name, a model or a setting. */
+/* Files, and directories with "/" behind them; hidden ones only where the dot is typed. */
+static void offer_files(struct buf *out, const char *typed, size_t n) {
+    char path[PATHS_MAX], dir[PATHS_MAX];
+    size_t head = 0;
+    for (size_t i = 0; i < n; i++)
+        if (typed[i] == '/') head = i + 1;
+    snprintf(path, sizeof path, "%.*s", (int)head, typed);
+    if (paths_expand(head ? path : ".", dir, sizeof dir)) return;
+    struct dirent **files;
+    int all = scandir(dir, &files, NULL, alphasort);
+    for (int i = 0; i < all; i++) {
+        const char *name = files[i]->d_name;
+        char whole[PATHS_MAX];
+        struct stat st;
+        bool dots = !strcmp(name, ".") || !strcmp(name, ".."), hidden = *name == '.' && (head == n || typed[head] != '.');
+        if (!dots && !hidden && !strchr(name, '\n') && !strncmp(name, typed + head, n - head)) {
+            snprintf(whole, sizeof whole, "%s/%s", dir, name);
+            buf_fmt(out, "%s%s%s\n", path, name, !stat(whole, &st) && S_ISDIR(st.st_mode) ? "/" : "");
+        }
+        free(files[i]);
+    }
+    if (all >= 0) free(files);
+}
+
+/* Commands, then the argument of those that take a session, a saved name, a model, a file or a setting. */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates) {
     struct repl *r = ctx;
     char name[140];
@@ -118,6 +145,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     *from = word + 1;
     const char *typed = text + *from;
     size_t n = cursor - *from;
+    if (!strncmp(text, "/read ", 6)) offer_files(candidates, typed, n); /* a name may hold blanks */
     if (memchr(typed, ' ', n)) return;
     for (size_t i = 0; i < n_commands; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;

@@ -203,7 +203,8 @@ static void complete(struct line *l) {
         erase(l, from, l->cursor, false);
         insert(l, first, common);
     }
-    if (n == 1 && (l->cursor == l->text.len || l->text.data[l->cursor] != ' ')) insert(l, " ", 1);
+    bool open = common && first[common - 1] == '/'; /* a directory: what is in it comes next */
+    if (n == 1 && !open && (l->cursor == l->text.len || l->text.data[l->cursor] != ' ')) insert(l, " ", 1);
     if (n > 1 && common <= have) {
         for (size_t i = 0; i < list.len; i++)
             if (list.data[i] == '\n') list.data[i] = ' ';

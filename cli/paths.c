@@ -31,3 +31,9 @@ int paths_make(enum paths_kind kind, const char *name, char *out, size_t cap, st
     if (slash) *slash = '/';
     return rc;
 }
+
+int paths_expand(const char *path, char *out, size_t cap) {
+    const char *home = *path == '~' && (!path[1] || path[1] == '/') ? getenv("HOME") : NULL;
+    int n = home && *home ? snprintf(out, cap, "%s%s", home, path + 1) : snprintf(out, cap, "%s", path);
+    return n < 0 || (size_t)n >= cap ? ERR_USAGE : 0;
+}

@@ -11,3 +11,5 @@ enum paths_kind { PATHS_CONFIG, PATHS_DATA, PATHS_STATE, PATHS_CACHE, PATHS_RUNT
 int paths_get(enum paths_kind kind, const char *name, char *out, size_t cap);
 /* The same, with the directories above it made, mode 0700. */
 int paths_make(enum paths_kind kind, const char *name, char *out, size_t cap, struct error *e);
+/* "~" and "~/..." stand for HOME and what is in it, as a shell has it. ERR_USAGE where the path is too long. */
+int paths_expand(const char *path, char *out, size_t cap);

@@ -26,6 +26,8 @@ static void flush(struct repl *r) {
     r->line.out.failed = false;
 }
 void repl_hide(struct repl *r) {
+    if (r->dumb && r->asks) out_write("\n", 1); /* what was typed there stays the terminal's own */
+    r->asks = false;
     if (r->dumb || (!r->line.shown && !r->below)) return;
     int col = r->answering ? r->printer.col : 0;
     line_hide(&r->line);
@@ -42,17 +44,6 @@ static void open_below(struct repl *r) {
     if (col) buf_str(&r->line.out, "\r\n");
     r->below = col && col < r->line.cols;
 }
-/* Draws the edited line again. Below a running answer it stands only when there is something to see in it. */
-static void show(struct repl *r) {
-    if (r->dumb || r->leave) return;
-    if (r->answering && !r->line.text.len && !r->n_queue) repl_hide(r);
-    else {
-        if (r->answering) open_below(r);
-        line_show(&r->line);
-        flush(r);
-    }
-}
-
 void repl_say_in(struct repl *r, const char *style, const char *head, const char *text, size_t n) {
     struct style s;
     struct buf out = {0};
@@ -183,14 +174,35 @@ static void entered(struct repl *r, const char *text, size_t n) {
     mem_free(copy);
 }
 
-/* What was typed while an answer ran is in the line already. */
-static void begin_line(struct repl *r) {
+static void ask(struct repl *r) {
     make_prompt(r);
+    out_write(r->prompt, strlen(r->prompt));
+    r->asks = true;
+}
+
+/* Draws the edited line again. Below a running answer it stands only when there is something to see in it. */
+static void show(struct repl *r) {
+    if (r->leave) return;
     if (r->dumb) {
-        buf_free(&r->line.text);
-        out_write(r->prompt, strlen(r->prompt));
+        if (!r->answering && !r->asks && !r->line.text.len) ask(r);
         return;
     }
+    if (r->answering && !r->line.text.len && !r->n_queue) repl_hide(r);
+    else {
+        if (r->answering) open_below(r);
+        line_show(&r->line);
+        flush(r);
+    }
+}
+
+/* What was typed while an answer ran is in the line already. */
+static void begin_line(struct repl *r) {
+    if (r->dumb) {
+        buf_free(&r->line.text);
+        ask(r);
+        return;
+    }
+    make_prompt(r);
     term_raw();
     term_size(&r->line.rows, &r->line.cols);
     line_open(&r->line, r->prompt);
@@ -257,6 +269,7 @@ static void typed_below(struct repl *r, const char *text, size_t n) {
 
 static enum line_result dumb_line(struct repl *r, size_t *used) {
     *used = (size_t)((const char *)memchr(r->input.data, '\n', r->input.len) - r->input.data) + 1;
+    r->asks = false; /* the terminal has shown the Enter */
     if (buf_add(&r->line.text, r->input.data, *used - 1)) repl_say(r, "no memory");
     return line_wants_more(&r->line) && !buf_char(&r->line.text, '\n') ? LINE_MORE : LINE_DONE;
 }
@@ -358,7 +371,7 @@ static void serve(struct repl *r, bool keys) {
         else if (r->n_queue && !r->leave) send_first(r);
         if (r->dumb && !free_screen) serve_input(r);
     }
-    if (r->dumb || r->leave) return;
+    if (r->leave) return;
     show(r);
     if (r->line.shown) set_status(r);
 }
@@ -415,7 +428,8 @@ int repl_run(struct app *a, struct error *e) {
     r->line.ctx = r;
     if (!rc) {
         sig_hold(NULL);
-        if (!a->quiet) repl_say(r, "%s. Type a question, or /help; Ctrl-D leaves.", a->info->name);
+        if (!a->quiet && app_builtin(a)) repl_say(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.", a->info->name);
+        if (!a->quiet) repl_say(r, "%s%sType a question, or /help; Ctrl-D leaves.", app_builtin(a) ? "" : a->info->name, app_builtin(a) ? "" : ". ");
         if (v[OPT_FILE].n_items) repl_say(r, "%zu bytes of documents go along with your first question", r->now->attached.len);
         if (r->now->conv.n) repl_switch(r, r->now);
         loop(r);

@@ -50,6 +50,7 @@ struct repl {
     char **queue;     /* lines entered while an answer runs, oldest first */
     size_t n_queue, cap_queue;
     double status_drawn;
+    bool asks; /* the prompt of a dumb terminal stands on its last row */
     bool dumb, leave;
     bool told; /* that leaving stops answers which run in the background; none was begun since */
     char prompt[160];

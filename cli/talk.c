@@ -123,8 +123,11 @@ void repl_drop(struct repl *r, struct talk *t) {
 
 bool repl_attach(struct repl *r, struct talk *t, const char *path) {
     struct error e;
+    char real[PATHS_MAX];
     size_t had = t->attached.len;
-    if (input_document(r->app, path, &t->attached, &e)) {
+    int rc = paths_expand(path, real, sizeof real);
+    if (rc) error_set(&e, rc, "the path is too long");
+    if (rc || input_document(r->app, real, &t->attached, &e)) {
         repl_say(r, "%s", e.text);
         t->attached.len = had;
         t->attached.failed = false;

@@ -170,6 +170,25 @@ class Repl(driver.Case):
         t.send("/swi\t\x15/he\t\r")
         t.until("/sessions", at)
 
+    def test_files_are_completed(self):
+        folder = os.path.join(self.home, "papers")
+        os.makedirs(folder)
+        for name in ("a report.txt", "b.txt", ".hidden"):
+            with open(os.path.join(folder, name), "w") as f:
+                f.write(name + "\n")
+        t = self.chat()
+        at = len(t.out)
+        t.send("/read ~/pa\t\t")
+        at = t.until("~/papers/a report.txt ~/papers/b.txt", at)
+        self.assertNotIn(b".hidden", t.out)
+        t.send("a\t\r")
+        at = t.prompt(t.until("~/papers/a report.txt: 57 bytes", at))
+        self.ask(t, "what?", '<document name="a report.txt">')
+        t.send("/read ~/papers/.\t\r")
+        t.prompt(t.until("~/papers/.hidden: ", at))
+        t.send("/read /nowhere/at/all\t\r")
+        t.until("/nowhere/at/all: No such file", at)
+
     def test_typed_ahead(self):
         t = self.terminal(env={"FAKE_LOAD": "1"})
         t.send("early\r")
@@ -417,6 +436,17 @@ class Repl(driver.Case):
         for text, answer in (('"""\none\ntwo\n"""\n', rb"You said: one\r\ntwo\r\n"), ("three\\\nfour\n", rb"You said: three\r\nfour\r\n"), ("five\n", rb"You said: five\r\n")):
             t.send(text)
             at = t.until("> ", t.until(answer, at))
+
+    def test_dumb_terminal_asks_again(self):
+        """What comes by itself stands on rows of its own, and the prompt behind it."""
+        t = self.terminal(env={"TERM": "dumb"})
+        t.until("> ")
+        t.send("long &\n")
+        at = t.until(rb"\r\n> \r\nword0 ")
+        at = t.until(rb"word199\r\n(\r\n)?> ", at)
+        t.send("/new\nlong &\n/switch 1\n")
+        at = t.until(rb"1> \r\nhearth: session 2 has answered", at)
+        t.until(rb"\r\n1> ", at)
 
     def test_dumb_terminal(self):
         t = self.terminal(env={"TERM": "dumb"})

@@ -332,6 +332,8 @@ class Screens(driver.Case):
             self.assertEqual(t.wait(), 0)
         t = self.chat()
         self.ask(t, "/?", "Ctrl-D leaves.")
+        self.ask(t, "one", "You said: one")
+        self.ask(t, "/list", "1 question ")
 
     def test_model(self):
         t = self.chat()
