@@ -23,6 +23,7 @@
 
 #include "engine/cache/score.h"
 #include "engine/model/known.h"
+#include "engine/sched/nodes.h"
 #include "engine/sched/split.h"
 
 enum { UNITS = 16, MOST = 256, LAYERS = 3 };
@@ -47,15 +48,16 @@ static void fail(const struct error *e) {
     fprintf(stderr, "%s\n", e->text);
     exit(1);
 }
-static struct cost_model model_of(const struct known_model *k) {
+static struct cost_model model_in(const struct known_model *k, enum dtype experts) {
     struct cost_model q;
     struct error e = {0};
     struct config *c = calloc(1, sizeof *c);
     if (!c || known_config(k, c, &e)) fail(&e);
-    cost_model_of(&q, c, DT_BF16, DT_BF16, DT_BF16);
+    cost_model_of(&q, c, DT_BF16, experts, DT_BF16);
     free(c);
     return q;
 }
+static struct cost_model model_of(const struct known_model *k) { return model_in(k, DT_BF16); }
 
 /* --- Loads -------------------------------------------------------------------------------------------------------------------- */
 
@@ -377,51 +379,71 @@ static struct gains table(const struct cost_model *q, const char *name, const in
     return g;
 }
 
-/* --- Two sockets ----------------------------------------------------------------------------------------------------------------- */
+/* --- Several sockets ------------------------------------------------------------------------------------------------------------- */
 
-/* Paper A's machine as two memory nodes, each half of it, 50 GB/s between them, DeepSeek-V3: an expert's shares on both (as the engine has them: place.c),
- * or whole experts on one node each, where they are or read from the other, moved in the time of attention halves or not. */
-enum { SHARES, WHOLE, REMOTE, MOVED, LAYOUTS };
-static double sockets(int layout, int batch, int steps) {
-    enum { NODES = 2, WARM = 12 };
+/* Memory nodes as the cost model's domains (sched/nodes.h), a token's or some tokens' routed experts: rows of every matrix on each node (as the engine has
+ * them: store/place.c, span.h), or whole experts by turns, where they are or read from the other node, moved by the load of late in the time of
+ * attention halves or not; or pages by turns and everything on one node, as a file's pages lie that nobody placed. UNITS: an expert cut across down's
+ * columns, at blocks of so many (as it was until 2026-11-22). */
+enum { SHARES, BLOCKS, WHOLE, REMOTE, MOVED, SPREAD, ONE, LAYOUTS };
+static const struct socketed {
+    const char *name, *model;
+    enum dtype experts;
+    int nodes, block; /* columns of a block of down */
+    int inter;
+    double uneven; /* of the machine's bandwidth, what node 0 has above its share */
+} socketed[] = {{"DeepSeek-V3, FP8, two nodes", "deepseek-v3", DT_E4M3, 2, 128, 2048, 0},
+                {"Qwen3-30B, Q4_K, two nodes", "qwen3-30b", DT_Q4_K, 2, 256, 768, 0},
+                {"Qwen3-30B, FP8, eight nodes", "qwen3-30b", DT_E4M3, 8, 128, 768, 0},
+                {"DeepSeek-V3, FP8, two nodes, one with half the memory's channels", "deepseek-v3", DT_E4M3, 2, 128, 2048, 1.0 / 6}};
+
+static void sockets_open(const struct socketed *s) {
+    if (!cost_preset(&machine, "paper-a-1")) abort();
+    nodes_even(&machine, s->nodes, machine.domain[0].memory);
+    for (int a = 0; a < s->nodes; a++) machine.node[a].bw += a ? -s->uneven / (s->nodes - 1) : s->uneven;
+}
+
+static double sockets(const struct socketed *s, int layout, int batch, int steps) {
+    enum { NODES = COST_NODES, WARM = 12 };
     static struct loads l;
-    static struct cost_table table[NODES + 1];
-    static const double between = 50e9;
-    struct cost_model q = model_of(known_find("deepseek-v3"));
-    struct cost_machine half;
+    static struct cost_table table[NODES];
+    struct cost_model q = model_in(known_find(s->model), s->experts);
+    struct cost_machine parts;
     struct score score;
     void *mem = calloc(1, score_bytes(LAYERS, q.n_experts));
     uint8_t node[LAYERS][MOST];
     double left[LAYERS] = {0}, sum = 0, n = 0;
-    int moving[LAYERS];
+    int moving[LAYERS], to[LAYERS];
     int32_t rows[MOST];
     static int32_t ids[64 * 8];
-    if (!mem || !cost_preset(&machine, "paper-a-1")) abort();
-    q.n_experts = q.n_experts < MOST ? q.n_experts : MOST, half = machine;
-    for (int k = 0; k < COST_KINDS; k++) {
-        for (int i = 0; i < half.domain[0].bw[k].n; i++) half.domain[0].bw[k].value[i] /= NODES;
-        for (int f = 0; f < COST_FORMATS; f++)
-            for (int i = 0; i < half.domain[0].rate[k][f].n; i++) half.domain[0].rate[k][f].value[i] /= NODES;
-    }
+    if (!mem) abort();
+    sockets_open(s);
+    q.n_experts = q.n_experts < MOST ? q.n_experts : MOST;
+    nodes_machine(&parts, &machine);
     score_open(&score, score_find("ema"), LAYERS, q.n_experts, q.topk, mem);
     begin(&l, &q);
-    cost_table_fill(&table[0], &half, 0, &q, COST_MANY);
-    cost_table_fill(&table[NODES], &machine, 0, &q, COST_MANY);
+    for (int a = 0; a < s->nodes; a++) cost_table_fill(&table[a], &parts, a, &q, COST_MANY);
+    struct nodes_lie lie = layout == SPREAD ? nodes_spread(&machine) : layout == ONE ? nodes_on(&machine, 0) : nodes_shares(&machine, &q, 1, COST_MANY);
+    if (layout == BLOCKS) /* alike, to whole blocks */
+        for (int a = 0, blocks = s->inter / s->block; a < s->nodes; a++)
+            lie.lies[a] = lie.works[a] = (double)(blocks * (a + 1) / s->nodes - blocks * a / s->nodes) / blocks;
     for (int i = 0; i < LAYERS; i++)
-        for (int e = 0; e < q.n_experts; e++) node[i][e] = (uint8_t)(e % NODES), moving[i] = -1;
+        for (int e = 0; e < q.n_experts; e++) node[i][e] = (uint8_t)(e % s->nodes), moving[i] = -1;
     double window = cost_half(&machine, 1, &q, cost_decode_rows(batch, 1024));
     for (int t = 0; t < WARM + steps; t++)
         for (int i = 0; i < LAYERS; i++) {
-            if (layout == MOVED) { /* the node that has more work of late gives what makes them most alike */
-                double busy[NODES] = {0}, best;
-                for (int e = 0; e < q.n_experts; e++) busy[node[i][e]] += cost_table_at(&table[0], 1) * fmin(score_of(&score, i, e), 1);
-                int from = busy[1] > busy[0];
-                if (moving[i] >= 0 && (left[i] -= window) <= 0) node[i][moving[i]] ^= 1, moving[i] = -1;
+            if (layout == MOVED) { /* the node that has more work of late gives the least busy one what makes them most alike */
+                double busy[NODES] = {0};
+                int from = 0, least = 0;
+                for (int e = 0; e < q.n_experts; e++) busy[node[i][e]] += cost_table_at(&table[node[i][e]], 1) * fmin(score_of(&score, i, e), 1);
+                for (int a = 0; a < s->nodes; a++) from = busy[a] > busy[from] ? a : from, least = busy[a] < busy[least] ? a : least;
+                if (moving[i] >= 0 && (left[i] -= window) <= 0) node[i][moving[i]] = (uint8_t)to[i], moving[i] = -1;
                 else if (moving[i] < 0) {
-                    best = fabs(busy[0] - busy[1]);
+                    double best = busy[from] - busy[least];
                     for (int e = 0; e < q.n_experts; e++) {
-                        double after = fabs(busy[from] - busy[!from] - 2 * cost_table_at(&table[0], 1) * fmin(score_of(&score, i, e), 1));
-                        if (node[i][e] == from && after < 0.8 * best) best = after, moving[i] = e, left[i] = q.expert_bytes / between;
+                        double load = fmin(score_of(&score, i, e), 1);
+                        double after = fabs(busy[from] - busy[least] - (cost_table_at(&table[from], 1) + cost_table_at(&table[least], 1)) * load);
+                        if (node[i][e] == from && after < 0.8 * best) best = after, moving[i] = e, to[i] = least, left[i] = q.expert_bytes / machine.between;
                     }
                 }
             }
@@ -432,35 +454,44 @@ static double sockets(int layout, int batch, int steps) {
             for (int e = 0; e < q.n_experts; e++) {
                 for (int c = 0; c < rows[e]; c++) ids[k++] = e;
                 if (!rows[e]) continue;
-                shared += cost_table_at(&table[NODES], rows[e]);
+                shared += nodes_expert(&machine, &q, rows[e], COST_MANY, &lie, NULL);
                 ex[all++] = (struct split_expert){.rows = rows[e], .resident = 1u << node[i][e]};
             }
             score_seen(&score, i, &(struct score_step){.n = batch, .ids = ids});
             if (t < WARM) continue;
             n++;
-            if (layout == SHARES) {
+            if (layout < WHOLE || layout > MOVED) {
                 sum += shared;
                 continue;
             }
             struct split_domain d[NODES];
-            for (int c = 0; c < NODES; c++) /* whose weights are the other node's come over the link between them */
-                d[c] = (struct split_domain){
-                    .class = c ? COST_GPU : COST_CPU, .expert = &table[0], .move = layout == REMOTE ? q.expert_bytes / between : 0, .room = MOST};
-            split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = ex, .n_domains = NODES, .n = all}, &plan);
+            for (int c = 0; c < s->nodes; c++) /* whose weights are another node's come over the way between them */
+                d[c] = (struct split_domain){.class = c ? COST_GPU : COST_CPU,
+                                             .expert = &table[c],
+                                             .move = layout == REMOTE ? cost_move(&parts, c, COST_H2D, q.expert_bytes) : 0,
+                                             .room = MOST};
+            split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = ex, .n_domains = s->nodes, .n = all}, &plan);
             sum += plan.end;
         }
     free(mem);
     return sum / n;
 }
-static bool two_sockets(void) {
+static bool several_sockets(void) {
     bool good = true;
-    printf("\n| ms a layer, two nodes | shares | whole | read from the other | moved |\n");
-    for (int batch = 1; batch <= 24; batch = batch == 1 ? 4 : batch == 4 ? 24 : 25) {
-        double t[LAYOUTS];
-        for (int k = 0; k < LAYOUTS; k++) t[k] = sockets(k, batch, 40);
-        printf("| %d | %.3f | %.3f | %.3f | %.3f |\n", batch, 1e3 * t[SHARES], 1e3 * t[WHOLE], 1e3 * t[REMOTE], 1e3 * t[MOVED]);
-        for (int k = WHOLE; k < LAYOUTS; k++) good &= t[SHARES] < t[k] && t[k] < 1.01 * t[WHOLE];
-    }
+    printf("\n| ms a layer | rows | shares of rows | of blocks of down | whole | read from others | moved | pages by turns | all on one |\n");
+    for (size_t i = 0; i < sizeof socketed / sizeof *socketed; i++)
+        for (int batch = 1; batch <= 24; batch = batch == 1 ? 4 : batch == 4 ? 24 : 25) {
+            double t[LAYOUTS];
+            printf("| %s | %d |", socketed[i].name, batch);
+            for (int k = 0; k < LAYOUTS; k++) {
+                t[k] = sockets(&socketed[i], k, batch, 40);
+                printf(" %.3f |", 1e3 * t[k]);
+                good &= t[SHARES] <= t[k] * (1 + 1e-9);
+            }
+            printf("\n");
+            good &= t[MOVED] < 1.02 * t[WHOLE] && t[SPREAD] > 1.5 * t[SHARES] && t[ONE] > t[SPREAD];
+            if (i) good &= t[BLOCKS] > 1.2 * t[SHARES];
+        }
     return good;
 }
 
@@ -482,7 +513,7 @@ int main(int argc, char **argv) {
         right += g.right / 3;
     }
     if (!check) table(&q[1], names[1], few, 3, 30);
-    good &= two_sockets();
+    good &= several_sockets();
     if (!check) return 0;
     if (!good || right < 0.78) printf("FAIL: NOTES.md says otherwise\n");
     return !good || right < 0.78;
