@@ -224,7 +224,7 @@ change("scalar-softmax", "the running sum of a softmax is not corrected", "kchec
 change("company-linear", "nine rows and more take the way of many", "kcheck_company", ("cpu/linear.c", "!o->exact && o->n > OP_FEW", "!o->exact && o->n > 8"))
 change("company-experts", "experts of nine tokens and more take the way of many", "kcheck_company", ("cpu/experts.c", "return batch > OP_FEW && g->n > KERNEL_TOKENS", "return batch > 8 && g->n > KERNEL_TOKENS"))
 change("experts-node-rows", "what a second memory node makes of gate and up goes where the first's does", "kcheck_shard", ("cpu/experts.c", "row += e->gate.rows;", "row += e->gate.rows * 0;"))
-change("nodes-way", "weights that lie by chance come over no way between memory nodes", "nodes", ("engine/sched/nodes.c", "double in = l->home ? 0", "double in = true ? 0"))
+change("nodes-way", "what leaves a memory node for others costs nothing", "nodes", ("engine/sched/nodes.c", "out = l->home ? 0", "out = true ? 0"))
 change("span-least", "a page goes to the memory node that computes least of it", "nodes", ("engine/store/span.c", "has[a] > has[best]", "has[a] < has[best]"))
 change("company-attention", "queries of nine tokens and more share their chunks", "kcheck_company", ("cpu/attention.c", "if (o->n > OP_FEW) return run", "if (o->n > 8) return run"))
 
