@@ -13,8 +13,9 @@
 #include "cli/term.h"
 #include "engine/base/file.h"
 
-static volatile sig_atomic_t holding, interrupted, terminated, resized, continued;
-static struct seat *volatile target;
+/* A handler may run on any thread. */
+static _Atomic int holding, interrupted, terminated, resized, continued;
+static struct seat *_Atomic target;
 static int wake[2] = {-1, -1};
 
 void sig_wake(void) {
@@ -37,12 +38,14 @@ _Noreturn void sig_die(int sig) {
 }
 
 static void on_end(int sig) {
+    int saved = errno;
     if (!holding || (sig == SIGINT ? interrupted : terminated)) sig_die(sig);
     if (sig == SIGINT) interrupted = 1;
     else terminated = sig;
     struct seat *s = target;
     if (s) seat_cancel(s);
     sig_wake();
+    errno = saved;
 }
 
 static void on_resize(int sig) {
@@ -134,16 +137,8 @@ void sig_release(void) {
 void sig_forget(void) { interrupted = 0; }
 bool sig_interrupted(void) { return interrupted; }
 int sig_terminated(void) { return terminated; }
-bool sig_resized(void) {
-    bool was = resized;
-    resized = 0;
-    return was;
-}
-bool sig_continued(void) {
-    bool was = continued;
-    continued = 0;
-    return was;
-}
+bool sig_resized(void) { return atomic_exchange(&resized, 0); }
+bool sig_continued(void) { return atomic_exchange(&continued, 0); }
 int sig_fd(void) { return wake[0]; }
 void sig_drain(void) {
     char waste[64];
