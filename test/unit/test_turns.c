@@ -61,36 +61,42 @@ static void *cancel_later(void *arg) {
     return NULL;
 }
 
+/* Others on the machine only ever make it longer: of a few times the shortest counts. */
+enum { TIMES = 5 };
 static void a_queued_turn_is_cancelled_at_once(void **st) {
-    struct engine *e = open_with((struct engine_params){.threads = 1});
-    struct session *a = new_session(e), *b = new_session(e), *c = new_session(e);
-    submit(a, 0, LONG, 1);
-    submit(b, 1, LONG - 1, 1);
-    submit(c, 2, LONG - 2, 1);
-    pthread_t t;
-    struct later l = {.s = b, .after = 0.1};
-    assert_int_equal(pthread_create(&t, NULL, cancel_later, &l), 0); /* while this one waits for events */
-    struct event ev;
-    do ev = next(e);
-    while (ev.kind != EVENT_DONE);
-    double took = clock_now() - l.at;
-    pthread_join(t, NULL);
-    assert_ptr_equal(ev.session, b);
-    assert_int_equal(ev.reason, DONE_CANCELLED);
-    print_message("a queued turn ended %.1f ms after its cancel\n", took * 1e3);
-    assert_true(took < 0.2);
-    assert_false(session_busy(b));
-    double begin = clock_now(); /* closing one that is queued waits for nobody either */
-    session_close(&c);
-    assert_true(clock_now() - begin < 0.2);
-    assert_true(session_busy(a));
-    submit(b, 0, 5, 1); /* and it may be submitted again at once */
-    session_cancel(a);
-    assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
-    assert_int_equal(wait_for(e, b, EVENT_DONE).reason, DONE_LENGTH);
-    session_close(&a);
-    session_close(&b);
-    engine_close(&e);
+    double least = 1e9, least_close = 1e9;
+    for (int i = 0; i < TIMES && (least > 0.2 || least_close > 0.2); i++) {
+        struct engine *e = open_with((struct engine_params){.threads = 1});
+        struct session *a = new_session(e), *b = new_session(e), *c = new_session(e);
+        submit(a, 0, LONG, 1);
+        submit(b, 1, LONG - 1, 1);
+        submit(c, 2, LONG - 2, 1);
+        pthread_t t;
+        struct later l = {.s = b, .after = 0.1};
+        assert_int_equal(pthread_create(&t, NULL, cancel_later, &l), 0); /* while this one waits for events */
+        struct event ev;
+        do ev = next(e);
+        while (ev.kind != EVENT_DONE);
+        double ended = clock_now();
+        pthread_join(t, NULL);
+        if (ended - l.at < least) least = ended - l.at;
+        assert_ptr_equal(ev.session, b);
+        assert_int_equal(ev.reason, DONE_CANCELLED);
+        assert_false(session_busy(b));
+        double begin = clock_now(); /* closing one that is queued waits for nobody either */
+        session_close(&c);
+        if (clock_now() - begin < least_close) least_close = clock_now() - begin;
+        assert_true(session_busy(a));
+        submit(b, 0, 5, 1); /* and it may be submitted again at once */
+        session_cancel(a);
+        assert_int_equal(wait_for(e, a, EVENT_DONE).reason, DONE_CANCELLED);
+        assert_int_equal(wait_for(e, b, EVENT_DONE).reason, DONE_LENGTH);
+        session_close(&a);
+        session_close(&b);
+        engine_close(&e);
+    }
+    print_message("a queued turn ended %.1f ms after its cancel, another was closed in %.1f ms\n", least * 1e3, least_close * 1e3);
+    assert_true(least < 0.2 && least_close < 0.2);
 }
 
 /* Nobody reads the events of a: it waits when it has 1,024 tokens unread, and b goes on. Closing a loses nothing of b. */
@@ -327,28 +333,34 @@ static double rate(struct engine *e) {
     return n / t;
 }
 
-/* Three that answer and one prompt on one processor: half of the time each. */
+/* Three that answer and one prompt on one processor: half of the time each. Where others came and went on the machine meanwhile it is
+ * looked at again. */
 static void a_long_prompt_beside_answers(void **st) {
     enum { S = 3, N = LONG / 2 };
-    struct engine *e = open_with((struct engine_params){.threads = 1});
-    struct session *s[S], *a = new_session(e);
-    submit(a, 0, N, 1);
-    double alone = wait_for(e, a, EVENT_DONE).stats.ttft_s;
-    for (int i = 0; i < S; i++) submit(s[i] = new_session(e), 5 * i, 20, -1);
-    for (int i = 0; i < S; i++) wait_for(e, s[i], EVENT_TOKEN);
-    double usual = rate(e) / 2;
-    submit(a, 7, N - 7, 1);
-    struct event ev;
-    int beside = 0;
-    double begin = clock_now();
-    while ((ev = next(e)).session != a || ev.kind != EVENT_DONE) beside += ev.kind == EVENT_TOKEN && ev.session != a;
-    double took = clock_now() - begin;
-    usual += rate(e) / 2;
-    print_message("beside a long prompt %.2f of the answers' speed is left; its first token takes %.2f times as long\n", beside / took / usual, took / alone);
-    assert_true(beside / took / usual > 0.3 && took / alone < 3.3); /* half and twice, on a quiet machine */
-    for (int i = 0; i < S; i++) session_close(&s[i]);
-    session_close(&a);
-    engine_close(&e);
+    bool good = false;
+    for (int times = 0; times < TIMES && !good; times++) {
+        struct engine *e = open_with((struct engine_params){.threads = 1});
+        struct session *s[S], *a = new_session(e);
+        submit(a, 0, N, 1);
+        double alone = wait_for(e, a, EVENT_DONE).stats.ttft_s;
+        for (int i = 0; i < S; i++) submit(s[i] = new_session(e), 5 * i, 20, -1);
+        for (int i = 0; i < S; i++) wait_for(e, s[i], EVENT_TOKEN);
+        double usual = rate(e) / 2;
+        submit(a, 7, N - 7, 1);
+        struct event ev;
+        int beside = 0;
+        double begin = clock_now();
+        while ((ev = next(e)).session != a || ev.kind != EVENT_DONE) beside += ev.kind == EVENT_TOKEN && ev.session != a;
+        double took = clock_now() - begin;
+        usual += rate(e) / 2;
+        print_message("beside a long prompt %.2f of the answers' speed is left; its first token takes %.2f times as long\n", beside / took / usual,
+                      took / alone);
+        good = beside / took / usual > 0.3 && took / alone < 3.3; /* half and twice, on a quiet machine */
+        for (int i = 0; i < S; i++) session_close(&s[i]);
+        session_close(&a);
+        engine_close(&e);
+    }
+    assert_true(good);
 }
 
 /* A prompt that a slow link reads to a device: who answers on the processor does not wait for its layers. */
