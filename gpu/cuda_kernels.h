@@ -41,7 +41,9 @@ struct cuda_select { /* struct op_select, and scratch */
     struct cuda_plane k;
     int n, heads, topk, ldq, q_pos0, k_pos0, k_step, n_keys;
     float scale;
-    float *score; /* [n, n_keys] */
+    float *score;                /* [n, n_keys] */
+    const struct cuda_place *at; /* then these are rows [first, first + n) of a call of `all` */
+    int first, all;
 };
 enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS }; /* enum score_fn */
 struct cuda_route {                                                  /* struct op_route */

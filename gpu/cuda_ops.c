@@ -118,7 +118,10 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
                                 .k_step = o->k_step ? o->k_step : 1,
                                 .n_keys = o->n_keys,
                                 .scale = o->scale,
-                                .score = score};
+                                .score = score,
+                                .at = (const struct cuda_place *)o->at,
+                                .first = at,
+                                .all = o->n};
         if (cuda_check(s->g, cuda_select_keys(s->s, &a), "select")) return ERR_RUNTIME;
     }
     return 0;

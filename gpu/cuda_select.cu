@@ -5,8 +5,9 @@
 enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, CHOOSERS = 256 };
 
 __device__ inline int keys_seen(const struct cuda_select &a, int i) {
-    int pos = a.q_pos0 + i, n = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1;
-    return n < a.n_keys ? n : a.n_keys;
+    int pos = a.at ? a.at->pos + a.first + i : a.q_pos0 + i, most = a.at ? a.at->pos + a.all : a.n_keys;
+    int n = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1;
+    return n < most ? n : most;
 }
 
 static __global__ void score_kernel(struct cuda_select a) {
@@ -15,8 +16,10 @@ static __global__ void score_kernel(struct cuda_select a) {
     int dim = a.k.dim, i = (int)blockIdx.y, first = (int)blockIdx.x * KEYS, n = keys_seen(a, i), key = threadIdx.x % KEYS, lane = threadIdx.x / KEYS;
     float *q = keys + KEYS * (dim + 1), sum = 0;
     if (n <= a.topk || first >= n) return;
+    struct cuda_plane k = a.k;
+    if (a.at) k.data = a.at->data, k.scale = a.at->scale;
     for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
-        keys[at / dim * (dim + 1) + at % dim] = first + at / dim < n ? plane_at(a.k, (size_t)(first + at / dim), 0, at % dim) : 0.0f;
+        keys[at / dim * (dim + 1) + at % dim] = first + at / dim < n ? plane_at(k, (size_t)(first + at / dim), 0, at % dim) : 0.0f;
     for (int h0 = 0; h0 < a.heads; h0 += GROUP) {
         int heads = a.heads - h0 < GROUP ? a.heads - h0 : GROUP;
         __syncthreads();

@@ -176,6 +176,12 @@ static int read_places(struct emu_stream *s, enum op_code code, union op_args *u
         if (r > 0) a->plane.data = k.data, a->plane.scale = k.scale, a->row0 = k.pos;
         return r < 0 ? r : 0;
     }
+    if (code == OP_SELECT) {
+        struct op_select *a = &u->select;
+        int r = read_place(s, &a->at, &k);
+        if (r > 0) a->k.data = k.data, a->k.scale = k.scale, a->q_pos0 = k.pos, a->n_keys = k.pos + a->n;
+        return r < 0 ? r : 0;
+    }
     struct op_attention *a = &u->attention;
     int r = code == OP_ATTENTION ? read_place(s, &a->at, &k) : 0;
     if (r > 0) r = read_place(s, &a->v_at, &v);

@@ -158,6 +158,7 @@ struct op_select {
     int n, heads, topk, ldq;
     int q_pos0, k_pos0, k_step, n_keys;
     float scale;
+    const struct op_place *at; /* NULL, or for k's addresses and q_pos0; keys then go up to the last query's own, as op_attention's */
 };
 /* Keys that a query at position pos sees of n_keys rows that begin at k_pos0, k_step apart (0: 1). */
 static inline int op_seen_step(int64_t pos, int k_pos0, int k_step, int n_keys) {

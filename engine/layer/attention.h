@@ -6,7 +6,7 @@ struct attention {
     const char *name;                                                        /* as --inspect says it */
     bool whole;                                                              /* a query needs all its keys at once: they cannot come in pieces */
     bool placed;                                                             /* knows span.at; addresses of states stand as they are called */
-    int (*most_keys)(const struct config *c);                                /* with span.at a row may see so many; NULL: any number */
+    int (*few_keys)(const struct config *c);                                 /* rows that see no more take another way; NULL: there is one */
     int (*cache)(const struct config *c, int layer, struct cache_desc *out); /* what a layer keeps; returns how many planes */
     /* From w->xn: keys and values of all rows into their spans' caches; queries into w->q. From these: a span's rows of w->att. */
     int (*kv)(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);

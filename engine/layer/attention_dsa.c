@@ -80,7 +80,8 @@ static int choose(struct exec *x, const struct config *c, int layer, const struc
                                                  .ldq = qd,
                                                  .q_pos0 = s->pos,
                                                  .n_keys = s->pos + s->n,
-                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim))});
+                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
+                                                 .at = attention_place(s, layer, 1)});
 }
 
 /* Rows [from, from + n) of a span as one of their own. */
@@ -108,15 +109,8 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
     return 0;
 }
 
-static int most_keys(const struct config *c) { return c->index_topk; }
+static int few_keys(const struct config *c) { return c->index_topk; }
 static size_t grown_bytes(const struct config *c, int keys) { return attention_mla.grown_bytes(c, keys < c->index_topk ? keys : c->index_topk); }
 
-const struct attention attention_dsa = {.name = "dsa",
-                                        .whole = true,
-                                        .placed = true,
-                                        .most_keys = most_keys,
-                                        .cache = cache,
-                                        .kv = kv,
-                                        .query = query,
-                                        .attend = attend,
-                                        .grown_bytes = grown_bytes};
+const struct attention attention_dsa = {
+    .name = "dsa", .whole = true, .placed = true, .few_keys = few_keys, .cache = cache, .kv = kv, .query = query, .attend = attend, .grown_bytes = grown_bytes};

@@ -87,9 +87,9 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
 }
 bool block_whole(const struct config *c, int layer) { return attention_of(c, layer)->whole; }
 bool block_placed(const struct config *c, int layer) { return attention_of(c, layer)->placed; }
-int block_most_keys(const struct config *c, int layer) {
+int block_few_keys(const struct config *c, int layer) {
     const struct attention *a = attention_of(c, layer);
-    return a->most_keys ? a->most_keys(c) : 0;
+    return a->few_keys ? a->few_keys(c) : 0;
 }
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
     return attention_of(c, layer)->query(x, c, y, layer, w, n);

@@ -70,8 +70,9 @@ size_t block_grown_bytes(const struct config *c, int keys);
  * the streams. n: rows of the batch, cos/sin filled for them. Return 0 or an operation's error code. */
 /* total: how long the sequence of all these rows is; 0: as w->length says. It matters to LongRoPE alone. */
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total);
-bool block_placed(const struct config *c, int layer);   /* its attention half can be recorded: all that changes with the token is in memory */
-int block_most_keys(const struct config *c, int layer); /* and its rows see so many keys at most; 0: any number */
+bool block_placed(const struct config *c, int layer); /* its attention half can be recorded: all that changes with the token is in memory */
+int block_few_keys(const struct config *c,
+                   int layer); /* spans whose rows see no more keys are recorded apart from those whose rows see more; 0: all are alike */
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
 /* The same step by step, for keys that come in pieces: norm, keys and values of the rows into the cache; queries; for each
  * span attention over keys [first, first + n) of its cache, a piece after the other or all at once; output.

@@ -1,7 +1,8 @@
 /* Steps of one shape do the same again and again: some thirty operations a layer, of which only the sessions' caches and positions
  * change. Those are read from memory, so what a layer enqueues is recorded once for each shape and run again with one call. The first
  * step of a shape runs piece by piece, so that workspaces have grown when the second is recorded. Addresses of states, which take turns, stand
- * in a recording: then it is of these sessions and this turn. An indexer's choice is not recorded. Bits are the same either way. */
+ * in a recording: then it is of these sessions and this turn. Rows for which an indexer chooses keys make another shape than rows that
+ * see all of few keys. Bits are the same either way. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -41,7 +42,7 @@ void step_graphs_close(struct step_device *d) {
 
 static bool alike(const struct step_shape *a, const struct step_shape *b) {
     return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->total == b->total && a->keys == b->keys && a->router == b->router &&
-           !memcmp(a->rows, b->rows, sizeof a->rows) && !memcmp(a->states, b->states, sizeof a->states);
+           a->few == b->few && !memcmp(a->rows, b->rows, sizeof a->rows) && !memcmp(a->states, b->states, sizeof a->states);
 }
 /* The one that is known, or in the place of the one used least recently. */
 static struct step_shape *shape_of(struct step_device *d, const struct step_shape *like) {
@@ -56,12 +57,12 @@ static struct step_shape *shape_of(struct step_device *d, const struct step_shap
     return oldest;
 }
 
-/* Keys that rows of a recording may see at most; 0: any number. */
-static int most_keys(const struct step_device *d) {
-    int most = 0;
+/* The same of all layers that have such a number; 0: none has. */
+static int few_keys(const struct step_device *d) {
+    int few = 0;
     for (int l = d->first; l < d->last; l++)
-        if (block_most_keys(d->s->c, l)) most = block_most_keys(d->s->c, l);
-    return most;
+        if (block_few_keys(d->s->c, l)) few = block_few_keys(d->s->c, l);
+    return few;
 }
 /* One piece of memory has a copy's planes on a device, and how many positions there are says where the last one is. */
 static struct step_states states_of(const struct step_device *d, const struct span *t) {
@@ -84,10 +85,11 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     d->now[i] = NULL;
     if (!d->places || s->m->trace || !m->n_dev) return 0; /* spans of a trace are events, which no recording holds */
     struct step_shape like = {.micro = i, .n = m->n_dev, .row0 = m->row0, .total = total, .keys = KEYS_LEAST, .router = s->m->routing || d->experts};
-    const int most = most_keys(d);
+    const int few = few_keys(d);
     for (int k = 0; k < m->n_dev_spans; k++) {
         const struct span *t = &m->dev[k];
-        if (most && t->pos + t->n > most) return 0;
+        if (t->pos < few && t->pos + t->n > few) return 0; /* of both kinds */
+        like.few |= t->pos < few ? 1u << k : 0;
         like.states[k] = states_of(d, t);
         like.rows[k] = (uint8_t)t->n;
         while (like.keys < t->pos + t->n) like.keys *= 2;
@@ -115,11 +117,11 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
 static int record(struct step_device *d, struct step_micro *m, int layer, int total, step_work fn, struct gpu_graph **g) {
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
-    const int most = most_keys(d);
+    const int few = few_keys(d);
     struct span spans[STEP_ROWS];
     for (int k = 0; k < m->n_dev_spans; k++) {
         spans[k] = m->dev[k];
-        spans[k].pos = (most && most < d->now[i]->keys ? most : d->now[i]->keys) - spans[k].n;
+        spans[k].pos = (d->now[i]->few >> k & 1 && few < d->now[i]->keys ? few : d->now[i]->keys) - spans[k].n;
         spans[k].at = &d->places[((size_t)i * STEP_ROWS + (size_t)k) * places_of(s)];
     }
     int rc = GPU_STALE;

@@ -30,6 +30,7 @@ struct step_shape {
         const void *first, *last;
         int from, to;
     } states[STEP_ROWS];                  /* of a device with states; else zeros */
+    uint32_t few;                         /* bit k: rows of span k see few keys (block_few_keys), else more */
     int keys;                             /* that a row may see at most */
     bool router;                          /* its logits go to host memory, too */
     uint64_t used;                        /* the last step of this shape; 0: none */

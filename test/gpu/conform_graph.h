@@ -147,3 +147,84 @@ static void recorded(enum dtype dtype, int window) {
     failures += bad != 0;
     printf("recorded and run for other rows, %s%-12s %s\n", dtype_name(dtype), window ? ", window" : "", bad ? "FAIL" : "ok");
 }
+
+/* The same of an indexer's choice of keys for n queries, of which the last stands at more and at fewer keys than it may choose. */
+enum { CHOICE_HEADS = 4, CHOICE_DIM = 32, CHOICE_TOPK = 8, CHOICE_ROW = CHOICE_HEADS * (CHOICE_DIM + 1) };
+struct choice_case {
+    int n;
+    float *in, *weight;       /* device: [n, heads, dim], [n, heads] behind it */
+    int32_t *out, *got;       /* device, pinned: [n, topk] */
+    struct kv_plane plane[2]; /* by recorded or not */
+    struct op_place *at, *host_at;
+};
+static int choice_work(struct choice_case *c, int pos, bool recorded) {
+    struct exec *x = gpu_stream_exec(stream);
+    int rc = gpu_fill(stream, c->out, 0, (size_t)c->n * CHOICE_TOPK * 4);
+    if (!rc)
+        rc = x->ops->select(x, &(struct op_select){.chosen = c->out,
+                                                   .q = c->in,
+                                                   .weight = c->weight,
+                                                   .k = c->plane[recorded],
+                                                   .n = c->n,
+                                                   .heads = CHOICE_HEADS,
+                                                   .topk = CHOICE_TOPK,
+                                                   .ldq = CHOICE_HEADS * CHOICE_DIM,
+                                                   .q_pos0 = pos,
+                                                   .n_keys = pos + c->n,
+                                                   .scale = 0.1f,
+                                                   .at = recorded ? c->at : NULL});
+    return rc ? rc : gpu_copy(stream, c->got, c->out, (size_t)c->n * CHOICE_TOPK * 4, GPU_D2H);
+}
+
+static void recorded_choice(int n) {
+    static const int stand[] = {40, 3, 41, 300, 693, 9};
+    struct choice_case c = {.n = n};
+    struct gpu_graph *graph = NULL;
+    struct error e = {0};
+    const size_t keys = (size_t)GRAPH_KEYS * CHOICE_DIM, results = (size_t)n * CHOICE_TOPK * 4;
+    float *host = malloc(keys * 4);
+    int32_t *want = malloc(results);
+    int bad = 0;
+    graph_take(&c.in, (size_t)n * CHOICE_ROW * 4);
+    c.weight = c.in + n * CHOICE_HEADS * CHOICE_DIM;
+    graph_take(&c.out, results);
+    graph_take(&c.at, sizeof *c.at);
+    if (gpu_host_alloc(g, (void **)&c.got, results, &e) || gpu_host_alloc(g, (void **)&c.host_at, sizeof *c.host_at, &e)) die("graph", &e);
+    for (size_t i = 0; i < keys; i++) host[i] = rnd_float();
+    for (int r = 0; r < 2; r++) {
+        c.plane[r] = (struct kv_plane){.heads = 1, .dim = CHOICE_DIM, .dtype = DT_F32};
+        graph_take(&c.plane[r].data, keys * 4);
+        gpu_copy(stream, c.plane[r].data, host, keys * 4, GPU_H2D);
+    }
+    gpu_stream_sync(stream);
+    void *moved = c.plane[1].data; /* only a place says where it is */
+    c.plane[1].data = c.plane[0].data;
+    for (size_t i = 0; i < sizeof stand / sizeof *stand; i++) {
+        for (int k = 0; k < n * CHOICE_ROW; k++) host[k] = rnd_float();
+        gpu_copy(stream, c.in, host, (size_t)n * CHOICE_ROW * 4, GPU_H2D);
+        bad += choice_work(&c, stand[i], false) || gpu_stream_sync(stream);
+        memcpy(want, c.got, results);
+        *c.host_at = (struct op_place){.data = moved, .pos = stand[i]};
+        gpu_copy(stream, c.at, c.host_at, sizeof *c.at, GPU_H2D);
+        gpu_stream_sync(stream);
+        memset(c.got, 0xee, results);
+        int rc = graph ? gpu_graph_run(graph) : GPU_STALE;
+        for (int tries = 0; rc == GPU_STALE && tries < 8; tries++) {
+            gpu_graph_close(&graph);
+            bad += gpu_graph_begin(stream) != 0;
+            choice_work(&c, GRAPH_BOUND - n, true); /* what went wrong the end tells */
+            rc = gpu_graph_end(stream, &graph);
+            if (!rc && graph) rc = gpu_graph_run(graph);
+        }
+        bad += rc || !graph || gpu_stream_sync(stream) || memcmp(want, c.got, results) != 0;
+    }
+    gpu_graph_close(&graph);
+    void *all[] = {c.in, c.out, c.at, c.plane[0].data, moved};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) gpu_free(g, all[i]);
+    gpu_host_free(g, c.got), gpu_host_free(g, c.host_at);
+    free(host), free(want);
+    if (gpu_error(g, &e)) printf("%s\n", e.text);
+    ran++;
+    failures += bad != 0;
+    printf("recorded and run for other rows, a choice of %d queries %s\n", n, bad ? "FAIL" : "ok");
+}

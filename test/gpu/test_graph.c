@@ -94,7 +94,9 @@ int main(int argc, char **argv) {
                                             {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}}},
                                    models[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {3, 0}}, /* few keys for an indexer, then it chooses */
                                                {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 2}},
-                                               {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {2, 0}}},
+                                               {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {40, 0}},
+                                               {"emu:2,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 33}},
+                                               {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {33, 0}}},
                                    card[] = {{"0,math=f32", DECODE_HYBRID, NULL, 0, {12, 0}}};
     const bool cuda = argc > 1 && !strcmp(argv[1], "cuda");
     log_set(quiet, NULL, LOG_WARN);

@@ -162,7 +162,7 @@ change("blend-move", "a layer on another device begins with the rows of a layer 
 change("blend-sum", "what another device's experts give is not waited for", "reference mla_plain", (BLEND, "TRY(gpu_number_wait(b->part[i].summed, b->part[i].n_summed, part_stream(&b->part[b->owner])));", ""))
 change("step-states", "states that a step made on a device stay there", "state", (STEP, "step_states_store(s);", ""))
 change("graph-states", "what was recorded for one state is run for another", "steps as they were recorded, other attention", ("engine/step/graph.c", " && !memcmp(a->states, b->states, sizeof a->states)", ""))
-change("graph-keys", "rows among which an indexer chooses are recorded as those that see all keys", "steps as they were recorded, other attention", ("engine/step/graph.c", "if (most && t->pos + t->n > most) return 0;", ""))
+change("graph-keys", "rows among which an indexer chooses run as recorded for those that see all keys", "steps as they were recorded, other attention", ("engine/step/graph.c", "a->few == b->few && ", ""))
 change("blend-cache", "the cache in host memory lacks what a blended prefill read", "reference mla_plain", (BLEND, "step_mirror_store(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);", ""))
 change("graph-here", "a recorded step attends at the position that it was recorded for", "steps as they were recorded", ("engine/step/graph.c", ".pos = m->dev[k].pos};", ".pos = t->keys - 1 + 0 * m->dev[k].pos};"))
 change("graph-rows", "a recorded step of two rows runs for another number of them", "steps as they were recorded", ("engine/step/graph.c", "return a->micro == b->micro && a->n == b->n &&", "return a->micro == b->micro &&"))
@@ -279,6 +279,8 @@ change("clear-undo", "/undo does not bring back what /clear put aside", "e2e_scr
 change("binary-document", "a program is attached as a document", "e2e_oneshot", ("cli/input.c", "if (!rc) rc = check_document(path, &raw, e);", ""))
 change("batch-line", "--batch counts lines from where a prompt begins", "e2e_oneshot", ("cli/batch.c", ".number = number}", ".number = 1}"))
 change("bench-sessions", "--bench counts one session's tokens for all", "e2e_bench", ("cli/bench.c", "rate, sessions / rate,", "rate, 1 / rate,"))
+change("choice-placed", "an indexer's choice is recorded with the keys of the session that it was recorded for", "steps as they were recorded, other attention",
+       ("engine/layer/attention_dsa.c", "(double)c->index_heads * c->index_dim)),\n                                                 .at = attention_place(s, layer, 1)});", "(double)c->index_heads * c->index_dim))});"))
 change("stop-beside", "a step that stops drops what a prompt has in the same streams", "a prompt beside a step that stops",
        ("engine/step/step.c", "settle(s, !shared_streams(s), &device)", "settle(s, true, &device)"))
 change("settle-processor", "numbers are closed that the processor of virtual time still waits for", "e2e_plan",
