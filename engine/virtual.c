@@ -26,6 +26,7 @@ struct virtual {
     enum dtype kv;
     struct virtual_used used;
     double chosen; /* as asked */
+    const float *shares;
 };
 
 /* --- The machine of the cost model as devices in virtual time ---------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static int open_devices(struct virtual *v, double left_out, int ranks, struct gp
     struct gpu_spec s = {.n = v->cost.n_devices};
     if (!s.n) return 0;
     rates(&s, d, &v->model);
-    s.chosen = v->chosen;
+    s.chosen = v->chosen, s.shares = v->shares;
     if (v->cost.disk > 0 && v->cost.absent > 0) s.disk = v->cost.disk / (v->cost.absent * ranks);
     for (int i = 0; i < s.n; i++) s.id[i] = i;
     s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
@@ -105,7 +106,7 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
         for (int i = 0; i < v->cost.domain[0].bw[k].n; i++) v->cost.domain[0].bw[k].value[i] *= (float)fmax(1 - o->taken / v->cost.dram, 0.125);
     v->spec = (struct gpu_spec){.n = 1, .host = true};
     rates(&v->spec, &v->cost.domain[0], &v->model);
-    v->spec.chosen = v->chosen = o->chosen;
+    v->spec.chosen = v->chosen = o->chosen, v->shares = o->shares;
     v->spec.disk = v->cost.disk, v->spec.missing = v->cost.missing, v->spec.absent = v->cost.absent;
     v->m = (struct machine){
         .w = &v->w, .cost = &v->cost, .model = &v->model, .split = o->split ? o->split : &split_policies[0], .expert_bytes = weights_expert_bytes(o->w)};
@@ -243,7 +244,10 @@ static int streamed(struct virtual *v, const struct prefill_job *j, int ranks, d
     struct since s = {.cpu = gpu_used(v->host)};
     int rc = open_devices(v, 0, ranks, &set, e);
     if (!rc) rc = pipe_prefill(&(struct pipe_job){.w = &v->w, .set = set, .ranks = ranks, .cache = j->kv->layer, .n = j->n}, &stats, e);
-    if (!rc) *seconds = stats.seconds + v->cost.start, take_used(v, set, &s, *seconds, 1);
+    if (!rc) {
+        const double rate = v->cost.domain[1].alloc, alloc = rate > 0 ? (double)stats.plan.own / rate : 0;
+        *seconds = stats.seconds + v->cost.start + alloc, take_used(v, set, &s, *seconds, 1);
+    }
     gpu_set_close(&set);
     return rc;
 }

@@ -1,7 +1,7 @@
 #pragma once
 /* A described machine in virtual time: the engine's own steps, prefills and pipe, on devices and a processor that only move clocks.
  * Nothing is computed and no weight is read, so that DeepSeek-V3 on a machine that nobody has takes a second. What is not in it: groups
- * of experts that are not even (but for how many there are), a loaded driver, the embedding of a prompt. Threads: a virtual machine is one thread's; several
+ * of experts that are not even (but for what is told of them), a loaded driver, the embedding of a prompt. Threads: a virtual machine is one thread's; several
  * run beside each other. */
 #include "engine/sched/policy.h"
 #include "engine/step/step.h"
@@ -16,6 +16,7 @@ struct virtual_options {
     double taken;                     /* bytes/s of host memory that a prompt's stream to another device has: the processor reads at a share of the rest */
     int layers;                       /* the model's first ones only; 0: all */
     double chosen;                    /* experts of a layer that the rows of a call choose in all; 0: as many as even choices */
+    const float *shares;              /* [n_experts] of what the rows of a streamed prompt choose, each one's part, 1 in all; outlives it; NULL: alike */
 };
 /* ERR_RUNTIME where there are more devices than hearth uses, ERR_MEMORY. */
 int virtual_open(struct virtual **v, const struct virtual_options *o, struct error *e);

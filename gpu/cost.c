@@ -186,6 +186,17 @@ static double from_disk(const struct cost_rates *m, const struct cost_work *w) {
     return w->routed * (m->missing + (m->absent - m->missing) * most) / m->disk;
 }
 
+/* Groups that go together are as far from alike as routers make them, and each is computed at the rate of its own rows. */
+static double groups(const struct cost_rates *m, const struct op_group *a) {
+    double t = 0;
+    for (int k = 0; k < a->n; k++) {
+        double n = a->begin[k + 1] - a->begin[k], flops = 0, bytes = 0;
+        add_expert(&a->expert[k], &flops, &bytes);
+        t += over(n * flops, rate_at(&m->flops_rows, n, m->flops));
+    }
+    return t;
+}
+
 double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, enum cost_bound *by) {
     const struct cost_work w = cost_work(code, a, m->chosen);
     const enum gpu_kind kind = kind_of(code);
@@ -198,8 +209,8 @@ double cost_seconds(const struct cost_rates *m, enum op_code code, const union o
     }
     if (code == OP_EXPERTS && a->experts.n <= OP_FEW && m->few_flops.n) flops = &m->few_flops;
     double queries = code == OP_ATTENTION ? a->attention.n : code == OP_SELECT ? a->select.n : 0;
-    double t = over(w.flops, rate_at(flops, w.rows, m->flops)) + over(w.shared.flops, rate_at(flops, w.shared.rows, m->flops)) +
-               over(w.attn, rate_at(&m->attn_rows, queries, m->attn));
+    double t = (code == OP_GROUP ? groups(m, &a->group) : over(w.flops, rate_at(flops, w.rows, m->flops))) +
+               over(w.shared.flops, rate_at(flops, w.shared.rows, m->flops)) + over(w.attn, rate_at(&m->attn_rows, queries, m->attn));
     double bw = queries > 0 && m->attn_bw > 0 ? m->attn_bw : rate_at(reads, w.rows, m->bw);
     double mem = over(w.bytes, bw) + over(w.shared.bytes, rate_at(reads, w.shared.rows, m->bw));
     double apart = m->apart && w.rows_bytes > NEAR ? over(w.rows_bytes, m->bw) : 0, disk = from_disk(m, &w);

@@ -189,6 +189,13 @@ static int read_places(struct emu_stream *s, enum op_code code, union op_args *u
     return r < 0 ? r : 0;
 }
 
+static void take_op(struct emu *g, enum op_code code, double cost, double took, enum cost_bound by) {
+    pthread_mutex_lock(&g->lock);
+    *(by == COST_BY_DISK ? &g->taken.disk : by == COST_BY_MEMORY ? &g->taken.reading : &g->taken.computing) += cost;
+    g->taken.op[code] += took;
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct emu *g = s->g;
     struct emu_cmd with = {.code = called->code}, *c = &with;
@@ -202,10 +209,7 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     double cost = g->spec.is_virtual || g->slowed ? cost_seconds(&g->machine, c->code, &c->args, &by) : 0;
     if (g->spec.is_virtual) {
         s->t += cost;
-        pthread_mutex_lock(&g->lock);
-        *(by == COST_BY_DISK ? &g->taken.disk : by == COST_BY_MEMORY ? &g->taken.reading : &g->taken.computing) += cost;
-        g->taken.op[c->code] += cost;
-        pthread_mutex_unlock(&g->lock);
+        take_op(g, c->code, cost, cost, by);
         return;
     }
     struct error e = {0};
@@ -218,7 +222,9 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     if (r && r != ERR_CANCELLED) emu_fail(g, r, "operation %s failed", op_name(c->code));
     if (!g->slowed) return;
     double took = emu_clock() - now; /* longer than it should where this processor is slower than the device */
-    s->due = begin + (took > cost ? took : cost);
+    if (took < cost) took = cost;
+    s->due = begin + took;
+    take_op(g, c->code, cost, took, by);
     sleep_until(s, s->due);
 }
 

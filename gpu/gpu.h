@@ -38,7 +38,8 @@ void gpu_close(struct gpu **g);
 const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);
 /* In virtual time, of all streams since opening: seconds of operations that arithmetic bounds, or memory; that each way of the link
- * was taken; that a disk was waited for instead; and of each operation's seconds. Elsewhere zeros. */
+ * was taken; that a disk was waited for instead; and of each operation's seconds. Of an emulated device that is held to given speeds what these say,
+ * and in op what it took where the processor is slower than that. Elsewhere zeros. */
 struct gpu_used {
     double computing, reading, h2d, d2h, disk, op[OP_COUNT];
 };

@@ -54,6 +54,7 @@ struct gpu_spec {
     double attn_bw;                              /* virtual: bytes/s at which attention reads keys and values; 0: bw */
     double launch_of[GPU_KINDS];                 /* virtual: in place of launch; 0: that */
     double chosen;                               /* virtual: experts that the rows of a call choose in all; 0: as many as even choices */
+    const float *shares;                         /* virtual: [n_experts] of what the rows of a prompt choose, each one's part; the caller's; NULL: alike */
     /* virtual: weights that are not in memory. The processor's: of routed experts that a call chooses, the share that is read from a disk first, at
      * so many bytes/s beside the work on the others; and the share where all are chosen. A device's: copies of streams that are not urgent
      * come at the disk's rate, where that is less than the link's (h2d of weights). 0: no such thing. */

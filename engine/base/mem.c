@@ -63,11 +63,12 @@ char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
 
 void *mem_pages(size_t size, int flags) {
     if (refuse()) return NULL;
-    bool huge = size >= HUGE_PAGE && (flags & MEM_HUGE || atomic_load(&prefer_huge));
+    bool huge = size >= HUGE_PAGE && !(flags & MEM_SMALL) && (flags & MEM_HUGE || atomic_load(&prefer_huge));
     size_t more = huge ? HUGE_PAGE : 0; /* to begin on a 2 MB boundary; what is too much goes back */
     int may = flags & MEM_RESERVE ? PROT_NONE : PROT_READ | PROT_WRITE;
     uint8_t *p = mmap(NULL, size + more, may, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
+    if (!huge && flags & MEM_SMALL) madvise(p, size, MADV_NOHUGEPAGE);
     if (!huge) return p;
     size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE), used = (before + size + page - 1) / page * page;
     if (before) munmap(p, before);

@@ -16,9 +16,9 @@ char *mem_strndup(const char *s, size_t n);
 
 /* From now on memory of 2 MB and more is asked for in 2 MB pages, wherever it comes from. Set while opening. */
 void mem_prefer_huge(bool on);
-/* Whole pages straight from the kernel, zero-filled, in memory from first touch on; MEM_HUGE asks for 2 MB pages. MEM_RESERVE: addresses
- * alone, which nobody may touch before mem_commit; they cost nothing, also where the kernel gives no more than there is. */
-enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_PAGE = 4096 };
+/* Whole pages straight from the kernel, zero-filled, in memory from first touch on; MEM_HUGE asks for 2 MB pages, MEM_SMALL for none such. MEM_RESERVE:
+ * addresses alone, which nobody may touch before mem_commit; they cost nothing, also where the kernel gives no more than there is. */
+enum { MEM_HUGE = 1, MEM_RESERVE = 2, MEM_SMALL = 4, MEM_PAGE = 4096 };
 void *mem_pages(size_t size, int flags);
 int mem_commit(void *p, size_t size); /* of such addresses, both multiples of MEM_PAGE; 0 or ERR_MEMORY */
 int mem_renew(void *p, size_t size);  /* of committed ones: zeros again, whatever was mapped there; 0, or ERR_MEMORY with all as it was */

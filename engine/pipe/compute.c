@@ -1,5 +1,6 @@
 /* The compute thread of a rank: runs the layers of the model on its device, module by module as their weights arrive.
  * The host runs ahead of the device by a few units of work; it waits for it once a layer, for the sizes of the expert groups. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/pipe/exchange.h"
@@ -151,13 +152,16 @@ static int dense_ffn(struct rank *r, const struct layer *y, int layer) {
     return 0;
 }
 
-/* Group sizes on the host: the one wait of a layer. In virtual time nothing was counted, and groups are even. */
+/* Group sizes on the host: the one wait of a layer. In virtual time nothing was counted, and groups are what was told, or even. */
 static int read_groups(struct rank *r, int all) {
     int n = r->last - r->first;
     if (gpu_info(r->g)->is_virtual) {
-        double experts = r->p->c->n_experts, of = r->p->job->set->spec.chosen, part = of > 0 ? of / experts : 1,
-               share = (double)all * r->p->c->topk / (part * experts);
-        for (int e = 0; e <= n; e++) r->host_offset[e] = (int32_t)(share * (e < part * n ? e : part * n));
+        const struct gpu_spec *spec = &r->p->job->set->spec;
+        double experts = r->p->c->n_experts, part = spec->chosen > 0 ? spec->chosen / experts : 1, picks = (double)all * r->p->c->topk, at = 0;
+        for (int e = 0; e <= n; e++) {
+            r->host_offset[e] = (int32_t)(at + 1e-3);
+            if (e < n) at += picks * (spec->shares ? (double)spec->shares[r->first + e] : fmax(0, fmin(1, part * n - e)) / (part * experts));
+        }
         r->host_offset[n + 1] = -1;
         return 0;
     }

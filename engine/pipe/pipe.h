@@ -37,6 +37,7 @@ struct pipe_plan {
     int ring;     /* slots of the expert ring */
     int dense;    /* slots for the other modules: what 1 GB holds, at least 2 */
     size_t bytes; /* all of it; after ERR_MEMORY what the least would have been */
+    size_t own;   /* of these, in buffers of the run's own; the rest is left to operations */
 };
 /* As many slots as a layer has experts while they fit; when memory is short first smaller chunks, then fewer slots, down to
  * two. ERR_MEMORY says need and have. */

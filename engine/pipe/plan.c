@@ -45,6 +45,7 @@ int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_nee
             p->chunk = rows;
             p->ring = ring > (size_t)wanted ? wanted : (int)ring;
             p->bytes = fixed + (size_t)p->ring * d->expert_bytes;
+            p->own = p->bytes - d->reserve;
             return 0;
         }
         if (d->ring) break;

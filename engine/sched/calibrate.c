@@ -246,7 +246,7 @@ static int processor(struct cost_machine *m, const struct calibrate_options *o, 
                      .most = seconds(o) / 6};
     const size_t row = (size_t)s.rows * (size_t)s.hidden, wide = (size_t)128 * 576;
     int rc = ERR_MEMORY;
-    s.weights = mem_pages(s.bytes, MEM_HUGE);
+    s.weights = mem_pages(s.bytes, o->small_pages ? MEM_SMALL : MEM_HUGE);
     s.scales = mem_alloc((size_t)s.hidden * 4), s.ones = mem_alloc((size_t)s.rows * 4), s.ids = mem_alloc((size_t)s.rows * 4);
     s.in = mem_alloc(row * 4), s.out = mem_alloc((row > wide ? row : wide) * 4);
     if (s.weights && s.scales && s.ones && s.ids && s.in && s.out) {
@@ -326,6 +326,24 @@ static int hand_off(struct side *s, void *host, double *join) {
     return rc;
 }
 
+/* Memory as a prompt takes it for a while: slots of experts' size, all given back at its end. */
+static int memory(struct side *s, struct cost_domain *d, struct error *e) {
+    enum { SLOTS = 32, SLOT = 4 << 20 };
+    void *slot[SLOTS];
+    double least = INFINITY;
+    int rc = 0, n = (int)(s->bytes / SLOT < SLOTS ? s->bytes / SLOT : SLOTS);
+    for (int i = 0; i < 3 && !rc; i++) { /* what is set up at the first only is not every prompt's */
+        double begin = clock_now();
+        int k = 0;
+        for (; k < n && !(rc = gpu_alloc(s->gpu, &slot[k], SLOT, e)); k++) {
+        }
+        while (k > 0) gpu_free(s->gpu, slot[--k]);
+        least = fmin(least, clock_now() - begin);
+    }
+    if (!rc) d->alloc = (double)n * SLOT / least;
+    return rc;
+}
+
 static int device(struct cost_machine *m, int rank, const struct calibrate_options *o, struct error *e) {
     struct gpu *g = o->gpu[rank];
     const struct gpu_info *info = gpu_info(g);
@@ -341,7 +359,8 @@ static int device(struct cost_machine *m, int rank, const struct calibrate_optio
     s.bytes = have / 4 < (size_t)256 << 20 ? have / 4 / 4096 * 4096 : (size_t)256 << 20;
     if (s.bytes < (size_t)48 << 20) return error_set(e, ERR_MEMORY, "device %d: %zu MB are free, to measure it takes 192 MB", rank, have >> 20);
     const size_t in_out = (size_t)s.rows * row, least = (size_t)256 * 32 * 128 * 4, span = in_out > least ? in_out : least;
-    int rc = gpu_alloc(g, (void **)&s.weights, s.bytes, e);
+    int rc = info->is_virtual ? 0 : memory(&s, d, e);
+    if (!rc) rc = gpu_alloc(g, (void **)&s.weights, s.bytes, e);
     if (!rc) rc = gpu_alloc(g, (void **)&s.in, span, e);
     if (!rc) rc = gpu_alloc(g, (void **)&s.out, span, e);
     if (!rc) rc = gpu_alloc(g, (void **)&s.scales, (size_t)s.hidden * 4, e);
@@ -384,7 +403,8 @@ static void fingerprint(const struct calibrate_options *o, char *out) {
     struct buf b = {0};
     char text[512];
     processor_name(text);
-    buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d\n%s\n", text, cpu_describe(), o->cpu->ops->name, o->threads, o->gpus ? o->gpus : "");
+    buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d %d\n%s\n", text, cpu_describe(), o->cpu->ops->name, o->threads, o->small_pages,
+            o->gpus ? o->gpus : "");
     if (o->n_gpus && !gpu_describe(text, sizeof text)) buf_fmt(&b, "%s\n", text);
     for (int i = 0; i < o->n_gpus; i++) {
         const struct gpu_info *f = gpu_info(o->gpu[i]);

@@ -17,6 +17,7 @@ struct calibrate_options {
     int n_gpus;
     const char *gpus; /* as --gpus: part of the fingerprint; NULL: none */
     double seconds;   /* to spend on the processor and on each device; 0: 1.5 */
+    bool small_pages; /* weights lie in pages of 4 KB, as files may; else in 2 MB pages, as they are placed, or read anew (store/large.h) */
     size_t bytes;     /* of weights to read, several times the last-level cache; 0: 1 GiB, or an eighth of what is free */
     const char *dir;  /* cache directory, made by the caller; NULL: neither looked up nor kept */
     bool again;       /* measure even where the cache has it */
@@ -37,9 +38,10 @@ int calibrate_read(struct cost_machine *out, const char *name_or_path, struct er
  *     cards = 2   card = RTX 5090   pcie = 5     or, of a card that is not known: card.memory, card.bandwidth, card.bf16, card.fp8
  * What follows goes before that, or stands alone, as calibrate writes it. Machine: name, devices, near (units near memory), dram, disk, join,
  * start, cpu_chunk, gpu_chunk, nodes (memory nodes), between (them). Of a node, node0, node1, .. (node: all): .memory, and its shares .bw and .rate. Then for a
- * domain, cpu, gpu0, gpu1, .. near0, .. (gpu, near: all of them): DOMAIN.name  .memory  .bw.KIND  .latency.KIND  .rate.KIND.FORMAT  .few.FORMAT  .h2d  .d2h
- * .peer  .h2d.latency  .d2h.latency  .peer.latency KIND is ffn, linear, attention, elem; FORMAT f32, 16bit, 8bit, 4bit; a key that ends before them means all
- * of them. bw and rate are curves over rows, `1:0.9T 16:12T`, or one number; numbers may end in T G M K m u n (powers of 1000); units are cost.h's. */
+ * domain, cpu, gpu0, gpu1, .. near0, .. (gpu, near: all of them):
+ *     DOMAIN.name  .memory  .alloc  .bw.KIND  .latency.KIND  .rate.KIND.FORMAT  .few.FORMAT  .h2d  .d2h  .peer  .h2d.latency  .d2h.latency  .peer.latency
+ * KIND is ffn, linear, attention, elem; FORMAT f32, 16bit, 8bit, 4bit; a key that ends before them means all of them. bw and rate are
+ * curves over rows, `1:0.9T 16:12T`, or one number; numbers may end in T G M K m u n (powers of 1000); units are cost.h's. */
 int calibrate_write(const struct cost_machine *m, const char *fingerprint, struct buf *out); /* fingerprint NULL: without. ERR_MEMORY */
 enum { CALIBRATE_PRINT = 40 };
 /* fingerprint [CALIBRATE_PRINT] or NULL: receives the text's own, "" where it has none. ERR_USAGE as above, `what` for the file. */

@@ -49,7 +49,8 @@ static bool domain_key(struct cost_domain *d, int i, struct key *k) {
     *k = (struct key){0};
     if (i == 0) *k = (struct key){"name", WORD, d->name, sizeof d->name};
     else if (i == 1) *k = (struct key){"memory", NUMBER, &d->memory, 0};
-    else if ((i -= 2) < COST_KINDS) k->what = CURVE, k->at = &d->bw[i], snprintf(k->name, sizeof k->name, "bw.%s", kinds[i]);
+    else if (i == 2) *k = (struct key){"alloc", NUMBER, &d->alloc, 0};
+    else if ((i -= 3) < COST_KINDS) k->what = CURVE, k->at = &d->bw[i], snprintf(k->name, sizeof k->name, "bw.%s", kinds[i]);
     else if ((i -= COST_KINDS) < COST_KINDS) k->what = NUMBER, k->at = &d->latency[i], snprintf(k->name, sizeof k->name, "latency.%s", kinds[i]);
     else if ((i -= COST_KINDS) < COST_KINDS * COST_FORMATS)
         k->what = CURVE, k->at = &d->rate[i / COST_FORMATS][i % COST_FORMATS],

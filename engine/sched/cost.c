@@ -381,8 +381,9 @@ static double prefill_stream(const struct cost_machine *m, const struct cost_mod
     double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) / s) +
                      q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_move(m, 1, COST_D2H, exchange);
-    double disk = m->disk > 0 ? moe * loaded * q->expert_bytes * m->absent / m->disk : 0; /* all ranks' */
-    return first + larger(larger(cost_move(m, 1, COST_H2D, bytes), compute), disk) + cost_head(m, 0, q, 1);
+    double disk = m->disk > 0 ? moe * loaded * q->expert_bytes * m->absent / m->disk : 0;                                              /* all ranks' */
+    double alloc = m->domain[1].alloc > 0 ? smaller(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc : 0; /* the ring */
+    return first + alloc + larger(larger(cost_move(m, 1, COST_H2D, bytes), compute), disk) + cost_head(m, 0, q, 1);
 }
 
 /* n rows through all layers, whose experts are parted: as many over the links of devices that are alike as make the longest of link, device and

@@ -35,6 +35,7 @@ struct cost_domain {
     char name[48];
     enum cost_class class;
     double memory;                                    /* bytes that its work may take */
+    double alloc;                                     /* bytes/s at which a device's memory is given out and taken back; 0: at once */
     double latency[COST_KINDS];                       /* of one operation */
     struct cost_curve bw[COST_KINDS];                 /* at which weights, or keys and values, are read */
     struct cost_curve rate[COST_KINDS][COST_FORMATS]; /* a format without points: as the next wider one, else as any */

@@ -81,15 +81,15 @@ static int blenders(const struct policy_machine *m, const struct policy_in *in) 
     return n;
 }
 
-/* Why a mode cannot read this prompt, or may not unless it is asked for; NULL: it can. */
-static const char *cannot(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode, bool asked) {
+/* Why a mode cannot read this prompt, or may not unless it is asked for; NULL: it can. blend: devices that would take part in one. */
+static const char *cannot(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode, bool asked, int blend) {
     int n = devices(m), short_of = 0;
     if (mode == POLICY_CPU) return NULL;
     if (m->lost) return "a device was lost";
     if (!n) return "no device";
     if (!(m->prefills >> mode & 1)) return "not with what lies on the devices";
     for (int i = 0; i < n; i++) short_of += m->free[i] < in->need[mode];
-    if (mode == POLICY_SLP ? stream_to(m, in) < 0 : mode == POLICY_BLEND && !blenders(m, in)) return "too little memory free on the device";
+    if (mode == POLICY_SLP ? stream_to(m, in) < 0 : mode == POLICY_BLEND && !blend) return "too little memory free on the device";
     if (mode == POLICY_BLEND && !known(m) && !asked) return "nothing is known of the machine's speed";
     if (mode != POLICY_DSLP) return NULL;
     if (n < 2) return "one device";
@@ -100,11 +100,11 @@ static const char *cannot(const struct policy_machine *m, const struct policy_in
     return NULL;
 }
 
-static double expect(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode) {
+static double expect(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode, int blend) {
     struct cost_prefill p = {.how = COST_PREFILL_CPU + (mode - POLICY_CPU),
                              .n = in->n_new,
                              .pos = in->n_cached,
-                             .ranks = mode == POLICY_BLEND ? blenders(m, in) : devices(m),
+                             .ranks = mode == POLICY_BLEND ? blend : devices(m),
                              .decoding = in->decoding,
                              .keys = in->keys,
                              .resident = in->dense_resident};
@@ -116,7 +116,7 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
     *out = (struct policy_out){.mode = POLICY_CPU};
     const size_t cap = sizeof out->why;
     const char *refused[POLICY_MODES] = {0}, *of_asked = NULL;
-    int to = stream_to(m, in);
+    const int to = stream_to(m, in), blend = devices(m) ? blenders(m, in) : 0;
     out->device = to < 0 ? 0 : to;
     if (in->queued > 0) {
         out->mode = POLICY_AUTO;
@@ -124,14 +124,14 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
         return say(out->why, cap, "first come, first served: %d prompt%s before it", in->queued, in->queued > 1 ? "s" : "");
     }
     for (int i = POLICY_CPU; i < POLICY_MODES; i++) {
-        refused[i] = cannot(m, in, (enum policy_mode)i, m->ask == (enum policy_mode)i);
-        if (known(m)) out->seconds[i] = refused[i] ? INFINITY : expect(m, in, (enum policy_mode)i);
+        refused[i] = cannot(m, in, (enum policy_mode)i, m->ask == (enum policy_mode)i, blend);
+        if (known(m)) out->seconds[i] = refused[i] ? INFINITY : expect(m, in, (enum policy_mode)i, blend);
     }
     if (m->ask > POLICY_AUTO && m->ask < POLICY_MODES) {
         of_asked = refused[m->ask];
         if (!of_asked) {
             out->mode = m->ask;
-            out->ranks = out->mode == POLICY_BLEND ? blenders(m, in) : devices(m);
+            out->ranks = out->mode == POLICY_BLEND ? blend : devices(m);
             return say(out->why, cap, "asked for");
         }
         say(out->why, cap, "%s was asked for, but: %s; ", prefills[m->ask], of_asked);
@@ -149,7 +149,7 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
         say(out->why, cap, "%s than %d tokens, from where streaming is assumed to be faster", in->n_new < POLICY_CROSSOVER ? "shorter" : "not shorter",
             POLICY_CROSSOVER);
     }
-    out->ranks = out->mode == POLICY_BLEND ? blenders(m, in) : devices(m);
+    out->ranks = out->mode == POLICY_BLEND ? blend : devices(m);
     if (out->mode == POLICY_SLP && refused[POLICY_DSLP] && devices(m) > 1) say(out->why, cap, "; not on all devices: %s", refused[POLICY_DSLP]);
 }
 

@@ -3,16 +3,18 @@
  *     step MACHINE MODEL cpu|hybrid|dual SESSIONS KEYS [OPTION ..]      prefill MACHINE MODEL cpu|blend|slp|dslp TOKENS [OPTION ..]
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like (Q4_K_M:
  * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads
- * weights, taken=GBPS of host memory that somebody else has, layers=N of the first ones. paged MACHINE MODEL N MICRO PROMPT ANSWER      seconds a token of N
- * prompts at once, reading included; N 0: by the policy search; link=GBPS here DIR ROUNDS [GPUS [THREADS [ops]]] measures this machine and, beside it in each
- * round, steps and prompts of the checkpoint, on the processor or (with devices, emulated ones held to given speeds) hybrid and stream-loaded; prints medians
- * and what virtual time says of the machine as it was in that round. */
+ * weights, matrices=TFLOPS at most of a device's products, taken=GBPS of host memory that somebody else has, layers=N of the first ones. paged MACHINE MODEL N
+ * MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS here DIR ROUNDS [GPUS [THREADS [steps |
+ * prompts]]] measures this machine and, beside it in each round, steps and prompts of the checkpoint (or only these), on the processor or (with devices,
+ * emulated ones held to given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as it was in that round, and the same
+ * of each operation. check DIR GPUS is a test: one round of both, printed; held is that the device had the same work in virtual time as really. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "engine/internal.h"
 #include "engine/model/known.h"
 #include "engine/sched/calibrate.h"
@@ -99,7 +101,13 @@ static int question(int n, char **word) {
         else if (!strncmp(word[i], "layers=", 7)) layers = atoi(value);
         else if (!strncmp(word[i], "gemv=", 5))
             for (int kind = 0; kind < COST_ELEM; kind++) m.domain[0].bw[kind] = (struct cost_curve){1, {1}, {(float)(atof(value) * 1e9)}};
-        else if (!strncmp(word[i], "launch=", 7))
+        else if (!strncmp(word[i], "matrices=", 9)) {
+            for (int d = 1; d <= m.n_devices; d++)
+                for (int kind = COST_FFN; kind <= COST_LINEAR; kind++)
+                    for (int f = 0; f < COST_FORMATS; f++)
+                        for (int at = 0; at < m.domain[d].rate[kind][f].n; at++)
+                            m.domain[d].rate[kind][f].value[at] = fminf(m.domain[d].rate[kind][f].value[at], (float)(atof(value) * 1e12));
+        } else if (!strncmp(word[i], "launch=", 7))
             for (int d = 1; d <= m.n_devices; d++)
                 for (int kind = 0; kind < COST_KINDS; kind++) m.domain[d].latency[kind] = atof(value) * 1e-6;
         else return fail("no such option");
@@ -126,22 +134,32 @@ static int question(int n, char **word) {
 /* --- Each kind of operation ------------------------------------------------------------------------------------------------------------ */
 
 /* An executor that times what another one does, by operation. */
+enum { EXPERTS_MOST = 1024 };
 struct watched {
     struct op_exec exec;
     struct exec *cpu;
     double op[OP_COUNT];
-    long chosen, calls; /* experts that calls of OP_EXPERTS had, and these */
+    long chosen, calls;          /* experts that calls of OP_EXPERTS had, and these */
+    double shares[EXPERTS_MOST]; /* of their rows, by rank in their call; sum over calls */
 };
-enum { EXPERTS_MOST = 1024 };
+static int falling(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
+static void forget(struct watched *w) {
+    memset(w->op, 0, sizeof w->op), memset(w->shares, 0, sizeof w->shares);
+    w->chosen = w->calls = 0;
+}
 static int watch(struct op_exec *x, enum op_code code, const union op_args *a) {
     struct watched *w = (struct watched *)x;
     w->cpu->cancel = x->base.cancel;
     double begin = clock_now();
     int rc = emu_compute(w->cpu, code, a);
     w->op[code] += clock_now() - begin;
-    for (int i = 0, seen[EXPERTS_MOST] = {0}; code == OP_EXPERTS && a->experts.ids && i < a->experts.n * a->experts.topk; i++)
-        if (a->experts.ids[i] >= 0 && a->experts.ids[i] < EXPERTS_MOST) w->chosen += !seen[a->experts.ids[i]], seen[a->experts.ids[i]] = 1;
-    w->calls += code == OP_EXPERTS;
+    if (code != OP_EXPERTS || !a->experts.ids) return rc;
+    int picks = a->experts.n * a->experts.topk, rows[EXPERTS_MOST] = {0};
+    for (int i = 0; i < picks; i++)
+        if (a->experts.ids[i] >= 0 && a->experts.ids[i] < EXPERTS_MOST) w->chosen += !rows[a->experts.ids[i]]++;
+    qsort(rows, EXPERTS_MOST, sizeof *rows, falling);
+    for (int i = 0; i < EXPERTS_MOST; i++) w->shares[i] += (double)rows[i] / picks;
+    w->calls++;
     return rc;
 }
 
@@ -152,11 +170,50 @@ static const double SAME = 0.12; /* as fast: within this */
 static const struct what {
     bool step;
     int n;
-} whats[] = {{true, 1}, {true, 2}, {true, 4}, {false, 64}, {false, 256}, {false, 1024}, {false, 2048}};
+} whats[] = {{true, 1}, {true, 2}, {true, 3}, {true, 4}, {false, 64}, {false, 256}, {false, 512}, {false, 1024}, {false, 2048}};
 enum { WHATS = sizeof whats / sizeof *whats };
 
-/* Seconds of it, really; of steps the least of some, as calibrate takes the least of its pieces. */
-static int measure(struct engine *engine, struct watched *w, const struct what *q, bool devices, double *seconds, struct error *e) {
+/* Of each thing that was measured, by round: seconds, and of each operation. */
+enum { H2D = OP_COUNT, D2H, ALL_OPS };
+static struct here {
+    int n;
+    double chosen;              /* experts of a layer */
+    float shares[EXPERTS_MOST]; /* of the rows, each one's */
+    double took[ROUNDS], said[ROUNDS], ratio[ROUNDS];
+    double took_op[2][ALL_OPS][ROUNDS], said_op[2][ALL_OPS][ROUNDS]; /* of the processor; of the device, both ways of its link among them */
+} seen[WHATS];
+
+/* The largest shares lie anywhere among the experts. */
+static void take_choices(struct here *h, const struct watched *w, int n) {
+    int step = n * 2 / 5 + 1;
+    for (int i = 2; i <= step; i++)
+        if (step % i == 0 && n % i == 0) step++, i = 1; /* to come by each of them once */
+    h->chosen = (double)w->chosen / (double)w->calls;
+    for (int i = 0; i < n; i++) h->shares[i * step % n] = (float)(w->shares[i] / (double)w->calls);
+}
+
+static struct gpu_used on_device(const struct machine *m) { return m->gpus ? gpu_used(m->gpus->gpu[0]) : (struct gpu_used){0}; }
+static struct gpu_used less(struct gpu_used a, const struct gpu_used *b) {
+    for (int i = 0; i < OP_COUNT; i++) a.op[i] -= b->op[i];
+    a.computing -= b->computing, a.reading -= b->reading, a.h2d -= b->h2d, a.d2h -= b->d2h;
+    return a;
+}
+
+static int prompt(struct engine *engine, const struct mode *mode, struct kv *kv, const int32_t *tokens, int n, struct error *e) {
+    struct machine *m = &engine->machine;
+    _Atomic int cancel = 0;
+    struct prefill_job j = {.kv = kv, .tokens = tokens, .n = n, .last = engine->logits, .cancel = &cancel};
+    int rc = mode->open(m, &j, e);
+    if (rc) return rc;
+    while ((rc = mode->advance(m, &j, e)) == PREFILL_MORE) {
+    }
+    mode->close(m, &j);
+    return rc;
+}
+
+/* Seconds of it, really; of steps the least of some, as calibrate takes the least of its pieces. h receives which experts it took; *used: of the device. */
+static int measure(struct engine *engine, struct watched *w, const struct what *q, bool devices, double *seconds, struct here *h, struct gpu_used *used,
+                   struct error *e) {
     struct machine *m = &engine->machine;
     const struct config *c = &engine->weights.config;
     static int32_t tokens[MOST];
@@ -174,38 +231,38 @@ static int measure(struct engine *engine, struct watched *w, const struct what *
     for (int i = 0; i < MOST; i++) tokens[i] = (int32_t)((i * 7919u + 13u) % (unsigned)c->vocab);
     for (int i = 0; i < STEPS && q->step && !rc; i++) {
         for (int s = 0; s < sessions; s++) spans[s] = (struct step_span){.kv = &kv[s], .tokens = &tokens[16 * s + i], .pos = KEYS + i, .n = 1};
-        memset(w->op, 0, sizeof w->op);
-        w->chosen = w->calls = 0;
+        forget(w);
+        struct gpu_used before = on_device(m);
         double begin = clock_now();
         rc = step_run(m->step, devices ? STEP_HYBRID : STEP_CPU, spans, sessions, NULL, e);
         double t = clock_now() - begin;
-        if (!i || t < *seconds) *seconds = t, memcpy(best, w->op, sizeof best);
+        if (i == 1 || (i && t < *seconds)) *seconds = t, memcpy(best, w->op, sizeof best), *used = less(on_device(m), &before);
     }
     if (q->step) memcpy(w->op, best, sizeof best);
-    if (!q->step) {
-        const struct mode *mode = devices ? &mode_slp : &mode_cpu;
-        _Atomic int cancel = 0;
-        struct prefill_job j = {.kv = &kv[0], .tokens = tokens, .n = q->n, .last = engine->logits, .cancel = &cancel};
+    if (!q->step && devices && !h->chosen) { /* which experts it takes, the processor tells */
+        forget(w);
+        if (!(rc = prompt(engine, &mode_cpu, &kv[0], tokens, q->n, e))) take_choices(h, w, c->n_experts);
+        step_forget(m->step, &kv[0]);
+    }
+    if (!q->step && !rc) {
         if (devices) step_yield(m->step);
-        memset(w->op, 0, sizeof w->op);
-        w->chosen = w->calls = 0;
+        forget(w);
+        *used = on_device(m);
         double begin = clock_now();
-        if (!(rc = mode->open(m, &j, e))) {
-            while ((rc = mode->advance(m, &j, e)) == PREFILL_MORE) {
-            }
-            mode->close(m, &j);
-        }
+        rc = prompt(engine, devices ? &mode_slp : &mode_cpu, &kv[0], tokens, q->n, e);
         *seconds = clock_now() - begin;
+        *used = less(on_device(m), used);
         step_back(m->step);
     }
+    if (w->calls && !rc) take_choices(h, w, c->n_experts);
     for (int i = 0; i < sessions; i++) step_forget(m->step, &kv[i]), kv_close(&kv[i]);
     return rc;
 }
 
-static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, double chosen, double *seconds,
+static int predict(const struct cost_machine *m, const struct weights *w, const struct what *q, bool devices, const struct here *h, double *seconds,
                    struct virtual_used *used, struct error *e) {
     struct virtual *v;
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16, .chosen = chosen}, e);
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = m, .w = w, .kv = DT_BF16, .chosen = h->chosen, .shares = h->shares}, e);
     if (rc) return rc;
     rc = q->step ? virtual_step(v, devices ? STEP_HYBRID : STEP_CPU, q->n, KEYS, seconds, NULL, e)
                  : virtual_prefill(v, devices ? POLICY_SLP : POLICY_CPU, q->n, seconds, e);
@@ -244,33 +301,72 @@ static double probe(const struct engine *engine, struct exec *cpu) {
     return least;
 }
 
-/* Of each thing that was measured, by round: seconds, and of each operation. */
-static struct here {
-    int n;
-    double chosen; /* experts of a layer */
-    double took[ROUNDS], said[ROUNDS], ratio[ROUNDS], took_op[OP_COUNT][ROUNDS], said_op[OP_COUNT][ROUNDS];
-} seen[WHATS];
-
 static void print_operations(const struct here *h, const struct what *q) {
-    const int rounds = h->n;
     printf("| %s %d, by operation | | | | | |\n", q->step ? "a step of" : "a prompt of", q->n);
-    for (int i = 0; i < OP_COUNT; i++) {
-        double took = median(h->took_op[i], rounds), said = median(h->said_op[i], rounds);
-        if (took + said > 0.01 * median(h->took, rounds))
-            printf("| . %s | | | %.2f ms | %.2f ms | %+.0f %% |\n", op_name((enum op_code)i), took * 1e3, said * 1e3, (said / took - 1) * 100);
-    }
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < ALL_OPS; i++) {
+            double took = median(h->took_op[side][i], h->n), said = median(h->said_op[side][i], h->n);
+            const char *name = i == H2D ? "link to it" : i == D2H ? "link from it" : op_name((enum op_code)i);
+            if (took + said > 0.01 * median(h->took, h->n))
+                printf("| . %s%s | | | %.2f ms | %.2f ms | %+.0f %% |\n", side ? "device, " : "", name, took * 1e3, said * 1e3, (said / took - 1) * 100);
+        }
+}
+static void keep_operations(double to[2][ALL_OPS][ROUNDS], int at, const double *cpu, const struct gpu_used *gpu) {
+    for (int i = 0; i < OP_COUNT; i++) to[0][i][at] = cpu[i], to[1][i][at] = gpu->op[i];
+    to[1][H2D][at] = gpu->h2d, to[1][D2H][at] = gpu->d2h;
 }
 
-static int here(int n, char **word) {
+/* As the device was told to be, not as it was measured: what virtual time then says of it, the device itself counted. */
+static void told(struct cost_machine *m, const char *gpus) {
+    struct gpu_spec s;
+    struct cost_domain *d = &m->domain[1];
+    if (gpu_parse(&s, gpus, &(struct error){0})) return;
+    for (int k = 0; k < COST_KINDS; k++) {
+        const double rate = k == COST_ATTENTION ? s.attn : s.flops;
+        d->bw[k] = (struct cost_curve){1, {1}, {(float)s.bw}};
+        for (int f = 0; f < COST_FORMATS; f++) d->rate[k][f] = (struct cost_curve){.n = rate > 0, {1}, {(float)rate}};
+        d->latency[k] = s.launch;
+    }
+    d->link[COST_H2D].rate = s.h2d, d->link[COST_D2H].rate = s.d2h;
+    d->link[COST_H2D].latency = d->link[COST_D2H].latency = 0;
+}
+
+/* Whether the same work was done in virtual time, by whatever clock: a device that is held to its speeds never does it sooner. */
+static int same_work(const struct what *q, const struct gpu_used *took, const struct gpu_used *said, double seconds) {
+    const struct {
+        const char *what;
+        double took, said, off;
+    } parts[] = {{"operations", took->computing + took->reading, said->computing + said->reading, 0.1}, {"link to it", took->h2d, said->h2d, 0.05}};
+    int failed = 0;
+    for (int i = 0; i < (q->step ? 1 : 2); i++) /* a step's few rows now and then go with what its cache still lacks */
+        if (!(fabs(parts[i].said - parts[i].took) <= parts[i].off * parts[i].took + 0.01 * parts[0].took) || !(seconds >= 0.95 * parts[i].took))
+            failed = 1, printf("FAIL: %s %d took %.4g s, device, %s %.4g s, in virtual time %.4g s\n", q->step ? "a step of" : "a prompt of", q->n, seconds,
+                               parts[i].what, parts[i].took, parts[i].said);
+    for (int i = 0; i < OP_COUNT && failed; i++)
+        if (took->op[i] + said->op[i] > 0.01 * took->computing)
+            printf("  %s: %.4g s, in virtual time %.4g s\n", op_name((enum op_code)i), took->op[i], said->op[i]);
+    return failed;
+}
+
+struct question {           /* about this machine */
+    const char *dir, *gpus; /* gpus NULL: none */
+    int rounds, threads;
+    bool steps, prompts, check; /* check: in one round, however busy the machine is; what does not hang on that is held */
+};
+
+static bool small_pages(const struct machine *m) {
+    size_t touched, large;
+    return !m->place && file_map_pages(&touched, &large) && large < touched / 2;
+}
+
+static int here(const struct question *ask) {
     static struct cost_machine last;
     static struct watched w;
     struct error e = {0};
     struct engine *engine;
-    int rounds = n > 2 ? atoi(word[2]) : 0, rc = 0;
-    bool devices = n > 3 && strcmp(word[3], "none"), operations = n > 5;
-    struct engine_params p = {
-        .dir = word[1], .context = MOST + 8, .gpus = devices ? word[3] : NULL, .threads = n > 4 ? atoi(word[4]) : 0, .hugepages = !devices};
-    if (n < 3 || rounds < 1 || rounds > ROUNDS) return fail("here DIR ROUNDS [GPUS [THREADS [ops]]]");
+    int rc = 0, failed = 0;
+    const bool devices = ask->gpus;
+    struct engine_params p = {.dir = ask->dir, .context = MOST + 8, .gpus = ask->gpus, .threads = ask->threads, .hugepages = !devices && !ask->check};
     if (engine_open(&engine, &p, &e)) return fail(e.text);
     struct machine *m = &engine->machine;
     struct calibrate_options o = {.cpu = m->cpu,
@@ -278,31 +374,36 @@ static int here(int n, char **word) {
                                   .gpu = m->gpus ? m->gpus->gpu : NULL,
                                   .n_gpus = m->gpus ? m->gpus->n : 0,
                                   .gpus = p.gpus,
-                                  .seconds = 1,
-                                  .bytes = (size_t)512 << 20};
+                                  .seconds = ask->check ? 0.5 : 1,
+                                  .bytes = (size_t)(ask->check ? 256 : 512) << 20};
+    memset(&w, 0, sizeof w), memset(seen, 0, sizeof seen);
     op_exec_init(&w.exec, m->cpu->ops->name, watch, NULL);
     w.cpu = m->cpu, m->cpu = &w.exec.base;
-    for (int i = -1; i < rounds && !rc; i++) { /* before the first, weights are brought into memory */
+    for (int i = -1; i < ask->rounds && !rc; i++) { /* before the first, weights are brought into memory */
         double before = probe(engine, w.cpu);
+        o.small_pages = small_pages(m);
         if (i >= 0) rc = calibrate(&last, &o, &e);
         double fast = probe(engine, w.cpu);
         int again = 0;
-        if (i >= 0 && fabs(fast / before - 1) > SAME) continue; /* while it was measured */
+        if (i >= 0 && fabs(fast / before - 1) > SAME && !ask->check) continue; /* while it was measured */
         last.cpu_chunk = m->prefill->rows;
+        if (ask->check && devices) told(&last, p.gpus);
         for (int k = 0; k < WHATS && !rc; k++) {
             struct here *h = &seen[k];
             double t = 0, u = 0;
             struct virtual_used used;
-            rc = measure(engine, &w, &whats[k], devices, &t, &e);
+            struct gpu_used device = {0};
+            if (!(whats[k].step ? ask->steps : ask->prompts)) continue;
+            rc = measure(engine, &w, &whats[k], devices, &t, h, &device, &e);
             if (rc || i < 0) continue;
-            if (fabs(probe(engine, w.cpu) / fast - 1) > SAME) { /* memory went slower or faster meanwhile */
+            if (fabs(probe(engine, w.cpu) / fast - 1) > SAME && !ask->check) { /* memory went slower or faster meanwhile */
                 if (again++ < AGAIN) k--;
                 continue;
             }
-            h->chosen = w.calls ? (double)w.chosen / (double)w.calls : 0;
-            rc = predict(&last, &engine->weights, &whats[k], devices, h->chosen, &u, &used, &e);
+            rc = predict(&last, &engine->weights, &whats[k], devices, h, &u, &used, &e);
+            if (ask->check && devices && !rc) failed |= same_work(&whats[k], &device, &used.gpu, t);
             h->took[h->n] = t, h->said[h->n] = u, h->ratio[h->n] = u / t;
-            for (int c = 0; c < OP_COUNT; c++) h->took_op[c][h->n] = w.op[c], h->said_op[c][h->n] = used.cpu.op[c];
+            keep_operations(h->took_op, h->n, w.op, &device), keep_operations(h->said_op, h->n, used.cpu.op, &used.gpu);
             h->n++;
         }
     }
@@ -310,23 +411,40 @@ static int here(int n, char **word) {
     if (rc) return fail(e.text);
     printf("%d threads, %s%s%s, medians of those of %d rounds in which memory kept its speed\n| | rounds | experts a layer | measured | predicted | off "
            "|\n|---|---|---|---|---|---|\n",
-           o.threads, m->cpu->ops->name, devices ? ", " : "", devices ? p.gpus : "", rounds);
+           o.threads, m->cpu->ops->name, devices ? ", " : "", devices ? p.gpus : "", ask->rounds);
     for (int k = 0; k < WHATS; k++)
         if (seen[k].n)
             printf("| %s %d | %d | %.1f | %.1f ms | %.1f ms | %+.0f %% |\n", whats[k].step ? "a step of" : "a prompt of", whats[k].n, seen[k].n, seen[k].chosen,
                    median(seen[k].took, seen[k].n) * 1e3, median(seen[k].said, seen[k].n) * 1e3, (median(seen[k].ratio, seen[k].n) - 1) * 100);
-    for (int k = 0; k < WHATS && operations; k++)
+    for (int k = 0; k < WHATS && !ask->check; k++)
         if (seen[k].n) print_operations(&seen[k], &whats[k]);
     engine_close(&engine);
     struct buf text = {0};
-    if (!calibrate_write(&last, NULL, &text)) printf("\nThe machine of the last round:\n\n%s", text.data);
+    if (!ask->check && !calibrate_write(&last, NULL, &text)) printf("\nThe machine of the last round:\n\n%s", text.data);
     buf_free(&text);
-    return 0;
+    fflush(stdout);
+    return failed;
+}
+
+static int here_words(int n, char **word) {
+    struct question q = {.rounds = n > 2 ? atoi(word[2]) : 0, .threads = n > 4 ? atoi(word[4]) : 0};
+    if (n < 3 || q.rounds < 1 || q.rounds > ROUNDS) return fail("here DIR ROUNDS [GPUS [THREADS [steps | prompts]]]");
+    q.dir = word[1], q.gpus = n > 3 && strcmp(word[3], "none") ? word[3] : NULL;
+    q.steps = n < 6 || strcmp(word[5], "prompts"), q.prompts = n < 6 || strcmp(word[5], "steps");
+    return here(&q);
+}
+
+static int check(const char *dir, const char *gpus) {
+    struct question q = {.dir = dir, .rounds = 1, .threads = 1, .steps = true, .prompts = true, .check = true};
+    int failed = here(&q);
+    q.gpus = gpus;
+    return here(&q) | failed;
 }
 
 int main(int argc, char **argv) {
     char line[4096], *word[16];
-    if (argc > 1) return !strcmp(argv[1], "here") ? here(argc - 1, argv + 1) : question(argc - 1, argv + 1);
+    if (argc > 3 && !strcmp(argv[1], "check")) return check(argv[2], argv[3]);
+    if (argc > 1) return !strcmp(argv[1], "here") ? here_words(argc - 1, argv + 1) : question(argc - 1, argv + 1);
     while (fgets(line, sizeof line, stdin)) {
         int n = 0;
         for (char *p = strtok(line, " \t\n"); p && n < 16; p = strtok(NULL, " \t\n")) word[n++] = p;
