@@ -123,7 +123,7 @@ def load_out_of_scope(path):
     return topic
 
 
-HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt", "fresh.txt", "fresh2.txt")
+HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt", "fresh.txt", "fresh2.txt", "fresh3.txt")
 
 
 def load_questions(name, directory=CORPUS):
@@ -309,19 +309,26 @@ def line_of_data(kind, rng):
 KINDS = ("accounts", "log", "table", "settings", "program", "addresses", "numbers", "json", "markdown", "words", "words", "words")
 
 
-def document(topic, rng):
-    """A text with a request or without, as from a pipe: ember can only decline."""
+LONG, LONG_TEXT = 0.08, 4500  # share of the documents that are long, and the bytes at which these end
+
+
+def document(topic, manual, rng):
+    """A text with a request or without, as from a pipe: ember can only decline, even where the text is its own `manual`."""
 
     def sentence():
         return rng.choice(topic.prose) if rng.random() < 0.6 else topic.wording(rng).rstrip("?.") + rng.choice(".?!")
 
-    count = rng.choice((1, 2, 2, 3, 3, 4, 5, 6, 8, 12))
-    if rng.random() < 0.35:
+    long = rng.random() < LONG
+    count = round(12 * 10 ** rng.random()) if long else rng.choice((1, 2, 2, 3, 3, 4, 5, 6, 8, 12))
+    kind = rng.random()
+    if kind < 0.35:
         sentences = [sentence() for _ in range(count)]
-        text = rng.choice((" ", "\n")).join(s[0].upper() + s[1:] for s in sentences)
+        text = rng.choice((" ", "\n")).join(s[0].upper() + s[1:] for s in sentences)[:LONG_TEXT]
+    elif kind < 0.4:
+        text = rng.choice((" ", "\n")).join(rng.choice(manual) for _ in range(count + 1))[:LONG_TEXT]
     else:
         kinds = rng.sample(KINDS, rng.choice((1, 1, 1, 2)))
-        text = "\n".join(line_of_data(rng.choice(kinds), rng) for _ in range(count))
+        text = "\n".join(line_of_data(rng.choice(kinds), rng) for _ in range(count))[:LONG_TEXT]
         if rng.random() < 0.1:
             return text
     request = rng.choice(DOCUMENT_REQUESTS)
@@ -340,6 +347,7 @@ class Grammar:
         self.topics, self.rng = topics, random.Random(seed)
         self.names = [name for name in topics if name != OUT_OF_SCOPE]
         self.weights = [topics[name].weight() for name in self.names]
+        self.manual = [topics[name].answer for name in self.names]
         self.follow_ups = {}  # name of a topic -> [(topic, wording)] that may come next
         for topic in topics.values():
             for name, wordings in topic.after.items():
@@ -354,10 +362,10 @@ class Grammar:
         if following and rng.random() < 0.2:
             topic, wording = rng.choice(following)
             return topic, augment(wording, rng, small_talk=True)
-        name = OUT_OF_SCOPE if rng.random() < 0.13 else rng.choices(self.names, self.weights)[0]
+        name = OUT_OF_SCOPE if rng.random() < 0.16 else rng.choices(self.names, self.weights)[0]
         topic = self.topics[name]
         if name == OUT_OF_SCOPE and rng.random() < 0.14:
-            return topic, document(topic, rng)
+            return topic, document(topic, self.manual, rng)
         return topic, augment(topic.wording(rng), rng, name in SMALL_TALK)
 
     def question(self, before):

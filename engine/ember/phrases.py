@@ -435,6 +435,9 @@ DOCUMENT_REQUESTS = (
     "Which numbers are in it?", "What should I reply?", "make this shorter", "Correct the spelling.", "What does this code do?",
     "When does it happen?", "Where does it take place?", "What's wrong here?", "Rewrite this in simple words", "What is the main idea?",
     "Put this into a table", "explain", "Who wrote this?", "what does this mean", "Give me three key points",
+    "What happens in the end?", "Is anything missing?", "how many people are named here", "Which dates are given?", "What language is this?",
+    "answer the letter above", "proof-read", "What is the tone of it?", "sum it up in one sentence", "Turn this into bullet points", "what is the last line",
+    "Do you agree?", "find the errors", "Which of these is the largest?", "extract all names", "quote the most important sentence", "what should I do about it",
 )
 
 
