@@ -466,7 +466,7 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     const struct mode *mode = modes[out.mode];
     e->job.device = out.device;
     e->expected = s->stats.prefill_expected_s = out.seconds[out.mode];
-    char where[100], weights[80] = "";
+    char where[100], weights[80] = "", nodes[80] = "";
     if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
     else
         snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_slp ? 1 : out.ranks,
@@ -474,7 +474,10 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     if (mode != &mode_cpu && g->pin)
         snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_chosen(g->pin)->path),
                  e->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);
-    snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s%s", n, where, out.why, weights);
+    if (e->cost.reach > 0)
+        snprintf(nodes, sizeof nodes, "; %.0f%% of %d memory nodes' bandwidth: weights lie there by chance", 100 * e->cost.reach, e->cost.n_nodes);
+    else if (e->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d memory nodes, each with rows of every expert", e->cost.n_nodes);
+    snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s%s%s", n, where, out.why, weights, nodes);
     return mode;
 }
 

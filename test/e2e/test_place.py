@@ -89,13 +89,13 @@ def main():
         check(text == ids["one"] and "weights copied for 1 memory node " in err, "2 MB pages: copied, same answer", err)
 
         # A device reads whole experts where they are mapped; the processor's part of a step is cut there, and nothing is copied.
-        args = ("-m", d, "--tokens", PROMPT, "-n", "40", "--temp", "0", "--ids", "--cpu", "scalar", "--gpus", "emu:1", "--decode", "hybrid", "-t", "3", "-v")
+        args = ("-m", d, "--tokens", PROMPT, "-n", "40", "--temp", "0", "--ids", "--cpu", "scalar", "--gpus", "emu:1", "--decode", "hybrid", "-t", "3", "-v", "--explain")
         rc, plain, err = run(*args)
         check(rc == 0 and plain.count(b",") > 30, "a device beside one node", err)
         for name in ("two", "uneven"):
             rc, text, err = run(*args, "--topology", files[name])
             check(rc == 0 and text == plain, f"{name}: with a device the answer of one node", f"{rc} {err}")
-            check("memory nodes, and weights lie on them by chance" in err and "weights copied for" not in err, f"{name}: what is expected of them", err)
+            check("memory nodes' bandwidth: weights lie there by chance" in err and "weights copied for" not in err, f"{name}: what is expected of them", err)
 
         other_experts(tmp, files)
         rc, _, err = run("-m", d, "--tokens", "5", "-n", "1", "--ids", "--topology", os.path.join(tmp, "none"))
