@@ -44,7 +44,9 @@ struct nodes_lie nodes_shares(const struct cost_machine *m, const struct cost_mo
 }
 struct nodes_lie nodes_spread(const struct cost_machine *m) {
     struct nodes_lie l = {0};
-    for (int a = 0; a < m->n_nodes; a++) l.lies[a] = 1.0 / m->n_nodes, l.works[a] = m->node[a].rate;
+    int n = 0;
+    for (int a = 0; a < m->n_nodes; a++) n += m->node[a].rate > 0;
+    for (int a = 0; a < m->n_nodes; a++) l.lies[a] = m->node[a].rate > 0 ? 1.0 / n : 0, l.works[a] = m->node[a].rate;
     return l;
 }
 struct nodes_lie nodes_on(const struct cost_machine *m, int node) {
@@ -60,6 +62,7 @@ double nodes_expert(const struct cost_machine *m, const struct cost_model *q, do
     reads.expert_flops = 0, computes.expert_bytes = 0;
     for (int a = 0; a < m->n_nodes; a++) {
         node_domain(&one.domain[0], m, a);
+        if (!(l->lies[a] > 0) && !(l->works[a] > 0)) continue;
         double t = l->lies[a] * cost_expert(&one, 0, &reads, rows, of), work = l->works[a] * cost_expert(&one, 0, &computes, rows, of);
         double in = l->home ? 0 : l->works[a] * (1 - l->lies[a]) * q->expert_bytes, out = l->home ? 0 : l->lies[a] * (1 - l->works[a]) * q->expert_bytes;
         if (work > t) t = work;

@@ -20,7 +20,7 @@ struct nodes_lie {
 /* Rows of every matrix to each node, for its own processors, so that all end at once in calls of so many rows an expert (`of` in all, as cost_expert has them).
  */
 struct nodes_lie nodes_shares(const struct cost_machine *m, const struct cost_model *q, double rows, double of);
-/* Pages by turns, whoever computes: of what a node's processors read, most lies elsewhere. */
+/* Pages by turns over the nodes with processors, whoever computes: of what a node's processors read, most lies elsewhere. */
 struct nodes_lie nodes_spread(const struct cost_machine *m);
 /* Everything on one node. */
 struct nodes_lie nodes_on(const struct cost_machine *m, int node);
