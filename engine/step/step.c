@@ -367,7 +367,7 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct step_micro *m = &s->micro[0];
         if (s->processor) { /* what follows the step does so on every clock */
-            if (i) TRY(gpu_number_wait(m->arrived, m->n_arrived, s->dev[i].main));
+            TRY(gpu_number_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* others' writes come first: it only grows */
             TRY(arrive(&s->dev[i], m));
             TRY(gpu_number_wait(m->arrived, m->n_arrived, s->processor));
         }
