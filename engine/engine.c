@@ -203,6 +203,7 @@ static int open_machine(struct engine *e, struct error *err) {
     e->info.level = cpu_level_name(level);
     assume_machine(e, level);
     e->machine.alone = e->params.decode == DECODE_CPU && e->params.prefill != PREFILL_AUTO && e->params.prefill != PREFILL_BLEND;
+    e->machine.whole = e->params.prefill == PREFILL_BLEND;
     if ((rc = step_open(&e->machine.step, &e->machine, (enum dtype)e->params.kv, err))) return rc;
     if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.draft_own &&
         (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
@@ -211,6 +212,8 @@ static int open_machine(struct engine *e, struct error *err) {
     if (e->params.draft == DRAFT_INT4 && !e->params.draft_own && (rc = open_int4(e, level, err))) return rc;
     step_hidden(e->machine.step, e->mtp);
     int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
+    if (e->params.prefill == PREFILL_BLEND && step_ranks(e->machine.step) > 1)
+        return error_set(err, ERR_USAGE, "--prefill blend needs devices with layers of their own, and --gpus says parallel=tensor");
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
         return error_set(err, lacks, "--prefill blend needs room for all layers on devices: %s", step_resident(e->machine.step));
     if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !step_resident_layers(e->machine.step))

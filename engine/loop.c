@@ -117,6 +117,7 @@ static struct policy_machine policy_machine(const struct engine *e) {
                                .n_devices = g ? g->n : 0,
                                .lost = g && g->lost,
                                .layers = step_resident_layers(s),
+                               .ranks = step_ranks(s),
                                .away = step_away(s),
                                .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP | (step_blends(s) ? 1u << POLICY_BLEND : 0),
                                .decodes = step_ready(s) ? 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL : 0};

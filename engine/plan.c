@@ -179,7 +179,8 @@ static int choice_open(struct choice *c, struct cost_machine *cost, const struct
     if (rc) return rc;
     *c = (struct choice){.cost = cost, .resident = step_resident_layers(virtual_resident(v))};
     model_of(&c->model, w, kv);
-    c->policy = (struct policy_machine){.n_devices = cost->n_devices, .layers = c->resident, .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP};
+    c->policy = (struct policy_machine){
+        .n_devices = cost->n_devices, .layers = c->resident, .ranks = step_ranks(virtual_resident(v)), .prefills = 1u << POLICY_SLP | 1u << POLICY_DSLP};
     if (step_blends(virtual_resident(v))) c->policy.prefills |= 1u << POLICY_BLEND;
     if (c->resident) c->policy.decodes = 1u << POLICY_DECODE_HYBRID | 1u << POLICY_DECODE_DUAL;
     for (int i = 0; i < cost->n_devices && i < POLICY_DEVICES; i++) {

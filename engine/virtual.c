@@ -25,8 +25,9 @@ struct virtual {
     int layers;
     enum dtype kv;
     struct virtual_used used;
-    double chosen; /* as asked */
+    double chosen; /* as asked, and so are these */
     const float *shares;
+    enum gpu_parallel parallel;
 };
 
 /* --- The machine of the cost model as devices in virtual time ---------------------------------------------------------------- */
@@ -67,7 +68,7 @@ static int open_devices(struct virtual *v, double left_out, int ranks, struct gp
     struct gpu_spec s = {.n = v->cost.n_devices};
     if (!s.n) return 0;
     rates(&s, d, &v->model);
-    s.chosen = v->chosen, s.shares = v->shares;
+    s.chosen = v->chosen, s.shares = v->shares, s.parallel = v->parallel;
     if (v->cost.disk > 0 && v->cost.absent > 0) s.disk = v->cost.disk / (v->cost.absent * ranks);
     for (int i = 0; i < s.n; i++) s.id[i] = i;
     s.mem = (size_t)(d->memory > left_out ? d->memory - left_out : 1);
@@ -106,7 +107,7 @@ int virtual_open(struct virtual **out, const struct virtual_options *o, struct e
         for (int i = 0; i < v->cost.domain[0].bw[k].n; i++) v->cost.domain[0].bw[k].value[i] *= (float)fmax(1 - o->taken / v->cost.dram, 0.125);
     v->spec = (struct gpu_spec){.n = 1, .host = true};
     rates(&v->spec, &v->cost.domain[0], &v->model);
-    v->spec.chosen = v->chosen = o->chosen, v->shares = o->shares;
+    v->spec.chosen = v->chosen = o->chosen, v->shares = o->shares, v->parallel = o->parallel;
     v->spec.disk = v->cost.disk, v->spec.missing = v->cost.missing, v->spec.absent = v->cost.absent;
     v->m = (struct machine){
         .w = &v->w, .cost = &v->cost, .model = &v->model, .split = o->split ? o->split : &split_policies[0], .expert_bytes = weights_expert_bytes(o->w)};
@@ -192,7 +193,8 @@ int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, d
         if ((rc = open_kv(v, &kv[opened], keys + STEPS + 1, e))) break;
     for (int i = 0; i <= STEPS && !rc; i++) {
         for (int k = 0; k < sessions; k++) spans[k] = (struct step_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
-        struct cost_step dual = {.how = COST_STEP_DUAL, .rows = sessions, .keys = keys, .on_device = step_resident_layers(v->m.step)};
+        struct cost_step dual = {
+            .how = COST_STEP_DUAL, .rows = sessions, .keys = keys, .on_device = step_resident_layers(v->m.step), .ranks = step_ranks(v->m.step)};
         step_cut_at(v->m.step, cost_cut(&v->cost, &v->model, &dual)); /* as the policy has it */
         rc = step_run(v->m.step, cut, spans, sessions, NULL, e);
         if (!i && !rc) s = begin(v);

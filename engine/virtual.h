@@ -15,6 +15,7 @@ struct virtual_options {
     const struct split_policy *split; /* NULL: the best */
     double taken;                     /* bytes/s of host memory that a prompt's stream to another device has: the processor reads at a share of the rest */
     int layers;                       /* the model's first ones only; 0: all */
+    enum gpu_parallel parallel;       /* how devices share layers; 0: as the cost model has it */
     double chosen;                    /* experts of a layer that the rows of a call choose in all; 0: as many as even choices */
     const float *shares;              /* [n_experts] of what the rows of a streamed prompt choose, each one's part, 1 in all; outlives it; NULL: alike */
 };

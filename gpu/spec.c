@@ -83,9 +83,10 @@ static int option(struct gpu_spec *s, struct piece key, struct piece v) {
     if (piece_is(key, "nograph") && !v.text) return s->nograph = true, 0;
     if (piece_is(key, "ring") && v.text) return integer(v, 2, 1 << 20, &n) ? -1 : (s->ring = (int)n, 0);
     if (piece_is(key, "chunk") && v.text) return integer(v, 1, 1 << 20, &n) ? -1 : (s->chunk = (int)n, 0);
-    static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"};
+    static const char *const maths[] = {"bf16", "f32", "fp8"}, *const gemms[] = {"auto", "own", "cublas"}, *const ways[] = {"auto", "layers", "tensor"};
     for (int i = 0; i < 3 && v.text; i++) {
         if (piece_is(key, "math") && piece_is(v, maths[i])) return s->emu && i == GPU_FP8 ? -1 : (s->math = (enum gpu_math)i, 0);
+        if (piece_is(key, "parallel") && piece_is(v, ways[i])) return s->parallel = (enum gpu_parallel)i, 0;
         if (!s->emu && piece_is(key, "gemm") && piece_is(v, gemms[i])) return s->gemm = (enum gpu_gemm)i, 0;
     }
     if (!s->emu) return -1;

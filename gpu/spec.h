@@ -9,8 +9,9 @@ enum { GPU_MAX = 8, GPU_HOST = -1, GPU_PIECE = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
 /* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
- * mem=32G (cap per device), h2d= d2h= peer= (GB/s); math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual, flops= attn=
- * (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, nomap, piece=SIZE, alltoall, ring=N, chunk=N, fail=alloc|copy|launch|die:N[@RANK].
+ * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual,
+ * flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, nomap, piece=SIZE, alltoall, ring=N, chunk=N,
+ * fail=alloc|copy|launch|die:N[@RANK].
  */
 /* What products of many tokens compute with on cuda; the sums are float32 always. BF16: activations rounded to BF16, weights
  * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 for each token and 128 columns where the
@@ -19,6 +20,9 @@ enum gpu_math { GPU_BF16, GPU_F32, GPU_FP8 };
 /* Who computes them: our kernels read weights as they are stored; cuBLAS gets them expanded to BF16 first, which pays off for
  * many tokens (AUTO chooses by their number). */
 enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
+/* How devices that are to hold a model's attention and dense parts share them: layers of its own for each, or a share of every layer;
+ * AUTO: as the cost model has it. */
+enum gpu_parallel { GPU_PARALLEL_AUTO, GPU_PARALLEL_LAYERS, GPU_PARALLEL_TENSOR };
 /* A rate over the rows that each weight of a product meets: straight lines between points on paper with both scales
  * logarithmic, flat outside. n 0: the plain rate beside it, whatever the rows. */
 enum { GPU_POINTS = 12 };
@@ -31,6 +35,7 @@ struct gpu_spec {
     int n; /* ranks; 0: none */
     bool emu, is_virtual, nopeer;
     bool nograph; /* each operation of a step is launched by itself */
+    enum gpu_parallel parallel;
     /* emu: host memory that is not gpu_host_alloc's cannot be registered, or (nomap) only such that may be written can, as with drivers
      * that register no read-only mappings. Then a copy to the device from memory that is not registered holds its caller. */
     bool nopin, nomap;

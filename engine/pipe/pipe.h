@@ -57,10 +57,12 @@ struct pipe_range {
     size_t bytes;
     const void **field; /* the pointer that the range came from */
     size_t at;          /* of the run it fell into: its offset in the slot, 256-byte phase as on the host */
+    size_t row, pitch;  /* 0: it lies in one piece; else rows of so many bytes, so far apart on the host: a run of its own */
 };
 struct pipe_run {
     const char *host;
-    size_t bytes, at;
+    size_t bytes, at;  /* there, without gaps */
+    size_t row, pitch; /* as a range's */
 };
 int pipe_runs(struct pipe_range *r, int n, struct pipe_run *runs, size_t *bytes);
 /* Copies the fields of these modules from src to view, both struct layer (MODULE_EXPERT: struct expert), and lists the host

@@ -71,9 +71,9 @@ int pipe_runs(struct pipe_range *r, int n, struct pipe_run *runs, size_t *bytes)
     qsort(r, (size_t)n, sizeof *r, by_host);
     for (int i = 0; i < n; i++) {
         const char *end = r[i].host + r[i].bytes;
-        if (!k || r[i].host > runs[k - 1].host + runs[k - 1].bytes) {
+        if (!k || r[i].row || runs[k - 1].row || r[i].host > runs[k - 1].host + runs[k - 1].bytes) {
             at = ((at + 255) & ~(size_t)255) + (size_t)r[i].host % 256; /* kernels' aligned loads fit as they do on the host */
-            runs[k++] = (struct pipe_run){.host = r[i].host, .bytes = r[i].bytes, .at = at};
+            runs[k++] = (struct pipe_run){.host = r[i].host, .bytes = r[i].bytes, .at = at, .row = r[i].row, .pitch = r[i].pitch};
         } else if (end > runs[k - 1].host + runs[k - 1].bytes) {
             runs[k - 1].bytes = (size_t)(end - runs[k - 1].host);
         }

@@ -13,6 +13,7 @@ struct chunk { /* of one unit; no larger than a buffer where it needs one */
     char *to;
     const char *from;
     size_t bytes;
+    size_t at, row, pitch; /* of rows that lie apart: this begins so many bytes behind `from`, gaps left out */
     bool first, last, staged;
     uint32_t after, loaded;
     int layer, item;
@@ -47,12 +48,34 @@ int stage_threads(const struct gpu_set *set, const struct weights *w) {
     return set->spec.is_virtual || pinned ? 0 : pin_stage_threads();
 }
 
+/* Up to `most` bytes from the at'th on lie in one piece: where, and how many. */
+static const char *piece_at(const struct chunk *c, size_t at, size_t most, size_t *bytes) {
+    size_t in_row = c->row ? (c->at + at) % c->row : 0;
+    *bytes = c->row && c->row - in_row < most ? c->row - in_row : most;
+    return c->row ? c->from + (c->at + at) / c->row * c->pitch + in_row : c->from + at;
+}
+static void gather(char *to, const struct chunk *c) {
+    for (size_t at = 0, n; at < c->bytes; at += n) {
+        const char *from = piece_at(c, at, c->bytes - at, &n);
+        memcpy(to + at, from, n);
+    }
+}
+static int copy_apart(struct stage *s, const struct chunk *c) { /* without a buffer */
+    if (gpu_info(s->o.g)->is_virtual) return gpu_copy(s->o.stream, c->to, c->from, c->bytes, GPU_H2D);
+    int rc = 0;
+    for (size_t at = 0, n; at < c->bytes && !rc; at += n) {
+        const char *from = piece_at(c, at, c->bytes - at, &n);
+        rc = gpu_copy(s->o.stream, c->to + at, from, n, GPU_H2D);
+    }
+    return rc;
+}
+
 /* In the chunks' order, by whoever has its turn. */
 static int enqueue(struct stage *s, const struct chunk *c, const char *from) {
     int rc = 0;
     if (c->first && c->after) rc = gpu_number_wait(s->o.freed, c->after, s->o.stream);
     if (c->first && s->o.trace && !gpu_event_open_timed(s->o.g, &s->begin, NULL)) gpu_event_record(s->begin, s->o.stream);
-    if (!rc) rc = gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
+    if (!rc) rc = c->row && from == c->from ? copy_apart(s, c) : gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
     if (c->last && s->begin) trace_done(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
     if (c->last) s->begin = NULL;
     if (c->last && s->o.loaded) { /* also when it drops its work: then nobody waits any more */
@@ -74,7 +97,7 @@ static void *fill(void *arg) {
         pthread_mutex_unlock(&s->lock);
         int i = f->next;
         int rc = c.staged ? gpu_event_sync(f->sent[i]) : 0;
-        if (c.staged && !rc && !atomic_load(s->o.stop)) memcpy(f->buffer[i], c.from, c.bytes);
+        if (c.staged && !rc && !atomic_load(s->o.stop)) gather(f->buffer[i], &c);
         pthread_mutex_lock(&s->lock);
         while (s->sent != turn) pthread_cond_wait(&s->turn, &s->lock);
         pthread_mutex_unlock(&s->lock);
@@ -94,7 +117,7 @@ static void *fill(void *arg) {
 }
 
 static bool needs_buffer(const struct stage *s, const struct pipe_run *r) {
-    return s->n_fillers && r->bytes > STAGE_SMALL && !gpu_set_pinned(s->o.set, r->host, r->bytes);
+    return s->n_fillers && (r->row || (r->bytes > STAGE_SMALL && !gpu_set_pinned(s->o.set, r->host, r->bytes)));
 }
 /* A copy that is under way is waited for by whatever else wants the link, a row's sum between two layers of a step: so it is no longer
  * than half a millisecond, as far as that is known, nor than a buffer. */
@@ -109,7 +132,7 @@ static size_t piece_bytes(struct gpu *g) {
 static int add(struct stage *s, struct chunk c, size_t bytes, bool at_once) {
     size_t most = s->piece;
     bool first = c.first, last = c.last;
-    for (size_t at = 0; at < bytes; at += c.bytes, c.to += c.bytes, c.from += c.bytes, first = false) {
+    for (size_t at = 0; at < bytes; at += c.bytes, c.to += c.bytes, c.from += c.row ? 0 : c.bytes, c.at += c.row ? c.bytes : 0, first = false) {
         c.bytes = bytes - at < most ? bytes - at : most;
         c.first = first, c.last = last && at + c.bytes == bytes;
         if (at_once) {
@@ -134,6 +157,8 @@ int stage_send(struct stage *s, const struct stage_unit *u) {
         rc = add(s,
                  (struct chunk){.to = u->to + r->at,
                                 .from = r->host,
+                                .row = r->row,
+                                .pitch = r->pitch,
                                 .first = !i,
                                 .last = i == u->n - 1,
                                 .staged = needs_buffer(s, r),

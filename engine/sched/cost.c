@@ -283,6 +283,21 @@ static double hand_off(const struct cost_machine *m, int d, const struct cost_mo
     return 2 * m->join + rows * q->row_bytes * (1 / g->link[COST_D2H].rate + 1 / g->link[COST_H2D].rate);
 }
 
+/* What a rank of several has of the halves and dense parts: heads, and with them keys and values unless it is one latent for all. */
+static struct cost_model rank_of(const struct cost_model *q, int ranks) {
+    struct cost_model r = *q;
+    double *parts[] = {&r.half_bytes, &r.half_flops, &r.pair_flops,   &r.wide_flops,   &r.widen_flops, &r.query_bytes,
+                       &r.ffn_bytes,  &r.ffn_flops,  &r.shared_bytes, &r.shared_flops, &r.kv_bytes};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts - (q->wide_flops > 0); i++) *parts[i] /= ranks;
+    return r;
+}
+/* Until each rank has added up what all have come to: out, the others' in, and additions. */
+static double sum_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, int ranks) {
+    if (ranks < 2) return 0;
+    const double bytes = rows * q->row_bytes;
+    return m->join + cost_move(m, d, COST_D2H, bytes) + (ranks - 1) * cost_move(m, d, COST_H2D, bytes) + ranks * m->domain[d].latency[COST_ELEM];
+}
+
 /* One layer for the rows of a micro-batch: how long it holds the processor and the device, and from its begin to its end. */
 struct layer_time {
     double cpu, gpu, chain;
@@ -290,13 +305,17 @@ struct layer_time {
 static struct layer_time layer_time(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s, int rows, bool on_device, bool experts,
                                     double taken) {
     struct cost_rows r = cost_decode_rows(rows, s->keys);
-    int d = on_device ? 1 + s->device : 0;
-    double half = half_time(m, d, q, r, taken);
+    int d = on_device ? 1 + s->device : 0, ranks = on_device && s->ranks > 1 ? s->ranks : 1;
+    struct cost_model share;
+    const struct cost_model *part = q;
+    if (ranks > 1) share = rank_of(q, ranks), part = &share;
+    const double sum = sum_time(m, d, q, rows, ranks);
+    double half = half_time(m, d, part, r, taken) + sum;
     if (!experts) {
-        half += ffn_time(m, d, q, rows, q->ffn_bytes, q->ffn_flops, 1, taken);
+        half += ffn_time(m, d, q, rows, part->ffn_bytes, part->ffn_flops, 1, taken) + sum;
         return (struct layer_time){on_device ? 0 : half, on_device ? half : 0, half};
     }
-    double shared = ffn_time(m, d, q, rows, q->shared_bytes, q->shared_flops, 1, taken);
+    double shared = ffn_time(m, d, q, rows, part->shared_bytes, part->shared_flops, 1, taken) + (q->shared_bytes > 0 ? sum : 0);
     if (!on_device) {
         half += shared + routed_time(m, 0, q, rows, 1, taken);
         return (struct layer_time){half, 0, half};

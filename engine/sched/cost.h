@@ -137,6 +137,7 @@ struct cost_step {
     int on_device;       /* layers whose halves are there; the rest are on the processor */
     double cached;       /* share of the chosen experts that lie on the device */
     bool beside;         /* a prefill streams weights meanwhile: the link's bytes leave host memory too */
+    int ranks;           /* devices that share each of these layers (tensor parallel); 0, 1: none does */
 };
 double cost_step(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s);
 int cost_cut(const struct cost_machine *m, const struct cost_model *q, const struct cost_step *s); /* the best cut of a dual step */

@@ -156,7 +156,8 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
 /* --- Decode ----------------------------------------------------------------------------------------------------------- */
 
 static double step_time(const struct policy_machine *m, const struct policy_decode_in *in, enum policy_decode mode, int rows, int layers, int *cut) {
-    struct cost_step s = {.how = COST_STEP_CPU + (mode - POLICY_DECODE_CPU), .rows = rows, .keys = in->keys, .on_device = layers, .beside = in->beside};
+    struct cost_step s = {
+        .how = COST_STEP_CPU + (mode - POLICY_DECODE_CPU), .rows = rows, .keys = in->keys, .on_device = layers, .beside = in->beside, .ranks = m->ranks};
     if (mode == POLICY_DECODE_DUAL) *cut = s.cut = cost_cut(m->cost, m->model, &s);
     return cost_step(m->cost, m->model, &s);
 }
@@ -175,6 +176,28 @@ static double best_step(const struct policy_machine *m, const struct policy_deco
     if (out->mode == POLICY_DECODE_DUAL && rows < 2) out->mode = POLICY_DECODE_HYBRID; /* asked for, and nothing to cut */
     if (out->mode != POLICY_DECODE_DUAL) out->cut = 0;
     return out->seconds[out->mode];
+}
+
+void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, struct policy_parallel_out *out) {
+    double sum[2];
+    for (int tensor = 0; tensor < 2; tensor++) {
+        double *read = &out->question[tensor];
+        *read = INFINITY;
+        for (int how = COST_PREFILL_CPU; how <= COST_PREFILL_DSLP; how++) {
+            double t = how == COST_PREFILL_BLEND && tensor
+                           ? INFINITY
+                           : cost_prefill(cost, model,
+                                          &(struct cost_prefill){
+                                              .how = (enum cost_whole)how, .n = POLICY_QUESTION, .ranks = ranks, .resident = how == COST_PREFILL_BLEND});
+            if (t < *read) *read = t;
+        }
+        out->step[tensor] = cost_step(
+            cost, model,
+            &(struct cost_step){
+                .how = COST_STEP_HYBRID, .rows = 1, .keys = POLICY_QUESTION + POLICY_ANSWER / 2, .on_device = model->layers, .ranks = tensor ? ranks : 1});
+        sum[tensor] = *read + POLICY_ANSWER * out->step[tensor];
+    }
+    out->tensor = sum[1] < sum[0] * worth;
 }
 
 void policy_step(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out) {

@@ -35,6 +35,7 @@ struct policy_machine {
     double stays[POLICY_DEVICES];  /* of these, what a blended prompt leaves where it is: weights of layers */
     bool holds[POLICY_DEVICES];    /* what steps read lies there: a prompt goes elsewhere if it can */
     int layers;                    /* whose attention halves lie on devices; 0: as many as fit there */
+    int ranks;                     /* devices that share each of them; 0, 1: none does */
     bool lost;                     /* a device failed for good */
     bool away;                     /* what lies on the devices made room for a prompt that is being read */
     unsigned prefills, decodes;    /* bit m: the engine can run mode m; the processor's always can */
@@ -76,6 +77,16 @@ struct policy_decode_out {
     double seconds[POLICY_DECODES];      /* a step of `batch`; 0: not asked, INFINITY: it cannot */
     const char *refused[POLICY_DECODES]; /* why not; NULL: it can */
 };
+
+/* Several devices hold all layers: whether each of so many has a share of every layer (tensor parallel), or layers of its own. A step of one
+ * session is sooner over on all of them at once, by what two sums a layer leave of that; but a blended prompt needs layers that are
+ * whole. So what counts is a question of POLICY_QUESTION tokens and its answer of POLICY_ANSWER. */
+enum { POLICY_QUESTION = 1024, POLICY_ANSWER = 512 };
+struct policy_parallel_out {
+    bool tensor;
+    double step[2], question[2]; /* seconds of a step, and of reading the question; [1]: tensor */
+};
+void policy_parallel(const struct cost_machine *cost, const struct cost_model *model, int ranks, struct policy_parallel_out *out);
 void policy_step(const struct policy_machine *m, const struct policy_decode_in *in, struct policy_decode_out *out);
 /* The reason of a decision in words, of which a step has no need. */
 void policy_step_why(const struct policy_machine *m, const struct policy_decode_in *in, const struct policy_decode_out *out, char *why, size_t cap);

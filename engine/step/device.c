@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/model/rope.h"
 #include "engine/pipe/stage.h"
+#include "engine/sched/policy.h"
 #include "engine/step/experts.h"
 #include "engine/step/internal.h"
 #include "engine/step/processor.h"
@@ -37,9 +38,11 @@ static size_t ranges_bytes(struct pipe_range *ranges, int n) {
     return (bytes + 511) & ~(size_t)255;
 }
 
-static int layer_ranges(const struct weights *w, int layer, struct layer *view, struct pipe_range *out) {
+/* Of the whole layer, or of a rank's share of it: c is the share's. */
+static int layer_ranges(const struct weights *w, const struct config *c, const struct share *share, int layer, struct layer *view, struct pipe_range *out) {
+    if (share) return share_ranges(c, share, w, layer, view, out);
     *view = (struct layer){0};
-    return module_ranges(&w->config, layer, MODULE_LAYER, &w->layers[layer], view, out);
+    return module_ranges(c, layer, MODULE_LAYER, &w->layers[layer], view, out);
 }
 /* The final norm and the head; the embedding stays where it is. What makes one of several residual streams is where the last layer is. */
 static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) {
@@ -58,10 +61,11 @@ static int load(struct step_device *d, struct error *e) {
     const struct gpu_set *set = d->s->m->gpus;
     struct pipe_range ranges[MODULE_RANGES];
     struct stage *stage;
-    int rc = stage_open(&stage, &(struct stage_options){.set = set, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = stage_threads(set, w)}, e);
+    const int threads = d->own && !set->spec.is_virtual ? pin_stage_threads() : stage_threads(set, w); /* columns are gathered */
+    int rc = stage_open(&stage, &(struct stage_options){.set = set, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = threads}, e);
     for (int l = d->first; l < d->last && !rc; l++) {
         if (!d->s->processor && (rc = scan_dense(&d->s->m->scan, l, e))) break;
-        rc = load_ranges(d, stage, &d->layer[l].mem, ranges, layer_ranges(w, l, &d->layer[l].view, ranges), e);
+        rc = load_ranges(d, stage, &d->layer[l].mem, ranges, layer_ranges(w, d->c, d->own ? &d->share : NULL, l, &d->layer[l].view, ranges), e);
     }
     int close = d->last == w->config.n_layers ? close_ranges(w, d->head_weights, ranges) : 0;
     if (!rc && close) rc = load_ranges(d, stage, &d->close_mem, ranges, close, e);
@@ -119,10 +123,17 @@ static int open_device(struct step_device *d, struct error *e) {
     int rc = gpu_stream_open(d->g, &d->main, "step", true, &d->stop, e);
     d->layer = mem_calloc((size_t)c->n_layers, sizeof *d->layer);
     d->head_weights = mem_alloc(sizeof *d->head_weights);
+    d->c = d->own ? d->own : c;
+    d->cache = &d->s->cache;
+    if (d->own) {
+        if ((d->cache = mem_calloc(1, sizeof *d->cache))) rc = rc ? rc : step_cache_open(d->cache, d->c, d->s->kv, e);
+        else if (!rc) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+        for (int i = 0; i < STEP_MICROS && !rc; i++) rc = gpu_alloc(d->g, (void **)&d->part[i], hidden, e);
+    }
     if (!rc && (!d->layer || !d->head_weights)) rc = error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     if (!rc) *d->head_weights = *d->s->m->w;
     for (int i = 0; i < STEP_MICROS && !rc; i++) rc = work_open(&d->work[i], c, STEP_ROWS, device_alloc, device_release, d, e);
-    if (!rc) rc = gpu_alloc(d->g, (void **)&d->rows, step_rows_bytes(d->s, STEP_ROWS), e);
+    if (!rc) rc = gpu_alloc(d->g, (void **)&d->rows, step_rows_bytes(d->cache, STEP_ROWS), e);
     if (!rc) rc = gpu_alloc(d->g, (void **)&d->x, hidden, e);
     if (!rc) rc = step_graphs_open(d, e);
     if (!rc && d->head) rc = gpu_alloc(d->g, (void **)&d->xn, hidden, e);
@@ -135,7 +146,8 @@ static int open_device(struct step_device *d, struct error *e) {
 size_t step_reserve(const struct step *s, struct gpu *gpu) {
     const struct gpu_info *g = gpu_info(gpu);
     const struct config *c = s->c;
-    size_t own = STEP_MICROS * work_bytes(c, STEP_ROWS) + step_rows_bytes(s, STEP_ROWS) + (size_t)STEP_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
+    size_t own =
+        STEP_MICROS * work_bytes(c, STEP_ROWS) + step_rows_bytes(&s->cache, STEP_ROWS) + (size_t)STEP_ROWS * ((size_t)c->vocab + 2 * (size_t)c->hidden) * 4;
     size_t cache = (size_t)4096 * kv_token_bytes(c, DT_F32) + MIRROR_STATES * kv_state_bytes(c), rest = g->mem / 8;
     return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
 }
@@ -159,6 +171,41 @@ static void budget(struct step *s, struct step_device *d, size_t free, size_t ke
     log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, out.why);
 }
 
+/* Ranks that share each layer, and what of it each has; 0: devices have layers of their own, as `by_layers` says. */
+static int choose_ranks(struct step *s, const struct resident_in *in, const struct resident_out *by_layers, struct share share[GPU_MAX],
+                        struct resident_out *out, char *why, size_t cap) {
+    const struct weights *w = s->m->w;
+    const enum gpu_parallel ask = s->m->gpus->spec.parallel;
+    const bool asked = ask == GPU_PARALLEL_TENSOR;
+    const int most = asked ? in->n_devices : by_layers->n;
+    struct pipe_range ranges[MODULE_RANGES];
+    struct layer view;
+    *why = 0;
+    if (ask == GPU_PARALLEL_LAYERS || in->n_devices < 2) return 0;
+    if (!asked && (most < 2 || in->most || by_layers->until[most - 1] < in->n_layers)) return 0; /* one holds them, or all together do not */
+    if (!asked && s->m->whole) return snprintf(why, cap, "a blended prompt needs whole layers"), 0;
+    if (!asked && !s->processor && s->m->expert_cache != BUDGET_OFF) return snprintf(why, cap, "routed experts are kept with their layers"), 0;
+    int ranks = most;
+    for (bool cut = false; ranks > 1 && !cut; ranks -= !cut) {
+        size_t bytes[GPU_MAX] = {0};
+        if (!share_cut(w, ranks, share, why, cap)) continue;
+        for (int r = 0; r < ranks; r++) {
+            const struct config own = share_config(&w->config, &share[r]);
+            for (int l = 0; l < in->n_layers; l++) bytes[r] += ranges_bytes(ranges, layer_ranges(w, &own, &share[r], l, &view, ranges));
+        }
+        cut = resident_share(in, ranks, bytes, out);
+        if (!cut) snprintf(why, cap, "a device has no room for its share");
+    }
+    if (ranks < 2) return 0;
+    *why = 0;
+    if (!s->m->cost || !s->m->model) return asked ? ranks : (snprintf(why, cap, "nothing is known of the machine's speed"), 0);
+    struct policy_parallel_out p;
+    policy_parallel(s->m->cost, s->m->model, ranks, &p);
+    snprintf(why, cap, "%d tokens would be read in %.3g s for %.3g s by layers, and each of %d more take %.3g ms for %.3g ms", POLICY_QUESTION, p.question[1],
+             p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
+    return asked || p.tensor ? ranks : 0;
+}
+
 static int choose(struct step *s, struct error *e) {
     const struct weights *w = s->m->w;
     const struct gpu_set *set = s->m->gpus;
@@ -169,7 +216,7 @@ static int choose(struct step *s, struct error *e) {
     struct pipe_range ranges[MODULE_RANGES];
     struct layer view;
     struct weights head;
-    for (int l = 0; l < s->c->n_layers; l++) layers[l] = ranges_bytes(ranges, layer_ranges(w, l, &view, ranges));
+    for (int l = 0; l < s->c->n_layers; l++) layers[l] = ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
     layers[s->c->n_layers - 1] += ranges_bytes(ranges, close_ranges(w, &head, ranges));
     in.head = ranges_bytes(ranges, head_ranges(w, &head, ranges));
     for (int i = 0; i < set->n; i++) {
@@ -177,16 +224,32 @@ static int choose(struct step *s, struct error *e) {
         in.reserve[i] = step_reserve(s, set->gpu[i]);
     }
     resident_choose(&in, &out);
-    snprintf(s->why, sizeof s->why, "%s", out.why);
+    struct share share[GPU_MAX];
+    struct resident_out shared;
+    char why[160];
+    const int ranks = choose_ranks(s, &in, &out, share, &shared, why, sizeof why);
+    if (ranks) out = shared;
+    s->tensor = ranks > 0;
+    snprintf(s->why, sizeof s->why, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
     for (int i = 0; i < out.n; i++)
-        if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer has no part in steps */
+        if (s->tensor)
+            s->dev[s->n_dev++] = (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .last = out.until[i], .head = out.head == i, .share = share[i]};
+        else if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer has no part in steps */
             s->dev[s->n_dev++] =
                 (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
     s->n_resident = out.n ? out.until[out.n - 1] : 0;
     for (int i = 0; i < s->n_dev; i++) {
-        for (int l = s->dev[i].first; l < s->dev[i].last; l++) s->dev[i].weights += layers[l];
+        struct step_device *d = &s->dev[i];
+        if (s->tensor && !(d->own = mem_alloc(sizeof *d->own))) {
+            mem_free(layers);
+            return error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+        }
+        if (s->tensor) *d->own = share_config(s->c, &d->share);
+        for (int l = d->first; l < d->last; l++)
+            d->weights += s->tensor ? ranges_bytes(ranges, layer_ranges(w, d->own, &d->share, l, &view, ranges)) : layers[l];
         if (s->dev[i].head) s->dev[i].weights += in.head;
-        budget(s, &s->dev[i], in.free[s->dev[i].rank], in.reserve[s->dev[i].rank]);
+        d->draft_full = s->tensor; /* nor routed experts, which one device has of a layer */
+        if (!s->tensor) budget(s, &s->dev[i], in.free[s->dev[i].rank], in.reserve[s->dev[i].rank]);
     }
     mem_free(layers);
     if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->why);
@@ -205,7 +268,8 @@ static void close_numbers(struct step *s) {
         processor_settle(s->m, (struct gpu_number *[]){m->arrived, m->answered}, 2);
         gpu_number_close(&m->arrived);
         gpu_number_close(&m->answered);
-        m->n_arrived = m->n_wanted = m->n_answered = 0;
+        for (int k = 0; k < GPU_MAX; k++) gpu_number_close(&m->part[k]);
+        m->n_arrived = m->n_wanted = m->n_answered = m->n_parts = 0;
     }
 }
 
@@ -216,6 +280,7 @@ int step_numbers_open(struct step *s, struct error *e) {
         struct step_micro *m = &s->micro[i];
         rc = gpu_number_open(s->dev[0].g, &m->arrived, e);
         if (!rc) rc = gpu_number_open(s->dev[0].g, &m->answered, e);
+        for (int k = 0; k < s->n_dev && s->tensor && !rc; k++) rc = gpu_number_open(s->dev[k].g, &m->part[k], e);
     }
     return rc;
 }
@@ -234,16 +299,19 @@ void step_devices_close(struct step *s) {
         struct step_device *d = &s->dev[i];
         for (int k = 0; k < STEP_MICROS; k++)
             if (d->work[k].release) work_close(&d->work[k]);
-        void *all[] = {d->rows, d->x, d->xn, d->logits};
+        void *all[] = {d->rows, d->x, d->xn, d->logits, d->part[0], d->part[1]};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) gpu_free(d->g, all[k]);
         step_fill_close(d);
         step_graphs_close(d);
         mem_free(d->score_mem), mem_free(d->predict_mem);
         mem_free(d->layer);
         mem_free(d->head_weights);
+        if (d->own && d->cache) step_cache_close(d->cache), mem_free(d->cache);
+        mem_free(d->own);
         gpu_stream_close(&d->main);
     }
     s->n_dev = s->n_resident = 0;
+    s->tensor = false;
 }
 
 /* --- Host memory ------------------------------------------------------------------------------------------------------------------- */
@@ -266,7 +334,12 @@ int step_processor_open(struct step *s, struct error *e) {
     for (int i = 0; i < STEP_MICROS && !rc; i++) rc = work_open(&s->micro[i].host, s->c, STEP_ROWS, work_alloc, work_free, s, e);
     if (!rc) rc = work_open(&s->head, s->c, STEP_ROWS, work_alloc, work_free, s, e);
     if (!rc && !(s->logits = host_alloc(s, (size_t)STEP_ROWS * (size_t)s->c->vocab * 4, e))) rc = e->code;
-    if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, step_rows_bytes(s, STEP_ROWS), e))) rc = e->code;
+    size_t rows = 0;
+    for (int i = 0; i < s->n_dev; i++) rows = s->tensor ? rows + step_rows_bytes(s->dev[i].cache, STEP_ROWS) : step_rows_bytes(&s->cache, STEP_ROWS);
+    if (!rc && s->n_dev && !(s->host_rows = host_alloc(s, rows, e))) rc = e->code;
+    char *at = s->host_rows;
+    for (int i = 0; i < s->n_dev && !rc; i++) s->dev[i].host_rows = at, at += s->tensor ? step_rows_bytes(s->dev[i].cache, STEP_ROWS) : 0;
+    if (!rc && s->tensor && !(s->parts = host_alloc(s, step_tensor_parts(s), e))) rc = e->code;
     if (!rc && s->n_dev) rc = step_states_open(s, e);
     if (!rc && s->n_dev && !(s->bad = host_alloc(s, GPU_MAX * STEP_MICROS * sizeof *s->bad, e))) rc = e->code;
     if (rc) step_processor_close(s);
@@ -280,8 +353,9 @@ void step_processor_close(struct step *s) {
     host_free(s, s->logits);
     host_free(s, s->host_rows);
     host_free(s, s->host_states);
+    host_free(s, s->parts);
     host_free(s, (void *)s->bad);
-    s->logits = NULL;
+    s->logits = s->parts = NULL;
     s->host_rows = s->host_states = NULL;
     s->n_host_states = 0;
     s->bad = NULL;

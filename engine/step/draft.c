@@ -88,5 +88,5 @@ bool step_draft_less(struct step_device *d) {
 void step_draft_close(struct step_device *d) {
     while (d->layer && step_draft_less(d)) {
     }
-    d->draft_full = false;
+    d->draft_full = d->s->tensor;
 }

@@ -57,6 +57,15 @@ static struct step_shape *shape_of(struct step_device *d, const struct step_shap
     return oldest;
 }
 
+const struct span *step_spans(const struct step_device *d, const struct step_micro *m, struct span out[STEP_ROWS]) {
+    if (!d->own || !d->share.rank) return m->dev;
+    for (int i = 0; i < m->n_dev_spans; i++) {
+        out[i] = m->dev[i];
+        out[i].cache += (size_t)d->share.rank * (size_t)d->s->c->n_layers;
+    }
+    return out;
+}
+
 /* The same of all layers that have such a number; 0: none has. */
 static int few_keys(const struct step_device *d) {
     int few = 0;
@@ -70,9 +79,9 @@ static struct step_states states_of(const struct step_device *d, const struct sp
     struct step_states at;
     memset(&at, 0, sizeof at); /* compared whole */
     for (int l = d->first; l < d->last; l++)
-        for (int p = 0; p < s->planes[l]; p++) {
-            if (s->desc[l][p].rows) at.from = t->move.from, at.to = t->move.to;
-            if (s->state_at[d->last] == s->state_at[d->first]) continue;
+        for (int p = 0; p < s->cache.planes[l]; p++) {
+            if (s->cache.desc[l][p].rows) at.from = t->move.from, at.to = t->move.to;
+            if (s->cache.state_at[d->last] == s->cache.state_at[d->first]) continue;
             if (!at.first) at.first = t->cache[l].p[p].data;
             at.last = t->cache[l].p[p].data;
         }
@@ -96,17 +105,20 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     }
     struct step_shape *t = shape_of(d, &like);
     if (t->used && t->used < s->clock && !t->graph[0]) {
+        t->off = false;
         for (int part = 0; part < STEP_PARTS; part++) t->graph[part] = mem_calloc((size_t)s->c->n_layers, sizeof *t->graph[part]);
-        t->off = !t->graph[STEP_HALF] || !t->graph[STEP_SHARED];
+        for (int part = 0; part < STEP_PARTS; part++) t->off |= !t->graph[part];
     }
     t->used = s->clock;
     if (t->off) return 0;
     d->now[i] = t;
     size_t at = (size_t)i * STEP_ROWS * places_of(s);
+    struct span own[STEP_ROWS];
+    const struct span *spans = step_spans(d, m, own);
     for (int k = 0; k < m->n_dev_spans; k++)
         for (int l = d->first; l < d->last; l++)
-            for (int p = 0; p < s->planes[l]; p++) {
-                const struct kv_plane *plane = &m->dev[k].cache[l].p[p];
+            for (int p = 0; p < s->cache.planes[l]; p++) {
+                const struct kv_plane *plane = &spans[k].cache[l].p[p];
                 struct op_place *to = &d->host_places[at + (size_t)k * places_of(s) + (size_t)l * CACHE_PLANES + (size_t)p];
                 *to = (struct op_place){.data = plane->data, .scale = plane->scale, .pos = m->dev[k].pos};
             }
@@ -118,9 +130,9 @@ static int record(struct step_device *d, struct step_micro *m, int layer, int to
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
     const int few = few_keys(d);
-    struct span spans[STEP_ROWS];
+    struct span spans[STEP_ROWS], own[STEP_ROWS];
     for (int k = 0; k < m->n_dev_spans; k++) {
-        spans[k] = m->dev[k];
+        spans[k] = step_spans(d, m, own)[k];
         spans[k].pos = (d->now[i]->few >> k & 1 && few < d->now[i]->keys ? few : d->now[i]->keys) - spans[k].n;
         spans[k].at = &d->places[((size_t)i * STEP_ROWS + (size_t)k) * places_of(s)];
     }
@@ -136,7 +148,8 @@ static int record(struct step_device *d, struct step_micro *m, int layer, int to
 
 int step_replay(struct step_device *d, struct step_micro *m, int layer, enum step_part part, int total, step_work fn) {
     struct step_shape *t = d->now[m - d->s->micro];
-    if (!t || t->off || !block_placed(d->s->c, layer)) return fn(d, m, layer, total, m->dev);
+    struct span own[STEP_ROWS];
+    if (!t || t->off || !block_placed(d->s->c, layer)) return fn(d, m, layer, total, step_spans(d, m, own));
     struct gpu_graph **g = &t->graph[part][layer];
     int rc = *g ? gpu_graph_run(*g) : GPU_STALE;
     if (rc == GPU_STALE) {
@@ -149,5 +162,5 @@ int step_replay(struct step_device *d, struct step_micro *m, int layer, enum ste
         return rc;
     }
     t->off = true;
-    return fn(d, m, layer, total, m->dev);
+    return fn(d, m, layer, total, step_spans(d, m, own));
 }

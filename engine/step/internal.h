@@ -7,6 +7,7 @@
 #include "engine/layer/attention.h" /* TRY */
 #include "engine/pipe/pipe.h"
 #include "engine/pipe/trace.h"
+#include "engine/step/share.h"
 #include "engine/step/step.h"
 #include "gpu/ops.h"
 
@@ -21,7 +22,7 @@ struct step_layer {
 
 /* Attention halves and shared experts of steps of one shape, recorded layer by layer (gpu.h's graphs): which rows of which session
  * they are for stands in the device's places. graph.c */
-enum step_part { STEP_HALF, STEP_SHARED, STEP_PARTS };
+enum step_part { STEP_HALF, STEP_ROUTE, STEP_SHARED, STEP_PARTS }; /* ROUTE: tensor alone, where it does not follow its half at once */
 enum { STEP_SHAPES = 8 };
 struct step_shape {
     int micro, n, row0, total; /* rows of the micro-batch there; of those before it; of the step */
@@ -38,12 +39,30 @@ struct step_shape {
     struct gpu_graph **graph[STEP_PARTS]; /* [n_layers] NULL: not yet */
 };
 
+/* What a token adds to caches, plane by plane: to a session's, or to a rank's part of one. mirror.c */
+struct step_cache {
+    const struct config *c;
+    enum dtype kv;
+    int planes[CONFIG_MAX_LAYERS]; /* of a layer's cache */
+    struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
+    /* [n_layers + 1], of the layers before: bytes that a token adds to planes of one row a token, bytes of a row of the others, and
+     * of a state. least_every: tokens of such a row, in the plane that has most of them; 0: no plane has. */
+    size_t *row_at, *made_at, *state_at;
+    int least_every;
+};
+
 struct step_experts;
 /* One device and the layers [first, last) whose attention halves and dense feed-forwards it holds. */
 struct step_device {
     struct step *s;
     struct gpu *g;
     int rank, first, last;
+    const struct config *c;   /* the model, or a rank's share of it: share.h */
+    struct config *own;       /* that; else NULL */
+    struct share share;       /* with s->tensor */
+    struct step_cache *cache; /* of what it keeps: the step's, or (own) of its share */
+    float *part[STEP_MICROS]; /* tensor: [STEP_ROWS, hidden] what this rank adds to a sum */
+    char *host_rows;          /* pinned: where `rows` go to; with layers of its own they are at their place among those of all */
     struct gpu_stream *main;
     _Atomic int stop;         /* main's cancel */
     struct step_layer *layer; /* [n_layers] */
@@ -85,6 +104,8 @@ struct step_micro {
     struct gpu_number *arrived, *answered;
     uint32_t n_arrived, n_wanted, n_answered; /* written, waited for and written so far, as enqueued or done */
     uint32_t sent[2];                         /* by the layer's parity: the number that says that its rows are in host memory */
+    struct gpu_number *part[GPU_MAX];         /* tensor: what a rank adds to the n_parts-th sum is in host memory */
+    uint32_t n_parts;
 };
 
 enum { MIRROR_MARK = 2, MIRROR_STATES }; /* two states that take turns, and the one at a mark */
@@ -92,7 +113,7 @@ struct step_mirror {                     /* a session's cache on devices */
     struct step_mirror *next;
     const struct kv *kv;    /* NULL: closed */
     int rows, capacity;     /* positions that equal the host's; positions there is room for */
-    struct kv_layer *layer; /* [n_layers] */
+    struct kv_layer *layer; /* [n_layers]; with s->tensor [ranks, n_layers] */
     char *mem[GPU_MAX];
     size_t bytes[GPU_MAX];
     uint64_t used;            /* the step that read it last */
@@ -108,6 +129,8 @@ struct step {
     struct gpu_stream *processor; /* virtual time: where the processor's operations are enqueued; NULL: they run at once */
     struct step_device dev[GPU_MAX];
     int n_dev, n_resident; /* devices that hold layers; these are [0, n_resident) */
+    bool tensor;           /* each of them has a share of every layer; else layers of its own. tensor.c */
+    float *parts;          /* pinned: tensor.c */
     bool loaded;           /* their weights are there */
     bool lent;             /* routed experts made room for a prefill that runs */
     struct step_counts counts;
@@ -117,15 +140,10 @@ struct step {
     char why[480];  /* resident.h, experts.h */
     struct step_micro micro[STEP_MICROS];
     int n_micros;
-    enum dtype kv;                 /* of caches */
-    int planes[CONFIG_MAX_LAYERS]; /* of a layer's cache */
-    struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
-    /* [n_layers + 1], of the layers before: bytes that a token adds to planes of one row a token, bytes of a row of the others, and
-     * of a state. least_every: tokens of such a row, in the plane that has most of them; 0: no plane has. */
-    size_t *row_at, *made_at, *state_at;
-    int least_every;
-    char *host_rows;   /* pinned: as step_device.rows, of all layers */
-    char *host_states; /* pinned [n_host_states]: what a span of a step makes of all states; mirror.c */
+    enum dtype kv;           /* of caches */
+    struct step_cache cache; /* of a session's */
+    char *host_rows;         /* pinned: as step_device.rows, of all layers; of all ranks, one after the other */
+    char *host_states;       /* pinned [n_host_states]: what a span of a step makes of all states; mirror.c */
     int n_host_states;
     _Atomic int *bad; /* pinned [GPU_MAX][STEP_MICROS] */
     struct work head; /* x, xn and bad of all rows in host memory */
@@ -163,6 +181,13 @@ int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
  * that it takes over. Behind the last layer x is all. Of `to` and `from` no more is used. */
 int step_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir);
 
+/* Enqueued: what the processor needs for a layer's experts goes to host memory. */
+int step_hand_over(struct step_device *d, struct step_micro *m, int layer);
+/* tensor.c: an attention half and what follows it, on all ranks; then what they and the processor add behind `layer`. Enqueued. */
+int step_tensor_attention(struct step *s, struct step_micro *m, int layer, int total);
+int step_tensor_join(struct step *s, struct step_micro *m, int layer);
+size_t step_tensor_parts(const struct step *s); /* bytes of s->parts */
+
 /* graph.c */
 int step_graphs_open(struct step_device *d, struct error *e); /* ERR_MEMORY */
 void step_graphs_drop(struct step_device *d);                 /* what was recorded: d->main is idle */
@@ -171,6 +196,8 @@ void step_graphs_close(struct step_device *d);
 int step_graphs_begin(struct step_device *d, struct step_micro *m, int total);
 /* Enqueues what fn does on d->main: as it was recorded, or recording it, or by itself. fn is given the spans to do it for. */
 typedef int (*step_work)(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans);
+/* m's spans on d, in out or where they are: a rank has planes of its own. */
+const struct span *step_spans(const struct step_device *d, const struct step_micro *m, struct span out[STEP_ROWS]);
 int step_replay(struct step_device *d, struct step_micro *m, int layer, enum step_part part, int total, step_work fn);
 
 /* draft.c: routed experts of s->view */
@@ -193,8 +220,9 @@ void step_mirror_filled(struct step *s, const struct kv *kv, int rows);         
 void step_mirror_stale(struct step *s, const struct kv *kv, int pos);                       /* rows from pos on do not */
 /* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside,
  * at the end sends those of its layers to host memory, where they go to the sessions' caches. */
-int step_rows_plan(struct step *s, struct error *e);
-size_t step_rows_bytes(const struct step *s, int n);
+int step_cache_open(struct step_cache *p, const struct config *c, enum dtype kv, struct error *e); /* ERR_MEMORY; close it in any case */
+void step_cache_close(struct step_cache *p);
+size_t step_rows_bytes(const struct step_cache *p, int n);
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total);
 int step_rows_send(struct step_device *d, int total);
 void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total);

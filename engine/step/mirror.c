@@ -37,6 +37,11 @@ void step_mirror_drop(struct step *s, struct step_mirror *m) {
     mem_free(m);
 }
 
+/* The planes of a copy on a device, [n_layers]. */
+static struct kv_layer *planes_on(const struct step_mirror *m, const struct step_device *d) {
+    return m->layer + (d->s->tensor ? (size_t)(d - d->s->dev) * (size_t)d->s->c->n_layers : 0);
+}
+
 /* Planes of `capacity` positions for the layers of each device. */
 static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int capacity) {
     for (int i = 0; i < s->n_dev; i++) {
@@ -47,11 +52,13 @@ static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int
             if (pass) d->held += m->bytes[i] = bytes;
             bytes = 0;
             for (int l = d->first; l < d->last; l++)
-                for (int p = 0; p < s->planes[l]; p++) {
+                for (int p = 0; p < s->cache.planes[l]; p++) {
                     const struct kv_plane *from = &kv->layer[l].p[p];
-                    struct kv_plane *to = &m->layer[l].p[p];
-                    struct kv_rows all = kv_rows_of(from, 0, d->s->desc[l][p].rows ? MIRROR_STATES : kv_row_at(&d->s->desc[l][p], capacity));
+                    const struct cache_desc *desc = &d->cache->desc[l][p];
+                    struct kv_plane *to = &planes_on(m, d)[l].p[p];
                     *to = *from;
+                    to->heads = desc->heads;
+                    struct kv_rows all = kv_rows_of(to, 0, desc->rows ? MIRROR_STATES : kv_row_at(desc, capacity));
                     to->data = m->mem[i] + bytes;
                     bytes += up(all.bytes);
                     if (from->scale) to->scale = (float *)(m->mem[i] + bytes);
@@ -67,7 +74,7 @@ size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int 
     size_t bytes = 0;
     for (int l = d->first; l < d->last; l++) {
         struct cache_desc desc[CACHE_PLANES];
-        for (int p = kv_planes(s->c, l, desc); p-- > 0;) {
+        for (int p = kv_planes(d->c, l, desc); p-- > 0;) {
             struct kv_plane plane = kv_plane_of(&desc[p], s->kv);
             struct kv_rows all = kv_rows_of(&plane, 0, desc[p].rows ? MIRROR_STATES : kv_row_at(&desc[p], positions));
             bytes += up(all.bytes) + up(all.scales * 4);
@@ -75,6 +82,25 @@ size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int 
     }
     return bytes;
 }
+
+/* A rank's heads of a plane: of its rows [row, row + n), which lie apart. */
+struct heads {
+    char *data;
+    float *scale;
+    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads, and from row to row; the same of scales */
+};
+static struct heads heads_of(const struct kv_plane *all, int head0, int heads, int row) {
+    struct kv_plane before = *all, own = *all;
+    before.heads = head0, own.heads = heads;
+    struct kv_rows r = kv_rows_of(all, row, 1), skip = kv_rows_of(&before, 0, 1), some = kv_rows_of(&own, 0, 1);
+    return (struct heads){.data = (char *)all->data + r.at + (head0 ? skip.bytes : 0),
+                          .scale = all->scale ? all->scale + r.scale_at + (head0 ? skip.scales : 0) : NULL,
+                          .row = some.bytes,
+                          .pitch = r.bytes,
+                          .scales = some.scales * 4,
+                          .scale_pitch = r.scales * 4};
+}
+static bool whole(const struct kv_plane *part, const struct kv_plane *all) { return part->heads == all->heads; }
 
 /* Rows [row, row + n) of a plane to another, from row `to_row` on. */
 static int copy_rows(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct kv_plane *from, int row, int n, enum gpu_dir dir) {
@@ -148,20 +174,32 @@ struct filling {
     struct step_device *d;
     bool any;
 };
-static int send(struct filling *f, void *to, const void *from, size_t bytes) {
+static int send(struct filling *f, void *to, struct pipe_run run) {
     struct step_device *d = f->d;
-    struct pipe_run run = {.host = from, .bytes = bytes};
     struct stage_unit u = {.runs = &run, .n = 1, .to = to, .loaded = d->n_filled + 1};
-    int rc = d->s->processor || bytes <= STAGE_SMALL || open_fill(d) ? ERR_MEMORY : stage_send(d->stage, &u);
-    if (rc == ERR_MEMORY) return gpu_copy(d->main, to, from, bytes, GPU_H2D); /* as it lies */
+    int rc = d->s->processor || run.bytes <= STAGE_SMALL || open_fill(d) ? ERR_MEMORY : stage_send(d->stage, &u);
+    if (rc == ERR_MEMORY) { /* as it lies */
+        if (!run.row || d->s->processor) return gpu_copy(d->main, to, run.host, run.bytes, GPU_H2D);
+        rc = 0;
+        for (size_t at = 0; at < run.bytes && !rc; at += run.row)
+            rc = gpu_copy(d->main, (char *)to + at, run.host + at / run.row * run.pitch, run.row, GPU_H2D);
+        return rc;
+    }
     d->n_filled++;
     f->any = true;
     return rc;
 }
 static int send_rows(struct filling *f, const struct kv_plane *to, const struct kv_plane *from, int row, int n) {
     struct kv_rows x = kv_rows_of(from, row, n), y = kv_rows_of(to, row, n);
-    int rc = send(f, (char *)to->data + y.at, (const char *)from->data + x.at, x.bytes);
-    return rc || !x.scales ? rc : send(f, to->scale + y.scale_at, from->scale + x.scale_at, x.scales * 4);
+    struct pipe_run data = {.host = (const char *)from->data + x.at, .bytes = y.bytes}, scale = {.bytes = y.scales * 4};
+    if (x.scales) scale.host = (const char *)(from->scale + x.scale_at);
+    if (!whole(to, from)) {
+        struct heads h = heads_of(from, f->d->share.kv_head0, to->heads, row);
+        data.host = h.data, data.row = h.row, data.pitch = h.pitch;
+        if (x.scales) scale.host = (const char *)h.scale, scale.row = h.scales, scale.pitch = h.scale_pitch;
+    }
+    int rc = send(f, (char *)to->data + y.at, data);
+    return rc || !x.scales ? rc : send(f, to->scale + y.scale_at, scale);
 }
 static int sent(struct filling *f) { return f->any ? gpu_number_wait(f->d->filled, f->d->n_filled, f->d->main) : 0; }
 
@@ -175,9 +213,11 @@ static int begin_states(struct step *s, struct step_mirror *m, const struct kv *
     if (at < 0 && from >= 0) {
         at = 0;
         for (int l = 0; l < s->n_resident; l++)
-            for (int p = 0; p < s->planes[l]; p++) {
+            for (int p = 0; p < s->cache.planes[l]; p++) {
                 struct kv_plane to = attention_plane(m->layer[l].p[p], at), source = attention_plane(kv->layer[l].p[p], from);
-                if (s->desc[l][p].rows && send(&fill[step_device_of(s, l) - s->dev], to.data, source.data, kv_rows_of(&to, 0, 1).bytes)) return ERR_RUNTIME;
+                if (s->cache.desc[l][p].rows &&
+                    send(&fill[step_device_of(s, l) - s->dev], to.data, (struct pipe_run){.host = source.data, .bytes = kv_rows_of(&to, 0, 1).bytes}))
+                    return ERR_RUNTIME;
             }
         m->state[at] = pos;
     }
@@ -208,12 +248,14 @@ static int take_over(struct step *s, struct step_mirror *m, int pos) {
     if (!best) return 0;
     best->used = s->clock;
     best->lent = true;
-    for (int l = 0; l < s->n_resident; l++)
-        for (int p = 0; p < s->planes[l]; p++) {
-            const struct cache_desc *d = &s->desc[l][p];
-            int row = kv_row_at(d, m->rows), n = kv_row_at(d, rows) - row;
-            if (!d->rows && n) TRY(copy_rows(step_device_of(s, l)->main, &m->layer[l].p[p], row, &best->layer[l].p[p], row, n, GPU_D2D));
-        }
+    for (int i = 0; i < s->n_dev; i++)
+        for (int l = s->dev[i].first; l < s->dev[i].last; l++)
+            for (int p = 0; p < s->cache.planes[l]; p++) {
+                const struct step_device *on = &s->dev[i];
+                const struct cache_desc *d = &s->cache.desc[l][p];
+                int row = kv_row_at(d, m->rows), n = kv_row_at(d, rows) - row;
+                if (!d->rows && n) TRY(copy_rows(on->main, &planes_on(m, on)[l].p[p], row, &planes_on(best, on)[l].p[p], row, n, GPU_D2D));
+            }
     s->counts.taken += (uint64_t)(rows - m->rows);
     m->rows = rows;
     return 0;
@@ -224,7 +266,7 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int fro
     for (int i = 0; i < s->n_dev; i++) fill[i] = (struct filling){.d = &s->dev[i]};
     struct step_mirror *m = find(s, kv);
     if (!m) {
-        if (!(m = mem_calloc(1, sizeof *m)) || !(m->layer = mem_calloc((size_t)s->c->n_layers, sizeof *m->layer))) {
+        if (!(m = mem_calloc(1, sizeof *m)) || !(m->layer = mem_calloc((size_t)s->c->n_layers * (size_t)(s->tensor ? s->n_dev : 1), sizeof *m->layer))) {
             mem_free(m);
             return NULL;
         }
@@ -243,13 +285,14 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int fro
     if (m->rows > pos) m->rows = pos;
     if (kv->states && begin_states(s, m, kv, from, pos, fill)) return m; /* the step will find out */
     if (take_over(s, m, pos)) return m;
-    for (int l = 0; l < s->n_resident && m->rows < pos; l++)
-        for (int p = 0; p < s->planes[l]; p++) {
-            const struct cache_desc *d = &s->desc[l][p];
-            int row = kv_row_at(d, m->rows), n = kv_row_at(d, pos) - row;
-            if (d->rows) continue;
-            if (send_rows(&fill[step_device_of(s, l) - s->dev], &m->layer[l].p[p], &kv->layer[l].p[p], row, n)) return m;
-        }
+    for (int i = 0; i < s->n_dev && m->rows < pos; i++)
+        for (int l = s->dev[i].first; l < s->dev[i].last; l++)
+            for (int p = 0; p < s->cache.planes[l]; p++) {
+                const struct cache_desc *d = &s->cache.desc[l][p];
+                int row = kv_row_at(d, m->rows), n = kv_row_at(d, pos) - row;
+                if (d->rows) continue;
+                if (send_rows(&fill[i], &planes_on(m, &s->dev[i])[l].p[p], &kv->layer[l].p[p], row, n)) return m;
+            }
     for (int i = 0; i < s->n_dev; i++)
         if (sent(&fill[i])) return m;
     m->rows = pos;
@@ -293,44 +336,46 @@ void step_mirrors_reap(struct step *s) {
 
 /* Rows of several tokens that so many tokens complete at most: of a few spans, at most STEP_ROWS, each may complete one more than
  * its length says. */
-static size_t made_rows(const struct step *s, int n) {
-    int most = s->least_every ? n / s->least_every + STEP_ROWS : 0;
+static size_t made_rows(const struct step_cache *p, int n) {
+    int most = p->least_every ? n / p->least_every + STEP_ROWS : 0;
     return (size_t)(most < n ? most : n);
 }
 /* Bytes that n tokens add to the layers before. */
-static size_t bytes_before(const struct step *s, int layer, int n) { return s->row_at[layer] * (size_t)n + s->made_at[layer] * made_rows(s, n); }
+static size_t bytes_before(const struct step_cache *p, int layer, int n) { return p->row_at[layer] * (size_t)n + p->made_at[layer] * made_rows(p, n); }
 
 static size_t data_bytes(const struct kv_plane *p) { return (kv_rows_of(p, 0, 1).bytes + 15) & ~(size_t)15; } /* of a row */
 static size_t scale_bytes(const struct kv_plane *p) { return kv_rows_of(p, 0, 1).scales * 4; }
 
-int step_rows_plan(struct step *s, struct error *e) {
-    s->row_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->row_at);
-    s->made_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->made_at);
-    s->state_at = mem_calloc((size_t)s->c->n_layers + 1, sizeof *s->state_at);
-    if (!s->row_at || !s->made_at || !s->state_at) return error_set(e, ERR_MEMORY, "no memory for steps");
-    for (int l = 0; l < s->c->n_layers; l++) {
-        s->row_at[l + 1] = s->row_at[l], s->made_at[l + 1] = s->made_at[l], s->state_at[l + 1] = s->state_at[l];
-        s->planes[l] = kv_planes(s->c, l, s->desc[l]);
-        for (int k = s->planes[l]; k-- > 0;) {
-            const struct cache_desc *d = &s->desc[l][k];
-            struct kv_plane p = kv_plane_of(d, s->kv);
-            if (d->rows) s->state_at[l + 1] += up(kv_rows_of(&p, 0, 1).bytes);
-            else (d->every ? s->made_at : s->row_at)[l + 1] += data_bytes(&p) + scale_bytes(&p);
-            if (d->every && (!s->least_every || d->every < s->least_every)) s->least_every = d->every;
+int step_cache_open(struct step_cache *p, const struct config *c, enum dtype kv, struct error *e) {
+    p->c = c, p->kv = kv;
+    p->row_at = mem_calloc((size_t)c->n_layers + 1, sizeof *p->row_at);
+    p->made_at = mem_calloc((size_t)c->n_layers + 1, sizeof *p->made_at);
+    p->state_at = mem_calloc((size_t)c->n_layers + 1, sizeof *p->state_at);
+    if (!p->row_at || !p->made_at || !p->state_at) return error_set(e, ERR_MEMORY, "no memory for steps");
+    for (int l = 0; l < c->n_layers; l++) {
+        p->row_at[l + 1] = p->row_at[l], p->made_at[l + 1] = p->made_at[l], p->state_at[l + 1] = p->state_at[l];
+        p->planes[l] = kv_planes(c, l, p->desc[l]);
+        for (int k = p->planes[l]; k-- > 0;) {
+            const struct cache_desc *d = &p->desc[l][k];
+            struct kv_plane plane = kv_plane_of(d, kv);
+            if (d->rows) p->state_at[l + 1] += up(kv_rows_of(&plane, 0, 1).bytes);
+            else (d->every ? p->made_at : p->row_at)[l + 1] += data_bytes(&plane) + scale_bytes(&plane);
+            if (d->every && (!p->least_every || d->every < p->least_every)) p->least_every = d->every;
         }
     }
     return 0;
 }
-size_t step_rows_bytes(const struct step *s, int n) { return bytes_before(s, s->c->n_layers, n); }
+void step_cache_close(struct step_cache *p) { mem_free(p->row_at), mem_free(p->made_at), mem_free(p->state_at); }
+size_t step_rows_bytes(const struct step_cache *p, int n) { return bytes_before(p, p->c->n_layers, n); }
 
 /* The planes of a layer for n rows, in memory of which `mem` is where the rows of layer `first` begin. Those of states have none. */
-static int gathered(const struct step *s, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
-    int planes = s->planes[layer];
-    char *at = mem + (bytes_before(s, layer, n) - bytes_before(s, first, n));
+static int gathered(const struct step_cache *c, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
+    int planes = c->planes[layer];
+    char *at = mem + (bytes_before(c, layer, n) - bytes_before(c, first, n));
     for (int p = 0; p < planes; p++) {
-        out[p] = kv_plane_of(&s->desc[layer][p], s->kv);
-        if (s->desc[layer][p].rows) continue;
-        size_t rows = s->desc[layer][p].every ? made_rows(s, n) : (size_t)n, data = data_bytes(&out[p]) * rows, scales = scale_bytes(&out[p]) * rows;
+        out[p] = kv_plane_of(&c->desc[layer][p], c->kv);
+        if (c->desc[layer][p].rows) continue;
+        size_t rows = c->desc[layer][p].every ? made_rows(c, n) : (size_t)n, data = data_bytes(&out[p]) * rows, scales = scale_bytes(&out[p]) * rows;
         out[p].data = at;
         out[p].scale = scales ? (float *)(at + data) : NULL;
         at += data + scales;
@@ -340,7 +385,7 @@ static int gathered(const struct step *s, char *mem, int first, int layer, int n
 
 /* Rows of several tokens are in the copies alone; a span's lie from its own first row on, which is room enough. */
 static int keep_made(struct step_device *d, int layer, int plane, const struct kv_plane *to, const struct step_micro *m) {
-    const struct cache_desc *desc = &d->s->desc[layer][plane];
+    const struct cache_desc *desc = &d->cache->desc[layer][plane];
     for (int i = 0; i < m->n_dev_spans; i++) {
         const struct span *t = &m->dev[i];
         int row = kv_row_at(desc, t->pos), n = kv_row_at(desc, t->pos + t->n) - row;
@@ -354,11 +399,11 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
     struct exec *x = gpu_stream_exec(d->main);
     struct kv_plane to[CACHE_PLANES];
     const float *from = d->work[m - s->micro].kv; /* all rows of a plane, then of the next */
-    int planes = gathered(s, d->rows, d->first, layer, total, to), rc = 0;
+    int planes = gathered(d->cache, d->rows, d->first, layer, total, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
         int width = to[p].heads * to[p].dim;
         if (!to[p].data) continue;
-        if (s->desc[layer][p].every) {
+        if (d->cache->desc[layer][p].every) {
             rc = keep_made(d, layer, p, &to[p], m);
             continue;
         }
@@ -369,16 +414,16 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
 }
 
 int step_rows_send(struct step_device *d, int total) {
-    size_t at = bytes_before(d->s, d->first, total);
-    return gpu_copy(d->main, d->s->host_rows + at, d->rows, bytes_before(d->s, d->last, total) - at, GPU_D2H);
+    size_t at = bytes_before(d->cache, d->first, total);
+    return gpu_copy(d->main, d->host_rows + at, d->rows, bytes_before(d->cache, d->last, total) - at, GPU_D2H);
 }
 
 /* Where a state lies among those of all layers. */
 static size_t state_offset(const struct step *s, int layer, int plane) {
-    size_t at = s->state_at[layer];
+    size_t at = s->cache.state_at[layer];
     for (int p = 0; p < plane; p++)
-        if (s->desc[layer][p].rows) {
-            struct kv_plane before = kv_plane_of(&s->desc[layer][p], s->kv);
+        if (s->cache.desc[layer][p].rows) {
+            struct kv_plane before = kv_plane_of(&s->cache.desc[layer][p], s->kv);
             at += up(kv_rows_of(&before, 0, 1).bytes);
         }
     return at;
@@ -386,7 +431,7 @@ static size_t state_offset(const struct step *s, int layer, int plane) {
 
 enum { STATES_MB = 512, STATES_ALONE = 1 << 20 };
 int step_states_open(struct step *s, struct error *e) {
-    const size_t each = s->state_at[s->c->n_layers], most = each ? ((size_t)STATES_MB << 20) / each : 0;
+    const size_t each = s->cache.state_at[s->c->n_layers], most = each ? ((size_t)STATES_MB << 20) / each : 0;
     s->n_host_states = most < STEP_ROWS ? (int)most : STEP_ROWS; /* further ones go as they lie */
     return s->n_host_states ? gpu_host_alloc(s->dev[0].g, (void **)&s->host_states, (size_t)s->n_host_states * each, e) : 0;
 }
@@ -394,10 +439,10 @@ int step_states_open(struct step *s, struct error *e) {
 int step_states_send(struct step_device *d, int i, const struct span *dev, const struct span *host) {
     struct step *s = d->s;
     for (int l = d->first; l < d->last; l++)
-        for (int p = 0; p < s->planes[l]; p++) {
-            if (!s->desc[l][p].rows) continue;
+        for (int p = 0; p < s->cache.planes[l]; p++) {
+            if (!s->cache.desc[l][p].rows) continue;
             struct kv_plane from = attention_plane(dev->cache[l].p[p], dev->move.to), to = attention_plane(host->cache[l].p[p], host->move.to);
-            char *way = s->host_states + (size_t)i * s->state_at[s->c->n_layers] + state_offset(s, l, p);
+            char *way = s->host_states + (size_t)i * s->cache.state_at[s->c->n_layers] + state_offset(s, l, p);
             TRY(gpu_copy(d->main, i < s->n_host_states ? way : to.data, from.data, kv_rows_of(&from, 0, 1).bytes, GPU_D2H));
         }
     return 0;
@@ -408,18 +453,28 @@ static void store_states(void *step, int thread, int n_threads) {
     for (int k = 0, i = 0; k < s->n_micros; k++)
         for (int t = 0; t < s->micro[k].n_dev_spans && i < s->n_host_states; t++, i++)
             for (int l = thread; l < s->n_resident; l += n_threads)
-                for (int p = 0; p < s->planes[l]; p++) {
+                for (int p = 0; p < s->cache.planes[l]; p++) {
                     const struct span *host = &s->micro[k].spans[t];
-                    if (!s->desc[l][p].rows) continue;
+                    if (!s->cache.desc[l][p].rows) continue;
                     struct kv_plane to = attention_plane(host->cache[l].p[p], host->move.to);
-                    memcpy(to.data, s->host_states + (size_t)i * s->state_at[s->c->n_layers] + state_offset(s, l, p), kv_rows_of(&to, 0, 1).bytes);
+                    memcpy(to.data, s->host_states + (size_t)i * s->cache.state_at[s->c->n_layers] + state_offset(s, l, p), kv_rows_of(&to, 0, 1).bytes);
                 }
 }
 void step_states_store(struct step *s) {
     int spans = 0;
     for (int k = 0; k < s->n_micros; k++) spans += s->micro[k].n_dev_spans;
-    if ((size_t)spans * s->state_at[s->c->n_layers] > STATES_ALONE) pool_run(s->m->scan.pool, store_states, s);
+    if ((size_t)spans * s->cache.state_at[s->c->n_layers] > STATES_ALONE) pool_run(s->m->scan.pool, store_states, s);
     else store_states(s, 0, 1);
+}
+
+/* What n rows of a rank's heads are, to their place among all heads. */
+static void store_heads(const struct kv_plane *to, int head0, int pos, const struct kv_plane *from, int from_row, int n) {
+    struct heads h = heads_of(to, head0, from->heads, pos);
+    for (int i = 0; i < n; i++) {
+        struct kv_rows x = kv_rows_of(from, from_row + i, 1);
+        memcpy(h.data + (size_t)i * h.pitch, (const char *)from->data + x.at, h.row);
+        if (h.scales) memcpy((char *)h.scale + (size_t)i * h.scale_pitch, from->scale + x.scale_at, h.scales);
+    }
 }
 
 /* What tokens [pos, pos + n) made of a plane, from its place among the gathered rows. */
@@ -433,35 +488,39 @@ static void store_rows(const struct cache_desc *d, const struct kv_plane *to, in
 }
 
 void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total) {
-    for (int l = 0; l < s->n_resident && m->n_dev; l++) {
-        struct kv_plane from[CACHE_PLANES];
-        int planes = gathered(s, s->host_rows, 0, l, total, from);
-        for (int p = 0; p < planes; p++)
-            for (int i = 0; i < m->n_dev_spans; i++) {
-                const struct span *t = &m->spans[i];
-                const struct kv *kv = caller[m->source[i]].kv;
-                store_rows(&s->desc[l][p], &kv->layer[l].p[p], t->pos, &from[p], m->row0 + t->row, t->n);
-            }
-    }
+    for (int i = 0; i < s->n_dev && m->n_dev; i++)
+        for (int l = s->dev[i].first; l < s->dev[i].last; l++) {
+            const struct step_device *d = &s->dev[i];
+            struct kv_plane from[CACHE_PLANES];
+            int planes = gathered(d->cache, d->host_rows, 0, l, total, from);
+            for (int p = 0; p < planes; p++)
+                for (int k = 0; k < m->n_dev_spans; k++) {
+                    const struct span *t = &m->spans[k];
+                    const struct kv *kv = caller[m->source[k]].kv;
+                    if (whole(&from[p], &kv->layer[l].p[p])) {
+                        if (!s->tensor || !i) store_rows(&s->cache.desc[l][p], &kv->layer[l].p[p], t->pos, &from[p], m->row0 + t->row, t->n);
+                    } else store_heads(&kv->layer[l].p[p], d->share.kv_head0, t->pos, &from[p], m->row0 + t->row, t->n);
+                }
+        }
 }
 
 /* Behind the rows that a prefill has made: the states of a layer, after all of them and at the mark. */
 static char *saved_state(const struct step *s, char *host, int n, int layer, int plane, bool mark) {
-    return host + step_rows_bytes(s, n) + (mark ? s->state_at[s->c->n_layers] : 0) + state_offset(s, layer, plane);
+    return host + step_rows_bytes(&s->cache, n) + (mark ? s->cache.state_at[s->c->n_layers] : 0) + state_offset(s, layer, plane);
 }
-size_t step_saved_bytes(const struct step *s, int n) { return step_rows_bytes(s, n) + 2 * s->state_at[s->c->n_layers]; }
+size_t step_saved_bytes(const struct step *s, int n) { return step_rows_bytes(&s->cache, n) + 2 * s->cache.state_at[s->c->n_layers]; }
 
 int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_stream *stream, int layer, int pos, int n, char *host) {
     struct kv_plane to[CACHE_PLANES];
-    int planes = gathered(s, host, 0, layer, n, to), rc = 0;
+    int planes = gathered(&s->cache, host, 0, layer, n, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
-        const struct cache_desc *d = &s->desc[layer][p];
+        const struct cache_desc *d = &s->cache.desc[layer][p];
         int row = kv_row_at(d, pos);
         if (to[p].data) rc = copy_rows(stream, &to[p], 0, &m->layer[layer].p[p], row, kv_row_at(d, pos + n) - row, GPU_D2H);
     }
     for (int p = 0; p < 2 * planes && !rc; p++) {
         bool mark = p >= planes;
-        if (!s->desc[layer][p % planes].rows || (mark && !m->move.mark)) continue;
+        if (!s->cache.desc[layer][p % planes].rows || (mark && !m->move.mark)) continue;
         struct kv_plane from = attention_plane(m->layer[layer].p[p % planes], mark ? m->move.marked : m->move.to);
         rc = gpu_copy(stream, saved_state(s, host, n, layer, p % planes, mark), from.data, kv_rows_of(&from, 0, 1).bytes, GPU_D2H);
     }
@@ -471,11 +530,11 @@ int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_str
 void step_mirror_store(struct step *s, const struct kv *kv, const struct kv_move *move, int pos, int n, char *host) {
     for (int l = 0; l < s->n_resident; l++) {
         struct kv_plane from[CACHE_PLANES];
-        int planes = gathered(s, host, 0, l, n, from);
-        for (int p = 0; p < planes; p++) store_rows(&s->desc[l][p], &kv->layer[l].p[p], pos, &from[p], 0, n);
+        int planes = gathered(&s->cache, host, 0, l, n, from);
+        for (int p = 0; p < planes; p++) store_rows(&s->cache.desc[l][p], &kv->layer[l].p[p], pos, &from[p], 0, n);
         for (int p = 0; p < 2 * planes; p++) {
             bool mark = p >= planes;
-            if (!s->desc[l][p % planes].rows || (mark && !move->mark)) continue;
+            if (!s->cache.desc[l][p % planes].rows || (mark && !move->mark)) continue;
             struct kv_plane to = attention_plane(kv->layer[l].p[p % planes], mark ? move->marked : move->to);
             memcpy(to.data, saved_state(s, host, n, l, p % planes, mark), kv_rows_of(&to, 0, 1).bytes);
         }

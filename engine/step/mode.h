@@ -22,6 +22,7 @@ struct machine {
     struct work *prefill; /* host memory */
     struct gpu_set *gpus;
     bool alone;                /* steps keep off the devices */
+    bool whole;                /* on devices layers stay whole: a blended prefill was asked for */
     struct step *step;         /* what runs steps, and what of it lies on devices */
     struct cost_machine *cost; /* this machine, corrected by what happened */
     struct cost_model *model;

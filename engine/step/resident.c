@@ -30,3 +30,16 @@ void resident_choose(const struct resident_in *in, struct resident_out *out) {
                  "attention and dense parts of %d of %d layers%s on %d of %d devices: all need %zu MB, %zu MB are free beside caches and a prefill's ring", l,
                  in->n_layers, out->head >= 0 ? " and the head" : "", out->n, in->n_devices, need >> 20, have >> 20);
 }
+
+bool resident_share(const struct resident_in *in, int n, const size_t share[GPU_MAX], struct resident_out *out) {
+    *out = (struct resident_out){.n = n, .head = -1};
+    for (int i = 0; i < n; i++) {
+        size_t room = in->free[i] > in->reserve[i] ? in->free[i] - in->reserve[i] : 0;
+        if (share[i] > room) return false;
+        out->until[i] = in->n_layers;
+        if (i == n - 1 && share[i] + in->head <= room) out->head = i;
+    }
+    snprintf(out->why, sizeof out->why, "a share of attention and dense parts of each of %d layers on each of %d devices (tensor parallel), the head on %s",
+             in->n_layers, n, out->head < 0 ? "the processor" : "the last");
+    return true;
+}

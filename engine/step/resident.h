@@ -19,4 +19,7 @@ struct resident_out {
     int head;           /* the device that has the head, -1: the processor */
     char why[256];      /* one sentence */
 };
+/* The same where each of n devices has a share of every layer: bytes of all shares of a device, the head on the last one that has room for
+ * it. False: one cannot hold its share. */
+bool resident_share(const struct resident_in *in, int n, const size_t share[GPU_MAX], struct resident_out *out);
 void resident_choose(const struct resident_in *in, struct resident_out *out);

@@ -50,6 +50,11 @@ static int half(struct step_device *d, struct step_micro *m, int layer, int tota
     TRY(block_attention(exec_of(d), s->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
     TRY(step_rows_keep(d, layer, m, total));
     TRY(block_route(exec_of(d), s->c, y, layer, w, m->n_dev));
+    return step_hand_over(d, m, layer);
+}
+int step_hand_over(struct step_device *d, struct step_micro *m, int layer) {
+    struct step *s = d->s;
+    const struct work *w = work_of(d, m);
     if (!s->c->layer[layer].moe) return 0;
     size_t topk = (size_t)m->n_dev * (size_t)s->c->topk * 4;
     TRY(gpu_copy(d->main, m->host.xn, w->xn, row_bytes(s, m->n_dev), GPU_D2H));
@@ -66,6 +71,7 @@ static int shared(struct step_device *d, struct step_micro *m, int layer, int to
 static int device_attention(struct step *s, struct step_micro *m, int layer, int total) {
     struct step_device *d = step_device_of(s, layer);
     const bool moe = s->c->layer[layer].moe;
+    if (s->tensor) return step_tensor_attention(s, m, layer, total);
     int span = begin(d, "attention", layer, (int)(m - s->micro));
     TRY(step_replay(d, m, layer, STEP_HALF, total, half));
     if (moe) {
@@ -82,6 +88,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
 static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
+    if (s->tensor) return step_tensor_join(s, m, layer);
     if (!s->c->layer[layer].moe) return 0;
     if (drafted(s, layer)) {
         struct layer y = d->layer[layer].view;
@@ -115,6 +122,7 @@ int step_carry(const struct config *c, struct gpu_stream *stream, const struct w
 static int device_move(struct step *s, struct step_micro *m, int layer) {
     struct step_device *from = step_device_of(s, layer - 1), *to = step_device_of(s, layer);
     if (from == to) return 0;
+    if (s->tensor && s->dev[s->n_dev - 1].head) from = &s->dev[s->n_dev - 1]; /* all have the rows */
     if (layer == s->c->n_layers && from->head)
         return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
     TRY(step_carry(s->c, from->main, &m->host, work_of(from, m), m->n_dev, layer, GPU_D2H));
@@ -143,7 +151,8 @@ static int device_go(struct step *s, struct step_micro *m, int after, int total)
 static int device_begin(struct step *s, struct step_micro *m, int total) {
     if (s->processor && m->n_dev) { /* else the embedding is there already */
         TRY(gpu_number_write(m->answered, ++m->n_answered, s->processor));
-        TRY(gpu_number_wait(m->answered, ++m->n_wanted, s->dev[0].main));
+        m->n_wanted++;
+        for (int i = 0; i < (s->tensor ? s->n_dev : 1); i++) TRY(gpu_number_wait(m->answered, m->n_wanted, s->dev[i].main));
     }
     for (int i = 0; i < s->n_dev && m->n_dev; i++) {
         struct step_device *d = &s->dev[i];
@@ -154,7 +163,7 @@ static int device_begin(struct step *s, struct step_micro *m, int total) {
         if (w->length) TRY(gpu_copy(d->main, w->length, m->host.length, (size_t)m->n_dev * 4, GPU_H2D));
         TRY(block_rope(exec_of(d), s->c, w, s->m->w->rope_mscale, m->n_dev, 0));
         TRY(step_graphs_begin(d, m, total));
-        if (!i) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
+        if (!i || s->tensor) TRY(gpu_copy(d->main, w->x, m->host.x, row_bytes(s, m->n_dev), GPU_H2D));
     }
     return 0;
 }
@@ -366,7 +375,7 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     }
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct step_micro *m = &s->micro[0];
-        if (s->processor) { /* what follows the step does so on every clock */
+        if (s->processor) {                                                 /* what follows the step does so on every clock */
             TRY(gpu_number_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* others' writes come first: it only grows */
             TRY(arrive(&s->dev[i], m));
             TRY(gpu_number_wait(m->arrived, m->n_arrived, s->processor));
@@ -424,6 +433,8 @@ static int settle(struct step *s, bool drop, struct error *e) {
         struct step_micro *m = &s->micro[i];
         if (m->answered) gpu_number_break(m->answered);
         if (m->arrived) gpu_number_break(m->arrived);
+        for (int k = 0; k < s->n_dev; k++)
+            if (m->part[k]) gpu_number_break(m->part[k]);
     }
     for (int i = 0; i < s->n_dev; i++) {
         step_experts_break(&s->dev[i]);
@@ -633,7 +644,8 @@ bool step_ready(const struct step *s) { return s->n_resident && !s->away && (s->
 
 int step_resident_layers(const struct step *s) { return s->n_resident; }
 const char *step_resident(const struct step *s) { return s->why; }
-bool step_blends(const struct step *s) { return s->n_dev && s->n_resident == s->c->n_layers; }
+bool step_blends(const struct step *s) { return s->n_dev && s->n_resident == s->c->n_layers && !s->tensor; }
+int step_ranks(const struct step *s) { return s->tensor ? s->n_dev : 1; }
 
 int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {
     struct step *s = mem_calloc(1, sizeof *s);
@@ -645,7 +657,7 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     s->kv = kv;
     s->processor = m->processor;
     snprintf(s->why, sizeof s->why, "nothing, %s", m->alone ? "the processor was asked for" : "there are none");
-    int rc = step_rows_plan(s, e);
+    int rc = step_cache_open(&s->cache, s->c, kv, e);
     if (!rc && !(s->used = mem_calloc((size_t)s->c->n_layers * (size_t)s->c->n_experts + 1, sizeof *s->used)))
         rc = error_set(e, ERR_MEMORY, "no memory for steps");
     if (!rc && m->gpus && !m->gpus->lost && !m->alone) rc = step_devices_open(s, e);
@@ -669,9 +681,7 @@ void step_close(struct step **sp) {
     step_devices_close(s);
     buf_free(&s->routing);
     mem_free(s->used);
-    mem_free(s->row_at);
-    mem_free(s->made_at);
-    mem_free(s->state_at);
+    step_cache_close(&s->cache);
     pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }

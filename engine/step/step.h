@@ -83,4 +83,5 @@ bool step_ready(const struct step *s); /* devices take part in the next step, as
 int step_resident_layers(const struct step *s);
 const char *step_resident(const struct step *s);
 size_t step_weights(const struct step *s, int device); /* of a device of the set: bytes of what lies there, loaded or to be */
-bool step_blends(const struct step *s);                /* devices hold all layers: mode_blend can run */
+bool step_blends(const struct step *s);                /* devices hold all layers, each its own: mode_blend can run */
+int step_ranks(const struct step *s);                  /* devices that share each layer; 1: none does, each has layers of its own */

@@ -41,7 +41,7 @@ static const struct {
     {"emu:1,cpu=scalar", &mode_cpu, STEP_HYBRID, .turns = true},
     {"emu:1,cpu=avx2,ring=2", &mode_slp, STEP_HYBRID},
     {"emu:2,cpu=scalar", &mode_dslp, STEP_HYBRID},
-    {"emu:2,cpu=scalar,mem=2M", &mode_cpu, STEP_HYBRID}, /* some layers on each */
+    {"emu:2,cpu=scalar,mem=2M,parallel=layers", &mode_cpu, STEP_HYBRID}, /* some layers on each */
     {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp, STEP_CPU},
     {"emu:4,cpu=avx2,alltoall", &mode_dslp, STEP_DUAL},
     {"emu:1,cpu=scalar", &mode_blend, STEP_HYBRID, "host"},
@@ -50,6 +50,8 @@ static const struct {
     {"emu:1,cpu=scalar,bw=1", &mode_blend, STEP_DUAL, "hybrimoe"},
     {"emu:2,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"}, /* the second device has experts alone */
     {"emu:3,cpu=scalar,h2d=1,bw=1", &mode_blend, STEP_DUAL, "auto", .layers = 2},
+    {"emu:2,cpu=scalar,parallel=tensor", &mode_cpu, STEP_HYBRID, .turns = true}, /* a share of each layer on each, where that can be */
+    {"emu:3,cpu=scalar,parallel=tensor", &mode_slp, STEP_DUAL},
 };
 /* Where a prefill ends, in 24ths of the sequence; what is left is decoded. */
 static const int cuts[][4] = {{24}, {1, 11, 12, 24}, {8, 24}, {7, 21}};

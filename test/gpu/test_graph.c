@@ -89,7 +89,8 @@ int main(int argc, char **argv) {
                                             {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* 512 keys are passed on the way */
                                             {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {30, 9}},
                                             {"emu:1,cpu=scalar", DECODE_DUAL, "6", 0, {30, 9}},
-                                            {"emu:2,cpu=scalar,mem=5M", DECODE_HYBRID, NULL, 0, {30, 9}},
+                                            {"emu:2,cpu=scalar,mem=5M,parallel=layers", DECODE_HYBRID, NULL, 0, {30, 9}},
+                                            {"emu:2,cpu=scalar,parallel=tensor", DECODE_DUAL, NULL, 0, {505, 9}},
                                             {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {506, 0}},
                                             {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}}},
                                    models[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {3, 0}}, /* few keys for an indexer, then it chooses */

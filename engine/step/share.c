@@ -1,0 +1,108 @@
+#include "engine/step/share.h"
+
+#include <stdio.h>
+
+/* Whether m can be cut before column `at`. */
+static bool cuts(const struct mat *m, int at) {
+    if (!m->data || !m->cols) return true;
+    return at % (int)dtype_block((enum dtype)m->dtype) == 0 && (!m->scale || m->cols <= m->block_cols || at % m->block_cols == 0);
+}
+static bool cuts_all(const struct weights *w, int at, bool ffn, bool moe) {
+    for (int l = 0; l < w->config.n_layers; l++) {
+        const struct layer *y = &w->layers[l];
+        if (ffn && w->config.layer[l].moe != moe) continue;
+        if (!cuts(ffn ? &y->dense.down : &y->o, at)) return false;
+    }
+    return true;
+}
+
+/* Where rank r's part of n ends, not before `from`; each is `cols` columns. */
+static int until(const struct weights *w, int n, int ranks, int r, int from, int cols, bool ffn, bool moe) {
+    int at = (int)((int64_t)n * (r + 1) / ranks);
+    while (at > from && at < n && !cuts_all(w, at * cols, ffn, moe)) at--;
+    return at;
+}
+
+static const char *kind_cannot(const struct config *c) {
+    if (c->streams.n) return "it has several residual streams";
+    if (c->attn == ATTN_COMPRESSED) return "its output goes through groups of heads";
+    if (c->delta.taps) return "it has DeltaNet layers, whose states lie on one device";
+    if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";
+    return NULL;
+}
+
+bool share_cut(const struct weights *w, int ranks, struct share out[GPU_MAX], char *why, size_t cap) {
+    const struct config *c = &w->config;
+    const bool gqa = c->attn == ATTN_GQA;
+    const int units = gqa ? c->n_kv_heads : c->n_heads, each = c->n_heads / units;
+    const char *cannot = kind_cannot(c);
+    if (cannot) return snprintf(why, cap, "%s", cannot), false;
+    if (units < ranks) return snprintf(why, cap, "%d %sheads for %d devices", units, gqa ? "KV " : "", ranks), false;
+    int unit = 0, dense = 0, shared = 0;
+    for (int r = 0; r < ranks; r++) {
+        int end = until(w, units, ranks, r, unit, each * c->v_dim, false, false), dense_end = until(w, c->dense_inter, ranks, r, dense, 1, true, false),
+            shared_end = until(w, c->shared_inter, ranks, r, shared, 1, true, true);
+        if (end == unit) return snprintf(why, cap, "no cut between its heads is one between blocks of its output's scales"), false;
+        out[r] = (struct share){.rank = r,
+                                .head0 = unit * each,
+                                .heads = (end - unit) * each,
+                                .kv_head0 = gqa ? unit : 0,
+                                .kv_heads = gqa ? end - unit : c->n_kv_heads,
+                                .dense0 = dense,
+                                .dense = dense_end - dense,
+                                .shared0 = shared,
+                                .shared = shared_end - shared};
+        unit = end, dense = dense_end, shared = shared_end;
+    }
+    return true;
+}
+
+struct config share_config(const struct config *c, const struct share *s) {
+    struct config own = *c;
+    own.n_heads = s->heads, own.n_kv_heads = s->kv_heads;
+    own.dense_inter = s->dense, own.shared_inter = s->shared;
+    if (s->rank) own.o_bias = false; /* it counts once */
+    return own;
+}
+
+static void rows(struct mat *m, int first, int n) {
+    if (m->rows) *m = mat_rows(*m, first, first + n);
+}
+static void cols(struct mat *m, int first, int n) {
+    if (m->rows) *m = mat_cols(*m, first, first + n);
+}
+static void from(float **v, int first) {
+    if (*v) *v += first;
+}
+
+int share_ranges(const struct config *own, const struct share *s, const struct weights *w, int layer, struct layer *view, struct pipe_range *out) {
+    const struct config *c = &w->config;
+    struct layer y = w->layers[layer];
+    const int query = (c->attn_gate ? 2 : 1) * c->head_dim, wide = c->qk_nope + c->v_dim, dim = c->head_dim, moe = c->layer[layer].moe;
+    rows(c->q_lora ? &y.q_b : &y.q, s->head0 * query, s->heads * query);
+    from(&y.q_bias, s->head0 * query);
+    rows(&y.k, s->kv_head0 * dim, s->kv_heads * dim);
+    from(&y.k_bias, s->kv_head0 * dim);
+    rows(&y.v, s->kv_head0 * dim, s->kv_heads * dim);
+    from(&y.v_bias, s->kv_head0 * dim);
+    from(&y.sinks, s->head0);
+    rows(&y.kv_b, s->head0 * wide, s->heads * wide);
+    rows(&y.k_b, s->head0 * c->kv_lora, s->heads * c->kv_lora);
+    rows(&y.v_b, s->head0 * c->v_dim, s->heads * c->v_dim);
+    cols(&y.o, s->head0 * c->v_dim, s->heads * c->v_dim);
+    const int first = moe ? s->shared0 : s->dense0, n = moe ? s->shared : s->dense;
+    rows(&y.dense.gate, first, n);
+    rows(&y.dense.up, first, n);
+    cols(&y.dense.down, first, n);
+    if (!n) y.dense = (struct expert){.glu = y.dense.glu};
+    *view = (struct layer){0};
+    int k = module_ranges(own, layer, MODULE_LAYER, &y, view, out);
+    for (int i = 0; i < k; i++) {
+        struct mat *m = out[i].field == &view->o.data ? &view->o : out[i].field == &view->dense.down.data ? &view->dense.down : NULL;
+        if (!m) continue;
+        out[i].pitch = m->stride;
+        m->stride = out[i].row = dtype_bytes((enum dtype)m->dtype, (size_t)m->cols);
+        out[i].bytes = (size_t)m->rows * m->stride;
+    }
+    return k;
+}
