@@ -467,6 +467,8 @@ class Shares(Case):
         many, refused = self.job(s, 300), []
         for c in many:
             c.request("POST", "/v1/chat/completions", json.dumps(ask("read")))
+            if c is many[0]:
+                s.settles("the first begins", lambda status: [x["state"] for x in status["sessions"]] == ["prefill"])
         s.settles("all have asked", lambda status: [x["state"] for x in status["sessions"]].count("waiting") == 192)
         while len(refused) < 300 - 193 and (ready := select.select([c.sock for c in many if c not in refused], [], [], driver.PATIENCE)[0]):
             refused += [c for c in many if c.sock in ready]
