@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli/models.h"
+#include "engine/base/file.h"
 
 struct command {
     const char *name, *args, *help;
@@ -121,12 +121,9 @@ static void offer_files(struct buf *out, const char *typed, size_t n) {
     for (int i = 0; i < all; i++) {
         const char *name = files[i]->d_name;
         char whole[PATHS_MAX];
-        struct stat st;
         bool dots = !strcmp(name, ".") || !strcmp(name, ".."), hidden = *name == '.' && (head == n || typed[head] != '.');
-        if (!dots && !hidden && !strchr(name, '\n') && !strncmp(name, typed + head, n - head)) {
-            snprintf(whole, sizeof whole, "%s/%s", dir, name);
-            buf_fmt(out, "%s%s%s\n", path, name, !stat(whole, &st) && S_ISDIR(st.st_mode) ? "/" : "");
-        }
+        if (!dots && !hidden && !strchr(name, '\n') && !strncmp(name, typed + head, n - head) && !file_join(whole, sizeof whole, dir, name, &(struct error){0}))
+            buf_fmt(out, "%s%s%s\n", path, name, file_is_dir(whole) ? "/" : "");
         free(files[i]);
     }
     if (all >= 0) free(files);

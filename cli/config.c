@@ -77,14 +77,9 @@ static const char *unquote(struct opts *o, char *s) {
 
 /* "~/models" in a path means what a shell would make of it */
 static const char *expand_home(struct opts *o, const char *v) {
-    const char *home = getenv("HOME");
-    if (v[0] != '~' || (v[1] && v[1] != '/') || !home) return v;
-    size_t n = strlen(home), m = strlen(v + 1);
-    char *out = arena_alloc(&o->arena, n + m + 1);
-    if (!out) return v;
-    memcpy(out, home, n);
-    memcpy(out + n, v + 1, m + 1);
-    return out;
+    char path[PATHS_MAX];
+    char *out = paths_expand(v, path, sizeof path) ? NULL : arena_alloc(&o->arena, strlen(path) + 1);
+    return out ? strcpy(out, path) : v;
 }
 
 static int config_line(struct opts *o, char *line, int number, opt_warn warn, void *ctx, struct error *e) {

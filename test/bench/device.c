@@ -234,11 +234,11 @@ static void draft(int by) {
     int32_t ids[TOPK];
     for (int i = 0; i < TOPK; i++) ids[i] = i * 2;
     float *x = bytes_new((size_t)hidden * 4), *y = bytes_new((size_t)hidden * 4), *weights = bytes_new(TOPK * 4);
-    int32_t *there = bytes_new(sizeof ids);
-    check(gpu_copy(stream, there, ids, sizeof ids, GPU_H2D), "copy", NULL);
+    int32_t *chosen = bytes_new(sizeof ids);
+    check(gpu_copy(stream, chosen, ids, sizeof ids, GPU_H2D), "copy", NULL);
     check(gpu_stream_sync(stream), "copy", NULL);
     union op_args a = {
-        .experts = {.y = y, .x = x, .ids = there, .weights = weights, .experts = e, .n = 1, .topk = TOPK, .n_experts = EXPERTS, .hidden = hidden}};
+        .experts = {.y = y, .x = x, .ids = chosen, .weights = weights, .experts = e, .n = 1, .topk = TOPK, .n_experts = EXPERTS, .hidden = hidden}};
     double took = op_seconds(OP_EXPERTS, &a);
     printf("| a draft's experts in INT4, one token | %.1f GB/s | %.1f us |\n", (double)each * TOPK / took * 1e-9, took * 1e6);
     gpu_free(g, x), gpu_free(g, y), gpu_free(g, weights), gpu_free(g, there), gpu_free(g, (void *)mem);

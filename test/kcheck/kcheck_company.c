@@ -49,9 +49,9 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
         must(one->ops->linear(one, &o));
     }
     if (exact && !accumulate && !transposed) { /* in float32, whatever is faster */
-        const float *in = x;
-        float *out_y = y;
-        ((struct cpu_exec *)(void *)one)->k.gemv[s->dtype](&out_y, &in, 1, &w);
+        const float *from = x;
+        float *to = y;
+        ((struct cpu_exec *)(void *)one)->k.gemv[s->dtype](&to, &from, 1, &w);
         if (memcmp(y, alone, (size_t)out * 4)) fail("exact product", s->dtype, s->cols, 1, 0);
     }
     for (int n = 2; n <= OP_FEW; n++) {
