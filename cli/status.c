@@ -53,9 +53,10 @@ static void put_session(const struct json *list, uint32_t i, struct buf *b) {
 static void put_status(const struct json *j, struct buf *b) {
     char up[32], memory[32], kv[32];
     const struct json *name = json_get(j, "model"), *sessions = json_get(j, "sessions");
-    buf_fmt(b, "%.*s, process %lld, for %s; %lld answers; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
+    const long long answered = json_int(json_get(j, "answered"), 0);
+    buf_fmt(b, "%.*s, process %lld, for %s; %lld answer%s; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
             name && name->type == JSON_STRING ? name->string : "", (long long)json_int(json_get(j, "pid"), 0),
-            span_text(json_num(json_get(j, "up_s"), 0), up, sizeof up), (long long)json_int(json_get(j, "answered"), 0),
+            span_text(json_num(json_get(j, "up_s"), 0), up, sizeof up), answered, answered == 1 ? "" : "s",
             app_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
             app_bytes((uint64_t)json_int(json_path(j, "memory.kv_bytes"), 0), kv, sizeof kv));
     for (uint32_t i = 0; sessions && sessions->type == JSON_ARRAY && i < sessions->n; i++) put_session(sessions, i, b);
