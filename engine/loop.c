@@ -659,6 +659,7 @@ static bool go_round(struct engine *e) {
     if (!many) next_prefill(e);
     int n = many ? 0 : pick(e, batch);
     struct piece *piece = e->pieces;
+    const bool asked = e->orders; /* something was: before that no weights were touched */
     if (!e->measured && !e->mode && ((n && e->params.decode == DECODE_AUTO) || (e->reading && e->params.prefill == PREFILL_AUTO))) {
         pthread_mutex_unlock(&e->lock);
         engine_measure(e);
@@ -701,7 +702,7 @@ static bool go_round(struct engine *e) {
     else if (many == MANY_STEP) many_step(e);
     else if (other && e->left) stop_left(e);
     else if (other) prefill(e);
-    else if (!prefix_save_one(e) && !(e->orders && large_one(&e->large))) { /* once something was answered: before, nothing was touched */
+    else if (!prefix_save_one(e) && !(asked && large_one(&e->large))) {
         if (!reads) trace_save(e->machine.trace, e->params.trace, false);
         if (read(e->wake, &wakes, sizeof wakes) < 0) {
         } /* interrupted: look again */
