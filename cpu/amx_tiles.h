@@ -9,9 +9,9 @@ struct tile_config { /* what ldtilecfg reads */
     uint8_t rows[16];
 } __attribute__((aligned(64)));
 
-/* Of the thread; _tile_release gives them back. */
+/* Of the thread; _tile_release gives them back. A constant, for GCC believes that only the first eight bytes of what _tile_loadconfig gets
+ * are read, and may drop what a function writes to the others. */
 static inline void tiles_configure(void) {
-    struct tile_config c = {.palette = 1};
-    for (int i = 0; i < 8; i++) c.rows[i] = 16, c.bytes[i] = 64;
-    _tile_loadconfig(&c);
+    static const struct tile_config config = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(&config);
 }

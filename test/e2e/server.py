@@ -147,3 +147,17 @@ class Case(driver.Case):
         s = Server(self.env, *args, **more)
         self.addCleanup(s.end)
         return s
+
+    def nothing_stays(self, s, hung, fds, before, jobs=()):
+        """Of a crowd: connections that hang hold nobody up, and once they and the jobs are closed no session and no descriptor is left."""
+        self.assertGreater(len(hung), 10)
+        self.assertEqual(s.chat("beside those that hang", max_tokens=2)[0], 200)
+        for c in hung:
+            c.close()
+        for job in jobs:
+            job.end()
+        s.settles("empty")
+        until = time.time() + driver.PATIENCE
+        while fds() > before and time.time() < until:
+            time.sleep(0.02)
+        self.assertLessEqual(fds(), before)

@@ -128,17 +128,7 @@ class Served(Case):
         for t in threads:
             t.join()
         self.assertEqual(wrong, [])
-        self.assertGreater(len(hung), 10)
-        self.assertEqual(s.chat("beside those that hang", max_tokens=2)[0], 200)
-        for c in hung:
-            c.close()
-        for job in jobs:
-            job.end()
-        s.settles("empty")
-        until = time.time() + driver.PATIENCE
-        while fds() > before and time.time() < until:
-            time.sleep(0.02)
-        self.assertLessEqual(fds(), before)
+        self.nothing_stays(s, hung, fds, before, jobs)
 
     def test_text_stays_text(self):
         """Whoever speaks, and wherever it stands: what looks like a control token is the letters that it has."""

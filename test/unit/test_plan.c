@@ -8,23 +8,12 @@
 
 #include "engine/base/json.h"
 #include "engine/engine.h"
-#include "engine/model/known.h"
 #include "engine/plan.h"
 #include "engine/sched/search.h"
-#include "engine/store/shape.h"
 #include "engine/virtual.h"
+#include "test/unit/known.h"
 
-static struct config config;
-static struct shape shape;
 static struct cost_machine machine;
-
-static void open_known(const char *name) {
-    const struct known_model *k = known_find(name);
-    struct error e = {0};
-    assert_non_null(k);
-    shape_close(&shape);
-    if (known_config(k, &config, &e) || shape_open(&shape, &config, k->dense, k->experts, &e)) fail_msg("%s: %s", name, e.text);
-}
 
 static double count(const struct config *c, int layer, unsigned modules) {
     struct param list[PARAMS_MAX];

@@ -6,22 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/model/known.h"
 #include "engine/step/share.h"
-#include "engine/store/shape.h"
 #include "engine/virtual.h"
+#include "test/unit/known.h"
 
-static struct config config;
-static struct shape shape;
 static struct cost_machine machine;
-
-static void open_known(const char *name) {
-    const struct known_model *k = known_find(name);
-    struct error e = {0};
-    assert_non_null(k);
-    shape_close(&shape);
-    if (known_config(k, &config, &e) || shape_open(&shape, &config, k->dense, k->experts, &e)) fail_msg("%s: %s", name, e.text);
-}
 
 static void shares_are_the_whole(void **st) {
     static const char *const models[] = {"deepseek-v3", "qwen3-235b", "glm-4.5-air", "glm-5", "gpt-oss-120b", "mixtral-8x7b", "dbrx"};
