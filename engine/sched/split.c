@@ -1,5 +1,6 @@
 #include "engine/sched/split_inner.h"
 
+static double larger(double a, double b) { return a > b ? a : b; }
 static void load_of(const struct split_in *in, const struct split_plan *p, struct load *load) {
     memset(load, 0, (size_t)in->n_domains * sizeof *load);
     for (int i = 0; i < in->n; i++) {
@@ -181,61 +182,132 @@ static void trimoe(const struct split_in *in, struct split_plan *p) {
     refine(in, p);
 }
 
-/* Ours. A transfer takes the same for any expert and the processor's time grows with rows, so among the missing ones the heaviest
- * go to devices and the rest stay: every length of that list is tried. Then single moves off the domain that ends last,
- * whichever expert helps most. */
-enum { CUT_MOVES = 6 };
+/* From a plan: off the domain that ends last one expert to another domain, which may give one of its own to a third, or back, whatever helps most, as long
+ * as something does. Such pairs are looked at where they are few: with many experts a single move is fine enough. */
+enum { EXCHANGES = 12, EXCHANGE_PAIRS = 400 };
+static void exchange(const struct split_in *in, struct split_plan *p) {
+    struct load load[SPLIT_DOMAINS];
+    load_of(in, p, load);
+    for (int round = 0; round < EXCHANGES; round++) {
+        int from, to = -1, what = -1, other = -1, beyond = -1, slowest;
+        double next = load_longest(in, load, &from), longest[2], after[SPLIT_DOMAINS], end[SPLIT_DOMAINS];
+        bool pairs = load[from].n * (in->n - load[from].n) * (in->n_domains - 1) <= EXCHANGE_PAIRS;
+        longest_others(in, load, from, longest, &slowest);
+        for (int d = 0; d < in->n_domains; d++) after[d] = d == from || pairs ? second(in, p, d) : 0, end[d] = load_end(&in->domain[d], &load[d]);
+        for (int i = 0; i < in->n; i++) {
+            if (p->domain[i] != from) continue;
+            struct load less = load_less(in, p, from, load[from], i, after[from]);
+            double rest = load_end(&in->domain[from], &less);
+            for (int d = 0; d < in->n_domains && rest < next; d++) {
+                if (d == from || longest[d == slowest] >= next || !load_takes(in, d, &load[d], i)) continue;
+                struct load with = load_with(in, p, d, load[d], i);
+                double all = larger(load_end(&in->domain[d], &with), larger(rest, longest[d == slowest]));
+                if (all < next) next = all, to = d, what = i, other = -1;
+            }
+            for (int k = 0; k < in->n && pairs && rest < next; k++) {
+                int d = p->domain[k];
+                if (d == from) continue;
+                struct load with = load_less(in, p, d, load[d], k, after[d]);
+                if (!load_takes(in, d, &with, i)) continue;
+                with = load_with(in, p, d, with, i);
+                double there = load_end(&in->domain[d], &with);
+                for (int c = 0; c < in->n_domains && there < next; c++) {
+                    const struct load *l = c == from ? &less : &load[c];
+                    if (c == d || !load_takes(in, c, l, k)) continue;
+                    struct load more = load_with(in, p, c, *l, k);
+                    double all = larger(load_end(&in->domain[c], &more), c == from ? there : larger(there, rest));
+                    for (int o = 0; o < in->n_domains; o++)
+                        if (o != from && o != d && o != c) all = larger(all, end[o]);
+                    if (all < next) next = all, to = d, what = i, other = k, beyond = c;
+                }
+            }
+        }
+        if (to < 0) break;
+        load[from] = load_less(in, p, from, load[from], what, after[from]);
+        if (other >= 0) load[to] = load_less(in, p, to, load[to], other, after[to]), put(in, p, load, other, beyond);
+        put(in, p, load, what, to);
+    }
+}
+
+/* Ours. A transfer takes the same for any expert, the processor's time grows with rows and that of a unit near memory grows faster: so of those that lie on
+ * no device the heaviest go to devices, the next to the processors and the lightest to the units. Every length of the first list is tried; where
+ * the second ends follows. Then exchanges. */
+enum { HERE, NEAR }; /* processors; units near memory */
+struct side {
+    uint32_t who;
+    double begin; /* seconds, on the mean: busy, and what starting takes */
+    double work;  /* of all of them */
+    int n;        /* experts */
+};
+static double side_end(const struct side *s, double more) { return s->n || more > 0 ? s->begin + (s->work + more) / __builtin_popcount(s->who) : 0; }
+static double side_cost(const struct split_in *in, const struct split_plan *p, const struct side *s, int i) {
+    uint32_t where = in->expert[i].resident & s->who;
+    return where ? (double)p->work.cost[__builtin_ctz(where)][i] : INFINITY;
+}
+static void side_give(struct side *s, double cost, int n) { s->work += cost, s->n += n; }
+/* Who has which of the n experts in work.swap when the first k of them are moved, for k from n down to `least`: the next are the processors', and from
+ * the place on that is returned the units', as far as each has them. work.tail[k]: when they end. */
+static int tails(const struct split_in *in, struct split_plan *p, const struct side *given, int n, int least) {
+    struct side s[2] = {given[HERE], given[NEAR]};
+    int at = n;
+    for (int k = n;; k--) {
+        if (k < n) {
+            double here = side_cost(in, p, &s[HERE], p->work.swap[k]);
+            bool only = isinf(here);
+            side_give(&s[only], only ? side_cost(in, p, &s[NEAR], p->work.swap[k]) : here, 1);
+        }
+        for (; s[NEAR].who && at > k; at--) {
+            double here = side_cost(in, p, &s[HERE], p->work.swap[at - 1]), there = side_cost(in, p, &s[NEAR], p->work.swap[at - 1]);
+            if (isinf(here) || isinf(there)) continue;
+            if (side_end(&s[NEAR], there) >= side_end(&s[HERE], 0)) break;
+            side_give(&s[HERE], -here, -1), side_give(&s[NEAR], there, 1);
+        }
+        p->work.tail[k] = (float)larger(side_end(&s[HERE], 0), side_end(&s[NEAR], 0));
+        if (k == least) return at;
+    }
+}
 static void cut(const struct split_in *in, struct split_plan *p) {
-    struct load near[SPLIT_DOMAINS] = {0}, load[SPLIT_DOMAINS] = {0};
+    struct load load[SPLIT_DOMAINS] = {0};
+    struct side given[2] = {0};
     uint32_t far = p->work.gpus, here = ((uint32_t)1 << in->n_domains) - 1;
     int at, missing = 0, best = 0;
     for (int k = 0; k < in->n; k++) {
         int i = p->work.heavy[k];
         if (in->expert[i].resident & far) put(in, p, load, i, soonest(in, p, load, i, in->expert[i].resident & far));
-        else if (in->expert[i].still) put(in, p, near, i, soonest(in, p, near, i, in->expert[i].resident & here));
+        else if (in->expert[i].still) put(in, p, load, i, soonest(in, p, load, i, in->expert[i].resident & here));
         else p->work.swap[missing++] = (uint16_t)i;
     }
-    p->work.tail[missing] = (float)load_longest(in, near, &at);
-    for (int k = missing; k-- > 0;) { /* what the processors take for all but the first k */
-        int i = p->work.swap[k];
-        put(in, p, near, i, soonest(in, p, near, i, in->expert[i].resident & here & ~far));
-        p->work.tail[k] = (float)load_longest(in, near, &at);
+    for (int d = 0; d < in->n_domains; d++) {
+        if (far >> d & 1) continue;
+        struct side *s = &given[in->domain[d].class == COST_NDP];
+        s->who |= (uint32_t)1 << d;
+        s->begin += in->domain[d].busy + in->domain[d].first;
+        side_give(s, load[d].work, load[d].n);
     }
+    for (int k = 0; k < 2; k++)
+        if (given[k].who) given[k].begin /= __builtin_popcount(given[k].who);
+    tails(in, p, given, missing, 0);
     double least = INFINITY;
     struct load kept[SPLIT_DOMAINS];
     memcpy(kept, load, sizeof kept);
     for (int k = 0; k <= missing; k++) {
-        double end = load_longest(in, load, &at);
-        if ((double)p->work.tail[k] > end) end = (double)p->work.tail[k];
+        double end = 0;
+        for (int d = 0; d < in->n_domains; d++)
+            if (far >> d & 1) end = larger(end, load_end(&in->domain[d], &load[d]));
+        end = larger(end, (double)p->work.tail[k]);
         if (end < least) least = end, best = k;
         int d = k < missing ? soonest(in, p, load, p->work.swap[k], far) : -1;
         if (d < 0) break;
         load[d] = load_with(in, p, d, load[d], p->work.swap[k]);
     }
     memcpy(load, kept, sizeof load);
-    for (int k = 0; k < best; k++) put(in, p, load, p->work.swap[k], soonest(in, p, load, p->work.swap[k], far));
-    load_of(in, p, load);
-    for (int round = 0; round < CUT_MOVES; round++) {
-        int from, to = -1, what = -1, slowest;
-        double end = load_longest(in, load, &from), next = end, other[2], after = second(in, p, from);
-        longest_others(in, load, from, other, &slowest);
-        for (int i = 0; i < in->n; i++) {
-            if (p->domain[i] != from) continue;
-            struct load less = load_less(in, p, from, load[from], i, after);
-            double rest = load_end(&in->domain[from], &less);
-            for (int d = 0; d < in->n_domains && rest < next; d++) {
-                if (d == from || other[d == slowest] >= next || !load_takes(in, d, &load[d], i)) continue;
-                struct load with = load_with(in, p, d, load[d], i);
-                double all = load_end(&in->domain[d], &with);
-                if (rest > all) all = rest;
-                if (other[d == slowest] > all) all = other[d == slowest];
-                if (all < next) next = all, to = d, what = i;
-            }
-        }
-        if (to < 0) break;
-        load[from] = load_less(in, p, from, load[from], what, after);
-        put(in, p, load, what, to);
+    at = tails(in, p, given, missing, best);
+    for (int k = 0; k < missing; k++) {
+        int i = p->work.swap[k];
+        uint32_t where = in->expert[i].resident & here & ~far, want = where & given[k < at ? HERE : NEAR].who;
+        put(in, p, load, i, soonest(in, p, load, i, k < best ? far : want ? want : where));
     }
+    exchange(in, p);
 }
 
 /* host and stream are where trimoe begins. */
@@ -273,6 +345,7 @@ static void automatic(const struct split_in *in, struct split_plan *p) {
     double end = INFINITY, enough = floor_of(in, p) * 1.005;
     for (int k = 0; k < (int)(sizeof table / sizeof *table) && end > enough; k++) {
         table[k](in, p);
+        if (table[k] != cut) exchange(in, p);
         double e = as_planned(in, p);
         if (e >= end) continue;
         end = e, p->policy = table_names[k];

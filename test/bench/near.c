@@ -29,7 +29,6 @@
 enum { UNITS = 16, MOST = 256, LAYERS = 3 };
 static struct cost_machine machine;
 static struct split_plan plan;
-static const double dimm_link = 25e9;
 
 static const struct known_model deepseek_v2 = {
     "deepseek-v2",
@@ -58,6 +57,19 @@ static struct cost_model model_in(const struct known_model *k, enum dtype expert
     return q;
 }
 static struct cost_model model_of(const struct known_model *k) { return model_in(k, DT_BF16); }
+
+/* What the paper does not print, or what can be read in two ways: how the gains hang on it is a table of its own. */
+static struct assumed {
+    const char *what;
+    double kept;   /* of a layer's experts on the device; 0: what 80 GB have left for them */
+    double reach;  /* of 307.2 GB/s that the processor gets */
+    double served; /* bytes/s at which a DIMM serves what others read; 0: its own */
+    double amx;    /* times the processor's rates */
+    double link;   /* bytes/s of a DIMM's link */
+    double memory; /* of an expert's rank, from step to step */
+    int units;
+    bool far; /* MoNDE reads from many DIMMs at once: at the link's rate, not at one DIMM's */
+} is, usual = {.reach = 1, .amx = 1, .link = 25e9, .memory = 0.995, .units = UNITS};
 
 /* --- Loads -------------------------------------------------------------------------------------------------------------------- */
 
@@ -100,7 +112,7 @@ static void draw(struct loads *l, int layer, int batch, int32_t *rows) {
 static void begin(struct loads *l, const struct cost_model *q) {
     static const double part[3] = {0.02, 0.28, 0.70}, rows[3] = {0.22, 0.70, 0.08};
     seed = 11;
-    *l = (struct loads){.experts = q->n_experts, .topk = q->topk, .memory = 0.995};
+    *l = (struct loads){.experts = q->n_experts, .topk = q->topk, .memory = is.memory};
     for (int i = 0; i < LAYERS; i++)
         for (int e = 0; e < l->experts; e++) l->g[i][e] = normal();
     double from = 0;
@@ -117,58 +129,67 @@ static void begin(struct loads *l, const struct cost_model *q) {
 
 /* --- A layer on three kinds of domains ------------------------------------------------------------------------------------------ */
 
-enum { PATIENCE = 2 }; /* steps in a row that ask for another layout before it is made: a load that was drawn high once is no reason */
-enum { CPU = 1, NEAR = 2, RELAYOUT = 4 };
+/* How experts lie in DIMMs. ONE: striped over all or on one of them, changed in use (section 4.3). COPIES: striped and on one or two of them; memory has room.
+ * ROWS: some rows of every matrix on each, which are striped to the processor, and every unit has its share of each expert. */
+enum { CPU = 1, NEAR = 2, RELAYOUT = 4, ROWS = 8 };
 struct system {
     const char *name, *split;
-    int has;
+    int has, copies; /* copies: on single DIMMs, beside the striped one; 0: one in all */
 };
 static const struct system systems[] = {
-    {"Klotski", "stream", 0}, /* the device alone; host memory stands by as the place where experts lie */
-    {"KTransformers+", "rule", CPU},
-    {"MoNDE", "auto", NEAR},
-    {"hearth, no units", "auto", CPU},
-    {"hearth, layout fixed", "auto", CPU | NEAR},
-    {"hearth, TriMoE's split", "trimoe", CPU | NEAR | RELAYOUT},
-    {"hearth", "auto", CPU | NEAR | RELAYOUT},
+    {"Klotski", "stream", 0, 0}, /* the device alone; host memory stands by as the place where experts lie */
+    {"KTransformers+", "rule", CPU, 0},
+    {"MoNDE", "auto", NEAR, 0},
+    {"hearth, no units", "auto", CPU, 0},
+    {"TriMoE's split", "trimoe", CPU | NEAR | RELAYOUT, 0},
+    {"hearth, layout fixed", "auto", CPU | NEAR, 0},
+    {"hearth", "auto", CPU | NEAR | RELAYOUT, 0},
+    {"two copies", "auto", CPU | NEAR, 1},
+    {"three", "auto", CPU | NEAR, 2},
+    {"rows", "auto", CPU | NEAR | ROWS, 0},
 };
-enum { SYSTEMS = 7, BASELINES = 3, MONDE = 2, FIXED = 4, OURS = 6 };
+enum { SYSTEMS = 10, BASELINES = 3, MONDE = 2, FIXED = 5, OURS = 6, THREE = 8, BY_ROWS = 9 };
 
 struct lane {
     const struct system *s;
     const struct cost_model *q;
-    int room;
+    int room, units; /* units: that the split sees */
     struct score score;
     void *mem;
     uint8_t kept[LAYERS][MOST];
-    int8_t on[LAYERS][MOST];     /* the DIMM it lies on; -1: striped */
-    uint8_t turns[LAYERS][MOST]; /* steps in a row in which it was to be otherwise */
+    int8_t on[LAYERS][MOST]; /* the DIMM it lies on; -1: striped */
     struct {
         int layer, expert, to;
         double left; /* seconds of a unit's link */
     } work[UNITS];   /* what its link is at; left 0: nothing */
     struct cost_table table[3];
     double right, said; /* layouts: wanted by the load of late, and by the load that came */
-    double moved;
 };
 
 static double shared_time(const struct lane *x, int batch) { return cost_shared(&machine, 1, x->q, batch); }
+static uint32_t unit_bit(int unit) { return 4u << unit; } /* domains: processor, device, units */
+static uint32_t all_units(const struct lane *x) { return (((uint32_t)1 << x->units) - 1) << 2; }
+/* Domains that can compute an expert where it lies; the processor's bit: it is striped. */
+static uint32_t lies(const struct lane *x, int layer, int e) {
+    int u = x->on[layer][e], n = is.units;
+    if (!(x->s->has & NEAR)) return 1;
+    if (x->s->has & ROWS) return 1 | all_units(x);
+    if (!x->s->copies) return u < 0 ? 1 : unit_bit(u);
+    return 1 | unit_bit(e % n) | (x->s->copies > 1 ? unit_bit((e + 1 + e / n % (n - 1)) % n) : 0);
+}
 
-/* Splits the rows. free_: as if all lay everywhere, but for the device. on: [experts] the unit of each, -1: none. Returns seconds. */
+/* Splits the rows. everywhere: as if all lay striped and on each DIMM. on: [experts] the unit of each, -1: none. Returns seconds. */
 static double split(struct lane *x, int layer, const int32_t *rows, int batch, bool everywhere, int8_t *on) {
     struct split_domain d[2 + UNITS];
     struct split_expert e[MOST];
     int16_t id[MOST];
-    int n = 0, domains = x->s->has & NEAR ? 2 + UNITS : 2;
-    double read = 0, best = INFINITY, dimm = UNITS * cost_at(&machine.domain[2].bw[COST_FFN], 1); /* what a DIMM serves, it serves at its own bandwidth */
-    bool cpu = x->s->has & CPU;
-    double move = cost_move(&machine, 1, COST_H2D, x->q->expert_bytes), local = x->q->expert_bytes / (machine.dram / UNITS); /* equation 2: from one DIMM */
+    int n = 0, domains = 2 + x->units;
+    double read = 0, best = INFINITY, dimms = is.units * (is.served > 0 ? is.served : cost_at(&machine.domain[2].bw[COST_FFN], 1));
+    bool cpu = x->s->has & CPU, near = x->s->has & NEAR;
+    double move = cost_move(&machine, 1, COST_H2D, x->q->expert_bytes), local = x->q->expert_bytes / (machine.dram / is.units); /* equation 2: from one DIMM */
     for (int i = 0; i < x->q->n_experts; i++) {
         if (!rows[i]) continue;
-        uint32_t at = x->kept[layer][i] ? 2 : 0;
-        if (everywhere && x->s->has & NEAR) at |= (((uint32_t)1 << UNITS) - 1) << 2;
-        else if (x->s->has & NEAR && x->on[layer][i] >= 0) at |= 4u << x->on[layer][i];
-        if (everywhere || x->on[layer][i] < 0 || !(x->s->has & NEAR)) at |= 1;
+        uint32_t at = (everywhere && near ? 1 | all_units(x) : lies(x, layer, i)) | (x->kept[layer][i] ? 2 : 0);
         id[n] = (int16_t)i;
         e[n++] = (struct split_expert){.rows = rows[i], .resident = at | cpu, .still = cpu && !(at & 1), .slow = cpu && !(at & 1) ? (float)local : 0};
     }
@@ -190,19 +211,21 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
                                          .expert = &x->table[k < 2 ? k : 2],
                                          .scale = k == 0 && !cpu ? 1e6 : 1, /* nobody there */
                                          .busy = k == 1  ? shared_time(x, batch)
-                                                 : k > 1 ? read / dimm
+                                                 : k > 1 ? read / dimms
                                                          : 0,
-                                         .first = k == 0 ? machine.domain[0].latency[COST_FFN] + 2 * machine.join : 0,
-                                         .move = k != 1                       ? 0
-                                                 : cpu || !(x->s->has & NEAR) ? move
-                                                                              : local,
+                                         .first = k == 0                      ? machine.domain[0].latency[COST_FFN] + 2 * machine.join
+                                                  : k > 1 && x->s->has & ROWS ? 4 * machine.join /* rows there, what gate and up give to all, sums back */
+                                                                              : 0,
+                                         .move = k != 1                   ? 0
+                                                 : cpu || !near || is.far ? move
+                                                                          : local,
                                          .room = MOST};
-        split_run(split_find(x->s->split), &(struct split_in){.domain = d, .expert = e, .n_domains = domains, .n = n}, &plan);
+        split_run(split_find(everywhere ? "auto" : x->s->split), &(struct split_in){.domain = d, .expert = e, .n_domains = domains, .n = n}, &plan);
         double end = shared_time(x, batch), bytes = 0;
         for (int k = plan.begin[0]; k < plan.begin[1]; k++) bytes += x->q->expert_bytes;
         bytes += (plan.moves[2] - plan.moves[1]) * x->q->expert_bytes;
         for (int k = 0; k < domains; k++) {
-            double t = plan.end_of[k] + (k > 1 && plan.end_of[k] > 0 ? (bytes - read) / dimm : 0);
+            double t = plan.end_of[k] + (k > 1 && plan.end_of[k] > 0 ? (bytes - read) / dimms : 0);
             if (t > end) end = t;
         }
         if (end < best) {
@@ -216,37 +239,33 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
 
 /* In the time of an attention half each unit's link goes on with what it is at. */
 static void use_links(struct lane *x, double window) {
-    for (int u = 0; u < UNITS; u++) {
+    for (int u = 0; u < is.units; u++) {
         if (x->work[u].left <= 0) continue;
         x->work[u].left -= window;
-        if (x->work[u].left > 0) continue;
-        x->on[x->work[u].layer][x->work[u].expert] = (int8_t)x->work[u].to;
-        x->moved++;
+        if (x->work[u].left <= 0) x->on[x->work[u].layer][x->work[u].expert] = (int8_t)x->work[u].to;
     }
 }
 static bool under_way(const struct lane *x, int layer, int expert) {
-    for (int u = 0; u < UNITS; u++)
+    for (int u = 0; u < is.units; u++)
         if (x->work[u].left > 0 && x->work[u].layer == layer && x->work[u].expert == expert) return true;
     return false;
 }
-/* What lies otherwise than the load of late asks for, heaviest first: its link, if nothing is on it. */
+static void send(struct lane *x, int link, int layer, int expert, int to, double bytes) {
+    x->work[link].layer = layer, x->work[link].expert = expert, x->work[link].to = to;
+    x->work[link].left = bytes / is.link;
+}
+/* What is striped and should not be, or the other way round, heaviest first: its DIMM's link, if nothing is on it. From one DIMM to another only when that
+ * relieves it: units are balanced by what is cheap to move. */
 static void relayout(struct lane *x, int layer, const int32_t *late, const int8_t *want) {
-    for (int e = 0; e < x->q->n_experts; e++) {
-        uint8_t *n = &x->turns[layer][e];
-        *n = (want[e] < 0) == (x->on[layer][e] < 0) ? 0 : (uint8_t)(*n + (*n < 255));
-    }
-    for (int tries = 0; tries < UNITS; tries++) {
+    for (int tries = 0; tries < is.units; tries++) {
         int best = -1, link = -1;
         for (int e = 0; e < x->q->n_experts; e++) {
             int to = want[e], from = x->on[layer][e], u = to >= 0 ? to : from;
-            bool turns = (to < 0) != (from < 0) &&
-                         x->turns[layer][e] >= PATIENCE; /* from one DIMM to another only when that relieves it: units are balanced by what is cheap to move */
-            if (x->kept[layer][e] || !turns || x->work[u].left > 0 || under_way(x, layer, e) || (best >= 0 && late[e] <= late[best])) continue;
+            if (x->kept[layer][e] || (to < 0) == (from < 0) || x->work[u].left > 0 || under_way(x, layer, e) || (best >= 0 && late[e] <= late[best])) continue;
             best = e, link = u;
         }
         if (best < 0) return;
-        x->work[link].layer = layer, x->work[link].expert = best, x->work[link].to = want[best];
-        x->work[link].left = x->q->expert_bytes * (UNITS - 1) / UNITS / dimm_link;
+        send(x, link, layer, best, want[best], x->q->expert_bytes * (is.units - 1) / is.units);
     }
 }
 /* The busiest unit gives its heaviest expert to the least busy one, if that is less after than the busiest was before. */
@@ -255,7 +274,7 @@ static void rebalance(struct lane *x, int layer, const int32_t *late) {
     int most = 0, least = 0, what = -1;
     for (int e = 0; e < x->q->n_experts; e++)
         if (x->on[layer][e] >= 0 && late[e] && !x->kept[layer][e]) busy[x->on[layer][e]] += cost_table_at(&x->table[2], late[e]);
-    for (int u = 1; u < UNITS; u++) {
+    for (int u = 1; u < is.units; u++) {
         if (busy[u] > busy[most]) most = u;
         if (busy[u] < busy[least]) least = u;
     }
@@ -264,16 +283,15 @@ static void rebalance(struct lane *x, int layer, const int32_t *late) {
         if (x->on[layer][e] != most || !late[e] || busy[least] + t >= busy[most] || under_way(x, layer, e)) continue;
         if (what < 0 || late[e] > late[what]) what = e;
     }
-    if (what < 0 || x->work[least].left > 0) return;
-    x->work[least].layer = layer, x->work[least].expert = what, x->work[least].to = least;
-    x->work[least].left = x->q->expert_bytes / dimm_link;
+    if (what >= 0 && x->work[least].left <= 0) send(x, least, layer, what, least, x->q->expert_bytes);
 }
 
-/* What the load of late says of the next step, in rows. */
+/* What the load of late says of the next step, in rows. Too many on a DIMM cost more than too few, and of many experts some are drawn far above their mean:
+ * twice the mean and its spread. */
 static void late_rows(const struct lane *x, int layer, int32_t *late) {
     for (int e = 0; e < x->q->n_experts; e++) {
         double v = score_of(&x->score, layer, e);
-        late[e] = (int32_t)(1.5 * v + 0.5); /* too many on a DIMM cost more than too few: half as much again */
+        late[e] = (int32_t)(2 * v + sqrt(v) + 0.5);
     }
 }
 static void fill_cache(struct lane *x, int layer, int changes) {
@@ -291,6 +309,41 @@ static void fill_cache(struct lane *x, int layer, int changes) {
     }
 }
 
+static void scale(struct cost_curve *c, double by) {
+    for (int i = 0; i < c->n; i++) c->value[i] = (float)((double)c->value[i] * by);
+}
+static void lane_open(struct lane *x, const struct cost_model *q, const struct system *s) {
+    *x = (struct lane){.s = s, .q = q, .units = !(s->has & NEAR) ? 0 : s->has & ROWS ? 1 : is.units};
+    /* 80 GB less everything that is no routed expert, and 10 GB to work in */
+    double dense = q->layers * (q->half_bytes + q->shared_bytes) + 2 * q->head_bytes;
+    x->room = (int)((machine.domain[1].memory - dense - 10e9) / (q->expert_bytes * (q->layers - q->dense_layers)));
+    if (is.kept > 0) x->room = (int)(is.kept * q->n_experts + 0.5);
+    x->mem = calloc(1, score_bytes(LAYERS, q->n_experts));
+    if (!x->mem) abort();
+    score_open(&x->score, score_find("ema"), LAYERS, q->n_experts, q->topk, x->mem);
+    if (!cost_preset(&machine, "paper-c")) abort();
+    scale(&machine.domain[0].bw[COST_FFN], is.reach);
+    scale(&machine.domain[0].rate[COST_FFN][COST_16BIT], is.amx);
+    struct cost_machine m = machine;
+    if (s->has & ROWS) { /* as one: each row goes to all, what its units make of gate and up again, sums come back; all by the processor's memory */
+        double hidden = q->row_bytes / 4, inter = q->expert_flops / (6 * hidden), n = is.units;
+        double each =
+            q->expert_flops / (n * cost_at(&m.domain[2].rate[COST_FFN][COST_16BIT], 1)) + (n * 2 * (hidden + inter) + 2 * inter + 4 * hidden) / m.dram;
+        scale(&m.domain[2].bw[COST_FFN], n);
+        m.domain[2].rate[COST_FFN][COST_16BIT] = (struct cost_curve){1, {1}, {(float)(q->expert_flops / each)}};
+    }
+    for (int d = 0; d < 3; d++) cost_table_fill(&x->table[d], &m, d, q, COST_MANY);
+}
+/* The layout that the first steps suggest: the papers' offline trace. */
+static void lay(struct lane *x, int layer, const int32_t *late, int batch) {
+    int8_t *on = x->on[layer];
+    memset(on, -1, sizeof x->on[layer]);
+    if (!(x->s->has & NEAR) || x->s->has & ROWS || x->s->copies) return;
+    split(x, layer, late, batch, true, on);
+    for (int e = 0, u = 0; e < x->q->n_experts; e++) /* nobody's of late: cold; and who has no processor has all on DIMMs */
+        if (!late[e] || (on[e] < 0 && !(x->s->has & CPU))) on[e] = (int8_t)(u++ % is.units);
+}
+
 struct result {
     double layer; /* seconds of a layer's experts */
     double right; /* layouts foreseen rightly; NAN: none were */
@@ -301,14 +354,7 @@ static struct result run(const struct cost_model *q, const struct system *s, int
     static struct lane x;
     static struct loads l;
     struct result r = {0};
-    x = (struct lane){.s = s, .q = q};
-    /* 80 GB less everything that is no routed expert, and 10 GB to work in */
-    double dense = q->layers * (q->half_bytes + q->shared_bytes) + 2 * q->head_bytes;
-    x.room = (int)((machine.domain[1].memory - dense - 10e9) / (q->expert_bytes * (q->layers - q->dense_layers)));
-    x.mem = calloc(1, score_bytes(LAYERS, q->n_experts));
-    if (!x.mem) abort();
-    score_open(&x.score, score_find("ema"), LAYERS, q->n_experts, q->topk, x.mem);
-    for (int d = 0; d < 3; d++) cost_table_fill(&x.table[d], &machine, d, q, COST_MANY);
+    lane_open(&x, q, s);
     begin(&l, q);
     double window = cost_half(&machine, 1, q, cost_decode_rows(batch, 1024)), n = 0;
     int32_t rows[MOST], late[MOST];
@@ -317,21 +363,12 @@ static struct result run(const struct cost_model *q, const struct system *s, int
     for (int t = 0; t < WARM + steps; t++)
         for (int i = 0; i < LAYERS; i++) {
             late_rows(&x, i, late);
-            if (t == WARM) { /* the layout that the first steps suggest: the papers' offline trace */
-                fill_cache(&x, i, MOST);
-                memset(x.on[i], -1, sizeof x.on[i]);
-                if (s->has & NEAR) split(&x, i, late, batch, true, x.on[i]);
-                if (s->has & NEAR && !(s->has & CPU)) /* who has no processor has all on DIMMs */
-                    for (int e = 0, u = 0; e < q->n_experts; e++)
-                        if (x.on[i][e] < 0) x.on[i][e] = (int8_t)(u++ % UNITS);
-                for (int e = 0, u = 0; e < q->n_experts && s->has & NEAR; e++)
-                    if (!late[e]) x.on[i][e] = (int8_t)(u++ % UNITS); /* nobody's of late: cold */
-            }
+            if (t == WARM) fill_cache(&x, i, MOST), lay(&x, i, late, batch);
             if (t > WARM && s->has & RELAYOUT) {
                 memset(want, -1, sizeof want);
                 split(&x, i, late, batch, true, want);
                 for (int e = 0; e < q->n_experts; e++)
-                    if (!late[e]) want[e] = x.on[i][e] >= 0 ? x.on[i][e] : (int8_t)(e % UNITS);
+                    if (!late[e]) want[e] = x.on[i][e] >= 0 ? x.on[i][e] : (int8_t)(e % is.units);
                 use_links(&x, window);
                 relayout(&x, i, late, want);
                 rebalance(&x, i, late);
@@ -358,25 +395,57 @@ static struct result run(const struct cost_model *q, const struct system *s, int
     return r;
 }
 
-struct gains {
-    double best, near, layout, right; /* means: over the best of the papers', over MoNDE, over a fixed layout; layouts foreseen */
+struct gains {                                     /* means; over the best of the papers' three */
+    double best, three, rows, near, layout, right; /* near: over MoNDE; layout: over a fixed one; right: layouts foreseen */
 };
-static struct gains table(const struct cost_model *q, const char *name, const int *batch, int n, int steps) {
+static struct gains table(const struct cost_model *q, const char *name, const int *batch, int n, int steps, bool print) {
     struct gains g = {0};
     for (int b = 0; b < n; b++) {
         double best = INFINITY;
         struct result r[SYSTEMS];
-        printf("| %s | %d |", name, batch[b]);
+        if (print) printf("| %s | %d |", name, batch[b]);
         for (int s = 0; s < SYSTEMS; s++) {
             r[s] = run(q, &systems[s], batch[b], steps);
             if (s < BASELINES && r[s].layer < best) best = r[s].layer;
-            printf(" %.2f |", 1e3 * r[s].layer);
+            if (print) printf(" %.2f |", 1e3 * r[s].layer);
         }
-        printf(" %.2f | %.0f%% | %.2f |\n", best / r[OURS].layer, 100 * r[OURS].right, 1e3 * r[OURS].known);
-        g.best += best / r[OURS].layer / n, g.near += r[MONDE].layer / r[OURS].layer / n, g.layout += r[FIXED].layer / r[OURS].layer / n;
-        g.right += r[OURS].right / n;
+        if (print)
+            printf(" %.2f | %.2f | %.2f | %.0f%% | %.2f |\n", best / r[OURS].layer, best / r[THREE].layer, best / r[BY_ROWS].layer, 100 * r[OURS].right,
+                   1e3 * r[OURS].known);
+        g.best += best / r[OURS].layer / n, g.three += best / r[THREE].layer / n, g.rows += best / r[BY_ROWS].layer / n;
+        g.near += r[MONDE].layer / r[OURS].layer / n, g.layout += r[FIXED].layer / r[OURS].layer / n, g.right += r[OURS].right / n;
     }
     return g;
+}
+/* One assumption at a time, 512 rows: gains over the best of three. */
+static void assumptions(const struct cost_model *q, const char *const *names, int steps) {
+    struct assumed other[] = {usual, usual, usual, usual, usual, usual, usual, usual, usual, usual, usual, usual};
+    int n = 0;
+    other[n++].what = "as above";
+    other[n].kept = 0.02, other[n++].what = "the device keeps the hottest 2% of the experts, no more";
+    other[n].far = true, other[n++].what = "MoNDE fetches from many DIMMs at once";
+    other[n].far = true, other[n].kept = 0.02, other[n++].what = "both";
+    other[n].reach = 0.8, other[n++].what = "the processor gets 0.8 of its memory's bandwidth";
+    other[n].amx = 0.5, other[n++].what = "half of AMX";
+    other[n].amx = 0.125, other[n++].what = "an eighth of AMX";
+    other[n].units = 8, other[n++].what = "eight units";
+    other[n].link = 60e9, other[n++].what = "60 GB/s between DIMMs";
+    other[n].memory = 0.98, other[n++].what = "ranks change four times as fast";
+    other[n].memory = 1, other[n++].what = "ranks stay";
+    other[n].served = 19.2e9, other[n++].what = "a DIMM serves others at the host's 19.2 GB/s, and computes nothing meanwhile";
+    printf("\n| gain at 512 rows: one copy, three, rows |");
+    for (int i = 0; i < 3; i++) printf(" %s |", names[i]);
+    printf("\n");
+    for (int k = 0; k < n; k++) {
+        is = other[k];
+        printf("| %s |", is.what);
+        for (int i = 0; i < 3; i++) {
+            struct gains g = table(&q[i], names[i], (const int[]){512}, 1, steps, false);
+            printf(" %.2f %.2f %.2f |", g.best, g.three, g.rows);
+        }
+        printf("\n");
+    }
+    is = usual;
 }
 
 /* --- Several sockets ------------------------------------------------------------------------------------------------------------- */
@@ -498,23 +567,30 @@ static bool several_sockets(void) {
 int main(int argc, char **argv) {
     bool check = argc > 1 && !strcmp(argv[1], "check"), good = true;
     static const int batches[] = {256, 512, 768}, few[] = {128, 64, 32};
+    static const double printed[] = {2.72, 2.18, 1.82}; /* of few */
+    if (!cost_preset(&machine, "paper-c")) abort();
+    is = usual;
     struct cost_model q[3] = {model_of(&deepseek_v2), model_of(known_find("qwen3-235b")), model_of(known_find("glm-4.5-air"))};
     static const char *const names[] = {"DeepSeek-V2", "Qwen3-235B", "GLM-4.5-Air"};
-    double right = 0;
-    if (!cost_preset(&machine, "paper-c")) abort();
+    int steps = check ? 8 : 30;
     printf("| ms a layer | rows |");
     for (int s = 0; s < SYSTEMS; s++) printf(" %s |", systems[s].name);
-    printf(" over the best of three | foreseen | had it been known |\n");
+    printf(" gain | three | rows | foreseen | had it been known |\n");
     for (int i = 0; i < 3; i++) {
-        struct gains g = table(&q[i], names[i], batches, 3, check ? 8 : 30);
-        printf("%s: over the best of three %.2f, over MoNDE %.2f, over a fixed layout %.2f; layouts foreseen %.0f%%\n", names[i], g.best, g.near, g.layout,
-               100 * g.right);
-        good &= g.best > 1.7 && g.near > 1.6 && g.layout > 0.97;
-        right += g.right / 3;
+        struct gains g = table(&q[i], names[i], batches, 3, steps, true);
+        double copies = 3 * (q[i].layers - q[i].dense_layers) * q[i].n_experts * q[i].expert_bytes, kv = 768.0 * 1024 * q[i].layers * q[i].kv_bytes;
+        printf("%s: over the best of three %.2f, three copies %.2f, rows %.2f; over MoNDE %.2f, over a fixed layout %.2f; layouts foreseen %.0f%%; copies and "
+               "keys of "
+               "768 x 1,024 positions %.2f of 2 TB\n",
+               names[i], g.best, g.three, g.rows, g.near, g.layout, 100 * g.right, (copies + kv) / machine.domain[0].memory);
+        good &= g.best >= 2.12 && g.three >= 2.83 && g.rows >= 2.83 && g.near >= 2 && g.layout > 1 && g.right >= 0.78 && copies + kv < machine.domain[0].memory;
     }
-    if (!check) table(&q[1], names[1], few, 3, 30);
+    for (int k = 0; k < 3; k++) {
+        struct gains g = table(&q[1], names[1], &few[k], 1, steps, true);
+        good &= g.three >= 0.99 * printed[k] && g.rows >= printed[k];
+    }
+    if (!check) assumptions(q, names, steps);
     good &= several_sockets();
-    if (!check) return 0;
-    if (!good || right < 0.78) printf("FAIL: NOTES.md says otherwise\n");
-    return !good || right < 0.78;
+    if (check && !good) printf("FAIL: NOTES.md says otherwise\n");
+    return check && !good;
 }

@@ -149,6 +149,8 @@ change("step-rest-row", "rows of the processor beside those of a device take the
 change("blend-twice", "the processor computes a device's experts again", "reference mla_plain", (BLEND, "b->mine[i] = whose < 0 ? x : -1;", "b->mine[i] = x;"))
 change("blend-weights", "a pair gets the weight of the one before it", "reference mla_plain", (BLEND, "pair_weight[to] = b->weights[i];", "pair_weight[to] = b->weights[i ? i - 1 : 0];"))
 change("stage-held", "weights that are not pinned go straight from where they lie", "weights that are not pinned", ("engine/pipe/stage.c", "return s->n_fillers && (r->row ||", "return 0 && (r->row ||"))
+change("split-exchange", "an expert may not make room for another", "split", ("engine/sched/split.c", "bool pairs = load[from].n", "bool pairs = false && load[from].n"))
+change("split-cold", "what units near memory have does not hang on how many rows they would take", "split", ("engine/sched/split.c", "if (side_end(&s[NEAR], there) >= side_end(&s[HERE], 0)) break;", "if (s[NEAR].n >= s[HERE].n) break;"))
 change("split-join", "the processor has a part though devices alone are done sooner", "split", ("engine/sched/split.c", "alone < end + in->join)", "alone < end)"))
 change("blend-slot-early", "a slot is filled before its last use is over", "reference mla_plain", (PART, ".after = t->off,", ".after = 0,"))
 change("blend-slot-unready", "experts are used before they have arrived", "reference mla_plain", (PART, "TRY(gpu_number_wait(p->loaded, on, main));", ""))

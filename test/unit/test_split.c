@@ -132,8 +132,8 @@ static void promises(void **st) {
         printf("%-9s of the best there is: mean %.3f, worst %.2f, equal in %.1f%%\n", names[i], sum[i] / cases, worst[i], 100.0 * equal[i] / cases);
     assert_true(proved > cases * 95 / 100);
     assert_true(sum[HYBRIMOE] / cases < 1.12);
-    assert_true(sum[TRIMOE] / cases < 1.05 && sum[CUT] / cases < 1.015);
-    assert_true(sum[AUTO] / cases < 1.01 && worst[AUTO] < 2.5); /* where little room decides, only exchanges would help */
+    assert_true(sum[TRIMOE] / cases < 1.05 && sum[CUT] / cases < 1.005);
+    assert_true(sum[AUTO] / cases < 1.002 && worst[AUTO] < 1.15);
 }
 
 static void many_experts(void **st) {
@@ -147,6 +147,38 @@ static void many_experts(void **st) {
         assert_true(end[TRIMOE] <= end[HOST] * (1 + 1e-6) && end[TRIMOE] <= end[STREAM] * (1 + 1e-6));
     }
     for (int i = 0; i < AUTO; i++) printf("%-9s of auto, up to 400 experts: mean %.3f\n", names[i], gain[i]);
+}
+
+/* Paper C's machine: a processor that reads any expert in the same time, a device over a link, sixteen units that take long for many rows; every expert lies
+ * everywhere. No plan ends before w_p * p + w_l * l + w_u * u, with what it asks of processor, link and all units, for weights that sum up to 1. */
+static void units_near_memory(void **st) {
+    static struct problem c;
+    enum { UNITS = 16 };
+    double worst = 0, mean = 0;
+    for (int k = 0; k < 40; k++) {
+        begin(&c, 2 + UNITS, 100 + 20 * (k % 5));
+        linear_table(&c.table[0], 150e-6, 0.2e-6), linear_table(&c.table[1], 25e-6, 0.1e-6), linear_table(&c.table[2], 130e-6, 184e-6);
+        c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 737e-6, .room = 512};
+        for (int u = 0; u < UNITS; u++) c.domain[2 + u] = (struct split_domain){.class = COST_NDP, .expert = &c.table[2]};
+        for (int i = 0; i < c.in.n; i++) { /* a tail of cold ones, some warm */
+            int32_t rows = draw(10) < 7 ? 1 + (int32_t)draw(6) : 10 + (int32_t)draw(80);
+            c.expert[i] = (struct split_expert){rows, (((uint32_t)1 << UNITS) - 1) << 2 | 1};
+        }
+        double bound = 0, end = run("auto", &c.in, &plan);
+        for (int p = 0; p <= 50; p++)
+            for (int l = 0; p + l <= 50; l++) {
+                double sum = 0, w[3] = {p / 50.0, l / 50.0, (50 - p - l) / 50.0 / UNITS};
+                for (int i = 0; i < c.in.n; i++) {
+                    double a = w[0] * cost_table_at(&c.table[0], c.expert[i].rows), b = w[2] * cost_table_at(&c.table[2], c.expert[i].rows);
+                    sum += fmin(fmin(a, b), w[1] * 737e-6);
+                }
+                bound = fmax(bound, sum);
+            }
+        assert_true(bound <= end);
+        worst = fmax(worst, end / bound), mean += end / bound / 40;
+    }
+    printf("auto      of what none can beat, with sixteen units near memory: mean %.3f, worst %.3f\n", mean, worst);
+    assert_true(mean < 1.1 && worst < 1.2); /* an expert is not divided: of a handful on each unit one more is a lot */
 }
 
 /* exact against every placement in every order of work and of transfers. */
@@ -284,7 +316,6 @@ static void edges(void **st) {
     assert_string_equal(split_policies[0].name, "auto");
 }
 
-/* 256 experts, a processor and two devices, as a prefill of DeepSeek-V3 asks. The time is told, and only held loosely. */
 /* What it takes to bring the processor's sum back does not move work off it; it decides whether it has any. */
 static void the_sum_comes_back(void **st) {
     static const struct {
@@ -309,6 +340,7 @@ static void the_sum_comes_back(void **st) {
     }
 }
 
+/* 256 experts, a processor and two devices, as a prefill of DeepSeek-V3 asks. The time is told, and only held loosely. */
 static void quick(void **st) {
     static struct problem c;
     for (int many = 0; many < 2; many++) {
@@ -333,8 +365,14 @@ static void quick(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(promises), cmocka_unit_test(many_experts), cmocka_unit_test(exact_is_the_best),  cmocka_unit_test(paper_d),
-        cmocka_unit_test(paper_c),  cmocka_unit_test(edges),        cmocka_unit_test(the_sum_comes_back), cmocka_unit_test(quick)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(promises),
+                                       cmocka_unit_test(many_experts),
+                                       cmocka_unit_test(units_near_memory),
+                                       cmocka_unit_test(exact_is_the_best),
+                                       cmocka_unit_test(paper_d),
+                                       cmocka_unit_test(paper_c),
+                                       cmocka_unit_test(edges),
+                                       cmocka_unit_test(the_sum_comes_back),
+                                       cmocka_unit_test(quick)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
