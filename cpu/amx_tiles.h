@@ -1,5 +1,5 @@
 #pragma once
-/* All eight AMX tiles with 16 rows of 64 bytes: 16 pairs of BF16 a row of operands, 16 float32 sums. For files built with -mamx-tile. */
+/* All eight AMX tiles with 16 rows of up to 64 bytes: 16 pairs of BF16 a row of operands, 16 float32 sums. For files built with -mamx-tile. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -9,9 +9,15 @@ struct tile_config { /* what ldtilecfg reads */
     uint8_t rows[16];
 } __attribute__((aligned(64)));
 
-/* Of the thread; _tile_release gives them back. A constant, for GCC believes that only the first eight bytes of what _tile_loadconfig gets
- * are read, and may drop what a function writes to the others. */
-static inline void tiles_configure(void) {
-    static const struct tile_config config = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    _tile_loadconfig(&config);
+/* Of the thread; _tile_release gives them back. width: columns of sums and of the second operand, 1, 2, 4, 8 or 16; tile 6 alone, which has the first, is
+ * whole where they are fewer. Constants, for GCC believes that only the first eight bytes of what _tile_loadconfig gets are read, and may drop what a function
+ * writes to the others. */
+static inline void tiles_configure(int width) {
+#define TILES(w) \
+    { \
+        .palette = 1, .bytes = {4 * (w), 4 * (w), 4 * (w), 4 * (w), 4 * (w), 4 * (w), 64, 4 * (w)}, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 } \
+    }
+    static const struct tile_config of[] = {TILES(1), TILES(2), TILES(4), TILES(8), TILES(16)};
+#undef TILES
+    _tile_loadconfig(&of[__builtin_ctz((unsigned)width)]);
 }

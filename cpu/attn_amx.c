@@ -86,7 +86,7 @@ static QK16_FN(qk) {
     float sums[4 * SIDE * SIDE] __attribute__((aligned(64)));
     const int steps = up(dim, DEEP), width = steps * DEEP;
     struct ahead a = *ahead;
-    tiles_configure();
+    tiles_configure(16);
     for (int j = 0; j < nk; j += 2 * SIDE) {
         const int n = nk - j < 2 * SIDE ? nk - j : 2 * SIDE, groups = up(n, SIDE);
         const uint16_t *at = k + (size_t)j * (size_t)ldk;
@@ -155,7 +155,7 @@ static PV16_FN(pv) {
     const int width = up(dim, 32) * 32, steps = up(nk, DEEP);
     struct ahead a = *ahead;
     interleave(pairs, v, ldv, nk, dim, width);
-    tiles_configure();
+    tiles_configure(16);
     for (int i0 = 0; i0 < nq; i0 += 2 * SIDE) {
         const int n = nq - i0 < 2 * SIDE ? nq - i0 : 2 * SIDE;
         for (int i = 0; i < 2 * SIDE; i++)

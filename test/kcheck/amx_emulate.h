@@ -1,7 +1,7 @@
 #pragma once
-/* The AMX tile instructions in C, so that cpu/gemm_amx.c and cpu/attn_amx.c can be checked for meaning on processors without them: built with
- * -include of this file. It says nothing about speed. Shapes come from the configuration, as on hardware, and using a tile
- * that is not configured, or a shape that does not fit, traps. */
+/* The AMX tile instructions in C, so that cpu/gemm_amx.c, cpu/gemm_amx_few.c and cpu/attn_amx.c can be checked for meaning on processors without them: built
+ * with -include of this file. It says nothing about speed. Shapes come from the configuration, as on hardware, and using a tile that is not configured, or a
+ * shape that does not fit, traps. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -69,13 +69,15 @@ static inline void amx_dpbf16(int d, int a, int b) {
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
-#define _tile_loadconfig(p)     amx_loadconfig(p)
-#define _tile_release()         amx_release()
-#define _tile_zero(t)           amx_zero(t)
-#define _tile_loadd(t, p, s)    amx_load(t, p, s)
-#define _tile_stored(t, p, s)   amx_store(t, p, s)
-#define _tile_dpbf16ps(d, a, b) amx_dpbf16(d, a, b)
-#define gemm_amx                gemm_amx_emulated
-#define gemm_amx_few16          gemm_amx_few16_emulated
-#define gemm_amx_wide           gemm_amx_wide_emulated
-#define kernels_amx             kernels_amx_emulated
+#define _tile_loadconfig(p)        amx_loadconfig(p)
+#define _tile_release()            amx_release()
+#define _tile_zero(t)              amx_zero(t)
+#define _tile_loadd(t, p, s)       amx_load(t, p, s)
+#define _tile_stored(t, p, s)      amx_store(t, p, s)
+#define _tile_dpbf16ps(d, a, b)    amx_dpbf16(d, a, b)
+#define gemm_amx                   gemm_amx_emulated
+#define gemm_amx_tiles_few         gemm_amx_tiles_few_emulated
+#define gemm_amx_tiles_few_scratch gemm_amx_tiles_few_scratch_emulated
+#define gemm_amx_few16             gemm_amx_few16_emulated
+#define gemm_amx_wide              gemm_amx_wide_emulated
+#define kernels_amx                kernels_amx_emulated

@@ -5,7 +5,7 @@
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
 
-extern const struct gemm gemm_amx_emulated, gemm_amx_wide_emulated;
+extern const struct gemm gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wide_emulated;
 #ifdef WITH_SIMDE
 extern const struct gemm gemm_few_simde, gemm_few16_simde;
 #else
@@ -204,9 +204,11 @@ int main(void) {
         {&gemm_few},
         {&gemm_few16},
         {&gemm_amx, 1},
+        {&gemm_amx_few16},
         {&gemm_amx_wide, 4},
 #ifndef WITHOUT_EMULATED /* this processor lacks tiles, or long_tests */
         {&gemm_amx_emulated, 4, true},
+        {&gemm_amx_few16_emulated, 0, true},
         {&gemm_amx_wide_emulated, 0, true},
 #endif
 #ifndef WITHOUT_SIMDE
