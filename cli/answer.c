@@ -22,6 +22,7 @@ static void keep_answer(struct repl *r, struct talk *t) {
         if (conv_add(&t->conv, ROLE_ASSISTANT, u->text.data, u->text.len, u->thinking.data, u->thinking.len)) app_note(r->app, "no memory to keep the answer");
         else t->conv.m[t->conv.n - 1].partial = partial;
     }
+    ids_free(&t->prompt.known);
     /* what the model wrote, token by token: /continue goes on from exactly there */
     if (mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
         prompt_free(&t->prompt);
@@ -190,7 +191,6 @@ int repl_send(struct repl *r, const char *text, size_t n, bool background) {
         repl_say(r, "no memory");
         return rc;
     }
-    app_note_builtin(r->app, t->attached.len > 0, text, n);
     if ((rc = repl_answer(r, t, background))) {
         conv_cut(&t->conv, t->conv.n - 1);
         return rc;

@@ -32,21 +32,7 @@ void app_note(const struct app *a, const char *fmt, ...) {
     progress_say(text);
 }
 
-/* Questions about hearth are shorter than a document, and stand on a line or two. */
-static bool looks_like_document(const char *text, size_t n) {
-    enum { LONG_QUESTION = 400, LINES = 3 }; /* bytes, lines */
-    const char *end = text + n;
-    int lines = 0;
-    for (const char *s = text; s < end; lines++) s = (s = memchr(s, '\n', (size_t)(end - s))) ? s + 1 : end;
-    return n >= LONG_QUESTION || lines >= LINES;
-}
-
 bool app_builtin(const struct app *a) { return !strncmp(a->dir, "ember:", 6) && !strcmp(a->info->name, "ember"); }
-
-void app_note_builtin(const struct app *a, bool documents, const char *text, size_t n) {
-    if (app_builtin(a) && (documents || looks_like_document(text, n)))
-        app_note(a, "the built-in model knows only hearth; open a real one with -m DIR to work on documents");
-}
 
 const char *app_bytes(uint64_t n, char *buf, size_t cap) {
     static const char *const unit[] = {"B", "kB", "MB", "GB", "TB"};

@@ -20,7 +20,8 @@ struct app {
     const struct engine_info *info; /* of whoever answers; NULL before it is open */
     /* of the engine of this process; NULL where another answers */
     struct tokenizer *tokenizer;
-    struct chat *chat; /* NULL with --raw */
+    struct chat *chat;   /* NULL with --raw */
+    struct scope *scope; /* of the built-in model; NULL before it is asked something */
     struct engine *engine;
     struct remote *remote; /* the engine elsewhere; NULL: none */
 };
@@ -49,8 +50,6 @@ int app_fail(const struct app *a, const struct error *e);                       
 void app_note(const struct app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* silent with -q */
 /* Whether the built-in model answers; it is open. */
 bool app_builtin(const struct app *a);
-/* A document, or a text [n] that looks like one, goes to the built-in model, which knows only hearth: that is said. */
-void app_note_builtin(const struct app *a, bool documents, const char *text, size_t n);
 void app_stats(const struct app *a, const struct turn_stats *s); /* the --stats line */
 void app_stats_text(const struct turn_stats *s, struct buf *out);
 /* --explain: why the modes of a turn, and what was expected of them; one line. */

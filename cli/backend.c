@@ -2,6 +2,7 @@
 
 #include "cli/app.h"
 #include "cli/conv.h"
+#include "cli/scope.h"
 
 /* --- seats ----------------------------------------------------------------------------------------------------------- */
 
@@ -52,6 +53,7 @@ int seat_fd(const struct app *a) { return a->backend->fd(a); }
 static void local_close(struct app *a) {
     engine_close(&a->engine);
     chat_close(&a->chat);
+    scope_close(&a->scope);
     tokenizer_close(&a->tokenizer);
 }
 static int local_seat_open(struct seat *s, struct error *e) { return session_open(s->app->engine, &s->session, e); }
@@ -61,6 +63,8 @@ static int local_fd(const struct app *a) { return engine_fd(a->engine); }
 
 static int local_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e) {
     struct request q = *r;
+    if (p->known.n) return session_say(s->session, (int)p->ids.n, p->known.data, (int)p->known.n, r->max_tokens, e);
+    if (p->alone) app_note(s->app, "ember, the built-in model, reads no documents; it was asked the question alone");
     q.tokens = p->ids.data;
     q.n = (int)p->ids.n;
     q.shared = p->shared;

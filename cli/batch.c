@@ -333,7 +333,6 @@ int batch_run(struct app *a, struct error *e) {
     if (!rc && b->n) {
         rc = app_open_text(a, e);
         if (!rc) rc = app_open_engine(a, e);
-        if (!rc) app_note_builtin(a, false, b->order[0]->text, b->order[0]->n); /* the longest */
         bool announced = !rc && announce(b);
         if (!rc && !(b->slots = mem_calloc((size_t)b->n_slots, sizeof *b->slots))) rc = error_set(e, ERR_MEMORY, "no memory");
         if (!b->slots) b->n_slots = 0;

@@ -14,6 +14,7 @@ int repl_compact(struct repl *r, struct talk *t) {
         else {
             prompt_free(&t->prompt);
             rc = conv_prompt(r->app, &ask_for, 0, &t->prompt, &e);
+            ids_free(&t->prompt.known); /* the program asks, not who chats */
             if (!rc) rc = repl_start(r, t, false, &e);
         }
         conv_free(&ask_for);

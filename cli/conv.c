@@ -4,6 +4,7 @@
 
 #include "cli/out.h"
 #include "cli/render.h"
+#include "cli/scope.h"
 
 enum { tail_size = 512 };
 
@@ -107,6 +108,7 @@ void conv_title(const struct conv *c, int cols, struct buf *out) {
 
 void prompt_free(struct prompt *p) {
     ids_free(&p->ids);
+    ids_free(&p->known);
     buf_free(&p->tail);
     buf_free(&p->body);
     *p = (struct prompt){0};
@@ -160,7 +162,7 @@ static int shared_tokens(struct app *a, const struct json *conv, const struct id
     return same;
 }
 
-int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+static int prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct text text = {0};
     int rc = chat_render(a->chat, conv, &text, e);
     if (rc) return rc;
@@ -170,6 +172,21 @@ int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, 
     out->said = out->ids.n;
     text_free(&text);
     if (!rc) out->shared = shared_tokens(a, conv, &out->ids);
+    return rc;
+}
+
+int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
+    struct arena arena = {0};
+    if (strcmp(a->dir, "ember:") != 0) return prompt_own(a, conv, out, e);
+    int rc = a->scope ? 0 : scope_open(&a->scope, e);
+    if (!rc && !a->scope) return prompt_own(a, conv, out, e);
+    const struct json *known = rc ? NULL : scope_answer(a->scope, conv), *asked = rc ? NULL : scope_asked(a->scope, conv, &arena);
+    if (!rc && !asked) rc = error_set(e, ERR_MEMORY, "no memory");
+    if (!rc) rc = prompt_own(a, asked, out, e);
+    const struct json *list = json_get(conv, "messages"), *left = json_get(asked, "messages");
+    if (!rc && !known && list != left && left->n) out->alone = json_get(&list->items[list->n - 1], "content") != json_get(&left->items[left->n - 1], "content");
+    if (!rc && known) rc = tokenizer_encode(a->tokenizer, known->string, known->n, TEXT_VALUE, &out->known, e);
+    arena_free(&arena);
     return rc;
 }
 
@@ -207,6 +224,7 @@ int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *o
 int conv_begun(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
     int rc = tokenizer_encode(a->tokenizer, text, n, TEXT_VALUE, &out->ids, e);
     out->said = out->ids.n;
+    ids_free(&out->known);
     return !rc && buf_add(&out->tail, text, n) ? error_set(e, ERR_MEMORY, "no memory") : rc;
 }
 int conv_prompt_begun(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e) {

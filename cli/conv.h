@@ -33,10 +33,12 @@ void conv_message_json(const struct message *m, const char *thinking, struct buf
 
 struct prompt {
     struct ids ids;
-    struct buf tail; /* the end of the rendered text: it may open a thinking block */
-    int shared;      /* so many ids others are likely to begin with (request.shared) */
-    struct buf body; /* for an engine elsewhere, instead: members of a request */
-    size_t said;     /* so many ids were said to the model; those behind them it wrote itself */
+    struct buf tail;  /* the end of the rendered text: it may open a thinking block */
+    int shared;       /* so many ids others are likely to begin with (request.shared) */
+    struct buf body;  /* for an engine elsewhere, instead: members of a request */
+    struct ids known; /* the answer, where the program knows it without the model; none: the model is asked */
+    bool alone;       /* the question without the document that came with it */
+    size_t said;      /* so many ids were said to the model; those behind them it wrote itself */
 };
 void prompt_free(struct prompt *p);
 /* Renders and encodes, with the opening of the answer. think: 1, 0, or -1 for what the template does by itself. */

@@ -225,9 +225,6 @@ int oneshot_run(struct app *a, struct error *e) {
         if (!rc) rc = conv_prompt(a, &conv, conv_think(&a->opts), &prompt, e);
     }
     if (!rc) rc = app_open_engine(a, e);
-    const char *p = v[OPT_PROMPT].text;
-    bool piped = p && strcmp(p, "-") && text.len > strlen(p) + 1; /* something before the instruction */
-    if (!rc) app_note_builtin(a, v[OPT_FILE].n_items > 0 || piped, text.data, text.len);
     if (!rc) rc = answer(a, &conv, &prompt, name ? &store : NULL, e);
 out:
     store_close(&store);

@@ -68,7 +68,7 @@ int serve_enqueue(struct ask *x, struct error *e) {
         return error_set(e, ERR_MEMORY, "%d requests wait already, %d of them this client's", waiting, own);
     rc = serve_prompt(x, e);
     if (!rc && !x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
-    if (!rc && x->prompt.ids.n + 1 > (size_t)a->info->context)
+    if (!rc && !x->prompt.known.n && x->prompt.ids.n + 1 > (size_t)a->info->context)
         rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n, a->info->context);
     if (rc) return rc;
     if (getrandom(id, sizeof id, 0) != sizeof id) return error_set(e, ERR_RUNTIME, "no random numbers");

@@ -143,6 +143,9 @@ struct request {
 };
 /* Queues one turn; returns at once. ERR_CONTEXT with both counts when it cannot fit; ERR_RUNTIME when the session is busy. */
 int session_submit(struct session *s, const struct request *r, struct error *e);
+/* A turn whose answer of n <= 1,024 tokens is known: they come as events, as if the model had chosen them for a prompt of n_prompt tokens.
+ * Nothing is computed, and what the cache holds stays. ERR_RUNTIME when the session is busy. */
+int session_say(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e);
 /* Stops the running or queued turn soon (well under 200 ms, whatever others do); its EVENT_DONE follows with DONE_CANCELLED.
  * What was read of the prompt stays in the cache by whole batches. Async-signal-safe; from any thread. */
 void session_cancel(struct session *s);

@@ -87,6 +87,7 @@ class OutOfScope(Topic):
     def __init__(self):
         super().__init__(OUT_OF_SCOPE)
         self.lists, self.templates, self.prose = {}, [], []
+        self.program, self.document = "", ""  # what the program answers by itself, to a question and to a text
 
     def fill(self, template, rng):
         return re.sub(r"\{(\w+)\}", lambda m: rng.choice(self.lists[m[1]]), template)
@@ -113,6 +114,10 @@ def load_out_of_scope(path):
             topic.facts = line[7:].split(" | ")
         elif line.startswith("after "):
             topic.add_after(*line.split(": ", 1))
+        elif re.match("(program|document):", line):
+            field, _, value = line.partition(":")
+            before = getattr(topic, field)
+            setattr(topic, field, f"{before}\n{value.strip()}" if before else value.strip())
         elif line.startswith("prose: "):
             topic.prose += line[7:].split(" | ")
         elif line.startswith("list "):
@@ -124,6 +129,7 @@ def load_out_of_scope(path):
 
 
 HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt", "fresh.txt", "fresh2.txt", "fresh3.txt")
+SCOPE_LISTS = ("scope.txt", "scope2.txt")  # held out, too, but without answers
 
 
 def load_questions(name, directory=CORPUS):

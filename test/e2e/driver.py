@@ -23,6 +23,11 @@ PATIENCE = float(os.environ.get("PATIENCE", "60"))  # seconds: these machines ma
 
 
 class Case(unittest.TestCase):
+    def use_ember_as_any_model(self):
+        """Its files from a folder: the program then answers nothing in its place, and lets it see documents."""
+        os.symlink(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember/model"), os.path.join(self.home, "ember"))
+        self.env["HEARTH_MODEL"] = os.path.join(self.home, "ember")
+
     def setUp(self):
         self.home = tempfile.mkdtemp(prefix="hearth-test-")
         self.env = {"HOME": self.home, "PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8"}

@@ -444,6 +444,9 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
     mem_free(text);
     return 0;
 }
+int session_say(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *e) {
+    return error_set(e, ERR_RUNTIME, "this engine says what it was made to say, nothing else");
+}
 void session_cancel(struct session *s) { atomic_store(&s->cancel, true); }
 bool session_busy(const struct session *s) { return atomic_load(&s->busy); }
 int session_tokens(const struct session *s, const int32_t **tokens) {

@@ -24,6 +24,7 @@ def text(n, seed=1):
 class KvCache(server.Case):
     def setUp(self):
         super().setUp()
+        self.use_ember_as_any_model()
         self.env["HEARTH_LIMITS"] = LIMITS
         self.dir = os.path.join(self.home, ".cache/hearth/kv")
         self.doc = text(430)

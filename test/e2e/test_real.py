@@ -66,44 +66,6 @@ class Real(driver.Case):
         print(f"first prompt {ours * 1e3:.0f} ms, of a shell {bare * 1e3:.0f} ms")
         self.assertLess(ours - bare, 0.05 * max(1, os.getloadavg()[0] / os.cpu_count()))
 
-    def test_documents_are_not_for_ember(self):
-        """Of any length, from a pipe, a file, a batch or the chat: it is said on stderr; stdout has the answer alone."""
-        words = "the built-in model knows only hearth; open a real one with -m DIR"
-        line = "The minister crossed the river in winter.\n"
-        path = os.path.join(self.home, "a.txt")
-        with open(path, "w") as f:
-            f.write(line * 30)
-        batch = os.path.join(self.home, "b.jsonl")
-        with open(batch, "w") as f:
-            f.write('"what is hearth?"\n' + json.dumps(line * 30) + "\n")
-        for args, data in ((("-p", "Summarise this"), "a short note\n"), (("-p", "Summarise this"), line * 60), ((), line * 60), ((), "Dear John,\nit is sold.\nYours, Mary\n"),
-                           (("-p", "Summarise this", "-f", path), ""), (("--batch", batch), ""), (("--json", "-p", "Summarise this"), line * 60)):
-            rc, out, err = self.run_bin(*args, "-n", "1", data=data)
-            self.assertEqual((rc, err.count(words)), (0, 1), (args, err))
-            self.assertNotIn(words.encode(), out)
-        rc, out, err = self.run_bin("-p", "Summarise this", data=line * 2000)  # longer than the context
-        self.assertEqual((rc, out, err.count(words)), (4, b"", 1), err)
-        for args, data in ((("-p", "what is hearth?"), ""), ((), "what is hearth?\n"), ((), "I am new.\nWhat is hearth?\n"), (("-q", "-p", "Summarise this"), line * 60)):
-            self.assertNotIn(words, self.run_bin(*args, "-n", "1", data=data)[2])
-
-    def test_documents_in_the_chat(self):
-        path = os.path.join(self.home, "a.txt")
-        with open(path, "w") as f:
-            f.write("The minister crossed the river.\n")
-        t = self.terminal("-n", "4")
-        t.prompt(t.until("ember, the built-in model, knows only hearth; hearth -m DIR opens a real one."))
-        for first, text in (("/read ~/a.txt\r", "what is it about?\r"), ("", "\x1b[200~one\ntwo\nthree\x1b[201~\r"), ("", "word " * 100 + "\r")):
-            at = len(t.out)
-            if first:
-                t.send(first)
-                at = t.prompt(t.until("go along with your next question", at))
-            t.send(text)
-            t.prompt(t.until("the built-in model knows only hearth; open a real one", at))
-        at = len(t.out)
-        t.send("what is hearth?\r")
-        t.prompt(t.until("limit", at))
-        self.assertNotIn(b"the built-in model knows", t.out[at:])
-
     def test_same_text_for_any_threads(self):
         outs = {self.run_bin("-p", "what is hearth?", "--temp", "0.8", "--seed", "7", "-t", t)[1] for t in ("1", "2", "3")}
         self.assertEqual(len(outs), 1)
@@ -269,7 +231,7 @@ class Real(driver.Case):
         self.assertTrue(any(n.encode() in t.out for n in shards), t.out)
 
     def test_context_overflow(self):
-        rc, out, err = self.run_bin("-c", "16", "-p", "word " * 100)
+        rc, out, err = self.run_bin("-c", "16", "-p", "what does hearth do with the files and the documents that I attach to a chat of mine?")
         self.assertEqual((rc, out), (4, b""))
         self.assertRegex(err, r"\d\d+.*16")
 

@@ -21,6 +21,7 @@ SPECIAL = ["<|im_end|>", "<|im_start|>system", "<|endoftext|>", "<think>", "</th
 class Served(Case):
     def setUp(self):
         super().setUp()
+        self.use_ember_as_any_model()
         self.s = self.serve("--kv-cache", "off")
 
     def count(self, body):
@@ -173,6 +174,7 @@ class Faults(Case):
 
     def setUp(self):
         super().setUp()
+        self.use_ember_as_any_model()
         self.env["HEARTH_LIMITS"] = "keep=1,rows=128,wait=60000"
         self.kv = os.path.join(self.home, ".cache/hearth/kv")
         self.args = ("-t", "1", "--parallel", "3")

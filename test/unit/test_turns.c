@@ -448,10 +448,45 @@ static void prompts_of_clients_take_turns(void **st) {
     sem_destroy(&h.end);
 }
 
+/* An answer that is known comes as one that is computed; what the session holds stays, and the next turn goes on from it. */
+static void an_answer_that_is_known(void **st) {
+    struct engine *e = open_with((struct engine_params){0});
+    struct session *s = new_session(e);
+    struct error err;
+    const int32_t *held;
+    int32_t known[] = {7, 8, 9};
+    submit(s, 0, 40, 1);
+    assert_int_equal(session_say(s, 5, known, 3, -1, &err), ERR_RUNTIME); /* busy */
+    wait_for(e, s, EVENT_DONE);
+    int n = session_tokens(s, &held);
+    for (int most = -1; most < 4; most++) {
+        int want = most < 0 || most > 3 ? 3 : most;
+        assert_int_equal(session_say(s, 5, known, 3, most, &err), 0);
+        session_cancel(s); /* too late */
+        assert_true(session_busy(s));
+        for (int i = 0; i < want; i++) {
+            struct event ev = next(e);
+            assert_true(ev.kind == EVENT_TOKEN && ev.session == s && ev.token == known[i]);
+        }
+        struct event end = next(e);
+        assert_true(end.kind == EVENT_DONE && end.reason == (want < 3 ? DONE_LENGTH : DONE_STOP));
+        assert_true(end.stats.answer_tokens == want && end.stats.prompt_tokens == 5 && end.stats.bytes_read == 0);
+        assert_int_equal(session_tokens(s, &held), n);
+        assert_memory_equal(held, prompt, 40 * sizeof *held);
+    }
+    submit(s, 0, 50, 1);
+    assert_int_equal(wait_for(e, s, EVENT_DONE).stats.cached_tokens, 40);
+    assert_int_equal(session_say(s, 5, prompt, ENGINE_EVENTS + 1, -1, &err), ERR_RUNTIME);
+    assert_int_equal(session_say(s, 5, known, 3, -1, &err), 0);
+    session_close(&s); /* with events that nobody read */
+    engine_close(&e);
+}
+
 int main(int argc, char **argv) {
     file_embed(ember_files);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_of_clients_take_turns),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_answer_that_is_known),
+                                       cmocka_unit_test(prompts_of_clients_take_turns),
                                        cmocka_unit_test(a_queued_turn_is_cancelled_at_once),
                                        cmocka_unit_test(a_cancelled_prefill_waits_for_no_step),
                                        cmocka_unit_test(unread_events_hold_nobody_else),

@@ -1,0 +1,228 @@
+#include "cli/scope.h"
+
+#include <string.h>
+
+#include "engine/base/file.h"
+
+struct scope {
+    struct arena arena;
+    struct file_map file;
+    struct json root;
+    const struct json *words, *slots, *other, *document; /* word -> weight; hashed weights, a power of two of them; the two answers */
+    int64_t bias, unknown, number;
+    int64_t limit, follow, strict; /* what sums up to less is refused; within a conversation; where a document came along */
+};
+struct span {
+    const char *s;
+    size_t n;
+};
+
+void scope_close(struct scope **sp) {
+    struct scope *s = *sp;
+    if (!s) return;
+    arena_free(&s->arena);
+    file_unmap(&s->file);
+    mem_free(s);
+    *sp = NULL;
+}
+
+static bool whole(const struct json *list, bool members) {
+    for (uint32_t i = 0; i < list->n; i++)
+        if (list->items[members ? 2 * i + 1 : i].type != JSON_INT) return false;
+    return true;
+}
+
+int scope_open(struct scope **out, struct error *e) {
+    static const char path[] = "ember:scope.json";
+    struct scope *s = NULL;
+    *out = NULL;
+    if (!file_exists(path)) return 0;
+    *out = s = mem_calloc(1, sizeof *s);
+    if (!s) return error_set(e, ERR_MEMORY, "no memory");
+    int rc = file_map(&s->file, path, e);
+    if (!rc) rc = json_parse(&s->arena, (const char *)s->file.data, s->file.size, 0, path, &s->root, e);
+    if (!rc) {
+        s->words = json_get(&s->root, "words");
+        s->slots = json_get(&s->root, "slots");
+        s->other = json_path(&s->root, "answers.other");
+        s->document = json_path(&s->root, "answers.document");
+        bool good = s->words && s->words->type == JSON_OBJECT && whole(s->words, true) && s->slots && s->slots->type == JSON_ARRAY && whole(s->slots, false);
+        good = good && s->slots->n && !(s->slots->n & (s->slots->n - 1)) && s->other && s->other->type == JSON_STRING;
+        if (!good || !s->document || s->document->type != JSON_STRING) rc = error_set(e, ERR_MODEL, "%s: words, slots or answers are missing", path);
+    }
+    if (rc) {
+        scope_close(out);
+        return rc;
+    }
+    s->bias = json_int(json_get(&s->root, "bias"), 0);
+    s->limit = json_int(json_path(&s->root, "limits.limit"), 0);
+    s->follow = json_int(json_path(&s->root, "limits.follow"), 0);
+    s->strict = json_int(json_path(&s->root, "limits.document"), 0);
+    s->unknown = json_int(json_get(s->words, "?"), 0);
+    s->number = json_int(json_get(s->words, "#"), 0);
+    return 0;
+}
+
+/* --- the sum, as scope.py has it ------------------------------------------------------------------------------------- */
+
+static unsigned char lower(char c) { return (unsigned char)(c >= 'A' && c <= 'Z' ? c + 32 : c); }
+static bool is_letter(unsigned char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c >= 128; }
+static bool is_sign(unsigned char c) { return c == '-' || c == '/' || c == '&'; }
+
+/* The next word: letters and digits, or signs with what hangs on them ("--kv", "/undo"). n 0: there is none. */
+static struct span next_word(const char **at, const char *end) {
+    while (*at < end && !is_letter(lower(**at)) && !is_sign(lower(**at))) ++*at;
+    struct span w = {.s = *at};
+    if (*at < end && is_letter(lower(**at)))
+        while (*at < end && is_letter(lower(**at))) ++*at;
+    else {
+        while (*at < end && is_sign(lower(**at))) ++*at;
+        while (*at < end && (**at == '-' || (is_letter(lower(**at)) && lower(**at) < 128 && **at != '_'))) ++*at;
+    }
+    w.n = (size_t)(*at - w.s);
+    return w;
+}
+
+static bool same(const struct json *key, const char *s, size_t n, const char *more) {
+    size_t k = strlen(more);
+    if (key->n != n + k || memcmp(key->string + n, more, k) != 0) return false;
+    for (size_t i = 0; i < n; i++)
+        if (lower(s[i]) != (unsigned char)key->string[i]) return false;
+    return true;
+}
+static const struct json *find(const struct scope *s, const char *w, size_t n, const char *more) {
+    for (uint32_t i = 0; i < s->words->n; i++)
+        if (same(&s->words->items[2 * i], w, n, more)) return &s->words->items[2 * i];
+    return NULL;
+}
+
+enum { FNV = 16777619 };
+static const uint32_t fnv_begin = 2166136261u;
+static uint32_t hash_text(uint32_t h, const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * FNV;
+    return h;
+}
+static int64_t slot(const struct scope *s, uint32_t h) { return s->slots->items[(h ^ h >> 15) & (s->slots->n - 1)].integer; }
+
+static int64_t pair(const struct scope *s, struct span a, struct span b) {
+    return slot(s, hash_text(hash_text(hash_text(hash_text(fnv_begin, "b", 1), a.s, a.n), " ", 1), b.s, b.n));
+}
+
+/* Every four letters of <word>. */
+static int64_t letters(const struct scope *s, struct span w) {
+    int64_t sum = 0;
+    for (size_t i = 0; i + 4 <= w.n + 2; i++) {
+        uint32_t h = hash_text(fnv_begin, "c", 1);
+        for (size_t k = i; k < i + 4; k++) {
+            char c = k == 0 ? '<' : k == w.n + 1 ? '>' : (char)lower(w.s[k - 1]);
+            h = hash_text(h, &c, 1);
+        }
+        sum += slot(s, h);
+    }
+    return sum;
+}
+
+/* Whether it is about hearth, as far as its words tell; what names hearth is. */
+static bool about_hearth(const struct scope *s, struct span text, int64_t limit) {
+    enum { WORDS = 64 }; /* that are looked at */
+    const char *at = text.s, *end = text.s + text.n;
+    struct span before = {"^", 1};
+    int64_t sum = s->bias;
+    for (int i = 0; i < WORDS; i++) {
+        struct span w = next_word(&at, end), name = {"?", 1};
+        if (!w.n) break;
+        const struct json *key = find(s, w.s, w.n, "");
+        if (!key) key = lower(w.s[w.n - 1]) == 's' ? find(s, w.s, w.n - 1, "") : find(s, w.s, w.n, "s");
+        if (key) {
+            name = (struct span){key->string, key->n};
+            sum += key[1].integer;
+            if (json_is(key, "hearth")) return true;
+        } else {
+            bool digits = true;
+            for (size_t k = 0; k < w.n; k++) digits &= w.s[k] >= '0' && w.s[k] <= '9';
+            if (digits) name.s = "#";
+            sum += (digits ? s->number : s->unknown) + letters(s, w);
+        }
+        sum += pair(s, before, name);
+        before = name;
+    }
+    return sum + pair(s, before, (struct span){"$", 1}) >= limit;
+}
+
+/* --- conversations --------------------------------------------------------------------------------------------------- */
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+/* What is asked stands behind what it is asked about: the last paragraph. */
+static struct span last_paragraph(struct span t) {
+    while (t.n && is_blank(t.s[t.n - 1])) t.n--;
+    for (size_t i = t.n; i-- > 1;)
+        if (t.s[i] == '\n' && t.s[i - 1] == '\n') return (struct span){t.s + i + 1, t.n - i - 1};
+    return t;
+}
+
+/* Questions about hearth are shorter than a document, and stand on few lines. */
+static bool is_document(struct span t) {
+    enum { LONG_QUESTION = 400, LINES = 4 }; /* bytes; lines that are not empty */
+    static const char attached[] = "<document name=\"";
+    int lines = 1;
+    while (t.n && is_blank(t.s[t.n - 1])) t.n--;
+    for (size_t i = 1; i < t.n; i++) lines += t.s[i] == '\n' && t.s[i - 1] != '\n';
+    return t.n >= LONG_QUESTION || lines >= LINES || (t.n >= sizeof attached - 1 && !memcmp(t.s, attached, sizeof attached - 1));
+}
+
+static const struct json *content_of(const struct json *m, const char *role) {
+    const struct json *content = json_is(json_get(m, "role"), role) ? json_get(m, "content") : NULL;
+    return content && content->type == JSON_STRING ? content : NULL;
+}
+static bool is_ours(const struct scope *s, const struct json *text) {
+    return text && ((text->n == s->other->n && !memcmp(text->string, s->other->string, text->n)) ||
+                    (text->n == s->document->n && !memcmp(text->string, s->document->string, text->n)));
+}
+
+const struct json *scope_answer(const struct scope *s, const struct json *conv) {
+    enum { LONGEST = 1000 }; /* bytes of a question that the model is asked */
+    const struct json *list = json_get(conv, "messages"), *said;
+    const struct json *content = list && list->type == JSON_ARRAY && list->n ? content_of(&list->items[list->n - 1], "user") : NULL;
+    bool follows = false; /* something that the model has answered */
+    if (!content) return NULL;
+    for (uint32_t i = 0; i + 1 < list->n; i++)
+        if ((said = content_of(&list->items[i], "assistant"))) follows |= !is_ours(s, said);
+    struct span text = {content->string, content->n}, question = last_paragraph(text);
+    bool document = is_document(text);
+    if (question.n <= LONGEST && about_hearth(s, question, document ? s->strict : follows ? s->follow : s->limit)) return NULL;
+    return document ? s->document : s->other;
+}
+
+/* A copy of an object with another value for a key that it has. */
+static const struct json *with(const struct json *j, const char *key, struct json value, struct arena *a) {
+    struct json *items = arena_alloc(a, 2 * (size_t)j->n * sizeof *items), *copy = arena_alloc(a, sizeof *copy);
+    if (!items || !copy) return NULL;
+    memcpy(items, j->items, 2 * (size_t)j->n * sizeof *items);
+    for (uint32_t i = 0; i < j->n; i++)
+        if (json_is(&items[2 * i], key)) items[2 * i + 1] = value;
+    *copy = *j;
+    copy->items = items;
+    return copy;
+}
+
+const struct json *scope_asked(const struct scope *s, const struct json *conv, struct arena *a) {
+    const struct json *list = json_get(conv, "messages");
+    if (!list || list->type != JSON_ARRAY) return conv;
+    struct json *items = arena_alloc(a, (list->n + (size_t)1) * sizeof *items), value = *list;
+    if (!items) return NULL;
+    value.n = 0;
+    value.items = items;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct json *m = &list->items[i], *content = content_of(m, "user");
+        if (i + 1 < list->n && content && is_ours(s, content_of(m + 1, "assistant"))) {
+            i++;
+            continue;
+        }
+        struct span text = {content ? content->string : "", content ? content->n : 0}, question = last_paragraph(text);
+        struct json cut = {.type = JSON_STRING, .n = (uint32_t)question.n, .string = question.s};
+        if (is_document(text) && question.n < text.n && !(m = with(m, "content", cut, a))) return NULL;
+        items[value.n++] = *m;
+    }
+    return with(conv, "messages", value, a);
+}

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""What the built-in model is not asked: the program tells questions on hearth from others as engine/ember/scope.py does, and answers the
+others, and documents, by itself, the same wherever they are asked."""
+import json
+import os
+import sys
+import unittest
+
+import driver
+import server
+
+EMBER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/ember")
+sys.path.insert(0, EMBER)
+import corpus  # noqa: E402
+import scope  # noqa: E402
+
+SCOPE = scope.Scope.read()
+OTHER, DOCUMENT = SCOPE.table["answers"]["other"], SCOPE.table["answers"]["document"]
+TEXT = "The minister crossed the river in winter.\n"
+NOTE = "reads no documents; it was asked the question alone"
+
+
+class Told(driver.Case):
+    def batch(self, questions, *args):
+        path = os.path.join(self.home, "b.jsonl")
+        with open(path, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(q, ensure_ascii=False) + "\n" for q in questions)
+        rc, out, err = self.run_bin("--batch", path, "--kv-cache", "off", *args)
+        self.assertEqual(rc, 0, err)
+        lines = {j["index"]: j["text"] for j in map(json.loads, out.splitlines())}
+        return [lines[i] for i in range(len(questions))]
+
+    def test_as_the_script(self):
+        questions = [q for _, _, q in scope.asked()][::3]
+        questions += ["42", "...", "ß Ü 日本 naïve", "x" * 300, "-- --kv //undo a-b_c", "what is --temp 0.7?", "PLEASE STOP IT", "word " * 79, "is hearth a fireplace?", "don't", "gpus?", "a _b_ c"]
+        begin = OTHER[:9]
+        got = [text.startswith(begin) for text in self.batch(questions, "-n", "4")]
+        self.assertEqual([q for q, refused in zip(questions, got) if refused != SCOPE.refuses(q)], [])
+        self.assertEqual((True, True), (True in got, False in got))
+
+    def test_how_well(self):
+        """On every held-out question, and on those in odd places, which chose nothing: one of fifty on hearth, nineteen of twenty others."""
+        asked = [(i, on, SCOPE.refuses(q, "follow" if "later" in name else "limit")) for i, (name, on, q) in enumerate(scope.asked())]
+        for part in (asked, asked[1::2]):
+            on, other = [r for _, o, r in part if o], [r for _, o, r in part if not o]
+            self.assertLessEqual(sum(on), 0.02 * len(on))
+            self.assertGreaterEqual(sum(other), 0.95 * len(other))
+
+    def test_published_answers(self):
+        other = corpus.load_topics()[corpus.OUT_OF_SCOPE]
+        self.assertEqual((OTHER, DOCUMENT), (other.program, other.document))
+
+    def test_one_shot(self):
+        path = os.path.join(self.home, "a.txt")
+        with open(path, "w") as f:
+            f.write(TEXT * 30)
+        for args, data, want in ((("-p", "sing a song"), "", OTHER), ((), "sing a song\n", OTHER), (("-p", "Summarise this"), "a short note\n" * 4, DOCUMENT), (("-p", "Summarise this"), TEXT * 2000, DOCUMENT),
+                                 ((), TEXT * 60, DOCUMENT), (("-p", "Summarise this", "-f", path), "", DOCUMENT), (("-s", "Be short.", "-p", "sing a song"), "", OTHER)):
+            rc, out, err = self.run_bin(*args, data=data)
+            self.assertEqual((rc, out.decode(), err), (0, want + "\n", ""), args)
+            j = json.loads(self.run_bin("--json", *args, data=data)[1])
+            self.assertEqual((j["text"], j["reason"]), (want, "stop"))
+            lines = [json.loads(line) for line in self.run_bin("--json-lines", *args, data=data)[1].splitlines()]
+            self.assertEqual("".join(x["text"] for x in lines if x["type"] == "delta"), want)
+        rc, out, err = self.run_bin("-n", "3", "-p", "sing a song", "--stats", "--explain")
+        self.assertTrue(OTHER.startswith(out.decode().rstrip()) and len(out) < 30, out)
+        self.assertRegex(err, "(?s)cut at the -n limit of 3.*answer: 3 tokens.*known without the model")
+        self.assertEqual(self.batch(["sing a song", "what is hearth?", TEXT * 30])[::2], [OTHER, DOCUMENT])
+        rc, out, _ = self.run_bin("-m", os.path.join(EMBER, "model"), "-n", "8", "-p", "sing a song")  # opened as any other, it answers itself
+        self.assertFalse(OTHER.startswith(out.decode().rstrip()))
+
+    def test_a_question_beside_a_document(self):
+        """Is asked alone when it is on hearth, since the model would make nothing of the text."""
+        alone = self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0")[1]
+        rc, out, err = self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0", data=TEXT * 60)
+        self.assertEqual((rc, out), (0, alone))
+        self.assertIn(NOTE, err)
+        self.assertNotIn(NOTE, self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0")[2])
+
+    def test_conversations(self):
+        """What follows an answer on hearth may name nothing; what the program answered the model does not see."""
+        first = self.run_bin("-p", "how do I save a chat?", "--temp", "0", "--save", "a")[1].decode()
+        for q in ("why?", "and then?", "show me one"):
+            rc, out, err = self.run_bin("-p", q, "--temp", "0", "--continue", "a", "--no-save")
+            self.assertEqual((rc, OTHER in out.decode()), (0, False), (first, q))
+        self.assertEqual(self.run_bin("-p", "what is the capital of Peru?", "--continue", "a")[1].decode(), OTHER + "\n")
+        self.assertEqual(self.run_bin("-p", "sing a song", "--save", "b")[1].decode(), OTHER + "\n")
+        alone = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json")[1]
+        after = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json", "--continue", "b")[1]
+        self.assertEqual([json.loads(x)["text"] for x in (alone, after)], [json.loads(alone)["text"]] * 2)
+        self.assertEqual([json.loads(x)["usage"]["prompt_tokens"] for x in (alone, after)], [json.loads(alone)["usage"]["prompt_tokens"]] * 2)
+        saved = next(os.path.join(d, f) for d, _, files in os.walk(self.home) for f in files if f.startswith("b.") or f == "b")
+        with open(saved, encoding="utf-8") as f:
+            self.assertIn(json.dumps(OTHER, ensure_ascii=False)[1:-1], f.read())
+
+    def test_chat(self):
+        path = os.path.join(self.home, "a.txt")
+        with open(path, "w") as f:
+            f.write(TEXT * 30)
+        for rows, cols in ((24, 80), (10, 40), (60, 200)):
+            t = self.terminal(rows=rows, cols=cols)
+            at = t.prompt()
+            for text, end in (("sing a song\r", "say so in the question."), ("/regen\r", "say so in the question."), (f"/read {path}\r", "go along with your next question"),
+                              ("what is it about?\r", "ask about a PDF?"), ("how do I quit?\r", "Every turn is saved already."), ("and then?\r", "")):
+                t.send(text)
+                if end:
+                    at = t.until(end, at)
+                at = t.prompt(at)
+            lines = [line for line in t.screen(rows, cols) if line]
+            self.assertTrue(all(len(line) <= cols for line in lines))
+            t.send("sing a song\r")
+            at = t.prompt(at)
+            words = " ".join(" ".join(t.screen(rows, cols)).split())
+            self.assertIn("If this was about hearth, say so in the question.", words)
+            t.send("/bye\r")
+            t.wait()
+
+    def test_dumb_terminal(self):
+        t = driver.Terminal([driver.BIN], {**self.env, "TERM": "dumb", "LANG": "C"}, 24, 80)
+        t.until("> ")
+        t.send("sing a song\r")
+        t.until("say so in the question.")
+        t.close()
+
+
+class Served(server.Case):
+    def test_served(self):
+        s = self.serve("--kv-cache", "off")
+        self.assertEqual(s.chat("sing a song")[1]["choices"][0]["message"]["content"], OTHER)
+        self.assertEqual(s.chat(TEXT * 3000 + "\nSummarise this")[1]["choices"][0]["message"]["content"], DOCUMENT)
+        self.assertEqual(self.run_bin("-p", "sing a song")[1].decode(), OTHER + "\n")  # attached
+        self.assertNotEqual(s.chat("what is hearth?", max_tokens=8)[1]["choices"][0]["message"]["content"], OTHER)
+
+
+if __name__ == "__main__":
+    unittest.main()
