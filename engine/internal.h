@@ -118,12 +118,12 @@ struct engine {
     struct int4 *int4;     /* the same */
     struct lookahead seen; /* what its routers chose; its memory: */
     void *seen_mem;
-    struct governor governor; /* of drafts */
-    int dear;                 /* of the guesses of the step: that took time */
-    double saved, guessed;    /* seconds that the last step's guesses saved each of its sessions; that they took */
-    struct many *many;        /* prompts that go through the layers together; NULL: no device
-                               * that could */
-    double balance;           /* seconds that decoders had more than the prefill beside them */
+    struct governor governor;     /* of drafts */
+    struct governor_step drafted; /* what it is to know of the next step */
+    double saved;                 /* seconds that the last step's guesses saved each of its sessions */
+    struct many *many;            /* prompts that go through the layers together; NULL: no device
+                                   * that could */
+    double balance;               /* seconds that decoders had more than the prefill beside them */
 };
 
 /* session.c. All but the last under the lock. */

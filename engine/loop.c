@@ -289,7 +289,10 @@ static void decode(struct engine *e, struct row *rows, int n) {
         known += rows[i].known, guesses += rows[i].n - rows[i].known;
         right += settle(e, &rows[i], &took, rc, &err, &spans[i]);
     }
-    e->saved = rc || apart ? 0 : governor_ran(&e->governor, step_ran(e->machine.step), n, known, guesses, right, took.seconds, e->dear, e->guessed) / n;
+    struct governor_step *t = &e->drafted;
+    t->way = (int)step_ran(e->machine.step), t->n = n, t->rows = known, t->guesses = guesses, t->right = right, t->seconds = took.seconds;
+    e->saved = rc || apart ? 0 : governor_ran(&e->governor, t) / n;
+    *t = (struct governor_step){0};
 }
 
 /* --- Drafts ------------------------------------------------------------------------------------------------------------------ */
@@ -388,7 +391,8 @@ static void guess_int4(struct engine *e, struct row *rows, int n, int *k) {
 
 /* Guesses behind the known tokens of each row, as many as are worth their rows. The sessions are held: nobody ends their turns meanwhile. */
 static void draft(struct engine *e, struct row *rows, int n) {
-    enum { BY_MODEL = GOVERNOR_LEVELS - 1, CLEAR = 3 }; /* so many tokens in common are better than the prediction layer */
+    /* So many tokens in common are better than the prediction layer; rows that it is so far behind are no part of a guess. */
+    enum { BY_MODEL = GOVERNOR_LEVELS - 1, CLEAR = 3, FAR = 4 };
     const bool always = e->params.draft_own || (e->params.draft_len && e->params.draft != DRAFT_AUTO); /* no decision is left */
     struct governor_in in = {.way = (int)e->cut, .n = n};
     int k[ENGINE_BATCH], room = STEP_ROWS;
@@ -412,15 +416,17 @@ static void draft(struct engine *e, struct row *rows, int n) {
         if (in.dear[i]) k[i] = most, in.level[i] = BY_MODEL;
         else keep(s, &s->guess[0], in.level[i], out, k[i]);
         in.most[i] = k[i], room -= k[i];
+        in.behind[i] = e->mtp && in.dear[i] && s->mtp.waiting > FAR ? s->mtp.waiting - 1 : 0;
     }
     if (!always) governor_choose(&e->governor, &in, k);
-    enum { FAR = 4 };
-    double begin = clock_now();
+    struct governor_step *t = &e->drafted;
+    const double begin = clock_now();
     for (int i = 0; i < n; i++)
-        if (e->mtp && in.dear[i] && k[i] && rows[i].s->mtp.waiting > FAR) mtp_catch_up(e->mtp, &rows[i].s->mtp, rows[i].s->tokens);
-    e->governor.saved -= clock_now() - begin; /* once, and not what a guess costs */
-    begin = clock_now();
-    e->dear = 0;
+        if (in.behind[i] && k[i]) mtp_catch_up(e->mtp, &rows[i].s->mtp, rows[i].s->tokens), t->behind += in.behind[i];
+    const double caught_up = clock_now();
+    if (t->behind) t->row_s = caught_up - begin;
+    bool any = false;
+    for (int i = 0; i < n; i++) any |= in.dear[i] && k[i];
     for (int i = 0; i < n; i++) /* room for guesses behind them */
         if (in.dear[i] && k[i] && mem_grow(&rows[i].s->tokens, &rows[i].s->cap, (size_t)(rows[i].s->n + k[i]), sizeof *rows[i].s->tokens)) k[i] = 0;
     if (e->int4) guess_int4(e, rows, n, k);
@@ -429,11 +435,11 @@ static void draft(struct engine *e, struct row *rows, int n) {
         if (in.dear[i] && k[i]) {
             if (e->mtp) k[i] = mtp_guess(e->mtp, &s->mtp, s->tokens, s->n, k[i], rows[i].tokens + rows[i].n, pick_guess, s);
             keep(s, &s->guess[1], BY_MODEL, rows[i].tokens + rows[i].n, k[i]);
-            e->dear += k[i];
+            t->dear += k[i];
         }
         rows[i].n += k[i];
     }
-    e->guessed = e->dear ? clock_now() - begin : 0;
+    if (any) t->guess_s = clock_now() - caught_up;
 }
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------------- */

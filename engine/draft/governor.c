@@ -2,11 +2,12 @@
 
 #include <math.h>
 
-/* It pays: what it must gain. A step with guesses may take so many times as long as one without, where others wait for it too. A cost is old after
- * so many steps; what was lost and saved is forgotten over so many. May be lost: of all time. A trial guesses so many tokens; a cost is known when it was
- * seen so often. */
-static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.01;
-enum { FRESH = 32, OLD = 256, FORGET = 512, TRIAL = 3, SURE = 4 };
+/* It pays: what it must gain. A step with guesses may take so many times as long as one without, where others wait for it too. Of all time may be
+ * lost; so many steps may lie on the account, and are lent. */
+static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.005, at_most = 8, credit = 2;
+/* A cost that others are compared with is old after so many steps, another one after so many; it is known when it was seen so often. A trial guesses so many
+ * tokens; without hope one, after so many steps, then after twice as many, up to so many, and at once when it was right. */
+enum { FRESH = 32, OLD = 256, SURE = 4, TRIAL = 3, SOON = 128, SELDOM = 4096 };
 
 double governor_cost(const struct governor *g, int way, int rows) {
     int below = 0, above = 0, first = 0;
@@ -24,18 +25,26 @@ double governor_cost(const struct governor *g, int way, int rows) {
     return at + (slope > 0 ? slope : 0) * (rows - below);
 }
 
+/* Of guesses at this place those that are right; of a place that was hardly seen, as at the one before it. */
 static double share(const struct governor *g, int level, int place) {
     static const double before[GOVERNOR_LEVELS] = {0.3, 0.4, 0.5, 0.7, 0.8, 0.85}; /* weighs as two that were seen */
-    const double n = g->right[level][place].n < 16 ? g->right[level][place].n : 16;
-    return (before[level] * 2 + g->right[level][place].share * n) / (2 + n);
+    double x = before[level];
+    for (int i = 0; i <= place; i++) {
+        const double n = g->right[level][i].n < 16 ? g->right[level][i].n : 16;
+        x = (x * 2 + g->right[level][i].share * n) / (2 + n);
+    }
+    return x;
 }
 
-double governor_choose(const struct governor *g, const struct governor_in *in, int *k) {
+/* A guess of which nothing is known is taken to cost what a step does. */
+double governor_choose(struct governor *g, const struct governor_in *in, int *k) {
     int path[GOVERNOR_ROWS], n_path = 0; /* whose guess is the next row */
     double chance[GOVERNOR_ROWS], expected[GOVERNOR_ROWS + 1];
-    double cost[GOVERNOR_ROWS + 1] = {0}; /* of guesses so far */
+    double cost[GOVERNOR_ROWS + 1] = {0}, once[GOVERNOR_ROWS + 1] = {0}; /* of guesses so far; of catching up */
     int taken[GOVERNOR_ROWS];
     const double base = governor_cost(g, in->way, in->rows), longest = in->n > 1 ? longest_beside : longest_alone;
+    const double guess_s = g->guess_s > 0 ? g->guess_s : base;
+    bool dear = false;
     for (int i = 0; i < in->n; i++) {
         k[i] = taken[i] = 0;
         chance[i] = in->most[i] ? share(g, in->level[i], 0) : 0;
@@ -48,49 +57,62 @@ double governor_choose(const struct governor *g, const struct governor_in *in, i
             if (chance[i] > chance[best]) best = i;
         if (!(chance[best] > 0)) break;
         expected[n_path + 1] = expected[n_path] + chance[best];
-        cost[n_path + 1] = cost[n_path] + in->dear[best] * g->guess_s;
+        cost[n_path + 1] = cost[n_path] + in->dear[best] * guess_s;
+        once[n_path + 1] = once[n_path] + (taken[best] ? 0 : in->behind[best] * g->row_s);
+        dear |= in->dear[best];
         path[n_path++] = best;
         taken[best]++;
         chance[best] = taken[best] < in->most[best] && taken[best] < GOVERNOR_LENGTH ? chance[best] * share(g, in->level[best], taken[best]) : 0;
     }
-    if (!n_path) return 1;
-    int best = 0;
-    double most = 1;
+    int best = 0, trial = 0;
+    double most = pays;
+    const double room = g->account + credit * base;
+    bool seen = false, one = false, could = false; /* steps of more rows; one guess can be paid for; it would pay if all were right */
+    for (int r = in->rows + 1; r <= GOVERNOR_ROWS; r++) seen |= g->cost[in->way][r].n > 0;
     for (int m = 1; m <= n_path; m++) {
-        const double t = governor_cost(g, in->way, in->rows + m) + cost[m], gain = expected[m] / t * base / in->n;
-        if (t <= longest * base && gain > most) most = gain, best = m;
+        const int r = in->rows + m;
+        const double t = governor_cost(g, in->way, r), all = t + cost[m], gain = expected[m] / all * base / in->n, known = g->guess_s > 0 ? cost[m] : 0;
+        could |= (in->n + m) * base > pays * in->n * ((seen ? t : base) + known);
+        if (all + once[m] - base > room) continue; /* if all of them were wrong */
+        one |= m == 1;
+        if (all <= longest * base && gain > most) most = gain, best = m;
+        const bool unknown = g->cost[in->way][r].n < SURE || g->steps - g->cost[in->way][r].at >= OLD;
+        if (m <= TRIAL && unknown && expected[m] * base > pays * in->n * (base + known)) trial = m; /* rows more might cost nothing */
     }
-    const double room = g->saved + may_lose * g->spent;
-    if (most < pays || room < 0) best = 0;
-    else if (g->steps - g->cost[in->way][in->rows].at >= FRESH) best = 0; /* what is compared with must be known */
-    if (!best) {                                                          /* what a step of more rows takes is found out, if that costs little */
-        for (int m = n_path < TRIAL ? n_path : TRIAL; m && !best; m--) {
-            const double t = governor_cost(g, in->way, in->rows + m) + cost[m], lost = t - expected[m] * base / in->n;
-            const int r = in->rows + m;
-            const int unknown = g->cost[in->way][r].n < SURE || g->steps - g->cost[in->way][r].at >= OLD;
-            if (unknown && lost <= room && g->cost[in->way][in->rows].n) best = m, most = 1;
-        }
+    if (!trial && one && dear && g->steps - g->tried >= (could ? g->wait : SELDOM)) trial = 1;
+    const double old = best ? fmin(FRESH, 64 * (most - 1)) : 4; /* what is compared with must be known, the better the less is gained */
+    if (!g->cost[in->way][in->rows].n || (double)(g->steps - g->cost[in->way][in->rows].at) >= old) return 1;
+    if (best) g->wait = SOON;
+    else if ((best = trial)) {
+        most = 1;
+        g->tried = g->steps;
+        g->wait = g->wait < SOON ? SOON : g->wait < SELDOM ? 2 * g->wait : SELDOM;
     }
     for (int m = 0; m < best; m++) k[path[m]]++;
     return best ? most : 1;
 }
 
-double governor_ran(struct governor *g, int way, int n, int rows, int guesses, int right, double seconds, int dear, double guess_s) {
-    const int r = rows + guesses;
-    if (r > GOVERNOR_ROWS || !(seconds > 0)) return 0;
+/* The average of what was seen, and then of late. */
+static void learn(double *average, double x, double weight) { *average += (*average > 0 ? weight : 1) * (x - *average); }
+
+double governor_ran(struct governor *g, const struct governor_step *s) {
+    const int r = s->rows + s->guesses;
+    if (r > GOVERNOR_ROWS || !(s->seconds > 0)) return 0;
     g->steps++;
-    const double base = governor_cost(g, way, rows), forget = 1 - 1.0 / FORGET;
-    double x = seconds, saved = 0;
-    if (g->cost[way][r].n < 3 && x < g->cost[way][r].seconds / 2) g->cost[way][r].n = 0;                     /* those before read weights for the first time */
-    if (g->cost[way][r].n >= 3) x = fmin(fmax(x, g->cost[way][r].seconds / 2), g->cost[way][r].seconds * 2); /* something else ran */
-    const double a = g->cost[way][r].n < 8 ? 1.0 / (g->cost[way][r].n + 1) : g->steps - g->cost[way][r].at > 2 * FRESH ? 0.5 : 0.125;
-    g->cost[way][r].seconds += a * (x - g->cost[way][r].seconds);
-    g->cost[way][r].n++;
-    g->cost[way][r].at = g->steps;
-    if (dear) g->guess_s += (g->guess_s > 0 ? 0.25 : 1) * (guess_s / dear - g->guess_s);
-    if (guesses && base > 0) saved = (n + right) * base / n - x - guess_s;
-    g->spent = g->spent * forget + x + guess_s;
-    g->saved = fmin(g->saved * forget + saved, may_lose * g->spent); /* a good time is no licence for a bad one */
+    const double base = governor_cost(g, s->way, s->rows);
+    double x = s->seconds, saved = 0;
+    if (g->cost[s->way][r].n < 3 && x < g->cost[s->way][r].seconds / 2) g->cost[s->way][r].n = 0; /* those before read weights for the first time */
+    if (g->cost[s->way][r].n >= 3) x = fmin(fmax(x, g->cost[s->way][r].seconds / 2), g->cost[s->way][r].seconds * 2); /* something else ran */
+    const double a = g->cost[s->way][r].n < 8 ? 1.0 / (g->cost[s->way][r].n + 1) : g->steps - g->cost[s->way][r].at > 2 * FRESH ? 0.5 : 0.125;
+    g->cost[s->way][r].seconds += a * (x - g->cost[s->way][r].seconds);
+    g->cost[s->way][r].n++;
+    g->cost[s->way][r].at = g->steps;
+    if (s->dear && s->right) g->wait = 0;
+    if (s->dear) learn(&g->guess_s, s->guess_s / s->dear, 0.25);
+    if (s->behind) learn(&g->row_s, s->row_s / s->behind, 0.25);
+    if (s->guesses && base > 0) saved = (s->n + s->right) * base / s->n - x;
+    saved -= s->guess_s + s->row_s;
+    g->account = fmin(g->account + may_lose * (x + s->guess_s + s->row_s) + saved, at_most * base);
     return saved;
 }
 

@@ -3,8 +3,11 @@
  * guesses were right, and what guessing costs; none where that loses. Paper E's governor (section 3.2): its amortisation roofline
  * with measured costs on both axes. Pure: the caller tells what happened and how long it took.
  *
- * Costs that nobody measured are found out by trying, and tried again now and then. What drafts lose against steps without them is
- * counted, and kept below a hundredth of the time: who has lost more than that does not guess until enough time has gone by. */
+ * What guesses lose is bounded by construction. There is an account of seconds: a two hundredth of all time is paid in, what guesses
+ * saved against steps without them is paid in, too, what they lost is taken out; and no step has guesses that it could not pay for if all of
+ * them were wrong. So from any time on the loss is below a two hundredth of the time, what lay on the account (at most eight steps) and
+ * two steps of credit; beyond that only as far as a step took longer than a step of so many rows should. Who has no hope to gain tries
+ * seldom, and ever more so. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,24 +23,32 @@ struct governor { /* zero-initialised: nothing is known */
         float share; /* of guesses at this place of a draft that were right, where all before it were */
         int n;
     } right[GOVERNOR_LEVELS][GOVERNOR_LENGTH];
-    double guess_s;      /* what one guessed token costs before the step */
-    double spent, saved; /* seconds of late: of all steps; by which drafts shortened (< 0: lengthened) them */
-    uint64_t steps;
+    double guess_s, row_s; /* what one guessed token costs before the step; what one row does that a draft has to catch up with. 0: not known */
+    double account;
+    uint64_t steps, tried, wait; /* so far; when guesses were last tried without hope; how long that is not done again */
 };
 
 struct governor_in {
-    int way;                  /* how the step will run: [0, GOVERNOR_WAYS) */
-    int n, rows;              /* sessions, and rows that they have without guesses */
-    int level[GOVERNOR_ROWS]; /* how far a session's draft is to be trusted, [0, GOVERNOR_LEVELS): each learns its own shares */
-    int most[GOVERNOR_ROWS];  /* tokens that can be guessed for it; 0: none */
-    bool dear[GOVERNOR_ROWS]; /* guessing them costs time; else they are there */
+    int way;                   /* how the step will run: [0, GOVERNOR_WAYS) */
+    int n, rows;               /* sessions, and rows that they have without guesses */
+    int level[GOVERNOR_ROWS];  /* how far a session's draft is to be trusted, [0, GOVERNOR_LEVELS): each learns its own shares */
+    int most[GOVERNOR_ROWS];   /* tokens that can be guessed for it; 0: none */
+    int behind[GOVERNOR_ROWS]; /* rows that its draft has to go through first */
+    bool dear[GOVERNOR_ROWS];  /* guessing them costs time; else they are there */
 };
 /* How many tokens to guess for each session, into k [n]; rows and guesses together are at most GOVERNOR_ROWS. Returns how many
  * times as many tokens a second are expected; 1 without guesses. */
-double governor_choose(const struct governor *g, const struct governor_in *in, int *k);
-/* A step ran: rows as above, guesses and how many of them were right; its seconds. `dear` of the guesses took guess_s together before it.
- * Returns by how much it was shorter than steps without guesses would have been; 0 where that is not known. */
-double governor_ran(struct governor *g, int way, int n, int rows, int guesses, int right, double seconds, int dear, double guess_s);
+double governor_choose(struct governor *g, const struct governor_in *in, int *k);
+/* A step ran. */
+struct governor_step {
+    int way, n, rows;      /* as above */
+    int guesses, right;    /* rows more, and of them right */
+    int dear, behind;      /* of the guesses, those that took time; rows that were caught up with */
+    double seconds;        /* of the step */
+    double guess_s, row_s; /* of all of these before it */
+};
+/* Returns by how much it was shorter than steps without guesses would have been; 0 where that is not known. */
+double governor_ran(struct governor *g, const struct governor_step *s);
 /* Whether the token at that place of a draft was right; all before it were. */
 void governor_saw(struct governor *g, int level, int place, int right);
 /* Seconds of a step of so many rows; a step of which nothing is known takes as long as its rows apart. 0: nothing is known at all. */

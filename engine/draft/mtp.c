@@ -58,6 +58,9 @@ void mtp_chat_close(struct mtp_chat *c) {
     *c = (struct mtp_chat){0};
 }
 
+/* Of those that wait, the i-th: a position has its place, so that to be told of one more moves nothing. */
+static int slot(const struct mtp_chat *c, int i) { return (c->first + c->rows + i) % MTP_WAITING; }
+
 void mtp_tell(struct mtp *m, struct mtp_chat *c, int pos, int n, const float *h) {
     const size_t width = (size_t)m->c.hidden;
     if (!c->h && !(c->h = mem_alloc(MTP_WAITING * width * sizeof *c->h))) return;
@@ -70,10 +73,8 @@ void mtp_tell(struct mtp *m, struct mtp_chat *c, int pos, int n, const float *h)
     if (c->waiting + n > MTP_WAITING) { /* nobody asked for long: what is furthest back is left out */
         const int drop = c->waiting + n - MTP_WAITING;
         c->first += c->rows + drop, c->rows = 0, c->waiting -= drop;
-        memmove(c->h, c->h + (size_t)drop * width, (size_t)c->waiting * width * sizeof *c->h);
     }
-    memcpy(c->h + (size_t)c->waiting * width, h, (size_t)n * width * sizeof *c->h);
-    c->waiting += n;
+    for (int i = 0; i < n; i++) memcpy(c->h + (size_t)slot(c, c->waiting++) * width, h + (size_t)i * width, width * sizeof *c->h);
 }
 
 void mtp_rewind(struct mtp_chat *c, int pos) { /* a row is of its position and of the token behind */
@@ -134,12 +135,11 @@ static int go_waiting(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, 
     m->x->cancel = NULL;
     if (!c->kv.pages) TRY(kv_open(&c->kv, &m->c, m->context, m->kv, &(struct error){0}));
     for (int at = 0, k; at < n; at += k) {
-        const int left = n - at, row = c->rows + at;
-        k = left < ROWS ? left : ROWS;
-        TRY(go(m, c, tokens + c->first + row + 1, row, k, c->h + (size_t)at * width, true, k == left ? out : NULL));
+        const int left = n - at, row = c->rows + at, place = slot(c, at), most = MTP_WAITING - place < ROWS ? MTP_WAITING - place : ROWS;
+        k = left < most ? left : most;
+        TRY(go(m, c, tokens + c->first + row + 1, row, k, c->h + (size_t)place * width, true, k == left ? out : NULL));
     }
     c->rows += n, c->waiting -= n;
-    memmove(c->h, c->h + (size_t)n * width, (size_t)c->waiting * width * sizeof *c->h);
     return 0;
 }
 

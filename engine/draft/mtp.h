@@ -10,7 +10,7 @@ struct mtp;
 struct mtp_chat { /* zero-initialised; of one session */
     struct kv kv;
     int first, rows, waiting; /* row i of the cache is position first + i; behind these `waiting` are told and not gone through */
-    float *h;                 /* [MTP_WAITING, hidden] of those */
+    float *h;                 /* [MTP_WAITING, hidden] of those: position p's is at p % MTP_WAITING */
 };
 enum { MTP_WAITING = 256 };
 
