@@ -7,7 +7,7 @@
 static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.005, at_most = 8, credit = 2;
 /* A cost that others are compared with is old after so many steps, another one after so many; it is known when it was seen so often. A trial guesses so many
  * tokens; without hope one, after so many steps, then after twice as many, up to so many, and at once when it was right. */
-enum { FRESH = 32, OLD = 256, SURE = 4, TRIAL = 3, SOON = 128, SELDOM = 4096 };
+enum { FRESH = 32, OLD = 256, SURE = 4, TRIAL = 3, SOON = 256, SELDOM = 4096 };
 
 double governor_cost(const struct governor *g, int way, int rows) {
     int below = 0, above = 0, first = 0;
