@@ -67,6 +67,55 @@ class Screens(driver.Case):
         self.assertEqual([len(re.findall("[\u65e5\u672c\u8a9e]", line)) for line in want], [21])
         self.assertTrue(want[0].endswith("\U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301t\u00e9 end"), want)
 
+    def test_tour(self):
+        """What a chat offers, step after step, in every size and kind of terminal, the locales in turn: the screen shows what each step is to show,
+        no row is longer than the screen, and a dumb terminal gets no sequence."""
+        path = os.path.join(self.home, "notes.txt")
+        with open(path, "w") as f:
+            f.write("the text\n")
+        steps = (  # what is typed; what the screen shows then; keys that a dumb terminal has not are left out there
+            ("one", "You said: one", True),
+            ("/sessions &", "1 question", True),
+            ("/sessions\x1b[200~\nmore\x1b[201~", "/sessions", False),
+            ('"""first\nsecond"""', "You said: first second", True),
+            ("one line \\\nand another", "You said: one line and another", True),
+            ("two", "You said: two", True),
+            ("/undo", "took back", True),
+            ("/fork", "a copy; /switch 1 goes back", True),
+            ("/tokens", "tokens; room for", True),
+            (f"/read {path}", "go along with your next question", True),
+            ("What is it?", "What is it?", True),
+            ("/show", "/set NAME VALUE changes one", True),
+            ("/save a-name", "saved as a-name", True),
+            ("/list", "questions", True),
+            ("/delete none", "no saved conversation 'none'", True),
+            ("/model /nowhere", "/nowhere: no such directory", True),
+            ("/nonsense", "/help", True),
+            ("/clear", "/undo brings the old one back", True),
+            ("/?", "Ctrl-D leaves", True),
+        )
+        squeeze = lambda text: re.sub(r"\s", "", text)
+        langs = ("C.UTF-8", "en_US.ISO-8859-1", "C")
+        for i, (rows, cols) in enumerate(SIZES):
+            for k, term in enumerate(("xterm-256color", "screen", "linux", "dumb")):
+                lang, dumb = langs[(i + k) % 3], term == "dumb"
+                t = self.chat(rows=rows, cols=cols, env={"TERM": term, "LANG": lang, "LC_ALL": lang, "XDG_DATA_HOME": os.path.join(self.home, f"{rows}-{term}")})
+                for keys, want, everywhere in steps:
+                    if dumb and not everywhere:
+                        continue
+                    t.send((keys + "\n").replace("\n", "\n" if dumb else "\r"))
+                    end = time.monotonic() + driver.PATIENCE
+                    while squeeze(want) not in squeeze("".join(t.screen(rows, cols))) and time.monotonic() < end:
+                        t.read(0.1)
+                    t.quiet(0.05)
+                    lines = t.screen(rows, cols)
+                    self.assertIn(squeeze(want), squeeze("".join(lines)), (rows, cols, term, lang, keys))
+                    self.assertTrue(squeeze([x for x in lines if x][-1]).endswith(">") or not everywhere, (keys, lines))
+                self.assertEqual(b"\x1b" in t.out, not dumb)
+                t.send("/bye" + ("\n" if dumb else "\r"))
+                self.assertEqual(t.wait(), 0)
+                self.assertTrue(t.restored())
+
     def test_markdown(self):
         """Looks, and nothing hidden: what is saved and what a pipe gets is the text as it came."""
         t = self.chat()
