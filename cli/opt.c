@@ -252,13 +252,13 @@ static int parse_all(struct opts *o, int argc, char **argv, struct error *e) {
     for (int i = 1; i < argc && !rc; i++) {
         const char *a = argv[i];
         if (!strcmp(a, "--")) {
-            if (i + 1 < argc) rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; a prompt is given with -p", argv[i + 1]);
+            if (i + 1 < argc) rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; a prompt is given with -p, see hearth --help", argv[i + 1]);
             break;
         }
         if (a[0] == '-' && a[1] == '-') rc = parse_long(o, argc, argv, &i, e);
         else if (a[0] == '-' && a[1]) rc = parse_short(o, argc, argv, &i, e);
         else if (a[0] == '-') rc = opt_set(o, OPT_PROMPT, "-", ORIGIN_FLAG, "-", e);
-        else rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; a prompt is given with -p", a);
+        else rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; a prompt is given with -p, see hearth --help", a);
     }
     return rc;
 }

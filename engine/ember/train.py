@@ -45,6 +45,7 @@ import torch.nn.functional as F  # noqa: E402
 import corpus  # noqa: E402
 import evaluate  # noqa: E402
 import export  # noqa: E402
+import scope  # noqa: E402
 import vocabulary  # noqa: E402
 from network import Ember  # noqa: E402
 
@@ -337,6 +338,7 @@ def main():
     with open(os.path.join(args.work, "training.json"), "w", encoding="utf-8") as f:
         json.dump({"seconds": seconds, "steps": run.step - first, "tokens": tokens, "dev": run.best}, f)
     print(f"trained in {seconds / 60:.1f} minutes", flush=True)
+    subprocess.run([sys.executable, scope.__file__, "--out", os.path.join(args.out, "scope.json")], check=True)
     subprocess.run([sys.executable, evaluate.__file__, args.out, "--threads", str(args.threads)], check=True)
 
 
