@@ -25,9 +25,11 @@ static void set(struct json *m, uint32_t n, const char *key, const struct json *
 static int join_parts(struct arena *arena, const struct json *parts, uint32_t message, struct json *out, struct error *e) {
     size_t n = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
-        const struct json *text = json_get(&parts->items[i], "text");
-        if (!json_is(json_get(&parts->items[i], "type"), "text") || !text || text->type != JSON_STRING)
-            return error_set(e, ERR_USAGE, "messages[%u].content[%u]: only parts of type text are understood", message, i);
+        const struct json *text = json_get(&parts->items[i], "text"), *type = json_get(&parts->items[i], "type");
+        if (type && type->type == JSON_STRING && !json_is(type, "text"))
+            return error_set(e, ERR_USAGE, "messages[%u].content[%u]: %.*s is not served: only parts of type text are understood", message, i,
+                             (int)(type->n < 60 ? type->n : 60), type->string);
+        if (!type || !text || text->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u].content[%u]: a part of type text is needed", message, i);
         n += text->n;
     }
     char *s = arena_alloc(arena, n + 1);
@@ -92,6 +94,9 @@ static int read_messages(struct api_request *r, const struct json *from, const s
             return error_set(e, ERR_USAGE, "messages[%u].content: neither text nor an array of parts", i);
         if (!has(content) && !has(calls)) return error_set(e, ERR_USAGE, "messages[%u].content: there is none", i);
         if (has(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: no array", i);
+        static const char *const left_out[] = {"function_call", "audio", "refusal"}; /* no template knows these */
+        for (size_t k = 0; k < sizeof left_out / sizeof *left_out; k++)
+            if (has(json_get(m, left_out[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not served", i, left_out[k]);
         if ((rc = read_role(chat, role, i, &role, e))) return rc;
         if (!(copy = members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
         set(copy, m->n, "role", role);
@@ -123,6 +128,13 @@ static int whole(const struct json *root, const char *name, int64_t lo, int64_t 
     return 0;
 }
 
+static int flag(const struct json *root, const char *name, bool *out, struct error *e) {
+    const struct json *j = json_get(root, name);
+    if (has(j) && j->type != JSON_BOOL) return error_set(e, ERR_USAGE, "%s: true or false is needed", name);
+    if (has(j)) *out = j->boolean;
+    return 0;
+}
+
 static int read_stop(struct api_request *r, const struct json *j, struct error *e) {
     if (!has(j)) return 0;
     uint32_t n = j->type == JSON_ARRAY ? j->n : 1;
@@ -136,56 +148,128 @@ static int read_stop(struct api_request *r, const struct json *j, struct error *
     return 0;
 }
 
+static bool among(const struct json *name, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (json_is(name, names[i])) return true;
+    return false;
+}
+static bool empty(const struct json *j) { return !has(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n); }
+
 /* What would change an answer, and is not served here, is refused; what would not is left aside. */
-static int refuse(const struct json *root, struct error *e) {
-    static const char one[] = "one answer a request", penalty[] = "repetition_penalty is there instead", hidden[] = "probabilities are not given",
-                      unchanged[] = "logits are not changed", free[] = "answers are not bound to a grammar",
-                      drawn[] = "tokens are drawn by temperature, top_k, top_p and min_p",
-                      ends[] = "an answer ends where the model, max_tokens or stop ends it", kwargs[] = "chat_template_kwargs is the place for it",
-                      text[] = "text alone";
-    static const struct {
-        const char *name, *why;
-        double harmless; /* as a number; NaN: none is, nor is false */
-    } rows[] = {{"n", one, 1},
-                {"best_of", one, 1},
-                {"presence_penalty", penalty, 0},
-                {"frequency_penalty", penalty, 0},
-                {"logprobs", hidden, 0},
-                {"top_logprobs", hidden, 0},
-                {"prompt_logprobs", hidden, 0},
-                {"logit_bias", unchanged, 0},
-                {"bad_words", unchanged, 0},
-                {"grammar", free, 0},
-                {"json_schema", free, 0},
-                {"structured_outputs", free, 0},
-                {"guided_json", free, 0},
-                {"guided_regex", free, 0},
-                {"guided_choice", free, 0},
-                {"guided_grammar", free, 0},
-                {"typical_p", drawn, 1},
-                {"mirostat", drawn, 0},
-                {"use_beam_search", drawn, 0},
-                {"min_tokens", ends, 0},
-                {"ignore_eos", ends, 0},
-                {"stop_token_ids", ends, 0},
-                {"functions", "tools is its name today", 0},
-                {"chat_template", "the model's own is used", NAN},
-                {"enable_thinking", kwargs, NAN},
-                {"thinking", kwargs, NAN},
-                {"web_search_options", "nothing is searched", NAN},
-                {"audio", text, 0}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct json *j = json_get(root, rows[i].name);
-        bool empty = !has(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n);
-        if (!has(j) || (!isnan(rows[i].harmless) && (empty || json_num(j, NAN) == rows[i].harmless))) continue;
-        return error_set(e, ERR_USAGE, "%s is not served: %s", rows[i].name, rows[i].why);
+static const char one[] = "one answer a request", penalty[] = "repetition_penalty is there instead", hidden[] = "probabilities are not given",
+                  unchanged[] = "logits are not changed", unbound[] = "answers are not bound to a grammar",
+                  drawn[] = "tokens are drawn by temperature, top_k, top_p and min_p", ends[] = "an answer ends where the model, max_tokens or stop ends it",
+                  variable[] = "chat_template_kwargs is the place for it", text_alone[] = "text alone";
+static const struct {
+    const char *name, *why;
+    double harmless; /* as a number; NaN: none is, nor is false */
+} refused[] = {{"n", one, 1},
+               {"best_of", one, 1},
+               {"presence_penalty", penalty, 0},
+               {"frequency_penalty", penalty, 0},
+               {"logprobs", hidden, 0},
+               {"top_logprobs", hidden, 0},
+               {"prompt_logprobs", hidden, 0},
+               {"logit_bias", unchanged, 0},
+               {"bad_words", unchanged, 0},
+               {"grammar", unbound, 0},
+               {"json_schema", unbound, 0},
+               {"structured_outputs", unbound, 0},
+               {"guided_json", unbound, 0},
+               {"guided_regex", unbound, 0},
+               {"guided_choice", unbound, 0},
+               {"guided_grammar", unbound, 0},
+               {"typical_p", drawn, 1},
+               {"mirostat", drawn, 0},
+               {"use_beam_search", drawn, 0},
+               {"min_tokens", ends, 0},
+               {"ignore_eos", ends, 0},
+               {"stop_token_ids", ends, 0},
+               {"functions", "tools is its name today", 0},
+               {"chat_template", "the model's own is used", NAN},
+               {"enable_thinking", variable, NAN},
+               {"thinking", variable, NAN},
+               {"web_search_options", "nothing is searched", NAN},
+               {"audio", text_alone, 0}};
+
+/* Whatever else says something is refused, since it may be meant to change an answer. */
+static int refuse_unknown(const struct json *root, struct error *e) {
+    static const char *const served[] = {"messages",
+                                         "model",
+                                         "tools",
+                                         "tool_choice",
+                                         "parallel_tool_calls",
+                                         "stream",
+                                         "stream_options",
+                                         "temperature",
+                                         "top_p",
+                                         "min_p",
+                                         "top_k",
+                                         "repetition_penalty",
+                                         "seed",
+                                         "max_tokens",
+                                         "max_completion_tokens",
+                                         "stop",
+                                         "response_format",
+                                         "modalities",
+                                         "reasoning_effort",
+                                         "chat_template_kwargs",
+                                         "add_generation_prompt",
+                                         "continue_final_message",
+                                         "user",
+                                         "safety_identifier",
+                                         "store",
+                                         "explain",
+                                         "markup",
+                                         "kept"};
+    static const char *const left_aside[] = {"metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention", "prediction", "cache_prompt"};
+    for (uint32_t i = 0; i < root->n; i++) {
+        const struct json *name = &root->items[2 * i], *value = name + 1;
+        if (among(name, served, sizeof served / sizeof *served) || among(name, left_aside, sizeof left_aside / sizeof *left_aside)) continue;
+        bool named = empty(value) || json_num(value, NAN) == 0; /* it says that nothing of it is wanted */
+        for (size_t k = 0; k < sizeof refused / sizeof *refused && !named; k++) named = json_is(name, refused[k].name);
+        if (named) continue;
+        return error_set(e, ERR_USAGE, "%.*s is not served: it is not known here", (int)(name->n < 60 ? name->n : 60), name->string);
     }
+    return 0;
+}
+static int read_stream_options(struct api_request *r, const struct json *root, struct error *e) {
+    static const char *const served[] = {"include_usage", "include_obfuscation"}; /* the latter only makes pieces longer */
+    const struct json *options = json_get(root, "stream_options");
+    if (!has(options)) return 0;
+    if (options->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "stream_options: no object");
+    for (uint32_t i = 0; i < options->n; i++) {
+        const struct json *name = &options->items[2 * i];
+        if (!among(name, served, 2) && !empty(name + 1))
+            return error_set(e, ERR_USAGE, "stream_options.%.*s is not served", (int)(name->n < 60 ? name->n : 60), name->string);
+    }
+    return flag(options, "include_usage", &r->usage, e);
+}
+static int read_tools(const struct json *tools, struct error *e) {
+    if (has(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: no array");
+    for (uint32_t i = 0; has(tools) && i < tools->n; i++) {
+        const struct json *type = json_get(&tools->items[i], "type"), *strict = json_get(json_get(&tools->items[i], "function"), "strict");
+        if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: no object", i);
+        if (has(type) && !json_is(type, "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is served", i);
+        if (!empty(strict)) return error_set(e, ERR_USAGE, "tools[%u].function.strict is not served: answers are not bound to a grammar", i);
+    }
+    return 0;
+}
+
+static int refuse(const struct json *root, const struct chat *chat, struct error *e) {
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const struct json *j = json_get(root, refused[i].name);
+        if (!has(j) || (!isnan(refused[i].harmless) && (empty(j) || json_num(j, NAN) == refused[i].harmless))) continue;
+        return error_set(e, ERR_USAGE, "%s is not served: %s", refused[i].name, refused[i].why);
+    }
+    if (chat && has(json_get(root, "reasoning_effort")) && !chat_names(chat, "reasoning_effort", strlen("reasoning_effort")))
+        return error_set(e, ERR_USAGE, "reasoning_effort is not served: this model's chat template does not know it");
     const struct json *format = json_get(root, "response_format"), *choice = json_get(root, "tool_choice"), *modalities = json_get(root, "modalities");
     for (uint32_t i = 0; has(modalities) && modalities->type == JSON_ARRAY && i < modalities->n; i++)
-        if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", text);
-    if (has(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not served: %s", free);
+        if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", text_alone);
+    if (has(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not served: %s", unbound);
     if (has(choice) && !json_is(choice, "auto") && !json_is(choice, "none")) return error_set(e, ERR_USAGE, "tool_choice: only auto and none are served");
-    return 0;
+    return read_tools(json_get(root, "tools"), e);
 }
 
 /* The object that the template gets: its variables first, so that none of them can stand for what follows. */
@@ -198,7 +282,11 @@ static int make_conv(struct api_request *r, const struct json *root, const struc
     at = m + 2 * (size_t)kwargs->n;
     if (has(effort)) *at++ = word("reasoning_effort"), *at++ = *effort;
     if (r->tools) *at++ = word("tools"), *at++ = *r->tools;
-    if (!json_get(kwargs, "add_generation_prompt")) *at++ = word("add_generation_prompt"), *at++ = (struct json){.type = JSON_BOOL, .boolean = true};
+    bool prompt = true;
+    int rc = flag(root, "add_generation_prompt", &prompt, e);
+    if (rc) return rc;
+    if (!json_get(kwargs, "add_generation_prompt"))
+        *at++ = word("add_generation_prompt"), *at++ = (struct json){.type = JSON_BOOL, .boolean = prompt || r->begun};
     *at++ = word("messages"), *at++ = *messages;
     r->conv = (struct json){.type = JSON_OBJECT, .n = (uint32_t)(at - m) / 2, .items = m};
     return 0;
@@ -207,7 +295,9 @@ static int make_conv(struct api_request *r, const struct json *root, const struc
 /* The last message is the beginning of the answer. What was thought before it cannot be put back as tokens. */
 static int take_begun(struct api_request *r, const struct json *root, struct json *messages, struct error *e) {
     const struct json *last = &messages->items[messages->n - 1], *text = json_get(last, "content"), *thought = json_get(last, "reasoning_content");
-    if (!json_bool(json_get(root, "continue_final_message"), false)) return 0;
+    bool wanted = false;
+    int rc = flag(root, "continue_final_message", &wanted, e);
+    if (rc || !wanted) return rc;
     if (!json_is(json_get(last, "role"), "assistant") || messages->n < 2 || !text || text->type != JSON_STRING || has(json_get(last, "tool_calls")))
         return error_set(e, ERR_USAGE, "continue_final_message: the last message is no assistant's text behind another message");
     if (has(thought) && thought->n) return error_set(e, ERR_USAGE, "continue_final_message is not served for an answer with reasoning_content");
@@ -223,27 +313,25 @@ int api_parse(struct api_request *r, const char *body, size_t n, const struct ch
     int rc = json_parse(&r->arena, body, n, 0, "request", &root, e);
     if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_USAGE, "request: no object");
-    if (rc || (rc = refuse(&root, e)) || (rc = read_messages(r, json_get(&root, "messages"), chat, &messages, e)) || (rc = take_begun(r, &root, &messages, e)))
+    if (rc || (rc = refuse(&root, chat, e)) || (rc = read_messages(r, json_get(&root, "messages"), chat, &messages, e)) ||
+        (rc = take_begun(r, &root, &messages, e)))
         return rc;
     const struct json *model = json_get(&root, "model"), *tools = json_get(&root, "tools");
     if (has(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: no text");
-    if (has(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: no array");
-    for (uint32_t i = 0; has(tools) && i < tools->n; i++)
-        if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: no object", i);
     static const char *const names[] = {"safety_identifier", "user"}; /* the newer one of the two that are there first */
     for (size_t i = 0; i < sizeof names / sizeof *names && !r->user; i++) {
         const struct json *user = json_get(&root, names[i]);
-        if (user && user->type == JSON_STRING) r->user = user;
+        if (has(user) && user->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: no text", names[i]);
+        if (has(user)) r->user = user;
     }
     if (has(model)) r->model = json_get(&root, "model");
     if (has(tools) && tools->n && !json_is(json_get(&root, "tool_choice"), "none")) r->tools = tools;
-    r->one_call = !json_bool(json_get(&root, "parallel_tool_calls"), true);
-    r->stream = json_bool(json_get(&root, "stream"), false);
-    r->usage = json_bool(json_path(&root, "stream_options.include_usage"), false);
-    r->explain = json_bool(json_get(&root, "explain"), false);
-    r->markup = json_bool(json_get(&root, "markup"), false) && r->stream;
-    r->kept = json_bool(json_get(&root, "kept"), false);
-    r->secret = !json_bool(json_get(&root, "store"), true);
+    bool parallel = true, store = true;
+    if ((rc = flag(&root, "parallel_tool_calls", &parallel, e)) || (rc = flag(&root, "stream", &r->stream, e)) || (rc = read_stream_options(r, &root, e)) ||
+        (rc = flag(&root, "explain", &r->explain, e)) || (rc = flag(&root, "markup", &r->markup, e)) || (rc = flag(&root, "kept", &r->kept, e)) ||
+        (rc = flag(&root, "store", &store, e)))
+        return rc;
+    r->one_call = !parallel, r->secret = !store, r->markup &= r->stream;
     if ((rc = number(&root, "temperature", 0, 100, &r->temperature, e)) || (rc = number(&root, "top_p", 0, 1, &r->top_p, e)) ||
         (rc = number(&root, "min_p", 0, 1, &r->min_p, e)) || (rc = number(&root, "repetition_penalty", 0.01, 100, &r->repeat_penalty, e)) ||
         (rc = whole(&root, "top_k", -1, 1 << 24, &top_k, e)) || (rc = whole(&root, "max_tokens", -1, 1 << 24, &max, e)) ||
@@ -251,6 +339,7 @@ int api_parse(struct api_request *r, const char *body, size_t n, const struct ch
         (rc = read_stop(r, json_get(&root, "stop"), e)))
         return rc;
     if (!max) return error_set(e, ERR_USAGE, "max_tokens: at least 1, or -1 for no limit");
+    if ((rc = refuse_unknown(&root, e))) return rc;
     r->top_k = (int)top_k;
     r->max_tokens = (int)max;
     return make_conv(r, &root, &messages, e);

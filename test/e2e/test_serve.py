@@ -147,7 +147,13 @@ class Protocol(Case):
                            (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "json_object"}), "response_format"), (ask("x", frequency_penalty=1), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"5": 1}), "logit_bias"),
-                           (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]")):
+                           (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: image_url is not served"), (ask([{"type": "text"}]), "messages[0].content[0]"),
+                           (ask("x", stream="yes"), "stream: true or false"), (ask("x", stream_options=[]), "stream_options: no object"), (ask("x", stream_options={"every": 5}), "stream_options.every"),
+                           (ask("x", stream_options={"include_usage": 1}), "include_usage: true or false"), (ask("x", store="no"), "store"), (ask("x", parallel_tool_calls=1), "parallel_tool_calls"), (ask("x", user=5), "user: no text"),
+                           (ask("x", reasoning_effort="low"), "reasoning_effort is not served"), (ask("x", repeat_penalty=1.2), "repeat_penalty is not served: it is not known here"), (ask("x", verbosity="low"), "verbosity is not served"),
+                           (ask("x", tools=[{"type": "custom", "custom": {"name": "a"}}]), "tools[0].type"), (ask("x", tools=[{"type": "function", "function": {"name": "a", "strict": True}}]), "tools[0].function.strict"),
+                           ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "function_call": {"name": "a", "arguments": ""}}, {"role": "user", "content": "z"}]}, "messages[1].function_call"),
+                           (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):
             self.refused(400, word, body)
         self.assertEqual(self.refused(400, "the context holds 65536", ask("x" * 70000))["code"], "context_length_exceeded")
         self.assertEqual(self.refused(404, "no model other", ask("x", model="other"))["code"], "model_not_found")
@@ -156,7 +162,8 @@ class Protocol(Case):
         self.refused(405, "wants POST", None, post, "GET")
         self.refused(405, "wants GET", {}, "/v1/models")
         self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u", best_of=1, mirostat=0, typical_p=1.0, grammar="", min_tokens=0, modalities=["text"], max_tokens=-1,
-                                     max_completion_tokens=None, seed=-1, stop=None, tools=None, stream_options=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto")[0], 200)
+                                     max_completion_tokens=None, seed=-1, stop=None, tools=None, stream_options=None, enable_thinking=None, metadata={"a": "b"}, service_tier="auto", xtc_probability=0, echo=False,
+                                     prompt_cache_key="a", stream_options_of=None)[0], 200)
 
     def test_engine_fails(self):
         self.assertEqual(self.s.chat("fail")[0], 500)
