@@ -28,6 +28,7 @@ class Topic:
 
     def __init__(self, name):
         self.name, self.answer = name, ""
+        self.program, self.document = "", ""  # what the program answers by itself, to a question and to a text
         self.facts, self.to, self.about, self.ask = [], [], [], []
         self.after = {}  # name of the topic that was answered before -> wordings that ask for this one only then
         self.shares = None  # how often each of plain() is drawn; None: all alike
@@ -87,7 +88,6 @@ class OutOfScope(Topic):
     def __init__(self):
         super().__init__(OUT_OF_SCOPE)
         self.lists, self.templates, self.prose = {}, [], []
-        self.program, self.document = "", ""  # what the program answers by itself, to a question and to a text
 
     def fill(self, template, rng):
         return re.sub(r"\{(\w+)\}", lambda m: rng.choice(self.lists[m[1]]), template)

@@ -8,7 +8,7 @@
     evaluate.py --questions dev.txt     another file of corpus/; newcomer.txt has conversations too, and says where a wrong answer harms
 
 An answer is right when it is the topic's own answer (white space aside), or when it contains all of the topic's facts
-and is not another topic's answer. Prints the wrong ones and "N of 60", and writes score.json beside the weights.
+and is not another topic's answer; to a question on other things also when it is what the program answers by itself. Prints the wrong ones and "N of 60", and writes score.json beside the weights.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def squeeze(text):
 
 def is_right(answer, topic, topics):
     answer = squeeze(answer)
-    if answer == squeeze(topic.answer):
+    if answer in (squeeze(topic.answer), squeeze(topic.program) or None):
         return True
     if answer in {squeeze(t.answer) for t in topics.values()}:
         return False
@@ -109,7 +109,7 @@ def check(held_out, topics, conversations=None):
 
 def score(talks, answers, topics):
     """[[item of a question] of a conversation]: its answer, whether that is right, and whether it is wrong where that harms."""
-    declining = {squeeze(topics[n].answer) for n in (corpus.OUT_OF_SCOPE, "ember-limits", "what-can-you-do")}
+    declining = {squeeze(topics[n].answer) for n in (corpus.OUT_OF_SCOPE, "ember-limits", "what-can-you-do")} | {squeeze(topics[corpus.OUT_OF_SCOPE].program)}
     out = []
     for turns, given in zip(talks, answers):
         items = []
