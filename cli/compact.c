@@ -7,6 +7,10 @@ int repl_compact(struct repl *r, struct talk *t) {
                               "Write only the summary.";
     struct error e;
     int rc = ERR_CONTEXT;
+    if (app_builtin(r->app)) {
+        repl_say(r, "ember, the built-in model, cannot write a summary; /new begins another conversation");
+        return ERR_USAGE;
+    }
     for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n -= 2) {
         struct conv head = t->conv, ask_for = {0};
         head.n = n;
@@ -14,7 +18,6 @@ int repl_compact(struct repl *r, struct talk *t) {
         else {
             prompt_free(&t->prompt);
             rc = conv_prompt(r->app, &ask_for, 0, &t->prompt, &e);
-            ids_free(&t->prompt.known); /* the program asks, not who chats */
             if (!rc) rc = repl_start(r, t, false, &e);
         }
         conv_free(&ask_for);

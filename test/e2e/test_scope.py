@@ -112,6 +112,8 @@ class Told(driver.Case):
             at = t.prompt(at)
             words = " ".join(" ".join(t.screen(rows, cols)).split())
             self.assertIn("If this was about hearth, say so in the question.", words)
+            t.send("/compact\r")
+            at = t.prompt(t.until("cannot write a summary", at))
             t.send("/bye\r")
             t.wait()
 
