@@ -25,6 +25,7 @@ struct job {
     int group, heads_per, tokens_per; /* query heads of a KV head; of these in a block; tokens in a block */
     int head_blocks, token_blocks;    /* head blocks of one KV head, or 1 where wide */
     int rows;                         /* of a block, at most */
+    int pitch16, rows16;              /* where job.bf16, packed rows from one KV head of a block to the next, and of all of them */
     bool wide;                        /* a block has all KV heads */
     int chunk, n_chunks;
     bool same;             /* v is k's own plane */
@@ -38,14 +39,14 @@ struct job {
 struct scratch {               /* of one thread, carved from job.scratch */
     float *k, *v, *out;        /* [TILE, k.dim], [TILE, v_dim], [rows, v_dim] */
     float *s;                  /* [BLOCK, TILE], or of one KV head */
-    uint16_t *k16, *v16, *q16; /* where job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows, q16_row] */
+    uint16_t *k16, *v16, *q16; /* where job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows16, q16_row] */
 };
-static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.many16 ? 2 : 1); }
+static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.tiles16 ? 2 : 1); }
 static size_t scratch_bytes(const struct job *j) {
     const struct op_attention *o = j->o;
     size_t floats = (size_t)j->rows * (size_t)(o->v_dim + TILE);
     size_t tiles = (size_t)TILE * (size_t)(o->k.dim + o->v_dim);
-    floats += j->bf16 ? (tiles + (size_t)(j->rows * q16_row(j))) / 2 : tiles;
+    floats += j->bf16 ? (tiles + (size_t)(j->rows16 * q16_row(j))) / 2 : tiles;
     return (floats * 4 + 4 * 64 + 63) / 64 * 64;
 }
 static struct scratch carve(const struct job *j, int thread) {
@@ -97,18 +98,14 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
     return buf;
 }
 /* The same for products of BF16 pairs. Of several heads in a row one has lines that fall into few sets of the caches, so its
- * tile is copied together. */
-static const uint16_t *tile16(const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
+ * tile is copied together; not where it is read but once (tiles16). */
+static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
+    const bool copy = pick || (p->heads > 1 && !j->x->k.tiles16);
     const size_t width = (size_t)p->heads * (size_t)p->dim;
     const uint16_t *first = (const uint16_t *)p->data + (size_t)head * (size_t)p->dim, *row = first + (size_t)j0 * width;
-    *ld = p->heads > 1 || pick ? dim : (int)width;
-    if (pick) {
-        for (int i = 0; i < n; i++) memcpy(buf + i * dim, first + (size_t)pick[i] * width, (size_t)dim * 2);
-        return buf;
-    }
-    if (p->heads == 1) return row;
-    for (int i = 0; i < n; i++, row += width) memcpy(buf + i * dim, row, (size_t)dim * 2);
-    return buf;
+    *ld = copy ? dim : (int)width;
+    for (int i = 0; i < n && copy; i++, row += width) memcpy(buf + i * dim, pick ? first + (size_t)pick[i] * width : row, (size_t)dim * 2);
+    return copy ? buf : row;
 }
 
 struct rows { /* the query rows of a block; those of a KV head lie together */
@@ -138,17 +135,17 @@ static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const 
     const float *kt = NULL, *vt = NULL;
     const uint16_t *k16 = NULL, *v16 = NULL;
     const int32_t *pick = o->chosen ? o->chosen + (size_t)r->token[r0] * (size_t)o->n_chosen + j0 : NULL;
-    if (j->bf16) v16 = k16 = tile16(&o->k, kv_head, j0, n, o->k.dim, pick, w->k16, &ldk);
+    if (j->bf16) v16 = k16 = tile16(j, &o->k, kv_head, j0, n, o->k.dim, pick, w->k16, &ldk);
     else vt = kt = tile_of(j, &o->k, kv_head, j0, n, o->k.dim, pick, w->k, &ldk);
     if (j->same) ldv = ldk;
-    else if (j->bf16) v16 = tile16(&o->v, kv_head, j0, n, o->v_dim, pick, w->v16, &ldv);
+    else if (j->bf16) v16 = tile16(j, &o->v, kv_head, j0, n, o->v_dim, pick, w->v16, &ldv);
     else vt = tile_of(j, &o->v, kv_head, j0, n, o->v_dim, pick, w->v, &ldv);
     struct ahead ak = {0}, av = {0};
     if (!pick) ak = ahead_of(j, &o->k, kv_head, j0, n, o->k.dim);
     if (!pick && !j->same) av = ahead_of(j, &o->v, kv_head, j0, n, o->v_dim);
     float corr[WIDE], *out = w->out + (size_t)r0 * (size_t)o->v_dim;
     const int rows = r1 - r0;
-    if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)r0 * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
+    if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
     times_scale(&o->k, kv_head, rows, pick, w->s, j0, n);
     mask(r, r0, r1, w->s, j0, n);
@@ -189,17 +186,19 @@ static void block_task(void *arg, int task, int thread) {
     int head_block = block % columns, token_block = block / columns, lo = o->n_keys, hi = 0;
     int kv0 = j->wide ? 0 : head_block / j->head_blocks, kv1 = j->wide ? o->k.heads : kv0 + 1, h0 = j->wide ? 0 : head_block % j->head_blocks * j->heads_per;
     r.n = 0;
-    for (int kv = kv0; kv < kv1; kv++)
+    for (int kv = kv0; kv < kv1; kv++) {
+        const int first = r.n;
         for (int t = token_block * j->tokens_per; t < o->n && t < (token_block + 1) * j->tokens_per; t++)
             for (int h = h0; h < j->group && h < h0 + j->heads_per; h++) {
                 int i = r.n++, head = kv * j->group + h;
                 r.token[i] = t, r.head[i] = head;
                 r.q[i] = o->q + (size_t)t * (size_t)o->ldq + (size_t)head * (size_t)o->k.dim;
                 r.max[i] = -INFINITY, r.sum[i] = 0;
-                if (j->bf16) j->x->k.qk16_pack(w.q16, i, r.q[i], o->k.dim, o->scale, j->split);
+                if (j->bf16) j->x->k.qk16_pack(w.q16, (kv - kv0) * j->pitch16 + i - first, r.q[i], o->k.dim, o->scale, j->split);
                 visible(o, t, &r.lo[i], &r.hi[i]);
                 if (r.lo[i] < r.hi[i]) lo = r.lo[i] < lo ? r.lo[i] : lo, hi = r.hi[i] > hi ? r.hi[i] : hi;
             }
+    }
     memset(w.out, 0, (size_t)r.n * (size_t)o->v_dim * 4);
     int begin = chunk * j->chunk, end = j->n_chunks > 1 ? begin + j->chunk : o->n_keys;
     end = end < hi ? end : hi;
@@ -262,7 +261,10 @@ static int run(struct exec *base, const struct op_attention *o, int chunk, bool 
     const int keys = most_keys(o);
     j.n_chunks = (blocks >= ENOUGH && !few) || keys <= j.chunk ? 1 : (keys + j.chunk - 1) / j.chunk;
     j.bf16 = j.x->k.qk16 && o->k.dtype == DT_BF16 && o->v.dtype == DT_BF16;
-    if (j.x->k.many16 && (few || o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
+    if (j.x->k.tiles16 && (o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
+    const int each = j.wide ? o->n * j.group : j.rows;
+    j.pitch16 = j.x->k.tiles16 ? (each + 15) / 16 * 16 : each;
+    j.rows16 = j.wide ? j.pitch16 * o->k.heads : j.pitch16;
     j.split = few;
     j.scratch_part = scratch_bytes(&j);
     size_t scratch = j.scratch_part * (size_t)pool_threads(j.x->pool), rows = (size_t)o->n * (size_t)o->n_heads;

@@ -1,5 +1,5 @@
-/* Attention tiles over BF16 keys and values in AMX tiles, for prompts: probabilities are rounded to BF16, as their matrix products round
- * activations; queries are a number and the BF16 of what it leaves over, since what is rounded there is an exponent's.
+/* Attention tiles over BF16 keys and values in AMX tiles. Queries are a number and the BF16 of what it leaves over, since what is rounded there is an
+ * exponent's; so are probabilities where they are split, and in prompts they are rounded to BF16, as their matrix products round activations.
  *
  * Scores are computed turned, S^T = K Q^T, so that keys are the first operand as they lie; the queries were packed as the second when
  * the block began (qk16_pack): of each 16, tiles [dim / 32][2] of 16 pairs of columns by 16 queries. Then O = P V, where the values of two
@@ -57,7 +57,7 @@ static void put_turned(float *s, int lds, const float *sums, int nq, int nk) {
 }
 
 /* Two groups of 16 keys (or one, and nothing is done for the other) by two groups of queries. */
-static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, int steps, bool keys2, bool queries2) {
+static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, int steps, bool keys2, bool queries2, struct ahead *a, int rows) {
     const size_t next = (size_t)steps * 2 * TILE;
     _tile_zero(0);
     _tile_zero(1);
@@ -68,6 +68,7 @@ static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, i
             _tile_loadd(4, k + d / 2 * DEEP, (size_t)ldk * 2);
             if (keys2) _tile_loadd(5, k + (size_t)SIDE * (size_t)ldk + d / 2 * DEEP, (size_t)ldk * 2);
         }
+        ask(a, rows);
         _tile_loadd(6, q + (size_t)d * TILE, 64);
         _tile_dpbf16ps(0, 4, 6);
         if (keys2) _tile_dpbf16ps(2, 5, 6);
@@ -99,8 +100,7 @@ static QK16_FN(qk) {
             at = padded, ld = width;
         }
         for (int i = 0; i < nq; i += 2 * SIDE) {
-            scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * 2 * TILE, steps, groups > 1, nq - i > SIDE);
-            ask(&a, up(2 * SIDE, up(nq, 2 * SIDE)));
+            scores(sums, at, ld, q + (size_t)(i / SIDE * steps) * 2 * TILE, steps, groups > 1, nq - i > SIDE, &a, up(n, up(nq, 2 * SIDE) * 2 * steps));
             for (int g = 0; g < groups; g++)
                 for (int h = 0; h < 2 && i + h * SIDE < nq; h++)
                     put_turned(s + (size_t)(i + h * SIDE) * (size_t)lds + j + g * SIDE, lds, sums + (2 * g + h) * SIDE * SIDE, nq - i - h * SIDE, n - g * SIDE);
@@ -110,16 +110,18 @@ static QK16_FN(qk) {
 }
 
 /* pairs[key / 2][d]: the values of two keys side by side, zero past the last key and past dim (up to `width`, whole 32). */
-static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int dim, int width) {
+static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int dim, int width, struct ahead *a) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    for (int j = 0; j < up(nk, DEEP) * DEEP; j += 2)
+    for (int j = 0; j < up(nk, DEEP) * DEEP; j += 2) {
+        ask(a, 1); /* half of them; the rest between products */
         for (int d = 0; d < width; d += 32) {
             const uint16_t *at = v + (size_t)j * (size_t)ldv + d;
-            __m512i a = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at), b = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
-            a = _mm512_permutexvar_epi64(order, a), b = _mm512_permutexvar_epi64(order, b);
-            _mm512_store_si512(pairs + j / 2 * width + d, _mm512_unpacklo_epi16(a, b));
-            _mm512_store_si512(pairs + j / 2 * width + d + 16, _mm512_unpackhi_epi16(a, b));
+            __m512i u = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at), w = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
+            u = _mm512_permutexvar_epi64(order, u), w = _mm512_permutexvar_epi64(order, w);
+            _mm512_store_si512(pairs + j / 2 * width + d, _mm512_unpacklo_epi16(u, w));
+            _mm512_store_si512(pairs + j / 2 * width + d + 16, _mm512_unpackhi_epi16(u, w));
         }
+    }
 }
 /* to = from * corr (or, corr NULL, from), what there is of a tile of sums; zeros for the rest where `whole`. */
 static void move(float *to, int ldt, const float *from, int ldf, const float *corr, int rows, int cols, bool whole) {
@@ -149,46 +151,67 @@ static void take(struct place *t, float *o, int ldo, const float *corr, int rows
 static void put_back(const struct place *t, float *o, int ldo, int rows, int cols) {
     if (t->at == t->own) move(o, ldo, t->own, SIDE, NULL, rows < SIDE ? rows : SIDE, cols, false);
 }
+/* Probabilities as the first operand: [queries of two tiles][keys], zeros for queries and keys that are not there. rest: what BF16 leaves over of them. */
+struct probs {
+    uint16_t head[2 * SIDE][KEYS], rest[2 * SIDE][KEYS];
+} __attribute__((aligned(64)));
+static void probs_make(struct probs *t, const float *p, int ldp, int n, int nk, bool split) {
+    for (int i = 0; i < (n > SIDE ? 2 * SIDE : SIDE); i++)
+        for (int j = 0; j < KEYS; j += 16) {
+            const __m512 x = _mm512_maskz_loadu_ps(i < n ? first16(nk - j) : 0, p + (size_t)(i < n ? i : 0) * (size_t)ldp + j);
+            const __m256i head = (__m256i)_mm512_cvtneps_pbh(x);
+            _mm256_store_si256((__m256i *)(void *)&t->head[i][j], head);
+            if (!split) continue;
+            const __m512 rest = _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16)));
+            _mm256_store_si256((__m256i *)(void *)&t->rest[i][j], (__m256i)_mm512_cvtneps_pbh(rest));
+        }
+}
+/* Two tiles of columns by 16 queries, 0 and 1, or by 32 (also 2 and 3). Tiles 6 and 7 have the values. */
+static void pv_step(uint16_t (*p)[KEYS], int j, bool two) {
+    _tile_loadd(4, &p[0][j * DEEP], KEYS * 2);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (!two) return;
+    _tile_loadd(5, &p[SIDE][j * DEEP], KEYS * 2);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
 static PV16_FN(pv) {
-    uint16_t prob[2 * SIDE][KEYS] __attribute__((aligned(64)));
+    struct probs probs;
     uint32_t pairs[KEYS / 2 * WIDE] __attribute__((aligned(64)));
-    const int width = up(dim, 32) * 32, steps = up(nk, DEEP);
+    const int width = up(dim, 32) * 32, steps = up(nk, DEEP), turns = up(nq, 2 * SIDE) * up(dim, 2 * SIDE);
     struct ahead a = *ahead;
-    interleave(pairs, v, ldv, nk, dim, width);
+    interleave(pairs, v, ldv, nk, dim, width, &a);
     tiles_configure(16);
     for (int i0 = 0; i0 < nq; i0 += 2 * SIDE) {
-        const int n = nq - i0 < 2 * SIDE ? nq - i0 : 2 * SIDE;
-        for (int i = 0; i < 2 * SIDE; i++)
-            for (int j = 0; j < KEYS; j += 16) {
-                __m512 x = _mm512_maskz_loadu_ps(i < n ? first16(nk - j) : 0, p + (size_t)(i0 + (i < n ? i : 0)) * (size_t)ldp + j);
-                _mm256_store_si256((__m256i *)(void *)&prob[i][j], (__m256i)_mm512_cvtneps_pbh(x));
-            }
+        const int n = nq - i0 < 2 * SIDE ? nq - i0 : 2 * SIDE, places = n > SIDE ? 4 : 2;
+        probs_make(&probs, p + (size_t)i0 * (size_t)ldp, ldp, n, nk, split);
         for (int d = 0; d < width; d += 2 * SIDE) {
             struct place t[4];
-            ask(&a, 4);
-            for (int g = 0; g < 4; g++)
+            ask(&a, up(nk, 2 * turns));
+            for (int g = 0; g < places; g++)
                 take(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, corr + i0 + g / 2 * SIDE, n - g / 2 * SIDE,
                      dim - d - g % 2 * SIDE);
             _tile_loadd(0, t[0].at, t[0].bytes);
             _tile_loadd(1, t[1].at, t[1].bytes);
-            _tile_loadd(2, t[2].at, t[2].bytes);
-            _tile_loadd(3, t[3].at, t[3].bytes);
+            if (places > 2) {
+                _tile_loadd(2, t[2].at, t[2].bytes);
+                _tile_loadd(3, t[3].at, t[3].bytes);
+            }
             for (int j = 0; j < steps; j++) {
                 const uint32_t *at = pairs + j * (DEEP / 2) * width + d;
                 _tile_loadd(6, at, (size_t)width * 4);
                 _tile_loadd(7, at + SIDE, (size_t)width * 4);
-                _tile_loadd(4, &prob[0][j * DEEP], KEYS * 2);
-                _tile_dpbf16ps(0, 4, 6);
-                _tile_dpbf16ps(1, 4, 7);
-                _tile_loadd(5, &prob[SIDE][j * DEEP], KEYS * 2);
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
+                pv_step(probs.head, j, places > 2);
+                if (split) pv_step(probs.rest, j, places > 2);
             }
             _tile_stored(0, t[0].at, t[0].bytes);
             _tile_stored(1, t[1].at, t[1].bytes);
-            _tile_stored(2, t[2].at, t[2].bytes);
-            _tile_stored(3, t[3].at, t[3].bytes);
-            for (int g = 0; g < 4; g++)
+            if (places > 2) {
+                _tile_stored(2, t[2].at, t[2].bytes);
+                _tile_stored(3, t[3].at, t[3].bytes);
+            }
+            for (int g = 0; g < places; g++)
                 put_back(&t[g], o + (size_t)(i0 + g / 2 * SIDE) * (size_t)ldo + d + g % 2 * SIDE, ldo, n - g / 2 * SIDE, dim - d - g % 2 * SIDE);
         }
     }
@@ -199,5 +222,5 @@ void kernels_amx(struct kernels *k) {
     k->qk16_pack = pack;
     k->qk16 = qk;
     k->pv16 = pv;
-    k->many16 = true;
+    k->tiles16 = true;
 }

@@ -41,7 +41,7 @@ typedef PV_FN((*pv_fn));
 /* The same tiles over BF16 keys and values where they lie, rows ldk (ldv) numbers apart; nk <= 64. NULL where the processor has
  * no fast product of BF16 pairs. split: queries and probabilities as a number and the BF16 of what it leaves over, else
  * rounded to BF16. pack: row `row` of a block's queries, times scale, in the layout of qk16's own; planes of rows of dim rounded up to 32 columns are
- * room enough, where many16 two planes of rows rounded up to 32. s[i * lds + j] = q[i] . k_j.
+ * room enough, where tiles16 always two. s[i * lds + j] = q[i] . k_j for the rows from q on, which is a row whose number is a multiple of 16 where tiles16.
  * ahead: what will be read next, to be asked for on the way, `each` bytes of `rows` rows `stride` apart. */
 struct ahead {
     const uint8_t *next;
@@ -104,7 +104,7 @@ struct kernels {
     qk16_pack_fn qk16_pack;
     qk16_fn qk16;
     pv16_fn pv16;
-    bool many16; /* these three are for more than OP_FEW tokens: never split, heads of up to ATTN_AMX_DIM numbers */
+    bool tiles16; /* these three multiply 16 rows at a time, queries never rounded, heads of up to ATTN_AMX_DIM numbers */
     sumsq_fn sumsq;
     scale_fn scale;
     glu_fn glu;

@@ -174,7 +174,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
     uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
     float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
-    const double unit = split ? 0x1p-16 : 0x1p-8, unit_q = k.many16 ? 0x1p-16 : unit;
+    const double unit = split ? 0x1p-16 : 0x1p-8, unit_q = k.tiles16 ? 0x1p-16 : unit;
     const struct ahead ahead = {(const uint8_t *)kv, 1 << 20, 5, 256};
     for (size_t i = 0; i < (size_t)(nk - 1) * (size_t)ldk + (size_t)dim; i++) kv[i] = f32_to_bf16(normal());
     memset(s, 0xff, (size_t)(nq * lds) * 4);
@@ -274,7 +274,7 @@ static void run(const char *name, uint64_t seed) {
                                     {8, 64, 192}, {2, 33, 576}, {32, 64, 128}, {17, 50, 80}, {31, 48, 320}};
     if (k.qk16) { /* the rest of the table is another's */
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            for (int split = 0; split < (k.many16 ? 1 : 2); split++) check_tiles16(shapes[i][0], shapes[i][1], shapes[i][2], split);
+            for (int split = 0; split < 2; split++) check_tiles16(shapes[i][0], shapes[i][1], shapes[i][2], split);
         printf("%-18s %s\n", name, failures > before ? "FAILED" : "ok");
         return;
     }

@@ -6,8 +6,8 @@
 #include "test/kcheck/levels.h"
 #include "test/kcheck/processors.h"
 
-static bool products_bf16, tiles_bf16,
-    tiles_few; /* of more than OP_FEW tokens activations are BF16, in products; in attention over BF16 planes; of few tokens twice that */
+static bool products_bf16,
+    tiles_bf16; /* of more than OP_FEW tokens activations are BF16, in products; in attention over BF16 planes; of few tokens twice that */
 
 /* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; the first result stays. */
 #define EACH_THREADS(what, y, n, before, call) \
@@ -288,7 +288,7 @@ static void check_attention(const struct attention_case *c) {
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
     /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16, of few tokens to twice its bits. */
-    const double loose = !tiles_bf16 || c->dtype != DT_BF16 ? 1 : c->n > OP_FEW ? 1000 : tiles_few ? 4 : 1;
+    const double loose = !tiles_bf16 || c->dtype != DT_BF16 ? 1 : c->n > OP_FEW ? 1000 : 4;
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->heads; h++) {
             int g = h / (c->heads / c->kv_heads), at = c->positions ? pos[t] : c->q_pos0 + t;
@@ -610,7 +610,7 @@ static void check_cancel(void) {
 }
 
 static void cases(enum cpu_level l) {
-    products_bf16 = gemm_for(l, false)->bf16, tiles_bf16 = gemm_kernels(l)->qk16, tiles_few = tiles_bf16 && !gemm_kernels(l)->many16;
+    products_bf16 = gemm_for(l, false)->bf16, tiles_bf16 = gemm_kernels(l)->qk16;
     for (int i = 0; i < 40; i++)
         check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
                      (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
