@@ -224,7 +224,7 @@ static struct out speculate(const struct model *m, const struct routing *r, cons
         const double check = x.now;
         for (int l = 0; l < m->layers; l++) layer(&x, l, at, k + 1, true, how.reorder);
         x.now += m->head / device_rate;
-        governor_ran(&g, 0, 1, 1, k, right, x.now - check, k, check - was);
+        governor_ran(&g, &(struct governor_step){.n = 1, .rows = 1, .guesses = k, .right = right, .dear = k, .seconds = x.now - check, .guess_s = check - was});
         for (int i = 0; i < k && i <= right; i++) governor_saw(&g, GOVERNOR_LEVELS - 1, i, i < right);
         t += right + 1, guessed += k, steps++;
     }
