@@ -129,7 +129,7 @@ def load_out_of_scope(path):
 
 
 HELD_OUT = ("test.txt", "dev.txt", "newcomer.txt", "fresh.txt", "fresh2.txt", "fresh3.txt")
-SCOPE_LISTS = ("scope.txt", "scope2.txt")  # held out, too, but without answers
+SCOPE_LISTS = ("scope.txt", "scope2.txt", "scope3.txt")  # held out, too, but without answers
 
 
 def load_questions(name, directory=CORPUS):

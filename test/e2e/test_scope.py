@@ -39,10 +39,15 @@ class Told(driver.Case):
         self.assertEqual((True, True), (True in got, False in got))
 
     def test_how_well(self):
-        """On every held-out question, and on those in odd places, which chose nothing: one of fifty on hearth, nineteen of twenty others."""
-        asked = [(i, on, SCOPE.refuses(q, "follow" if "later" in name else "limit")) for i, (name, on, q) in enumerate(scope.asked())]
+        """Of every held-out question, and of those in odd places, which chose nothing: at most one of fifty on hearth is refused; of twenty on other
+        things nineteen are, or ember declines them itself."""
+        asked = [(on, q, SCOPE.refuses(q, "follow" if "later" in name else "limit")) for name, on, q in scope.asked()]
+        declined = " ".join(corpus.load_topics()[corpus.OUT_OF_SCOPE].answer.split())
+        left = [q for on, q, refused in asked if not on and not refused]
+        by_ember = {q for q, text in zip(left, self.batch(left, "--temp", "0")) if " ".join(text.split()) == declined}
         for part in (asked, asked[1::2]):
-            on, other = [r for _, o, r in part if o], [r for _, o, r in part if not o]
+            on, other = [r for o, _, r in part if o], [r or q in by_ember for o, q, r in part if not o]
+            print(f"refused {sum(on)} of {len(on)} on hearth; declined {sum(other)} of {len(other)} on other things")
             self.assertLessEqual(sum(on), 0.02 * len(on))
             self.assertGreaterEqual(sum(other), 0.95 * len(other))
 
