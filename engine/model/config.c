@@ -312,6 +312,36 @@ static void refuse_unknown(struct config_reader *r, const struct json *root, con
     }
 }
 
+static void read_block(struct config_reader *in, struct config *c, const struct json *block, const char *key) {
+    if (!block || block->type == JSON_NULL) return;
+    const bool two = block->type == JSON_ARRAY && block->n == 2;
+    const int64_t a = two ? json_int(json_at(block, 0), 0) : 0, b = two ? json_int(json_at(block, 1), 0) : 0;
+    if (a < 1 || b < 1 || a > 4096 || b > 4096) config_fail(in, "'quantization_config.%s' must be two numbers of 1 to 4096", key);
+    else c->block_rows = (int)a, c->block_cols = (int)b;
+}
+
+/* Of compressed-tensors: how the weights of some layers are quantised, by any name. Blocks are of one size for all. */
+static void read_groups(struct config_reader *in, struct config *c) {
+    const struct json *groups = config_get(in, "config_groups");
+    bool found = false;
+    for (uint32_t i = 0; groups && groups->type == JSON_OBJECT && i < groups->n && !in->rc; i++) {
+        const struct json *group = &groups->items[2 * i + 1], *w = group->type == JSON_OBJECT ? json_get(group, "weights") : NULL;
+        if (!w || w->type != JSON_OBJECT) continue;
+        const struct json *type = json_get(w, "type"), *block = json_get(w, "block_structure");
+        const int64_t bits = json_int(json_get(w, "num_bits"), 8);
+        if (bits != 8 || (type && !json_is(type, "float")))
+            config_fail(in, "'quantization_config.config_groups' has weights of %lld bits%s; hearth reads floats of 8", (long long)bits,
+                        type && !json_is(type, "float") ? " that are no floats" : "");
+        if (!block || block->type == JSON_NULL) continue;
+        const int rows = c->block_rows, cols = c->block_cols;
+        read_block(in, c, block, "config_groups.weights.block_structure");
+        if (found && (c->block_rows != rows || c->block_cols != cols))
+            config_fail(in, "'quantization_config.config_groups' has blocks of %d x %d and of %d x %d; hearth takes one size", rows, cols, c->block_rows,
+                        c->block_cols);
+        found = true;
+    }
+}
+
 static void read_quantization(struct config_reader *r, struct config *c) {
     c->block_rows = c->block_cols = 128;
     const struct json *q = config_get(r, "quantization_config");
@@ -326,13 +356,8 @@ static void read_quantization(struct config_reader *r, struct config *c) {
     config_choice(&in, "quant_method", methods, 0);
     static const char *const formats[] = {"float-quantized", "naive-quantized", NULL}; /* of compressed-tensors */
     config_choice(&in, "format", formats, 0);
-    const struct json *block = config_get(&in, "weight_block_size");
-    if (block) {
-        int64_t a = json_int(json_at(block, 0), 0), b = json_int(json_at(block, 1), 0);
-        if (block->n != 2 || a < 1 || b < 1 || a > 4096 || b > 4096)
-            config_fail(&in, "'quantization_config.weight_block_size' must be two numbers of 1 to 4096");
-        else c->block_rows = (int)a, c->block_cols = (int)b;
-    }
+    read_block(&in, c, config_get(&in, "weight_block_size"), "weight_block_size");
+    read_groups(&in, c);
     const struct json *fmt = config_get(&in, "fmt");
     if (fmt && !json_is(fmt, "e4m3") && !json_is(fmt, "float8_e4m3fn") && !json_is(fmt, "e4m3fn"))
         config_fail(&in, "'quantization_config.fmt' is \"%.*s\"; hearth knows e4m3", (int)(fmt->n < 40 ? fmt->n : 40), fmt->n ? fmt->string : "");

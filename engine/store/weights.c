@@ -66,12 +66,16 @@ static bool shaped(struct loader *l, const struct tensor *t, const struct param 
     if (p->slice.stacked && !cols) together = false;
     if (gguf && cols && !p->slice.stacked) together |= (t->ndim == 1 && rows == 1) || (t->ndim == 3 && s[0] * s[1] == rows);
     if ((apart || together) && (!cols || inner || s[t->ndim - 1] == cols)) return true;
-    char text[128];
+    char text[192];
     const char *asks = gguf ? "its metadata asks" : "config.json asks";
     if (p->slice.stacked && cols) snprintf(text, sizeof text, "%s for [%lld, %d, %d]", asks, (long long)experts, rows, cols);
     else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);
     else if (cols) snprintf(text, sizeof text, "%s for [%d, %d]", asks, rows, cols);
     else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
+    if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* so transformers saves gpt-oss that is not quantised */
+        const size_t at = strlen(text);
+        snprintf(text + at, sizeof text - at, "; experts stored the other way round are read of DBRX alone");
+    }
     fail(l, t, text);
     return false;
 }

@@ -20,14 +20,17 @@ static int parse(struct config *c, const char *text, bool force, struct error *e
     return rc;
 }
 
-#define V3 \
+#define V3_PLAIN \
     "{\"model_type\":\"deepseek_v3\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,\"max_position_embeddings\":163840," \
     "\"num_attention_heads\":128,\"num_key_value_heads\":128,\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64," \
     "\"v_head_dim\":128,\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":256,\"num_experts_per_tok\":8,\"n_group\":8," \
     "\"topk_group\":4,\"n_shared_experts\":1,\"first_k_dense_replace\":3,\"moe_layer_freq\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5," \
     "\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"rms_norm_eps\":1e-06,\"rope_theta\":10000,\"num_nextn_predict_layers\":1,\"eos_token_id\":1," \
     "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":4096,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1.0," \
-    "\"mscale_all_dim\":1.0},\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}"
+    "\"mscale_all_dim\":1.0}"
+#define V3                   V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"weight_block_size\":[128,128]}"
+#define GROUPS(...)          V3_PLAIN ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{" __VA_ARGS__ "}}}"
+#define GROUP(name, weights) "\"" name "\":{\"targets\":[\"Linear\"],\"weights\":{" weights "}}"
 
 static void deepseek_v3_as_published(void **st) {
     struct config c;
@@ -50,10 +53,23 @@ static void deepseek_v3_as_published(void **st) {
     assert_true(!block_expands(&c, 1) && !block_expands(&c, 8) && block_expands(&c, 512));
 }
 
+static void blocks_of_compressed_tensors(void **st) {
+    struct config c;
+    struct error e = {0};
+    assert_int_equal(
+        parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":8,\"type\":\"float\",\"block_structure\":[64,32]") "," GROUP("a", "\"num_bits\":8")), false, &e), 0);
+    assert_true(c.block_rows == 64 && c.block_cols == 32);
+    assert_int_equal(parse(&c, GROUPS(GROUP("group_0", "\"num_bits\":8,\"type\":\"float\",\"block_structure\":null")), false, &e), 0);
+    assert_true(c.block_rows == 128 && c.block_cols == 128);
+}
+
 static void refusals_name_the_key(void **st) {
     static const struct {
         const char *text, *word;
     } bad[] = {
+        {GROUPS(GROUP("group_0", "\"num_bits\":4,\"type\":\"int\"")), "4 bits that are no floats"},
+        {GROUPS(GROUP("group_0", "\"block_structure\":[64]")), "block_structure"},
+        {GROUPS(GROUP("a", "\"block_structure\":[64,64]") "," GROUP("b", "\"block_structure\":[128,128]")), "64 x 64 and of 128 x 128"},
         {V3 ",\"query_pre_attn_scalar\":256}", "query_pre_attn_scalar"},
         {V3 ",\"layer_types\":[\"linear_attention\"]}", "layer_types"},
         {V3 ",\"sliding_window\":128}", "sliding_window"},
@@ -298,13 +314,9 @@ static void what_a_config_leaves_out(void **st) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(deepseek_v3_as_published),
-                                       cmocka_unit_test(refusals_name_the_key),
-                                       cmocka_unit_test(keys_chosen_by_an_indexer),
-                                       cmocka_unit_test(windows_only_where_in_force),
-                                       cmocka_unit_test(other_ropes),
-                                       cmocka_unit_test(what_a_config_leaves_out),
-                                       cmocka_unit_test(keys_of_several_tokens),
-                                       cmocka_unit_test(linear_attention_where_it_is_asked_for)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseek_v3_as_published),  cmocka_unit_test(blocks_of_compressed_tensors), cmocka_unit_test(refusals_name_the_key),
+        cmocka_unit_test(keys_chosen_by_an_indexer), cmocka_unit_test(windows_only_where_in_force),  cmocka_unit_test(other_ropes),
+        cmocka_unit_test(what_a_config_leaves_out),  cmocka_unit_test(keys_of_several_tokens),       cmocka_unit_test(linear_attention_where_it_is_asked_for)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
