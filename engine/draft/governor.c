@@ -6,8 +6,9 @@
  * lost; so many steps may lie on the account, and are lent. */
 static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.005, at_most = 8, credit = 2;
 /* A cost that others are compared with is old after so many steps, another one after so many; it is known when it was seen so often. A trial guesses so many
- * tokens; without hope one, after so many steps, then after twice as many, up to so many, and at once when it was right. */
-enum { FRESH = 32, OLD = 256, SURE = 4, TRIAL = 3, SOON = 256, SELDOM = 4096 };
+ * tokens; without hope one, after so many steps, then after twice as many, up to so many, and at once when it was right. So many steps without guesses
+ * behind those with them tell nothing: they find a cache as these left it. */
+enum { FRESH = 32, OLD = 256, SURE = 4, TRIAL = 3, SOON = 256, SELDOM = 4096, REST = 2 };
 
 double governor_cost(const struct governor *g, int way, int rows) {
     int below = 0, above = 0, first = 0;
@@ -103,10 +104,13 @@ double governor_ran(struct governor *g, const struct governor_step *s) {
     double x = s->seconds, saved = 0;
     if (g->cost[s->way][r].n < 3 && x < g->cost[s->way][r].seconds / 2) g->cost[s->way][r].n = 0; /* those before read weights for the first time */
     if (g->cost[s->way][r].n >= 3) x = fmin(fmax(x, g->cost[s->way][r].seconds / 2), g->cost[s->way][r].seconds * 2); /* something else ran */
-    const double a = g->cost[s->way][r].n < 8 ? 1.0 / (g->cost[s->way][r].n + 1) : g->steps - g->cost[s->way][r].at > 2 * FRESH ? 0.5 : 0.125;
-    g->cost[s->way][r].seconds += a * (x - g->cost[s->way][r].seconds);
-    g->cost[s->way][r].n++;
-    g->cost[s->way][r].at = g->steps;
+    g->rested = s->guesses ? 0 : g->rested + 1;
+    if (s->guesses || g->rested > REST || !g->cost[s->way][r].n) {
+        const double a = g->cost[s->way][r].n < 8 ? 1.0 / (g->cost[s->way][r].n + 1) : g->steps - g->cost[s->way][r].at > 2 * FRESH ? 0.5 : 0.125;
+        g->cost[s->way][r].seconds += a * (x - g->cost[s->way][r].seconds);
+        g->cost[s->way][r].n++;
+        g->cost[s->way][r].at = g->steps;
+    }
     if (s->dear && s->right) g->wait = 0;
     if (s->dear) learn(&g->guess_s, s->guess_s / s->dear, 0.25);
     if (s->behind) learn(&g->row_s, s->row_s / s->behind, 0.25);

@@ -25,6 +25,7 @@ struct governor { /* zero-initialised: nothing is known */
     } right[GOVERNOR_LEVELS][GOVERNOR_LENGTH];
     double guess_s, row_s; /* what one guessed token costs before the step; what one row does that a draft has to catch up with. 0: not known */
     double account;
+    int rested;                  /* steps without guesses since the last one with them */
     uint64_t steps, tried, wait; /* so far; when guesses were last tried without hope; how long that is not done again */
 };
 

@@ -177,7 +177,13 @@ static void text_is_the_same_on_devices(void **st) {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (enum decode_mode m = DECODE_HYBRID; m <= DECODE_DUAL; m++)
             if (all || (i + m) % 2)
-                same_text(families[i], (struct engine_params){.kv = DT_BF16, .gpus = i % 3 ? "emu:1" : "emu:2", .prefill = PREFILL_CPU, .decode = m},
+                same_text(families[i],
+                          (struct engine_params){.kv = DT_BF16,
+                                                 .gpus = i % 3   ? "emu:1"
+                                                         : i % 2 ? "emu:2,parallel=tensor"
+                                                                 : "emu:2",
+                                                 .prefill = PREFILL_CPU,
+                                                 .decode = m},
                           all ? every : some);
 }
 

@@ -230,7 +230,7 @@ static void nothing_is_guessed_before_anything_is_known(void **st) {
 }
 
 int main(int argc, char **argv) {
-    worlds = argc > 1 ? atoi(argv[1]) : 80;
+    worlds = argc > 1 ? atoi(argv[1]) : 40;
     const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_guessed_before_anything_is_known), cmocka_unit_test(guesses_pay_or_are_left),
                                        cmocka_unit_test(it_follows_the_text), cmocka_unit_test(nobody_makes_it_lose_more_than_two_hundredths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
