@@ -91,14 +91,16 @@ static bool parse_line(struct numa *n, char *line) {
         n->memory[n->n_nodes] = (size_t)mib << 20;
         return parse_cpus(n, cpus, n->n_nodes++);
     }
-    if (!strcmp(word, "distance")) {
+    bool speed = !strcmp(word, "speed");
+    if (speed || !strcmp(word, "distance")) {
         char *row = strtok_r(NULL, " \t\r", &save), *end;
         long a = row ? strtol(row, &end, 10) : -1;
         if (a < 0 || a >= NUMA_NODES || *end) return false;
         for (int b = 0; (word = strtok_r(NULL, " \t\r", &save)); b++) {
             long d = strtol(word, &end, 10);
-            if (*end || d < 10 || d > 255 || b == NUMA_NODES) return false;
-            n->distance[a][b] = (uint8_t)d;
+            if (*end || d < (speed ? 1 : 10) || d > (speed ? 1000000 : 255) || b == NUMA_NODES) return false;
+            if (speed) n->speed[a][b] = (uint32_t)d;
+            else n->distance[a][b] = (uint8_t)d;
         }
         return true;
     }
@@ -113,7 +115,8 @@ int numa_parse(struct numa *n, const char *text, struct error *e) {
         if (len >= sizeof line) return error_set(e, ERR_USAGE, "topology, line %d: longer than %zu bytes", number, sizeof line - 1);
         memcpy(line, text, len);
         line[len] = 0;
-        if (!parse_line(n, line)) return error_set(e, ERR_USAGE, "topology, line %d: expected `node <MiB> <cpus>` or `distance <row> <numbers>`", number);
+        if (!parse_line(n, line))
+            return error_set(e, ERR_USAGE, "topology, line %d: expected `node <MiB> <cpus>`, `distance <row> <numbers>` or `speed <row> <numbers>`", number);
         text += len + (text[len] == '\n');
     }
     return n->n_nodes ? 0 : error_set(e, ERR_USAGE, "topology: no node in it");

@@ -15,12 +15,13 @@ struct numa {
     int16_t node_of[NUMA_CPUS];               /* -1: no such processor */
     int16_t kernel[NUMA_NODES];               /* the kernel's number of each; -1: a topology from text, whose memory is not bound */
     uint8_t distance[NUMA_NODES][NUMA_NODES]; /* as the firmware says it: 10 is local */
+    uint32_t speed[NUMA_NODES][NUMA_NODES];   /* MB/s at which a node's processors read each, when that is measured; 0, and but for text always: as it is */
 };
 
 /* This machine. Where the kernel knows no nodes: one, with everything. */
 void numa_read(struct numa *n);
 /* A topology from text, for tests and for planning elsewhere: a line `node <memory in MiB> <cpus, as 0-31,64-95>` for
- * each node in order, and optionally a line `distance <row> <numbers>`; # begins a comment. ERR_USAGE names the line. */
+ * each node in order, and optionally lines `distance <row> <numbers>` and `speed <row> <numbers>`; # begins a comment. ERR_USAGE names the line. */
 int numa_parse(struct numa *n, const char *text, struct error *e);
 
 /* Rows (of gate and up) or columns (of down) [first, first + count) of an expert that live on a node. */

@@ -72,29 +72,33 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: there is no such policy", p->split) : 0;
 }
 
-static int read_nodes(struct engine *e, struct error *err) {
-    if (!e->params.topology) {
-        numa_read(&e->nodes);
+int engine_read_nodes(struct numa *nodes, const char *topology, struct error *err) {
+    if (!topology) {
+        numa_read(nodes);
         return 0;
     }
     char *text;
     size_t n;
-    int rc = file_read(e->params.topology, 1u << 20, &text, &n, err);
-    if (!rc) rc = numa_parse(&e->nodes, text, err);
+    int rc = file_read(topology, 1u << 20, &text, &n, err);
+    if (!rc) rc = numa_parse(nodes, text, err);
     mem_free(text);
     return rc;
 }
 
-/* The processor's memory nodes, alike but for how many processors they have. home: each computes what lies on it. */
+/* The processor's memory nodes as they were measured, or else alike but for how many processors they have. home: each computes what lies on it. */
 static void know_nodes(struct engine *e, bool home) {
     const struct numa *n = &e->nodes;
     struct cost_machine *m = &e->cost;
     double cpus = 0;
+    int measured = m->n_nodes;
     m->n_nodes = 0, m->reach = 0;
     for (int a = 0; a < n->n_nodes; a++) cpus += n->cpus[a];
     if (n->n_nodes < 2 || n->n_nodes > COST_NODES || cpus < 1) return;
-    nodes_even(m, n->n_nodes, 0);
-    for (int a = 0; a < n->n_nodes; a++) m->node[a] = (struct cost_node){(double)n->memory[a], n->cpus[a] / cpus, n->cpus[a] / cpus};
+    if (measured != n->n_nodes) {
+        nodes_even(m, n->n_nodes, 0);
+        for (int a = 0; a < n->n_nodes; a++) m->node[a] = (struct cost_node){(double)n->memory[a], n->cpus[a] / cpus, n->cpus[a] / cpus};
+    }
+    m->n_nodes = n->n_nodes;
     if (home) return;
     struct nodes_lie shares = nodes_shares(m, &e->model, 1, OP_FEW), spread = nodes_spread(m);
     m->reach = fmin(1, nodes_expert(m, &e->model, 1, OP_FEW, &shares, NULL) / nodes_expert(m, &e->model, 1, OP_FEW, &spread, NULL));
@@ -151,7 +155,7 @@ static int open_machine(struct engine *e, struct error *err) {
     const struct config *c = &e->weights.config;
     enum cpu_level level = e->params.cpu_level ? (enum cpu_level)(e->params.cpu_level - 1) : cpu_level_best();
     int rc;
-    if ((rc = read_nodes(e, err))) return rc;
+    if ((rc = engine_read_nodes(&e->nodes, e->params.topology, err))) return rc;
     if ((rc = pool_open_nodes(&e->pool, e->params.threads, true, &e->nodes, err))) return rc;
     if (!(e->machine.cpu = cpu_exec_open(e->pool, level, err))) return ERR_MEMORY;
     if ((rc = work_open(&e->prefill_work, c, batch_rows(c, e->info.context), NULL, NULL, NULL, err))) return rc;

@@ -144,8 +144,9 @@ void engine_end(struct session *s, enum done_reason reason, int rc, const struct
 bool engine_draw(struct session *s, float *logits, int32_t top); /* as loop.c's draw, of a session whose tokens are all in its cache */
 void engine_measure(struct engine *e);                           /* the engine's thread: speeds of this machine, once */
 
-int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n); /* --expert-cache; ERR_USAGE */
-int engine_check_level(const struct engine_params *p, struct error *e);   /* ERR_USAGE: this processor lacks what was asked for */
-int engine_check_modes(const struct engine_params *p, struct error *e);   /* engine.c */
-void engine_path(struct engine *e);                                       /* engine.c: weights come to devices no faster than the way that they take */
-int generation_read(struct engine *e, struct error *err);                 /* generation.c: stop ids, the vendor's sampling */
+int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n);         /* --expert-cache; ERR_USAGE */
+int engine_check_level(const struct engine_params *p, struct error *e);           /* ERR_USAGE: this processor lacks what was asked for */
+int engine_read_nodes(struct numa *nodes, const char *topology, struct error *e); /* of that file, or this machine's where it is NULL */
+int engine_check_modes(const struct engine_params *p, struct error *e);           /* engine.c */
+void engine_path(struct engine *e);                                               /* engine.c: weights come to devices no faster than the way that they take */
+int generation_read(struct engine *e, struct error *err);                         /* generation.c: stop ids, the vendor's sampling */

@@ -641,6 +641,8 @@ void engine_measure(struct engine *e) {
     if (calibrate(&found,
                   &(struct calibrate_options){.cpu = e->machine.cpu,
                                               .threads = e->info.threads,
+                                              .pool = e->pool,
+                                              .nodes = &e->nodes,
                                               .gpu = g->gpu,
                                               .n_gpus = g->n,
                                               .gpus = e->params.gpus,

@@ -514,11 +514,13 @@ static int measure(struct cost_machine *m, const struct engine_params *p, struct
     struct pool *pool = NULL;
     struct exec *cpu = NULL;
     struct gpu_set *set = NULL;
+    struct numa nodes;
     int rc = engine_check_level(p, e);
-    if (!rc) rc = pool_open(&pool, p->threads, true, e);
+    if (!rc) rc = engine_read_nodes(&nodes, p->topology, e);
+    if (!rc) rc = pool_open_nodes(&pool, p->threads, true, &nodes, e);
     if (!rc && !(cpu = cpu_exec_open(pool, level, e))) rc = ERR_MEMORY;
     if (!rc) rc = gpu_set_open(&set, p->gpus, NULL, e);
-    struct calibrate_options o = {.cpu = cpu, .dir = p->machine, .gpus = p->gpus};
+    struct calibrate_options o = {.cpu = cpu, .pool = pool, .nodes = &nodes, .dir = p->machine, .gpus = p->gpus};
     if (!rc) o.threads = pool_threads(pool), o.gpu = set ? set->gpu : NULL, o.n_gpus = set ? set->n : 0, rc = calibrate(m, &o, e);
     gpu_set_close(&set);
     cpu_exec_close(&cpu);

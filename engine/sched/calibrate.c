@@ -9,16 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/numa.h"
 #include "cpu/ops.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/sched/calibrate_nodes.h"
 #include "gpu/gpu.h"
 #include "gpu/ops.h"
 
-enum { PASSES = 50, MOST_ROWS = 4096, TASKS = 32, TOGETHER = 1024, FEW_READ = 16 };
+enum { PASSES = 50, MOST_ROWS = 4096, TASKS = 32, TOGETHER = 1024, FEW_READ = 16, ROWS_UNIT = 32 };
 
 /* Who is measured: the processor, or a device over a stream. Buffers are its own memory. */
 struct side {
@@ -31,7 +33,10 @@ struct side {
     float *scales, *in, *out; /* in, out: [rows, hidden] */
     float *ones;              /* [rows], the processor's router: */
     int32_t *ids;
-    size_t bytes, at;   /* next matrix, so that caches do not have it */
+    size_t bytes, at;          /* next matrix, so that caches do not have it */
+    int n_nodes;               /* memory nodes that experts are cut over; 0: none */
+    uint8_t *node[COST_NODES]; /* [bytes / n_nodes] on each */
+    size_t node_at[COST_NODES];
     int hidden, inter;  /* the expert; linear layers are [hidden, hidden] */
     int rows;           /* that fit in and out */
     double slice, most; /* seconds for one figure; that a single pass may take */
@@ -46,31 +51,53 @@ struct task {
     bool tiny;
     double bytes, flops; /* out: of one of the n */
 };
-static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) {
+static struct mat matrix_in(struct side *s, uint8_t *from, size_t bytes, size_t *at, int rows, int cols, uint8_t format) {
     struct mat m = {
         .rows = rows, .cols = cols, .row_step = 1, .block_rows = 128, .block_cols = 128, .dtype = format, .stride = dtype_bytes(format, (size_t)cols)};
     size_t size = m.stride * (size_t)rows;
-    if (s->at + size > s->bytes) s->at = 0;
-    m.data = s->weights + s->at;
-    s->at += (size + 4095) & ~(size_t)4095;
+    if (*at + size > bytes) *at = 0;
+    m.data = from + *at;
+    *at += (size + 4095) & ~(size_t)4095;
     if (format == DT_E4M3) m.scale = s->scales, m.scale_dtype = DT_F32, m.scale_stride = (cols + 127) / 128;
     return m;
 }
+static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) { return matrix_in(s, s->weights, s->bytes, &s->at, rows, cols, format); }
+/* What each memory node has of an expert: rows of every matrix, as store/place.c lays them. part: [n_nodes]. */
+static void cut_expert(struct side *s, struct expert *part, int hidden, int inter, uint8_t format) {
+    struct numa_part i[NUMA_NODES], h[NUMA_NODES];
+    numa_split(s->o->nodes, inter, ROWS_UNIT, i), numa_split(s->o->nodes, hidden, ROWS_UNIT, h);
+    for (int a = 0; a < s->n_nodes; a++) {
+        size_t bytes = s->bytes / (size_t)s->n_nodes, *at = &s->node_at[a];
+        part[a] = (struct expert){.gate = matrix_in(s, s->node[a], bytes, at, i[a].count, hidden, format),
+                                  .up = matrix_in(s, s->node[a], bytes, at, i[a].count, hidden, format),
+                                  .down = matrix_in(s, s->node[a], bytes, at, h[a].count, inter, format)};
+    }
+}
 
 static int ffn_pass(struct side *s, struct task *t) {
-    struct expert e[TASKS];
+    struct expert e[TASKS], part[TASKS * COST_NODES];
+    int32_t cut[COST_NODES + 1] = {0};
+    struct expert_shards shards = {part, cut, s->n_nodes};
     int hidden = t->tiny ? 128 : s->hidden, inter = t->tiny ? 128 : s->inter;
     for (int k = 0; k < t->n; k++) {
         struct mat gate = matrix(s, inter, hidden, t->format), up = matrix(s, inter, hidden, t->format);
         e[k] = (struct expert){.gate = gate, .up = up, .down = matrix(s, hidden, inter, t->format)};
     }
+    for (int k = 0; k < t->n && s->n_nodes; k++) cut_expert(s, part + k * s->n_nodes, hidden, inter, t->format);
+    for (int a = 0; a < s->n_nodes; a++) cut[a + 1] = cut[a] + part[a].down.rows;
     t->bytes = 3.0 * (double)dtype_bytes(t->format, (size_t)hidden * (size_t)inter), t->flops = 6.0 * hidden * inter * t->rows;
     for (int i = 0; i < t->rows * t->n && !s->gpu; i++) s->ids[i] = i / t->rows;
     if (!s->gpu)
-        return s->x->ops->experts(
-            s->x,
-            &(struct op_experts){
-                .y = s->out, .x = s->in, .ids = s->ids, .weights = s->ones, .experts = e, .n = t->rows * t->n, .topk = 1, .n_experts = t->n, .hidden = hidden});
+        return s->x->ops->experts(s->x, &(struct op_experts){.y = s->out,
+                                                             .x = s->in,
+                                                             .ids = s->ids,
+                                                             .weights = s->ones,
+                                                             .experts = e,
+                                                             .shards = s->n_nodes ? &shards : NULL,
+                                                             .n = t->rows * t->n,
+                                                             .topk = 1,
+                                                             .n_experts = t->n,
+                                                             .hidden = hidden});
     int rc = 0;
     for (int k = 0; k < t->n && !rc; k++) rc = op_run(s->x, OP_FFN, &(struct op_ffn){.y = s->out, .x = s->in, .expert = e[k], .n = t->rows, .hidden = hidden});
     return rc;
@@ -199,6 +226,7 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
     for (size_t i = 0; i < sizeof plans / sizeof *plans && !rc; i++) {
         const struct plan *p = &plans[i];
         double bw = d->bw[p->kind].n ? (double)d->bw[p->kind].value[0] : 0, took = 0, read = 0;
+        if (s->n_nodes && p->kind == COST_LINEAR) bw = fmax(bw, (double)d->bw[COST_FFN].value[0]); /* their rows lie by node, too, once they are placed */
         struct cost_curve *rate = p->few ? &d->few[p->as] : &d->rate[p->kind][p->as];
         for (int k = 0, last = 0; p->rows[k] && !rc && !(p->few && s->gpu); k++) {
             int rows = p->kind == COST_ELEM && p->rows[k] > s->rows ? s->rows : p->rows[k], n = abs(rows);
@@ -218,7 +246,7 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
         }
         /* Where the most rows that there was time for only read, they say nothing of arithmetic with more: the first of these, experts in
          * FP8, stands for them. */
-        if (i && p->kind < COST_ATTENTION && !p->few && read > 0.7 * bw) rate->n = 0;
+        if (i && p->kind < COST_ATTENTION && !p->few && read > 0.7 * bw) *rate = (struct cost_curve){0};
         const struct cost_curve *ffn = &d->rate[COST_FFN][COST_8BIT]; /* it also says what more rows would have given, had there been time for them */
         for (int k = 0; k < ffn->n && p->kind == COST_LINEAR && rate->n && p->as != COST_F32; k++)
             if (ffn->rows[k] > rate->rows[rate->n - 1]) add_point(rate, (double)ffn->rows[k], (double)ffn->value[k], true);
@@ -235,6 +263,32 @@ static size_t weights_size(const struct calibrate_options *o) {
     return size < (size_t)64 << 20 ? (size_t)64 << 20 : size;
 }
 
+static void codes(uint8_t *to, size_t bytes) {
+    const size_t block = (size_t)1 << 20;
+    uint64_t seed = 1;
+    for (size_t i = 0; i < block / 8; i++) { /* signs and low bits vary, exponents stay near 1 in every format */
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        uint64_t word = ((seed ^ seed >> 29) & 0x8f8f8f8f8f8f8f8fu) | 0x3030303030303030u;
+        memcpy(to + 8 * i, &word, 8);
+    }
+    for (size_t at = block; at < bytes; at += block) memcpy(to + at, to, bytes - at < block ? bytes - at : block);
+}
+/* Weights of experts on each memory node; everything else is read by all, page by page from all. */
+static int open_nodes(struct side *s, struct error *e) {
+    const struct numa *n = s->o->nodes;
+    if (!n || n->n_nodes < 2 || n->n_nodes > COST_NODES) return 0;
+    int rc = numa_spread(n, s->weights, s->bytes, e);
+    for (int a = 0; a < n->n_nodes && !rc; a++) {
+        size_t bytes = s->bytes / (size_t)n->n_nodes;
+        s->node[a] = mem_pages(bytes, s->o->small_pages ? MEM_SMALL : MEM_HUGE);
+        rc = s->node[a] ? numa_place(n, s->node[a], bytes, a, e) : ERR_MEMORY;
+        if (!rc) codes(s->node[a], bytes);
+    }
+    if (!rc) s->n_nodes = n->n_nodes;
+    if (rc == ERR_RUNTIME) log_say(LOG_INFO, "%s: weights to measure with lie by chance", e->text), *e = (struct error){0};
+    return rc == ERR_RUNTIME ? 0 : rc;
+}
+
 static int processor(struct cost_machine *m, const struct calibrate_options *o, struct error *e) {
     struct side s = {.o = o,
                      .x = o->cpu,
@@ -249,15 +303,9 @@ static int processor(struct cost_machine *m, const struct calibrate_options *o, 
     s.weights = mem_pages(s.bytes, o->small_pages ? MEM_SMALL : MEM_HUGE);
     s.scales = mem_alloc((size_t)s.hidden * 4), s.ones = mem_alloc((size_t)s.rows * 4), s.ids = mem_alloc((size_t)s.rows * 4);
     s.in = mem_alloc(row * 4), s.out = mem_alloc((row > wide ? row : wide) * 4);
-    if (s.weights && s.scales && s.ones && s.ids && s.in && s.out) {
-        const size_t block = (size_t)1 << 20;
-        uint64_t seed = 1;
-        for (size_t i = 0; i < block / 8; i++) { /* signs and low bits vary, exponents stay near 1 in every format */
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
-            uint64_t word = ((seed ^ seed >> 29) & 0x8f8f8f8f8f8f8f8fu) | 0x3030303030303030u;
-            memcpy(s.weights + 8 * i, &word, 8);
-        }
-        for (size_t at = block; at < s.bytes; at += block) memcpy(s.weights + at, s.weights, s.bytes - at < block ? s.bytes - at : block);
+    if (s.weights && s.scales && s.ones && s.ids && s.in && s.out) rc = open_nodes(&s, e);
+    if (!rc) {
+        codes(s.weights, s.bytes);
         memset(s.scales, 0x3c, (size_t)s.hidden * 4);
         for (size_t i = 0; i < row; i++) s.in[i] = (float)((int)(i * 37 % 101) - 50) * 0.01f;
         memset(s.out, 0, (row > wide ? row : wide) * 4);
@@ -268,6 +316,7 @@ static int processor(struct cost_machine *m, const struct calibrate_options *o, 
         s.x->cancel = before;
     }
     mem_pages_free(s.weights, s.bytes);
+    for (int a = 0; a < COST_NODES && o->nodes; a++) mem_pages_free(s.node[a], s.bytes / (size_t)o->nodes->n_nodes);
     mem_free(s.scales), mem_free(s.ones), mem_free(s.ids), mem_free(s.in), mem_free(s.out);
     if (rc)
         return error_set(e, rc,
@@ -305,8 +354,8 @@ static int links(struct side *s, struct cost_domain *d, void *host) {
             if (!rc && t < large) large = t;
         }
         if (rc) break;
-        d->link[w].latency = small < large / 8 ? small : 0; /* else it was a slow moment, or is lost in the rate */
-        d->link[w].rate = COPY / (large - d->link[w].latency);
+        d->link[w].latency = small < large / 8 ? small : 0;                      /* else it was a slow moment, or is lost in the rate */
+        d->link[w].rate = COPY / (large - fmin(d->link[w].latency, large / 32)); /* a latency of a slow moment makes no link fast */
     }
     return rc;
 }
@@ -405,6 +454,7 @@ static void fingerprint(const struct calibrate_options *o, char *out) {
     processor_name(text);
     buf_fmt(&b, "hearth " HEARTH_VERSION "\n%s\n%s\n%s %d %d\n%s\n", text, cpu_describe(), o->cpu->ops->name, o->threads, o->small_pages,
             o->gpus ? o->gpus : "");
+    for (int a = 0; o->nodes && o->nodes->n_nodes > 1 && a < o->nodes->n_nodes; a++) buf_fmt(&b, "%d %zu\n", o->nodes->cpus[a], o->nodes->memory[a]);
     if (o->n_gpus && !gpu_describe(text, sizeof text)) buf_fmt(&b, "%s\n", text);
     for (int i = 0; i < o->n_gpus; i++) {
         const struct gpu_info *f = gpu_info(o->gpu[i]);
@@ -453,6 +503,7 @@ int calibrate(struct cost_machine *out, const struct calibrate_options *o, struc
     snprintf(out->domain[0].name, sizeof out->domain[0].name, "%.47s", name);
     out->domain[0].memory = (double)mem_total();
     int rc = processor(out, o, e);
+    if (!rc) rc = calibrate_nodes(out, o, weights_size(o) / (size_t)(o->nodes ? o->nodes->n_nodes : 1), e);
     for (int i = 0; i < out->n_devices && !rc; i++) rc = device(out, i, o, e);
     if (!rc && cached) keep(out, path, print);
     return rc;

@@ -9,11 +9,15 @@
 
 struct exec;
 struct gpu;
+struct numa;
+struct pool;
 
 struct calibrate_options {
-    struct exec *cpu;       /* the processor's operations, idle meanwhile; called on this thread */
-    int threads;            /* of it, for the fingerprint */
-    struct gpu *const *gpu; /* [n_gpus], idle */
+    struct exec *cpu;         /* the processor's operations, idle meanwhile; called on this thread */
+    int threads;              /* of it, for the fingerprint */
+    struct pool *pool;        /* its threads */
+    const struct numa *nodes; /* the memory nodes that these are on: weights lie by node, and each is measured by itself; NULL: one */
+    struct gpu *const *gpu;   /* [n_gpus], idle */
     int n_gpus;
     const char *gpus; /* as --gpus: part of the fingerprint; NULL: none */
     double seconds;   /* to spend on the processor and on each device; 0: 1.5 */
@@ -26,8 +30,8 @@ struct calibrate_options {
 /* Fills *out from the cache where the fingerprint (this version, processor, level, threads, devices, driver) fits, else by
  * measuring, and keeps it: DIR/machine, replaced atomically. A file that is damaged or of another machine is passed over with a
  * note in the log; so is a failure to keep it. ERR_MEMORY, ERR_CANCELLED, or ERR_RUNTIME when a device fails. Devices are timed by their
- * own events, so an emulated one shows the speeds that it was given, and one in virtual time costs no time. Weights lie on one memory
- * node here: on several, what the processor reaches with its weights placed is more. */
+ * own events, so an emulated one shows the speeds that it was given, and one in virtual time costs no time. Of a topology from text
+ * nothing is bound; it may say the speeds that its nodes are to show (cpu/numa.h). */
 int calibrate(struct cost_machine *out, const struct calibrate_options *o, struct error *e);
 
 /* A preset by its name, else a machine file. ERR_USAGE names file, line and key. */

@@ -94,6 +94,8 @@ int main(void) {
                                       "node 10 0 1\n",
                                       "distance 70 10\n",
                                       "node 10 0\ndistance 0 9\n",
+                                      "node 10 0\nspeed 0 0\n",
+                                      "node 10 0\nspeed 0 fast\n",
                                       "node 10 1;2\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         memset(&e, 0, sizeof e);

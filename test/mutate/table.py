@@ -151,6 +151,8 @@ change("blend-weights", "a pair gets the weight of the one before it", "referenc
 change("stage-held", "weights that are not pinned go straight from where they lie", "weights that are not pinned", ("engine/pipe/stage.c", "return s->n_fillers && (r->row ||", "return 0 && (r->row ||"))
 change("split-exchange", "an expert may not make room for another", "split", ("engine/sched/split.c", "bool pairs = load[from].n", "bool pairs = false && load[from].n"))
 change("split-cold", "what units near memory have does not hang on how many rows they would take", "split", ("engine/sched/split.c", "if (side_end(&s[NEAR], there) >= side_end(&s[HERE], 0)) break;", "if (s[NEAR].n >= s[HERE].n) break;"))
+change("nodes-alone", "what a memory node reads by itself is not asked: all have the same share", "calibrate", ("engine/sched/calibrate_nodes.c", "alone[a] / sum,", "1.0 / n,"))
+change("nodes-between", "the way between nodes is what each reads of its own", "calibrate", ("engine/sched/calibrate_nodes.c", "r->from[a] = last, last = a;", "r->from[a] = a, last = a;"))
 change("split-join", "the processor has a part though devices alone are done sooner", "split", ("engine/sched/split.c", "alone < end + in->join)", "alone < end)"))
 change("blend-slot-early", "a slot is filled before its last use is over", "reference mla_plain", (PART, ".after = t->off,", ".after = 0,"))
 change("blend-slot-unready", "experts are used before they have arrived", "reference mla_plain", (PART, "TRY(gpu_number_wait(p->loaded, on, main));", ""))
