@@ -85,11 +85,15 @@ class Told(driver.Case):
     def test_conversations(self):
         """What follows an answer on hearth may name nothing; what the program answered the model does not see."""
         first = self.run_bin("-p", "how do I save a chat?", "--temp", "0", "--save", "a")[1].decode()
-        for q in ("why?", "and then?", "show me one"):
+        alone = [q for name, on, q in scope.asked() if on and "later" in name and SCOPE.refuses(q) and not SCOPE.refuses(q, "follow")][:2]
+        self.assertTrue(alone)
+        for q in ("why?", "and then?", *alone):
             rc, out, err = self.run_bin("-p", q, "--temp", "0", "--continue", "a", "--no-save")
             self.assertEqual((rc, OTHER in out.decode()), (0, False), (first, q))
         self.assertEqual(self.run_bin("-p", "what is the capital of Peru?", "--continue", "a")[1].decode(), OTHER + "\n")
         self.assertEqual(self.run_bin("-p", "sing a song", "--save", "b")[1].decode(), OTHER + "\n")
+        for q in alone:
+            self.assertEqual(self.run_bin("-p", q, "--continue", "b", "--no-save")[1].decode(), OTHER + "\n", q)  # nothing on hearth was answered there
         alone = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json")[1]
         after = self.run_bin("-p", "how do I quit?", "--temp", "0", "--json", "--continue", "b")[1]
         self.assertEqual([json.loads(x)["text"] for x in (alone, after)], [json.loads(alone)["text"]] * 2)
