@@ -179,12 +179,14 @@ static void say_batch(struct view *v, const struct json *b) {
     if (!policy) return;
     heading(v, "Many prompts (--batch)");
     if (json_is(json_get(policy, "decode"), "paged")) {
-        char longest[48], bound[48];
+        char longest[48], bound[48], cards[48] = "card";
+        const int n = (int)json_int(json_get(policy, "cards"), 1);
+        if (n > 1) snprintf(cards, sizeof cards, "cards, %d of which have layers in turn", n);
         snprintf(line, sizeof line,
                  "%.1f tok/s of answers: %d prompts of %d tokens read and answered together in paged steps, %d tokens for each, in "
-                 "micro-batches of %d; attention on the processor, experts on the card, where %.0f %% of them stay. A step takes %.3g s, reading %.3g s.",
+                 "micro-batches of %d; attention on the processor, experts on the %s, where %.0f %% of them stay. A step takes %.3g s, reading %.3g s.",
                  json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
-                 (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "micro_batch"), 0),
+                 (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "micro_batch"), 0), cards,
                  100 * json_num(json_get(policy, "weights_on_cards"), 0), json_num(json_get(b, "step_s"), 0), json_num(json_get(b, "read_s"), 0));
         paragraph(v, line);
         snprintf(line, sizeof line, "Longest in a layer: %s. Why no more prompts at once: %s.", text_of(json_get(policy, "longest"), longest, sizeof longest),

@@ -80,7 +80,9 @@ static struct search_in question(const struct engine *e) {
     if (step_resident_layers(e->machine.step)) in.can |= 1u << SEARCH_HYBRID;
     if (!paged_cannot(&e->machine) && !m->refused) in.can |= 1u << SEARCH_PAGED;
     if (m->asked) in.can &= 1u << SEARCH_PAGED;
-    in.device = 0.94 * (double)(gpu_mem_free(g->gpu[0]) + step_held(e->machine.step, 0)); /* the rest: buffers that the search does not know */
+    in.device = INFINITY;
+    for (int i = 0; i < g->n; i++) /* less buffers that the search does not know */
+        in.device = fmin(in.device, 0.94 * (double)(gpu_mem_free(g->gpu[i]) + step_held(e->machine.step, i)));
     return in;
 }
 
@@ -141,20 +143,25 @@ static void leave(struct engine *e, const char *why) {
     paged_close(&m->paged);
     m->wanted = m->asked = m->held = false;
     m->refused = true;
-    struct gpu *g = e->machine.gpus->gpu[0];
-    if (gpu_error(g, &(struct error){0}) && gpu_clear(g, &(struct error){0})) e->machine.gpus->lost = true;
+    struct gpu_set *g = e->machine.gpus;
+    for (int i = 0; i < g->n; i++)
+        if (gpu_error(g->gpu[i], &(struct error){0}) && gpu_clear(g->gpu[i], &(struct error){0})) g->lost = true;
     if (e->machine.gpus->lost) step_lost(e->machine.step, why);
     step_back(e->machine.step);
 }
 
 static void say_open(struct many *m) {
-    char now[200];
-    snprintf(now, sizeof now, "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, %d rows at once at most; ",
-             100 * paged_share(m->paged), paged_layers(m->paged), m->options.micro, m->options.rows);
+    struct paged *p = m->paged;
+    char now[240];
+    int n = 0;
+    if (paged_devices(p) > 1) n = snprintf(now, sizeof now, "layers in turn on %d cards, ", paged_devices(p));
+    snprintf(now + n, sizeof now - (size_t)n,
+             "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, %d rows at once at most; ", 100 * paged_share(p),
+             paged_layers(p), m->options.micro, m->options.rows);
     log_say(LOG_INFO, "paged steps: %s", now);
-    size_t n = strlen(now), cap = sizeof m->why - 1;
-    memmove(m->why + n, m->why, cap - n); /* what is, before what was expected */
-    memcpy(m->why, now, n);
+    size_t len = strlen(now), cap = sizeof m->why - 1;
+    memmove(m->why + len, m->why, cap - len); /* what is, before what was expected */
+    memcpy(m->why, now, len);
     m->why[cap] = 0;
 }
 
@@ -170,8 +177,9 @@ static int open_paged(struct engine *e, struct error *err) {
         return error_set(err, ERR_MEMORY, "no memory for many prompts");
     if (!m->found.found) decide(e);
     struct search_policy p = m->found.found ? m->found.policy : (struct search_policy){.n = USUAL_PROMPTS, .micro = OP_FEW};
+    if (p.ring < 2) p.n = p.n > USUAL_PROMPTS ? p.n : USUAL_PROMPTS, p.micro = p.micro > OP_FEW ? p.micro : OP_FEW; /* so tight that it is tried */
     double rows = fmin(READ_ROWS, fmax(p.n, ceil(p.n * m->load.prompt)));
-    m->options = (struct paged_options){.micro = p.micro > SEARCH_READ_MICRO ? p.micro : SEARCH_READ_MICRO, .rows = (int)rows, .share = -1};
+    m->options = (struct paged_options){.devices = p.cards, .micro = p.micro > SEARCH_READ_MICRO ? p.micro : SEARCH_READ_MICRO, .rows = (int)rows, .share = -1};
     if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
     m->most = p.micro < OP_FEW ? OP_FEW : p.micro; /* as many cost a device nothing */
     step_yield(e->machine.step);
@@ -187,6 +195,7 @@ static int open_paged(struct engine *e, struct error *err) {
 }
 
 int many_micro(const struct engine *e) { return e->many->most; }
+int many_devices(const struct engine *e) { return e->many && e->many->paged ? paged_devices(e->many->paged) : 0; }
 double many_share(const struct engine *e) { return e->many && e->many->paged ? paged_share(e->many->paged) : -1; }
 
 /* --- A step ------------------------------------------------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ void many_close(struct engine *e);
 enum many_next { MANY_NOT, MANY_HOLD, MANY_STEP }; /* HOLD: more prompts are on their way */
 enum many_next many_ready(struct engine *e);
 void many_step(struct engine *e);          /* without the lock */
+int many_devices(const struct engine *e);  /* that have layers in turn; 0: no paged steps are open */
 int many_micro(const struct engine *e);    /* rows of a micro-batch of those that answer */
 double many_share(const struct engine *e); /* of the experts, what stays on the device now; -1: no paged steps are open */
 /* engine_load on the engine's thread: how many to submit at once. NULL: all that were announced are there. */

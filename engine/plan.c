@@ -79,7 +79,7 @@ static int run_with(const struct runs *r, struct run *q, int layers, double *sec
 
 static int run_many(const struct runs *r, struct run *q, struct error *e) {
     struct virtual *v;
-    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv}, e);
+    int rc = virtual_open(&v, &(struct virtual_options){.cost = q->cost, .w = r->w, .kv = r->kv, .taken = q->taken}, e);
     if (rc) return rc;
     rc = virtual_paged(v, &q->many, &q->read, &q->seconds, e);
     if (!rc) q->used = *virtual_used(v);
@@ -246,7 +246,7 @@ static int ask_many(struct plan *p, int machine, struct error *e) {
     search_run(&in, found);
     const struct search_policy *q = &found->policy;
     if (!found->found || q->place != SEARCH_PAGED) return -1;
-    return ask(&p->runs, (struct run){.cost = c->cost, .many = {q->n, q->micro, lengths[0], ANSWER, -1}}, e);
+    return ask(&p->runs, (struct run){.cost = c->cost, .taken = found->cost.links, .many = {q->n, q->micro, lengths[0], ANSWER, q->cards, -1}}, e);
 }
 
 static int ask_batch(struct plan *p, int machine, struct error *e) {
@@ -415,8 +415,8 @@ static void put_many(struct buf *b, const struct plan *p) {
             batch_rate(p, batch), batch->found.cost.tokens_per_s, lengths[0], ANSWER, q->seconds, q->read);
     buf_fmt(b,
             "\"policy\":{\"prompts\":%d,\"in_a_step\":%d,\"micro_batch\":%d,\"read\":\"paged\",\"decode\":\"paged\",\"attention\":\"processor\",\"experts\":"
-            "\"cards\",",
-            s->n, s->n, s->micro);
+            "\"cards\",\"cards\":%d,",
+            s->n, s->n, s->micro, s->cards);
     buf_fmt(b, "\"weights_on_cards\":%.3g,\"kv_on_cards\":0,\"longest\":\"%s\",\"no_more\":\"%s\",\"tried\":%d},", s->weights,
             search_limit_name(batch->found.cost.limit), search_bound_name(batch->found.bound), batch->found.tried);
     put_limit(b, &q->used);

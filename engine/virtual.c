@@ -329,7 +329,7 @@ int virtual_paged(struct virtual *v, const struct virtual_many *q, double *read,
     struct kv kv;
     long all = (long)q->n * q->prompt;
     int rows = all < SEARCH_READ ? (int)all : SEARCH_READ, half = q->prompt + q->answer / 2, rc;
-    struct paged_options o = {.rows = rows > q->n ? rows : q->n, .share = q->share};
+    struct paged_options o = {.devices = q->cards, .rows = rows > q->n ? rows : q->n, .share = q->share};
     o.micro = q->micro > SEARCH_READ_MICRO ? q->micro : SEARCH_READ_MICRO;
     if (o.micro > o.rows) o.micro = o.rows;
     if (mem_grow(&v->tokens, &v->cap, (size_t)o.rows, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");

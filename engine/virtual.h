@@ -33,8 +33,8 @@ int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *sec
  * of a step when half of their answers are there. Devices of its own, with nothing else on them. ERR_MEMORY, ERR_RUNTIME for a model that
  * cannot be paged. */
 struct virtual_many {
-    int n, micro, prompt, answer;
-    double share; /* of the routed experts that stay on the device; < 0: as many as fit */
+    int n, micro, prompt, answer, cards; /* cards: that have layers in turn; 0: all */
+    double share;                        /* of the routed experts that stay on the device; < 0: as many as fit */
 };
 const char *virtual_unpaged(const struct virtual *v); /* NULL: its model can be; else why not */
 int virtual_paged(struct virtual *v, const struct virtual_many *q, double *read, double *step, struct error *e);

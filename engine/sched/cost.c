@@ -393,11 +393,12 @@ static double prefill_stream(const struct cost_machine *m, const struct cost_mod
     double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0; /* 2 * n * hidden * 2 bytes */
     double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                 /* pipe_few: wait for the router or not */
     double dense = p->resident ? 0 : q->layers * q->half_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes;
-    double bytes = dense + moe * loaded * q->expert_bytes / s + moe * exchange, first = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes);
+    double part = q->n_experts > 0 ? ceil(q->n_experts / s) / q->n_experts : 0; /* of the experts, on the rank that has most: they are whole */
+    double bytes = dense + moe * loaded * q->expert_bytes * part + moe * exchange, first = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes);
     /* A rank of a striped prefill sees all keys: its rows lie between them. */
     double half = ranks > 1 ? cost_half(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
                             : halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n);
-    double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) / s) +
+    double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) * part) +
                      q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_move(m, 1, COST_D2H, exchange);
     double disk = m->disk > 0 ? moe * loaded * q->expert_bytes * m->absent / m->disk : 0;                                              /* all ranks' */

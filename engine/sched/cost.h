@@ -174,7 +174,7 @@ void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int dom
 double cost_table_at(const struct cost_table *t, int rows);
 
 /* --- Machines that are known by heart --- */
-/* "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-l4", "paper-c", "paper-d"; false: there is none of that name. */
+/* "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-2t4", "paper-b-4t4", "paper-b-l4", "paper-c", "paper-d"; false: there is none of that name. */
 bool cost_preset(struct cost_machine *m, const char *name);
 const char *cost_preset_name(int i); /* NULL past the last */
 /* A machine that nobody measured: so many threads at a level (0 scalar .. 3 amx), devices with these rates (0: usual ones). */

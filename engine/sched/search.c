@@ -16,11 +16,16 @@ const char *search_bound_name(enum search_bound b) { return bounds[b]; }
 
 static const int micros[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 64, 96, 128, 192, 256, 384, 512, 0};
 static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 0};
+static const double rings[] = {2, 1.5, 1, 0};
+double search_ring(int i) { return rings[i]; }
 int search_micro(int i) { return micros[i]; }
 int search_count(int i) { return counts[i]; }
 
 static bool attends(enum search_place p) { return p == SEARCH_HYBRID || p == SEARCH_DEVICE; }
 static bool computes(enum search_place p) { return p == SEARCH_PAGED || p == SEARCH_DEVICE; }
+
+static double cards(const struct search_policy *p) { return p->cards > 1 ? p->cards : 1; }
+static double ring_of(const struct search_policy *p) { return p->ring > 0 ? p->ring : 2; }
 
 /* --- Memory ------------------------------------------------------------------------------------------------------------------ */
 
@@ -41,13 +46,13 @@ static int read_micro(const struct search_in *in, const struct search_policy *p)
 
 static void memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     const struct cost_model *q = in->model;
-    double kv = p->n * (in->prompt + in->answer) * q->layers * q->kv_bytes;
+    double kv = p->n * (in->prompt + in->answer) * q->layers * q->kv_bytes, part = ceil(q->layers / cards(p)) / q->layers; /* of the layers, on a card */
     out->host = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
     if (p->place == SEARCH_PROCESSOR) return;
     double rows = larger(p->n, computes(p->place) ? smaller(p->n * in->prompt, read_rows(in)) : 0);
-    out->device = dense_bytes(q) + q->head_bytes + rows * q->row_bytes + smaller(computes(p->place) ? read_micro(in, p) : p->micro, rows) * row_bytes(q);
-    if (computes(p->place)) /* what stays, and two layers of the rest */
-        out->device += (moe_layers(q) * p->weights + 2 * (1 - p->weights)) * layer_experts(q);
+    out->device = part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes + smaller(computes(p->place) ? read_micro(in, p) : p->micro, rows) * row_bytes(q);
+    if (computes(p->place)) /* what stays, and pages for the rest */
+        out->device += (part * moe_layers(q) * p->weights + ring_of(p) * (1 - p->weights)) * layer_experts(q);
     if (attends(p->place)) /* and of keys and values a micro-batch's, twice */
         out->device += p->kv * kv + (1 - p->kv) * 2 * p->micro * (in->prompt + in->answer) * q->kv_bytes;
 }
@@ -97,8 +102,8 @@ static double routed(const struct search_in *in, int d, const struct rows *r, do
 }
 static double over(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 
-/* A layer for all rows of a pass. */
-static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe, double t[SEARCH_LIMITS]) {
+/* A layer for all rows of a pass; *moved: bytes that links take to and from host memory. */
+static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe, double t[SEARCH_LIMITS], double *moved) {
     const struct cost_machine *m = in->cost;
     const struct cost_model *q = in->model;
     const struct cost_domain *g = p->place == SEARCH_PROCESSOR ? NULL : &m->domain[1];
@@ -116,24 +121,30 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     if (moe && computes(p->place)) gpu += routed(in, 1, r, u);
     else if (moe) cpu += routed(in, 0, r, u), read += cost_distinct(q, u) * q->expert_bytes;
     if (moe && g && !computes(p->place)) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
+    if (cards(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes; /* to the card that has the next layer */
     small = h2d;
     double weights = moe && computes(p->place) ? (1 - p->weights) * layer_experts(q) : 0;
     t[SEARCH_BY_PROCESSOR] = n * cpu;
-    t[SEARCH_BY_CARD] = n * gpu;
-    t[SEARCH_BY_LINK] = g ? over(n * h2d + weights, g->link[COST_H2D].rate) : 0;
-    t[SEARCH_BY_ROWS] = g ? over(n * d2h, g->link[COST_D2H].rate) : 0;
+    t[SEARCH_BY_CARD] = n * gpu / cards(p); /* each has its layers, and they have them at once */
+    t[SEARCH_BY_LINK] = g ? over(n * h2d + weights, g->link[COST_H2D].rate) / cards(p) : 0;
+    if (g && ring_of(p) < 2) /* for the rest of the next layer there are pages once this one has served */
+        t[SEARCH_BY_LINK] = larger(t[SEARCH_BY_LINK], n * larger(gpu / cards(p), cpu) + over((2 - ring_of(p)) * weights, g->link[COST_H2D].rate) / cards(p));
+    t[SEARCH_BY_ROWS] = g ? over(n * d2h, g->link[COST_D2H].rate) / cards(p) : 0;
     t[SEARCH_BY_MEMORY] = over(n * (read + h2d + d2h) + weights, m->dram);
     t[SEARCH_BY_CHAIN] = cpu + gpu + (g ? over(small, g->link[COST_H2D].rate) + over(d2h, g->link[COST_D2H].rate) + 2 * m->join : 0);
     double most = 0;
     for (int i = 0; i < SEARCH_LIMITS; i++) most = larger(most, t[i]);
+    *moved = g ? n * (h2d + d2h) + weights : 0;
     return most;
 }
 
-static double pass_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, double t[SEARCH_LIMITS]) {
+static double pass_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, double t[SEARCH_LIMITS], double *rate) {
     const struct cost_model *q = in->model;
-    double plain[SEARCH_LIMITS], sum = 0;
-    if (q->dense_layers) sum += q->dense_layers * layer_time(in, p, r, false, plain);
-    return sum + moe_layers(q) * layer_time(in, p, r, true, t);
+    double plain[SEARCH_LIMITS], sum = 0, moved, one;
+    if (q->dense_layers) sum += q->dense_layers * layer_time(in, p, r, false, plain, &moved);
+    one = layer_time(in, p, r, true, t, &moved);
+    if (rate) *rate = over(moved, one);
+    return sum + moe_layers(q) * one + (cards(p) - 1) * t[SEARCH_BY_CARD]; /* until the last card has rows, and after the first has none */
 }
 static double head_time(const struct search_in *in, const struct search_policy *p, double rows) {
     int d = p->place == SEARCH_PROCESSOR ? 0 : 1;
@@ -149,7 +160,7 @@ static double reading(const struct search_in *in, const struct search_policy *p)
         q.micro = read_micro(in, p);
         double together = smaller(q.micro, larger(in->prompt, 1));
         struct rows r = {.n = all / passes, .keys = (in->prompt + 1) / 2, .share = together, .alone = together};
-        return passes * pass_time(in, &q, &r, t) + head_time(in, p, p->n);
+        return passes * pass_time(in, &q, &r, t, NULL) + head_time(in, p, p->n);
     }
     struct cost_prefill one = {.how = COST_PREFILL_CPU, .n = (int)larger(in->prompt, 1), .ranks = 1, .resident = true};
     double best = cost_prefill(in->cost, in->model, &one);
@@ -170,7 +181,7 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
     else out->fits = true;
     if (!out->fits) return;
     struct rows r = {.n = p->n, .keys = in->prompt + in->answer / 2 + 1, .share = 1};
-    out->step = pass_time(in, p, &r, out->layer) + head_time(in, p, p->n);
+    out->step = pass_time(in, p, &r, out->layer, &out->links) + head_time(in, p, p->n);
     for (int i = 0; i < SEARCH_LIMITS; i++)
         if (out->layer[i] > out->layer[out->limit]) out->limit = (enum search_limit)i;
     out->read = reading(in, p);
@@ -179,40 +190,53 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
 
 /* --- Search -------------------------------------------------------------------------------------------------------------------- */
 
-/* With the largest share of weights that fits. */
+/* With the largest share of weights that fits beside pages for two layers; for fewer only where none is left to stay. */
 static void most_weights(const struct search_in *in, struct search_policy *p, struct search_cost *c) {
-    int k = computes(p->place) ? SEARCH_SHARES : 0;
-    do p->weights = (double)k / SEARCH_SHARES, search_cost(in, p, c);
-    while (!c->fits && c->lacks == SEARCH_CARD_MEMORY && k-- > 0);
+    for (int i = 0; search_ring(i) && (!i || p->place == SEARCH_PAGED); i++) {
+        int k = computes(p->place) && !i ? SEARCH_SHARES : 0;
+        p->ring = search_ring(i);
+        do p->weights = (double)k / SEARCH_SHARES, search_cost(in, p, c);
+        while (!c->fits && c->lacks == SEARCH_CARD_MEMORY && k-- > 0);
+        if (c->fits || c->lacks != SEARCH_CARD_MEMORY) return;
+    }
 }
 
+/* All rows of a placement on so many cards. */
+static void search_place(const struct search_in *in, enum search_place place, int cards, struct search_out *out) {
+    struct search_policy p = {.place = place, .cards = cards};
+    const int shares = attends(place) && in->kv_moves ? SEARCH_SHARES : 0;
+    for (int i = 0; search_micro(i); i++) {
+        p.micro = search_micro(i);
+        if (in->prompts && i && search_micro(i - 1) >= in->prompts) break; /* the same again */
+        bool last = false;
+        for (int k = 0; search_count(k) && !last; k++) {
+            struct search_cost c;
+            p.n = p.micro * search_count(k);
+            if (in->prompts && p.n >= in->prompts) p.n = in->prompts, last = true;
+            for (int s = 0; s <= shares; s++) {
+                p.kv = attends(place) ? shares ? (double)s / shares : 1 : 0;
+                most_weights(in, &p, &c);
+                out->tried++;
+                if (!c.fits) {
+                    last |= c.lacks == SEARCH_HOST_MEMORY || c.lacks == SEARCH_ROWS || !s; /* with more rows even less */
+                    break;
+                }
+                out->best[place] = larger(out->best[place], c.tokens_per_s);
+                if (c.tokens_per_s > out->cost.tokens_per_s) out->found = true, out->policy = p, out->cost = c;
+            }
+        }
+    }
+}
+
+int search_cards(const struct search_in *in, enum search_place place) {
+    return place == SEARCH_PROCESSOR ? 0 : place == SEARCH_PAGED && in->cost->n_devices > 1 ? in->cost->n_devices : 1;
+}
 void search_run(const struct search_in *in, struct search_out *out) {
     *out = (struct search_out){0};
     for (int place = 0; place < SEARCH_PLACES; place++) {
-        struct search_policy p = {.place = (enum search_place)place};
         if ((in->can && !(in->can >> place & 1)) || (place && !in->cost->n_devices)) continue;
-        int shares = attends(p.place) && in->kv_moves ? SEARCH_SHARES : 0;
-        for (int i = 0; search_micro(i); i++) {
-            p.micro = search_micro(i);
-            if (in->prompts && i && search_micro(i - 1) >= in->prompts) break; /* the same again */
-            bool last = false;
-            for (int k = 0; search_count(k) && !last; k++) {
-                struct search_cost c;
-                p.n = p.micro * search_count(k);
-                if (in->prompts && p.n >= in->prompts) p.n = in->prompts, last = true;
-                for (int s = 0; s <= shares; s++) {
-                    p.kv = attends(p.place) ? shares ? (double)s / shares : 1 : 0;
-                    most_weights(in, &p, &c);
-                    out->tried++;
-                    if (!c.fits) {
-                        last |= c.lacks == SEARCH_HOST_MEMORY || c.lacks == SEARCH_ROWS || !s; /* with more rows even less */
-                        break;
-                    }
-                    out->best[place] = larger(out->best[place], c.tokens_per_s);
-                    if (c.tokens_per_s > out->cost.tokens_per_s) out->found = true, out->policy = p, out->cost = c;
-                }
-            }
-        }
+        const int most = search_cards(in, (enum search_place)place);
+        for (int cards = place ? 1 : 0; cards <= most; cards++) search_place(in, (enum search_place)place, cards, out);
     }
     if (!out->found) return;
     struct search_policy more = out->policy;
@@ -231,7 +255,8 @@ void search_why(const struct search_in *in, const struct search_out *out, char *
         return;
     }
     n += snprintf(why, cap, "%s: %d prompts at once in micro-batches of %d, attention on the %s, experts on the %s", places[p->place], p->n, p->micro,
-                  attends(p->place) ? "card" : "processor", computes(p->place) ? "card" : "processor");
+                  attends(p->place) ? "card" : "processor", computes(p->place) ? p->cards > 1 ? "cards" : "card" : "processor");
+    if (p->cards > 1 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, " (layers in turn on %d)", p->cards);
     if (computes(p->place) && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weights);
     if ((size_t)n < cap)
         n += snprintf(why + n, cap - (size_t)n, "; %.3g s a step, %.3g tok/s; longest: %s; no more at once: %s", out->cost.step, out->cost.tokens_per_s,

@@ -5,7 +5,8 @@
  * A layer takes the longest of what its queues take (paper B, equation 12, by the machine model's corners): the processor, a device,
  * each way of the link, host memory, which the processor and the link share, and the chain of one micro-batch, which is itself in the
  * next layer. Weights come to the device once a layer and step, whatever the rows; each micro-batch reads them there. A better share of
- * weights never takes longer, so of those only the largest that fits is tried; more rows than memory holds are not. */
+ * weights never takes longer, so of those only the largest that fits is tried; more rows than memory holds are not. Several cards have the
+ * layers in turn (step/paged.h): each its share of what cards and links take, and the chain, which goes through all of them, is as long. */
 #include <stdbool.h>
 
 #include "engine/sched/cost.h"
@@ -30,6 +31,8 @@ struct search_in {
 struct search_policy {
     int n, micro; /* rows of a step, and of each of its micro-batches but the last */
     enum search_place place;
+    int cards;          /* that have layers in turn; 0: as 1 */
+    double ring;        /* paged: layers of the experts that do not stay for which there are pages, one of search_ring; 0: two */
     double weights, kv; /* shares of the routed experts, and of keys and values, that stay on the device; in steps of SEARCH_SHARES */
 };
 enum { SEARCH_SHARES = 16, SEARCH_READ = 8192, SEARCH_READ_MICRO = 512 };
@@ -45,7 +48,8 @@ struct search_cost {
     double layer[SEARCH_LIMITS]; /* seconds of a layer with experts: BY_ROWS from the device to the host */
     double step, read;           /* seconds of a step; of all n prompts, before the first one */
     double tokens_per_s;         /* of answers, reading included */
-    double host, device;         /* bytes taken */
+    double host, device;         /* bytes taken; device: on each */
+    double links;                /* bytes/s of host memory that links take during a step */
     enum search_limit limit;     /* of a step */
 };
 /* One policy: what it takes, or what it lacks. */
@@ -60,8 +64,10 @@ struct search_out {
     double best[SEARCH_PLACES]; /* tokens/s of each placement's best; 0: none fits, or it was not asked for */
 };
 void search_run(const struct search_in *in, struct search_out *out);
-/* The grid: rows of a micro-batch, and micro-batches of a step; 0 past the last. */
+int search_cards(const struct search_in *in, enum search_place place); /* so many are tried at most */
+/* The grid: rows of a micro-batch, micro-batches of a step, and layers of pages; 0 past the last. */
 int search_micro(int i);
 int search_count(int i);
+double search_ring(int i); /* paged; others have none */
 /* "paged: 1,152 prompts at once, 12 x 96, attention on the processor, experts on the card, 25% of them stay there; limited by ..." */
 void search_why(const struct search_in *in, const struct search_out *out, char *why, size_t cap);

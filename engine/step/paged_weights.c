@@ -1,4 +1,4 @@
-/* Weights of paged steps: what stays on the device, and the ring of pages that the rest passes through. */
+/* Weights of paged steps: what stays on a device of its layers, and the ring of pages that the rest passes through. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -6,7 +6,9 @@
 #include "engine/step/paged_internal.h"
 
 static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
-static bool has_experts(const struct paged_weights *w, int layer) { return w->m->w->config.layer[layer].moe; }
+static bool has_layer(const struct paged_weights *w, int layer) { return layer % w->ranks == w->rank; }
+static bool has_experts(const struct paged_weights *w, int layer) { return has_layer(w, layer) && w->m->w->config.layer[layer].moe; }
+bool paged_weights_last(const struct paged_weights *w) { return has_layer(w, w->n_layers - 1); }
 
 /* --- Ranges ------------------------------------------------------------------------------------------------------------------- */
 
@@ -68,10 +70,11 @@ static int hold_dense(struct paged_weights *w, const _Atomic int *cancel, struct
     int rc = 0;
     for (int l = 0; l < w->n_layers && !rc; l++) {
         if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
+        if (!has_layer(w, l)) continue;
         if (!w->m->processor && (rc = scan_dense(&w->m->scan, l, e))) return rc;
         rc = hold(w, ranges, layer_ranges(w, l, &w->view[l], ranges), &w->mem[l], e);
     }
-    return rc ? rc : hold(w, ranges, head_ranges(w, &w->head, ranges), &w->head_mem, e);
+    return rc || !paged_weights_last(w) ? rc : hold(w, ranges, head_ranges(w, &w->head, ranges), &w->head_mem, e);
 }
 
 /* The largest pages of any expert. */
@@ -88,25 +91,31 @@ static void measure(struct paged_weights *w) {
         }
 }
 
-/* Two layers of what does not stay make a ring that is never waited for; one layer is the least. */
+/* Two layers of what does not stay make a ring that is never waited for; one layer is the least. Those that stay are spread evenly. */
 static int choose(struct paged_weights *w, double share, struct error *e) {
     size_t expert = w->page_bytes[PAGE_IN] + w->page_bytes[PAGE_OUT] + 256, have = gpu_mem_free(w->g), reserve = have / 64;
-    size_t slots = expert ? (have - reserve) / expert : 0, all = (size_t)w->n_experts, layers = (size_t)w->n_moe;
-    size_t kept = share < 0 ? 0 : (size_t)(share * w->n_experts + 0.5);
-    while (share < 0 && kept < all && layers * (kept + 1) + 2 * (all - kept - 1) <= slots) kept++;
-    if (kept > all) kept = all;
-    size_t rest = all - kept, left = slots > layers * kept ? slots - layers * kept : 0;
-    if (left < rest || slots < layers * kept)
+    size_t slots = expert ? (have - reserve) / expert : 0, all = (size_t)w->n_experts, layers = (size_t)w->n_moe, most = layers * all;
+    size_t kept = share < 0 ? 0 : (size_t)(share * (double)most + 0.5);
+    if (!layers) return 0;
+    while (share < 0 && kept < most && kept + 1 + 2 * (all - (kept + 1) / layers) <= slots) kept++;
+    if (kept > most) kept = most;
+    size_t rest = all - kept / layers, left = slots > kept ? slots - kept : 0; /* of the layer that has fewest */
+    if (left < rest || slots < kept)
         return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB that stay, %zu MB are free", rest * expert >> 20,
-                         layers * kept * expert >> 20, have >> 20);
-    w->kept = (int)kept;
+                         kept * expert >> 20, have >> 20);
+    w->n_kept = (int)kept;
     w->ring = (int)(left < 2 * rest ? left : 2 * rest);
+    for (int l = 0, i = 0; l < w->n_layers; l++) {
+        if (!has_experts(w, l)) continue;
+        w->kept_at[l] = (int)((size_t)i * kept / layers);
+        w->kept[l] = (int)((size_t)++i * kept / layers) - w->kept_at[l];
+    }
     return 0;
 }
 
 static int hold_experts(struct paged_weights *w, const _Atomic int *cancel, struct error *e) {
     struct pipe_range ranges[MODULE_RANGES];
-    size_t n_kept = (size_t)w->n_layers * (size_t)w->kept;
+    const size_t n_kept = (size_t)w->n_kept;
     int rc = 0, first;
     w->table = mem_calloc(n_kept + (size_t)w->ring + 1, sizeof *w->table);
     w->kept_mem = mem_calloc(n_kept + 1, sizeof *w->kept_mem);
@@ -116,8 +125,8 @@ static int hold_experts(struct paged_weights *w, const _Atomic int *cancel, stru
         for (int32_t k = 0; k < w->n_experts && has_experts(w, l) && !rc; k++) {
             if (cancel && atomic_load(cancel)) return error_set(e, ERR_CANCELLED, "stopped");
             if (!w->m->processor && (rc = scan_experts(&w->m->scan, l, &k, 1, e))) return rc;
-            size_t at = (size_t)l * (size_t)w->kept + (size_t)k;
-            if (k < w->kept) rc = hold(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &first), &w->kept_mem[at], e);
+            size_t at = (size_t)w->kept_at[l] + (size_t)k;
+            if (k < w->kept[l]) rc = hold(w, ranges, expert_ranges(w, l, k, &w->table[at], ranges, &first), &w->kept_mem[at], e);
         }
     return rc;
 }
@@ -139,7 +148,8 @@ static int open_queue(struct paged_weights *w, struct error *e) {
                                                 .trace = w->m->trace,
                                                 .rank = gpu_info(w->g)->rank},
                         e);
-    w->sent = w->freed_until = w->freed_said = w->base = 0;
+    w->sent = w->freed_until = w->base = 0;
+    w->next_layer = w->next_expert = -1;
     return rc;
 }
 static void close_queue(struct paged_weights *w) {
@@ -153,18 +163,34 @@ int paged_weights_reset(struct paged_weights *w, struct error *e) {
     return open_queue(w, e);
 }
 
+uint64_t paged_weights_rest(const struct paged_weights *w, int layer) { return has_experts(w, layer) ? (uint64_t)(w->n_experts - w->kept[layer]) : 0; }
+static int after(const struct paged_weights *w, int layer) {
+    for (int i = 0; i < w->n_layers; i++)
+        if (has_experts(w, layer = (layer + 1) % w->n_layers)) return layer;
+    return 0;
+}
+uint64_t paged_weights_next(const struct paged_weights *w, int layer) { return paged_weights_rest(w, after(w, layer)); }
+
+/* To the next one that comes anew; of a device all of whose experts stay none is asked for. */
+static void advance(struct paged_weights *w) {
+    if (w->next_layer >= 0 && ++w->next_expert < w->n_experts) return;
+    do w->next_layer = after(w, w->next_layer);
+    while (!paged_weights_rest(w, w->next_layer));
+    w->next_expert = w->kept[w->next_layer];
+}
+
 int paged_weights_send(struct paged_weights *w, uint64_t until) {
-    const int each = w->n_experts - w->kept;
     struct pipe_range ranges[MODULE_RANGES];
-    if (!each) return 0;
-    for (; w->sent < until && w->sent < w->freed_until + (uint64_t)w->ring; w->sent++) {
-        int moe = (int)(w->sent / (uint64_t)each % (uint64_t)w->n_moe), expert = w->kept + (int)(w->sent % (uint64_t)each), layer = 0, first;
+    while (w->sent < until && w->sent < w->freed_until + (uint64_t)w->ring) {
+        int first;
+        advance(w);
         size_t slot = (size_t)(w->sent % (uint64_t)w->ring);
-        while (!has_experts(w, layer) || moe--) layer++;
-        struct expert *view = &w->table[(size_t)w->n_layers * (size_t)w->kept + slot];
-        int n = expert_ranges(w, layer, expert, view, ranges, &first);
+        struct expert *view = &w->table[(size_t)w->n_kept + slot];
+        int n = expert_ranges(w, w->next_layer, w->next_expert, view, ranges, &first);
         uint32_t number = (uint32_t)(2 * w->sent + 1);
-        struct stage_unit u = {.after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0, .loaded = number, .layer = layer, .item = expert};
+        struct stage_unit u = {
+            .after = w->sent >= (uint64_t)w->ring ? number - 2 * (uint32_t)w->ring : 0, .loaded = number, .layer = w->next_layer, .item = w->next_expert};
+        w->sent++;
         TRY(send(w, ranges, first, w->pages[PAGE_IN] + slot * w->page_bytes[PAGE_IN], u));
         u.after = 0, u.loaded++;
         TRY(send(w, ranges + first, n - first, w->pages[PAGE_OUT] + slot * w->page_bytes[PAGE_OUT], u));
@@ -174,19 +200,20 @@ int paged_weights_send(struct paged_weights *w, uint64_t until) {
 }
 
 int paged_weights_use(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream, struct expert *view) {
-    if (expert < w->kept) {
-        *view = w->table[(size_t)layer * (size_t)w->kept + (size_t)expert];
+    const int kept = w->kept[layer];
+    if (expert < kept) {
+        *view = w->table[w->kept_at[layer] + expert];
         return 0;
     }
-    uint64_t count = w->base + (uint64_t)(expert - w->kept);
+    uint64_t count = w->base + (uint64_t)(expert - kept);
     TRY(paged_weights_send(w, count + 1));
     if (w->sent <= count) return ERR_RUNTIME; /* a ring of less than a layer: paged_weights_open makes none */
-    *view = w->table[(size_t)w->n_layers * (size_t)w->kept + (size_t)(count % (uint64_t)w->ring)];
+    *view = w->table[(size_t)w->n_kept + (size_t)(count % (uint64_t)w->ring)];
     return gpu_number_wait(w->loaded, (uint32_t)(2 * count + 2), stream);
 }
 
-int paged_weights_free(struct paged_weights *w, int expert, struct gpu_stream *stream) {
-    uint64_t until = w->base + (uint64_t)(expert > w->kept ? expert - w->kept : 0);
+int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gpu_stream *stream) {
+    uint64_t until = w->base + (uint64_t)(expert > w->kept[layer] ? expert - w->kept[layer] : 0);
     if (until <= w->freed_until) return 0;
     w->freed_until = until;
     return gpu_number_write(w->freed, (uint32_t)(2 * until - 1), stream);
@@ -194,14 +221,17 @@ int paged_weights_free(struct paged_weights *w, int expert, struct gpu_stream *s
 
 /* --- Opening --------------------------------------------------------------------------------------------------------------------- */
 
-int paged_weights_open(struct paged_weights *w, struct machine *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, double share,
-                       const _Atomic int *cancel, struct error *e) {
+int paged_weights_open(struct paged_weights *w, struct machine *m, struct gpu *g, struct gpu_stream *link, const _Atomic int *stop, int rank, int ranks,
+                       double share, const _Atomic int *cancel, struct error *e) {
     const struct config *c = &m->w->config;
-    *w = (struct paged_weights){.m = m, .g = g, .link = link, .stop = stop, .n_layers = c->n_layers, .n_experts = c->n_experts, .head = *m->w};
-    for (int l = 0; l < c->n_layers; l++) w->n_moe += c->layer[l].moe;
+    *w = (struct paged_weights){
+        .m = m, .g = g, .link = link, .stop = stop, .rank = rank, .ranks = ranks, .n_layers = c->n_layers, .n_experts = c->n_experts, .head = *m->w};
+    for (int l = 0; l < c->n_layers; l++) w->n_moe += has_experts(w, l);
     w->view = mem_calloc((size_t)c->n_layers, sizeof *w->view);
     w->mem = mem_calloc((size_t)c->n_layers, sizeof *w->mem);
-    int rc = w->view && w->mem ? open_queue(w, e) : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
+    w->kept = mem_calloc((size_t)c->n_layers, sizeof *w->kept);
+    w->kept_at = mem_calloc((size_t)c->n_layers, sizeof *w->kept_at);
+    int rc = w->view && w->mem && w->kept && w->kept_at ? open_queue(w, e) : error_set(e, ERR_MEMORY, "no memory for the layers of a device");
     if (!rc) rc = hold_dense(w, cancel, e);
     measure(w);
     if (!rc) rc = choose(w, share, e);
@@ -215,9 +245,9 @@ int paged_weights_open(struct paged_weights *w, struct machine *m, struct gpu *g
 void paged_weights_close(struct paged_weights *w) {
     close_queue(w);
     for (int l = 0; l < w->n_layers && w->mem; l++) gpu_free(w->g, w->mem[l]);
-    for (int i = 0; i < w->n_layers * w->kept && w->kept_mem; i++) gpu_free(w->g, w->kept_mem[i]);
+    for (int i = 0; i < w->n_kept && w->kept_mem; i++) gpu_free(w->g, w->kept_mem[i]);
     for (int page = 0; page < PAGES; page++) gpu_free(w->g, w->pages[page]);
     gpu_free(w->g, w->head_mem);
-    mem_free(w->view), mem_free(w->mem), mem_free(w->table), mem_free(w->kept_mem);
+    mem_free(w->view), mem_free(w->mem), mem_free(w->table), mem_free(w->kept_mem), mem_free(w->kept), mem_free(w->kept_at);
     *w = (struct paged_weights){0};
 }

@@ -4,10 +4,11 @@
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like (Q4_K_M:
  * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads
  * weights, matrices=TFLOPS at most of a device's products, taken=GBPS of host memory that somebody else has, layers=N of the first ones. paged MACHINE MODEL N
- * MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS here DIR ROUNDS [GPUS [THREADS [steps |
- * prompts]]] measures this machine and, beside it in each round, steps and prompts of the checkpoint (or only these), on the processor or (with devices,
- * emulated ones held to given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as it was in that round, and the same
- * of each operation. check DIR GPUS is a test: one round of both, printed; held is that the device had the same work in virtual time as really. */
+ * MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS, one: cards as one with all they have.
+ * here DIR ROUNDS [GPUS [THREADS [steps | prompts]]] measures this machine and, beside it in each round, steps and prompts of the checkpoint (or only these),
+ * on the processor or (with devices, emulated ones held to given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as
+ * it was in that round, and the same of each operation. check DIR GPUS is a test: one round of both, printed; held is that the device had the same work in
+ * virtual time as really. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,34 +34,54 @@ static enum dtype format(const char *name) {
     return DT_NONE;
 }
 
+/* What tensor parallel could come to at best: one card with the memory, the rates and the links of all. */
+static void one_card(struct cost_machine *m) {
+    struct cost_domain *d = &m->domain[1];
+    const float k = (float)m->n_devices;
+    d->memory *= k;
+    for (int way = COST_H2D; way <= COST_D2H; way++) d->link[way].rate *= k;
+    for (int kind = 0; kind < COST_KINDS; kind++) {
+        for (int i = 0; i < d->bw[kind].n; i++) d->bw[kind].value[i] *= k;
+        for (int f = 0; f < COST_FORMATS; f++)
+            for (int i = 0; i < d->rate[kind][f].n; i++) d->rate[kind][f].value[i] *= k;
+    }
+    m->n_devices = 1, m->n_domains = 2;
+}
+
 static int many(int n, char **word) {
     static struct cost_machine m;
     static struct config c;
     struct error e = {0};
     if (n < 7 || calibrate_read(&m, word[1], &e)) return fail(n < 7 ? "paged MACHINE MODEL N MICRO PROMPT ANSWER" : e.text);
     const struct known_model *k = known_find(word[2]);
-    for (int i = 7; i < n && !strncmp(word[i], "link=", 5); i++)
-        for (int way = COST_H2D; way <= COST_D2H; way++) m.domain[1].link[way].rate = atof(word[i] + 5) * 1e9;
-    struct virtual_many q = {atoi(word[3]), atoi(word[4]), atoi(word[5]), atoi(word[6]), -1};
+    for (int i = 7; i < n; i++)
+        if (!strncmp(word[i], "link=", 5))
+            for (int d = 1; d <= m.n_devices; d++)
+                for (int way = COST_H2D; way <= COST_D2H; way++) m.domain[d].link[way].rate = atof(word[i] + 5) * 1e9;
+        else if (!strcmp(word[i], "one")) one_card(&m);
+        else return fail("no such option");
+    struct virtual_many q = {atoi(word[3]), atoi(word[4]), atoi(word[5]), atoi(word[6]), 0, -1};
     struct shape s = {0};
     struct virtual *v;
     double read, step;
     if (!k) return fail("no such architecture");
     int rc = known_config(k, &c, &e);
     if (!rc) rc = shape_open(&s, &c, k->dense, k->experts, &e);
+    struct cost_model model;
+    struct search_in in = {.cost = &m, .model = &model, .prompt = q.prompt, .answer = q.answer, .few = OP_FEW, .can = 1u << SEARCH_PAGED};
+    struct search_cost cost = {0};
+    if (!rc) cost_model_of(&model, &c, k->dense, k->experts, DT_BF16);
+    if (!rc && q.n) search_cost(&in, &(struct search_policy){.n = q.n, .micro = q.micro, .place = SEARCH_PAGED, .cards = m.n_devices}, &cost);
     if (!rc && !q.n) {
-        struct cost_model model;
         struct search_out out;
         char why[400];
-        cost_model_of(&model, &c, k->dense, k->experts, DT_BF16);
-        struct search_in in = {.cost = &m, .model = &model, .prompt = q.prompt, .answer = q.answer, .few = OP_FEW, .can = 1u << SEARCH_PAGED};
         search_run(&in, &out);
         search_why(&in, &out, why, sizeof why);
         fprintf(stderr, "%s\n", why);
         if (!out.found) return fail("nothing fits");
-        q.n = out.policy.n, q.micro = out.policy.micro;
+        q.n = out.policy.n, q.micro = out.policy.micro, q.cards = out.policy.cards, cost = out.cost;
     }
-    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &s.w, .kv = DT_BF16}, &e);
+    if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &s.w, .kv = DT_BF16, .taken = cost.links}, &e);
     if (!rc) rc = virtual_paged(v, &q, &read, &step, &e);
     if (rc) return fail(e.text);
     fprintf(stderr, "%d at once in micro-batches of %d: read in %.4g s, %.4g s a step\n", q.n, q.micro, read, step);

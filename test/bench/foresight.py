@@ -35,7 +35,8 @@ WORLD = [
     ("A, DSLP, 45K within 30 s", 45056 / 30, f"prefill {A2} {V3} dslp 45056 {MATRICES}", 45056, "", ""),
     ("A, DSLP, the most (here 32K)", 1800, f"prefill {A2} {V3} dslp 32768 {MATRICES}", 32768, "", ""),
     ("A, DSLP at 20K, 1.64 times SLP's most", 1.64 * 1200, f"prefill {A2} {V3} dslp 20480 {MATRICES}", 20480,
-     "by its Figure 3 what its ranks pass to each other still takes some 0.12 of one card's layer; ours overlaps it (NOTES.md, SmallEP)", ""),
+     "by its Figure 3 a layer takes 0.79 of one card's with standard expert parallelism, 0.31 of that for passing rows, and 0.82 of that with SmallEP: which still takes "
+     "0.79 * (0.82 - 0.69) = 0.10 of one card's layer that computes nothing; ours overlaps it (NOTES.md, SmallEP). With that", ("add", 0.79 * (0.82 - 0.69), f"prefill {A1} {V3} slp 20480 {MATRICES}")),
     ("B, T4, MTBench padded (418 + 128), its policy 504 = 14 x 36", 30.12, "paged paper-b-t4 mixtral-8x7b 504 36 418 128", 1, PEAKS, "link=6.6"),
     ("B, the same, the policy found", 30.12, "paged paper-b-t4 mixtral-8x7b 0 0 418 128", 1, PEAKS, ""),
     ("B, T4, synthetic reasoning (256 + 50), its policy 936 = 26 x 36", 26.349, "paged paper-b-t4 mixtral-8x7b 936 36 256 50", 1, PEAKS, "link=6.6"),
@@ -47,11 +48,17 @@ WORLD = [
     ("B, L4, summarization, its policy 288 = 36 x 8", 12.393, "paged paper-b-l4 mixtral-8x7b 288 8 1984 64", 1, PEAKS, ""),
     ("B, the same, the policy found", 12.393, "paged paper-b-l4 mixtral-8x7b 0 0 1984 64", 1, PEAKS, ""),
 ]
+# Paper B, section 5.3: four T4 over two, at several lengths of answers. Its tokens/s are bars without numbers.
+SCALING = [
+    ("B, Mixtral 8x22B, padded (418 + 128)", "2.77 to 3.38", "mixtral-8x22b 0 0 418 128",
+     "theirs grows faster than the number of cards, since two leave little room beside the weights and a batch is bound by that; here host memory bounds it with two already, and what doubles are the links"),
+    ("B, DBRX (77 + 128)", "2.1 to 2.8", "dbrx 0 0 77 128",
+     "the same; and four links take up to 64 of the 100 GB/s that host memory has by the preset, which attention reads from, too. Tensors parted could be half as fast again there"),
+]
 # Said, and not asked: what it would take.
 NOT_ASKED = [
     ("A, a step beside a prompt", "at most 15 % longer", "2.9 to 4.7 %: host memory is shared by bandwidth alone (NOTES.md, Steps beside a prompt)"),
     ("A, a prompt beside two answers", "TTFT 18 % longer", "not predicted: the link's rate is not taken down by what the processor reads"),
-    ("B, Figures 7 and 8 (Mixtral 8x22B, DBRX on two and four T4)", "read off bars", "not predicted: one device is paged on, not several with tensors parted"),
     ("C, Figures 6 to 9", "2.1 to 2.8 times others", "not predicted: units near memory are a domain of the split alone, no step runs on them"),
     ("D, Table III", "TTFT 1.13 s, 0.11 s a token", "not predicted: the table does not say which model, and experts are not cached on a device here"),
     ("E, Figure 13, Table 4", "74 and 163 ms a token, 13 tok/s", "not predicted: a draft under Transformers in Python; no figure without it"),
@@ -68,7 +75,12 @@ def world(build):
     theirs = [w[2] for w in WORLD if PROGRAM in w[2] or MATRICES in w[2]]
     ours = dict(zip(theirs, ask(build, [q.replace(PROGRAM, "").replace(MATRICES, "") for q in theirs])))
     causes = [w for w in WORLD if w[5]]
-    second = dict(zip((w[0] + w[2] for w in causes), ask(build, [f"{w[2]} {w[5]}" for w in causes])))
+    second = {}
+    for w in causes:
+        if w[5][0] == "add":  # a share of what another question takes
+            second[w[0] + w[2]] = first[[x[2] for x in WORLD].index(w[2])] + w[5][1] * ask(build, [w[5][2]])[0]
+        else:
+            second[w[0] + w[2]] = ask(build, [f"{w[2]} {w[5]}"])[0]
     print("""# Foresight
 
 Made by `test/bench/foresight.py BUILD`: published figures beside virtual time (the engine's own steps and prefills on the preset of the machine,
@@ -88,6 +100,12 @@ and nothing is fitted. Its prompts are predicted with matrices at 190 TFLOP/s, 0
         off = t / said - 1
         own = f"{tokens / ours[query]:.4g}" if query in ours else ""
         print(f"| {what} | {said:.4g} | {t:.4g} | {off * 100:+.0f} % | {own} | {why if abs(off) > 0.15 else ''} | {then if abs(off) > 0.15 else ''} |")
+    print("\nTwo and four T4 with layers in turn (step/paged.h), the policies found, tokens/s; `one card`: what tensors parted among them could come to if it took "
+          "nothing, one card with the memory, the rates and the links of all.\n\n| paper and figure | two | as one card | four | as one card | four over two | published | why |"
+          "\n|---|---|---|---|---|---|---|---|")
+    for what, said, query, why in SCALING:
+        two, two_one, four, four_one = (1 / t for t in ask(build, [f"paged paper-b-{n}t4 {query}{one}" for n in (2, 4) for one in ("", " one")]))
+        print(f"| {what} | {two:.4g} | {two_one:.4g} | {four:.4g} | {four_one:.4g} | {four / two:.2f} | {said} | {why} |")
     print("\n| said | figure | here |\n|---|---|---|")
     for row in NOT_ASKED:
         print("| " + " | ".join(row) + " |")

@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     measure(&m, engine, p.gpus);
     engine_load(engine, NULL);
     double fast = run(engine, PROMPTS, n < PROMPTS ? n : PROMPTS, vocab, &paged), read, step;
-    struct virtual_many q = {n < PROMPTS ? n : PROMPTS, many_micro(engine), (int)(load.prompt + 0.5), ANSWER, many_share(engine)};
+    struct virtual_many q = {n < PROMPTS ? n : PROMPTS, many_micro(engine), (int)(load.prompt + 0.5), ANSWER, many_devices(engine), many_share(engine)};
     struct virtual *v;
     if (virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &engine->weights, .kv = DT_BF16}, &e)) die("virtual", e.text);
     if (virtual_paged(v, &q, &read, &step, &e)) die("virtual", e.text);

@@ -1,6 +1,6 @@
 /* Many prompts in paged steps: the text of each is what it is alone, and what the processor answers; from the trace, that weights come
  * while the card and the processor compute, and these two at once; a device that dies at any point loses nothing; a cancel ends what it is
- * to end and leaves the rest as it was.
+ * to end and leaves the rest as it was; all of it on several devices, too, that have layers in turn.
  * usage: test_paged text|overlap|faults|cancel|policy DIR... */
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,29 +115,37 @@ static void same(const char *dir, const char *what, const struct answer *a, cons
         }
 }
 
-static void text(const char *dir) {
-    static struct answer processor[PROMPTS], together[PROMPTS], alone[PROMPTS];
-    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
-    run(e, 0, PROMPTS, 0, 0, processor);
-    engine_close(&e);
+/* Everything on one device; of several, which have layers in turn, what they say together. */
+static void text_on(const char *dir, int devices, const struct answer *processor) {
+    static struct answer together[PROMPTS], alone[PROMPTS];
+    struct engine *e = NULL;
+    char gpus[64];
     bool paged = false;
-    for (int mem = 1000; !paged && mem < 4000; mem += 200) { /* the least that will do, so that experts come and go */
-        char gpus[64];
-        snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,mem=%dK", mem);
+    for (int mem = devices > 1 ? 600 : 1000; !paged && mem < 4000; mem += 200) { /* the least that will do, so that experts come and go */
+        snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=%dK", devices, mem);
         e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
         run(e, 0, 1, 0, 0, alone);
         if ((paged = !strcmp(alone[0].mode, "paged"))) run(e, 0, PROMPTS, 0, 0, together);
         if (paged) CHECK(many_share(e) < 1, "%s: all experts stay on a device with %d KB", dir, mem);
         if (!paged) engine_close(&e);
     }
+    CHECK(many_devices(e) == devices, "%s: on %d of %d devices", dir, many_devices(e), devices);
     wants_logits = true; /* a row at a time: each must know how long its sequence is */
     run(e, 0, PROMPTS, 0, 0, alone);
     wants_logits = false;
     same(dir, "with all logits", processor, alone, PROMPTS);
     for (int i = 0; i < PROMPTS; i++)
         CHECK(together[i].n == ANSWER && !strcmp(together[i].mode, "paged"), "%s: prompt %d: %d tokens by %s", dir, i, together[i].n, together[i].mode);
-    same(dir, "beside the processor", processor, together, PROMPTS);
+    same(dir, gpus, processor, together, PROMPTS);
     engine_close(&e);
+}
+
+static void text(const char *dir, int at) {
+    static struct answer processor[PROMPTS], together[PROMPTS], alone[PROMPTS], several[PROMPTS];
+    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    run(e, 0, PROMPTS, 0, 0, processor);
+    engine_close(&e);
+    text_on(dir, 1 + at % 3, processor);
     static const enum dtype kinds[] = {DT_BF16, DT_E4M3};
     for (int k = 0; k < 2; k++) { /* at the best level, drawn, with every kind of cache: company changes no bit */
         e = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 0, kinds[k]);
@@ -152,9 +160,14 @@ static void text(const char *dir) {
                   lengths[i]);
             CHECK(alone[i].logits == together[i].logits, "%s: prompt %d has other logits in company", dir, i);
         }
-        wants_logits = false;
+        engine_close(&e);
+        if (at % 5 || k) continue;
+        e = open_engine(dir, "emu:3,mem=64M", DECODE_PAGED, 0, kinds[k]); /* nor does where a layer is */
+        run(e, 0, PROMPTS, 0, 0, several);
+        for (int i = 0; i < PROMPTS; i++) CHECK(several[i].logits == together[i].logits, "%s: prompt %d has other logits on three devices", dir, i);
         engine_close(&e);
     }
+    wants_logits = false;
     printf("%s: as alone, and as the processor has it\n", dir);
 }
 
@@ -163,13 +176,10 @@ static int close_many(void *engine) { /* its streams have then come to their end
     return 0;
 }
 
-/* A link that takes about as long for a layer's weights as the card does for its rows. */
-static void overlap(const char *dir) {
-    static struct answer a[PROMPTS], processor[PROMPTS];
-    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
-    run(e, 0, PROMPTS, 0, 0, processor);
-    engine_close(&e);
-    e = open_engine(dir, "emu:1,cpu=scalar,mem=2300K,h2d=0.01,flops=0.002", DECODE_PAGED, 1, DT_F32);
+/* A link that takes about as long for a layer's weights as the card does for its rows. False: something waits, or the machine has others. */
+static bool overlaps(const char *dir, const struct answer *processor) {
+    static struct answer a[PROMPTS];
+    struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=2300K,h2d=0.01,flops=0.002", DECODE_PAGED, 1, DT_F32);
     run(e, 0, PROMPTS, 0, 0, a);
     same(dir, "with pages under way", processor, a, PROMPTS);
     engine_run(e, close_many, e);
@@ -180,10 +190,18 @@ static void overlap(const char *dir) {
     printf("%s: weights %.3f s, card %.3f s, processor %.3f s; weights beside the card %.3f s, beside the processor %.3f s; these two at once %.3f s\n", dir,
            load, card, host, load_card, load_host, both);
     CHECK(load > 0 && card > 0 && host > 0, "something did not run");
-    CHECK(load_card > 0.2 * (load < card ? load : card), "weights do not come while the card computes");
-    CHECK(load_host > 0.1 * (load < host ? load : host), "weights do not come while the processor attends");
-    CHECK(both > 0.1 * (card < host ? card : host), "the card waits while the processor attends");
     engine_close(&e);
+    return load_card > 0.2 * (load < card ? load : card) && load_host > 0.1 * (load < host ? load : host) && both > 0.1 * (card < host ? card : host);
+}
+static void overlap(const char *dir) {
+    static struct answer processor[PROMPTS];
+    struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
+    run(e, 0, PROMPTS, 0, 0, processor);
+    engine_close(&e);
+    int tries = 0;
+    while (!overlaps(dir, processor) && ++tries < 8) {
+    }
+    CHECK(tries < 8, "weights do not come while the card and the processor work, or one of these waits for the other");
 }
 
 /* The device dies with its n-th command, for many n. */
@@ -193,12 +211,13 @@ static void faults(const char *dir) {
     struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
     run(e, 0, FEW, 0, 0, want);
     engine_close(&e);
-    int paged = 0, left = 0;
+    int paged = 0, left = 0, at = 0;
     for (int kind = 0; kind < 2; kind++)
-        for (long n = 1; n < 40000; n = n + 1 + n / 3) {
+        for (long n = 1; n < 40000; n = n + 1 + n / 4) {
             char gpus[96];
             struct error err = {0};
-            snprintf(gpus, sizeof gpus, "emu:1,cpu=scalar,mem=64M,fail=%s:%ld", kind ? "copy" : "die", n);
+            const int devices = 1 + (kind + at++) % 3; /* and of several any */
+            snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=64M,fail=%s:%ld@%d", devices, kind ? "copy" : "die", n, at % devices);
             struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .decode = DECODE_PAGED, .context = 128, .kv = DT_F32};
             if (engine_open(&e, &p, &err)) continue; /* dead before it could be asked */
             run(e, 0, FEW, 0, 0, got);
@@ -210,12 +229,12 @@ static void faults(const char *dir) {
             if (all && n > 1000) break; /* it never came to that */
         }
     printf("%s: %d runs went on without the device, %d to their end with it\n", dir, left, paged);
-    CHECK(left > 15 && paged > 1, "the faults were not where they were to be");
+    CHECK(left > 12 && paged > 1, "the faults were not where they were to be");
 }
 
-static void cancel(const char *dir) {
+static void cancel_on(const char *dir, const char *gpus) {
     static struct answer want[PROMPTS], got[PROMPTS];
-    struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=64M", DECODE_PAGED, 1, DT_F32);
+    struct engine *e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
     run(e, 0, PROMPTS, 0, 0, want);
     for (int at = 1; at < 4 * PROMPTS; at += 97) {
         run(e, 0, PROMPTS, 0, at, got);
@@ -230,26 +249,41 @@ static void cancel(const char *dir) {
     run(e, 0, PROMPTS, 0, 0, got);
     same(dir, "after cancels", want, got, PROMPTS);
     engine_close(&e);
-    printf("%s: cancelled and answered again\n", dir);
+    printf("%s, %s: cancelled and answered again\n", dir, gpus);
+}
+static void cancel(const char *dir) {
+    cancel_on(dir, "emu:1,cpu=scalar,mem=64M");
+    cancel_on(dir, "emu:3,cpu=scalar,mem=64M");
 }
 
 /* Nobody asks for paged steps: many prompts get them where the model does not fit the device, a few do not, and no more do when few are left. */
-static void policy(const char *dir) {
+static void policy_on(const char *dir, const char *gpus, struct answer *want) {
     static struct answer got[PROMPTS];
     enum { SOME = 14 };
-    struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5", DECODE_AUTO, 1, DT_F32);
+    struct engine *e = open_engine(dir, gpus, DECODE_AUTO, 1, DT_F32);
     run(e, 0, 1, 0, 0, got);
     CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: one prompt was answered in paged steps", dir);
     run(e, 0, SOME, 0, 0, got);
     int paged = 0;
     for (int i = 0; i < SOME; i++) paged += !strcmp(got[i].mode, "paged") && got[i].n == ANSWER;
-    CHECK(paged > SOME / 2 && many_share(e) < 1, "%s: %d of %d prompts were answered in paged steps", dir, paged, SOME);
+    CHECK(paged > SOME / 2 && many_share(e) < 1, "%s: %s: %d of %d prompts were answered in paged steps", dir, gpus, paged, SOME);
+    printf("%s: %s: %d of %d prompts in paged steps, layers in turn on %d devices\n", dir, gpus, paged, SOME, many_devices(e));
+    const bool first = !want[0].n; /* four links bring weights for one row soon enough, too */
+    if (first) memcpy(want, got, sizeof got);
+    else {
+        same(dir, gpus, want, got, SOME);
+        CHECK(many_devices(e) > 1, "%s: %s: on one device", dir, gpus);
+    }
     announces = false; /* nobody says that the many are over */
     run(e, 0, 1, 0, 0, got);
-    CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: paged steps stay for one prompt", dir);
+    if (first) CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: paged steps stay for one prompt", dir);
     announces = true;
     engine_close(&e);
-    printf("%s: %d of %d prompts in paged steps\n", dir, paged, SOME);
+}
+static void policy(const char *dir) {
+    static struct answer one[PROMPTS];
+    policy_on(dir, "emu:1,cpu=scalar,mem=14M,h2d=0.5,d2h=0.5", one);
+    policy_on(dir, "emu:4,cpu=scalar,mem=5M,h2d=0.5,d2h=0.5", one);
 }
 
 static void silent(void *ctx, enum log_level level, const char *text) {}
@@ -260,7 +294,7 @@ int main(int argc, char **argv) {
     make_prompts();
     log_set(!strcmp(argv[1], "faults") || !strcmp(argv[1], "text") ? silent : told, NULL, LOG_WARN);
     for (int i = 2; i < argc; i++) {
-        if (!strcmp(argv[1], "text")) text(argv[i]);
+        if (!strcmp(argv[1], "text")) text(argv[i], i - 2);
         else if (!strcmp(argv[1], "overlap")) overlap(argv[i]);
         else if (!strcmp(argv[1], "faults")) faults(argv[i]);
         else if (!strcmp(argv[1], "policy")) policy(argv[i]);

@@ -126,7 +126,7 @@ static void many_prompts_beside_paper_b(void **st) {
         double read, step;
         search_run(&in, &out); /* all placements */
         assert_true(out.found && out.policy.place == SEARCH_PAGED);
-        struct virtual_many q = {out.policy.n, out.policy.micro, rows[i].prompt, rows[i].answer, -1};
+        struct virtual_many q = {out.policy.n, out.policy.micro, rows[i].prompt, rows[i].answer, out.policy.cards, -1};
         paged(&q, &read, &step);
         double found = q.n * (double)q.answer / (read + q.answer * step);
         near(step, out.cost.step, 0.1);
@@ -173,7 +173,7 @@ static void plan_says_what_ran(void **st) {
     /* The policy that the search found, as virtual time has it: what is printed of it, and within 15 parts in a hundred of what was expected. */
     const struct json *policy = json_path(&root, "batch.policy");
     assert_true(json_is(json_get(policy, "decode"), "paged"));
-    struct virtual_many q = {(int)num(policy, "prompts"), (int)num(policy, "micro_batch"), 512, 256, -1};
+    struct virtual_many q = {(int)num(policy, "prompts"), (int)num(policy, "micro_batch"), 512, 256, (int)num(policy, "cards"), -1};
     double read, step, batch = num(&root, "batch.tokens_per_s");
     paged(&q, &read, &step);
     near(batch, q.n * 256 / (read + 256 * step), 0.001);

@@ -109,6 +109,32 @@ static void hybrid_by_hand(void **st) {
     near(c.layer[SEARCH_BY_LINK], 40e-3 + 60.4e-6, 1e-6);
 }
 
+/* The same as above on two cards: half of what cards and links take, 4,000 bytes a row more each way, five layers and their share of the
+ * weights on each; at the end one card waits for the other once, 4 * 450 us / 2. With pages for one layer and a half, half of the weights come
+ * when all four micro-batches are done. */
+static void two_cards_by_hand(void **st) {
+    struct search_in in = question();
+    struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED, .cards = 2};
+    struct search_cost c;
+    m.n_devices = 2;
+    search_cost(&in, &p, &c);
+    near(c.layer[SEARCH_BY_CARD], 2 * 450e-6, 1e-4);
+    near(c.layer[SEARCH_BY_PROCESSOR], 4 * 24.16e-6, 1e-6);
+    near(c.layer[SEARCH_BY_LINK], (40.1024e-3 + 25.6e-6) / 2, 1e-6);
+    near(c.layer[SEARCH_BY_ROWS], (108.8e-6 + 25.6e-6) / 2, 1e-6);
+    near(c.layer[SEARCH_BY_MEMORY], 4.11776e-3 + 5.12e-6, 1e-6);
+    near(c.step, 10 * 20.064e-3 + 0.9e-3, 1e-4);
+    near(c.device, 250e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
+    near(c.links, 411.776e6 / 20.064e-3 - 9.664e6 / 20.064e-3 + 0.512e6 / 20.064e-3, 1e-3);
+    m.n_devices = 1, p.cards = 1, p.ring = 1.5;
+    search_cost(&in, &p, &c);
+    near(c.layer[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
+    near(c.device, 500e6 + 25.6e6 + 1.408e6 + 600e6, 1e-9);
+    p.ring = 1;
+    search_cost(&in, &p, &c);
+    near(c.layer[SEARCH_BY_LINK], 40e-3 + 4 * 450e-6, 1e-4);
+}
+
 static void what_is_lacking(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED};
@@ -132,23 +158,32 @@ static void what_is_lacking(void **st) {
 
 /* The best of everything on the grid, each share of weights tried. */
 static double brute(const struct search_in *in, int *tried) {
+    const int ways = 3 * in->cost->n_devices; /* pages, and cards */
     double best = 0;
     *tried = 0;
     for (int place = 0; place < SEARCH_PLACES; place++)
         for (int i = 0; search_micro(i); i++)
             for (int k = 0; search_count(k); k++)
-                for (int w = 0; w <= SEARCH_SHARES; w++)
+                for (int at = 0; at < (SEARCH_SHARES + 1) * ways; at++)
                     for (int s = 0; s <= SEARCH_SHARES; s++) {
+                        const int w = at / ways, ring = at % ways % 3, cards = at % ways / 3 + 1;
                         bool attends = place == SEARCH_HYBRID || place == SEARCH_DEVICE, computes = place == SEARCH_PAGED || place == SEARCH_DEVICE;
                         if ((in->can && !(in->can >> place & 1)) || (w && !computes) || (s && !attends) || (attends && !in->kv_moves && s < SEARCH_SHARES))
                             continue;
+                        if ((ring || cards > 1) && place != SEARCH_PAGED) continue;
                         struct search_policy p = {.n = search_micro(i) * search_count(k),
                                                   .micro = search_micro(i),
                                                   .place = (enum search_place)place,
+                                                  .cards = cards,
+                                                  .ring = search_ring(ring),
                                                   .weights = (double)w / SEARCH_SHARES,
                                                   .kv = (double)s / SEARCH_SHARES};
                         if (in->prompts && p.n > in->prompts) p.n = in->prompts;
-                        struct search_cost c;
+                        struct search_cost c = {.fits = true};
+                        struct search_policy more = p;
+                        more.ring = search_ring(ring ? ring - 1 : 0), more.weights = 0;
+                        if (ring) search_cost(in, &more, &c);
+                        if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue; /* fewer pages only where there is no room for more */
                         search_cost(in, &p, &c);
                         ++*tried;
                         if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
@@ -164,6 +199,7 @@ static void as_good_as_everything(void **st) {
         unsigned can;
         enum search_place place;
         enum search_bound bound;
+        int cards;
     } cases[] = {
         {100e9, 10e9, 10e9, 100e9, 0, 0, false, 0, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* all of it fits, and the processor attends meanwhile */
         {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_NO_GAIN}, /* the last expert counts */
@@ -173,6 +209,8 @@ static void as_good_as_everything(void **st) {
         {100e9, 2e9, 0.1e9, 400e9, 8, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* no link to speak of */
         {100e9, 0.3e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PROCESSOR, SEARCH_NO_GAIN}, /* no layer fits the card */
         {100e9, 3e9, 100e9, 40e9, 0, 0, true, 0, SEARCH_DEVICE, SEARCH_NO_GAIN},        /* a link faster than memory */
+        {100e9, 1.2e9, 1e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers in turn on two cards */
+        {100e9, 1.0e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN},     /* pages for one layer, no more */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct search_in in = question();
@@ -182,13 +220,15 @@ static void as_good_as_everything(void **st) {
         in.host = cases[i].host, in.device = cases[i].device;
         m.domain[1].link[COST_H2D].rate = m.domain[1].link[COST_D2H].rate = cases[i].link, m.dram = cases[i].dram;
         m.domain[0].bw[COST_FFN].value[0] = (float)cases[i].dram;
+        m.n_devices = cases[i].cards > 0 ? cases[i].cards : 1;
         search_run(&in, &out);
         char why[400];
         search_why(&in, &out, why, sizeof why);
         double best = brute(&in, &tried);
-        if (!out.found || fabs(out.cost.tokens_per_s / best - 1) > 1e-12 || out.tried > 20000 || out.tried > tried)
+        if (!out.found || fabs(out.cost.tokens_per_s / best - 1) > 1e-12 || out.tried > 30000 || out.tried > tried)
             fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.tried, tried, why);
         if (out.policy.place != cases[i].place || out.bound != cases[i].bound) fail_msg("case %zu: %s", i, why);
+        if (cases[i].cards && (out.policy.cards != cases[i].cards || !strstr(why, "in turn on 2"))) fail_msg("case %zu: %s", i, why);
         for (int k = 0; k < SEARCH_PLACES; k++) assert_true(out.best[k] <= best && (!in.can || in.can >> k & 1 || !out.best[k]));
         assert_non_null(strstr(why, search_place_name(out.policy.place)));
         assert_non_null(strstr(why, search_bound_name(out.bound)));
@@ -238,8 +278,8 @@ static void as_paper_b_has_it(void **st) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(paged_by_hand, setup),         cmocka_unit_test_setup(hybrid_by_hand, setup),    cmocka_unit_test_setup(what_is_lacking, setup),
-        cmocka_unit_test_setup(as_good_as_everything, setup), cmocka_unit_test_setup(as_paper_b_has_it, setup),
+        cmocka_unit_test_setup(paged_by_hand, setup),   cmocka_unit_test_setup(hybrid_by_hand, setup),        cmocka_unit_test_setup(two_cards_by_hand, setup),
+        cmocka_unit_test_setup(what_is_lacking, setup), cmocka_unit_test_setup(as_good_as_everything, setup), cmocka_unit_test_setup(as_paper_b_has_it, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
