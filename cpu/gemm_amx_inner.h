@@ -182,11 +182,15 @@ INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct un
         for (int at = i; at < last; at++) most = row_e4m3(t, (uint16_t *)(void *)(panel + at * PITCH), data + (size_t)at * stride, ahead, most);
         if (__builtin_expect(e4m3_any(most) == 0, 1)) return;
     }
+    if (kind == PLANES) {
+        uint16_t *to = (uint16_t *)(void *)(panel + i * PITCH), *over = rest ? (uint16_t *)(void *)(rest + i * PITCH) : NULL;
+        if (i < last) j->make.rows(to, over, PITCH / 2, j->w, u->r + i, last - i, u->c0, n, ahead);
+        return;
+    }
     for (; i < last; i++) {
         uint16_t *to = (uint16_t *)(void *)(panel + i * PITCH);
         const uint8_t *row = data + (size_t)i * stride;
-        if (kind == PLANES) j->make.rows(to, rest ? (uint16_t *)(void *)(rest + i * PITCH) : NULL, j->w, u->r + i, u->c0, n, ahead);
-        else if (kind == DT_BF16) row_bf16(to, row, n, ahead);
+        if (kind == DT_BF16) row_bf16(to, row, n, ahead);
         else row_e4m3_rare(t, to, row, n);
     }
 }

@@ -37,9 +37,10 @@ const struct kernels *gemm_kernels(enum cpu_level level);
 
 /* ---- BF16: formats with scales among the weights, as gemm_amx.c's tiles want them (gemm_planes.c) ---- */
 
-/* Columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of row r: BF16 in the order of gemm_amx.c, 64-byte aligned, whole 64 columns, any finite
- * number past the last one. rest: the BF16 of what that leaves over; NULL: not asked for. ahead: bytes to what will be read next. */
-typedef void (*planes_fn)(uint16_t *head, uint16_t *rest, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead);
+/* Columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of rows [r, r + rows): BF16 in the order of gemm_amx.c, 64-byte aligned, `pitch` numbers from
+ * row to row, whole 64 columns, any finite number past the last one. rest: the BF16 of what that leaves over; NULL: not asked for. ahead: bytes to what will
+ * be read next. */
+typedef void (*planes_fn)(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead);
 struct gemm_planes {
     planes_fn rows; /* NULL: not for these weights */
     bool exact;     /* nothing is ever left over */

@@ -26,6 +26,13 @@ INLINE float half_at(const uint8_t *p) {
     memcpy(&h, p, 2);
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
+/* Eight numbers in memory: from there a product takes one for all lanes for nothing, from a register by a shuffle, of which there is one a cycle. Left alone
+ * compilers keep such numbers in registers. */
+#define IN_MEMORY(name, v) \
+    float name[8]; \
+    _mm256_storeu_ps(name, v); \
+    __asm__("" : "+m"(name))
+
 /* Eight bytes, each times d. */
 INLINE __m256 eight(uint64_t bytes, float d) {
     return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes))), _mm256_set1_ps(d));
@@ -81,60 +88,88 @@ INLINE __m512i codes_pairs(const uint8_t *p, int n) {
     const __m512i wide = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(have, p));
     return four_bits(_mm512_or_si512(wide, _mm512_slli_epi16(wide, 4)));
 }
-INLINE __m512 half_all(const uint8_t *p) {
-    short h;
+/* A number for each block of 32 columns, of which there are n columns; blocks are `step` bytes apart. */
+INLINE uint64_t half_of(const uint8_t *p) {
+    uint16_t h;
     memcpy(&h, p, 2);
-    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+    return h;
 }
-INLINE __m512 mxfp4_all(const uint8_t *p) { return _mm512_set1_ps(e8m0_half(*p)); }
+INLINE __m256 half_scales(const uint8_t *p, int step, int n) {
+    uint64_t u[2] = {0};
+    if (n >= 256)
+        EACH (int b = 0; b < 8; b++) u[b / 4] |= half_of(p + step * b) << 16 * (b % 4);
+    else
+        for (int b = 0; 32 * b < n; b++) u[b / 4] |= half_of(p + step * b) << 16 * (b % 4);
+    return _mm256_cvtph_ps(_mm_set_epi64x((long long)u[1], (long long)u[0]));
+}
+
+/* A byte for each block, as above. */
+INLINE __m256i exponents(const uint8_t *p, int step, int n) {
+    uint64_t u = 0;
+    if (step == 1 && n >= 256) memcpy(&u, p, sizeof u);
+    else if (n >= 256)
+        EACH (int b = 0; b < 8; b++) u |= (uint64_t)p[step * b] << 8 * b;
+    else
+        for (int b = 0; 32 * b < n; b++) u |= (uint64_t)p[step * b] << 8 * b;
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)u));
+}
+/* 2^(e - 127), and 255, which is no number, as infinite; 2^(e - 128) for all of them (half.h). */
+INLINE __m256 powers(__m256i e) { return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000))); }
+INLINE __m256 half_powers(const uint8_t *p, int step, int n) {
+    const __m256i e = exponents(p, step, n), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    return _mm256_castsi256_ps(_mm256_mask_sllv_epi32(normal, _mm256_cmplt_epu32_mask(e, _mm256_set1_epi32(2)), _mm256_set1_epi32(0x00200000), e));
+}
 
 /* Each twice: with what is left over, and without. */
 #define PLANES_ARGS uint16_t *head, uint16_t *rest, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead
 #define PLANES(name) \
     INLINE void make_##name(PLANES_ARGS, const bool split); \
-    static void planes_##name(PLANES_ARGS) { \
-        if (rest) make_##name(head, rest, w, r, c0, n, ahead, true); \
-        else make_##name(head, NULL, w, r, c0, n, ahead, false); \
+    static void planes_##name(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead) { \
+        if (rest) \
+            for (int i = 0; i < rows; i++) make_##name(head + i * pitch, rest + i * pitch, w, r + i, c0, n, ahead, true); \
+        else \
+            for (int i = 0; i < rows; i++) make_##name(head + i * pitch, NULL, w, r + i, c0, n, ahead, false); \
     } \
     INLINE void make_##name(PLANES_ARGS, const bool split)
-#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + dtype_bytes(FORMAT_DTYPE(name), (size_t)c0))
+#define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
 #define REST(c)      (split ? rest + (c) : NULL)
 
 /* The second block of 32 columns is the first one again where there is none: activations are zero there. */
-#define PLANES_32(name, bytes, codes, table, scale_of) \
+#define PLANES_32(name, bytes, codes, table, make_scales) \
     PLANES(name) { \
         const uint8_t *p = ROW_AT(name); \
         const __m512 all = values(table); \
-        for (int c = 0; c < n; c += 64, p += 2 * (bytes)) { \
-            const uint8_t *q = n - c > 32 ? p + (bytes) : p; \
+        IN_MEMORY(s, make_scales(p, bytes, n)); \
+        for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 2 * (bytes)) { \
+            const int second = n - c > 32; \
+            const uint8_t *q = second ? p + (bytes) : p; \
             ask(p, 2 * (bytes), ahead); \
-            put_four(head + c, REST(c), codes_16(p + (codes), q + (codes)), _mm512_mul_ps(all, scale_of(p)), _mm512_mul_ps(all, scale_of(q))); \
+            put_four(head + c, REST(c), codes_16(p + (codes), q + (codes)), _mm512_mul_ps(all, _mm512_set1_ps(s[i])), \
+                     _mm512_mul_ps(all, _mm512_set1_ps(s[i + second]))); \
         } \
     }
-PLANES_32(q4_0, 18, 2, mat_q4_0, half_all)
-PLANES_32(iq4_nl, 18, 2, mat_iq4, half_all)
-PLANES_32(mxfp4, 17, 1, mat_mxfp4, mxfp4_all)
+PLANES_32(q4_0, 18, 2, mat_q4_0, half_scales)
+PLANES_32(iq4_nl, 18, 2, mat_iq4, half_scales)
+PLANES_32(mxfp4, 17, 1, mat_mxfp4, half_powers)
 
 PLANES(e2m1) {
     const uint8_t *p = ROW_AT(e2m1);
     const __m512 all = _mm512_mul_ps(values(mat_mxfp4), _mm512_set1_ps(0.5f));
-    size_t at = scale_row(w, r) + (size_t)c0 / 32;
-    for (int c = 0; c < n; c += 64, p += 32, at += 2) {
-        const float a = scale_load(w, at), b = n - c > 32 ? scale_load(w, at + 1) : a;
+    IN_MEMORY(s, powers(exponents((const uint8_t *)w->scale + scale_row(w, r) + (size_t)c0 / 32, 1, n)));
+    for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 32) {
         ask(p, 32, ahead);
-        put_four(head + c, REST(c), codes_pairs(p, n - c), _mm512_mul_ps(all, _mm512_set1_ps(a)), _mm512_mul_ps(all, _mm512_set1_ps(b)));
+        put_four(head + c, REST(c), codes_pairs(p, n - c), _mm512_mul_ps(all, _mm512_set1_ps(s[i])), _mm512_mul_ps(all, _mm512_set1_ps(s[i + (n - c > 32)])));
     }
 }
 
 PLANES(q4_k) {
     const uint8_t *p = ROW_AT(q4_k);
     const __m512 all = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    float s[8], m[8];
     __m256 scale, off;
     ask(p, FORMAT_BYTES(q4_k), ahead);
     k_scales(p, &scale, &off);
-    _mm256_storeu_ps(s, scale);
-    _mm256_storeu_ps(m, off);
+    IN_MEMORY(s, scale);
+    IN_MEMORY(m, off);
     EACH (int i = 0; i < 4; i++)
         put_four(head + 64 * i, REST(64 * i), codes_32(p + 16 + 32 * i), _mm512_fmadd_ps(all, _mm512_set1_ps(s[2 * i]), _mm512_set1_ps(m[2 * i])),
                  _mm512_fmadd_ps(all, _mm512_set1_ps(s[2 * i + 1]), _mm512_set1_ps(m[2 * i + 1])));
@@ -146,14 +181,13 @@ PLANES(iq4_xs) {
     const __m256i by4 = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), by2 = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
     uint16_t high;
     int32_t low;
-    float s[8];
     ask(p, FORMAT_BYTES(iq4_xs), ahead);
     memcpy(&high, p + 2, 2);
     memcpy(&low, p + 4, 4);
     const __m256i lows = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(low), by4), _mm256_set1_epi32(15));
     const __m256i highs = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(high), by2), _mm256_set1_epi32(3));
     const __m256i whole = _mm256_sub_epi32(_mm256_or_si256(lows, _mm256_slli_epi32(highs, 4)), _mm256_set1_epi32(32));
-    _mm256_storeu_ps(s, _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(half_at(p))));
+    IN_MEMORY(s, _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(half_at(p))));
     EACH (int i = 0; i < 4; i++)
         put_four(head + 64 * i, REST(64 * i), codes_16(p + 8 + 32 * i, p + 24 + 32 * i), _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i])),
                  _mm512_mul_ps(all, _mm512_set1_ps(s[2 * i + 1])));
@@ -167,64 +201,78 @@ INLINE void put_tile(uint16_t *head, uint16_t *rest, __m512 a, __m512 b) {
     _mm512_store_si512(head, both);
     if (rest) _mm512_store_si512(rest, over(a, b, both));
 }
-/* Codes to floats, those of two lanes to the upper bytes of dwords: so a scale has to be 2^-24 of what it stands for. */
-INLINE __m512 floats(__m512i codes, const int from) {
-    const __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-    return _mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(0x8888888888888888, _mm512_slli_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(from)), 24), codes));
+/* Codes become floats as one byte of a number whose last place there is 1: 128 + a code of seven bits, 32,768 + one of eight. What that is too much goes off
+ * again with the product's addition, which rounds once. */
+enum { SEVEN_BITS = 128, EIGHT_BITS = 32768 };
+#define LANES(byte, from) \
+    _mm512_slli_epi32(_mm512_setr_epi32(from, from + 1, from + 2, from + 3, from + 4, from + 5, from + 6, from + 7, from + 16, from + 17, from + 18, \
+                                        from + 19, from + 20, from + 21, from + 22, from + 23), \
+                      8 * (byte))
+INLINE __m512 floats(__m512i codes, const int from, const int lift) {
+    if (lift == SEVEN_BITS) return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x43000000), 0x4444444444444444, LANES(2, from), codes));
+    return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x47000000), 0x2222222222222222, LANES(1, from), codes));
 }
-/* 64 columns, of which a is the scale of the first 32 and b of the others. */
-INLINE void put_eight(uint16_t *head, uint16_t *rest, __m512i codes, __m512 a, __m512 b) {
-    put_tile(head, rest, _mm512_mul_ps(floats(codes, 0), a), _mm512_mul_ps(floats(codes, 32), b));
-    put_tile(head + 32, rest ? rest + 32 : NULL, _mm512_mul_ps(floats(codes, 8), a), _mm512_mul_ps(floats(codes, 40), b));
+/* 64 columns: codes times a, plus x, for the first 32 of them, times b, plus y, for the others. */
+INLINE void put_codes(uint16_t *head, uint16_t *rest, __m512i codes, const int lift, __m512 a, __m512 x, __m512 b, __m512 y) {
+    put_tile(head, rest, _mm512_fmadd_ps(floats(codes, 0, lift), a, x), _mm512_fmadd_ps(floats(codes, 32, lift), b, y));
+    put_tile(head + 32, rest ? rest + 32 : NULL, _mm512_fmadd_ps(floats(codes, 8, lift), a, x), _mm512_fmadd_ps(floats(codes, 40, lift), b, y));
 }
 
 PLANES(q8_0) {
     const uint8_t *p = ROW_AT(q8_0);
-    const __m512 down = _mm512_set1_ps(0x1p-24f);
-    for (int c = 0; c < n; c += 64, p += 68) {
-        const uint8_t *q = n - c > 32 ? p + 34 : p;
-        const __m256i first = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)), second = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
+    const __m256 scale = half_scales(p, 34, n);
+    IN_MEMORY(s, scale);
+    IN_MEMORY(m, _mm256_mul_ps(scale, _mm256_set1_ps(-(EIGHT_BITS + 128)))); /* exact: a half, by nine bits */
+    for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 68) {
+        const int second = n - c > 32;
+        const uint8_t *q = second ? p + 34 : p;
+        const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)), high = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
+        const __m512i codes = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), _mm512_set1_epi8((char)0x80)); /* 128 more */
         ask(p, 68, ahead);
-        put_eight(head + c, REST(c), _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1), _mm512_mul_ps(half_all(p), down),
-                  _mm512_mul_ps(half_all(q), down));
+        put_codes(head + c, REST(c), codes, EIGHT_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]), _mm512_set1_ps(s[i + second]),
+                  _mm512_set1_ps(m[i + second]));
     }
 }
 
-/* Bits of h, from number `low` on for the first 32 codes and `high` on for the others, put over the low four bits of b. */
-INLINE __m512i more_bits(__m512i b, const uint8_t *h, const int low, const int high, const int mask) {
-    const __m512i from = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)h)), bytes8 = _mm512_set1_epi64(0x3830282018100800);
-    const __m512i at = _mm512_mask_blend_epi64(0xf0, _mm512_set1_epi8((char)(low - 4)), _mm512_set1_epi8((char)(high - 4)));
-    const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_add_epi8(bytes8, at), from);
+/* Bits of bytes from number `low` on for the first 32 codes, `high` on for the others, to where they stand above four bits. */
+#define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
+#define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
+#define FROM_32(b)   FROM_8(b), FROM_8(b), FROM_8(b), FROM_8(b)
+#define FROM(low, high) \
+    { FROM_32(low), FROM_32(high) }
+static const uint8_t bits_q5_k[4][64] __attribute__((aligned(64))) = {FROM(0, 1), FROM(2, 3), FROM(4, 5), FROM(6, 7)};
+static const uint8_t bits_q6_k[2][64] __attribute__((aligned(64))) = {FROM(0, 2), FROM(4, 6)};
+/* The low four bits of b, and above them those bits of h. */
+INLINE __m512i more_bits(__m512i b, const uint8_t *h, const uint8_t *from, const int mask) {
+    const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_load_si512(from), _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)h)));
     return _mm512_ternarylogic_epi32(_mm512_and_si512(b, _mm512_set1_epi8(15)), bits, _mm512_set1_epi8((char)mask), 0xf8); /* codes | (bits & mask) */
 }
 PLANES(q5_k) {
     const uint8_t *p = ROW_AT(q5_k);
     __m256 scale, off;
-    float s[8], m[8];
     ask(p, FORMAT_BYTES(q5_k), ahead);
     k_scales(p, &scale, &off);
-    _mm256_storeu_ps(s, _mm256_mul_ps(scale, _mm256_set1_ps(0x1p-24f)));
-    _mm256_storeu_ps(m, off);
+    IN_MEMORY(s, scale);
+    IN_MEMORY(m, _mm256_fmadd_ps(scale, _mm256_set1_ps(-SEVEN_BITS), off));
     EACH (int i = 0; i < 4; i++) {
         const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(p + 48 + 32 * i)));
-        const __m512i q = more_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)), p + 16, 2 * i, 2 * i + 1, 0x10);
-        const __m512 a = _mm512_set1_ps(s[2 * i]), b = _mm512_set1_ps(s[2 * i + 1]), x = _mm512_set1_ps(m[2 * i]), y = _mm512_set1_ps(m[2 * i + 1]);
-        put_tile(head + 64 * i, REST(64 * i), _mm512_fmadd_ps(floats(q, 0), a, x), _mm512_fmadd_ps(floats(q, 32), b, y));
-        put_tile(head + 64 * i + 32, REST(64 * i + 32), _mm512_fmadd_ps(floats(q, 8), a, x), _mm512_fmadd_ps(floats(q, 40), b, y));
+        const __m512i q = more_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)), p + 16, bits_q5_k[i], 0x10);
+        put_codes(head + 64 * i, REST(64 * i), q, SEVEN_BITS, _mm512_set1_ps(s[2 * i]), _mm512_set1_ps(m[2 * i]), _mm512_set1_ps(s[2 * i + 1]),
+                  _mm512_set1_ps(m[2 * i + 1]));
     }
 }
 PLANES(q6_k) {
     const uint8_t *p = ROW_AT(q6_k);
     const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m512i whole = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 192)));
-    const __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_set1_ps(half_at(p + 208) * 0x1p-24f));
+    const __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_set1_ps(half_at(p + 208))), off = _mm512_set1_ps(-(SEVEN_BITS + 32));
     ask(p, FORMAT_BYTES(q6_k), ahead);
     EACH (int i = 0; i < 4; i++) {
         const __m512i ql = _mm512_loadu_si512(p + 64 * (i / 2)), b = i & 1 ? _mm512_srli_epi16(ql, 4) : ql;
-        const __m512i q = more_bits(b, p + 128 + 32 * (i / 2), 4 * (i & 1), 4 * (i & 1) + 2, 0x30);
-        put_eight(head + 64 * i, REST(64 * i), _mm512_sub_epi8(q, _mm512_set1_epi8(32)),
-                  _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i)), scale),
-                  _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i + 2)), scale));
+        const __m512i q = more_bits(b, p + 128 + 32 * (i / 2), bits_q6_k[i & 1], 0x30);
+        const __m512 x = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i)), scale);
+        const __m512 y = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i + 2)), scale);
+        put_codes(head + 64 * i, REST(64 * i), q, SEVEN_BITS, x, _mm512_mul_ps(x, off), y, _mm512_mul_ps(y, off)); /* exact: a half, by eight bits, by three */
     }
 }
 

@@ -19,6 +19,7 @@
 
 enum {
     AHEAD = 2560,                               /* bytes that prefetch runs ahead in each row */
+    SCALES_AHEAD = AHEAD / 16 + 64,             /* the same in what lies beside, and a line for it to be whole */
     ROWS = 4,                                   /* streams of rows, far apart, each straight on, as memory likes it best (gemv_inner.h) */
     STREAM = 256,                               /* rows of one token's chunk */
     CHUNK = 32,                                 /* rows that stay in a cache while several tokens pass */
@@ -71,6 +72,7 @@ INLINE void group_rows(float *const *y, const struct mat *w, const struct group 
     for (; c + GROUP <= w->cols; c += GROUP, x++)
         EACH (int i = 0; i < ROWS; i++) {
             EACH (int line = 0; line < (BYTES + 63) / 64; line++) _mm_prefetch((const char *)row[i] + AHEAD + 64 * line, _MM_HINT_T0);
+            if (BESIDE) _mm_prefetch((const char *)scale[i] + SCALES_AHEAD, _MM_HINT_T0); /* of a stream of their own */
             group_dot(sum[i], row[i], scale[i], x, ld, GROUP, N);
             row[i] += BYTES, scale[i] += BESIDE;
         }
