@@ -151,7 +151,7 @@ static void merge_row(const struct op_merge *a, int i, int h) {
     float *o = a->out + (size_t)i * (size_t)a->ldo + (size_t)h * (size_t)a->dim;
     const float *o2 = a->out2 + (size_t)i * (size_t)a->ldo2 + (size_t)h * (size_t)a->dim;
     float top = *l > l2 ? *l : l2;
-    if (top == -INFINITY) return; /* neither saw a key: out is 0 already */
+    if (l2 == -INFINITY) return; /* it saw no key */
     float w = expf(*l - top), w2 = expf(l2 - top), sum = w + w2;
     for (int d = 0; d < a->dim; d++) o[d] = (w * o[d] + w2 * o2[d]) / sum;
     *l = top + logf(sum);

@@ -42,6 +42,25 @@ static void put_skipped(struct buf *b, const struct checkpoint *f) {
         }
 }
 
+/* What lies where while sessions answer, and why. */
+static void put_where(struct buf *b, const struct step *s) {
+    struct where list;
+    step_where(s, &list);
+    buf_str(b, ",\"where\":[");
+    for (int i = 0; i < list.n; i++) {
+        const struct where_row *r = &list.row[i];
+        buf_fmt(b, "%s{\"what\":\"%s\",\"in\":", i ? "," : "", where_name(r->what));
+        if (r->device < 0) buf_str(b, "\"host memory\"");
+        else buf_fmt(b, "\"device %d\"", r->device);
+        if (r->last) buf_fmt(b, ",\"layers\":[%d,%d]", r->first, r->last - 1);
+        if (r->what == WHERE_EXPERTS) buf_fmt(b, ",\"each\":%d", r->each);
+        buf_fmt(b, ",\"bytes\":%zu,\"why\":", r->bytes);
+        json_quote(b, r->why, strlen(r->why));
+        buf_str(b, "}");
+    }
+    buf_str(b, "]");
+}
+
 /* The devices that would be used, and what of the model would lie on them while sessions answer; as when opening, those that cannot be
  * opened are left out with a warning. */
 static int put_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
@@ -61,7 +80,9 @@ static int put_devices(struct buf *b, const struct engine_params *p, const struc
         buf_fmt(b, ",\"backend\":\"%s\",\"bytes\":%zu,\"free\":%zu}", g->backend, g->mem, gpu_mem_free(m.gpus->gpu[i]));
     }
     if (!rc) rc = step_open(&m.step, &m, kv, e);
-    buf_fmt(b, "],\"resident\":\"%s\"", rc ? "" : step_resident(m.step));
+    buf_str(b, "],\"resident\":");
+    json_quote(b, rc ? "" : step_resident(m.step), rc ? 0 : strlen(step_resident(m.step)));
+    if (!rc) put_where(b, m.step);
     if (!rc && m.gpus) {
         const struct gpu_info *g = gpu_info(m.gpus->gpu[0]);
         struct pin_choice way = pin_choose(m.gpus->gpu[0], w);

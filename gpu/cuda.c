@@ -225,10 +225,15 @@ cudaError_t cuda_stream_drain(struct cuda_stream *s) {
     }
     return cudaStreamSynchronize(s->s);
 }
+static void drop_outgrown(struct cuda_stream *s) {
+    while (s->n_outgrown) release(&s->g->base, s->outgrown[--s->n_outgrown]);
+}
 static void stream_close(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
     if (s->s) cuda_stream_drain(s);
+    drop_outgrown(s);
+    mem_free(s->outgrown);
     cuda_number_forget(s);
     cuda_blas_close(&s->blas);
     if (s->space) release(&s->g->base, s->space);
@@ -258,6 +263,7 @@ static int stream_sync(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
     cudaSetDevice(s->g->card);
     int r = cuda_check(s->g, cuda_stream_drain(s), "running");
+    drop_outgrown(s);
     return r && !cancelled(s) ? r : cuda_stream_state(s);
 }
 
@@ -268,8 +274,13 @@ void *cuda_space(struct cuda_stream *s, size_t size) {
         return NULL;
     }
     struct error e = {0};
-    cuda_check(s->g, cuda_stream_drain(s), "running");
-    if (s->space) release(&s->g->base, s->space);
+    if (s->space && cuda_number_before(s) && !mem_grow(&s->outgrown, &s->cap_outgrown, s->n_outgrown + 1, sizeof *s->outgrown)) {
+        s->outgrown[s->n_outgrown++] = s->space;
+    } else {
+        cuda_check(s->g, cuda_stream_drain(s), "running");
+        drop_outgrown(s);
+        if (s->space) release(&s->g->base, s->space);
+    }
     s->space_size = 0;
     s->space = NULL;
     if (alloc(&s->g->base, &s->space, size, &e)) {

@@ -37,6 +37,8 @@ struct cuda_stream {
     size_t wanted;          /* while recording: workspace that an operation lacked */
     void *space;            /* workspace: grows in the first layer, then stays */
     size_t space_size;
+    void **outgrown; /* [n_outgrown] workspaces that what was enqueued may still use */
+    size_t n_outgrown, cap_outgrown;
 };
 struct cuda_event {
     struct gpu_event base;
@@ -49,7 +51,8 @@ int cuda_check(struct cuda *g, cudaError_t r, const char *what);
 int cuda_stream_state(struct cuda_stream *s); /* 0, ERR_CANCELLED, ERR_RUNTIME */
 /* Waits for it without hanging before a number. Nothing is recorded. */
 cudaError_t cuda_stream_drain(struct cuda_stream *s);
-/* Workspace of a stream; NULL after a failure, which is recorded. Waits for the stream when it has to grow. */
+/* Workspace of a stream; NULL after a failure, which is recorded. When it has to grow it waits for the stream, but where that stands before a
+ * number: the caller may be who is to write it. */
 void *cuda_space(struct cuda_stream *s, size_t size);
 
 /* A handle on the stream; NULL when the library is not there. */
@@ -91,8 +94,9 @@ int cuda_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s
 int cuda_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
 void cuda_number_wake(struct gpu_number *n);
 void cuda_number_nap(struct gpu_number *n, uint32_t value);
-bool cuda_number_sweep(void); /* breaks those that wait in vain; are there any? */
-void cuda_number_rest(void);  /* between two sweeps */
+bool cuda_number_before(const struct cuda_stream *s); /* it stands, or will stand, before a number that is not reached */
+bool cuda_number_sweep(void);                         /* breaks those that wait in vain; are there any? */
+void cuda_number_rest(void);                          /* between two sweeps */
 void cuda_number_forget(struct cuda_stream *s);
 void cuda_number_pass_over(struct cuda_stream *s, bool recording); /* s->recording, while nobody looks at it */
 /* cuda_experts.c */

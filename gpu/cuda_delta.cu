@@ -16,12 +16,19 @@ cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads
     return cudaGetLastError();
 }
 
+/* The state before and after the call, which stand in memory where it was recorded. */
+template <typename T> __device__ inline T placed(T o) {
+    if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;
+    return o;
+}
+
 /* Row i of what the convolution sees in channel c; i < 0: before the first. */
 __device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
     if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
     return o.before ? o.before[(size_t)(i + o.taps - 1) * (size_t)o.channels + (size_t)c] : 0;
 }
-static __global__ void conv_kernel(struct cuda_conv o) {
+static __global__ void conv_kernel(struct cuda_conv called) {
+    const struct cuda_conv o = placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     for (int i = (int)blockIdx.y; i < o.n && c < o.channels; i += (int)gridDim.y) {
         float sum = 0;
@@ -30,7 +37,8 @@ static __global__ void conv_kernel(struct cuda_conv o) {
     }
 }
 /* Rising rows: each is read from behind its place, where both are the same memory. */
-static __global__ void conv_keep_kernel(struct cuda_conv o) {
+static __global__ void conv_keep_kernel(struct cuda_conv called) {
+    const struct cuda_conv o = placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= o.channels) return;
     for (int i = 0; i < o.taps - 1; i++) o.after[(size_t)i * (size_t)o.channels + (size_t)c] = conv_at(o, o.n - o.taps + 1 + i, c);
@@ -45,7 +53,8 @@ cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *o) {
 /* A block has some columns of a head's state, a warp each: a lane keeps the rows lane, lane + 32, ... of it. */
 enum { DELTA_COLUMNS = 8, DELTA_LANES = 32, DELTA_KEPT = CUDA_DELTA_MOST / DELTA_LANES };
 
-template <int KEPT> static __global__ void delta_kernel(struct cuda_delta o) {
+template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {
+    const struct cuda_delta o = placed(called);
     extern __shared__ float row[]; /* q [k_dim], k [k_dim] */
     __shared__ float scale[2];
     int lane = threadIdx.x % DELTA_LANES, warp = threadIdx.x / DELTA_LANES;

@@ -47,7 +47,7 @@ static __global__ void rope_table_kernel(struct cuda_rope_table t) {
     if (at >= (size_t)t.n * (size_t)t.half) return;
     bool far = t.longest && (t.length ? t.length[i] : t.total) > t.longest;
     float mscale = far ? t.long_mscale : t.mscale;
-    int pos = t.pos ? t.pos[i] : t.pos0 + (int)i * t.step;
+    int pos0 = t.at ? t.at->pos / t.step * t.step : t.pos0, pos = t.pos ? t.pos[i] : pos0 + (int)i * t.step;
     double a = (double)((float)pos * t.inv_freq[at % (size_t)t.half + (far ? (size_t)t.half : 0)]), sn, cs;
     sincos(a, &sn, &cs);
     t.cos[at] = (float)cs * mscale;
@@ -78,9 +78,10 @@ cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cs, const float *sn
 }
 
 /* One block a (row, head). */
-static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx, const struct cuda_place *place) {
+static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx, const struct cuda_place *place, int every, int tokens) {
     __shared__ float shared[32];
-    if (place) p.data = place->data, p.scale = place->scale, row0 = place->pos;
+    if (place) p.data = place->data, p.scale = place->scale, row0 = every ? place->pos / every : place->pos;
+    if (place && every && (int)(blockIdx.x / (unsigned)p.heads) >= (place->pos + tokens) / every - row0) return;
     size_t i = blockIdx.x / (unsigned)p.heads, h = blockIdx.x % (unsigned)p.heads, row = (size_t)row0 + i;
     const float *src = x + i * (size_t)ldx + h * (size_t)p.dim;
     size_t at = (row * (size_t)p.heads + h) * (size_t)p.dim;
@@ -101,8 +102,8 @@ static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int 
         else ((float *)p.data)[at + (size_t)d] = src[d];
     }
 }
-cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at) {
-    kv_store_kernel<<<(unsigned)n * (unsigned)p.heads, 128, 0, s>>>(p, x, row0, ldx, at);
+cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at, int every, int tokens) {
+    kv_store_kernel<<<(unsigned)n * (unsigned)p.heads, 128, 0, s>>>(p, x, row0, ldx, at, every, tokens);
     return cudaGetLastError();
 }
 static __global__ void kv_load_kernel(struct cuda_plane p, float *out, int row0, int ldo) {
@@ -346,7 +347,7 @@ static __global__ void merge_kernel(float *out, float *lse, const float *out2, c
     size_t i = blockIdx.x / (unsigned)heads, h = blockIdx.x % (unsigned)heads, at = i * (size_t)heads + h;
     float l = lse[at], l2 = lse2[at], top = fmaxf(l, l2);
     __syncthreads();
-    if (top == -INFINITY) return;
+    if (l2 == -INFINITY) return;
     float w = expf(l - top), w2 = expf(l2 - top), sum = w + w2;
     float *o = out + i * (size_t)ldo + h * (size_t)dim;
     const float *o2 = out2 + i * (size_t)ldo2 + h * (size_t)dim;

@@ -18,6 +18,7 @@ struct cuda_plane { /* struct kv_plane */
 struct cuda_place { /* struct op_place */
     void *data;
     float *scale;
+    void *after;
     int32_t pos;
 };
 struct cuda_attention { /* struct op_attention, and scratch for split keys */
@@ -69,11 +70,12 @@ struct cuda_rope_table { /* struct op_rope_table */
     const int32_t *length;
     int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
+    const struct cuda_place *at;
 };
 cudaError_t cuda_rope_table(cudaStream_t s, const struct cuda_rope_table *t);
 cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cos, const float *sin, int n, int heads, int ld, int head_ld, int half, int interleaved,
                       int inverse);
-cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at);
+cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at, int every, int tokens);
 cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int row0, int n, int ldo);
 cudaError_t cuda_select_keys(cudaStream_t s, const struct cuda_select *a);
 cudaError_t cuda_route_tokens(cudaStream_t s, const struct cuda_route *r);
@@ -89,6 +91,7 @@ struct cuda_conv { /* struct op_conv */
     const float *x, *w, *before;
     float *after;
     int n, channels, taps, ldx, ldo;
+    const struct cuda_place *at;
 };
 cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *c);
 struct cuda_delta { /* struct op_delta */
@@ -96,6 +99,7 @@ struct cuda_delta { /* struct op_delta */
     const float *q, *k, *v, *b, *a, *rate, *dt, *before;
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
+    const struct cuda_place *at;
 };
 enum { CUDA_DELTA_MOST = 1024 }; /* k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
@@ -113,6 +117,9 @@ struct cuda_compress { /* struct op_compress */
     const float *kv, *gate, *bias, *before;
     float *after;
     int n, pos0, ratio, dim, ldx, overlap;
+    int made; /* entries; with at at most */
+    const struct cuda_place *at;
+    int state_at;
 };
 cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o);
 cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n, int topk, int first,

@@ -86,6 +86,14 @@ static void sweep_one(struct cuda_number *n) {
     for (int i = 0; i < WAITERS && !broken; i++) broken = n->waiter[i].s && !gpu_number_is(&n->base, n->waiter[i].value) && lost(n->waiter[i].s);
     if (broken) gpu_number_break(&n->base);
 }
+bool cuda_number_before(const struct cuda_stream *s) {
+    bool any = false;
+    pthread_mutex_lock(&list_lock);
+    for (struct cuda_number *n = list; n; n = n->next)
+        for (int i = 0; i < WAITERS; i++) any |= n->waiter[i].s == s && !gpu_number_reached(&n->base, n->waiter[i].value);
+    pthread_mutex_unlock(&list_lock);
+    return any;
+}
 bool cuda_number_sweep(void) {
     pthread_mutex_lock(&list_lock);
     for (struct cuda_number *n = list; n; n = n->next) sweep_one(n);

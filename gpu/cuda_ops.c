@@ -5,6 +5,10 @@
 static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; more go in groups of heads */
 static const size_t select_space = (size_t)64 << 20;     /* of scores; more go in groups of queries */
 
+_Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(struct op_place, pos) == offsetof(struct cuda_place, pos) &&
+                   offsetof(struct op_place, after) == offsetof(struct cuda_place, after),
+               "places");
+static const struct cuda_place *place_of(const struct op_place *p) { return (const struct cuda_place *)p; }
 static struct cuda_plane plane(const struct kv_plane *p) { return (struct cuda_plane){p->data, p->scale, p->heads, p->dim, p->dtype}; }
 
 /* Keys are split where the blocks would leave processors idle: the tail of short prompts. With few queries always: chunk_begin. */
@@ -80,8 +84,8 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .n_chosen = o->n_chosen,
                                .scale = o->scale,
                                .chunked = o->n <= CUDA_FEW,
-                               .at = (const struct cuda_place *)o->at,
-                               .v_at = (const struct cuda_place *)o->v_at,
+                               .at = place_of(o->at),
+                               .v_at = place_of(o->v_at),
                                .splits = 1};
     if (o->n < 1) return 0;
     /* copying the keys pays from a few queries on; a cache in BF16 needs no copy */
@@ -119,7 +123,7 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
                                 .n_keys = o->n_keys,
                                 .scale = o->scale,
                                 .score = score,
-                                .at = (const struct cuda_place *)o->at,
+                                .at = place_of(o->at),
                                 .first = at,
                                 .all = o->n};
         if (cuda_check(s->g, cuda_select_keys(s->s, &a), "select")) return ERR_RUNTIME;
@@ -127,7 +131,6 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
     return 0;
 }
 
-_Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(struct op_place, pos) == offsetof(struct cuda_place, pos), "places");
 static int norm(struct cuda_stream *s, const struct op_norm *a) {
     if (a->rows < 1) return 0;
     return cuda_check(
@@ -144,8 +147,8 @@ static int route(struct cuda_stream *s, const struct op_route *o) {
 }
 
 static int delta(struct cuda_stream *s, const struct op_delta *o) {
-    struct cuda_delta d = {o->out,   o->q, o->k,       o->v,       o->b,     o->a,     o->rate, o->dt,  o->before,
-                           o->after, o->n, o->k_heads, o->v_heads, o->k_dim, o->v_dim, o->ldx,  o->ldg, o->ldo};
+    struct cuda_delta d = {o->out, o->q,       o->k,       o->v,     o->b,     o->a,   o->rate, o->dt,  o->before,      o->after,
+                           o->n,   o->k_heads, o->v_heads, o->k_dim, o->v_dim, o->ldx, o->ldg,  o->ldo, place_of(o->at)};
     if (o->n < 1) return 0;
     return cuda_check(s->g, o->k_dim > CUDA_DELTA_MOST ? cudaErrorNotSupported : cuda_delta_rows(s->s, &d), "delta");
 }
@@ -168,8 +171,8 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     case OP_LINEAR: return cuda_linear_op(s, &u->linear);
     case OP_ROPE_TABLE: {
         const struct op_rope_table *a = &u->rope_table;
-        struct cuda_rope_table t = {a->cos,     a->sin,   a->pos,  a->inv_freq, a->length, a->n,          a->half,
-                                    a->longest, a->total, a->pos0, a->step,     a->mscale, a->long_mscale};
+        struct cuda_rope_table t = {a->cos,     a->sin,   a->pos,  a->inv_freq, a->length, a->n,           a->half,
+                                    a->longest, a->total, a->pos0, a->step,     a->mscale, a->long_mscale, place_of(a->at)};
         if (a->n > 0) r = cuda_rope_table(s->s, &t);
         break;
     }
@@ -180,7 +183,7 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_KV_STORE: {
         const struct op_kv_store *a = &u->kv_store;
-        if (a->n > 0) r = cuda_kv_store(s->s, plane(&a->plane), a->x, a->row0, a->n, a->ldx, (const struct cuda_place *)a->at);
+        if (a->n > 0) r = cuda_kv_store(s->s, plane(&a->plane), a->x, a->row0, a->n, a->ldx, place_of(a->at), a->every, a->tokens);
         break;
     }
     case OP_KV_LOAD: {
@@ -214,14 +217,15 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_CONV: {
         const struct op_conv *a = &u->conv;
-        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo};
+        struct cuda_conv c = {a->out, a->x, a->w, a->before, a->after, a->n, a->channels, a->taps, a->ldx, a->ldo, place_of(a->at)};
         if (a->n > 0) r = cuda_conv_rows(s->s, &c);
         break;
     }
     case OP_DELTA: return delta(s, &u->delta);
     case OP_COMPRESS: {
         const struct op_compress *a = &u->compress;
-        struct cuda_compress c = {a->out, a->kv, a->gate, a->bias, a->before, a->after, a->n, a->pos0, a->ratio, a->dim, a->ldx, a->overlap};
+        struct cuda_compress c = {a->out,   a->kv,  a->gate, a->bias,    a->before,        a->after,        a->n,       a->pos0,
+                                  a->ratio, a->dim, a->ldx,  a->overlap, op_compressed(a), place_of(a->at), a->state_at};
         if (a->n > 0) r = cuda_compress_rows(s->s, &c);
         break;
     }

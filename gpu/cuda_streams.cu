@@ -108,15 +108,24 @@ __device__ inline struct entry entry_of(const struct cuda_compress &o, int w, in
     return e;
 }
 
+/* Where a recorded call stands is in memory. */
+__device__ inline struct cuda_compress placed(struct cuda_compress o) {
+    if (!o.at) return o;
+    o.before = (const float *)o.at->data + o.state_at, o.after = (float *)o.at->after + o.state_at, o.pos0 = o.at->pos;
+    return o;
+}
+
 enum { COLUMNS = 64 };
-static __global__ void entries_kernel(struct cuda_compress o) {
+static __global__ void entries_kernel(struct cuda_compress called) {
+    const struct cuda_compress o = placed(called);
     int c = (int)blockIdx.y * COLUMNS + (int)threadIdx.x, w = o.pos0 / o.ratio + (int)blockIdx.x;
-    if (c >= o.dim) return;
+    if (c >= o.dim || w >= (o.pos0 + o.n) / o.ratio) return;
     struct entry e = entry_of(o, w, (w + 1) * o.ratio, c);
     o.out[(size_t)blockIdx.x * (size_t)o.dim + (size_t)c] = e.acc / e.sum;
 }
 /* A thread reads all of its column before it writes: the two states may be the same memory. */
-static __global__ void open_kernel(struct cuda_compress o) {
+static __global__ void open_kernel(struct cuda_compress called) {
+    const struct cuda_compress o = placed(called);
     int c = (int)blockIdx.x * COLUMNS + (int)threadIdx.x, end = o.pos0 + o.n, w = end / o.ratio;
     if (c >= o.dim) return;
     struct entry open = entry_of(o, w, end, c), next = {-INFINITY, 0, 0};
@@ -129,8 +138,7 @@ static __global__ void open_kernel(struct cuda_compress o) {
 }
 cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o) {
     unsigned columns = blocks_of((size_t)o->dim, COLUMNS);
-    int made = (o->pos0 + o->n) / o->ratio - o->pos0 / o->ratio;
-    if (made) entries_kernel<<<dim3((unsigned)made, columns), COLUMNS, 0, s>>>(*o);
+    if (o->made) entries_kernel<<<dim3((unsigned)o->made, columns), COLUMNS, 0, s>>>(*o);
     open_kernel<<<columns, COLUMNS, 0, s>>>(*o);
     return cudaGetLastError();
 }

@@ -2,6 +2,7 @@
  * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that whoever waits
  * for it wakes. Waits end because an event is only ever waited for after its record was enqueued, on a stream that runs. */
 #include <assert.h>
+#include <limits.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -168,24 +169,33 @@ static int read_place(struct emu_stream *s, const struct op_place **at, struct o
     emu_fail(s->g, ERR_RUNTIME, "a place at %p is not memory of the device", (const void *)p);
     return ERR_RUNTIME;
 }
+static void place_rows(struct op_kv_store *a, const struct op_place *p) {
+    a->plane.data = p->data, a->plane.scale = p->scale, a->row0 = p->pos;
+    if (!a->every) return;
+    a->row0 = p->pos / a->every;
+    int done = op_completed(p->pos, a->tokens, a->every);
+    if (a->n > done) a->n = done;
+}
 static int read_places(struct emu_stream *s, enum op_code code, union op_args *u) {
     struct op_place k, v;
-    if (code == OP_KV_STORE) {
-        struct op_kv_store *a = &u->kv_store;
-        int r = read_place(s, &a->at, &k);
-        if (r > 0) a->plane.data = k.data, a->plane.scale = k.scale, a->row0 = k.pos;
-        return r < 0 ? r : 0;
+    int r = 0;
+    if (code == OP_KV_STORE && (r = read_place(s, &u->kv_store.at, &k)) > 0) place_rows(&u->kv_store, &k);
+    if (code == OP_ROPE_TABLE && (r = read_place(s, &u->rope_table.at, &k)) > 0) u->rope_table.pos0 = k.pos / u->rope_table.step * u->rope_table.step;
+    if (code == OP_CONV && (r = read_place(s, &u->conv.at, &k)) > 0) u->conv.before = k.data, u->conv.after = k.after;
+    if (code == OP_DELTA && (r = read_place(s, &u->delta.at, &k)) > 0) u->delta.before = k.data, u->delta.after = k.after;
+    if (code == OP_COMPRESS && (r = read_place(s, &u->compress.at, &k)) > 0) {
+        struct op_compress *a = &u->compress;
+        a->before = k.data ? (const float *)k.data + a->state_at : NULL, a->after = (float *)k.after + a->state_at, a->pos0 = k.pos;
     }
-    if (code == OP_SELECT) {
+    if (code == OP_SELECT && (r = read_place(s, &u->select.at, &k)) > 0) {
         struct op_select *a = &u->select;
-        int r = read_place(s, &a->at, &k);
-        if (r > 0) a->k.data = k.data, a->k.scale = k.scale, a->q_pos0 = k.pos, a->n_keys = k.pos + a->n;
-        return r < 0 ? r : 0;
+        a->k.data = k.data, a->k.scale = k.scale, a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
     }
-    struct op_attention *a = &u->attention;
-    int r = code == OP_ATTENTION ? read_place(s, &a->at, &k) : 0;
-    if (r > 0) r = read_place(s, &a->v_at, &v);
-    if (r > 0) a->k.data = k.data, a->k.scale = k.scale, a->v.data = v.data, a->v.scale = v.scale, a->q_pos0 = k.pos, a->n_keys = k.pos + a->n;
+    if (code == OP_ATTENTION && (r = read_place(s, &u->attention.at, &k)) > 0 && (r = read_place(s, &u->attention.v_at, &v)) > 0) {
+        struct op_attention *a = &u->attention;
+        a->k.data = k.data, a->k.scale = k.scale, a->v.data = v.data, a->v.scale = v.scale;
+        a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
+    }
     return r < 0 ? r : 0;
 }
 

@@ -210,6 +210,7 @@ static int visit_delta(struct op_delta *a, visit_fn fn, void *ctx) {
     VISIT(a->a, span(a->n, a->ldg, heads), VISIT_IN);
     VISIT(a->rate, heads * 4, VISIT_CONST);
     VISIT(a->dt, heads * 4, VISIT_CONST);
+    VISIT(a->at, sizeof *a->at, VISIT_IN);
     VISIT(a->before, values * (size_t)a->k_dim * 4, VISIT_IN);
     VISIT(a->after, values * (size_t)a->k_dim * 4, VISIT_OUT);
     VISIT(a->out, span(a->n, a->ldo, values), VISIT_OUT);
@@ -221,6 +222,7 @@ static int visit_compress(struct op_compress *a, visit_fn fn, void *ctx) {
     VISIT(a->kv, span(a->n, a->ldx, width), VISIT_IN);
     VISIT(a->gate, span(a->n, a->ldx, width), VISIT_IN);
     VISIT(a->bias, (size_t)a->ratio * width * 4, VISIT_CONST);
+    VISIT(a->at, sizeof *a->at, VISIT_IN);
     VISIT(a->before, a->pos0 ? state : 0, VISIT_IN);
     VISIT(a->after, state, VISIT_OUT);
     VISIT(a->out, (size_t)op_compressed(a) * (size_t)a->dim * 4, VISIT_OUT);
@@ -261,6 +263,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
     case OP_LINEAR: return visit_linear(&a->linear, fn, ctx);
     case OP_ROPE_TABLE: {
         struct op_rope_table *o = &a->rope_table;
+        VISIT(o->at, sizeof *o->at, VISIT_IN);
         VISIT(o->inv_freq, (size_t)o->half * (o->longest ? 8 : 4), VISIT_CONST);
         VISIT(o->pos, (size_t)o->n * 4, VISIT_IN);
         VISIT(o->length, (size_t)o->n * 4, VISIT_IN);
@@ -293,6 +296,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         struct op_select *o = &a->select;
         int r = visit_plane(&o->k, o->n_keys, fn, ctx);
         if (r) return r;
+        VISIT(o->at, sizeof *o->at, VISIT_IN);
         VISIT(o->q, span(o->n, o->ldq, (size_t)o->heads * (size_t)o->k.dim), VISIT_IN);
         VISIT(o->weight, (size_t)o->n * (size_t)o->heads * 4, VISIT_IN);
         VISIT(o->chosen, (size_t)o->n * (size_t)o->topk * 4, VISIT_OUT);
@@ -326,6 +330,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         size_t kept = (size_t)(o->taps - 1) * (size_t)o->channels * 4;
         VISIT(o->x, span(o->n, o->ldx, (size_t)o->channels), VISIT_IN);
         VISIT(o->w, (size_t)o->taps * (size_t)o->channels * 4, VISIT_CONST);
+        VISIT(o->at, sizeof *o->at, VISIT_IN);
         VISIT(o->before, kept, VISIT_IN);
         VISIT(o->after, kept, VISIT_OUT);
         VISIT(o->out, span(o->n, o->ldo, (size_t)o->channels), VISIT_OUT);

@@ -74,6 +74,7 @@ struct op_rope_table {
     const int32_t *length; /* [n]: how long the sequence of a row is; NULL: all are `total` long */
     int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
+    const struct op_place *at; /* NULL, or for pos0: the last multiple of step up to the position there */
 };
 /* Rotates in place the 2*half numbers that start at x + i * ld + h * head_ld, for each token i and head h.
  * interleaved: pairs (2j, 2j+1), the layout is kept; else pairs (j, j + half). inverse rotates by -angle. */
@@ -95,15 +96,20 @@ struct kv_plane {
 /* What stands in memory for a plane's addresses and a position, so that an operation that was recorded once serves every token of any
  * session (gpu.h's graphs). Read when the operation runs. Devices alone; the processor is never given one. */
 struct op_place {
-    void *data;
+    void *data; /* of a state: what it is before the call's first row, NULL: it begins */
     float *scale;
+    void *after; /* of a state: where it goes */
     int32_t pos; /* of the first row of the call */
 };
+/* Rows of `every` tokens each that tokens [pos, pos + n) complete; and at most, wherever these stand. */
+static inline int op_completed(int pos, int n, int every) { return (pos + n) / every - pos / every; }
+static inline int op_completed_most(int n, int every) { return (n + every - 1) / every; }
 struct op_kv_store {
     struct kv_plane plane;
     const float *x; /* [n, heads * dim], rows ldx apart */
     int row0, n, ldx;
     const struct op_place *at; /* NULL, or for plane.data, plane.scale, row0 */
+    int every, tokens;         /* with at, of rows of several tokens: from row at->pos / every on, those that so many tokens complete, at most n */
 };
 /* out [n, heads * dim] = rows row0 .. row0 + n of the plane, as float32 */
 struct op_kv_load {
@@ -143,7 +149,7 @@ struct op_attention {
     int q_pos0, k_pos0, k_step, n_keys, window, n_chosen;
     float scale;
     /* NULL, or for the addresses of k and v, and q_pos0; keys go up to the last query's own then, and n_keys (no less) is only what
-     * the work is laid out for. Of at most OP_FEW rows, k_pos0 0. */
+     * the work is laid out for. Of at most OP_FEW rows. */
     const struct op_place *at, *v_at;
 };
 
@@ -281,6 +287,7 @@ struct op_conv {
     const float *before; /* [taps - 1, channels] */
     float *after;
     int n, channels, taps, ldx, ldo;
+    const struct op_place *at; /* NULL, or for before and after */
 };
 
 /* The gated delta rule, row after row of one sequence, for each value head h with its key head h / (v_heads / k_heads), all in
@@ -299,6 +306,7 @@ struct op_delta {
     const float *before;    /* [v_heads, k_dim, v_dim] */
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
+    const struct op_place *at; /* NULL, or for before and after */
 };
 
 /* Windows of `ratio` tokens each become one entry: for every element the mean of the window's kv, weighted by the softmax of
@@ -315,8 +323,12 @@ struct op_compress {
     float *after;
     int n, pos0, ratio, dim, ldx;
     bool overlap;
+    const struct op_place *at; /* NULL, or for pos0, and for before and after, which are state_at floats behind what it says; out has room for the most */
+    int state_at;
 };
-static inline int op_compressed(const struct op_compress *o) { return (o->pos0 + o->n) / o->ratio - o->pos0 / o->ratio; } /* entries */
+static inline int op_compressed(const struct op_compress *o) { /* entries; with at the most */
+    return o->at ? op_completed_most(o->n, o->ratio) : op_completed(o->pos0, o->n, o->ratio);
+}
 
 /* Several residual streams (manifold-constrained hyper-connections). What a half of a block gave goes to each of them:
  * streams[i][s] += post[i][s] * x[i]; post NULL: streams[i][s] = x[i], where they begin. */

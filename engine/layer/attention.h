@@ -5,7 +5,7 @@
 struct attention {
     const char *name;                                                        /* as --inspect says it */
     bool whole;                                                              /* a query needs all its keys at once: they cannot come in pieces */
-    bool placed;                                                             /* knows span.at; addresses of states stand as they are called */
+    bool placed;                                                             /* knows span.at, of spans without a mark */
     int (*few_keys)(const struct config *c);                                 /* rows that see no more take another way; NULL: there is one */
     int (*cache)(const struct config *c, int layer, struct cache_desc *out); /* what a layer keeps; returns how many planes */
     /* From w->xn: keys and values of all rows into their spans' caches; queries into w->q. From these: a span's rows of w->att. */

@@ -74,15 +74,23 @@ static int entries(struct exec *x, const struct config *c, int layer, const stru
                             .ratio = ratio,
                             .dim = k->dim,
                             .ldx = 2 * width,
-                            .overlap = c->layer[layer].overlap};
-    const int made = op_compressed(&o);
+                            .overlap = c->layer[layer].overlap,
+                            .at = attention_place(s, layer, states_plane(c, layer)),
+                            .state_at = k->state_at};
+    const int made = op_compressed(&o); /* recorded: those there may be, of which the cache takes those that there are */
     TRY(x->ops->compress(x, &o));
     if (!made) return 0;
     TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim, 0, NULL));
     const float *inv_freq = w->inv_freq + half; /* far_rope's */
-    TRY(x->ops->rope_table(
-        x, &(struct op_rope_table){
-               .cos = w->entry_cos, .sin = w->entry_sin, .inv_freq = inv_freq, .n = made, .half = half, .pos0 = first * ratio, .step = ratio, .mscale = 1}));
+    TRY(x->ops->rope_table(x, &(struct op_rope_table){.cos = w->entry_cos,
+                                                      .sin = w->entry_sin,
+                                                      .inv_freq = inv_freq,
+                                                      .n = made,
+                                                      .half = half,
+                                                      .pos0 = first * ratio,
+                                                      .step = ratio,
+                                                      .mscale = 1,
+                                                      .at = o.at}));
     TRY(x->ops->rope(x, &(struct op_rope){.x = w->entries + k->dim - c->rope.dim,
                                           .cos = w->entry_cos,
                                           .sin = w->entry_sin,
@@ -92,7 +100,14 @@ static int entries(struct exec *x, const struct config *c, int layer, const stru
                                           .head_ld = k->dim,
                                           .half = half,
                                           .interleaved = c->rope.interleaved}));
-    return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[k->plane], .x = w->entries, .row0 = first, .n = made, .ldx = k->dim});
+    return x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[k->plane],
+                                                     .x = w->entries,
+                                                     .row0 = first,
+                                                     .n = made,
+                                                     .ldx = k->dim,
+                                                     .at = attention_place(s, layer, k->plane),
+                                                     .every = ratio,
+                                                     .tokens = n});
 }
 
 static int compress(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *spans, int n_spans,
@@ -118,8 +133,12 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
     TRY(rotate(x, c, layer, w, 0, w->kv, n, 1, dim, false));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
-        TRY(x->ops->kv_store(
-            x, &(struct op_kv_store){.plane = s->cache[layer].p[TOKENS], .x = w->kv + (size_t)s->row * (size_t)dim, .row0 = s->pos, .n = s->n, .ldx = dim}));
+        TRY(x->ops->kv_store(x, &(struct op_kv_store){.plane = s->cache[layer].p[TOKENS],
+                                                      .x = w->kv + (size_t)s->row * (size_t)dim,
+                                                      .row0 = s->pos,
+                                                      .n = s->n,
+                                                      .ldx = dim,
+                                                      .at = attention_place(s, layer, TOKENS)}));
     }
     if (!ratio_of(c, layer)) return 0;
     struct compressor keys = {y->compress_kv, y->compress_gate, y->compress_bias, y->compress_norm, dim, ENTRIES, 0};
@@ -158,7 +177,8 @@ static int choose(struct exec *x, const struct config *c, int layer, const struc
                                                  .k_pos0 = ratio - 1,
                                                  .k_step = ratio,
                                                  .n_keys = n_entries,
-                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim))});
+                                                 .scale = (float)(1 / sqrt((double)c->index_heads * c->index_dim)),
+                                                 .at = attention_place(s, layer, INDEX)});
 }
 
 static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
@@ -180,7 +200,9 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                              .q_pos0 = s->pos,
                              .n_keys = s->pos + s->n,
                              .window = c->layer[layer].window,
-                             .scale = c->attn_scale};
+                             .scale = c->attn_scale,
+                             .at = attention_place(s, layer, TOKENS),
+                             .v_at = attention_place(s, layer, TOKENS)};
     TRY(x->ops->attention(x, &o));
     if (n_entries) {
         float *far_lse = w->own_lse + (size_t)w->rows * (size_t)heads + lse_at;
@@ -188,6 +210,7 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
         o.out = far, o.lse = far_lse, o.sinks = NULL, o.window = 0;
         o.k = o.v = s->cache[layer].p[ENTRIES];
         o.k_pos0 = ratio - 1, o.k_step = ratio, o.n_keys = n_entries;
+        o.at = o.v_at = attention_place(s, layer, ENTRIES);
         if (chooses(c, layer)) o.chosen = w->chosen + row * (size_t)c->index_topk, o.n_chosen = c->index_topk;
         TRY(x->ops->attention(x, &o));
         TRY(x->ops->merge(
@@ -208,4 +231,4 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                                                  .batch_y = c->o_lora});
 }
 
-const struct attention attention_compressed = {.name = "compressed", .whole = true, .cache = cache, .kv = kv, .query = query, .attend = attend};
+const struct attention attention_compressed = {.name = "compressed", .whole = true, .placed = true, .cache = cache, .kv = kv, .query = query, .attend = attend};

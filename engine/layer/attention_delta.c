@@ -84,7 +84,8 @@ static int run(struct exec *x, const struct config *c, const struct layer *y, in
                                           .channels = m.channels,
                                           .taps = d->taps,
                                           .ldx = m.channels,
-                                          .ldo = m.channels}));
+                                          .ldo = m.channels,
+                                          .at = attention_place(s, layer, CONV)}));
     return x->ops->delta(x, &(struct op_delta){.out = w->att + at * (size_t)m.values,
                                                .q = out,
                                                .k = out + m.keys,
@@ -102,7 +103,8 @@ static int run(struct exec *x, const struct config *c, const struct layer *y, in
                                                .v_dim = d->v_dim,
                                                .ldx = m.channels,
                                                .ldg = 2 * d->v_heads,
-                                               .ldo = m.values});
+                                               .ldo = m.values,
+                                               .at = attention_place(s, layer, STATE)});
 }
 
 /* The span's rows; where the state on the way is wanted, in two pieces. */

@@ -166,8 +166,7 @@ static void budget(struct step *s, struct step_device *d, size_t free, size_t ke
     for (int l = d->first; l < d->last; l++) in.layers += s->c->layer[l].moe;
     budget_give(&in, &out);
     d->each = out.each;
-    size_t at = strlen(s->why);
-    if (out.each) snprintf(s->why + at, sizeof s->why - at, "; routed experts: %s", out.why);
+    snprintf(d->experts_why, sizeof d->experts_why, "%s", out.why);
     log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, out.why);
 }
 
@@ -230,7 +229,8 @@ static int choose(struct step *s, struct error *e) {
     const int ranks = choose_ranks(s, &in, &out, share, &shared, why, sizeof why);
     if (ranks) out = shared;
     s->tensor = ranks > 0;
-    snprintf(s->why, sizeof s->why, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
+    char all[320];
+    snprintf(all, sizeof all, "%s%s%s", out.why, !*why ? "" : ranks ? "; " : "; not tensor parallel: ", why);
     for (int i = 0; i < out.n; i++)
         if (s->tensor)
             s->dev[s->n_dev++] = (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .last = out.until[i], .head = out.head == i, .share = share[i]};
@@ -252,8 +252,53 @@ static int choose(struct step *s, struct error *e) {
         if (!s->tensor) budget(s, &s->dev[i], in.free[s->dev[i].rank], in.reserve[s->dev[i].rank]);
     }
     mem_free(layers);
+    step_tell(s, all);
     if (s->n_resident < s->c->n_layers) log_say(LOG_INFO, "%s", s->why);
     return 0;
+}
+
+void step_where(const struct step *s, struct where *out) {
+    const struct weights *w = s->m->w;
+    const int n_layers = s->c->n_layers;
+    struct pipe_range ranges[MODULE_RANGES];
+    struct weights ends = *w;
+    struct layer view;
+    const size_t head = ranges_bytes(ranges, head_ranges(w, &ends, ranges));
+    size_t rest = 0;
+    int moe = 0;
+    bool headed = false;
+    out->n = 0;
+    for (int i = 0; i < s->n_dev; i++) {
+        const struct step_device *d = &s->dev[i];
+        const struct where_row row = {.device = d->rank, .first = d->first, .last = d->last};
+        struct where_row layers = row, experts = row, ends_row = {.what = WHERE_HEAD, .device = d->rank, .bytes = head},
+                         room = {.what = WHERE_ROOM, .device = d->rank, .bytes = step_reserve(s, d->g)};
+        layers.what = WHERE_LAYERS, layers.bytes = d->weights - (d->head ? head : 0);
+        where_add(out, layers, s->layers_why);
+        headed |= d->head;
+        if (d->head) where_add(out, ends_row, "behind the last layer");
+        moe = 0;
+        for (int l = d->first; l < d->last; l++) moe += s->c->layer[l].moe;
+        experts.what = WHERE_EXPERTS, experts.each = d->each, experts.bytes = (size_t)d->each * (size_t)moe * step_experts_slot(s->m);
+        if (d->each) where_add(out, experts, d->experts_why);
+        where_add(out, room, "kept free of weights");
+    }
+    for (int l = s->n_resident; l < n_layers; l++) rest += ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
+    where_add(out, (struct where_row){.what = WHERE_EMBEDDING, .device = -1, .bytes = w->bytes_embed}, "a row of it is read for a token");
+    if (s->n_resident < n_layers)
+        where_add(out, (struct where_row){.what = WHERE_LAYERS, .device = -1, .first = s->n_resident, .last = n_layers, .bytes = rest}, s->layers_why);
+    if (!headed)
+        where_add(out, (struct where_row){.what = WHERE_HEAD, .device = -1, .bytes = head}, s->n_dev ? "no device has room for it" : "behind the last layer");
+    if (s->c->n_experts)
+        where_add(out, (struct where_row){.what = WHERE_EXPERTS, .device = -1, .last = n_layers, .each = s->c->n_experts, .bytes = w->bytes_routed},
+                  "computed by the processor, but for those that devices keep or are brought");
+}
+
+void step_tell(struct step *s, const char *layers_why) {
+    struct where list;
+    snprintf(s->layers_why, sizeof s->layers_why, "%s", layers_why);
+    step_where(s, &list);
+    where_say(&list, s->why, sizeof s->why);
 }
 
 int step_devices_open(struct step *s, struct error *e) {

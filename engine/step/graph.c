@@ -1,8 +1,7 @@
 /* Steps of one shape do the same again and again: some thirty operations a layer, of which only the sessions' caches and positions
  * change. Those are read from memory, so what a layer enqueues is recorded once for each shape and run again with one call. The first
- * step of a shape runs piece by piece, so that workspaces have grown when the second is recorded. Addresses of states, which take turns, stand
- * in a recording: then it is of these sessions and this turn. Rows for which an indexer chooses keys make another shape than rows that
- * see all of few keys. Bits are the same either way. */
+ * step of a shape runs piece by piece, so that workspaces have grown when the second is recorded. Rows for which an indexer chooses keys
+ * make another shape than rows that see all of few keys. Bits are the same either way. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -42,7 +41,7 @@ void step_graphs_close(struct step_device *d) {
 
 static bool alike(const struct step_shape *a, const struct step_shape *b) {
     return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->total == b->total && a->keys == b->keys && a->router == b->router &&
-           a->few == b->few && !memcmp(a->rows, b->rows, sizeof a->rows) && !memcmp(a->states, b->states, sizeof a->states);
+           a->few == b->few && !memcmp(a->rows, b->rows, sizeof a->rows);
 }
 /* The one that is known, or in the place of the one used least recently. */
 static struct step_shape *shape_of(struct step_device *d, const struct step_shape *like) {
@@ -73,19 +72,10 @@ static int few_keys(const struct step_device *d) {
         if (block_few_keys(d->s->c, l)) few = block_few_keys(d->s->c, l);
     return few;
 }
-/* One piece of memory has a copy's planes on a device, and how many positions there are says where the last one is. */
-static struct step_states states_of(const struct step_device *d, const struct span *t) {
-    const struct step *s = d->s;
-    struct step_states at;
-    memset(&at, 0, sizeof at); /* compared whole */
-    for (int l = d->first; l < d->last; l++)
-        for (int p = 0; p < s->cache.planes[l]; p++) {
-            if (s->cache.desc[l][p].rows) at.from = t->move.from, at.to = t->move.to;
-            if (s->cache.state_at[d->last] == s->cache.state_at[d->first]) continue;
-            if (!at.first) at.first = t->cache[l].p[p].data;
-            at.last = t->cache[l].p[p].data;
-        }
-    return at;
+static struct op_place place_of(const struct cache_desc *d, const struct kv_plane *p, const struct span *t) {
+    if (!d->rows) return (struct op_place){.data = p->data, .scale = p->scale, .pos = t->pos};
+    return (struct op_place){
+        .data = t->move.from < 0 ? NULL : attention_plane(*p, t->move.from).data, .after = attention_plane(*p, t->move.to).data, .pos = t->pos};
 }
 
 int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
@@ -99,7 +89,6 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
         const struct span *t = &m->dev[k];
         if (t->pos < few && t->pos + t->n > few) return 0; /* of both kinds */
         like.few |= t->pos < few ? 1u << k : 0;
-        like.states[k] = states_of(d, t);
         like.rows[k] = (uint8_t)t->n;
         while (like.keys < t->pos + t->n) like.keys *= 2;
     }
@@ -117,11 +106,9 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     const struct span *spans = step_spans(d, m, own);
     for (int k = 0; k < m->n_dev_spans; k++)
         for (int l = d->first; l < d->last; l++)
-            for (int p = 0; p < s->cache.planes[l]; p++) {
-                const struct kv_plane *plane = &spans[k].cache[l].p[p];
-                struct op_place *to = &d->host_places[at + (size_t)k * places_of(s) + (size_t)l * CACHE_PLANES + (size_t)p];
-                *to = (struct op_place){.data = plane->data, .scale = plane->scale, .pos = m->dev[k].pos};
-            }
+            for (int p = 0; p < s->cache.planes[l]; p++)
+                d->host_places[at + (size_t)k * places_of(s) + (size_t)l * CACHE_PLANES + (size_t)p] =
+                    place_of(&s->cache.desc[l][p], &spans[k].cache[l].p[p], &m->dev[k]);
     return gpu_copy(d->main, &d->places[at], &d->host_places[at], (size_t)m->n_dev_spans * places_of(s) * sizeof *d->places, GPU_H2D);
 }
 

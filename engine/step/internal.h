@@ -25,12 +25,8 @@ struct step_layer {
 enum step_part { STEP_HALF, STEP_ROUTE, STEP_SHARED, STEP_PARTS }; /* ROUTE: tensor alone, where it does not follow its half at once */
 enum { STEP_SHAPES = 8 };
 struct step_shape {
-    int micro, n, row0, total; /* rows of the micro-batch there; of those before it; of the step */
-    uint8_t rows[STEP_ROWS];   /* of each of its spans: one, or with those that a draft guessed; then zeros */
-    struct step_states {       /* of each span: where a copy's memory and so its states lie, and which of these is read and made */
-        const void *first, *last;
-        int from, to;
-    } states[STEP_ROWS];                  /* of a device with states; else zeros */
+    int micro, n, row0, total;            /* rows of the micro-batch there; of those before it; of the step */
+    uint8_t rows[STEP_ROWS];              /* of each of its spans: one, or with those that a draft guessed; then zeros */
     uint32_t few;                         /* bit k: rows of span k see few keys (block_few_keys), else more */
     int keys;                             /* that a row may see at most */
     bool router;                          /* its logits go to host memory, too */
@@ -75,6 +71,7 @@ struct step_device {
     struct weights *head_weights; /* as the head sees them, and block_close behind the last layer */
     bool draft_full;              /* no further layer of a draft comes here: draft.c */
     int each;                     /* routed experts of a layer that it is to hold: experts.h */
+    char experts_why[160];        /* so many */
     struct step_experts *experts; /* NULL: none now */
     struct score score;           /* what each is worth, whether it is here or not */
     struct predict predict;       /* what their routers said ahead, and how right that was */
@@ -134,10 +131,11 @@ struct step {
     bool loaded;           /* their weights are there */
     bool lent;             /* routed experts made room for a prefill that runs */
     struct step_counts counts;
-    uint32_t *used; /* [n_layers, n_experts] rows that chose each */
-    bool away;      /* they made room for a prefill that runs */
-    uint64_t again; /* the step that tries to load them again */
-    char why[480];  /* resident.h, experts.h */
+    uint32_t *used;       /* [n_layers, n_experts] rows that chose each */
+    bool away;            /* they made room for a prefill that runs */
+    uint64_t again;       /* the step that tries to load them again */
+    char layers_why[320]; /* why devices have the layers that they have, or none */
+    char why[480];        /* what where.h says of all */
     struct step_micro micro[STEP_MICROS];
     int n_micros;
     enum dtype kv;           /* of caches */
@@ -173,6 +171,7 @@ int step_numbers_open(struct step *s, struct error *e);        /* anew: nothing 
 struct step_device *step_device_of(struct step *s, int layer); /* NULL: the processor */
 size_t step_reserve(const struct step *s, struct gpu *g);      /* bytes to keep free of what could as well stay in host memory */
 bool step_device_error(struct step *s, struct error *e);       /* whether a device failed, and how */
+void step_tell(struct step *s, const char *layers_why);        /* what lies on devices was chosen, for that reason: s->why */
 
 /* Goes on without devices from here on, for that reason, whether they failed or only their memory did. ERR_MEMORY. */
 int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
@@ -218,8 +217,8 @@ void step_mirror_keep(struct step *s, const struct kv *kv, bool kept);          
 size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions); /* of a copy for so many */
 void step_mirror_filled(struct step *s, const struct kv *kv, int rows);                     /* after a step: these equal the host's */
 void step_mirror_stale(struct step *s, const struct kv *kv, int pos);                       /* rows from pos on do not */
-/* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside,
- * at the end sends those of its layers to host memory, where they go to the sessions' caches. */
+/* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside, those of
+ * several tokens at the end, when it sends all of its layers to host memory, where they go to the sessions' caches. */
 int step_cache_open(struct step_cache *p, const struct config *c, enum dtype kv, struct error *e); /* ERR_MEMORY; close it in any case */
 void step_cache_close(struct step_cache *p);
 size_t step_rows_bytes(const struct step_cache *p, int n);

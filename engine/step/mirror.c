@@ -383,17 +383,6 @@ static int gathered(const struct step_cache *c, char *mem, int first, int layer,
     return planes;
 }
 
-/* Rows of several tokens are in the copies alone; a span's lie from its own first row on, which is room enough. */
-static int keep_made(struct step_device *d, int layer, int plane, const struct kv_plane *to, const struct step_micro *m) {
-    const struct cache_desc *desc = &d->cache->desc[layer][plane];
-    for (int i = 0; i < m->n_dev_spans; i++) {
-        const struct span *t = &m->dev[i];
-        int row = kv_row_at(desc, t->pos), n = kv_row_at(desc, t->pos + t->n) - row;
-        TRY(copy_rows(d->main, to, m->row0 + t->row, &t->cache[layer].p[plane], row, n, GPU_D2D));
-    }
-    return 0;
-}
-
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total) {
     struct step *s = d->s;
     struct exec *x = gpu_stream_exec(d->main);
@@ -402,18 +391,30 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
     int planes = gathered(d->cache, d->rows, d->first, layer, total, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
         int width = to[p].heads * to[p].dim;
-        if (!to[p].data) continue;
-        if (d->cache->desc[layer][p].every) {
-            rc = keep_made(d, layer, p, &to[p], m);
-            continue;
-        }
+        if (!to[p].data || d->cache->desc[layer][p].every) continue;
         rc = x->ops->kv_store(x, &(struct op_kv_store){.plane = to[p], .x = from, .row0 = m->row0, .n = m->n_dev, .ldx = width});
         from += (size_t)m->n_dev * (size_t)width;
     }
     return rc;
 }
 
+/* Rows of several tokens are in the copies alone; a span's lie from its own first row on, which is room enough. */
+static int keep_made(struct step_device *d, const struct step_micro *m, int total) {
+    for (int l = d->first; l < d->last && d->cache->least_every; l++) {
+        struct kv_plane to[CACHE_PLANES];
+        for (int p = gathered(d->cache, d->rows, d->first, l, total, to); p-- > 0;)
+            for (int i = 0; i < m->n_dev_spans; i++) {
+                const struct cache_desc *desc = &d->cache->desc[l][p];
+                const struct span *t = &m->dev[i];
+                int row = kv_row_at(desc, t->pos), n = kv_row_at(desc, t->pos + t->n) - row;
+                if (desc->every && n) TRY(copy_rows(d->main, &to[p], m->row0 + t->row, &t->cache[l].p[p], row, n, GPU_D2D));
+            }
+    }
+    return 0;
+}
+
 int step_rows_send(struct step_device *d, int total) {
+    for (int i = 0; i < d->s->n_micros; i++) TRY(keep_made(d, &d->s->micro[i], total));
     size_t at = bytes_before(d->cache, d->first, total);
     return gpu_copy(d->main, d->host_rows + at, d->rows, bytes_before(d->cache, d->last, total) - at, GPU_D2H);
 }

@@ -458,7 +458,7 @@ int step_leave(struct step *s, const char *why, struct error *e) {
     for (int i = 0; i < s->n_dev; i++)
         if (gpu_clear(s->dev[i].g, &(struct error){0})) s->m->gpus->lost = true;
     step_devices_close(s);
-    snprintf(s->why, sizeof s->why, "%s", why);
+    step_tell(s, why);
     *e = (struct error){0};
     return step_processor_open(s, e);
 }
@@ -656,7 +656,7 @@ int step_open(struct step **out, struct machine *m, enum dtype kv, struct error 
     pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
     s->processor = m->processor;
-    snprintf(s->why, sizeof s->why, "nothing, %s", m->alone ? "the processor was asked for" : "there are none");
+    step_tell(s, m->alone ? "nothing, the processor was asked for" : "nothing, there are none");
     int rc = step_cache_open(&s->cache, s->c, kv, e);
     if (!rc && !(s->used = mem_calloc((size_t)s->c->n_layers * (size_t)s->c->n_experts + 1, sizeof *s->used)))
         rc = error_set(e, ERR_MEMORY, "no memory for steps");

@@ -8,6 +8,7 @@
  * their experts are added. On one place a row has the same bits in any company and any cut; a device and the processor differ by a
  * rounding (5e-6 of the logits), since the parts of a sum are joined in another order. */
 #include "engine/step/mode.h"
+#include "engine/step/where.h"
 
 enum { STEP_ROWS = OP_FEW, STEP_MICROS = 2 }; /* rows of a step: as many as have the same bits in any company; parts it may be cut into */
 enum step_cut { STEP_CPU, STEP_HYBRID, STEP_DUAL };
@@ -82,6 +83,7 @@ bool step_ready(const struct step *s); /* devices take part in the next step, as
 /* Layers [0, n) whose attention halves run on devices, and why so many, in one sentence. */
 int step_resident_layers(const struct step *s);
 const char *step_resident(const struct step *s);
-size_t step_weights(const struct step *s, int device); /* of a device of the set: bytes of what lies there, loaded or to be */
-bool step_blends(const struct step *s);                /* devices hold all layers, each its own: mode_blend can run */
-int step_ranks(const struct step *s);                  /* devices that share each layer; 1: none does, each has layers of its own */
+void step_where(const struct step *s, struct where *out); /* what lies where by now, every part of the model; the reasons are those above */
+size_t step_weights(const struct step *s, int device);    /* of a device of the set: bytes of what lies there, loaded or to be */
+bool step_blends(const struct step *s);                   /* devices hold all layers, each its own: mode_blend can run */
+int step_ranks(const struct step *s);                     /* devices that share each layer; 1: none does, each has layers of its own */

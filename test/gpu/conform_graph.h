@@ -101,7 +101,7 @@ static void recorded(enum dtype dtype, int window) {
         gpu_copy(stream, c.kv, in, sizeof in, GPU_H2D);
         bad += graph_work(&c, s, pos, false) || gpu_stream_sync(stream);
         memcpy(want, c.got, sizeof want);
-        for (int kv = 0; kv < 2; kv++) c.host_at[kv] = (struct op_place){c.plane[s][kv][1].data, c.plane[s][kv][1].scale, pos};
+        for (int kv = 0; kv < 2; kv++) c.host_at[kv] = (struct op_place){.data = c.plane[s][kv][1].data, .scale = c.plane[s][kv][1].scale, .pos = pos};
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xff, row * 4);
@@ -227,4 +227,241 @@ static void recorded_choice(int n) {
     ran++;
     failures += bad != 0;
     printf("recorded and run for other rows, a choice of %d queries %s\n", n, bad ? "FAIL" : "ok");
+}
+
+/* The same of windows of tokens that become one key each: the entries that rows complete, their angles, their places in the cache, and attention
+ * over them; two sessions, each with two states that take turns. */
+enum { WINDOW_RATIO = 4, WINDOW_DIM = 32, WINDOW_ROWS = 96, WINDOW_STATE = 2 * 3 * WINDOW_DIM, WINDOW_SKIP = 8 };
+struct window_case {
+    int n;
+    float *in, *bias, *inv_freq, *entries, *turn, *out, *got; /* device; got: pinned. turn: cos, sin */
+    float *state[2][2][2];                                    /* by recorded or not, session, turn: WINDOW_SKIP floats, then the state */
+    struct kv_plane plane[2][2];                              /* by recorded or not, session */
+    struct op_place *at, *host_at;                            /* [2] the states', the plane's */
+};
+static int window_work(struct window_case *c, int session, int turn, int pos, bool recorded) {
+    struct exec *x = gpu_stream_exec(stream);
+    const struct op_place *at = recorded ? c->at : NULL, *keys_at = recorded ? c->at + 1 : NULL;
+    const struct kv_plane *k = &c->plane[recorded][session];
+    const int half = WINDOW_DIM / 2, width = 2 * WINDOW_DIM;
+    float *const *state = c->state[recorded][session];
+    struct op_compress o = {.out = c->entries,
+                            .kv = c->in,
+                            .gate = c->in + width,
+                            .bias = c->bias,
+                            .before = state[!turn] + WINDOW_SKIP,
+                            .after = state[turn] + WINDOW_SKIP,
+                            .n = c->n,
+                            .pos0 = pos,
+                            .ratio = WINDOW_RATIO,
+                            .dim = WINDOW_DIM,
+                            .ldx = 2 * width,
+                            .overlap = true,
+                            .at = at,
+                            .state_at = WINDOW_SKIP};
+    const int made = op_compressed(&o), first = pos / WINDOW_RATIO;
+    int rc = x->ops->compress(x, &o);
+    if (!rc && made)
+        rc = x->ops->rope_table(x, &(struct op_rope_table){.cos = c->turn,
+                                                           .sin = c->turn + c->n * half,
+                                                           .inv_freq = c->inv_freq,
+                                                           .n = made,
+                                                           .half = half,
+                                                           .pos0 = first * WINDOW_RATIO,
+                                                           .step = WINDOW_RATIO,
+                                                           .mscale = 1,
+                                                           .at = keys_at});
+    if (!rc && made)
+        rc = x->ops->rope(
+            x,
+            &(struct op_rope){
+                .x = c->entries, .cos = c->turn, .sin = c->turn + c->n * half, .n = made, .heads = 1, .ld = WINDOW_DIM, .head_ld = WINDOW_DIM, .half = half});
+    if (!rc && made)
+        rc = x->ops->kv_store(
+            x, &(struct op_kv_store){
+                   .plane = *k, .x = c->entries, .row0 = first, .n = made, .ldx = WINDOW_DIM, .at = keys_at, .every = WINDOW_RATIO, .tokens = c->n});
+    struct op_attention a = {.out = c->out,
+                             .q = c->in,
+                             .k = *k,
+                             .v = *k,
+                             .n = c->n,
+                             .n_heads = 2,
+                             .v_dim = WINDOW_DIM,
+                             .ldq = 2 * width,
+                             .ldo = width,
+                             .q_pos0 = pos,
+                             .k_pos0 = WINDOW_RATIO - 1,
+                             .k_step = WINDOW_RATIO,
+                             .n_keys = (pos + c->n) / WINDOW_RATIO,
+                             .scale = 0.2f,
+                             .at = keys_at,
+                             .v_at = keys_at};
+    if (!rc) rc = x->ops->attention(x, &a);
+    return rc ? rc : gpu_copy(stream, c->got, c->out, (size_t)(c->n * width) * 4, GPU_D2H);
+}
+
+static void recorded_window(int n) {
+    static const int stand[][2] = {{0, 0}, {0, 1}, {1, 30}, {0, 2}, {1, 31}, {0, 3}, {1, 32}, {0, 4}, {0, 200}}; /* session, position over n */
+    struct window_case c = {.n = n};
+    struct gpu_graph *graph = NULL;
+    struct error e = {0};
+    const size_t width = 2 * WINDOW_DIM, in = (size_t)n * 2 * width, out = (size_t)n * width * 4, state = (WINDOW_SKIP + WINDOW_STATE) * 4,
+                 plane = (size_t)WINDOW_ROWS * WINDOW_DIM * 4;
+    float host[WINDOW_ROWS * WINDOW_DIM], other[WINDOW_ROWS * WINDOW_DIM], want[24 * 2 * WINDOW_DIM];
+    int bad = 0, turn[2] = {0};
+    void **rest[] = {(void **)&c.in, (void **)&c.bias, (void **)&c.inv_freq, (void **)&c.entries, (void **)&c.turn, (void **)&c.out, (void **)&c.at};
+    const size_t sizes[] = {in * 4, WINDOW_RATIO * width * 4, WINDOW_DIM * 2, (size_t)n * WINDOW_DIM * 4, (size_t)n * WINDOW_DIM * 4, out, 2 * sizeof *c.at};
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) graph_take(rest[i], sizes[i]);
+    for (size_t k = 0; k < WINDOW_RATIO * width; k++) host[k] = rnd_float();
+    gpu_copy(stream, c.bias, host, sizes[1], GPU_H2D);
+    gpu_copy(stream, c.inv_freq, host, sizes[2], GPU_H2D);
+    gpu_stream_sync(stream);
+    for (size_t k = 0; k < sizeof host / sizeof *host; k++) host[k] = 1 + (float)(rnd() % 100) / 100;
+    for (int r = 0; r < 2; r++)
+        for (int s = 0; s < 2; s++) {
+            c.plane[r][s] = (struct kv_plane){.heads = 1, .dim = WINDOW_DIM, .dtype = DT_F32};
+            graph_take(&c.plane[r][s].data, plane);
+            gpu_copy(stream, c.plane[r][s].data, host, plane, GPU_H2D);
+            for (int t = 0; t < 2; t++) {
+                graph_take(&c.state[r][s][t], state);
+                gpu_copy(stream, c.state[r][s][t], host, state, GPU_H2D);
+            }
+        }
+    if (gpu_host_alloc(g, (void **)&c.got, out, &e) || gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e)) die("graph", &e);
+    gpu_stream_sync(stream);
+    for (size_t i = 0; i < sizeof stand / sizeof *stand; i++) {
+        const int s = stand[i][0], pos = stand[i][1] * n % (WINDOW_ROWS * WINDOW_RATIO - n);
+        turn[s] ^= 1;
+        for (size_t k = 0; k < in; k++) host[k] = rnd_float();
+        gpu_copy(stream, c.in, host, in * 4, GPU_H2D);
+        bad += window_work(&c, s, turn[s], pos, false) || gpu_stream_sync(stream);
+        memcpy(want, c.got, out);
+        c.host_at[0] = (struct op_place){.data = pos ? c.state[1][s][!turn[s]] : NULL, .after = c.state[1][s][turn[s]], .pos = pos};
+        c.host_at[1] = (struct op_place){.data = c.plane[1][s].data, .pos = pos};
+        gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
+        gpu_stream_sync(stream);
+        memset(c.got, 0xee, out);
+        int rc = graph ? gpu_graph_run(graph) : GPU_STALE;
+        for (int tries = 0; rc == GPU_STALE && tries < 8; tries++) {
+            gpu_graph_close(&graph);
+            bad += gpu_graph_begin(stream) != 0;
+            window_work(&c, 0, 0, WINDOW_ROWS * WINDOW_RATIO - n, true); /* what went wrong the end tells */
+            rc = gpu_graph_end(stream, &graph);
+            if (!rc && graph) rc = gpu_graph_run(graph);
+        }
+        bad += rc || !graph || gpu_stream_sync(stream) || memcmp(want, c.got, out) != 0;
+        for (int what = 0; what < 2; what++) { /* what it leaves behind */
+            const size_t size = what ? state : plane;
+            gpu_copy(stream, host, what ? (void *)c.state[0][s][turn[s]] : c.plane[0][s].data, size, GPU_D2H);
+            gpu_copy(stream, other, what ? (void *)c.state[1][s][turn[s]] : c.plane[1][s].data, size, GPU_D2H);
+            bad += gpu_stream_sync(stream) || memcmp(host, other, size) != 0;
+        }
+    }
+    gpu_graph_close(&graph);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) gpu_free(g, *rest[i]);
+    for (int i = 0; i < 4; i++) {
+        gpu_free(g, c.plane[i / 2][i % 2].data);
+        for (int t = 0; t < 2; t++) gpu_free(g, c.state[i / 2][i % 2][t]);
+    }
+    gpu_host_free(g, c.got), gpu_host_free(g, c.host_at);
+    if (gpu_error(g, &e)) printf("%s\n", e.text);
+    ran++;
+    failures += bad != 0;
+    printf("recorded and run for other rows, windows, %d tokens at once %s\n", n, bad ? "FAIL" : "ok");
+}
+
+/* The same of a state that every row changes: the convolution before a delta rule, and the rule. */
+enum { RULE_DIM = 16, RULE_TAPS = 4, RULE_WIDTH = 3 * RULE_DIM };
+struct rule_case {
+    int n;
+    float *in, *weights, *mixed, *out, *got; /* device; got: pinned */
+    float *state[2][2];                      /* by recorded or not, turn: the convolution's rows, the rule's state */
+    struct op_place *at, *host_at;           /* [2] */
+};
+enum { RULE_ROWS = (RULE_TAPS - 1) * RULE_WIDTH, RULE_STATE = RULE_ROWS + RULE_DIM * RULE_DIM };
+static int rule_work(struct rule_case *c, bool begins, int turn, bool recorded) {
+    struct exec *x = gpu_stream_exec(stream);
+    float *after = c->state[recorded][turn], *before = begins ? NULL : c->state[recorded][!turn];
+    int rc = x->ops->conv(x, &(struct op_conv){.out = c->mixed,
+                                               .x = c->in,
+                                               .w = c->weights,
+                                               .before = before,
+                                               .after = after,
+                                               .n = c->n,
+                                               .channels = RULE_WIDTH,
+                                               .taps = RULE_TAPS,
+                                               .ldx = RULE_WIDTH,
+                                               .ldo = RULE_WIDTH,
+                                               .at = recorded ? c->at : NULL});
+    if (!rc)
+        rc = x->ops->delta(x, &(struct op_delta){.out = c->out,
+                                                 .q = c->mixed,
+                                                 .k = c->mixed + RULE_DIM,
+                                                 .v = c->mixed + 2 * RULE_DIM,
+                                                 .b = c->in,
+                                                 .a = c->in + 1,
+                                                 .rate = c->weights,
+                                                 .dt = c->weights + 1,
+                                                 .before = before ? before + RULE_ROWS : NULL,
+                                                 .after = after + RULE_ROWS,
+                                                 .n = c->n,
+                                                 .k_heads = 1,
+                                                 .v_heads = 1,
+                                                 .k_dim = RULE_DIM,
+                                                 .v_dim = RULE_DIM,
+                                                 .ldx = RULE_WIDTH,
+                                                 .ldg = RULE_WIDTH,
+                                                 .ldo = RULE_DIM,
+                                                 .at = recorded ? c->at + 1 : NULL});
+    return rc ? rc : gpu_copy(stream, c->got, c->out, (size_t)(c->n * RULE_DIM) * 4, GPU_D2H);
+}
+
+static void recorded_rule(int n) {
+    struct rule_case c = {.n = n};
+    struct gpu_graph *graph = NULL;
+    struct error e = {0};
+    const size_t in = (size_t)n * RULE_WIDTH * 4, out = (size_t)n * RULE_DIM * 4;
+    float host[RULE_STATE], other[RULE_STATE], want[24 * RULE_DIM];
+    int bad = 0;
+    void **rest[] = {(void **)&c.in, (void **)&c.weights, (void **)&c.mixed, (void **)&c.out, (void **)&c.at};
+    const size_t sizes[] = {in, RULE_TAPS * RULE_WIDTH * 4, in, out, 2 * sizeof *c.at};
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) graph_take(rest[i], sizes[i]);
+    for (int i = 0; i < 4; i++) graph_take(&c.state[i / 2][i % 2], sizeof host);
+    for (size_t k = 0; k < sizes[1] / 4; k++) host[k] = -fabsf(rnd_float());
+    gpu_copy(stream, c.weights, host, sizes[1], GPU_H2D);
+    if (gpu_host_alloc(g, (void **)&c.got, out, &e) || gpu_host_alloc(g, (void **)&c.host_at, 2 * sizeof *c.host_at, &e)) die("graph", &e);
+    gpu_stream_sync(stream);
+    for (int i = 0; i < 7; i++) {
+        const bool begins = i == 0 || i == 4;
+        const int turn = i % 2;
+        for (size_t k = 0; k < in / 4; k++) host[k] = rnd_float();
+        gpu_copy(stream, c.in, host, in, GPU_H2D);
+        bad += rule_work(&c, begins, turn, false) || gpu_stream_sync(stream);
+        memcpy(want, c.got, out);
+        for (int k = 0; k < 2; k++)
+            c.host_at[k] = (struct op_place){.data = begins ? NULL : c.state[1][!turn] + (k ? RULE_ROWS : 0), .after = c.state[1][turn] + (k ? RULE_ROWS : 0)};
+        gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
+        gpu_stream_sync(stream);
+        memset(c.got, 0xee, out);
+        int rc = graph ? gpu_graph_run(graph) : GPU_STALE;
+        for (int tries = 0; rc == GPU_STALE && tries < 8; tries++) {
+            gpu_graph_close(&graph);
+            bad += gpu_graph_begin(stream) != 0;
+            rule_work(&c, false, 1, true); /* what went wrong the end tells */
+            rc = gpu_graph_end(stream, &graph);
+            if (!rc && graph) rc = gpu_graph_run(graph);
+        }
+        bad += rc || !graph || gpu_stream_sync(stream) || memcmp(want, c.got, out) != 0;
+        gpu_copy(stream, host, c.state[0][turn], sizeof host, GPU_D2H);
+        gpu_copy(stream, other, c.state[1][turn], sizeof host, GPU_D2H);
+        bad += gpu_stream_sync(stream) || memcmp(host, other, sizeof host) != 0;
+    }
+    gpu_graph_close(&graph);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) gpu_free(g, *rest[i]);
+    for (int i = 0; i < 4; i++) gpu_free(g, c.state[i / 2][i % 2]);
+    gpu_host_free(g, c.got), gpu_host_free(g, c.host_at);
+    if (gpu_error(g, &e)) printf("%s\n", e.text);
+    ran++;
+    failures += bad != 0;
+    printf("recorded and run for other rows, a state, %d tokens at once %s\n", n, bad ? "FAIL" : "ok");
 }

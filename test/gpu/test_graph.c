@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/ember/ember.h"
 #include "engine/internal.h"
@@ -22,8 +23,22 @@ static int lies(void *ctx, const int32_t *tokens, int n, int most, int32_t *out)
     for (int i = 0; i < most; i++) out[i] = tokens[n - 1 - i % n];
     return most;
 }
-/* Parts that ran as recorded; answers [SESSIONS, ANSWER]. */
-static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out) {
+/* All bits of a session's cache. */
+static uint64_t cached(const struct session *s) {
+    uint64_t sum = 0;
+    for (int l = 0; l < s->kv.n_layers; l++) {
+        struct cache_desc desc[CACHE_PLANES];
+        for (int p = kv_planes(s->kv.c, l, desc); p-- > 0;) {
+            struct kv_rows r = kv_rows_of(&s->kv.layer[l].p[p], 0, desc[p].rows ? desc[p].rows : kv_row_at(&desc[p], s->n_kv));
+            sum = hash64(s->kv.layer[l].p[p].data, r.bytes, sum);
+        }
+    }
+    return sum;
+}
+
+/* Parts that ran as recorded; answers [SESSIONS, ANSWER]; what is in their caches [SESSIONS]. */
+static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out,
+                    uint64_t *caches) {
     struct engine *e;
     struct session *s[SESSIONS];
     struct error err = {0};
@@ -59,7 +74,7 @@ static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, 
         left -= ev.kind == EVENT_DONE;
     }
     uint64_t replayed = step_counts(e->machine.step).replayed;
-    for (int i = 0; i < SESSIONS && prompt[i]; i++) session_close(&s[i]);
+    for (int i = 0; i < SESSIONS && prompt[i]; i++) caches[i] = cached(s[i]), session_close(&s[i]);
     engine_close(&e);
     return replayed;
 }
@@ -75,13 +90,15 @@ struct graph_case {
 static void check(const char *dir, const struct graph_case *c, int answer) {
     char gpus[80];
     int32_t each[SESSIONS * ANSWER] = {0}, one[SESSIONS * ANSWER] = {0};
+    uint64_t held[2][SESSIONS] = {{0}};
     snprintf(gpus, sizeof gpus, "%s,nograph", c->gpus);
-    uint64_t none = run(dir, gpus, c->decode, c->cache, c->guesses, c->prompt, answer, each),
-             replayed = run(dir, c->gpus, c->decode, c->cache, c->guesses, c->prompt, answer, one);
+    uint64_t none = run(dir, gpus, c->decode, c->cache, c->guesses, c->prompt, answer, each, held[0]),
+             replayed = run(dir, c->gpus, c->decode, c->cache, c->guesses, c->prompt, answer, one, held[1]);
     printf("%s, %s, %d and %d tokens, %d guessed at once: %llu parts of layers ran as recorded\n", dir, c->gpus, c->prompt[0], c->prompt[1], c->guesses,
            (unsigned long long)replayed);
     if (none || !replayed) failed++, printf("FAIL: %llu recorded parts ran, and with nograph %llu\n", (unsigned long long)replayed, (unsigned long long)none);
     if (memcmp(one, each, sizeof one)) failed++, printf("FAIL: other tokens than piece by piece\n");
+    if (memcmp(held[0], held[1], sizeof held[0])) failed++, printf("FAIL: other bits in caches than piece by piece\n");
 }
 
 int main(int argc, char **argv) {

@@ -74,6 +74,10 @@ rc, out, err = run("--tokens", "1,2", "-n", "1", "--ids", "--gpus", TENSOR.forma
 check(rc == 2 and "layers of their own" in err, "--prefill blend with it:", rc, err)
 rc, out, err = run("--inspect", "--json", "--gpus", TENSOR.format(2))
 check(not rc and "(tensor parallel)" in json.loads(out)["runs"]["resident"], "--inspect:", rc, out[-400:], err)
+where = [] if rc else json.loads(out)["runs"]["where"]
+heads = [r for r in where if r["what"] == "head"]
+check([r["in"] for r in where if r["what"] == "attention and dense parts"] == ["device 0", "device 1"] and len(heads) == 1 and heads[0]["in"] != "device 0"
+      and [r["in"] for r in where if r["what"] == "routed experts"] == ["host memory"] and all(r["bytes"] > 0 and r["why"] for r in where), "where parts lie, by --inspect:", where)
 rc, out, err = run("--tokens", "1", "-n", "1", "--ids", "--gpus", "emu:2,parallel=both")
 check(rc == 2 and "parallel=both" in err, "a word that it is not:", rc, err)
 sys.exit(end())

@@ -1,15 +1,17 @@
-/* Random schedules: requests of several sessions are submitted, cancelled, answered side by side, their sessions closed in the
+/* Random schedules: requests of several sessions are submitted, cancelled, answered side by side, their sessions forked, and closed in the
  * middle, prefixes of the cache used again, devices lost; each answer must be the one that the same request gets alone.
  * Driven by test_schedules.py.
- * usage: schedules MODEL_DIR REQUESTS SEED [GPUS [PREFILL DECODE [SPLIT]]]    scalar level, whose sums do not depend on company.
- * PREFILL: slp or dslp where it is left out. DECODE: cpu where it is left out; with a device decoding too, a session's cache may
- * lie on it or not, as there is room, and a turn that a device left in its middle goes on with the processor's numbers. SPLIT: with --deterministic. */
+ * usage: schedules MODEL_DIR REQUESTS SEED [gpus=LIST] [prefill=MODE] [decode=MODE] [split=POLICY] [draft=N]    scalar level, whose sums do not
+ * depend on company. prefill: slp or dslp where it is left out. decode: cpu where it is left out; with a device decoding too, a session's cache
+ * may lie on it or not, as there is room, and a turn that a device left in its middle goes on with the processor's numbers. split: with
+ * --deterministic. draft: N tokens are guessed behind each, some of them right. HEARTH_LIMITS as for the program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/limit.h"
 #include "engine/base/log.h"
 #include "engine/base/ops.h"
 #include "engine/ember/ember.h"
@@ -45,8 +47,22 @@ static void die(const char *what, const char *why) {
 }
 static enum decode_mode decode_mode;
 static const char *split;
+static int guesses;
 /* BF16 would make of the last bit, in which devices and the processor differ where both read a part of a prompt, an answer of its own. */
 static enum dtype kv = DT_BF16;
+/* Behind a token what a request that holds the same tokens so far was answered alone; at every third place something else. */
+static int guess(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) {
+    for (int k = 0; k < KINDS; k++) {
+        const struct kind *q = &kinds[k];
+        if (n <= q->n || n - q->n >= q->max || memcmp(tokens, q->tokens, (size_t)q->n * sizeof *tokens)) continue;
+        if (memcmp(tokens + q->n, q->answer[0], (size_t)(n - q->n) * sizeof *tokens)) continue;
+        int i = 0;
+        for (; i < most && n - q->n + i < q->max; i++) out[i] = (n + i) % 3 ? q->answer[0][n - q->n + i] : tokens[i % n];
+        return i;
+    }
+    return 0;
+}
+
 static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
     struct engine *e;
     struct error err = {0};
@@ -60,6 +76,9 @@ static struct engine *open_engine(const char *gpus, enum prefill_mode mode) {
                                             .context = 128,
                                             .kv = kv,
                                             .split = split,
+                                            .draft = guesses ? DRAFT_LOOKUP : DRAFT_NONE,
+                                            .draft_own = guesses ? guess : NULL,
+                                            .draft_len = guesses,
                                             .deterministic = split != NULL},
                     &err))
         die("open", err.text);
@@ -100,7 +119,7 @@ static struct slot {
     int n, cut; /* family that it was cancelled at: what its cache holds of it depends on when; -1 none */
     bool running, cancelled;
 } slots[SESSIONS];
-static int wholes, cancelled, closed, reused, fell, on_devices;
+static int wholes, cancelled, closed, forked, reused, fell, on_devices, accepted;
 
 static bool begins(const struct slot *t, int which) { return !memcmp(t->got, t->kind->answer[which], (size_t)t->n * sizeof *t->got); }
 
@@ -120,6 +139,7 @@ static void take(struct engine *e, const struct event *ev) {
         if (session_busy(t->s)) die("a turn", "is over, but its session busy");
         wholes += ev->reason != DONE_CANCELLED, cancelled += ev->reason == DONE_CANCELLED;
         reused += ev->stats.cached_tokens > 0;
+        accepted += ev->stats.accepted;
         on_devices += strcmp(ev->stats.decode_mode, "cpu") != 0;
         fell += strstr(ev->stats.why, " failed: ") != NULL;
         t->running = false;
@@ -135,6 +155,17 @@ static bool may_follow(const struct slot *t, const struct kind *k) {
     int family = (int)(k - kinds) % FAMILIES;
     if (family == t->cut) return false;
     return kv == DT_F32 || !t->kind || (int)(t->kind - kinds) % FAMILIES != family || (t->kind->n <= OP_FEW && k->n <= OP_FEW);
+}
+
+/* Another session goes on from what this one holds. */
+static void fork_one(struct engine *e, const struct slot *from) {
+    struct error err = {0};
+    struct slot *to = slots;
+    while (to < slots + SESSIONS && to->s) to++;
+    if (!from->s || from->running || to == slots + SESSIONS) return;
+    if (session_open(e, &to->s, &err) || session_fork(from->s, to->s, &err)) die("fork", err.text);
+    to->kind = from->kind, to->cut = from->cut;
+    forked++;
 }
 
 static void one_request(struct engine *e) {
@@ -163,7 +194,7 @@ static void one_request(struct engine *e) {
         take(e, &ev);
     }
     t = &slots[rnd(SESSIONS)];
-    switch (rnd(8)) {
+    switch (rnd(10)) {
     case 0:
         if (!t->running) break;
         session_cancel(t->s);
@@ -176,26 +207,40 @@ static void one_request(struct engine *e) {
         t->running = false, t->cut = -1;
         break;
     case 2: usleep(rnd(5000)); break;
+    case 3: fork_one(e, t); break;
     default: break;
     }
 }
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
+static const char *value_of(const char *arg, const char *name) { return strncmp(arg, name, strlen(name)) ? NULL : arg + strlen(name); }
+
 int main(int argc, char **argv) {
     if (argc < 4) return 2;
     file_embed(ember_files);
     log_set(quiet, NULL, LOG_WARN);
     dir = argv[1];
-    const char *gpus = argc > 4 ? argv[4] : NULL;
+    const char *gpus = NULL, *prefill = NULL, *value;
+    for (int i = 4; i < argc; i++) {
+        if ((value = value_of(argv[i], "gpus="))) gpus = value;
+        else if ((value = value_of(argv[i], "prefill="))) prefill = value;
+        else if ((value = value_of(argv[i], "decode="))) decode_mode = (enum decode_mode)policy_decode_find(value);
+        else if ((value = value_of(argv[i], "split="))) split = value;
+        else if ((value = value_of(argv[i], "draft="))) guesses = atoi(value);
+        else return 2;
+    }
+    const int guessed = guesses;
+    if (limit_from_env()) return 2;
     if (gpus) kv = DT_F32;
     int requests = atoi(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252ull;
     enum prefill_mode mode = !gpus ? PREFILL_CPU : gpus[4] == '1' ? PREFILL_SLP : PREFILL_DSLP;
-    if (argc > 6) mode = (enum prefill_mode)policy_find(argv[5]), decode_mode = (enum decode_mode)policy_decode_find(argv[6]);
-    if (argc > 7) split = argv[7];
+    if (prefill) mode = (enum prefill_mode)policy_find(prefill);
+    guesses = 0;
     answers_alone(NULL, PREFILL_CPU, 0);
     answers_alone(gpus ? gpus[4] == '1' ? "emu:1,cpu=scalar" : "emu:2,cpu=scalar" : NULL, mode, 1);
+    guesses = guessed;
     for (int i = 0; i < SESSIONS; i++) slots[i].cut = -1;
     struct engine *e = open_engine(gpus, mode);
     double begin = clock_now();
@@ -206,8 +251,10 @@ int main(int argc, char **argv) {
             take(e, &ev);
         }
     engine_close(&e);
-    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d with a prefix in the cache, %d fell back, %d on devices at their end\n",
-           gpus ? gpus : "processor", requests, clock_now() - begin, wholes, cancelled, closed, reused, fell, on_devices);
-    if (decode_mode && !on_devices && requests >= 100) die("devices", "never took part");
-    return wholes > requests / 4 && (requests < 100 || (cancelled && closed && reused)) ? 0 : 1;
+    printf("%s: %d requests in %.1f s: %d whole, %d cancelled, %d closed, %d forked, %d with a prefix in the cache, %d fell back, %d on devices at their end, "
+           "%d guesses right\n",
+           gpus ? gpus : "processor", requests, clock_now() - begin, wholes, cancelled, closed, forked, reused, fell, on_devices, accepted);
+    if (decode_mode > DECODE_CPU && !on_devices && requests >= 100) die("devices", "never took part");
+    if (guesses && !accepted) die("guesses", "were never right");
+    return wholes > requests / 4 && (requests < 100 || (cancelled && closed && reused && forked)) ? 0 : 1;
 }

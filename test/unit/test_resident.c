@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/step/resident.h"
+#include "engine/step/where.h"
 #include "test/unit/unit.h"
 
 enum { LAYERS = 6 };
@@ -68,8 +69,29 @@ static void uneven(void **state) {
     assert_int_equal(out.n, 1), assert_int_equal(out.until[0], 4), assert_int_equal(out.head, -1);
 }
 
+/* The reasons for what devices have, each once; without devices why they have nothing. */
+static void reasons(void **state) {
+    struct where w = {0};
+    char text[64];
+    where_add(&w, (struct where_row){.what = WHERE_EMBEDDING, .device = -1}, "read by rows");
+    where_add(&w, (struct where_row){.what = WHERE_LAYERS, .device = -1, .last = 2}, "there are none");
+    where_say(&w, text, sizeof text);
+    assert_string_equal(text, "there are none");
+    for (int i = 0; i < 2; i++) {
+        where_add(&w, (struct where_row){.what = WHERE_LAYERS, .device = i, .first = i, .last = i + 1}, "two layers");
+        where_add(&w, (struct where_row){.what = WHERE_HEAD, .device = i}, "behind the last layer");
+        where_add(&w, (struct where_row){.what = WHERE_EXPERTS, .device = i}, i ? "3 of 4" : "2 of 4");
+    }
+    where_say(&w, text, sizeof text);
+    assert_string_equal(text, "two layers; routed experts: 2 of 4; routed experts: 3 of 4");
+    where_say(&w, text, 12);
+    assert_string_equal(text, "two layers;");
+    for (int i = 0; i < 2 * WHERE_ROWS; i++) where_add(&w, (struct where_row){.what = WHERE_ROOM, .device = 0}, "more");
+    assert_int_equal(w.n, WHERE_ROWS);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device), cmocka_unit_test(nothing), cmocka_unit_test(reserve), cmocka_unit_test(several),
-                                       cmocka_unit_test(uneven)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device), cmocka_unit_test(nothing), cmocka_unit_test(reserve),
+                                       cmocka_unit_test(several),    cmocka_unit_test(uneven),  cmocka_unit_test(reasons)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,23 +12,38 @@ import models  # noqa: E402
 import tiny  # noqa: E402
 
 program, share = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1
-FAULTS = ("emu:1,cpu=scalar,fail=copy:700", "emu:2,cpu=scalar,fail=launch:3000@1", "emu:1,cpu=scalar,fail=die:5000", "emu:2,cpu=scalar,fail=die:2500@1")
+ONE, TWO = "gpus=emu:1,cpu=scalar", "gpus=emu:2,cpu=scalar"
+FAULTS = (ONE + ",fail=copy:700", TWO + ",fail=launch:3000@1", ONE + ",fail=die:5000", TWO + ",fail=die:2500@1")
+# gpus, prefill, decode
 MODES = (
-    ("emu:1,cpu=scalar", "cpu", "hybrid"), ("emu:1,cpu=scalar", "blend", "dual"), ("emu:2,cpu=scalar", "slp", "dual"), ("emu:1,cpu=scalar,mem=1600K", "cpu", "dual"),
-    ("emu:1,cpu=scalar,fail=copy:20000", "cpu", "dual"), ("emu:1,cpu=scalar,fail=launch:20000", "blend", "hybrid"), ("emu:1,cpu=scalar,fail=copy:20000", "slp", "dual"),
-    ("emu:2,cpu=scalar,h2d=1,fail=die:20000@1", "blend", "dual"), ("emu:2,cpu=scalar,fail=die:30000@1", "dslp", "dual"), ("emu:1,cpu=scalar,fail=alloc:900", "blend", "dual"))
+    (ONE, "cpu", "hybrid"), (ONE, "blend", "dual"), (TWO, "slp", "dual"), (ONE + ",mem=1600K", "cpu", "dual"),
+    (ONE + ",fail=copy:20000", "cpu", "dual"), (ONE + ",fail=launch:20000", "blend", "hybrid"), (ONE + ",fail=copy:20000", "slp", "dual"),
+    (TWO + ",h2d=1,fail=die:20000@1", "blend", "dual"), (TWO + ",fail=die:30000@1", "dslp", "dual"), (ONE + ",fail=alloc:900", "blend", "dual"))
 SPLITS = ("host", "stream", "hybrimoe", "trimoe", "cut", "exact", "auto")
+LAG = {"HEARTH_LIMITS": "lag=100"}
+# whole models that pages, shares and guesses are for; on devices of which one stream is late, too
+BOTH = (
+    (["draft=3"], {}), ([ONE, "prefill=cpu", "decode=hybrid", "draft=3"], {}), ([ONE, "prefill=blend", "decode=dual", "draft=2"], LAG),
+    ([TWO + ",fail=die:9000@1", "prefill=slp", "decode=dual", "draft=4"], {}),
+    ([TWO + ",parallel=tensor", "prefill=slp", "decode=dual"], {}), ([TWO + ",parallel=tensor,fail=launch:9000@1", "prefill=cpu", "decode=hybrid", "draft=2"], LAG),
+    ([TWO, "prefill=dslp", "decode=dual"], LAG), ([ONE + ",fail=die:9000", "prefill=blend", "decode=hybrid"], LAG))
+PAGED = (([ONE, "decode=paged"], {}), ([ONE, "decode=paged"], LAG), ([ONE + ",fail=copy:4000", "decode=paged"], {}))
 failed = 0
 with tempfile.TemporaryDirectory() as tmp:
     mla, gqa = os.path.join(tmp, "mla"), os.path.join(tmp, "gqa")
     tiny.make(mla)
     models.make(gqa, "gqa_shared")
-    runs = [("ember:", 40, []), (mla, 200, []), (gqa, 200, [])]
-    runs += [((mla, gqa)[i % 2], 200, [gpus]) for i, gpus in enumerate(FAULTS)]
-    runs += [(model, 200, list(mode)) for k, model in enumerate((mla, gqa)) for i, mode in enumerate(MODES) if share == 1 or i % 2 == k]
-    runs += [((mla, gqa)[i % 2], 200, [f"emu:{1 + i % 3 % 2},cpu=scalar,h2d=1", "blend", ("dual", "hybrid")[i // 2 % 2], split]) for i, split in enumerate(SPLITS)]
-    for seed, (model, n, gpus) in enumerate(runs, int(os.environ.get("SEED", "1"))):
-        p = subprocess.run([program, model, str(int(n * share)), str(seed), *gpus], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=900)
-        print(f"seed {seed}, {os.path.basename(model)} {' '.join(gpus[1:])}:", p.stdout.strip(), flush=True)
+    runs = [("ember:", 40, [], {}), (mla, 200, [], {}), (gqa, 200, [], {})]
+    runs += [((mla, gqa)[i % 2], 200, [gpus], {}) for i, gpus in enumerate(FAULTS)]
+    runs += [(model, 200, [gpus, f"prefill={prefill}", f"decode={decode}"], {})
+             for k, model in enumerate((mla, gqa)) for i, (gpus, prefill, decode) in enumerate(MODES) if share == 1 or i % 2 == k]
+    runs += [((mla, gqa)[i % 2], 200, [f"gpus=emu:{1 + i % 3 % 2},cpu=scalar,h2d=1", "prefill=blend", f"decode={('dual', 'hybrid')[i // 2 % 2]}", f"split={split}"], {})
+             for i, split in enumerate(SPLITS)]
+    runs += [(model, 200, args, env) for k, model in enumerate((mla, gqa)) for i, (args, env) in enumerate(BOTH) if share == 1 or i % 2 == k]
+    runs += [(gqa, 200, args, env) for args, env in PAGED]
+    for seed, (model, n, args, env) in enumerate(runs, int(os.environ.get("SEED", "1"))):
+        p = subprocess.run([program, model, str(int(n * share)), str(seed), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                           timeout=900, env={**os.environ, **env})
+        print(f"seed {seed}, {os.path.basename(model)} {' '.join(args[1:])}{' late' if env else ''}:", p.stdout.strip(), flush=True)
         failed += p.returncode != 0
 sys.exit(1 if failed else 0)
