@@ -160,9 +160,9 @@ static bool may_follow(const struct slot *t, const struct kind *k) {
 /* Another session goes on from what this one holds. */
 static void fork_one(struct engine *e, const struct slot *from) {
     struct error err = {0};
-    struct slot *to = slots;
-    while (to < slots + SESSIONS && to->s) to++;
-    if (!from->s || from->running || to == slots + SESSIONS) return;
+    struct slot *to = &slots[rnd(SESSIONS)];
+    if (!from->s || from->running || to == from || to->running) return;
+    if (to->s) session_close(&to->s);
     if (session_open(e, &to->s, &err) || session_fork(from->s, to->s, &err)) die("fork", err.text);
     to->kind = from->kind, to->cut = from->cut;
     forked++;
@@ -194,7 +194,7 @@ static void one_request(struct engine *e) {
         take(e, &ev);
     }
     t = &slots[rnd(SESSIONS)];
-    switch (rnd(10)) {
+    switch (rnd(12)) {
     case 0:
         if (!t->running) break;
         session_cancel(t->s);
@@ -207,7 +207,8 @@ static void one_request(struct engine *e) {
         t->running = false, t->cut = -1;
         break;
     case 2: usleep(rnd(5000)); break;
-    case 3: fork_one(e, t); break;
+    case 3:
+    case 4: fork_one(e, t); break;
     default: break;
     }
 }
