@@ -82,7 +82,9 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 #endif
         EACH (int t = 0; t < N; t++) {
             V xv = load_x(p->x[t] + c + u, LANES, N);
+#ifndef HEARTH_SIMDE                           /* whose vectors are no registers */
             if (R > 1) __asm__("" : "+v"(xv)); /* one load for all rows: an FMA that loads for itself takes half as long again */
+#endif
             EACH (int i = 0; i < R; i++) part[i][t] = vfma(wv[i], xv, part[i][t]);
         }
     }
