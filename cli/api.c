@@ -10,17 +10,6 @@
 static struct json word(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
 static bool has(const struct json *j) { return j && j->type != JSON_NULL; }
 
-/* A copy of an object with room for some members more. NULL: no memory. */
-static struct json *members(struct arena *a, const struct json *j, uint32_t more) {
-    struct json *m = arena_alloc(a, 2 * ((size_t)j->n + more) * sizeof *m);
-    if (m && j->n) memcpy(m, j->items, 2 * (size_t)j->n * sizeof *m);
-    return m;
-}
-static void set(struct json *m, uint32_t n, const char *key, const struct json *value) {
-    for (uint32_t i = 0; i < n; i++)
-        if (json_is(&m[2 * i], key)) m[2 * i + 1] = *value;
-}
-
 /* Content in parts becomes one text: templates and this model know nothing else. */
 static int join_parts(struct arena *arena, const struct json *parts, uint32_t message, struct json *out, struct error *e) {
     size_t n = 0;
@@ -54,11 +43,11 @@ static int open_calls(struct arena *arena, const struct json *calls, struct json
         list[i] = calls->items[i];
         if (!text || text->type != JSON_STRING || json_parse(arena, text->string, text->n, 0, "arguments", &arguments, NULL)) continue;
         if (arguments.type != JSON_OBJECT) continue;
-        if (!(m = members(arena, f, 0)) || !(call = members(arena, &calls->items[i], 0))) return error_set(e, ERR_MEMORY, "no memory");
-        set(m, f->n, "arguments", &arguments);
+        if (!(m = json_members(arena, f, 0)) || !(call = json_members(arena, &calls->items[i], 0))) return error_set(e, ERR_MEMORY, "no memory");
+        json_set(m, f->n, "arguments", &arguments);
         function = *f;
         function.items = m;
-        set(call, list[i].n, "function", &function);
+        json_set(call, list[i].n, "function", &function);
         list[i].items = call;
     }
     return 0;
@@ -98,12 +87,12 @@ static int read_messages(struct api_request *r, const struct json *from, const s
         for (size_t k = 0; k < sizeof left_out / sizeof *left_out; k++)
             if (has(json_get(m, left_out[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not served", i, left_out[k]);
         if ((rc = read_role(chat, role, i, &role, e))) return rc;
-        if (!(copy = members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
-        set(copy, m->n, "role", role);
+        if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
+        json_set(copy, m->n, "role", role);
         if (content && content->type == JSON_ARRAY) {
-            if (!(rc = join_parts(&r->arena, content, i, &text, e))) set(copy, m->n, "content", &text);
+            if (!(rc = join_parts(&r->arena, content, i, &text, e))) json_set(copy, m->n, "content", &text);
         }
-        if (!rc && has(calls) && !(rc = open_calls(&r->arena, calls, &opened, e))) set(copy, m->n, "tool_calls", &opened);
+        if (!rc && has(calls) && !(rc = open_calls(&r->arena, calls, &opened, e))) json_set(copy, m->n, "tool_calls", &opened);
         if (rc) return rc;
         list[i] = *m;
         list[i].items = copy;
@@ -277,7 +266,7 @@ static int make_conv(struct api_request *r, const struct json *root, const struc
     const struct json *kwargs = json_get(root, "chat_template_kwargs"), *effort = json_get(root, "reasoning_effort"), empty = {.type = JSON_OBJECT};
     if (!has(kwargs)) kwargs = &empty;
     if (kwargs->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "chat_template_kwargs: no object");
-    struct json *m = members(&r->arena, kwargs, 4), *at;
+    struct json *m = json_members(&r->arena, kwargs, 4), *at;
     if (!m) return error_set(e, ERR_MEMORY, "no memory");
     at = m + 2 * (size_t)kwargs->n;
     if (has(effort)) *at++ = word("reasoning_effort"), *at++ = *effort;

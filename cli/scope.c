@@ -196,11 +196,9 @@ const struct json *scope_answer(const struct scope *s, const struct json *conv) 
 
 /* A copy of an object with another value for a key that it has. */
 static const struct json *with(const struct json *j, const char *key, struct json value, struct arena *a) {
-    struct json *items = arena_alloc(a, 2 * (size_t)j->n * sizeof *items), *copy = arena_alloc(a, sizeof *copy);
+    struct json *items = json_members(a, j, 0), *copy = arena_alloc(a, sizeof *copy);
     if (!items || !copy) return NULL;
-    memcpy(items, j->items, 2 * (size_t)j->n * sizeof *items);
-    for (uint32_t i = 0; i < j->n; i++)
-        if (json_is(&items[2 * i], key)) items[2 * i + 1] = value;
+    json_set(items, j->n, key, &value);
     *copy = *j;
     copy->items = items;
     return copy;

@@ -304,7 +304,7 @@ static bool lasts(const struct part *p) {
     return (state == SESSION_DECODE || state == SESSION_QUEUED) && p->s->order == p->turn;
 }
 
-/* As loop.c's still; a session whose prompt was read comes in the state to draw from. */
+/* As decode.c's still; a session whose prompt was read comes in the state to draw from. */
 static bool still(struct engine *e, struct part *p, bool draws) {
     struct session *s = p->s;
     pthread_mutex_lock(&e->lock);

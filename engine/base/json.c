@@ -387,3 +387,15 @@ int json_write(struct buf *b, const struct json *j) {
     }
     return b->failed ? ERR_MEMORY : 0;
 }
+
+/* --- Changed copies -------------------------------------------------------------------------------------------------------------- */
+
+struct json *json_members(struct arena *a, const struct json *object, uint32_t more) {
+    struct json *m = arena_alloc(a, 2 * ((size_t)object->n + more) * sizeof *m);
+    if (m && object->n) memcpy(m, object->items, 2 * (size_t)object->n * sizeof *m);
+    return m;
+}
+void json_set(struct json *members, uint32_t n, const char *key, const struct json *value) {
+    for (uint32_t i = 0; i < n; i++)
+        if (json_is(&members[2 * i], key)) members[2 * i + 1] = *value;
+}

@@ -44,3 +44,8 @@ struct buf;
 int json_quote(struct buf *b, const char *s, size_t n);
 /* Appends a tree as JSON text; numbers read back as they were. */
 int json_write(struct buf *b, const struct json *j);
+
+/* Changed copies of objects. A copy's members, keys and values in turn, with room for `more` behind them (the caller's to fill);
+ * NULL: no memory. json_set changes the value of the members with that key among n. */
+struct json *json_members(struct arena *a, const struct json *object, uint32_t more);
+void json_set(struct json *members, uint32_t n, const char *key, const struct json *value);
