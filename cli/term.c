@@ -30,9 +30,9 @@ int term_raw(void) {
     t.c_cc[VMIN] = 1;
     t.c_cc[VTIME] = 0;
     int waiting = 0;
-    if (!ioctl(0, FIONREAD, &waiting)) early = waiting;
     ours = t;
     if (tcsetattr(0, TCSADRAIN, &t)) return -1;
+    if (!ioctl(0, FIONREAD, &waiting)) early = waiting; /* not before: what comes between the two still has line feeds */
     raw = true;
     if (!term_dumb()) put(paste_on);
     return 0;

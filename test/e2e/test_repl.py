@@ -193,6 +193,11 @@ class Repl(driver.Case):
         t = self.terminal(env={"FAKE_LOAD": "1"})
         t.send("early\r")
         t.until("You said: early")
+        for i in range(12):  # Enter gives a line feed until hearth has the terminal, which may happen just then
+            t = self.terminal()
+            time.sleep(i * 0.0005)
+            t.send("soon\r")
+            t.until("You said: soon")
 
     def test_resize(self):
         t = self.chat()
