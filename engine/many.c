@@ -29,6 +29,7 @@ struct many {
     struct search_out found;
     struct paged *paged;
     struct paged_options options;
+    size_t room[GPU_MAX]; /* of each device, before they were opened */
     char why[400];
     struct part *parts;                   /* [SESSIONS] */
     struct paged_span *spans;             /* [SESSIONS + READ_ROWS] */
@@ -81,8 +82,10 @@ static struct search_in question(const struct engine *e) {
     if (!paged_cannot(&e->machine) && !m->refused) in.can |= 1u << SEARCH_PAGED;
     if (m->asked) in.can &= 1u << SEARCH_PAGED;
     in.device = INFINITY;
-    for (int i = 0; i < g->n; i++) /* less buffers that the search does not know */
-        in.device = fmin(in.device, 0.94 * (double)(gpu_mem_free(g->gpu[i]) + step_held(e->machine.step, i)));
+    for (int i = 0; i < g->n; i++) { /* less buffers that the search does not know */
+        size_t room = m->paged ? m->room[i] : gpu_mem_free(g->gpu[i]) + step_held(e->machine.step, i);
+        in.device = fmin(in.device, 0.94 * (double)room);
+    }
     return in;
 }
 
@@ -183,6 +186,7 @@ static int open_paged(struct engine *e, struct error *err) {
     if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
     m->most = p.micro < OP_FEW ? OP_FEW : p.micro; /* as many cost a device nothing */
     step_yield(e->machine.step);
+    for (int i = 0; i < e->machine.gpus->n; i++) m->room[i] = gpu_mem_free(e->machine.gpus->gpu[i]);
     for (;;) {
         int rc = paged_open(&m->paged, &e->machine, (enum dtype)e->params.kv, &m->options, &e->closing, err);
         if (!rc) say_open(m);

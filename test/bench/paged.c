@@ -1,10 +1,13 @@
 /* 64 prompts of mixed length on an emulated device that is held to given speeds and to a quarter of the checkpoint: in paged steps, and one prompt
  * after the other stream-loaded with answers by hybrid steps, six at a time. Prints seconds of both, and what virtual time says of the
- * first on this machine as it was measured just before.
+ * first on this machine as it was measured just before. Threads of other programs take the processors from those of the device, which then keeps no speed: how
+ * much they had is printed.
  * usage: paged DIR GPUS [LEVEL [THREADS]]      LEVEL of the processor: 1 scalar .. 4 amx; 0 the best. Run it when nothing else runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/internal.h"
@@ -60,6 +63,23 @@ static double run(struct engine *e, int prompts, int sessions, int vocab, int *p
     return t;
 }
 
+/* Seconds of processors that were busy for anybody since the machine started, and of those for us. */
+struct busy {
+    double all, own;
+};
+static struct busy busy_now(void) {
+    struct busy b = {0};
+    struct rusage r;
+    double user, nice, system, idle, waiting, irq, soft;
+    FILE *f = fopen("/proc/stat", "r");
+    if (f && fscanf(f, "cpu %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &system, &idle, &waiting, &irq, &soft) == 7)
+        b.all = (user + nice + system + irq + soft) / (double)sysconf(_SC_CLK_TCK);
+    if (f) fclose(f);
+    getrusage(RUSAGE_SELF, &r);
+    b.own = (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) + (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1e-6;
+    return b;
+}
+
 /* The machine as it is just now, its device with what its commands take beside the speeds that it is held to: another one of the kind, with room to
  * be measured. */
 static void measure(struct cost_machine *m, struct engine *engine, const char *gpus) {
@@ -101,8 +121,11 @@ int main(int argc, char **argv) {
     if (!n) die("policy", "no paged steps");
     run(engine, 6, 6, vocab, &none); /* opens them, and brings weights into memory */
     measure(&m, engine, p.gpus);
-    engine_load(engine, NULL);
+    n = engine_load(engine, &load); /* none begins before all are there */
+    if (!n) die("policy", "no more paged steps");
+    struct busy before = busy_now();
     double fast = run(engine, PROMPTS, n < PROMPTS ? n : PROMPTS, vocab, &paged), read, step;
+    struct busy after = busy_now();
     struct virtual_many q = {n < PROMPTS ? n : PROMPTS, many_micro(engine), (int)(load.prompt + 0.5), ANSWER, many_devices(engine), many_share(engine)};
     struct virtual *v;
     if (virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &engine->weights, .kv = DT_BF16}, &e)) die("virtual", e.text);
@@ -110,8 +133,9 @@ int main(int argc, char **argv) {
     virtual_close(&v);
     double said = (read + ANSWER * step) * PROMPTS / q.n;
     printf("%d prompts of %.0f tokens in the mean, %d for each: paged %.3f s (%d of them; %d at once in micro-batches of %d, %.0f %% of the experts stay), "
-           "virtual time %.3f s: %.2f\n",
-           PROMPTS, load.prompt, ANSWER, fast, paged, q.n, q.micro, 100 * q.share, said, fast / said);
+           "virtual time %.3f s: %.2f; other programs had %.2f of %ld processors meanwhile\n",
+           PROMPTS, load.prompt, ANSWER, fast, paged, q.n, q.micro, 100 * q.share, said, fast / said,
+           (after.all - before.all - (after.own - before.own)) / fast, sysconf(_SC_NPROCESSORS_ONLN));
     engine_close(&engine);
     p.prefill = PREFILL_SLP, p.decode = DECODE_HYBRID;
     if (engine_open(&engine, &p, &e)) die("open", e.text);
