@@ -356,11 +356,12 @@ static double tpot(const struct run *q, int sessions, int batch) { return q->sec
 
 /* What does not fit gives way to the fastest that does, as when a prompt is read. */
 static void settle(struct plan *p) {
-    for (int i = 0; i < p->n_lengths; i++)
-        for (int m = POLICY_CPU; m < POLICY_MODES; m++) {
-            const struct run *was = &p->runs.run[p->prefill[i][p->chosen[i]]];
-            if (was->refused && p->prefill[i][m] >= 0 && p->runs.run[p->prefill[i][m]].seconds < was->seconds) p->chosen[i] = (enum policy_mode)m;
-        }
+    for (int i = 0; i < p->n_lengths; i++) {
+        const bool refused = p->runs.run[p->prefill[i][p->chosen[i]]].refused;
+        for (int m = POLICY_CPU; m < POLICY_MODES && refused; m++)
+            if (p->prefill[i][m] >= 0 && p->runs.run[p->prefill[i][m]].seconds < p->runs.run[p->prefill[i][p->chosen[i]]].seconds)
+                p->chosen[i] = (enum policy_mode)m;
+    }
     if (p->n_lengths) p->batch[0].mode = p->chosen[0], p->batch[0].read = p->prefill[0][p->chosen[0]];
 }
 

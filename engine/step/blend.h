@@ -34,7 +34,6 @@ struct blend_part { /* a device */
     struct gpu_number *summed;         /* `sum` is in host memory */
     uint32_t n_loaded, n_freed, n_summed;
     struct cost_table table;
-    double link_busy; /* seconds of the layer's attention half that its link is busy beyond */
 };
 
 /* Bytes that a part takes at least, beside the weights of layers: d NULL where it holds none. */

@@ -164,6 +164,16 @@ static int failed(struct blend *b, int rc, struct error *e) {
     return e->code;
 }
 
+/* In virtual time: nothing is brought before the prompt is there. */
+static int begin_clocks(struct blend *b) {
+    TRY(gpu_number_write(b->answered, ++b->n_answered, b->s->processor));
+    for (int i = 0; i < b->n_parts; i++) {
+        TRY(gpu_number_wait(b->answered, b->n_answered, b->part[i].link));
+        TRY(gpu_number_wait(b->answered, b->n_answered, part_stream(&b->part[i])));
+    }
+    return 0;
+}
+
 static int blend_open(struct machine *m, struct prefill_job *j, struct error *e) {
     struct step *s = m->step;
     struct blend *b = mem_calloc(1, sizeof *b);
@@ -185,6 +195,7 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     if (!rc) rc = open_memory(b, j, e);
     for (int i = 0; i < b->n_parts && !rc; i++)
         if (b->part[i].d) rc = gpu_copy(part_stream(&b->part[i]), b->part[i].work.inv_freq, m->w->inv_freq, (size_t)rope_floats(s->c) * 4, GPU_H2D);
+    if (!rc && s->processor) rc = begin_clocks(b);
     if (rc) {
         rc = failed(b, rc, e);
         blend_close(m, j);
@@ -196,19 +207,24 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     return 0;
 }
 
-/* While the attention half runs: as many as the links bring meanwhile, half of a ring at most. */
-static int fetch_ahead(struct blend *b, double seconds, struct error *e) {
+/* Experts of a layer whose choices nobody knows yet: as many as each link brings in the time that it has nothing else to do, until the
+ * layer before has ended and while this one's attention half runs; half of a ring at most. */
+static int fetch_ahead(struct blend *b, const struct prefill_job *j, int layer, bool beside, struct error *e) {
     struct machine *m = b->s->m;
+    const struct split_plan *plan = &b->plan;
+    const bool moves = beside && plan->moves[b->n_parts + 1] > plan->moves[1]; /* a split that brings nothing gets no more */
+    const double half = cost_half(m->cost, 1 + b->part[b->owner].rank, m->model, cost_prefill_rows(b->n, j->pos + b->at));
     for (int i = 0; i < b->n_parts; i++) {
         struct blend_part *p = &b->part[i];
-        double move = cost_move(m->cost, 1 + p->rank, COST_H2D, m->model->expert_bytes), busy = 0;
+        const double move = cost_move(m->cost, 1 + p->rank, COST_H2D, m->model->expert_bytes);
+        const int sent = moves ? plan->moves[i + 2] - plan->moves[i + 1] : 0; /* domain 1 + i is part i */
+        double left = half + (moves && plan->end > sent * move ? plan->end - sent * move : 0);
         int32_t x = i;
-        for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && busy + move <= seconds; k++, x += b->n_parts, busy += move) {
-            struct blend_slot *t = part_free_slot(p, b->layer);
-            if (!b->s->processor) TRY(scan_experts(&m->scan, b->layer, &x, 1, e));
-            TRY(part_fetch(p, t, b->layer, x));
+        for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && move <= left; k++, x += b->n_parts, left -= move) {
+            struct blend_slot *t = part_free_slot(p, layer);
+            if (!b->s->processor) TRY(scan_experts(&m->scan, layer, &x, 1, e));
+            TRY(part_fetch(p, t, layer, x));
         }
-        p->link_busy = busy > seconds ? busy - seconds : 0;
     }
     return 0;
 }
@@ -262,11 +278,8 @@ static void ask(struct blend *b) {
     for (int i = 0; i < b->n_parts; i++) {
         const struct blend_part *p = &b->part[i];
         const int rank = 1 + p->rank;
-        d[1 + i] = (struct split_domain){.class = COST_GPU,
-                                         .expert = &p->table,
-                                         .link_busy = p->link_busy,
-                                         .move = cost_move(m->cost, rank, COST_H2D, m->model->expert_bytes),
-                                         .room = c->n_experts};
+        d[1 + i] = (struct split_domain){
+            .class = COST_GPU, .expert = &p->table, .move = cost_move(m->cost, rank, COST_H2D, m->model->expert_bytes), .room = c->n_experts};
         if (i == b->owner) d[1 + i].busy = cost_shared(m->cost, rank, m->model, b->n);
         else d[1 + i].first = cost_move(m->cost, rank, COST_H2D, bytes) + cost_move(m->cost, rank, COST_D2H, bytes) + back;
     }
@@ -407,7 +420,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);
     copy->move.mark = b->move.mark;
     TRY(move_rows(b));
-    if (moe) TRY(fetch_ahead(b, cost_half(m->cost, 1 + b->part[b->owner].rank, m->model, cost_prefill_rows(b->n, j->pos + b->at)), e));
+    if (moe && (!b->layer || !s->c->layer[b->layer - 1].moe)) TRY(fetch_ahead(b, j, b->layer, false, e));
     TRY(attention(b, j, copy));
     if (!moe) return 0;
     if (s->processor) TRY(gpu_number_wait(b->arrived, b->n_arrived, s->processor));
@@ -429,6 +442,8 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
                                            .weights = b->weights});
     ask(b);
     TRY(device_experts(b));
+    const int next = b->layer + 1;
+    if (next < s->c->n_layers && s->c->layer[next].moe) TRY(fetch_ahead(b, j, next, true, e)); /* links do not wait for the processor's part */
     return processor_share(b, e);
 }
 
@@ -473,7 +488,11 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     TRY(gpu_copy(main, b->x, p->work.x, (size_t)b->n * hidden * 4, GPU_D2H));
     TRY(gpu_copy(main, (void *)b->bad, (const void *)p->work.bad, 4, GPU_D2H));
     for (int i = 0; i < b->n_parts; i++) TRY(gpu_stream_sync(part_stream(&b->part[i])));
-    if (s->processor) return gpu_stream_sync(s->processor);
+    if (s->processor) { /* what follows the prompt does so on its clock, too */
+        TRY(gpu_number_write(b->arrived, ++b->n_arrived, main));
+        TRY(gpu_number_wait(b->arrived, b->n_arrived, s->processor));
+        return gpu_stream_sync(s->processor);
+    }
     if (*b->bad >= 0) return not_finite(b, *b->bad, e);
     step_mirror_store(s, j->kv, &b->move, j->pos + b->at, b->n, b->kv);
     step_mirror_filled(s, j->kv, j->pos + b->at + b->n);

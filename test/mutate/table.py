@@ -144,6 +144,7 @@ change("search-cards", "several cards take as long as one", "search", (SEARCH, "
 change("search-pages", "pages for one layer are as good as for two", "search", (SEARCH, "over((2 - ring_of(p)) * weights", "over(0 * weights"))
 change("paged-left", "prompts of a step whose device died are passed over", "paged steps, faults", (MANY, "if (rc) x->n = 0;", ""))
 change("paged-pays", "few prompts that are left stay in paged steps", "paged steps, policy", (MANY, "return !c.fits || c.step <=", "return true || c.step <="))
+change("paged-room", "the search counts with what open paged steps leave free", "paged steps, policy", (MANY, "m->paged ? m->room[i] : ", ""))
 change("paged-back", "paged steps keep the device's memory when they are over", "paged steps, policy", (MANY, "    paged_close(&m->paged);\n    m->wanted = false;\n}", "    m->wanted = false;\n}"))
 change("batching-emptiest", "requests fill one micro-batch after the other", "batching", ("engine/sched/batching.c", "(best < 0 || sum[k] < sum[best])", "best < 0"))
 change("batching-room", "the cache of a micro-batch holds any number", "batching", ("engine/sched/batching.c", "in->room > 0 && with", "in->room < 0 && with"))
@@ -308,6 +309,6 @@ change("choice-placed", "an indexer's choice is recorded with the keys of the se
 change("stop-beside", "a step that stops drops what a prompt has in the same streams", "a prompt beside a step that stops",
        ("engine/step/step.c", "settle(s, !shared_streams(s), &device)", "settle(s, true, &device)"))
 change("settle-processor", "numbers are closed that the processor of virtual time still waits for", "e2e_plan",
-       (BLEND, "if (s->processor) return gpu_stream_sync(s->processor);", "if (s->processor) return 0;"),
+       (BLEND, "        return gpu_stream_sync(s->processor);\n    }\n    if (*b->bad", "        return 0;\n    }\n    if (*b->bad"),
        (BLEND, "    processor_settle(b->s->m, (struct gpu_number *[]){b->answered, b->arrived}, 2);", ""))
 change("large-refused", "weights are read into large pages on and on where the system refuses", "large", ("engine/store/large.c", "if (rc || l->slow == SLOW)", "if (l->slow == SLOW)"))
