@@ -9,7 +9,15 @@ import tiny
 
 driver.PATIENCE *= 5
 
+MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "man", "hearth.1")
 BOX = "channels = 2\nddr = 5600\ncores = 8\nisa = avx2\nmemory = 96G\ncard = RTX 4090\n"
+
+
+def keys(value, out):
+    if isinstance(value, dict):
+        out |= set(value)
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        keys(part, out)
 
 
 class Plan(driver.Case):
@@ -39,6 +47,13 @@ class Plan(driver.Case):
             self.assertGreaterEqual(r["tpot_beside_prefill_ms"], r["tpot_ms"])
         self.assertGreater(p["batch"]["tokens_per_s"], 0)
         self.assertLessEqual({"prompts", "in_a_step", "read", "decode", "attention", "experts"}, set(p["batch"]["policy"]))
+
+    def test_refused(self):
+        """Where what would be chosen does not fit, the best of all that does is."""
+        rows = json.loads(self.run_bin("--plan", "paper-b-4t4", "--arch", "mixtral-8x22b", "--json")[1])["prefill"]
+        self.assertTrue(any(r["modes"]["blend"] is None for r in rows) and any(r["chosen"] == "blend" for r in rows), rows)
+        for r in rows:
+            self.assertLess(r["modes"][r["chosen"]], 1.15 * min(t for t in r["modes"].values() if t), r)
 
     def test_words(self):
         """A machine file and a checkpoint; on a terminal as wide as it is, with colour or without."""
@@ -74,6 +89,27 @@ class Plan(driver.Case):
                 self.assertRegex(text, rf"(?m)^  {re.escape(row['name'])} ")
         self.assertLessEqual({"here", "paper-a-1", "paper-a-2", "paper-b-t4", "paper-b-l4"}, {m["name"] for m in listed["machines"]})
         self.assertEqual(len(listed["models"]), 11)
+
+    def test_manual(self):
+        """Every name that --json prints is in the manual's section of it, and nothing is named there that is never printed."""
+        with open(MAN) as f:
+            section = re.search(r"(?ms)^\.Sh PLANS$(.*?)^\.Sh ", f.read()).group(1)
+        named = set()
+        for line in section.splitlines():
+            for part in re.findall(r"\bCm ((?:[a-z0-9_]+ ?,? ?)+)", line):
+                named |= set(re.findall(r"[a-z0-9_]+", part))
+        d = os.path.join(self.home, "model")
+        tiny.make(d)
+        box = "channels = 2\nddr = 5600\ncores = 8\nisa = avx2\n"
+        mixtral = ("--arch", "mixtral-8x7b")
+        runs = [("list",), ("paper-a-2", "-m", d), ("paper-b-t4", *mixtral), (self.machine(box + "memory = 80G\ndisk = 7G\n"), *mixtral)]
+        printed = set()
+        for words in runs:
+            rc, out, err = self.run_bin("--plan", *words, "--json")
+            self.assertEqual((rc, err), (0, ""), words)
+            keys(json.loads(out), printed)
+        self.assertEqual(printed - named, set(), "not in the manual")
+        self.assertEqual(named - printed - {"list"}, set(), "in the manual, and not printed")
 
     def test_wrong(self):
         for text, want in ((BOX + "cores = 9\n", "line 7: cores = 9: is given twice"), ("ddr = fast\n", "line 1: ddr = fast: is no number"),
