@@ -35,7 +35,7 @@ void gemm_pack_f32(void *dst, const float *x, const int32_t *gather, int ldx, in
 /* Decoding of formats that have no path of their own: rows to float32, scaled. Filled once, never changes. */
 const struct kernels *gemm_kernels(enum cpu_level level);
 
-/* ---- BF16: formats with scales among the weights, as gemm_amx.c's tiles want them (gemm_planes.c) ---- */
+/* ---- BF16: formats with scales among the weights, in the order of gemm_amx.c's tiles (gemm_planes.c) ---- */
 
 /* Columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of rows [r, r + rows): BF16 in the order of gemm_amx.c, 64-byte aligned, `pitch` numbers from
  * row to row, whole 64 columns, any finite number past the last one. rest: the BF16 of what that leaves over; NULL: not asked for. ahead: bytes to what will

@@ -1,5 +1,5 @@
-/* Weights that hold their scales among them, and FP4 with an E8M0 for 32 columns, as BF16 for gemm_amx.c: rounded, or as a BF16 number and the BF16 of
- * what it leaves over, 2^-17 of the weight.
+/* Weights that hold their scales among them, and FP4 with an E8M0 for 32 columns, as BF16 for gemm_amx.c and gemm_vnni.c: rounded, or as a BF16 number
+ * and the BF16 of what it leaves over, 2^-17 of the weight.
  *
  * An AMX pair is two columns side by side, and gemm_amx.c wants 0-7, 16-23, 32-39 and 48-55 of 64 in the first of two tiles. Every format is brought to bytes
  * in the order of the columns, 64 at a time, which is two to five instructions. From there on:

@@ -1,10 +1,10 @@
 /* Weights as BF16 pairs for vdpbf16ps: a lane is a row of W and
  * holds two neighbouring columns. So 16 rows are loaded as they lie, their dwords transposed (four 8-bit columns, or two
- * 16-bit ones, of one row stay together), and only then decoded, four rows of bytes an instruction.
+ * 16-bit ones, of one row stay together), and E4M3 is only then decoded, four rows of bytes an instruction.
  *
- * Exactness: every E4M3, E2M1 and int8 value is a BF16 number, so these are stored without their scale, which is
- * applied to the float32 sum of a segment. Formats with finer scales, and F16/F32, are decoded to float32 and kept as a
- * BF16 number and the BF16 of what it leaves over: two products, 2^-17 of the weight. */
+ * Exactness: every E4M3 value is a BF16 number, so these are stored without their scale, which is applied to the float32 sum
+ * of a segment. Formats with scales among the weights are rounded to BF16, as in gemm_amx.c (gemm_planes.c): 2^-9 of a weight. Others, as F16
+ * and F32, go by way of float32 and are kept as a BF16 number and the BF16 of what it leaves over: two products, 2^-17 of the weight. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -35,48 +35,17 @@ void gemm_vnni_pack(void *dst, const float *x, const int32_t *gather, int ldx, i
 
 /* ---- Tables of codes ---- */
 
-struct codes { /* BF16 of a code, bytes apart; by the code's low seven bits, for codes below and from 128 */
-    __m512i lo[4], hi[4];
+struct codes { /* BF16 of a code, bytes apart, by its low seven bits */
+    __m512i lo[2], hi[2];
 };
 static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, 0)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, 0)};
 static void codes_e4m3(struct codes *t) {
     for (int i = 0; i < 2; i++) t->lo[i] = _mm512_loadu_si512(e4m3_low + 64 * i), t->hi[i] = _mm512_loadu_si512(e4m3_high + 64 * i);
 }
-static void codes_i8(struct codes *t) {
-    uint8_t lo[256], hi[256];
-    for (int c = 0; c < 256; c++) {
-        uint16_t b = f32_to_bf16((float)(int8_t)c);
-        lo[c] = (uint8_t)b, hi[c] = (uint8_t)(b >> 8);
-    }
-    for (int i = 0; i < 4; i++) t->lo[i] = _mm512_loadu_si512(lo + 64 * i), t->hi[i] = _mm512_loadu_si512(hi + 64 * i);
-}
-static void codes_e2m1(struct codes *t) {
-    uint8_t lo[64], hi[64];
-    for (int c = 0; c < 64; c++) {
-        uint16_t b = f32_to_bf16(e2m1_to_f32((uint8_t)(c & 15)));
-        lo[c] = (uint8_t)b, hi[c] = (uint8_t)(b >> 8);
-    }
-    t->lo[0] = _mm512_loadu_si512(lo), t->hi[0] = _mm512_loadu_si512(hi);
-}
 
 /* ---- Panels ---- */
 
 static inline __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1; }
-
-/* 64 codes, one a byte; n of them exist. ahead: what will be asked for next lies so many bytes further. */
-static inline __attribute__((always_inline)) __m512i load_codes(int dtype, const uint8_t *p, int n, ptrdiff_t ahead) {
-    if (ahead) _mm_prefetch(p + ahead, _MM_HINT_T0);
-    if (dtype == DT_E2M1) {
-        __m512i b = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8((__mmask32)first((n + 1) / 2), p));
-        return _mm512_and_si512(_mm512_or_si512(b, _mm512_slli_epi16(b, 4)), _mm512_set1_epi8(15));
-    }
-    if (dtype == DT_Q8_0) { /* two blocks of a 16-bit scale and 32 codes */
-        __m256i a = _mm256_loadu_si256((const __m256i *)(p + 2));
-        __m256i b = n > 32 ? _mm256_loadu_si256((const __m256i *)(p + 36)) : _mm256_setzero_si256();
-        return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-    }
-    return n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first(n), p);
-}
 
 /* Where 16 rows of W begin and how far they lie apart; from row `have` on the last one is taken again. */
 struct strip {
@@ -86,36 +55,27 @@ struct strip {
 };
 #define NEXT_ROW(p, s, i) ((p) + ((i) + 1 < (s)->have ? (s)->stride : 0))
 
-/* 16 rows of codes, columns [c0, c0 + n), into lanes `half` of a panel; columns past n decode from zeros. */
-static inline __attribute__((always_inline)) void panel_codes(int dtype, const struct codes *t, uint16_t *panel, int half, const struct strip *rows, int c0,
-                                                              int n, ptrdiff_t ahead, int lines) {
+/* 16 rows of codes, columns [c0, c0 + n), into lanes `half` of a panel; columns past n decode from zeros. ahead: what will be asked for next lies so many bytes
+ * further, of the first `lines` columns. */
+static void panel_e4m3(const struct codes *t, uint16_t *panel, int half, const struct strip *rows, int c0, int n, ptrdiff_t ahead, int lines) {
     const __m512i pairs = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m512i sign = _mm512_set1_epi8((char)0x80);
     for (int c = 0; c < n; c += 64) {
         __m512i a[LANES];
-        const uint8_t *p = rows->row + dtype_bytes((enum dtype)dtype, (size_t)(c0 + c));
+        const uint8_t *p = rows->row + c0 + c;
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) {
-            a[i] = load_codes(dtype, p, n - c, c < lines ? ahead : 0);
+            if (c < lines) _mm_prefetch(p + ahead, _MM_HINT_T0);
+            a[i] = n - c >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first(n - c), p);
             p = NEXT_ROW(p, rows, i);
         }
         transpose16(a);
         uint16_t *to = panel + (size_t)c * GEMM_PANEL + half * 2 * LANES;
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) {
-            __m512i b = _mm512_shuffle_epi8(a[i], pairs), lo, hi;
-            if (dtype == DT_E4M3) {
-                lo = _mm512_permutex2var_epi8(t->lo[0], b, t->lo[1]);
-                hi = _mm512_permutex2var_epi8(t->hi[0], b, t->hi[1]);
-                hi = _mm512_ternarylogic_epi64(hi, b, sign, 0xf8); /* hi | (b & sign) */
-            } else if (dtype == DT_E2M1) {
-                lo = _mm512_shuffle_epi8(t->lo[0], b);
-                hi = _mm512_shuffle_epi8(t->hi[0], b);
-            } else {
-                __mmask64 neg = _mm512_movepi8_mask(b);
-                lo = _mm512_mask_blend_epi8(neg, _mm512_permutex2var_epi8(t->lo[0], b, t->lo[1]), _mm512_permutex2var_epi8(t->lo[2], b, t->lo[3]));
-                hi = _mm512_mask_blend_epi8(neg, _mm512_permutex2var_epi8(t->hi[0], b, t->hi[1]), _mm512_permutex2var_epi8(t->hi[2], b, t->hi[3]));
-            }
+            const __m512i b = _mm512_shuffle_epi8(a[i], pairs), lo = _mm512_permutex2var_epi8(t->lo[0], b, t->lo[1]);
+            __m512i hi = _mm512_permutex2var_epi8(t->hi[0], b, t->hi[1]);
+            hi = _mm512_ternarylogic_epi64(hi, b, sign, 0xf8); /* hi | (b & sign) */
             _mm512_store_si512(to + (size_t)(2 * i) * 2 * GEMM_PANEL, _mm512_unpacklo_epi8(lo, hi));
             _mm512_store_si512(to + (size_t)(2 * i + 1) * 2 * GEMM_PANEL, _mm512_unpackhi_epi8(lo, hi));
         }
@@ -137,6 +97,24 @@ static void panel_bf16(uint16_t *panel, int half, const struct strip *rows, int 
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) _mm512_store_si512(to + (size_t)i * 2 * GEMM_PANEL, a[i]);
     }
+}
+
+/* Formats with scales among the weights, and FP4 with those of gemm_planes.c: rounded to BF16, scaled. That leaves them in the order of gemm_amx.c: of 64
+ * columns, 0-7, 16-23, 32-39 and 48-55 first. */
+static void panel_planes(uint16_t *panel, int half, const struct mat *w, planes_fn decode, int r, int have, int c0, int n, ptrdiff_t ahead) {
+    uint16_t row[LANES][GEMM_K_BF16 + 32] __attribute__((aligned(64))); /* an odd number of lines apart */
+    if (have > LANES) have = LANES;
+    decode(row[0], NULL, GEMM_K_BF16 + 32, w, r, have, c0, n, ahead);
+    for (int c = 0; c < n; c += 64)
+        for (int second = 0; second < 2; second++) {
+            __m512i a[LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) a[i] = _mm512_load_si512(row[i < have ? i : have - 1] + c + 32 * second);
+            transpose16(a);
+            uint16_t *to = panel + (size_t)c * GEMM_PANEL + half * 2 * LANES;
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) _mm512_store_si512(to + (size_t)(i / 4 * 8 + second * 4 + i % 4) * 2 * GEMM_PANEL, a[i]);
+        }
 }
 
 /* BF16 of 32 floats, and of what it leaves over. */
@@ -182,7 +160,6 @@ size_t gemm_vnni_scratch(int n, int k) {
 
 /* Columns that share a scale within a K block, or 0: the format, or its blocks, do not allow scaling afterwards. */
 static int segment(const struct mat *w) {
-    if (w->dtype == DT_Q8_0) return w->scale ? 0 : 32;
     if (w->dtype != DT_E4M3 && w->dtype != DT_BF16 && w->dtype != DT_E2M1) return 0;
     if (!w->scale || w->block_cols >= w->cols || w->block_cols % GEMM_K_BF16 == 0) return GEMM_K_BF16;
     return w->block_cols % 32 == 0 && GEMM_K_BF16 % w->block_cols == 0 ? w->block_cols : 0;
@@ -198,24 +175,17 @@ static void panel_scales(float *out, const struct mat *w, const size_t *first, i
         }
     }
 }
-static void panel_scales_q8_0(float *out, const struct strip halves[2], int c0, int n_seg) {
-    for (int i = 0; i < GEMM_PANEL; i++) {
-        const struct strip *h = &halves[i / LANES];
-        const uint8_t *p = h->row + (size_t)(i % LANES < h->have ? i % LANES : h->have - 1) * h->stride + c0 / 32 * 34;
-        for (int s = 0; s < n_seg; s++) out[s * GEMM_PANEL + i] = _cvtsh_ss((unsigned short)(p[34 * s] | p[34 * s + 1] << 8));
-    }
-}
-
 void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, gemm_tile_fn run) {
     uint16_t *panels = scratch, *rest = panels + (size_t)PANEL_LEN * GEMM_PANELS;
     float *scales = (float *)(rest + (size_t)PANEL_LEN * GEMM_PANELS), *sums = scales + MAX_SEG * GEMM_PANEL * GEMM_PANELS;
     struct codes t;
-    if (w->dtype == DT_E4M3) codes_e4m3(&t);
-    else if (w->dtype == DT_E2M1) codes_e2m1(&t);
-    else codes_i8(&t);
-    int seg = segment(w);
-    bool split = !seg;
-    if (split) seg = GEMM_K_BF16;
+    codes_e4m3(&t);
+    const planes_fn planes = gemm_planes_for(w).rows;
+    int seg = planes ? 0 : segment(w);
+    const bool scaled = !seg, split = !planes && (scaled || w->dtype == DT_E2M1); /* weights of a panel hold their scales; are two numbers each */
+    struct mat decoded = *w;
+    if (scaled) seg = GEMM_K_BF16;
+    else decoded.scale = NULL;
     decode_fn decode = gemm_kernels(CPU_AVX512)->decode[w->dtype];
 
     int step = gemm_step(n, 12, GEMM_PANEL, GEMM_PANELS), chunks = (n + GEMM_CHUNK - 1) / GEMM_CHUNK;
@@ -239,20 +209,16 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
                 int pr = rb + p * GEMM_PANEL;
                 uint16_t *panel = panels + (size_t)p * PANEL_LEN;
                 float *scale = scales + p * tile.n_seg * GEMM_PANEL;
-                struct strip strips[2];
                 for (int half = 0; half < 2; half++) {
-                    struct strip *rows = &strips[half];
                     int r = pr + half * LANES < last ? pr + half * LANES : last;
-                    *rows = (struct strip){(const uint8_t *)w->data + (size_t)r * w->stride, w->stride, last - r + 1};
-                    if (split) panel_split(panel, rest + (size_t)p * PANEL_LEN, half, w, decode, r, last, c0, cols);
-                    else if (w->dtype == DT_BF16) panel_bf16(panel, half, rows, c0, cols, ahead);
-                    else if (w->dtype == DT_E4M3) panel_codes(DT_E4M3, &t, panel, half, rows, c0, cols, ahead, lines);
-                    else if (w->dtype == DT_Q8_0) panel_codes(DT_Q8_0, &t, panel, half, rows, c0, cols, ahead, lines);
-                    else panel_codes(DT_E2M1, &t, panel, half, rows, c0, cols, ahead, lines);
+                    const struct strip rows = {(const uint8_t *)w->data + (size_t)r * w->stride, w->stride, last - r + 1};
+                    if (split) panel_split(panel, rest + (size_t)p * PANEL_LEN, half, &decoded, decode, r, last, c0, cols);
+                    else if (planes) panel_planes(panel, half, w, planes, r, rows.have, c0, cols, ahead);
+                    else if (w->dtype == DT_BF16) panel_bf16(panel, half, &rows, c0, cols, ahead);
+                    else panel_e4m3(&t, panel, half, &rows, c0, cols, ahead, lines);
                 }
-                if (split)
+                if (scaled)
                     for (int i = 0; i < GEMM_PANEL; i++) scale[i] = 1;
-                else if (w->dtype == DT_Q8_0) panel_scales_q8_0(scale, strips, c0, tile.n_seg);
                 else panel_scales(scale, w, first_scale + p * GEMM_PANEL, c0, tile.n_seg, seg);
             }
             tile.w = panels, tile.add = b;
