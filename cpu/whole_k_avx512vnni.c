@@ -1,11 +1,9 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K) with whole numbers as scales, which stay whole: vpmaddubsw multiplies
- * codes with a plane of x and joins pairs, vpdpwssd multiplies these with their parts' scales and sums, and the block's one scale comes last.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with a scale of its own. Codes are brought into such an order that a lane meets columns
+ * of one part in a sum: even parts of 32 in one sum, odd ones in another, four parts of 16 in each of four. vpdpbusd multiplies them with the high plane of x,
+ * and, moved up by eight bits, goes on with the low one; then the sum is a float, which takes scale and unit of its part.
  *
- * For a block of 144, 176 or 210 bytes: 6, 14 or 14 to take the codes apart, 16 products, 4 to spread the scales, 1 to 2 to make them, 6 for minima and sums, 6
- * to end: 43 to 51.
- *
- * A part of x has a unit of its own, 2^(e - SPAN) to 2^e with the block's e: the difference goes onto the part's scale as a shift.
- * Sums in 32 bits of the largest: 2 * 31 * 128 * 63 * 2^8 * 8 (Q5_K) and 2 * 63 * 128 * 128 * 2^6 * 8 (Q6_K), half of 2^31 each. */
+ * For a block of 144, 176 or 210 bytes: 8, 16 or 14 to take the codes apart, 8 products, 2 or 4 each to join the planes, to convert, to spread the scales and
+ * to add, 6 for scales and minima: 30 to 44. Sums in whole numbers are exact: 8 * 31 * 32,640 at most (Q5_K), and 4 * 63 * 32,640, fit a float's 24 bits. */
 #include <stdint.h>
 
 #include "cpu/formats.h"
@@ -17,117 +15,107 @@ enum {
     Q6 = DTYPE == DT_Q6_K,
     PART = Q6 ? 16 : 32,
     PARTS = GROUP / PART,
-    SPAN = Q6 ? 6 : 8,
+    SUMS = Q6 ? 4 : 2,
+    VECTORS = 4 / SUMS, /* of codes in a sum */
 };
 struct group {
-    int8_t high[256], low[256]; /* in the order of the codes' vectors */
-    float sum[16];              /* of x, of each part; 0 past PARTS */
-    int16_t shift[16];
-    float unit; /* 2^(e - SPAN) */
+    int8_t high[4][64], low[4][64]; /* in the order of the codes' vectors */
+    float unit[16], sum[16];        /* of x, of each part; 0 past PARTS */
 } __attribute__((aligned(64)));
 #include "cpu/whole_inner.h"
 
 /* --- x --- */
 
+/* Where quarter i of vector v of the codes begins: the number of a vector of x. */
+INLINE int quarter(int v, int i) { return Q6 ? 4 * v + i : 4 * i + v; }
+
 INLINE void group_make(struct group *g, const float *x, int n) {
-    static const uint8_t in_order[8] = {0, 1, 2, 3, 4, 5, 6, 7}, halves[8] = {0, 2, 1, 3, 4, 6, 5, 7};
-    const uint8_t *place = Q6 ? in_order : halves; /* of 32 columns */
-    int e[PARTS], top = UNIT_LEAST;
-    for (int p = 0; p < PARTS; p++) {
-        __m512i most = magnitude(vload(x + PART * p));
-        if (!Q6) most = _mm512_max_epu32(most, magnitude(vload(x + PART * p + 16)));
-        e[p] = unit_exponent(_mm512_reduce_max_epu32(most));
-        top = e[p] > top ? e[p] : top;
+    const __m512i ones = _mm512_set1_epi8(1), evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    float f[16];
+    V u[16];
+    __m512i s[4];
+    EACH (int i = 0; i < 16; i++) u[i] = vload(x + 16 * i);
+    const __m256 first = units_8(u, f, !Q6), second = units_8(u + 8, f + 8, !Q6);
+    const V all = _mm512_insertf32x8(_mm512_castps256_ps512(first), second, 1);
+    const V unit = Q6 ? all : _mm512_maskz_permutexvar_ps(0xff, evens, all);
+    EACH (int v = 0; v < 4; v++) {
+        const int a = quarter(v, 0), b = quarter(v, 1), c = quarter(v, 2), d = quarter(v, 3);
+        planes_64(g->high[v], g->low[v], u[a], u[b], u[c], u[d], f[a], f[b], f[c], f[d]);
+        s[v] = dot_planes(&ones, g->high + v, g->low + v, 1);
     }
-    const int least = top - SPAN > UNIT_LEAST ? top - SPAN : UNIT_LEAST;
-    g->unit = top == UNIT_NONE ? NAN : power(least);
-    memset(g->shift, 0, sizeof g->shift);
-    memset(g->sum, 0, sizeof g->sum);
-    for (int p = 0; p < PARTS; p++) {
-        if (e[p] < least) e[p] = least;
-        g->shift[p] = (int16_t)(e[p] - least);
-    }
-    for (int b = 0; b < 8; b++) {
-        const int p = b * 32 / PART, r = (b * 32 + 16) / PART;
-        const __m512i q = whole(vload(x + 32 * b), vload(x + 32 * b + 16), power(-e[p]), power(-e[r])), pairs = _mm512_madd_epi16(q, _mm512_set1_epi16(1));
-        _mm256_store_si256((__m256i *)(void *)(g->low + 32 * place[b]), plane_low(q));
-        _mm256_store_si256((__m256i *)(void *)(g->high + 32 * place[b]), plane_high(q));
-        if (Q6) {
-            g->sum[p] = (float)_mm512_mask_reduce_add_epi32(0x00ff, pairs) * power(e[p]);
-            g->sum[r] = (float)_mm512_mask_reduce_add_epi32(0xff00, pairs) * power(e[r]);
-        } else g->sum[p] = (float)_mm512_reduce_add_epi32(pairs) * power(e[p]);
-    }
+    const __m512i t = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+    const __m512i w = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+    const __m512i sums = _mm512_add_epi32(_mm512_unpacklo_epi64(t, w), _mm512_unpackhi_epi64(t, w)); /* lane 4 * i + v */
+    const __m512i turned = Q6 ? _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums)
+                              : _mm512_permutexvar_epi32(evens, _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, 0xb1)));
+    vstore(g->unit, unit);
+    vstore(g->sum, vmul(_mm512_cvtepi32_ps(turned), unit));
 }
 
 /* --- Weights --- */
 
-struct block {
-    __m512i w[4];
-    __m256i scale; /* [16] int16 */
-    V off;         /* of each part, to be added for its sum of x: a minimum, or 32 scales */
-    float d;
-};
-/* The fifth and sixth bits of 64 codes, in place: bits `from` on of the bytes of h, for the upper 32 codes bits `upper` on. */
-INLINE __m512i high_bits(__m512i codes, __m512i h, const int from, const int upper, const int mask) {
-    const __m512i bytes8 = _mm512_set1_epi64(0x3830282018100800);
-    const __m512i at = _mm512_mask_blend_epi64(0xf0, _mm512_set1_epi8((char)(from - 4)), _mm512_set1_epi8((char)(upper - 4)));
-    return _mm512_ternarylogic_epi32(codes, _mm512_multishift_epi64_epi8(_mm512_add_epi8(bytes8, at), h), _mm512_set1_epi8((char)mask),
-                                     0xf8); /* codes | (h & mask) */
-}
-INLINE struct block load_block(const uint8_t *p) {
-    const __m512i four = _mm512_set1_epi8(15);
+/* Where bits of bytes stand that belong above four: numbers a to d, and so on, of bytes for each quarter of a vector. */
+#define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
+#define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
+#define FROM_16(b)   FROM_8(b), FROM_8(b)
+#define FROM(a, b, c, d) \
+    { FROM_16(a), FROM_16(b), FROM_16(c), FROM_16(d) }
+static const uint8_t bits_q5_k[2][64] __attribute__((aligned(64))) = {FROM(0, 2, 4, 6), FROM(1, 3, 5, 7)};
+static const uint8_t bits_q6_k[2][64] __attribute__((aligned(64))) = {FROM(0, 0, 2, 2), FROM(4, 4, 6, 6)};
+
+/* Of low and high halves of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */
+INLINE void load_codes(__m512i w[4], const uint8_t *p) {
     const uint8_t *q = DTYPE == DT_Q5_K ? p + 48 : DTYPE == DT_Q4_K ? p + 16 : p;
-    struct block b;
-    EACH (int k = 0; k < 2; k++) {
-        const __m512i codes = _mm512_loadu_si512(q + 64 * k);
-        b.w[2 * k] = _mm512_and_si512(codes, four);
-        b.w[2 * k + 1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), four);
+    const __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 64), four = _mm512_set1_epi8(15);
+    const __m512i both[2] = {Q6 ? a : _mm512_shuffle_i32x4(a, b, 0x88), Q6 ? b : _mm512_shuffle_i32x4(a, b, 0xdd)};
+    EACH (int i = 0; i < 4; i++) {
+        const int k = i / 2, high = i % 2;
+        __m512i *to = &w[Q6 ? 2 * k + high : 2 * high + k];
+        *to = _mm512_and_si512(high ? _mm512_srli_epi16(both[k], 4) : both[k], four);
         if (DTYPE == DT_Q4_K) continue;
-        const __m512i h = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(Q6 ? p + 128 + 32 * k : p + 16)));
-        b.w[2 * k] = Q6 ? high_bits(b.w[2 * k], h, 0, 2, 0x30) : high_bits(b.w[2 * k], h, 4 * k, 4 * k + 2, 0x10);
-        b.w[2 * k + 1] = Q6 ? high_bits(b.w[2 * k + 1], h, 4, 6, 0x30) : high_bits(b.w[2 * k + 1], h, 4 * k + 1, 4 * k + 3, 0x10);
+        const __m512i h = Q6 ? _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)(p + 128 + 32 * k)))
+                             : _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 + 16 * k)));
+        const __m512i bits = _mm512_multishift_epi64_epi8(_mm512_load_si512(Q6 ? bits_q6_k[high] : bits_q5_k[high]), h);
+        *to = _mm512_ternarylogic_epi32(*to, bits, _mm512_set1_epi8(Q6 ? 0x30 : 0x10), 0xf8); /* codes | (bits & mask) */
     }
+}
+/* Each part's scale, and what is taken off for its sum of x: a minimum, or 32 scales. */
+INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
     if (Q6) {
-        const __m128i s = _mm_loadu_si128((const __m128i *)(const void *)(p + 192));
         uint16_t d;
         memcpy(&d, p + 208, 2);
-        b.d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
-        b.scale = _mm256_cvtepi8_epi16(s);
-        b.off = vmul(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s)), vset1(-32 * b.d));
-        return b;
+        const V s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 192))));
+        *scale = vmul(s, _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d))));
+        *off = vmul(*scale, vset1(32));
+        return;
     }
     uint32_t u[4]; /* two halves; eight scales and eight minima of six bits (formats_inner.h) */
     memcpy(u, p, sizeof u);
     const uint64_t sc = (u[1] & 0x3f3f3f3f) | (uint64_t)((u[3] & 0x0f0f0f0f) | (u[1] >> 2 & 0x30303030)) << 32;
     const uint64_t mn = (u[2] & 0x3f3f3f3f) | (uint64_t)((u[3] >> 4 & 0x0f0f0f0f) | (u[2] >> 2 & 0x30303030)) << 32;
     const __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128((int)u[0]));
-    const __m256 min = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)mn)));
-    b.d = _mm_cvtss_f32(d);
-    b.scale = _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)sc)));
-    b.off = _mm512_zextps256_ps512(_mm256_mul_ps(min, _mm256_sub_ps(_mm256_setzero_ps(), _mm256_broadcastss_ps(_mm_movehdup_ps(d)))));
-    return b;
+    const __m256 s = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)sc)));
+    const __m256 m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)mn)));
+    *scale = _mm512_zextps256_ps512(_mm256_mul_ps(s, _mm256_broadcastss_ps(d)));
+    *off = _mm512_zextps256_ps512(_mm256_mul_ps(m, _mm256_broadcastss_ps(_mm_movehdup_ps(d))));
 }
-/* Which scale each pair of codes has. */
-#define EIGHT(a) a, a, a, a, a, a, a, a
-#define LANES_(a, b) \
-    { EIGHT(a), EIGHT(a), EIGHT(b), EIGHT(b) }
-#define QUARTERS(a) \
-    { EIGHT(a), EIGHT(a + 1), EIGHT(a + 2), EIGHT(a + 3) }
-static const uint16_t of_32[4][32] __attribute__((aligned(64))) = {LANES_(0, 2), LANES_(1, 3), LANES_(4, 6), LANES_(5, 7)};
-static const uint16_t of_16[4][32] __attribute__((aligned(64))) = {QUARTERS(0), QUARTERS(4), QUARTERS(8), QUARTERS(12)};
+/* Which part's scale each lane of a sum takes. */
+INLINE __m512i part_of(const int s) {
+    const __m512i quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return _mm512_add_epi32(Q6 ? quarter : _mm512_slli_epi32(quarter, 1), _mm512_set1_epi32(Q6 ? 4 * s : s));
+}
 
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
-    const struct block b = load_block(p);
+    __m512i w[4];
+    V scale, off;
+    load_codes(w, p);
+    load_scales(&scale, &off, p);
     EACH (int t = 0; t < N; t++, x += ld) {
-        const __m512i scale = _mm512_castsi256_si512(_mm256_sllv_epi16(b.scale, _mm256_load_si256((const __m256i *)(const void *)x->shift)));
-        __m512i high = _mm512_setzero_si512(), low = high;
-        EACH (int v = 0; v < 4; v++) {
-            const __m512i f = _mm512_permutexvar_epi16(_mm512_load_si512(Q6 ? of_16[v] : of_32[v]), scale);
-            high = _mm512_dpwssd_epi32(high, _mm512_maddubs_epi16(b.w[v], _mm512_load_si512(x->high + 64 * v)), f);
-            low = _mm512_dpwssd_epi32(low, _mm512_maddubs_epi16(b.w[v], _mm512_load_si512(x->low + 64 * v)), f);
+        const V unit = vmul(scale, vload(x->unit));
+        EACH (int i = 0; i < SUMS; i++) {
+            const __m512i dot = dot_planes(w + VECTORS * i, x->high + VECTORS * i, x->low + VECTORS * i, VECTORS);
+            sum[t] = vfma(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(part_of(i), unit), sum[t]);
         }
-        const V both = vfma(_mm512_cvtepi32_ps(high), vset1(256), _mm512_cvtepi32_ps(low));
-        sum[t] = vfma(both, vset1(b.d * x->unit), sum[t]);
-        sum[t] = vfma(b.off, vload(x->sum), sum[t]);
+        sum[t] = _mm512_fnmadd_ps(off, vload(x->sum), sum[t]);
     }
 }

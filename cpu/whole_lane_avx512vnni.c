@@ -34,24 +34,18 @@ struct group {
 /* --- x --- */
 
 INLINE void group_make(struct group *g, const float *x, int n) {
-    const __m512i bias = _mm512_set1_epi8(BIAS), none = _mm512_setzero_si512();
+    const __m512i bias[2] = {_mm512_set1_epi8(BIAS), _mm512_set1_epi8(BIAS)}, lanes = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
     for (int k = 0; k < PAIRS; k++, x += PAIR, n -= PAIR) {
         struct pair *to = &g->pair[k];
-        for (int b = 0; b < 4; b++) {
-            V u = load_left(x + 32 * b, n - 32 * b), v = load_left(x + 32 * b + 16, n - 32 * b - 16), even, odd;
-            if (DTYPE == DT_E2M1) vsplit(u, v, &even, &odd), u = even, v = odd; /* the low half of a byte is the first of two neighbours */
-            const int e = unit_exponent(_mm512_reduce_max_epu32(_mm512_max_epu32(magnitude(u), magnitude(v))));
-            const __m512i q = whole(u, v, power(-e), power(-e));
-            const __m256i low = plane_low(q), high = plane_high(q);
-            _mm_store_si128((__m128i *)(void *)(to->low[0] + 16 * b), _mm256_castsi256_si128(low));
-            _mm_store_si128((__m128i *)(void *)(to->low[1] + 16 * b), _mm256_extracti128_si256(low, 1));
-            _mm_store_si128((__m128i *)(void *)(to->high[0] + 16 * b), _mm256_castsi256_si128(high));
-            _mm_store_si128((__m128i *)(void *)(to->high[1] + 16 * b), _mm256_extracti128_si256(high, 1));
-            _mm_store_ps(to->unit + 4 * b, _mm_set1_ps(FP4 ? unit_value(e) * 0.5f : unit_value(e))); /* of FP4 the numbers are doubled */
-        }
-        const __m512i low = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, bias, _mm512_load_si512(to->low[0])), bias, _mm512_load_si512(to->low[1]));
-        const __m512i high = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, bias, _mm512_load_si512(to->high[0])), bias, _mm512_load_si512(to->high[1]));
-        _mm512_store_si512(to->start, _mm512_sub_epi32(none, _mm512_add_epi32(low, _mm512_slli_epi32(high, 8))));
+        float f[8];
+        V u[8];
+        EACH (int i = 0; i < 8; i++) u[i] = load_left(x + 16 * i, n - 16 * i);
+        if (DTYPE == DT_E2M1) /* the low half of a byte is the first of two neighbours */
+            EACH (int i = 0; i < 8; i += 2) vsplit(u[i], u[i + 1], &u[i], &u[i + 1]);
+        const V unit = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(units_8(u, f, true)));
+        EACH (int h = 0; h < 2; h++) planes_64(to->high[h], to->low[h], u[h], u[2 + h], u[4 + h], u[6 + h], f[h], f[2 + h], f[4 + h], f[6 + h]);
+        vstore(to->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* of FP4 the numbers are doubled */
+        _mm512_store_si512(to->start, _mm512_sub_epi32(_mm512_setzero_si512(), dot_planes(bias, to->high, to->low, 2)));
     }
 }
 
@@ -113,11 +107,7 @@ INLINE void pair_dot(V *sum, __m512i codes, V scale, const struct group *x, int 
     numbers(codes, w);
     EACH (int t = 0; t < N; t++) {
         const struct pair *g = &x[t * ld].pair[k];
-        __m512i high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[0], _mm512_load_si512(g->high[0]));
-        __m512i low = _mm512_dpbusd_epi32(_mm512_load_si512(g->start), w[0], _mm512_load_si512(g->low[0]));
-        high = _mm512_dpbusd_epi32(high, w[1], _mm512_load_si512(g->high[1]));
-        low = _mm512_dpbusd_epi32(low, w[1], _mm512_load_si512(g->low[1]));
-        const V v = _mm512_cvtepi32_ps(_mm512_add_epi32(low, _mm512_slli_epi32(high, 8)));
+        const V v = _mm512_cvtepi32_ps(_mm512_add_epi32(dot_planes(w, g->high, g->low, 2), _mm512_load_si512(g->start)));
         sum[t] = vfma(v, vmul(scale, vload(g->unit)), sum[t]);
     }
 }
