@@ -68,6 +68,7 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
 struct took {
     uint64_t bytes;        /* of each */
     double seconds, saved; /* saved: of each, by guesses */
+    bool cold;             /* many experts were read for the first time */
     struct step_counts experts;
 };
 
@@ -111,8 +112,16 @@ static void tell_experts(struct turn_stats *to, const struct step_counts *c) {
     for (int i = 0; i < 3; i++) to->experts.said[i] += c->said[i], to->experts.right[i] += c->right[i];
 }
 
+static uint64_t experts_of_token(const struct config *c) {
+    uint64_t moe = 0;
+    for (int i = 0; i < c->n_layers; i++) moe += c->layer[i].moe;
+    return moe * (uint64_t)c->topk;
+}
+
 static int step(struct engine *e, const struct row *rows, int n, struct step_span *spans, struct took *took, struct error *err) {
+    enum { FEW_COLD = 32 }; /* one in so many experts that is read for the first time, and takes several times as long, does not show */
     uint64_t before = atomic_load(&e->machine.bytes_read);
+    const uint64_t looked_at = e->machine.scan.experts;
     double begin = clock_now();
     struct step_counts was = step_counts(e->machine.step);
     int all = 0;
@@ -120,8 +129,9 @@ static int step(struct engine *e, const struct row *rows, int n, struct step_spa
         spans[i] = (struct step_span){.kv = &rows[i].s->kv, .tokens = rows[i].tokens, .pos = rows[i].pos, .n = rows[i].n};
     int rc = step_run(e->machine.step, e->cut, spans, n, n == 1 ? rows->cancel : &e->closing, err);
     double now = clock_now();
-    *took =
-        (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->saved, counts_since(step_counts(e->machine.step), &was)};
+    *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->saved,
+                          (e->machine.scan.experts - looked_at) * FEW_COLD > (uint64_t)all * experts_of_token(&e->weights.config),
+                          counts_since(step_counts(e->machine.step), &was)};
     if (!rc && all == n && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
         cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
     e->last_decode = now;
@@ -188,7 +198,7 @@ void decode_step(struct engine *e, struct row *rows, int n) {
         right += settle(e, &rows[i], &took, rc, &err, &spans[i]);
     }
     struct governor_step *t = &e->drafted;
-    t->way = (int)step_ran(e->machine.step), t->n = n, t->rows = known, t->guesses = guesses, t->right = right, t->seconds = took.seconds;
+    t->way = (int)step_ran(e->machine.step), t->n = n, t->rows = known, t->guesses = guesses, t->right = right, t->cold = took.cold, t->seconds = took.seconds;
     e->saved = rc || apart ? 0 : governor_ran(&e->governor, t) / n;
     *t = (struct governor_step){0};
 }

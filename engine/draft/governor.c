@@ -5,10 +5,12 @@
 /* It pays: what it must gain. A step with guesses may take so many times as long as one without, where others wait for it too. Of all time may be
  * lost; so many steps may lie on the account, and are lent. */
 static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.005, at_most = 8, credit = 2;
-/* A cost that others are compared with is old after so many steps, another one after so many; it is known when it was seen so often. A trial guesses so many
- * tokens; without hope one, after so many steps, then after twice as many, up to so many, and at once when it was right. So many steps without guesses
- * behind those with them tell nothing: they find a cache as these left it. */
-enum { FRESH = 32, OLD = 256, SURE = 4, TRIAL = 3, SOON = 256, SELDOM = 4096, REST = 2 };
+/* A step of less than so much of what such steps took shows that those were held up by something: none is shorter than what it has to do. */
+static const double held_up = 0.5;
+/* A cost that others are compared with is old after so many steps, another one after so many; it is known when it was seen so often, and can be compared with
+ * when it was seen so often. A trial guesses so many tokens; without hope one, after so many steps, then after twice as many, up to so many, and at once when
+ * it was right. So many steps without guesses behind those with them tell nothing: they find a cache as these left it. */
+enum { FRESH = 32, OLD = 256, SURE = 4, KNOWN = 8, TRIAL = 3, SOON = 256, SELDOM = 4096, REST = 2 };
 
 double governor_cost(const struct governor *g, int way, int rows) {
     int below = 0, above = 0, first = 0;
@@ -82,7 +84,7 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
     }
     if (!trial && one && dear && g->steps - g->tried >= (could ? g->wait : SELDOM)) trial = 1;
     const double old = best ? fmin(FRESH, 64 * (most - 1)) : 4; /* what is compared with must be known, the better the less is gained */
-    if (!g->cost[in->way][in->rows].n || (double)(g->steps - g->cost[in->way][in->rows].at) >= old) return 1;
+    if (g->cost[in->way][in->rows].n < KNOWN || (double)(g->steps - g->cost[in->way][in->rows].at) >= old) return 1;
     if (best) g->wait = SOON;
     else if ((best = trial)) {
         most = 1;
@@ -96,21 +98,30 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
 /* The average of what was seen, and then of late. */
 static void learn(double *average, double x, double weight) { *average += (*average > 0 ? weight : 1) * (x - *average); }
 
+/* A step took x. */
+static void know(struct governor_cost *c, double x, uint64_t at) {
+    float v[GOVERNOR_LAST]; /* in rising order */
+    if (x < held_up * c->seconds) c->n = 0;
+    c->last[c->n++ % GOVERNOR_LAST] = (float)x;
+    const int n = c->n < GOVERNOR_LAST ? c->n : GOVERNOR_LAST;
+    for (int i = 0, k; i < n; i++) {
+        for (k = i; k > 0 && v[k - 1] > c->last[i]; k--) v[k] = v[k - 1];
+        v[k] = c->last[i];
+    }
+    double sum = 0;
+    for (int i = n / 4; i < n - n / 4; i++) sum += (double)v[i];
+    c->seconds = sum / (n - n / 4 * 2), c->at = at;
+}
+
 double governor_ran(struct governor *g, const struct governor_step *s) {
     const int r = s->rows + s->guesses;
     if (r > GOVERNOR_ROWS || !(s->seconds > 0)) return 0;
     g->steps++;
-    const double base = governor_cost(g, s->way, s->rows);
+    const double base = governor_cost(g, s->way, s->rows), known = g->cost[s->way][r].seconds;
     double x = s->seconds, saved = 0;
-    if (g->cost[s->way][r].n < 3 && x < g->cost[s->way][r].seconds / 2) g->cost[s->way][r].n = 0; /* those before read weights for the first time */
-    if (g->cost[s->way][r].n >= 3) x = fmin(fmax(x, g->cost[s->way][r].seconds / 2), g->cost[s->way][r].seconds * 2); /* something else ran */
+    if (g->cost[s->way][r].n >= SURE) x = fmin(fmax(x, known / 2), known * 2); /* something else ran */
     g->rested = s->guesses ? 0 : g->rested + 1;
-    if (s->guesses || g->rested > REST || !g->cost[s->way][r].n) {
-        const double a = g->cost[s->way][r].n < 8 ? 1.0 / (g->cost[s->way][r].n + 1) : g->steps - g->cost[s->way][r].at > 2 * FRESH ? 0.5 : 0.125;
-        g->cost[s->way][r].seconds += a * (x - g->cost[s->way][r].seconds);
-        g->cost[s->way][r].n++;
-        g->cost[s->way][r].at = g->steps;
-    }
+    if (!s->cold && (s->guesses || g->rested > REST || !g->cost[s->way][r].n)) know(&g->cost[s->way][r], s->seconds, g->steps);
     if (s->dear && s->right) g->wait = 0;
     if (s->dear) learn(&g->guess_s, s->guess_s / s->dear, 0.25);
     if (s->behind) learn(&g->row_s, s->row_s / s->behind, 0.25);

@@ -7,18 +7,23 @@
  * saved against steps without them is paid in, too, what they lost is taken out; and no step has guesses that it could not pay for if all of
  * them were wrong. So from any time on the loss is below a two hundredth of the time, what lay on the account (at most eight steps) and
  * two steps of credit; beyond that only as far as a step took longer than a step of so many rows should. Who has no hope to gain tries
- * seldom, and ever more so. */
+ * seldom, and ever more so.
+ *
+ * All of it hangs on what a step without guesses is thought to take: too much, and the credit is too large and losses pass for gains. So that is the
+ * mean of the usual ones, steps that read weights for the first time (several times as long) tell nothing, and nothing is guessed before a few were seen. */
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { GOVERNOR_ROWS = 24, GOVERNOR_LENGTH = 16, GOVERNOR_LEVELS = 6, GOVERNOR_WAYS = 3 };
+enum { GOVERNOR_ROWS = 24, GOVERNOR_LENGTH = 16, GOVERNOR_LEVELS = 6, GOVERNOR_WAYS = 3, GOVERNOR_LAST = 16 };
 
+struct governor_cost {         /* of a step of so many rows */
+    double seconds;            /* the mean of the last without the quarters that took longest and shortest */
+    float last[GOVERNOR_LAST]; /* a ring */
+    int n;                     /* that ran; 0: nothing is known */
+    uint64_t at;               /* the step that told */
+};
 struct governor { /* zero-initialised: nothing is known */
-    struct {
-        double seconds; /* of a step of so many rows, that so many ran (of late) */
-        int n;
-        uint64_t at; /* the step that told */
-    } cost[GOVERNOR_WAYS][GOVERNOR_ROWS + 1];
+    struct governor_cost cost[GOVERNOR_WAYS][GOVERNOR_ROWS + 1];
     struct {
         float share; /* of guesses at this place of a draft that were right, where all before it were */
         int n;
@@ -45,6 +50,7 @@ struct governor_step {
     int way, n, rows;      /* as above */
     int guesses, right;    /* rows more, and of them right */
     int dear, behind;      /* of the guesses, those that took time; rows that were caught up with */
+    bool cold;             /* it read weights for the first time */
     double seconds;        /* of the step */
     double guess_s, row_s; /* of all of these before it */
 };

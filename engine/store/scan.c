@@ -82,6 +82,7 @@ int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct er
     for (int i = 0; i < n && !rc; i++) {
         if (ids[i] < 0 || residency_is(s->known, layer, ids[i], RESIDENCY_GOOD)) continue;
         residency_set(s->known, layer, ids[i], RESIDENCY_GOOD);
+        s->experts++;
         rc = add(s, &b, layer, MODULE_EXPERT, &s->w->layers[layer].experts[ids[i]], e);
     }
     if (!rc) rc = flush(s, &b, e);

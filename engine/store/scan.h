@@ -9,6 +9,7 @@ struct scan {
     const struct weights *w;
     struct pool *pool;
     struct residency *known; /* what is good needs no second look */
+    uint64_t experts;        /* looked at so far: each was read for the first time */
 };
 /* Looks at what layer i is about to use: its dense weights (ids NULL), or the experts in ids[0..n) that are not -1. ERR_MODEL names file,
  * tensor, row and column. */
