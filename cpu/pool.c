@@ -35,7 +35,7 @@ struct pool {
     alignas(64) _Atomic uint32_t phase;   /* barriers passed */
     alignas(64) pool_fn fn;               /* published by turn */
     void *arg;
-    bool quit;
+    bool quit, full;
     int n;
     struct worker *workers; /* [n], of 0 only its place counts: that is the caller */
     cpu_set_t home;         /* of the caller: what the workers leave of the first thread's node */
@@ -173,6 +173,7 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
         return error_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n);
     }
     place(p, n, pin, nodes, cpu, n_cpus, n_cores);
+    p->full = n >= n_cpus;
     p->n = 1; /* as many as are running, for pool_close */
     for (int i = 1; i < n; i++) {
         struct worker *w = &p->workers[i];
@@ -201,6 +202,7 @@ void pool_close(struct pool **pp) {
 }
 
 int pool_threads(const struct pool *p) { return p->n; }
+bool pool_full(const struct pool *p) { return p->full; }
 int pool_nodes(const struct pool *p) { return p->n_nodes; }
 int pool_node(const struct pool *p, int thread) { return p->node[thread]; }
 const uint8_t *pool_near(const struct pool *p, int node) { return p->near[node]; }

@@ -17,6 +17,7 @@ int pool_open(struct pool **p, int n_threads, bool pin, struct error *e);
 int pool_open_nodes(struct pool **p, int n_threads, bool pin, const struct numa *nodes, struct error *e);
 void pool_close(struct pool **p);
 int pool_threads(const struct pool *p);
+bool pool_full(const struct pool *p); /* every processor that this process may use has a thread of it: what else runs holds a call up */
 int pool_nodes(const struct pool *p);
 int pool_node(const struct pool *p, int thread);
 /* Nodes by their distance from `node`, itself first; [pool_nodes]. */

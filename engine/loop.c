@@ -115,12 +115,20 @@ static void step(struct engine *e, struct round *r) {
     if (e->steps % (1 + ((uint64_t)e->prefill_work.rows * e->info.kv_token_bytes >> 22)) == 0) prefix_save_one(e);
 }
 
+/* Whether this thread has work, beside which an INT4 draft that is to lose nothing is made slowly: where there is a processor for each of both, and where
+ * guesses are asked for whatever they cost, it is not. */
+static void beside(struct engine *e, bool work) {
+    if (e->int4) int4_beside(e->int4, work && !e->params.draft_len && pool_full(e->pool));
+}
+
 static void rest(struct engine *e, const struct round *r) {
     uint64_t wakes;
     if (prefix_save_one(e) || (r->asked && large_one(&e->large))) return;
     if (!r->reads) trace_save(e->machine.trace, e->params.trace, false);
+    beside(e, false);
     if (read(e->wake, &wakes, sizeof wakes) < 0) {
     } /* interrupted: look again */
+    beside(e, true);
 }
 
 static bool go_round(struct engine *e) {
@@ -147,6 +155,7 @@ static bool go_round(struct engine *e) {
 void *engine_thread(void *engine) {
     struct engine *e = engine;
     pool_enter(e->pool);
+    beside(e, true);
     while (go_round(e)) {
     }
     return NULL;

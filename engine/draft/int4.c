@@ -21,7 +21,8 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
-enum { ALIGN = 64, PIECE = 8 << 20, STRIPE = 128 };
+enum { ALIGN = 64, PIECE = 4 << 20, STRIPE = 128, REST = 199 };
+static const double stint = 1e-3; /* seconds of work beside something else, after which it rests so many times as long */
 
 struct int4_head {
     char magic[8]; /* "hearthI4" */
@@ -44,8 +45,45 @@ struct int4 {
     uint64_t *sums; /* [n_layers] */
     pthread_t thread;
     bool started;
-    _Atomic bool stop, ready;
+    _Atomic bool stop, ready, busy;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* stop or busy, which are changed under the lock */
+    double began;           /* of the thread's own: what it had worked when it began or had rested; < 0: it need not rest */
 };
+
+/* --- Its time ---------------------------------------------------------------------------------------------------------------------- */
+
+static double worked(void) { /* seconds, by this thread */
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Between two pieces of work. False: it was stopped. */
+static bool go_on(struct int4 *d) {
+    if (!atomic_load(&d->busy)) d->began = -1;
+    else if (d->began < 0) d->began = worked();
+    else if (worked() - d->began > stint) {
+        const double until = clock_now() + REST * (worked() - d->began);
+        const struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
+        pthread_mutex_lock(&d->lock);
+        while (atomic_load(&d->busy) && !atomic_load(&d->stop) && !pthread_cond_timedwait(&d->changed, &d->lock, &at)) {
+        }
+        pthread_mutex_unlock(&d->lock);
+        d->began = worked();
+    }
+    return !atomic_load(&d->stop);
+}
+
+static void change(struct int4 *d, _Atomic bool *what, bool to) {
+    if (atomic_load(what) == to) return;
+    pthread_mutex_lock(&d->lock);
+    atomic_store(what, to);
+    pthread_cond_signal(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void int4_beside(struct int4 *d, bool busy) { change(d, &d->busy, busy); }
 
 /* --- Rows -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -115,12 +153,12 @@ static void make_row(const struct mat *to, int r, const float *x) {
 static void make_expert(struct int4 *d, const struct expert *from, const struct expert *to, float *row, float *stripe) {
     const struct mat *m[3] = {&from->gate, &from->up, &from->down}, *out[3] = {&to->gate, &to->up, &to->down};
     for (int i = 0; i < 3 - from->turned; i++)
-        for (int r = 0; r < m[i]->rows && !atomic_load(&d->stop); r++) {
+        for (int r = 0; r < m[i]->rows && go_on(d); r++) {
             d->k.decode[m[i]->dtype](row, m[i], r, 0, m[i]->cols);
             make_row(out[i], r, row);
         }
     const struct mat *down = &from->down;
-    for (int c0 = 0; from->turned && c0 < down->cols && !atomic_load(&d->stop); c0 += STRIPE) {
+    for (int c0 = 0; from->turned && c0 < down->cols && go_on(d); c0 += STRIPE) {
         const int c1 = c0 + STRIPE < down->cols ? c0 + STRIPE : down->cols;
         for (int r = 0; r < down->rows; r++) d->k.decode[down->dtype](stripe + (size_t)r * STRIPE, down, r, c0, c1);
         for (int c = c0; c < c1; c++) {
@@ -143,7 +181,12 @@ static void point(struct int4 *d) {
         for (int i = 0; i < d->w->config.n_experts && has_experts(d, l); i++)
             d->experts[l][i] = view(&d->w->layers[l].experts[i], layer_at(d, l) + (uint64_t)i * d->expert);
 }
-static uint64_t layer_sum(const struct int4 *d, int layer) { return hash64(layer_at(d, layer), d->layer, (uint64_t)layer); }
+/* Of less than a layer where the thread is stopped. */
+static uint64_t layer_sum(struct int4 *d, int layer) {
+    uint64_t sum = (uint64_t)layer;
+    for (uint64_t i = 0; i < d->layer && go_on(d); i += PIECE) sum = hash64(layer_at(d, layer) + i, d->layer - i < PIECE ? d->layer - i : PIECE, sum);
+    return sum;
+}
 
 /* Headers are the same in two trainings of one model: some rows of it are not. */
 static uint64_t sample(const struct int4 *d) {
@@ -223,7 +266,7 @@ static int read_file(struct int4 *d, char *why, size_t cap) {
         point(d);
         return 0;
     }
-    if (!good) snprintf(why, cap, "%s is damaged, or of another version", path);
+    if (!good && !atomic_load(&d->stop)) snprintf(why, cap, "%s is damaged, or of another version", path);
     file_unmap(&d->map);
     d->data = NULL;
     return atomic_load(&d->stop) ? ERR_CANCELLED : ERR_RUNTIME;
@@ -238,7 +281,7 @@ static int write_all(struct int4 *d, int fd) {
     if (!rc) rc = file_write_all(fd, d->sums, (size_t)h.n_layers * 8);
     if (!rc) rc = file_write_all(fd, none, h.at - at);
     for (uint64_t i = 0; i < d->size && !rc; i += PIECE)
-        rc = atomic_load(&d->stop) ? -ECANCELED : file_write_all(fd, d->data + i, d->size - i < PIECE ? d->size - i : PIECE);
+        rc = go_on(d) ? file_write_all(fd, d->data + i, d->size - i < PIECE ? d->size - i : PIECE) : -ECANCELED;
     return rc;
 }
 
@@ -300,6 +343,12 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     if (!moe) return error_set(e, ERR_USAGE, "--draft int4: a model without routed experts has no such draft");
     if (!(d = mem_calloc(1, sizeof *d))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     *out = d;
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_mutex_init(&d->lock, NULL);
     d->w = w;
     for (int l = 0; l < c->n_layers && !d->expert; l++)
         if (w->layers[l].experts) d->expert = expert_bytes(w->layers[l].experts);
@@ -327,7 +376,7 @@ void int4_close(struct int4 **dp) {
     struct int4 *d = *dp;
     if (!d) return;
     *dp = NULL;
-    atomic_store(&d->stop, true);
+    change(d, &d->stop, true);
     if (d->started) pthread_join(d->thread, NULL);
     for (int l = 0; l < d->w->config.n_layers && d->experts; l++) mem_free(d->experts[l]);
     if (d->pages) mem_pages_free(d->data, d->size);
@@ -335,6 +384,8 @@ void int4_close(struct int4 **dp) {
     mem_free(d->experts);
     mem_free(d->sums);
     mem_free(d->dir);
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
     mem_free(d);
 }
 

@@ -8,7 +8,7 @@
 #include "cpu/ops.h"
 #include "engine/store/weights.h"
 
-enum { INT4_GROUP = 128, INT4_VERSION = 1 };
+enum { INT4_GROUP = 128, INT4_VERSION = 2 };
 struct int4;
 
 /* Begins. w must outlive it. dir: where it is kept, NULL: nowhere. ERR_MEMORY with what it needs and what there is, unless `force`; ERR_USAGE where there
@@ -16,6 +16,8 @@ struct int4;
 int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, const char *dir, bool force, struct error *e);
 void int4_close(struct int4 **d); /* stops it */
 bool int4_ready(const struct int4 *d);
+/* Whether the processor has something else to do from now on: then the thread works for a two hundredth of the time, else all of it. Any thread. */
+void int4_beside(struct int4 *d, bool busy);
 /* [n_layers] of [n_experts], NULL for layers without. Valid until close; to be computed with once it is ready. */
 struct expert *const *int4_experts(const struct int4 *d);
 uint64_t int4_bytes(const struct int4 *d);        /* of all of them */
