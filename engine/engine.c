@@ -64,6 +64,9 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     if (none && p->prefill > PREFILL_CPU)
         return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_name((enum policy_mode)p->prefill));
     if (none && p->decode > DECODE_CPU) return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", decode_name(p->decode));
+    if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
+        return error_set(e, ERR_USAGE,
+                         "--decode paged guesses nothing, since the row of a guess is less than a token and that of another prompt is one: leave out --draft");
     enum budget_ask ask;
     size_t n;
     if (engine_read_cache(p->expert_cache, &ask, &n))

@@ -349,7 +349,8 @@ static void tell(void *ctx, int span, float *logits, int32_t top) {
     if (reads && !s->answered) s->stats.prefill_s = now - m->began;
     s->stats.decode_mode = paged_mode;
     s->stats.step_expected_s = m->expected, s->stats.step_s = now - m->began;
-    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%s", m->why);
+    const char *guesses = e->params.draft ? "; nothing is guessed: another prompt's row is a token, a guess's is less" : "";
+    snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(guesses)), m->why, guesses);
     snprintf(s->stats.why, sizeof s->stats.why, "%d tokens in paged steps, with %d other prompts and answers", s->stats.prompt_tokens, m->n_parts - 1);
     engine_draw(s, logits, top);
 }

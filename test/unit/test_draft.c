@@ -93,6 +93,20 @@ static void submit(struct session *s, int which, int answer) {
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 
+/* Answers, and returns how many tokens. */
+static int turn(struct engine *e, struct session *s, struct request r, int32_t *out, struct turn_stats *stats) {
+    struct error err = {0};
+    struct event ev = {0};
+    int n = 0;
+    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
+    while (ev.kind != EVENT_DONE && engine_poll(e, &ev, -1)) {
+        if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
+        if (ev.kind == EVENT_TOKEN) out[n++] = ev.token;
+    }
+    *stats = ev.stats;
+    return n;
+}
+
 /* The texts of several sessions that answer at once, and of one that is cancelled on the way and asked again. Tokens guessed and right. */
 static void answer_all(struct engine *e, int32_t text[SESSIONS + 1][PROMPT + ANSWER], int *drafted, int *accepted) {
     struct session *s[SESSIONS + 1];
@@ -579,7 +593,14 @@ static void the_int4_draft_is_kept_on_disk(void **st) {
     OPEN(a);
     assert_true(sum_of(&w, a) == want);
     int4_close(&a);
-    OPEN(a); /* given up at once */
+    OPEN(a); /* given up at once; while it rests; and made beside something else, in part */
+    int4_close(&a);
+    OPEN(a);
+    int4_beside(a, true);
+    int4_close(&a);
+    OPEN(a);
+    int4_beside(a, true), int4_beside(a, false);
+    assert_true(sum_of(&w, a) == want);
     int4_close(&a);
     weights_close(&w);
     unlink(path);
@@ -595,43 +616,177 @@ static void who_cannot_have_an_int4_draft_says_so(void **st) {
     assert_non_null(strstr(err.text, "100 MB for its experts beside 200 MB of weights, 299 MB are free"));
 }
 
-/* --- What is drawn ---------------------------------------------------------------------------------------------------------------- */
+/* Rows of paged steps are other prompts': a draft that is named beside them is refused, one that chooses for itself says that it does nothing. */
+static void nothing_is_guessed_in_paged_steps(void **st) {
+    struct error err = {0};
+    struct turn_stats stats;
+    struct session *s;
+    int32_t prompt[PROMPT], text[ANSWER];
+    struct engine *e;
+    char dir[1024];
+    snprintf(dir, sizeof dir, "%s/gqa_shared", root);
+    for (enum draft_kind named = DRAFT_LOOKUP; named <= DRAFT_INT4; named++) {
+        err = (struct error){0};
+        assert_int_equal(engine_open(&e, &(struct engine_params){.dir = dir, .threads = 1, .gpus = "emu:1", .decode = DECODE_PAGED, .draft = named}, &err),
+                         ERR_USAGE);
+        assert_non_null(strstr(err.text, "leave out --draft"));
+    }
+    for (enum draft_kind draft = DRAFT_NONE; draft <= DRAFT_AUTO; draft++) {
+        e = open_model("gqa_shared", (struct engine_params){.gpus = "emu:1", .decode = DECODE_PAGED, .draft = draft});
+        prompt_of(0, prompt);
+        assert_int_equal(session_open(e, &s, &err), 0);
+        turn(e, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS}, text, &stats);
+        assert_string_equal(stats.decode_mode, "paged");
+        assert_true(!stats.draft && !stats.drafted && !strstr(stats.decode_why, "nothing is guessed") == !draft);
+        session_close(&s);
+        engine_close(&e);
+    }
+}
 
-/* Two tokens in a row, the second one looked at in the same step when the first was guessed: their joint frequencies over seeds
- * against what the logits say, for a guess that is right sometimes. */
+/* --- What is drawn ------------------------------------------------------------------------------------------------------------------
+ *
+ * From a vocabulary of three tokens (the likeliest of each position) DRAWN in a row are drawn by the engine, with a draft that guesses the third and the
+ * fourth: the frequencies of all 81 texts over seeds, against what the model's logits say. A token must not become likelier by being guessed. */
+
+enum { LIKELY = 3, DRAWN = 4, TEXTS = 81, NODES = 1 + 3 + 9 + 27, SEEDS = 2500 };
+struct node { /* of the tree of texts: the children of i are 3 * i + 1 .. 3 * i + 3 */
+    int32_t likely[LIKELY], tokens[PROMPT + DRAWN];
+    int n; /* tokens before it */
+    double chance[LIKELY];
+};
+enum guessing { GUESS_ANY, GUESS_LIKELIEST, GUESS_LAST, GUESSINGS };
+struct guesser {
+    struct node tree[NODES];
+    enum guessing how;
+    uint32_t seed;
+};
+
+static int look(void *ctx, int position, const float *logits) {
+    struct node *x = ctx;
+    double sum = 0;
+    for (int k = 0; k < LIKELY; k++) {
+        x->likely[k] = -1;
+        for (int t = 0; t < VOCAB; t++) {
+            bool taken = false;
+            for (int i = 0; i < k; i++) taken |= x->likely[i] == t;
+            if (!taken && (x->likely[k] < 0 || logits[t] > logits[x->likely[k]])) x->likely[k] = t;
+        }
+        sum += x->chance[k] = exp((double)logits[x->likely[k]] - (double)logits[x->likely[0]]);
+    }
+    for (int k = 0; k < LIKELY; k++) x->chance[k] /= sum;
+    return 0;
+}
+
+/* What the model thinks of each text, read as a prompt. */
+static void grow(struct engine *e, struct session *s, struct node *tree) {
+    struct turn_stats stats;
+    prompt_of(0, tree->tokens);
+    tree->n = PROMPT;
+    for (int i = 0; i < NODES; i++) {
+        struct node *x = &tree[i];
+        turn(e, s, (struct request){.tokens = x->tokens, .n = x->n, .flags = REQUEST_NO_EOS, .logits = look, .logits_ctx = x}, NULL, &stats);
+        for (int k = 0; k < LIKELY && LIKELY * i + 1 < NODES; k++) {
+            struct node *child = &tree[LIKELY * i + 1 + k];
+            memcpy(child->tokens, x->tokens, sizeof x->tokens);
+            child->tokens[x->n] = x->likely[k], child->n = x->n + 1;
+        }
+    }
+}
+
+static int branch(const struct node *x, int32_t token) {
+    int k = 0;
+    while (k < LIKELY && x->likely[k] != token) k++;
+    assert_true(k < LIKELY);
+    return k;
+}
+
+static int guess_likely(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) {
+    struct guesser *g = ctx;
+    int at = 0, i = 0;
+    for (int p = PROMPT; p < n; p++) at = LIKELY * at + 1 + branch(&g->tree[at], tokens[p]);
+    for (; i < most && at < NODES; i++) {
+        g->seed = g->seed * 1664525 + 1013904223;
+        const int k = g->how == GUESS_ANY ? (int)((g->seed >> 8) % LIKELY) : g->how == GUESS_LAST ? LIKELY - 1 : 0;
+        out[i] = g->tree[at].likely[k];
+        at = LIKELY * at + 1 + k;
+    }
+    return i;
+}
+
+/* Of texts that are expected `few` times and more each, and of the others together; *degrees of freedom. */
+static double chi_square(const int *seen, const double *want, int *degrees) {
+    enum { few = 5 };
+    double chi = 0, rest = 0, rest_seen = 0;
+    int cells = 0;
+    for (int i = 0; i < TEXTS; i++) {
+        if (want[i] < few) rest += want[i], rest_seen += seen[i];
+        else chi += (seen[i] - want[i]) * (seen[i] - want[i]) / want[i], cells++;
+    }
+    if (rest >= few) chi += (rest_seen - rest) * (rest_seen - rest) / rest, cells++;
+    *degrees = cells - 1;
+    return chi;
+}
+
 static void draws_are_distributed_as_the_logits_say(void **st) {
-    enum { N = 6, SEEDS = 40000 };
-    static const float logits[N + 1][N] = {{0.3f, -1, 1.2f, 0, -0.4f, 0.9f}, {1, 0, 0, -1, 0.5f, 0}, {0, 1.5f, 0, 0, -2, 0},
-                                           {-1, 0, 0, 1, 0, 0.2f},           {0, 0, 2, 0, 0, -1},    {0, 0, 0, 0, 0, 0},
-                                           {0.5f, -0.5f, 0, 1, -1, 0}};
-    struct sample_item scratch[N];
-    int seen[N][N] = {{0}};
-    for (int seed = 0; seed < SEEDS; seed++) {
-        struct sampling s = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = (uint64_t)seed};
-        float l[N];
-        int32_t guess = seed % N, first, second = -1;
-        float ahead[N]; /* of the row that the guess had */
-        memcpy(l, logits[0], sizeof l);
-        memcpy(ahead, logits[1 + guess], sizeof ahead);
-        first = sample_token(l, N, &s, NULL, 0, 40, scratch);
-        if (first == guess) second = sample_token(ahead, N, &s, NULL, 0, 41, scratch);
-        else {
-            memcpy(l, logits[1 + first], sizeof l);
-            second = sample_token(l, N, &s, NULL, 0, 41, scratch);
-        }
-        seen[first][second]++;
+    struct guesser g = {.seed = 1};
+    struct error err = {0};
+    double want[TEXTS];
+    struct engine *e = open_model("gqa_flat", (struct engine_params){.kv = DT_F32, .draft = DRAFT_LOOKUP, .draft_own = guess_likely, .draft_ctx = &g});
+    struct session *s;
+    assert_int_equal(session_open(e, &s, &err), 0);
+    grow(e, s, g.tree);
+    for (int i = 0; i < TEXTS; i++) {
+        int at = NODES + i, k;
+        for (want[i] = SEEDS; at; at = (at - 1) / LIKELY) k = (at - 1) % LIKELY, want[i] *= g.tree[(at - 1) / LIKELY].chance[k];
     }
-    double chi = 0, sum0 = 0;
-    for (int i = 0; i < N; i++) sum0 += exp(logits[0][i]);
-    for (int i = 0; i < N; i++) {
-        double sum1 = 0;
-        for (int k = 0; k < N; k++) sum1 += exp(logits[1 + i][k]);
-        for (int k = 0; k < N; k++) {
-            double want = SEEDS * exp(logits[0][i]) / sum0 * exp(logits[1 + i][k]) / sum1;
-            chi += (seen[i][k] - want) * (seen[i][k] - want) / want;
+    for (g.how = 0; g.how < GUESSINGS; g.how++) {
+        int seen[TEXTS] = {0}, drafted = 0, accepted = 0, degrees;
+        for (int seed = 0; seed < SEEDS; seed++) {
+            const struct request r = {
+                .tokens = g.tree->tokens,
+                .n = PROMPT,
+                .max_tokens = DRAWN,
+                .flags = REQUEST_NO_EOS,
+                .sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .top_k = LIKELY, .seed = (uint64_t)(g.how * SEEDS + seed)}};
+            struct turn_stats stats;
+            int32_t text[DRAWN];
+            int at = 0;
+            assert_int_equal(turn(e, s, r, text, &stats), DRAWN);
+            for (int i = 0; i < DRAWN; i++) at = LIKELY * at + 1 + branch(&g.tree[at < NODES ? at : 0], text[i]);
+            seen[at - NODES]++;
+            drafted += stats.drafted, accepted += stats.accepted;
         }
+        const double chi = chi_square(seen, want, &degrees), most = degrees + 3.1 * sqrt(2.0 * degrees) + 6; /* p < 0.001 from 20 degrees on */
+        print_message("guesses %d: %d of %d right; chi-square %.1f of %d degrees\n", g.how, accepted, drafted, chi, degrees);
+        assert_true(degrees >= 20 && drafted >= SEEDS && accepted > drafted / 20 && accepted < drafted);
+        if (chi > most) fail_msg("guesses %d: chi-square %.1f of %d degrees", g.how, chi, degrees);
     }
-    if (chi > 66.6) fail_msg("chi-square %.1f of 35 degrees", chi); /* p = 0.001 */
+    session_close(&s);
+    engine_close(&e);
+}
+
+/* --- What steps teach -------------------------------------------------------------------------------------------------------------- */
+
+static int nothing(void *arg) { return 0; }
+
+/* A step that reads experts for the first time is no measure of what steps take; one that needs the same again is. */
+static void first_steps_teach_nothing(void **st) {
+    static const int32_t prompt[] = {7};
+    struct error err = {0};
+    struct turn_stats stats;
+    int32_t text[2][4];
+    struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_LOOKUP});
+    for (int i = 0; i < 2; i++) {
+        struct session *s;
+        const struct request r = {.tokens = prompt, .n = 1, .max_tokens = 2, .flags = REQUEST_NO_EOS | REQUEST_ALONE};
+        assert_int_equal(session_open(e, &s, &err), 0);
+        assert_int_equal(turn(e, s, r, text[i], &stats), 2);
+        session_close(&s);
+        engine_run(e, nothing, NULL); /* the step is counted behind its last token */
+        assert_int_equal(e->governor.steps, i + 1);
+        assert_int_equal(e->governor.cost[STEP_CPU][1].n, i);
+    }
+    engine_close(&e);
 }
 
 int main(int argc, char **argv) {
@@ -652,6 +807,8 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(the_soonest_and_surest_experts_come_first),
                                        cmocka_unit_test(what_is_foreseen_comes_in_three_phases),
                                        cmocka_unit_test(who_cannot_have_an_int4_draft_says_so),
-                                       cmocka_unit_test(draws_are_distributed_as_the_logits_say)};
+                                       cmocka_unit_test(nothing_is_guessed_in_paged_steps),
+                                       cmocka_unit_test(draws_are_distributed_as_the_logits_say),
+                                       cmocka_unit_test(first_steps_teach_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
