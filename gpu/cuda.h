@@ -75,6 +75,17 @@ struct cuda_fp8 {
 };
 int cuda_blas_fp8(struct cuda_blas *b, const struct cuda_fp8 *f, cudaStream_t s);
 
+static inline struct cuda_plane cuda_plane_of(const struct kv_plane *p) {
+    return (struct cuda_plane){.data = p->data,
+                               .scale = p->scale,
+                               .heads = p->heads,
+                               .dim = p->dim,
+                               .dtype = p->dtype,
+                               .block = p->block,
+                               .blocks = (const struct cuda_kv_block *)p->blocks,
+                               .at = p->at,
+                               .scale_at = p->scale_at};
+}
 static inline size_t cuda_aligned(size_t n) { return (n + 255) & ~(size_t)255; }
 static inline int cuda_round(int n, int to) { return (n + to - 1) / to * to; }
 

@@ -37,8 +37,9 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
         int m = hi - k0 < KEYS ? hi - k0 : KEYS;
         for (int k = warp; k < m; k += THREADS / 32) { /* a warp a key */
             float dot[HEADS] = {0};
+            const struct plane_row row = plane_row(at.k, (size_t)(chosen ? chosen[k0 + k] : k0 + k));
             for (int d = lane; d < a.k.dim; d += 32) {
-                float v = plane_at(at.k, (size_t)(chosen ? chosen[k0 + k] : k0 + k), kv, d);
+                float v = plane_value(at.k, row, kv, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     if (h < heads) dot[h] += v * qs[h * a.k.dim + d];
@@ -65,16 +66,18 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
 #pragma unroll
                 for (int w = 0; w < WIDE; w++) acc[h][w] *= fade[h];
             }
-        for (int k = 0; k < m; k++)
+        for (int k = 0; k < m; k++) {
+            const struct plane_row row = plane_row(at.v, (size_t)(chosen ? chosen[k0 + k] : k0 + k));
 #pragma unroll
             for (int w = 0; w < WIDE; w++) {
                 int d = tid + w * THREADS;
                 if (d >= a.v_dim) continue;
-                float v = plane_at(at.v, (size_t)(chosen ? chosen[k0 + k] : k0 + k), kv * a.v.heads / a.k.heads, d);
+                float v = plane_value(at.v, row, kv * a.v.heads / a.k.heads, d);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++)
                     if (h < heads) acc[h][w] += p[h][k] * v;
             }
+        }
         __syncthreads();
     }
     if (a.sinks && split == 0 && tid < heads) { /* one more logit, without a value */

@@ -21,11 +21,12 @@ __device__ inline uint32_t pack(float x, float y) {
 template <int ROWS, int COLS, int THREADS>
 __device__ inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
     const int pieces = COLS / 8;
-    const __nv_bfloat16 *data = (const __nv_bfloat16 *)p.data;
     for (int e = (int)threadIdx.x; e < ROWS * pieces; e += THREADS) {
         int k = e / pieces, d = e % pieces * 8;
         bool there = k0 + k < rows && d < dim;
-        const __nv_bfloat16 *src = there ? data + ((size_t)(k0 + k) * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d : data;
+        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0)); /* an address that is none must still be one */
+        const __nv_bfloat16 *data = (const __nv_bfloat16 *)row.data;
+        const __nv_bfloat16 *src = there ? data + (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d : data;
         cp_async16(dst + k * (COLS + PAD) + d, src, there ? 16 : 0);
     }
 }
@@ -257,7 +258,7 @@ static const struct {
     {256, 256, 64, 0, launch<256, 256, 4, 1, 32, false>},  {576, 512, 32, 1, launch<576, 512, 2, 2, 32, true>},
 };
 static int shape_of(const struct cuda_attention *a) {
-    int one = a->k.data == a->v.data && a->k.dim == a->v.dim && a->k.dim > 256;
+    int one = cuda_plane_same(&a->k, &a->v) && a->k.dim > 256;
     for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]); i++)
         if (a->q_dim <= shapes[i].k && a->v_dim <= shapes[i].v && shapes[i].one == one) return i;
     return -1;
@@ -266,7 +267,7 @@ int cuda_attention_mma_rows(const struct cuda_attention *a) {
     int i = shape_of(a);
     return i < 0 || a->v.heads != a->k.heads || a->k.heads > 65535 ? 0 : shapes[i].rows;
 }
-static int ready(const struct cuda_plane *p) { return p->dtype == DT_BF16 && p->dim % 8 == 0 && (size_t)p->data % 16 == 0; }
+static int ready(const struct cuda_plane *p) { return p->dtype == DT_BF16 && p->dim % 8 == 0 && (p->blocks ? p->at : (size_t)p->data) % 16 == 0; }
 int cuda_attention_mma_direct(const struct cuda_attention *a) { return ready(&a->k) && ready(&a->v); }
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a) { return shapes[shape_of(a)].launch(s, a); }
 

@@ -63,14 +63,33 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
 }
 __device__ inline float weight_at(const struct mat &m, int r, int c) { return code_at(m, r, c) * scale_of(m, r, c); }
 
-__device__ inline float plane_at(const struct cuda_plane &p, size_t row, int head, int d) {
-    size_t at = (row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d;
+/* Where a row lies: row `row` of data and scale. */
+struct plane_row {
+    char *data;
+    float *scale;
+    size_t row;
+};
+__device__ inline struct plane_row plane_row(const struct cuda_plane &p, size_t row) {
+    struct plane_row r = {(char *)p.data, p.scale, row};
+    if (p.blocks) {
+        const unsigned at = (unsigned)row + (unsigned)p.first, which = at / (unsigned)p.block;
+        const struct cuda_kv_block b = p.blocks[which];
+        r.data = b.mem + p.at, r.scale = (float *)(b.mem + p.scale_at);
+        r.row = (size_t)b.place * (size_t)p.block + (at - which * (unsigned)p.block);
+    }
+    return r;
+}
+__device__ inline float plane_value(const struct cuda_plane &p, const struct plane_row &r, int head, int d) {
+    size_t at = (r.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d;
     switch (p.dtype) {
-    case DT_BF16: return bf16_at(p.data, at);
-    case DT_E4M3: return e4m3_decode(((const uint8_t *)p.data)[at]) * p.scale[row * (size_t)p.heads + (size_t)head];
-    default: return ((const float *)p.data)[at];
+    case DT_BF16: return bf16_at(r.data, at);
+    case DT_E4M3: return e4m3_decode(((const uint8_t *)r.data)[at]) * r.scale[r.row * (size_t)p.heads + (size_t)head];
+    default: return ((const float *)r.data)[at];
     }
 }
+__device__ inline float plane_at(const struct cuda_plane &p, size_t row, int head, int d) { return plane_value(p, plane_row(p, row), head, d); }
+/* The plane is where memory says by now. */
+__device__ inline void plane_move(struct cuda_plane *p, const struct cuda_place *to) { p->data = to->data, p->scale = to->scale, p->blocks = to->blocks; }
 
 __device__ inline float warp_sum(float v) {
     for (int d = 16; d; d >>= 1) v += __shfl_xor_sync(0xffffffffu, v, d);

@@ -80,11 +80,12 @@ cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cs, const float *sn
 /* One block a (row, head). */
 static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx, const struct cuda_place *place, int every, int tokens) {
     __shared__ float shared[32];
-    if (place) p.data = place->data, p.scale = place->scale, row0 = every ? place->pos / every : place->pos;
+    if (place) plane_move(&p, place), row0 = every ? place->pos / every : place->pos;
     if (place && every && (int)(blockIdx.x / (unsigned)p.heads) >= (place->pos + tokens) / every - row0) return;
-    size_t i = blockIdx.x / (unsigned)p.heads, h = blockIdx.x % (unsigned)p.heads, row = (size_t)row0 + i;
+    size_t i = blockIdx.x / (unsigned)p.heads, h = blockIdx.x % (unsigned)p.heads;
+    const struct plane_row to = plane_row(p, (size_t)row0 + i);
     const float *src = x + i * (size_t)ldx + h * (size_t)p.dim;
-    size_t at = (row * (size_t)p.heads + h) * (size_t)p.dim;
+    size_t at = (to.row * (size_t)p.heads + h) * (size_t)p.dim;
     float scale = 1;
     if (p.dtype == DT_E4M3) {
         float top = 0;
@@ -94,12 +95,12 @@ static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int 
         __syncthreads();
         for (int w = 0; w < (int)(blockDim.x / 32); w++) top = fmaxf(top, shared[w]);
         scale = top > 0 ? top / 448.0f : 1.0f;
-        if (!threadIdx.x) p.scale[row * (size_t)p.heads + h] = scale;
+        if (!threadIdx.x) to.scale[to.row * (size_t)p.heads + h] = scale;
     }
     for (int d = threadIdx.x; d < p.dim; d += blockDim.x) {
-        if (p.dtype == DT_BF16) ((__nv_bfloat16 *)p.data)[at + (size_t)d] = __float2bfloat16_rn(src[d]);
-        else if (p.dtype == DT_E4M3) ((uint8_t *)p.data)[at + (size_t)d] = e4m3_encode(src[d] / scale);
-        else ((float *)p.data)[at + (size_t)d] = src[d];
+        if (p.dtype == DT_BF16) ((__nv_bfloat16 *)to.data)[at + (size_t)d] = __float2bfloat16_rn(src[d]);
+        else if (p.dtype == DT_E4M3) ((uint8_t *)to.data)[at + (size_t)d] = e4m3_encode(src[d] / scale);
+        else ((float *)to.data)[at + (size_t)d] = src[d];
     }
 }
 cudaError_t cuda_kv_store(cudaStream_t s, struct cuda_plane p, const float *x, int row0, int n, int ldx, const struct cuda_place *at, int every, int tokens) {

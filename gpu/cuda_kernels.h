@@ -14,11 +14,23 @@ struct cuda_plane { /* struct kv_plane */
     float *scale;
     int heads, dim;
     uint8_t dtype;
+    int block;
+    const struct cuda_kv_block *blocks;
+    size_t at, scale_at;
+    int first; /* with blocks: of all rows that one is row 0 here */
 };
+struct cuda_kv_block { /* struct kv_block */
+    char *mem;
+    int64_t place;
+};
+static inline int cuda_plane_same(const struct cuda_plane *a, const struct cuda_plane *b) {
+    return a->data == b->data && a->blocks == b->blocks && a->at == b->at && a->dim == b->dim;
+}
 struct cuda_place { /* struct op_place */
     void *data;
     float *scale;
     void *after;
+    const struct cuda_kv_block *blocks;
     int32_t pos;
 };
 struct cuda_attention { /* struct op_attention, and scratch for split keys */

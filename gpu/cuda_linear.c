@@ -173,9 +173,11 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
 /* --- Expanding MLA ------------------------------------------------------------------------------------------------------- */
 
 static struct cuda_plane rows_of(const struct kv_plane *p, int row) {
-    size_t at = (size_t)row * (size_t)p->heads;
-    return (struct cuda_plane){(char *)p->data + dtype_bytes((enum dtype)p->dtype, at * (size_t)p->dim), p->scale ? p->scale + at : NULL, p->heads, p->dim,
-                               p->dtype};
+    const size_t at = (size_t)row * (size_t)p->heads;
+    struct cuda_plane r = cuda_plane_of(p);
+    if (p->blocks) r.first = row;
+    else r.data = (char *)p->data + dtype_bytes((enum dtype)p->dtype, at * (size_t)p->dim), r.scale = p->scale ? p->scale + at : NULL;
+    return r;
 }
 /* Formats without tiles: in float32, which is then rounded. */
 static int expand_float(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
@@ -192,7 +194,7 @@ static int expand_float(struct cuda_stream *s, const struct op_expand *a, const 
 /* All heads in one launch; the cache itself is what tiles read where it is BF16. */
 static int expand_tiles(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
     int dim = e->latent.dim, ld = cuda_round(dim, 8), rope = dim - e->lora;
-    bool direct = e->latent.dtype == DT_BF16 && ld == dim && (size_t)e->latent.data % 16 == 0;
+    bool direct = !e->latent.blocks && e->latent.dtype == DT_BF16 && ld == dim && (size_t)e->latent.data % 16 == 0;
     struct cuda_tiles t = {
         .n_parts = 1, .x = e->latent.data, .y = e->k, .v = e->v, .ldx = ld, .ldy = e->nope + rope, .head_rows = e->nope + e->v_dim, .nope = e->nope};
     t.w[0] = a->w;

@@ -6,10 +6,11 @@ static const size_t attention_space = (size_t)128 << 20; /* of keys and values a
 static const size_t select_space = (size_t)64 << 20;     /* of scores; more go in groups of queries */
 
 _Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(struct op_place, pos) == offsetof(struct cuda_place, pos) &&
-                   offsetof(struct op_place, after) == offsetof(struct cuda_place, after),
+                   offsetof(struct op_place, after) == offsetof(struct cuda_place, after) &&
+                   offsetof(struct op_place, blocks) == offsetof(struct cuda_place, blocks),
                "places");
 static const struct cuda_place *place_of(const struct op_place *p) { return (const struct cuda_place *)p; }
-static struct cuda_plane plane(const struct kv_plane *p) { return (struct cuda_plane){p->data, p->scale, p->heads, p->dim, p->dtype}; }
+_Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, place) == offsetof(struct cuda_kv_block, place), "blocks");
 
 /* Keys are split where the blocks would leave processors idle: the tail of short prompts. With few queries always: chunk_begin. */
 static int splits_for(const struct cuda_stream *s, long blocks, long keys, long least) {
@@ -29,7 +30,7 @@ static void parts_at(struct cuda_attention *a, char *space) {
 static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool direct) {
     int group = a->n_heads / a->k.heads, rows = cuda_attention_mma_rows(a), heads = a->k.heads;
     int k_dim = (a->k.dim + 7) & ~7, v_dim = (a->v_dim + 7) & ~7;
-    bool one = a->k.data == a->v.data && a->k.dim == a->v.dim;
+    bool one = cuda_plane_same(&a->k, &a->v);
     size_t keys = (size_t)a->n_keys, k_size = direct ? 0 : keys * (size_t)k_dim * 2, v_size = direct || one ? 0 : keys * (size_t)v_dim * 2;
     if (k_size && attention_space / (k_size + v_size) < (size_t)heads)
         heads = attention_space < k_size + v_size ? 1 : (int)(attention_space / (k_size + v_size));
@@ -49,8 +50,8 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
         b.lse = a->lse ? a->lse + skip : NULL;
         b.sinks = a->sinks ? a->sinks + skip : NULL;
         if (!direct) {
-            b.k = (struct cuda_plane){space, NULL, here, k_dim, DT_BF16};
-            b.v = one ? b.k : (struct cuda_plane){space + k_all, NULL, here, v_dim, DT_BF16};
+            b.k = (struct cuda_plane){.data = space, .heads = here, .dim = k_dim, .dtype = DT_BF16};
+            b.v = one ? b.k : (struct cuda_plane){.data = space + k_all, .heads = here, .dim = v_dim, .dtype = DT_BF16};
             struct cuda_plane v = a->v;
             if (cuda_check(s->g, cuda_plane_to_bf16(s->s, space, a->k, h, here, a->n_keys, k_dim), "keys")) return ERR_RUNTIME;
             if (!one && cuda_check(s->g, cuda_plane_to_bf16(s->s, space + k_all, v, h, here, a->n_keys, v_dim), "values")) return ERR_RUNTIME;
@@ -63,8 +64,8 @@ static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool d
 static int attention(struct cuda_stream *s, const struct op_attention *o) {
     struct cuda_attention a = {.out = o->out,
                                .q = o->q,
-                               .k = plane(&o->k),
-                               .v = plane(&o->v),
+                               .k = cuda_plane_of(&o->k),
+                               .v = cuda_plane_of(&o->v),
                                .sinks = o->sinks,
                                .lse = o->lse,
                                .q_pos = o->q_pos,
@@ -112,7 +113,7 @@ static int select_keys(struct cuda_stream *s, const struct op_select *o) {
         struct cuda_select a = {.chosen = o->chosen + (size_t)at * (size_t)o->topk,
                                 .q = o->q + (size_t)at * (size_t)o->ldq,
                                 .weight = o->weight + (size_t)at * (size_t)o->heads,
-                                .k = plane(&o->k),
+                                .k = cuda_plane_of(&o->k),
                                 .n = o->n - at < most ? o->n - at : most,
                                 .heads = o->heads,
                                 .topk = o->topk,
@@ -183,12 +184,12 @@ int cuda_run(struct op_exec *x, enum op_code code, const union op_args *u) {
     }
     case OP_KV_STORE: {
         const struct op_kv_store *a = &u->kv_store;
-        if (a->n > 0) r = cuda_kv_store(s->s, plane(&a->plane), a->x, a->row0, a->n, a->ldx, place_of(a->at), a->every, a->tokens);
+        if (a->n > 0) r = cuda_kv_store(s->s, cuda_plane_of(&a->plane), a->x, a->row0, a->n, a->ldx, place_of(a->at), a->every, a->tokens);
         break;
     }
     case OP_KV_LOAD: {
         const struct op_kv_load *a = &u->kv_load;
-        if (a->n > 0) r = cuda_kv_load(s->s, plane(&a->plane), a->out, a->row0, a->n, a->ldo);
+        if (a->n > 0) r = cuda_kv_load(s->s, cuda_plane_of(&a->plane), a->out, a->row0, a->n, a->ldo);
         break;
     }
     case OP_EXPAND: return cuda_expand_op(s, &u->expand);

@@ -17,7 +17,7 @@ static __global__ void score_kernel(struct cuda_select a) {
     float *q = keys + KEYS * (dim + 1), sum = 0;
     if (n <= a.topk || first >= n) return;
     struct cuda_plane k = a.k;
-    if (a.at) k.data = a.at->data, k.scale = a.at->scale;
+    if (a.at) plane_move(&k, a.at);
     for (int at = threadIdx.x; at < KEYS * dim; at += blockDim.x)
         keys[at / dim * (dim + 1) + at % dim] = first + at / dim < n ? plane_at(k, (size_t)(first + at / dim), 0, at % dim) : 0.0f;
     for (int h0 = 0; h0 < a.heads; h0 += GROUP) {

@@ -100,6 +100,8 @@ struct emu_stream {
     struct emu_graph *graph;   /* what is enqueued goes there: it is being recorded; NULL: it runs */
     struct pool *pool;         /* opened by the first operation; the thread's own */
     struct exec *cpu;
+    char *joined[2]; /* rows of planes that lay in blocks */
+    size_t joined_size[2];
     unsigned lag; /* LIMIT_LAG, or 0 */
 };
 
@@ -136,3 +138,5 @@ int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or why the
 
 /* Computes one operation on CPU kernels. Returns 0 or what the kernel returned. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);
+/* The same of planes whose rows lie in blocks, which the kernels do not know. emu_blocks.c */
+int emu_compute_blocks(struct emu_stream *s, enum op_code code, const union op_args *a);

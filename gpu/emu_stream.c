@@ -169,8 +169,9 @@ static int read_place(struct emu_stream *s, const struct op_place **at, struct o
     emu_fail(s->g, ERR_RUNTIME, "a place at %p is not memory of the device", (const void *)p);
     return ERR_RUNTIME;
 }
+static void place_plane(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
 static void place_rows(struct op_kv_store *a, const struct op_place *p) {
-    a->plane.data = p->data, a->plane.scale = p->scale, a->row0 = p->pos;
+    place_plane(&a->plane, p), a->row0 = p->pos;
     if (!a->every) return;
     a->row0 = p->pos / a->every;
     int done = op_completed(p->pos, a->tokens, a->every);
@@ -189,11 +190,11 @@ static int read_places(struct emu_stream *s, enum op_code code, union op_args *u
     }
     if (code == OP_SELECT && (r = read_place(s, &u->select.at, &k)) > 0) {
         struct op_select *a = &u->select;
-        a->k.data = k.data, a->k.scale = k.scale, a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
+        place_plane(&a->k, &k), a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
     }
     if (code == OP_ATTENTION && (r = read_place(s, &u->attention.at, &k)) > 0 && (r = read_place(s, &u->attention.v_at, &v)) > 0) {
         struct op_attention *a = &u->attention;
-        a->k.data = k.data, a->k.scale = k.scale, a->v.data = v.data, a->v.scale = v.scale;
+        place_plane(&a->k, &k), place_plane(&a->v, &v);
         a->q_pos0 = k.pos, a->n_keys = op_seen_step(k.pos + a->n - 1, a->k_pos0, a->k_step, INT_MAX);
     }
     return r < 0 ? r : 0;
@@ -228,7 +229,7 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
         emu_fail(g, e.code, "%s", e.text);
         return;
     }
-    int r = emu_compute(s->cpu, c->code, &c->args);
+    int r = emu_compute_blocks(s, c->code, &c->args);
     if (r && r != ERR_CANCELLED) emu_fail(g, r, "operation %s failed", op_name(c->code));
     if (!g->slowed) return;
     double took = emu_clock() - now; /* longer than it should where this processor is slower than the device */
@@ -283,6 +284,7 @@ static void *stream_thread(void *arg) {
     }
     cpu_exec_close(&s->cpu);
     pool_close(&s->pool);
+    for (int i = 0; i < 2; i++) mem_free(s->joined[i]);
     return NULL;
 }
 

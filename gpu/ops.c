@@ -136,6 +136,10 @@ static int visit_rows(struct mat *m, int32_t rows, visit_fn fn, void *ctx) {
 int op_visit_mat(struct mat *m, visit_fn fn, void *ctx) { return visit_rows(m, m->rows, fn, ctx); }
 
 static int visit_plane(struct kv_plane *p, int rows, visit_fn fn, void *ctx) {
+    if (p->blocks) { /* which the list names, where it lies */
+        VISIT(p->blocks, (size_t)((rows + p->block - 1) / p->block) * sizeof *p->blocks, VISIT_IN);
+        return 0;
+    }
     VISIT(p->data, (size_t)rows * dtype_bytes(p->dtype, (size_t)p->heads * (size_t)p->dim), VISIT_KV);
     VISIT(p->scale, (size_t)rows * (size_t)p->heads * 4, VISIT_KV);
     return 0;

@@ -86,20 +86,30 @@ struct op_rope {
 };
 
 /* A plane of the KV cache: rows of heads * dim elements, row = token position. F32, BF16, or E4M3 with one float32
- * scale a (row, head): amax / 448, 1 where amax is 0. */
+ * scale a (row, head): amax / 448, 1 where amax is 0.
+ * On devices rows may lie in blocks of so many, which caches with a common beginning share: the b-th is where blocks[b] says, a piece of
+ * memory that has the same rows of all planes, those of each plane together. The list is read when the operation runs. */
+struct kv_block {
+    char *mem;
+    int64_t place; /* this block is that one of those in mem */
+};
 struct kv_plane {
-    void *data;
+    void *data;   /* with blocks: not looked at, nor scale */
     float *scale; /* [rows, heads], E4M3 only */
     int heads, dim;
     uint8_t dtype;
+    int block;                     /* rows of one */
+    const struct kv_block *blocks; /* NULL: one row after the other */
+    size_t at, scale_at;           /* of the rows of mem's first block, in bytes */
 };
 /* What stands in memory for a plane's addresses and a position, so that an operation that was recorded once serves every token of any
  * session (gpu.h's graphs). Read when the operation runs. Devices alone; the processor is never given one. */
 struct op_place {
     void *data; /* of a state: what it is before the call's first row, NULL: it begins */
     float *scale;
-    void *after; /* of a state: where it goes */
-    int32_t pos; /* of the first row of the call */
+    void *after;                   /* of a state: where it goes */
+    const struct kv_block *blocks; /* as a plane's; what else a plane says of blocks is the call's */
+    int32_t pos;                   /* of the first row of the call */
 };
 /* Rows of `every` tokens each that tokens [pos, pos + n) complete; and at most, wherever these stand. */
 static inline int op_completed(int pos, int n, int every) { return (pos + n) / every - pos / every; }

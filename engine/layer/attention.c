@@ -1,11 +1,14 @@
 #include "engine/layer/attention.h"
 
+#include <assert.h>
+
 static const struct attention *const kinds[] = {
     [ATTN_GQA] = &attention_gqa, [ATTN_MLA] = &attention_mla, [ATTN_DSA] = &attention_dsa, [ATTN_COMPRESSED] = &attention_compressed};
 const struct attention *attention_of(const struct config *c, int layer) { return c->layer[layer].delta ? &attention_delta : kinds[c->attn]; }
 
 struct kv_plane attention_plane(struct kv_plane p, int row) {
     size_t width = (size_t)p.heads * (size_t)p.dim;
+    assert(!p.blocks || !row);
     p.data = (char *)p.data + dtype_bytes(p.dtype, width * (size_t)row);
     if (p.scale) p.scale += (size_t)row * (size_t)p.heads;
     return p;

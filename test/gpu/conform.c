@@ -4,7 +4,7 @@
  * math: only operations that LIST's math computes otherwise than float32, or FP8 otherwise than BF16.
  * Exit 77 when the device, or the level of the processor it wants, is not there. */
 #include "test/gpu/conform_blocks.h"
-#include "test/gpu/conform_graph.h"
+#include "test/gpu/conform_shared.h"
 #include "test/gpu/conform_streams.h"
 
 static void elementwise(void) {
@@ -581,6 +581,7 @@ int main(int argc, char **argv) {
         groups();
         groups_apart();
         if (spec.math != GPU_FP8) recorded(DT_BF16, 0), recorded(DT_F32, 100), recorded(DT_E4M3, 0);
+        if (spec.math != GPU_FP8) shared_caches();
         if (spec.math != GPU_FP8) recorded_choice(1), recorded_choice(5), recorded_window(1), recorded_window(5), recorded_rule(1), recorded_rule(3);
     } else if (!some) {
         companies();
