@@ -304,6 +304,7 @@ void step_tell(struct step *s, const char *layers_why) {
 int step_devices_open(struct step *s, struct error *e) {
     int rc = choose(s, e);
     for (int i = 0; i < s->n_dev && !rc; i++) rc = open_device(&s->dev[i], e);
+    if (!rc) step_blocks_open(s);
     return rc || !s->n_dev ? rc : step_numbers_open(s, e);
 }
 

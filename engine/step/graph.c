@@ -73,7 +73,7 @@ static int few_keys(const struct step_device *d) {
     return few;
 }
 static struct op_place place_of(const struct cache_desc *d, const struct kv_plane *p, const struct span *t) {
-    if (!d->rows) return (struct op_place){.data = p->data, .scale = p->scale, .pos = t->pos};
+    if (!d->rows) return (struct op_place){.blocks = p->blocks, .pos = t->pos};
     return (struct op_place){
         .data = t->move.from < 0 ? NULL : attention_plane(*p, t->move.from).data, .after = attention_plane(*p, t->move.to).data, .pos = t->pos};
 }

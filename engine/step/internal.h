@@ -92,11 +92,12 @@ struct step_device {
 struct step_micro {
     int n, n_dev, row0; /* rows; of them on devices; rows of the micro-batches before this one */
     int n_spans, n_dev_spans;
-    struct span spans[STEP_ROWS]; /* of all rows: planes in host memory */
-    struct span dev[STEP_ROWS];   /* of the first n_dev rows: planes on devices */
-    struct span rest[STEP_ROWS];  /* of the others, counted from the first of these */
-    int source[STEP_ROWS];        /* the caller's span */
-    struct work host;             /* pinned where there are devices; rows [0, n_dev) of x: what the experts add to these */
+    struct span spans[STEP_ROWS];              /* of all rows: planes in host memory */
+    struct span dev[STEP_ROWS];                /* of the first n_dev rows: planes on devices */
+    const struct step_mirror *copy[STEP_ROWS]; /* whose those are */
+    struct span rest[STEP_ROWS];               /* of the others, counted from the first of these */
+    int source[STEP_ROWS];                     /* the caller's span */
+    struct work host;                          /* pinned where there are devices; rows [0, n_dev) of x: what the experts add to these */
     /* Hand-off. Devices write `arrived` when rows are in host memory, and wait for `answered`: their experts are added. */
     struct gpu_number *arrived, *answered;
     uint32_t n_arrived, n_wanted, n_answered; /* written, waited for and written so far, as enqueued or done */
@@ -105,17 +106,33 @@ struct step_micro {
     uint32_t n_parts;
 };
 
+/* blocks.c: rows of all layers for step.block positions, on all devices. */
+struct step_block {
+    struct step_slab *slab;
+    int readers; /* copies; 0: free */
+};
+struct step_slab {
+    struct step_slab *next;
+    char *mem[GPU_MAX];
+    int used;                  /* blocks that are not free */
+    struct step_block block[]; /* [step.slab] */
+};
+
 enum { MIRROR_MARK = 2, MIRROR_STATES }; /* two states that take turns, and the one at a mark */
 struct step_mirror {                     /* a session's cache on devices */
     struct step_mirror *next;
-    const struct kv *kv;    /* NULL: closed */
-    int rows, capacity;     /* positions that equal the host's; positions there is room for */
-    struct kv_layer *layer; /* [n_layers]; with s->tensor [ranks, n_layers] */
-    char *mem[GPU_MAX];
+    const struct kv *kv;        /* NULL: closed */
+    int rows;                   /* positions that equal the host's */
+    struct kv_layer *layer;     /* [n_layers]; with s->tensor [ranks, n_layers] */
+    struct step_block **blocks; /* [n_blocks]: its rows lie there. Those that others read too are whole, and below rows */
+    size_t cap_blocks;
+    int n_blocks, told;             /* devices know the first so many */
+    struct kv_block *list[GPU_MAX]; /* [most_blocks] where they lie there; the devices' own is at the beginning of mem */
+    int most_blocks;
+    char *mem[GPU_MAX]; /* that list, and states; NULL: not yet */
     size_t bytes[GPU_MAX];
     uint64_t used;            /* the step that read it last */
     bool kept;                /* a prefill writes it, layer by layer: it stays */
-    bool lent;                /* another may still be copied from it: its memory waits for that */
     int state[MIRROR_STATES]; /* positions whose states stand in these rows of its state planes; -1: none */
     struct kv_move move;      /* of its own rows, from where it was asked for; marked: the last of them */
 };
@@ -149,6 +166,9 @@ struct step {
     int32_t top[STEP_ROWS];
     pthread_mutex_t lock; /* the list, and whose each is */
     struct step_mirror *mirrors;
+    int block, slab; /* positions of a block; blocks of a slab */
+    struct step_slab *slabs;
+    bool copied;    /* blocks may still be copied from: one that falls free waits for that */
     uint64_t clock; /* steps so far */
     enum step_cut ran;
     int cut_at;                     /* spans of the first micro-batch; 0: half */
@@ -203,6 +223,15 @@ int step_replay(struct step_device *d, struct step_micro *m, int layer, enum ste
 int step_draft_load(struct step_device *d, struct error *e); /* those of one more layer, if there is room; the device's failure */
 bool step_draft_less(struct step_device *d);                 /* those of one layer go, and none comes any more; false: there are none */
 void step_draft_close(struct step_device *d);
+
+/* blocks.c */
+void step_blocks_open(struct step *s);
+/* The bytes of a slab on a device; planes, where not NULL, [n_layers]: receives those of rows, but for where their list of blocks is. */
+size_t step_slab_lay(const struct step_device *d, struct kv_layer *planes);
+struct step_block *step_block_take(struct step *s); /* one that the caller alone reads; NULL: no device memory */
+struct step_block *step_block_hold(struct step_block *b);
+void step_block_release(struct step *s, struct step_block *b);
+struct kv_block step_block_on(const struct step_block *b, const struct step_device *d);
 
 /* mirror.c */
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), ready to go on from there: `from` is the row of

@@ -1,5 +1,6 @@
 /* Copies of sessions' caches on devices. A session's cache in host memory is the authority: a copy holds the positions that are
- * the same there, is brought up to date before a step, and can be dropped at any time. What a step adds is gathered in one
+ * the same there, is brought up to date before a step, and can be dropped at any time. Its rows lie in blocks (blocks.c), those of a
+ * beginning that sessions have in common in the same ones for all of them. What a step adds is gathered in one
  * piece of device memory, [layer][keys, values][row], and goes to host memory in one copy at its end. */
 #include <string.h>
 
@@ -14,15 +15,16 @@ static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
 /* --- Device memory of a copy ---------------------------------------------------------------------------------------------------- */
 
 static void release(struct step *s, struct step_mirror *m) {
+    while (m->n_blocks) step_block_release(s, m->blocks[--m->n_blocks]);
     for (int i = 0; i < s->n_dev; i++) {
-        if (m->lent && s->dev[i].main) gpu_stream_sync(s->dev[i].main);
         gpu_free(s->dev[i].g, m->mem[i]);
         s->dev[i].held -= m->bytes[i];
+        mem_free(m->list[i]);
+        m->list[i] = NULL;
         m->mem[i] = NULL;
         m->bytes[i] = 0;
     }
-    m->rows = m->capacity = 0;
-    m->lent = false;
+    m->rows = m->told = m->most_blocks = 0;
     for (int i = 0; i < MIRROR_STATES; i++) m->state[i] = -1;
 }
 
@@ -33,6 +35,7 @@ void step_mirror_drop(struct step *s, struct step_mirror *m) {
     *p = m->next;
     pthread_mutex_unlock(&s->lock);
     release(s, m);
+    mem_free(m->blocks);
     mem_free(m->layer);
     mem_free(m);
 }
@@ -42,45 +45,63 @@ static struct kv_layer *planes_on(const struct step_mirror *m, const struct step
     return m->layer + (d->s->tensor ? (size_t)(d - d->s->dev) * (size_t)d->s->c->n_layers : 0);
 }
 
-/* Planes of `capacity` positions for the layers of each device. */
-static int place(struct step *s, struct step_mirror *m, const struct kv *kv, int capacity) {
-    for (int i = 0; i < s->n_dev; i++) {
-        struct step_device *d = &s->dev[i];
-        size_t bytes = 0;
-        for (int pass = 0; pass < 2; pass++) {
-            if (pass && gpu_alloc(d->g, (void **)&m->mem[i], bytes, NULL)) return ERR_MEMORY;
-            if (pass) d->held += m->bytes[i] = bytes;
-            bytes = 0;
-            for (int l = d->first; l < d->last; l++)
-                for (int p = 0; p < s->cache.planes[l]; p++) {
-                    const struct kv_plane *from = &kv->layer[l].p[p];
-                    const struct cache_desc *desc = &d->cache->desc[l][p];
-                    struct kv_plane *to = &planes_on(m, d)[l].p[p];
-                    *to = *from;
-                    to->heads = desc->heads;
-                    struct kv_rows all = kv_rows_of(to, 0, desc->rows ? MIRROR_STATES : kv_row_at(desc, capacity));
-                    to->data = m->mem[i] + bytes;
-                    bytes += up(all.bytes);
-                    if (from->scale) to->scale = (float *)(m->mem[i] + bytes);
-                    bytes += up(all.scales * 4);
-                }
+static int blocks_of(const struct step *s, int positions) { return positions / s->block + (positions % s->block != 0); }
+
+/* What a copy has on a device beside its blocks: the list of them, then its states. planes NULL: how much it is. */
+static size_t lay_own(const struct step_device *d, int most_blocks, char *mem, struct kv_layer *planes) {
+    size_t bytes = up((size_t)most_blocks * sizeof(struct kv_block));
+    for (int l = d->first; l < d->last; l++) {
+        struct cache_desc desc[CACHE_PLANES];
+        const int n = kv_planes(d->c, l, desc);
+        for (int p = 0; p < n; p++) {
+            struct kv_plane plane = kv_plane_of(&desc[p], d->s->kv);
+            if (!desc[p].rows) {
+                if (planes) planes[l].p[p].blocks = (const struct kv_block *)(void *)mem;
+                continue;
+            }
+            plane.data = mem + bytes;
+            bytes += up(kv_rows_of(&plane, 0, MIRROR_STATES).bytes);
+            if (planes) planes[l].p[p] = plane;
         }
     }
-    m->capacity = capacity;
+    return bytes;
+}
+static int place(struct step *s, struct step_mirror *m, int capacity) {
+    m->most_blocks = blocks_of(s, capacity);
+    for (int i = 0; i < s->n_dev; i++) {
+        struct step_device *d = &s->dev[i];
+        const size_t bytes = lay_own(d, m->most_blocks, NULL, NULL);
+        if (!(m->list[i] = mem_calloc((size_t)m->most_blocks, sizeof *m->list[i])) || gpu_alloc(d->g, (void **)&m->mem[i], bytes, NULL)) return ERR_MEMORY;
+        d->held += m->bytes[i] = bytes;
+        step_slab_lay(d, planes_on(m, d));
+        lay_own(d, m->most_blocks, m->mem[i], planes_on(m, d));
+    }
     return 0;
 }
 
 size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions) {
-    size_t bytes = 0;
-    for (int l = d->first; l < d->last; l++) {
-        struct cache_desc desc[CACHE_PLANES];
-        for (int p = kv_planes(d->c, l, desc); p-- > 0;) {
-            struct kv_plane plane = kv_plane_of(&desc[p], s->kv);
-            struct kv_rows all = kv_rows_of(&plane, 0, desc[p].rows ? MIRROR_STATES : kv_row_at(&desc[p], positions));
-            bytes += up(all.bytes) + up(all.scales * 4);
-        }
-    }
-    return bytes;
+    const int blocks = blocks_of(s, positions), slabs = (blocks + s->slab - 1) / s->slab;
+    return (size_t)slabs * step_slab_lay(d, NULL) + lay_own(d, blocks, NULL, NULL);
+}
+
+/* A plane from its row `row` on, which lies in block b. */
+static struct kv_plane in_block(const struct kv_plane *p, const struct step_device *d, const struct step_block *b, int row) {
+    const struct kv_block on = step_block_on(b, d);
+    const struct kv_rows r = kv_rows_of(p, (int)on.place * p->block + row % p->block, 1);
+    struct kv_plane out = *p;
+    out.blocks = NULL;
+    out.data = on.mem + p->at + r.at;
+    if (r.scales) out.scale = (float *)(void *)(on.mem + p->scale_at) + r.scale_at;
+    return out;
+}
+/* Rows of a copy that lie together, from `row` on, of at most n: how many, and where. */
+static int piece(const struct step_mirror *m, const struct step_device *d, int layer, int plane, int row, int n, struct kv_plane *out) {
+    const struct kv_plane *p = &planes_on(m, d)[layer].p[plane];
+    struct step_block *const *b = &m->blocks[row / p->block];
+    int k = p->block - row % p->block;
+    *out = in_block(p, d, *b, row);
+    for (; k < n && b[1]->slab == b[0]->slab && b[1] == b[0] + 1; b++) k += p->block;
+    return k < n ? k : n;
 }
 
 /* A rank's heads of a plane: of its rows [row, row + n), which lie apart. */
@@ -109,6 +130,17 @@ static int copy_rows(struct gpu_stream *stream, const struct kv_plane *to, int t
     return rc || !x.scales ? rc : gpu_copy(stream, to->scale + y.scale_at, from->scale + x.scale_at, x.scales * 4, dir);
 }
 
+/* The same from a copy. */
+static int copy_from(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct step_mirror *m, const struct step_device *d, int layer,
+                     int plane, int row, int n, enum gpu_dir dir) {
+    struct kv_plane part;
+    for (int at = 0, k; at < n; at += k) {
+        k = piece(m, d, layer, plane, row + at, n - at, &part);
+        TRY(copy_rows(stream, to, to_row + at, &part, 0, k, dir));
+    }
+    return 0;
+}
+
 static struct step_mirror *find(struct step *s, const struct kv *kv) {
     pthread_mutex_lock(&s->lock);
     struct step_mirror *m = s->mirrors;
@@ -121,26 +153,74 @@ static struct step_mirror *find(struct step *s, const struct kv *kv) {
 static struct step_mirror *idle(struct step *s) {
     struct step_mirror *best = NULL;
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
-        if (m->used < s->clock && m->capacity && !m->kept && (!best || m->used < best->used)) best = m;
+        if (m->used < s->clock && m->mem[0] && !m->kept && (!best || m->used < best->used)) best = m;
     return best;
 }
+/* Something makes room for a chat that answers: one that does not, whose blocks go where nobody else reads them, or routed experts. */
+static bool make_room(struct step *s) {
+    struct step_mirror *other = idle(s);
+    bool less = false;
+    for (int i = 0; i < s->n_dev && !other; i++) less |= step_draft_less(&s->dev[i]) || step_experts_less(&s->dev[i]);
+    if (other) step_mirror_drop(s, other);
+    return other || less;
+}
 
-static int grow(struct step *s, struct step_mirror *m, const struct kv *kv, int end) {
-    int capacity = 512;
-    while (capacity < end) capacity *= 2;
-    if (capacity > kv->capacity) capacity = kv->capacity;
-    release(s, m);
-    for (;;) {
-        if (!place(s, m, kv, capacity)) return 0;
-        release(s, m);
-        struct step_mirror *other = idle(s);
-        bool less = false; /* routed experts make room for a chat that answers, as one does that does not */
-        for (int i = 0; i < s->n_dev && !other; i++) less |= step_draft_less(&s->dev[i]) || step_experts_less(&s->dev[i]);
-        if (less) continue;
-        if (other) step_mirror_drop(s, other);
-        else if (capacity > end + 64) capacity = end + 64 < kv->capacity ? end + 64 : kv->capacity;
-        else return ERR_MEMORY;
+/* Positions [from, to), which lie in one block, from a block of another copy, or of this one before it had its own. */
+static int copy_block(struct step *s, const struct step_mirror *m, const struct step_block *source, int from, int to) {
+    const struct step_block *own = m->blocks[from / s->block];
+    s->copied = true;
+    for (int i = 0; i < s->n_dev; i++) {
+        const struct step_device *d = &s->dev[i];
+        for (int l = d->first; l < d->last; l++)
+            for (int p = 0; p < s->cache.planes[l]; p++) {
+                const struct cache_desc *desc = &s->cache.desc[l][p];
+                const int row = kv_row_at(desc, from), n = kv_row_at(desc, to) - row;
+                const struct kv_plane *plane = &planes_on(m, d)[l].p[p];
+                if (desc->rows || !n) continue;
+                const struct kv_plane here = in_block(plane, d, own, row), there = in_block(plane, d, source, row);
+                TRY(copy_rows(d->main, &here, 0, &there, 0, n, GPU_D2D));
+            }
     }
+    return 0;
+}
+
+static void set_block(struct step_mirror *m, int b, struct step_block *to) {
+    m->blocks[b] = to;
+    if (m->told > b) m->told = b;
+}
+
+/* Room for rows up to `end`, where those from m->rows on may be written: blocks that others read, too, are exchanged for own ones. */
+static int reach(struct step *s, struct step_mirror *m, int end) {
+    const int need = blocks_of(s, end);
+    while (m->n_blocks > need && (m->n_blocks > need + s->slab || m->blocks[m->n_blocks - 1]->readers > 1)) step_block_release(s, m->blocks[--m->n_blocks]);
+    if (m->told > m->n_blocks) m->told = m->n_blocks;
+    for (int b = m->rows / s->block; b < need; b++) {
+        struct step_block *own, *before = b < m->n_blocks ? m->blocks[b] : NULL;
+        if (before && before->readers == 1) continue;
+        if (mem_grow(&m->blocks, &m->cap_blocks, (size_t)b + 1, sizeof(struct step_block *))) return ERR_MEMORY;
+        while (!(own = step_block_take(s)))
+            if (!make_room(s)) return ERR_MEMORY;
+        if (!before) m->n_blocks++;
+        set_block(m, b, own);
+        const int rc = before && b * s->block < m->rows ? copy_block(s, m, before, b * s->block, m->rows) : 0;
+        if (before) step_block_release(s, before);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Devices learn where the blocks are. */
+static int tell(struct step *s, struct step_mirror *m) {
+    for (int i = 0; i < s->n_dev; i++) {
+        enum { AT_ONCE = STAGE_SMALL / sizeof(struct kv_block) }; /* of memory that is not pinned */
+        for (int b = m->told; b < m->n_blocks; b++) m->list[i][b] = step_block_on(m->blocks[b], &s->dev[i]);
+        for (int b = m->told, n; b < m->n_blocks; b += n) {
+            n = m->n_blocks - b < AT_ONCE ? m->n_blocks - b : AT_ONCE;
+            TRY(gpu_copy(s->dev[i].main, (struct kv_block *)(void *)m->mem[i] + b, m->list[i] + b, (size_t)n * sizeof(struct kv_block), GPU_H2D));
+        }
+    }
+    m->told = m->n_blocks;
+    return 0;
 }
 
 /* --- The way to a device. A cache in host memory is not pinned, and a driver would hold the engine's thread while it copies a long one
@@ -189,8 +269,8 @@ static int send(struct filling *f, void *to, struct pipe_run run) {
     f->any = true;
     return rc;
 }
-static int send_rows(struct filling *f, const struct kv_plane *to, const struct kv_plane *from, int row, int n) {
-    struct kv_rows x = kv_rows_of(from, row, n), y = kv_rows_of(to, row, n);
+static int send_piece(struct filling *f, const struct kv_plane *to, const struct kv_plane *from, int row, int n) {
+    struct kv_rows x = kv_rows_of(from, row, n), y = kv_rows_of(to, 0, n);
     struct pipe_run data = {.host = (const char *)from->data + x.at, .bytes = y.bytes}, scale = {.bytes = y.scales * 4};
     if (x.scales) scale.host = (const char *)(from->scale + x.scale_at);
     if (!whole(to, from)) {
@@ -198,8 +278,16 @@ static int send_rows(struct filling *f, const struct kv_plane *to, const struct 
         data.host = h.data, data.row = h.row, data.pitch = h.pitch;
         if (x.scales) scale.host = (const char *)h.scale, scale.row = h.scales, scale.pitch = h.scale_pitch;
     }
-    int rc = send(f, (char *)to->data + y.at, data);
-    return rc || !x.scales ? rc : send(f, to->scale + y.scale_at, scale);
+    int rc = send(f, to->data, data);
+    return rc || !x.scales ? rc : send(f, to->scale, scale);
+}
+static int send_rows(struct filling *f, const struct step_mirror *m, int layer, int plane, const struct kv_plane *from, int row, int n) {
+    struct kv_plane part;
+    for (int at = 0, k; at < n; at += k) {
+        k = piece(m, f->d, layer, plane, row + at, n - at, &part);
+        TRY(send_piece(f, &part, from, row + at, k));
+    }
+    return 0;
 }
 static int sent(struct filling *f) { return f->any ? gpu_number_wait(f->d->filled, f->d->n_filled, f->d->main) : 0; }
 
@@ -233,65 +321,79 @@ static const struct kv *whose(struct step *s, const struct step_mirror *m) {
     return kv;
 }
 
-/* Positions that another session's copy has as well come from there: the link brings only what is this session's own. Whose they were
- * stays until the step is over. A session that is closed meanwhile is one that machine.same does not know. */
-static int take_over(struct step *s, struct step_mirror *m, int pos) {
+/* Positions up to pos that another session's copy has as well are not asked of the link: its whole blocks of them are read by both from now
+ * on. The copy, and in *rows how many it has; NULL: none has more than m. A session that is closed meanwhile is one that machine.same
+ * does not know. */
+static struct step_mirror *share(struct step *s, struct step_mirror *m, int pos, int *rows) {
     struct step_mirror *best = NULL;
-    int rows = m->rows;
-    for (struct step_mirror *o = rows < pos ? s->mirrors : NULL; o && s->m->same; o = o->next) {
-        const struct kv *kv = o == m || o->kept || o->rows <= rows ? NULL : whose(s, o);
+    *rows = m->rows;
+    for (struct step_mirror *o = m->rows < pos ? s->mirrors : NULL; o && s->m->same; o = o->next) {
+        const struct kv *kv = o == m || o->kept || o->rows <= *rows ? NULL : whose(s, o);
         int n = kv ? s->m->same(s->m->owner, m->kv, kv) : 0;
         if (n > o->rows) n = o->rows;
         if (n > pos) n = pos;
-        if (n > rows) best = o, rows = n;
+        if (n > *rows) best = o, *rows = n;
     }
-    if (!best) return 0;
+    if (!best || mem_grow(&m->blocks, &m->cap_blocks, (size_t)(*rows / s->block) + 1, sizeof(struct step_block *))) return NULL;
     best->used = s->clock;
-    best->lent = true;
-    for (int i = 0; i < s->n_dev; i++)
-        for (int l = s->dev[i].first; l < s->dev[i].last; l++)
-            for (int p = 0; p < s->cache.planes[l]; p++) {
-                const struct step_device *on = &s->dev[i];
-                const struct cache_desc *d = &s->cache.desc[l][p];
-                int row = kv_row_at(d, m->rows), n = kv_row_at(d, rows) - row;
-                if (!d->rows && n) TRY(copy_rows(on->main, &planes_on(m, on)[l].p[p], row, &planes_on(best, on)[l].p[p], row, n, GPU_D2D));
-            }
-    s->counts.taken += (uint64_t)(rows - m->rows);
-    m->rows = rows;
-    return 0;
+    s->counts.taken += (uint64_t)(*rows - m->rows);
+    for (int b = m->rows / s->block; b < *rows / s->block; b++) {
+        struct step_block *before = b < m->n_blocks ? m->blocks[b] : NULL;
+        step_block_hold(best->blocks[b]);
+        if (before) step_block_release(s, before);
+        else m->n_blocks++;
+        set_block(m, b, best->blocks[b]);
+        m->rows = (b + 1) * s->block;
+    }
+    return best;
+}
+
+static struct step_mirror *new_mirror(struct step *s, const struct kv *kv) {
+    struct step_mirror *m = mem_calloc(1, sizeof *m);
+    if (!m || !(m->layer = mem_calloc((size_t)s->c->n_layers * (size_t)(s->tensor ? s->n_dev : 1), sizeof *m->layer))) {
+        mem_free(m);
+        return NULL;
+    }
+    m->kv = kv;
+    for (int i = 0; i < MIRROR_STATES; i++) m->state[i] = -1;
+    pthread_mutex_lock(&s->lock);
+    m->next = s->mirrors;
+    s->mirrors = m;
+    pthread_mutex_unlock(&s->lock);
+    return m;
 }
 
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end) {
     struct filling fill[GPU_MAX];
-    for (int i = 0; i < s->n_dev; i++) fill[i] = (struct filling){.d = &s->dev[i]};
     struct step_mirror *m = find(s, kv);
-    if (!m) {
-        if (!(m = mem_calloc(1, sizeof *m)) || !(m->layer = mem_calloc((size_t)s->c->n_layers * (size_t)(s->tensor ? s->n_dev : 1), sizeof *m->layer))) {
-            mem_free(m);
-            return NULL;
-        }
-        m->kv = kv;
-        for (int i = 0; i < MIRROR_STATES; i++) m->state[i] = -1;
-        pthread_mutex_lock(&s->lock);
-        m->next = s->mirrors;
-        s->mirrors = m;
-        pthread_mutex_unlock(&s->lock);
-    }
+    int rows, rc = 0;
+    for (int i = 0; i < s->n_dev; i++) fill[i] = (struct filling){.d = &s->dev[i]};
+    if (!m && !(m = new_mirror(s, kv))) return NULL;
     m->used = s->clock;
-    if (m->capacity < end && grow(s, m, kv, end)) {
+    if (m->rows > pos) m->rows = pos;
+    while (!m->mem[s->n_dev - 1] && (rc = place(s, m, kv->capacity))) {
+        release(s, m);
+        if (!make_room(s)) break;
+    }
+    struct step_mirror *other = rc ? NULL : share(s, m, pos, &rows);
+    if (!rc) rc = reach(s, m, end);
+    if (rc == ERR_MEMORY) {
         step_mirror_drop(s, m);
         return NULL;
     }
-    if (m->rows > pos) m->rows = pos;
-    if (kv->states && begin_states(s, m, kv, from, pos, fill)) return m; /* the step will find out */
-    if (take_over(s, m, pos)) return m;
+    if (rc || tell(s, m)) return m; /* the step will find out */
+    if (kv->states && begin_states(s, m, kv, from, pos, fill)) return m;
+    if (other && m->rows < rows) { /* the beginning of a block that both go on in */
+        if (copy_block(s, m, other->blocks[m->rows / s->block], m->rows, rows)) return m;
+        m->rows = rows;
+    }
     for (int i = 0; i < s->n_dev && m->rows < pos; i++)
         for (int l = s->dev[i].first; l < s->dev[i].last; l++)
             for (int p = 0; p < s->cache.planes[l]; p++) {
                 const struct cache_desc *d = &s->cache.desc[l][p];
                 int row = kv_row_at(d, m->rows), n = kv_row_at(d, pos) - row;
                 if (d->rows) continue;
-                if (send_rows(&fill[i], &planes_on(m, &s->dev[i])[l].p[p], &kv->layer[l].p[p], row, n)) return m;
+                if (send_rows(&fill[i], m, l, p, &kv->layer[l].p[p], row, n)) return m;
             }
     for (int i = 0; i < s->n_dev; i++)
         if (sent(&fill[i])) return m;
@@ -407,7 +509,7 @@ static int keep_made(struct step_device *d, const struct step_micro *m, int tota
                 const struct cache_desc *desc = &d->cache->desc[l][p];
                 const struct span *t = &m->dev[i];
                 int row = kv_row_at(desc, t->pos), n = kv_row_at(desc, t->pos + t->n) - row;
-                if (desc->every && n) TRY(copy_rows(d->main, &to[p], m->row0 + t->row, &t->cache[l].p[p], row, n, GPU_D2D));
+                if (desc->every) TRY(copy_from(d->main, &to[p], m->row0 + t->row, m->copy[i], d, l, p, row, n, GPU_D2D));
             }
     }
     return 0;
@@ -517,7 +619,7 @@ int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_str
     for (int p = 0; p < planes && !rc; p++) {
         const struct cache_desc *d = &s->cache.desc[layer][p];
         int row = kv_row_at(d, pos);
-        if (to[p].data) rc = copy_rows(stream, &to[p], 0, &m->layer[layer].p[p], row, kv_row_at(d, pos + n) - row, GPU_D2H);
+        if (to[p].data) rc = copy_from(stream, &to[p], 0, m, step_device_of(s, layer), layer, p, row, kv_row_at(d, pos + n) - row, GPU_D2H);
     }
     for (int p = 0; p < 2 * planes && !rc; p++) {
         bool mark = p >= planes;

@@ -474,6 +474,7 @@ static void add_span(struct step *s, struct step_micro *m, const struct step_spa
     m->spans[m->n_spans] = t;
     if (copy) {
         t.cache = copy->layer, t.move = copy->move;
+        m->copy[m->n_dev_spans] = copy;
         m->dev[m->n_dev_spans++] = t;
         m->n_dev += from->n;
     } else {
