@@ -157,12 +157,22 @@ static bool may_follow(const struct slot *t, const struct kind *k) {
     return kv == DT_F32 || !t->kind || (int)(t->kind - kinds) % FAMILIES != family || (t->kind->n <= OP_FEW && k->n <= OP_FEW);
 }
 
-/* Another session goes on from what this one holds. */
-static void fork_one(struct engine *e, const struct slot *from) {
+static void close_one(struct slot *t) {
+    closed += t->running;
+    session_close(&t->s);
+    t->running = false, t->cut = -1;
+}
+
+/* Another session goes on from what this one holds, once its turn is over. */
+static void fork_one(struct engine *e, struct slot *from) {
     struct error err = {0};
     struct slot *to = &slots[rnd(SESSIONS)];
-    if (!from->s || from->running || to == from || to->running) return;
-    if (to->s) session_close(&to->s);
+    if (!from->s || !from->kind || to == from) return;
+    while (from->running) {
+        struct event ev = next(e);
+        take(e, &ev);
+    }
+    if (to->s) close_one(to);
     if (session_open(e, &to->s, &err) || session_fork(from->s, to->s, &err)) die("fork", err.text);
     to->kind = from->kind, to->cut = from->cut;
     forked++;
@@ -201,14 +211,10 @@ static void one_request(struct engine *e) {
         t->cancelled = true, t->cut = (int)(t->kind - kinds) % FAMILIES;
         break;
     case 1:
-        if (!t->s) break;
-        closed += t->running;
-        session_close(&t->s);
-        t->running = false, t->cut = -1;
+        if (t->s) close_one(t);
         break;
     case 2: usleep(rnd(5000)); break;
-    case 3:
-    case 4: fork_one(e, t); break;
+    case 3: fork_one(e, t); break;
     default: break;
     }
 }
