@@ -5,8 +5,6 @@
 #include "engine/base/mem.h"
 #include "engine/step/internal.h"
 
-static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
-
 /* Positions of a block: few, since what copies share ends with a whole one; as many as rows of several tokens take to end there, too. */
 enum { BLOCK = 32, SLAB = 512, BLOCK_MOST = 1 << 24 };
 static int positions_of(const struct step_cache *c) {
@@ -36,8 +34,8 @@ size_t step_slab_lay(const struct step_device *d, struct kv_layer *planes) {
             struct kv_rows all = kv_rows_of(&plane, 0, kv_row_at(&desc[p], s->slab * s->block));
             plane.block = kv_row_at(&desc[p], s->block);
             plane.at = bytes;
-            plane.scale_at = bytes += up(all.bytes);
-            bytes += up(all.scales * sizeof(float));
+            plane.scale_at = bytes += step_up(all.bytes);
+            bytes += step_up(all.scales * sizeof(float));
             if (planes) planes[l].p[p] = plane;
         }
     }

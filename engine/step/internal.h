@@ -35,7 +35,7 @@ struct step_shape {
     struct gpu_graph **graph[STEP_PARTS]; /* [n_layers] NULL: not yet */
 };
 
-/* What a token adds to caches, plane by plane: to a session's, or to a rank's part of one. mirror.c */
+/* What a token adds to caches, plane by plane: to a session's, or to a rank's part of one. added.c */
 struct step_cache {
     const struct config *c;
     enum dtype kv;
@@ -65,7 +65,7 @@ struct step_device {
     size_t weights, loaded;   /* bytes of the weights that it is to hold, and holds now */
     size_t held;              /* these and the caches' */
     struct work work[STEP_MICROS];
-    char *rows; /* what a step adds to caches, on its way to host memory: mirror.c */
+    char *rows; /* what a step adds to caches, on its way to host memory: added.c */
     bool head;  /* final norm and output head are here */
     char *head_mem, *close_mem;
     struct weights *head_weights; /* as the head sees them, and block_close behind the last layer */
@@ -158,7 +158,7 @@ struct step {
     enum dtype kv;           /* of caches */
     struct step_cache cache; /* of a session's */
     char *host_rows;         /* pinned: as step_device.rows, of all layers; of all ranks, one after the other */
-    char *host_states;       /* pinned [n_host_states]: what a span of a step makes of all states; mirror.c */
+    char *host_states;       /* pinned [n_host_states]: what a span of a step makes of all states; added.c */
     int n_host_states;
     _Atomic int *bad; /* pinned [GPU_MAX][STEP_MICROS] */
     struct work head; /* x, xn and bad of all rows in host memory */
@@ -233,7 +233,20 @@ struct step_block *step_block_hold(struct step_block *b);
 void step_block_release(struct step *s, struct step_block *b);
 struct kv_block step_block_on(const struct step_block *b, const struct step_device *d);
 
+static inline size_t step_up(size_t bytes) { return (bytes + 255) & ~(size_t)255; } /* as device memory is cut */
+
+/* A rank's heads of a plane: of its rows from one on, which lie apart. */
+struct step_heads {
+    char *data;
+    float *scale;
+    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads, and from row to row; the same of scales */
+};
+
 /* mirror.c */
+struct step_heads step_heads_of(const struct kv_plane *all, int head0, int heads, int row);
+/* Rows [row, row + n) of a copy's plane to another, from row `to_row` on. */
+int step_mirror_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct step_mirror *m, const struct step_device *d, int layer,
+                     int plane, int row, int n, enum gpu_dir dir);
 /* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), ready to go on from there: `from` is the row of
  * the cache's own state at pos, -1: none. NULL: no device memory left. */
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end);
@@ -246,6 +259,8 @@ void step_mirror_keep(struct step *s, const struct kv *kv, bool kept);          
 size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions); /* of a copy for so many */
 void step_mirror_filled(struct step *s, const struct kv *kv, int rows);                     /* after a step: these equal the host's */
 void step_mirror_stale(struct step *s, const struct kv *kv, int pos);                       /* rows from pos on do not */
+
+/* added.c */
 /* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside, those of
  * several tokens at the end, when it sends all of its layers to host memory, where they go to the sessions' caches. */
 int step_cache_open(struct step_cache *p, const struct config *c, enum dtype kv, struct error *e); /* ERR_MEMORY; close it in any case */
