@@ -55,6 +55,7 @@ static void open_model(void) {
         die("processor", &err);
     b.m.scan = (struct scan){&b.w, b.pool, &b.m.known};
     b.m.touched = mem_calloc((size_t)c->n_experts + 1, 1);
+    b.m.expert_cache = BUDGET_OFF; /* all experts are the processor's: what overlaps is to be known */
 }
 static void close_model(void) {
     cpu_exec_close(&b.m.cpu);
