@@ -1,6 +1,8 @@
 #pragma once
 /* All eight AMX tiles with 16 rows of up to 64 bytes: 16 pairs of BF16 a row of operands, 16 float32 sums. For files built with -mamx-tile. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <stdint.h>
 
 struct tile_config { /* what ldtilecfg reads */

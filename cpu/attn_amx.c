@@ -5,7 +5,9 @@
  * the block began (qk16_pack): of each 16, tiles [dim / 32][2] of 16 pairs of columns by 16 queries. Then O = P V, where the values of two
  * keys are interleaved into pairs first. Whatever does not fill a tile is multiplied with zeros of this file's own. An output is
  * summed in one order whatever stands beside it. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <string.h>
 
 #include "cpu/amx_tiles.h"

@@ -1,9 +1,15 @@
 /* Attention tiles and element-wise kernels over the vocabulary of simd_<isa>.h, compiled once an ISA. */
 #include <math.h>
 
-/* Q rows of queries against K keys: each pair has one vector of partial sums, so a loaded key serves Q rows and a loaded
- * query K keys. */
-#define PAIR(g) ((g) < Q * K ? sum[(g) / K % 4][(g) % K] : vzero())
+/* Loaded once: an FMA that loads for itself would do it again for each sum. */
+#ifdef HEARTH_SIMDE /* whose vectors are no registers */
+#define IN_REGISTER(v) (void)0
+#else
+#define IN_REGISTER(v) __asm__ volatile("" : "+v"(v))
+#endif
+
+/* Q rows of queries against K keys, one or four: each pair has one vector of partial sums, so a loaded key serves Q rows and a loaded
+ * query K keys. Four keys' sums end side by side. */
 INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, int ldk, int dim, float scale, const int Q, const int K) {
     V sum[4][4];
     EACH (int i = 0; i < Q; i++)
@@ -11,9 +17,13 @@ INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, i
     int d = 0;
     for (; d + LANES <= dim; d += LANES) {
         V kv[4];
-        EACH (int j = 0; j < K; j++) kv[j] = vload(k + (size_t)j * (size_t)ldk + d);
+        EACH (int j = 0; j < K; j++) {
+            kv[j] = vload(k + (size_t)j * (size_t)ldk + d);
+            IN_REGISTER(kv[j]);
+        }
         EACH (int i = 0; i < Q; i++) {
             V qv = vload(q[i] + d);
+            IN_REGISTER(qv);
             EACH (int j = 0; j < K; j++) sum[i][j] = vfma(qv, kv[j], sum[i][j]);
         }
     }
@@ -25,20 +35,28 @@ INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, i
             EACH (int j = 0; j < K; j++) sum[i][j] = vfma(qv, kv[j], sum[i][j]);
         }
     }
-    float out[16]; /* pair g = i * K + j */
-    EACH (int g = 0; g < Q * K; g += 4) vsum4(sum[g / K][g % K], PAIR(g + 1), PAIR(g + 2), PAIR(g + 3), out + g);
-    EACH (int g = 0; g < Q * K; g++) s[g / K * lds + g % K] = out[g] * scale;
+    EACH (int i = 0; i < Q; i++) {
+        float out[4];
+        vsum4(sum[i][0], K > 1 ? sum[i][1] : vzero(), K > 1 ? sum[i][2] : vzero(), K > 1 ? sum[i][3] : vzero(), scale, K > 1 ? s + i * lds : out);
+        if (K == 1) s[i * lds] = out[0];
+    }
 }
-INLINE void qk_rows(float *s, int lds, const float *const *q, const float *k, int ldk, int nk, int dim, float scale, const int Q) {
-    const int K = LANES == 16 ? 4 : 2;
-    int j = 0;
-    for (; j + K <= nk; j += K) qk_block(s + j, lds, q, k + (size_t)j * (size_t)ldk, ldk, dim, scale, Q, K);
-    for (; j < nk; j++) qk_block(s + j, lds, q, k + (size_t)j * (size_t)ldk, ldk, dim, scale, Q, 1);
-}
-static QK_FN(qk) {
+INLINE void qk_rows(float *s, int lds, const float *const *q, const float *k, int ldk, int dim, float scale, int nq, const int K) {
+    const int Q = LANES == 16 ? 4 : 2;
     int i = 0;
-    for (; i + 4 <= nq; i += 4) qk_rows(s + i * lds, lds, q + i, k, ldk, nk, dim, scale, 4);
-    for (; i < nq; i++) qk_rows(s + i * lds, lds, q + i, k, ldk, nk, dim, scale, 1);
+    for (; i + Q <= nq; i += Q) qk_block(s + i * lds, lds, q + i, k, ldk, dim, scale, Q, K);
+    for (; i < nq; i++) qk_block(s + i * lds, lds, q + i, k, ldk, dim, scale, 1, K);
+}
+/* Queries of half the first cache at a time, and for these key after key: rows of keys may lie so far apart that few of them fit. */
+static QK_FN(qk) {
+    enum { HALF = 4096 };
+    const int most = HALF / dim > 4 ? HALF / dim / 4 * 4 : 4;
+    for (int i = 0; i < nq; i += most) {
+        const int n = nq - i < most ? nq - i : most;
+        int j = 0;
+        for (; j + 4 <= nk; j += 4) qk_rows(s + i * lds + j, lds, q + i, k + (size_t)j * (size_t)ldk, ldk, dim, scale, n, 4);
+        for (; j < nk; j++) qk_rows(s + i * lds + j, lds, q + i, k + (size_t)j * (size_t)ldk, ldk, dim, scale, n, 1);
+    }
 }
 
 static SOFT_FN(soft) {

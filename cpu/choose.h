@@ -4,7 +4,8 @@
  *
  * What was chosen may differ between two runs by noise, and nothing but the speed follows from it: only kernels with equal bits
  * for every x may stand side by side here (kcheck_kernels compares them). Where bits differ the choice follows from flags that no noise turns
- * over (probe.h): E4M3 by way of subnormal floats (CPU_F_SUBNORMAL), whose sums round differently below 2^-70, and what gemm_for and gemm_few_for say. */
+ * over (probe.h): E4M3 by way of subnormal floats (CPU_F_SUBNORMAL), whose sums round differently below 2^-70 and with AVX2 have another order, and what
+ * gemm_for and gemm_few_for say. */
 #include "cpu/kernels.h"
 
 enum { CHOOSE_E4M3 = 3 };

@@ -36,6 +36,9 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
         kernels_avx2(k), delta_avx2(k);
         if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx2sub_e4m3);
         k->whole[DT_INT4] = int4_gemv_avx2;
+#define FILL(name) k->whole[FORMAT_DTYPE(name)] = whole_avx2_##name;
+        FORMATS_WHOLE(FILL)
+#undef FILL
     }
     if (level >= CPU_AVX512) {
         kernels_avx512(k), delta_avx512(k);

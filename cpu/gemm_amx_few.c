@@ -80,33 +80,47 @@ INLINE void strip_add(struct strip *s, const int T) {
         _tile_dpbf16ps(t, 6, 7); \
     } while (0)
 
-/* Unit u, which lies decoded in panel, by all tokens, and v decoded into the other one. whole: both have SPAN columns, and v all rows. */
-INLINE void few_unit(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, const int T, const int kind,
-                     const bool whole) {
-    enum { STEPS = SPAN / DEEP, EACH_STEP = SIDE / STEPS };
+/* A step of unit u, from column c on, by all tokens, and as much of v decoded into the other panel. whole: both have SPAN columns, and v all rows. */
+enum { STEPS = SPAN / DEEP, EACH_STEP = SIDE / STEPS };
+INLINE void few_step(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, int c, ptrdiff_t ahead, const int T,
+                     const int kind, const bool whole) {
     const struct job *j = s->j;
     const struct mat *w = j->w;
-    const int seg = kind == PLANES ? SPAN : j->seg, width = j->width, end = whole ? SPAN : (u->n + 63) / 64 * 64;
+    const int seg = kind == PLANES ? SPAN : j->seg, width = j->width, end = whole ? SPAN : (u->n + 63) / 64 * 64, row = c / DEEP * EACH_STEP;
     const ptrdiff_t line = 4 * width;
-    const ptrdiff_t row = (ptrdiff_t)dtype_bytes(w->dtype, (size_t)w->cols), to = (v->c0 / SPAN) * (ptrdiff_t)j->span + AHEAD;
-    const ptrdiff_t ahead = to >= row ? AHEAD + SIDE * (ptrdiff_t)w->stride - row : AHEAD; /* behind the end of a row: in the next strip */
     const size_t tile = (size_t)(SIDE * width * 2), next = (size_t)j->deep * tile;
-    const uint16_t *b = j->x + (size_t)(u->c0 / DEEP) * tile;
-    EACH (int k = 0; k < STEPS; k++, b += tile) {
-        const int c = k * DEEP;
-        unit_rows(j, &s->codes, v, other, NULL, k * EACH_STEP, (k + 1) * EACH_STEP, ahead, kind, whole);
-        if ((c & (seg - 1)) == 0) strip_add(s, T);
-        if (!whole && c >= end) continue;
-        if (c % 64 == 0 && (c & (seg - 1)) == 0) FEW_EACH(FEW_ZERO);
-        _tile_loadd(6, panel + 2 * c, PITCH);
-        FEW_EACH(FEW_STEP);
-        if (c % 64 == 0 || (((c + DEEP) & (seg - 1)) && c + DEEP < end)) continue;
-        FEW_EACH(FEW_STORE);
-        s->pending = true;
-        s->more = u->c0 + c >= seg;
-        const int scaled = u->c0 + c - (c & (seg - 1)); /* the last step may lie past the last column */
-        if (kind != PLANES && w->scale) strip_scales(w, s->scale, s->first, (size_t)(scaled / w->block_cols), s->one);
+    const uint16_t *b = j->x + (size_t)((u->c0 + c) / DEEP) * tile;
+    unit_rows(j, &s->codes, v, other, NULL, row, row + EACH_STEP, ahead, kind, whole);
+    if ((c & (seg - 1)) == 0) strip_add(s, T);
+    if (!whole && c >= end) return;
+    if (c % 64 == 0 && (c & (seg - 1)) == 0) FEW_EACH(FEW_ZERO);
+    _tile_loadd(6, panel + 2 * c, PITCH);
+    FEW_EACH(FEW_STEP);
+    if (c % 64 == 0 || (((c + DEEP) & (seg - 1)) && c + DEEP < end)) return;
+    FEW_EACH(FEW_STORE);
+    s->pending = true;
+    s->more = u->c0 + c >= seg;
+    const int scaled = u->c0 + c - (c & (seg - 1)); /* the last step may lie past the last column */
+    if (kind != PLANES && w->scale) strip_scales(w, s->scale, s->first, (size_t)(scaled / w->block_cols), s->one);
+}
+/* Unit u, which lies decoded in panel, by all tokens, and v decoded into the other one. Steps go by twos, since no sum ends between them; all of them
+ * unrolled would take twice as long to compile. */
+INLINE void few_unit(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, const int T, const int kind,
+                     const bool whole) {
+    const struct mat *w = s->j->w;
+    const ptrdiff_t row = (ptrdiff_t)dtype_bytes(w->dtype, (size_t)w->cols), to = (v->c0 / SPAN) * (ptrdiff_t)s->j->span + AHEAD;
+    const ptrdiff_t ahead = to >= row ? AHEAD + SIDE * (ptrdiff_t)w->stride - row : AHEAD; /* behind the end of a row: in the next strip */
+    for (int i = 0; i < SPAN / 64; i++) {
+        few_step(s, u, v, panel, other, 64 * i, ahead, T, kind, whole);
+        few_step(s, u, v, panel, other, 64 * i + DEEP, ahead, T, kind, whole);
     }
+}
+/* One that is not whole: rare, so once for all T, which it need not know. */
+static __attribute__((noinline)) void few_rest(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, int T,
+                                               int kind) {
+    if (kind == DT_E4M3) few_unit(s, u, v, panel, other, T, DT_E4M3, false);
+    else if (kind == DT_BF16) few_unit(s, u, v, panel, other, T, DT_BF16, false);
+    else few_unit(s, u, v, panel, other, T, PLANES, false);
 }
 
 INLINE struct unit unit_next(const struct job *j, const struct unit *u) {
@@ -122,7 +136,7 @@ INLINE void few(const struct job *j, int r0, const int T, const int kind) {
         const struct unit v = unit_next(j, &u);
         if (!u.c0 && kind != PLANES) s.one = strip_first(j->w, s.first, u.r, j->r1 - 1);
         if (u.n == SPAN && v.n == SPAN && v.r + SIDE <= j->r1) few_unit(&s, &u, &v, panel, other, T, kind, true);
-        else few_unit(&s, &u, &v, panel, other, T, kind, false);
+        else few_rest(&s, &u, &v, panel, other, T, kind);
         if (v.r != u.r) { /* the strip is complete */
             strip_add(&s, T);
             put(j, u.r, j->r1 - u.r, 0, T, j->sums);

@@ -6,7 +6,9 @@
  *
  * Packed: tiles [tokens / width][k / 32] of 16 pairs of columns of W by `width` tokens, zero past the last of either. Of each 64 columns of W
  * the first of two tiles has 0-7, 16-23, 32-39 and 48-55, the second the others: so bytes fall when they are unpacked. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <string.h>
 
 #include "cpu/gemm_inner.h"

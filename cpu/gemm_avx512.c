@@ -1,5 +1,7 @@
 /* Many-token products in float32 with AVX-512: 32 rows of W by up to 12 tokens in registers. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 
 #include "cpu/ops.h"
 #include "cpu/transpose16.h"

@@ -1,5 +1,7 @@
 /* Products of BF16 pairs with vdpbf16ps: 32 rows of W by up to 12 tokens in registers. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <string.h>
 
 #include "cpu/gemm_inner.h"

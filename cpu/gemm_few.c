@@ -61,14 +61,13 @@ INLINE struct table table_load(void) {
                           {_mm512_loadu_si512(e4m3_low), _mm512_loadu_si512(e4m3_low + 64)},
                           _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)}; /* so that unpacking, which works on 128 bits, leaves them in order */
 }
-INLINE __m512i masked(const uint8_t *p, int n) { return n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(n > 0 ? ((__mmask64)1 << n) - 1 : 0, p); }
-INLINE void weights(const struct table *t, const uint8_t *p, int n, __m512i out[2], const int format) {
+INLINE void weights(const struct table *t, const uint8_t *p, __m512i out[2], const int format) {
     if (format == DT_BF16) {
-        out[0] = masked(p, 2 * n);
-        out[1] = masked(p + 64, 2 * n - 64);
+        out[0] = _mm512_loadu_si512(p);
+        out[1] = _mm512_loadu_si512(p + 64);
         return;
     }
-    __m512i code = _mm512_permutexvar_epi64(t->order, masked(p, n));
+    __m512i code = _mm512_permutexvar_epi64(t->order, _mm512_loadu_si512(p));
     __m512i h = _mm512_permutex2var_epi8(t->high[0], code, t->high[1]), l = _mm512_permutex2var_epi8(t->low[0], code, t->low[1]);
     h = _mm512_ternarylogic_epi32(h, code, _mm512_set1_epi8((char)0x80), 0xf8); /* h | (code & 0x80) */
     out[0] = _mm512_unpacklo_epi8(l, h);
@@ -84,6 +83,7 @@ struct job {
     float *y;          /* of the first token, indexed by row */
     size_t ldx;        /* numbers from plane to plane */
     int ldy;
+    int last;        /* rows past it are taken for it, and their sums are for nothing */
     int part, block; /* columns of a partial sum, and that share a scale: whole numbers of the first */
     bool accumulate;
 };
@@ -93,16 +93,27 @@ struct piece {
     int64_t jump;
 };
 
-/* n of 64 columns, a constant where they are whole: a branch for each load would cost as much as the products. */
+/* The last n < 64 columns of a row at `from`, with zeros behind them. */
+static __attribute__((noinline)) const uint8_t *row_end(uint8_t *to, const uint8_t *from, size_t n) {
+    memset(to, 0, 128);
+    return memcpy(to, from, n);
+}
+
+/* 64 columns of R rows from column c on; n < 64 at the end of the rows. */
 INLINE void step(const struct job *j, const struct table *t, const struct piece *p, const uint8_t *const *row, __m512 part[4][MOST], int c, int n, const int R,
                  const int N, const int S, const int format) {
     const size_t size = format == DT_BF16 ? 2 : 1, at = size * (size_t)c;
     int64_t ahead = (int64_t)at + p->ahead;
     if (ahead >= (int64_t)size * p->k1) ahead += p->jump;
+    uint8_t ends[4][128];
+    const uint8_t *from[4];
+    EACH (int i = 0; i < R; i++) from[i] = row[i] + at;
+    if (n < STEP) /* once a row: what follows is written once, since it takes long to compile */
+        EACH (int i = 0; i < R; i++) from[i] = row_end(ends[i], from[i], size * (size_t)n);
     __m512i v[4][2];
     EACH (int i = 0; i < R; i++) {
         EACH (size_t line = 0; line < size; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
-        weights(t, row[i] + at, n, v[i], format);
+        weights(t, from[i], v[i], format);
     }
     EACH (int k = 0; k < N; k++)
         EACH (int s = 0; s < S; s++) {
@@ -118,7 +129,7 @@ INLINE void piece(const struct job *j, const struct table *t, const struct piece
     const uint8_t *row[4];
     size_t scales[4];
     EACH (int i = 0; i < R; i++) {
-        const int at = p->r + i * p->gap;
+        const int r = p->r + i * p->gap, at = r < j->last ? r : j->last;
         row[i] = (const uint8_t *)w->data + (size_t)at * w->stride;
         scales[i] = scale_row(w, at);
     }
@@ -127,8 +138,7 @@ INLINE void piece(const struct job *j, const struct table *t, const struct piece
         __m512 part[4][MOST];
         EACH (int i = 0; i < R; i++)
             EACH (int k = 0; k < N; k++) part[i][k] = _mm512_setzero_ps();
-        for (; c + STEP <= end; c += STEP) step(j, t, p, row, part, c, STEP, R, N, S, format);
-        if (c < end) step(j, t, p, row, part, c, end - c, R, N, S, format);
+        for (; c < end; c += STEP) step(j, t, p, row, part, c, end - c, R, N, S, format);
         c = end;
         EACH (int i = 0; i < R; i++) {
             const __m512 s = _mm512_set1_ps(scale_load(w, scales[i] + (size_t)b));
@@ -138,7 +148,7 @@ INLINE void piece(const struct job *j, const struct table *t, const struct piece
 }
 
 /* Chunks of rows, each walked as R streams far apart, in spans of columns whose tokens fit L1. */
-INLINE void all_rows(const struct job *j, const struct table *t, int r0, int r1, const int R, const int N, const int S, const int format) {
+INLINE void all_rows(struct job *j, const struct table *t, int r0, int r1, const int R, const int N, const int S, const int format) {
     enum { L1 = 24 << 10 };
     const int chunk = 256 / N / R * R, cols = j->w->cols, size = format == DT_BF16 ? 2 : 1;
     const int64_t stride = (int64_t)j->w->stride;
@@ -147,19 +157,19 @@ INLINE void all_rows(const struct job *j, const struct table *t, int r0, int r1,
     if (span >= cols || 4 * span > 3 * cols) span = cols;
     for (int base = r0; base < r1; base += chunk) {
         const int rows = r1 - base < chunk ? r1 - base : chunk, gap = rows / R;
-        __m512 total[256];
+        j->last = base + rows - 1;
+        __m512 total[256 + 4 * MOST];
         for (int i = 0; i < rows * N; i++) total[i] = _mm512_setzero_ps();
         for (int k0 = 0; k0 < cols; k0 += span) {
             struct piece p = {.gap = gap, .k0 = k0, .k1 = cols - k0 < span ? cols : k0 + span};
             const int64_t back = (int64_t)size * (p.k1 - k0);
             p.ahead = back < AHEAD ? (int)back : AHEAD;
-            for (int i = 0; i < gap; i++) { /* prefetch goes on in the row below, at the end with the next span or chunk */
-                p.r = base + i;
-                p.jump = i < gap - 1 ? stride - back : p.k1 < cols ? -(gap - 1) * stride : (rows - gap + 1) * stride - (int64_t)size * cols;
-                piece(j, t, &p, total + i * N, R, N, S, format);
+            for (int i = 0; i < gap + (rows > gap * R); i++) { /* prefetch goes on in the row below, at the end with the next span or chunk */
+                p.r = base + i, p.jump = stride - back;
+                if (i == gap - 1) p.jump = p.k1 < cols ? -(gap - 1) * stride : (rows - gap + 1) * stride - (int64_t)size * cols;
+                if (i == gap) p.r = base + gap * R, p.gap = 1; /* what is left of the chunk */
+                piece(j, t, &p, total + (p.r - base) * N, R, N, S, format);
             }
-            p.gap = 1, p.jump = stride - back;
-            for (p.r = base + gap * R; p.r < base + rows; p.r++) piece(j, t, &p, total + (p.r - base) * N, 1, N, S, format);
         }
         for (int i = 0; i < rows; i++)
             EACH (int k = 0; k < N; k++) {
@@ -169,7 +179,7 @@ INLINE void all_rows(const struct job *j, const struct table *t, int r0, int r1,
     }
 }
 /* Four rows at a time while their sums fit the registers, then two, then one. */
-INLINE void tokens(const struct job *j, const struct table *t, int r0, int r1, int n, const int S, const int format) {
+INLINE void tokens(struct job *j, const struct table *t, int r0, int r1, int n, const int S, const int format) {
     switch (n) {
 #define CASE(n, R) \
     case n: all_rows(j, t, r0, r1, R, n, S, format); break;

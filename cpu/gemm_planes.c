@@ -8,7 +8,9 @@
  *
  * Five, six and eight: a look-up of bytes takes the codes of two lanes to the upper ends of dwords, where a conversion and a product with the scale make floats
  * of them; two such vectors become one of BF16. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <string.h>
 
 #include "cpu/formats.h"

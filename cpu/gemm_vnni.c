@@ -5,7 +5,9 @@
  * Exactness: every E4M3 value is a BF16 number, so these are stored without their scale, which is applied to the float32 sum
  * of a segment. Formats with scales among the weights are rounded to BF16, as in gemm_amx.c (gemm_planes.c): 2^-9 of a weight. Others, as F16
  * and F32, go by way of float32 and are kept as a BF16 number and the BF16 of what it leaves over: two products, 2^-17 of the weight. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <string.h>
 
 #include "cpu/e4m3_table.h"

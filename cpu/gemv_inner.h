@@ -3,8 +3,8 @@
  *
  * Several rows are walked side by side, because memory answers several streams faster than one, and because an x that is
  * in a register serves them all. Columns go by scale block: the block's product is summed without scale, and the scale is
- * applied once at its end. The sum of a row is: lane l takes columns l, l + LANES, ... of each block; blocks in order;
- * lanes at the end. Neither the rows nor the tokens beside it change that, so rows are free to be cut anywhere.
+ * applied once at its end. The sum of a row is: lane l takes columns l, l + LANES, ... of each block (or 4l to 4l + 3 of each 32: E4M3_SPLIT); blocks in
+ * order; lanes at the end. Neither the rows nor the tokens beside it change that, so rows are free to be cut anywhere.
  *
  * E4M3 weights arrive too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first goes on x, the second on the scale. */
 #include <string.h>
@@ -16,27 +16,37 @@
 enum {
     BLOCK = FORMAT_BLOCK(FORMAT),
     BYTES = FORMAT_BYTES(FORMAT),
-    UNIT = BLOCK > 64 ? BLOCK : 64,                   /* columns decoded together */
-    SMALL = FORMAT_DTYPE(FORMAT) == DT_E2M1 ? 32 : 0, /* columns of the scale blocks that this format comes with; 0: no less than a unit */
-    LINES = (UNIT / BLOCK * BYTES + 63) / 64,         /* of memory that a unit reaches into */
-    AHEAD = 2560,                                     /* bytes that prefetch runs ahead in each row */
-    PART = 512,                                       /* columns of a partial sum where no scale block ends it first */
-    STREAM = 256,                                     /* rows of a chunk, walked as so many streams a quarter or so apart */
-    SPAN_FLOATS = 32768,                              /* of several tokens' x */
+    UNIT = BLOCK > 64 ? BLOCK : 64,                                  /* columns decoded together */
+    SMALL = FORMAT_DTYPE(FORMAT) == DT_E2M1 ? 32 : 0,                /* columns of the scale blocks that this format comes with; 0: no less than a unit */
+    LINES = (UNIT / BLOCK * BYTES + 63) / 64,                        /* of memory that a unit reaches into */
+    AHEAD = 2560,                                                    /* bytes that prefetch runs ahead in each row */
+    PART = 512,                                                      /* columns of a partial sum where no scale block ends it first */
+    STREAM = 256,                                                    /* rows of a chunk, walked as so many streams a quarter or so apart */
+    SPAN_FLOATS = 32768,                                             /* of several tokens' x */
+    SPAN_ALONE = 4096,                                               /* where a row is walked alone, with a load of x for each FMA: half of the first cache */
+    RARE = !FORMAT_PLAIN(FORMAT) && FORMAT_DTYPE(FORMAT) != DT_Q8_0, /* whole numbers take nearly all of these: few kernels, which build soon */
 };
 #define DTYPE       FORMAT_DTYPE(FORMAT)
 #define EACH_WEIGHT FORMAT_JOIN(EACH_, FORMAT)
-/* Plain formats go vector by vector, with each x in a register for all rows, E4M3 by lines of 64 columns where the ISA has these; the others unit by unit, a
- * row at a time. */
+/* Plain formats go vector by vector, with each x in a register for all rows, or where the ISA has these by lines of 64 columns or by loads of several vectors;
+ * the others unit by unit, a row at a time. */
 #if FORMAT_PLAIN(FORMAT)
 #define LOAD   FORMAT_JOIN(load_, FORMAT)
 #define LOAD_M FORMAT_JOIN(FORMAT_JOIN(load_, FORMAT), m)
 #ifdef E4M3_LINE
 #define BY_LINE
+#elif defined E4M3_SPLIT
+#define BY_SPLIT
 #else
 #define BY_VECTOR
 #endif
 #endif
+#ifdef BY_SPLIT
+enum { VECTORS = E4M3_SPLIT }; /* of a load; x is copied in their order */
+#else
+enum { VECTORS = 1 };
+#endif
+enum { GROUP = VECTORS * LANES };
 static const float X_LIFT = DTYPE == DT_E4M3 ? E4M3_X : 1.0f, SCALE_LIFT = DTYPE == DT_E4M3 ? E4M3_POST : 1.0f;
 /* Bytes from the start of a row to column c, where a block begins. */
 INLINE size_t bytes_to(int c) { return (size_t)c / BLOCK * BYTES; }
@@ -46,9 +56,10 @@ struct piece {
     const struct mat *w;
     const float *const *x;
     int r, gap, k0, k1;
-    int last;     /* rows past it are taken for it, and their sums are for nothing */
-    int block;    /* columns of a scale block; at least PART ones where there are no blocks */
-    int64_t jump; /* from row r to where the next piece begins, for prefetch: it runs on there past k1 */
+    int last;      /* rows past it are taken for it, and their sums are for nothing */
+    int block;     /* columns of a scale block; at least PART ones where there are no blocks */
+    int64_t ahead; /* bytes that prefetch runs ahead in a row, at most [k0, k1) */
+    int64_t jump;  /* from row r to the beginning of the piece where it runs on past k1 */
 };
 /* A partial sum ends with its scale block, after PART columns, and with the row. */
 INLINE int part_end(int c, int edge, int k1) {
@@ -62,13 +73,35 @@ INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS],
         EACH (int t = 0; t < N; t++) sum[i * p->gap * N + t] = vfma(part[i][t], s, sum[i * p->gap * N + t]);
     }
 }
-/* One token's x is lifted as it is loaded, several tokens' while it is copied. */
+/* One token's x is lifted as it is loaded, several tokens' while it is copied, and where the order changes all of them. */
 INLINE V lift_x(V x, const int N) { return N == 1 && X_LIFT != 1 ? vmul(x, vset1(X_LIFT)) : x; }
 INLINE V load_x(const float *x, int n, const int N) { return lift_x(n < LANES ? vloadm(x, n) : vload(x), N); }
 
 /* part[row][token] += the products of n columns from c on, a constant. */
 INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, const int n, const int R, const int N) {
-#if defined BY_VECTOR || defined BY_LINE
+#if defined BY_SPLIT
+    EACH (int u = 0; u < n; u += GROUP) {
+        struct e4m3_split codes[8];
+        EACH (int i = 0; i < R; i++) {
+            codes[i] = e4m3_split(row[i] + c + u);
+            if (N > 3) continue;
+            EACH (int q = 0; q < VECTORS; q++) { /* a row at a time: the sums of four leave no registers for x */
+                V wv = e4m3_nth(codes[i], q);
+                EACH (int t = 0; t < N; t++) part[i][t] = vfma(wv, vload(p->x[t] + c + u + q * LANES), part[i][t]);
+            }
+        }
+        EACH (int q = 0; q < VECTORS; q++) {
+            V wv[8];
+            if (N <= 3) continue;
+            EACH (int i = 0; i < R; i++) wv[i] = e4m3_nth(codes[i], q);
+            EACH (int t = 0; t < N; t++) {
+                V xv = vload(p->x[t] + c + u + q * LANES);
+                if (R > 1) __asm__("" : "+v"(xv));
+                EACH (int i = 0; i < R; i++) part[i][t] = vfma(wv[i], xv, part[i][t]);
+            }
+        }
+    }
+#elif defined BY_VECTOR || defined BY_LINE
 #ifdef BY_LINE
     struct e4m3_line line[8];
     EACH (int i = 0; i < R; i++) line[i] = e4m3_line(row[i] + c, n);
@@ -82,7 +115,7 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 #endif
         EACH (int t = 0; t < N; t++) {
             V xv = load_x(p->x[t] + c + u, LANES, N);
-#ifndef HEARTH_SIMDE                           /* whose vectors are no registers */
+#ifndef HEARTH_SIMDE /* whose vectors are no registers */
             if (R > 1) __asm__("" : "+v"(xv)); /* one load for all rows: an FMA that loads for itself takes half as long again */
 #endif
             EACH (int i = 0; i < R; i++) part[i][t] = vfma(wv[i], xv, part[i][t]);
@@ -102,6 +135,19 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
     }
 #endif
 }
+#ifdef BY_SPLIT
+/* The same for what is left of a part: beside zeros, as x is. */
+INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, int n, const int R, const int N) {
+    uint8_t edge[8][UNIT * BYTES];
+    const uint8_t *at[8];
+    EACH (int i = 0; i < R; i++) {
+        memset(edge[i], 0, sizeof edge[i]);
+        memcpy(edge[i], row[i] + bytes_to(c), bytes_to(n));
+        at[i] = edge[i] - bytes_to(c);
+    }
+    unit(p, at, part, c, UNIT, R, N);
+}
+#else
 /* The same for what is left of a part, once for all R and N. */
 static __attribute__((noinline)) void rest_weights(float *out, const uint8_t *from, int n) {
 #define USE(j, v) vstore(out + (j), v)
@@ -116,9 +162,10 @@ INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KER
             EACH (int t = 0; t < N; t++) part[i][t] = vfma(vload(w + u), load_x(p->x[t] + c + u, n - u, N), part[i][t]);
     }
 }
+#endif
 
 INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
-    const size_t past = bytes_to(p->k1);
+    const int64_t past = (int64_t)bytes_to(p->k1);
     const uint8_t *row[8];
     size_t scales[8];
     EACH (int i = 0; i < R; i++) {
@@ -132,16 +179,15 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
         EACH (int i = 0; i < R; i++)
             EACH (int t = 0; t < N; t++) part[i][t] = vzero();
         for (; c + UNIT <= end; c += UNIT) {
-            const size_t at = bytes_to(c);
-            int64_t ahead = (int64_t)(at + AHEAD);
-            if (at + AHEAD >= past) ahead += p->jump - (int64_t)past;
+            int64_t ahead = (int64_t)bytes_to(c) + p->ahead;
+            if (ahead >= past) ahead += p->jump - past;
             EACH (int i = 0; i < R; i++)
                 EACH (int line = 0; line < LINES; line++) _mm_prefetch((const char *)row[i] + ahead + 64 * line, _MM_HINT_T0);
             unit(p, row, part, c, UNIT, R, N);
         }
         if (SMALL && c + SMALL == end) { /* scale blocks of half a unit */
-            int64_t ahead = (int64_t)(bytes_to(c) + AHEAD);
-            if ((size_t)ahead >= past) ahead += p->jump - (int64_t)past;
+            int64_t ahead = (int64_t)bytes_to(c) + p->ahead;
+            if (ahead >= past) ahead += p->jump - past;
             if (c / (SMALL ? SMALL : 1) % 4 == 0) { /* a line has four of them */
                 EACH (int i = 0; i < R; i++) _mm_prefetch((const char *)row[i] + ahead, _MM_HINT_T0);
             }
@@ -159,15 +205,17 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
  * far apart, each straight on. Beside rows next to each other this gives a tenth more for one token and up to a half for several. */
 
 INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const int R, const int N) {
-    const int64_t stride = (int64_t)span->w->stride, from = (int64_t)bytes_to(span->k0);
+    const int64_t stride = (int64_t)span->w->stride, from = (int64_t)bytes_to(span->k0), to = (int64_t)bytes_to(span->k1), len = to - from;
     struct piece p = *span;
-    p.r = r0, p.gap = rows / R, p.last = r0 + rows - 1, p.jump = stride + from;
-    for (; p.r < r0 + p.gap; p.r++) {
-        if (p.r == r0 + p.gap - 1) p.jump = (rows - p.gap + 1) * stride + from; /* the streams begin again in the next chunk */
-        piece(&p, sum + (p.r - r0) * N, R, N);
-    }
-    if (rows > p.gap * R) {
-        p.r = r0 + p.gap * R, p.gap = 1, p.jump = stride + from;
+    const int gap = rows / R, left = rows - gap * R, further = len < AHEAD ? (int)(AHEAD / (len + 1)) + 1 : 1; /* rows, where they are short */
+    p.gap = gap, p.last = r0 + rows - 1, p.ahead = len < AHEAD ? len : AHEAD;
+    for (int i = 0; i < gap + (left > 0); i++) { /* written once: it takes long to compile */
+        p.r = r0 + i, p.jump = further * stride + from;
+        if (i + further >= gap) { /* the streams begin again, in the next span or chunk */
+            if (p.k1 < p.w->cols) p.jump += to - from - gap * stride;
+            else p.jump += (rows - gap) * stride - from;
+        }
+        if (i == gap) p.r = r0 + gap * R, p.gap = 1; /* what is left of the chunk */
         piece(&p, sum + (p.r - r0) * N, R, N);
     }
 }
@@ -176,6 +224,7 @@ INLINE int scale_cols(const struct mat *w) { return w->scale && w->block_cols < 
  * on past the end of a block. That is a tenth to a fifth of the time. */
 INLINE bool shared_scales(const struct mat *w) { return DTYPE == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= 64 && w->row_step == 1; }
 
+#ifndef BY_SPLIT
 INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, const int R) {
     const struct piece p = {.w = w, .x = x, .k1 = w->cols, .block = scale_cols(w)};
     for (int r0 = 0; r0 < w->rows; r0 += STREAM) {
@@ -186,6 +235,7 @@ INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, con
         for (int i = 0; i < rows; i++) y[r0 + i] = vsum(sum[i]);
     }
 }
+#endif
 
 /* Several tokens' x is copied side by side, where memory's distances let it lie badly in the caches; as many columns as there is room
  * for, which are mostly all. The sums stay as vectors between such spans, so spans do not show in the result. */
@@ -197,19 +247,37 @@ INLINE int span_end(int k0, int cols, int block, int fit) {
         if ((k1 = end) == cols) return cols;
     }
 }
+/* GROUP columns of x times f; past the n-th zeros. */
+INLINE void copy_group(float *to, const float *from, int n, V f) {
+    V v[4];
+    EACH (int i = 0; i < VECTORS; i++) {
+        const int left = n - i * LANES;
+        v[i] = left >= LANES ? vload(from + i * LANES) : left > 0 ? vloadm(from + i * LANES, left) : vzero();
+    }
+#ifdef BY_SPLIT
+    V even[2], odd[2];
+    EACH (int i = 0; i < 2; i++) vsplit(v[2 * i], v[2 * i + 1], &even[i], &odd[i]);
+    vsplit(even[0], even[1], &v[0], &v[2]);
+    vsplit(odd[0], odd[1], &v[1], &v[3]);
+#endif
+    EACH (int i = 0; i < VECTORS; i++) vstore(to + i * LANES, vmul(v[i], f));
+}
 /* copied[t][c] = x[t][c] for k0 <= c < k1, a line more than that apart: not a power of two. scale: of the blocks of `block` columns; NULL: none. */
 INLINE void copy_span(float *span, const float **copied, const float *const *x, int n, int k0, int k1, const struct mat *scale, size_t row, const int N) {
-    const int width = (k1 - k0 + LANES - 1) / LANES * LANES + 16, block = scale ? scale->block_cols : k1;
+    const int width = (k1 - k0 + UNIT - 1) / UNIT * UNIT + 16, block = scale ? scale->block_cols : k1;
     for (int c = k0, end; c < k1; c = end) {
         end = c - c % block + block < k1 ? c - c % block + block : k1;
-        const V f = vset1((N > 1 ? X_LIFT : 1) * (scale ? scale_load(scale, row + (size_t)(c / block)) : 1));
+        const V f = vset1((N > 1 || VECTORS > 1 ? X_LIFT : 1) * (scale ? scale_load(scale, row + (size_t)(c / block)) : 1));
         for (int t = 0; t < N; t++) {
             const float *from = x[t < n ? t : 0];
             float *to = span + (size_t)t * (size_t)width - k0;
-            for (int i = c; i < end; i += LANES) vstore(to + i, vmul(end - i < LANES ? vloadm(from + i, end - i) : vload(from + i), f));
+            for (int i = c; i < end; i += GROUP) copy_group(to + i, from + i, end - i, f);
         }
     }
-    for (int t = 0; t < N; t++) copied[t] = span + (size_t)t * (size_t)width - k0;
+    for (int t = 0; t < N; t++) {
+        copied[t] = span + (size_t)t * (size_t)width - k0;
+        for (int i = k0 + (k1 - k0 + GROUP - 1) / GROUP * GROUP; VECTORS > 1 && i < k0 + width; i += LANES) vstore(span + t * width + i - k0, vzero());
+    }
 }
 
 /* n tokens as N, of which the rest are the first again, for nothing: kernels for every number would take long to build. */
@@ -218,7 +286,7 @@ INLINE void all_rows(float *const *y, const float *const *x, int n, const struct
     struct mat plain = *w;
     if (shared) plain.scale = NULL;
     const int block = scale_cols(&plain), chunk = STREAM * 4 / N < STREAM ? STREAM * 4 / N : STREAM;
-    float span_x[SPAN_FLOATS + KERNEL_TOKENS * 2 * 16] __attribute__((aligned(64)));
+    float span_x[SPAN_FLOATS + KERNEL_TOKENS * (UNIT + 16)] __attribute__((aligned(64)));
     V sum[STREAM * 4 + 8 * KERNEL_TOKENS];
     for (int r0 = 0, rows; r0 < w->rows; r0 += rows) {
         rows = w->rows - r0 < chunk ? w->rows - r0 : chunk;
@@ -228,7 +296,7 @@ INLINE void all_rows(float *const *y, const float *const *x, int n, const struct
         }
         for (int i = 0; i < rows * N; i++) sum[i] = vzero();
         for (int k0 = 0, k1; k0 < w->cols; k0 = k1) {
-            k1 = span_end(k0, w->cols, block, SPAN_FLOATS / N);
+            k1 = span_end(k0, w->cols, block, (R > 1 ? SPAN_FLOATS : SPAN_ALONE) / N);
             const float *copied[KERNEL_TOKENS];
             copy_span(span_x, copied, x, n, k0, k1, shared ? w : NULL, scale_row(w, r0), N);
             const struct piece p = {.w = &plain, .x = copied, .k0 = k0, .k1 = k1, .block = block};
@@ -239,17 +307,32 @@ INLINE void all_rows(float *const *y, const float *const *x, int n, const struct
     }
 }
 static GEMV_FN(gemv) {
-    if (w->scale && w->block_cols % BLOCK && w->block_cols < w->cols) { /* a byte in two blocks: nobody publishes that */
+    const int whole = VECTORS > 1 ? GROUP : BLOCK;
+    if (w->scale && w->block_cols % whole && w->block_cols < w->cols) { /* a byte, or a load, in two blocks: nobody publishes that */
         gemv_scalar(y, x, n, w);
         return;
     }
+    if (n == 1) {
+#ifndef BY_SPLIT
+        if (!shared_scales(w)) {
+            all_rows_1(y[0], x, w, ROWS_1);
+            return;
+        }
+#endif
+        all_rows(y, x, n, w, ROWS_1, 1);
+        return;
+    }
+    if (RARE) {
+        for (int t = 0; t < n; t += 4) all_rows(y + t, x + t, n - t < 4 ? n - t : 4, w, ROWS_4, 4);
+        return;
+    }
     switch (n) {
-    case 1:
-        if (shared_scales(w)) all_rows(y, x, n, w, ROWS_1, 1);
-        else all_rows_1(y[0], x, w, ROWS_1);
-        break;
-    case 2: all_rows(y, x, n, w, ROWS_4, 2); break;
+    case 2: all_rows(y, x, n, w, ROWS_2, 2); break;
+#if FORMAT_PLAIN(FORMAT) && defined ROWS_3
+    case 3: all_rows(y, x, n, w, ROWS_3, 3); break;
+#else
     case 3:
+#endif
     case 4: all_rows(y, x, n, w, ROWS_4, 4); break;
     case 5:
     case 6: all_rows(y, x, n, w, ROWS_8, 6); break;
@@ -308,20 +391,24 @@ static GEVM_FN(gevm) {
 
 /* --- Widening and decoding --- */
 
+INLINE V widened(V v) { return DTYPE == DT_E4M3 ? e4m3_nan(vmul(vmul(v, vset1(E4M3_X)), vset1(E4M3_POST))) : v; }
 static WIDEN_FN(widen) {
-    for (int i = 0; i < n; i += UNIT) {
-        const uint8_t *from = (const uint8_t *)in + bytes_to(i);
+    int i = 0;
+    for (; n - i >= UNIT; i += UNIT) {
+#define USE(j, v) vstore(out + i + (j), widened(v))
+        EACH_WEIGHT((const uint8_t *)in + bytes_to(i), UNIT, USE);
+#undef USE
+    }
+    if (i < n) {
         const int left = n - i;
-        float *to = out + i;
 #define USE(j, v) \
     do { \
         const int at_ = (j); \
-        V v__ = (v); \
-        if (DTYPE == DT_E4M3) v__ = e4m3_nan(vmul(vmul(v__, vset1(E4M3_X)), vset1(E4M3_POST))); \
-        if (left - at_ >= LANES) vstore(to + at_, v__); \
-        else if (left > at_) vstorem(to + at_, v__, left - at_); \
+        V v__ = widened(v); \
+        if (left - at_ >= LANES) vstore(out + i + at_, v__); \
+        else if (left > at_) vstorem(out + i + at_, v__, left - at_); \
     } while (0)
-        EACH_WEIGHT(from, left, USE);
+        EACH_WEIGHT((const uint8_t *)in + bytes_to(i), left, USE);
 #undef USE
     }
 }

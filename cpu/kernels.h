@@ -139,7 +139,9 @@ extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3
 GEMV_FN(int4_gemv_avx2);
 GEMV_FN(int4_gemv_avx512vnni);
 #define FORMATS_WHOLE(X) X(e2m1) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
-#define WHOLE(name)      GEMV_FN(whole_avx512vnni_##name);
+#define WHOLE(name) \
+    GEMV_FN(whole_avx2_##name); \
+    GEMV_FN(whole_avx512vnni_##name);
 FORMATS_WHOLE(WHOLE)
 #undef WHOLE
 /* What a product takes whose activations may have 16 bits, or with `exact` must be float32. */

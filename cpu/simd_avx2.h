@@ -9,7 +9,8 @@
 typedef __m256 V;
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for /* a loop of constant count over arrays that must become registers */
-enum { LANES = 8, ROWS_1 = 4, ROWS_4 = 2, ROWS_8 = 1 };
+enum { LANES = 8, ROWS_1 = 4, ROWS_2 = 4, ROWS_4 = 2, ROWS_8 = 1 };
+#define ROWS_3 3
 
 INLINE V vzero(void) { return _mm256_setzero_ps(); }
 INLINE V vset1(float f) { return _mm256_set1_ps(f); }
@@ -32,11 +33,11 @@ INLINE float vsum(V v) {
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-INLINE void vsum4(V a, V b, V c, V d, float *out) {
+INLINE void vsum4(V a, V b, V c, V d, float scale, float *out) {
     V ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)), cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
     __m256d x = _mm256_castps_pd(ab), y = _mm256_castps_pd(cd);
     V v = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)));
+    _mm_storeu_ps(out, _mm_mul_ps(_mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)), _mm_set1_ps(scale)));
 }
 INLINE float vtop(V v) {
     __m128 q = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -75,11 +76,25 @@ INLINE V load_f16m(const uint8_t *p, int n) { return _mm256_cvtph_ps(bytes_m(p, 
 #define E4M3_POST 0x1p8f
 INLINE V e4m3_v(__m128i b) { return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80))); }
 #else
-#define E4M3_X    0x1p64f
-#define E4M3_POST 0x1p56f
+#define E4M3_X     0x1p64f
+#define E4M3_POST  0x1p56f
 INLINE V e4m3_v(__m128i b) {
     __m256i w = _mm256_slli_epi32(_mm256_cvtepi8_epi32(b), 20);
     return _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0x87f00000)));
+}
+/* 32 codes in fewer instructions: vector q of four has columns q, q + 4, .... Codes with their signs, times 16, lie in the upper halves of dwords (2 and 3)
+ * or in the lower ones. */
+#define E4M3_SPLIT 4
+struct e4m3_split {
+    __m256i even, odd;
+};
+INLINE struct e4m3_split e4m3_split(const uint8_t *p) {
+    __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return (struct e4m3_split){_mm256_maddubs_epi16(_mm256_set1_epi16(16), b), _mm256_srai_epi16(b, 4)};
+}
+INLINE V e4m3_nth(struct e4m3_split s, const int q) {
+    __m256i w = q % 2 ? s.odd : s.even;
+    return _mm256_castsi256_ps(_mm256_and_si256(q < 2 ? _mm256_slli_epi32(w, 16) : w, _mm256_set1_epi32((int)0x87f00000)));
 }
 #endif
 INLINE V load_e4m3(const uint8_t *p) { return e4m3_v(_mm_loadl_epi64((const __m128i *)(const void *)p)); }

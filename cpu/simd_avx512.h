@@ -12,7 +12,7 @@
 typedef __m512 V;
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for /* a loop of constant count over arrays that must become registers */
-enum { LANES = 16, ROWS_1 = 4, ROWS_4 = 4, ROWS_8 = 3 }; /* rows walked side by side for 1, 2-4, 5-8 tokens: registers */
+enum { LANES = 16, ROWS_1 = 4, ROWS_2 = 4, ROWS_4 = 4, ROWS_8 = 3 }; /* rows walked side by side for 1, 2, 3-4, 5-8 tokens: registers */
 
 INLINE V vzero(void) { return _mm512_setzero_ps(); }
 INLINE V vset1(float f) { return _mm512_set1_ps(f); }
@@ -38,12 +38,12 @@ INLINE float vsum(V v) {
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 /* out[0..3] = the sums of four vectors, each in one order of its own whatever the others hold. */
-INLINE void vsum4(V a, V b, V c, V d, float *out) {
+INLINE void vsum4(V a, V b, V c, V d, float scale, float *out) {
     V ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)), cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
     __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
     V v = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
+    _mm_storeu_ps(out, _mm_mul_ps(_mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)), _mm_set1_ps(scale)));
 }
 INLINE float vtop(V v) {
     __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

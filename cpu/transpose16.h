@@ -1,6 +1,8 @@
 #pragma once
 /* 16 vectors of 16 dwords, turned: what the AVX-512 products do to rows of weights. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 
 /* a[i] lane j <-> a[j] lane i */
 static inline __attribute__((always_inline)) void transpose16(__m512i a[16]) {

@@ -7,10 +7,14 @@
 #include <stdint.h>
 
 #include "cpu/formats.h"
+#include "cpu/whole_planes.h"
 
-#define DTYPE FORMAT_DTYPE(FORMAT)
+#define DTYPE    FORMAT_DTYPE(FORMAT)
+#define FLOATS   FORMAT_JOIN(avx512_, FORMAT)
+#define EACH_ROW EACH
 enum {
     GROUP = 256,
+    TURN = 1,
     BYTES = FORMAT_BYTES(FORMAT),
     Q6 = DTYPE == DT_Q6_K,
     PART = Q6 ? 16 : 32,

@@ -8,19 +8,17 @@
  * again in whole numbers, lane by lane. */
 #include <stdint.h>
 
-#include "cpu/formats.h"
+#include "cpu/whole_lane.h"
+#include "cpu/whole_planes.h"
 
-#define DTYPE FORMAT_DTYPE(FORMAT)
+#define FLOATS   FORMAT_JOIN(avx512_, FORMAT)
+#define EACH_ROW EACH
 enum {
     PAIR = 128,                                  /* columns of a vector's low and high halves */
     PAIRS = FORMAT_BLOCK(FORMAT) == 256 ? 2 : 1, /* that x is packed by */
     GROUP = PAIR * PAIRS,
+    TURN = 1,
     BYTES = GROUP / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT),
-    FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4,
-    IQ4 = DTYPE == DT_IQ4_NL || DTYPE == DT_IQ4_XS,
-    BIAS = FP4   ? 12
-           : IQ4 ? 127
-                 : 8,
 };
 struct group {
     struct pair {

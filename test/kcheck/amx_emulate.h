@@ -2,7 +2,9 @@
 /* The AMX tile instructions in C, so that cpu/gemm_amx.c, cpu/gemm_amx_few.c and cpu/attn_amx.c can be checked for meaning on processors without them: built
  * with -include of this file. It says nothing about speed. Shapes come from the configuration, as on hardware, and using a tile that is not configured, or a
  * shape that does not fit, traps. */
+#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
+#endif
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,15 +71,32 @@ static inline void amx_dpbf16(int d, int a, int b) {
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
-#define _tile_loadconfig(p)        amx_loadconfig(p)
-#define _tile_release()            amx_release()
-#define _tile_zero(t)              amx_zero(t)
-#define _tile_loadd(t, p, s)       amx_load(t, p, s)
-#define _tile_stored(t, p, s)      amx_store(t, p, s)
-#define _tile_dpbf16ps(d, a, b)    amx_dpbf16(d, a, b)
+#define _tile_loadconfig(p)     amx_loadconfig(p)
+#define _tile_release()         amx_release()
+#define _tile_zero(t)           amx_zero(t)
+#define _tile_loadd(t, p, s)    amx_load(t, p, s)
+#define _tile_stored(t, p, s)   amx_store(t, p, s)
+#define _tile_dpbf16ps(d, a, b) amx_dpbf16(d, a, b)
+#ifdef HEARTH_SIMDE /* vectors in C too */
+#define gemm_amx                   gemm_amx_simde
+#define gemm_amx_tiles_few         gemm_amx_tiles_few_simde
+#define gemm_amx_tiles_few_scratch gemm_amx_tiles_few_scratch_simde
+#define gemm_amx_few16             gemm_amx_few16_simde
+#define gemm_amx_wide              gemm_amx_wide_simde
+#define gemm_avx512                gemm_avx512_simde
+#define gemm_avx512bf16            gemm_avx512bf16_simde
+#define gemm_kernels               gemm_kernels_simde
+#define gemm_planes_for            gemm_planes_for_simde
+#define gemm_vnni_pack             gemm_vnni_pack_simde
+#define gemm_vnni_packed           gemm_vnni_packed_simde
+#define gemm_vnni_rows             gemm_vnni_rows_simde
+#define gemm_vnni_scratch          gemm_vnni_scratch_simde
+#define kernels_amx                kernels_amx_simde
+#else
 #define gemm_amx                   gemm_amx_emulated
 #define gemm_amx_tiles_few         gemm_amx_tiles_few_emulated
 #define gemm_amx_tiles_few_scratch gemm_amx_tiles_few_scratch_emulated
 #define gemm_amx_few16             gemm_amx_few16_emulated
 #define gemm_amx_wide              gemm_amx_wide_emulated
 #define kernels_amx                kernels_amx_emulated
+#endif

@@ -9,6 +9,7 @@ void kernels_amx_emulated(struct kernels *k); /* tiles in C */
 #ifdef WITH_SIMDE
 void kernels_avx512_simde(struct kernels *k);
 void kernels_avx512bf16_simde(struct kernels *k);
+void kernels_amx_simde(struct kernels *k);
 #endif
 
 static const char *level;
@@ -360,6 +361,7 @@ int main(int argc, char **argv) {
 #ifdef WITH_SIMDE
         {"avx512 (SIMDe)", kernels_avx512_simde, NULL, 0},
         {"avx512bf16 (SIMDe)", kernels_avx512bf16_simde, NULL, 0},
+        {"amx (SIMDe)", kernels_amx_simde, NULL, 0},
 #endif
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {

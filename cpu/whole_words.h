@@ -1,0 +1,57 @@
+#pragma once
+/* x of the whole-number kernels (whole_inner.h) as AVX2 multiplies it: words of 16 bits, which vpmaddwd multiplies with codes of 16 bits and sums in pairs
+ * of 32. Planes of eight bits by vpmaddubsw would be as many products: two for 32 columns. They spare the codes' way from 8 bits to 16, but need
+ * a sum of pairs and one of planes behind, for each token anew, and their pairs have no room for the numbers of IQ4. */
+#include "cpu/simd_avx2.h"
+
+/* Weights, from any address. */
+INLINE __m128i load_16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+INLINE __m256i load_32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+
+/* The products of n vectors of codes, summed in each lane. */
+INLINE __m256i dot_words(const __m256i *w, const int16_t (*x)[16], const int n) {
+    __m256i dot = _mm256_madd_epi16(w[0], _mm256_load_si256((const __m256i *)(const void *)x[0]));
+    EACH (int v = 1; v < n; v++) dot = _mm256_add_epi32(dot, _mm256_madd_epi16(w[v], _mm256_load_si256((const __m256i *)(const void *)x[v])));
+    return dot;
+}
+
+/* Each half of four vectors becomes one lane, its sum, or the largest of it: halves 0, 2, 4, 6 and 1, 3, 5, 7. */
+INLINE __m256i join(__m256i a, __m256i b, const bool most) { return most ? _mm256_max_epi32(a, b) : _mm256_add_epi32(a, b); }
+INLINE __m256i pairs(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b), most); }
+INLINE __m256i fours(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b), most); }
+INLINE __m256i halves_4(const __m256i v[4], const bool most) { return fours(pairs(v[0], v[1], most), pairs(v[2], v[3], most), most); }
+/* The same of eight whole vectors, in order or as halves_4 has them. */
+INLINE __m256i vectors_8(const __m256i v[8], const bool most, const bool in_order) {
+    __m256i h[4];
+    EACH (int i = 0; i < 4; i++) {
+        const __m256i a = v[in_order ? i : 2 * i], b = v[in_order ? i + 4 : 2 * i + 1];
+        h[i] = join(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31), most);
+    }
+    return halves_4(h, most);
+}
+/* Where vectors_8 has vector b. */
+INLINE int lane_of(int b, const bool in_order) { return in_order ? b : b % 2 * 4 + b / 2; }
+
+INLINE __m256i magnitude(V v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); } /* in order, and no number above all */
+/* The unit of numbers of which each lane has the largest magnitude, and 1 / unit; one that is infinite or no number makes the unit no number. */
+enum { UNIT_LEAST = -100 };
+INLINE V units_8(__m256i most, float inverse[8]) {
+    const __m256i bits = _mm256_srli_epi32(_mm256_add_epi32(most, _mm256_set1_epi32(0x10200)), 23); /* what would be 32,640 units takes twice the unit */
+    const __m256i e = _mm256_max_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(14)), _mm256_set1_epi32(UNIT_LEAST + 127)); /* as a float has it */
+    const __m256i none = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(0x7f7fffff));
+    _mm256_storeu_si256((__m256i *)(void *)inverse, _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254), e), 23));
+    return _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_slli_epi32(e, 23)), vset1(NAN), _mm256_castsi256_ps(none));
+}
+INLINE __m256i most_2(const float *x) { return join(magnitude(vload(x)), magnitude(vload(x + LANES)), true); }
+
+/* Sixteen numbers times f: even ones and odd ones, either as words_16 takes them. */
+INLINE void split_16(const float *x, V f, V *even, V *odd) {
+    const V a = vmul(vload(x), f), b = vmul(vload(x + LANES), f);
+    *even = _mm256_shuffle_ps(a, b, 0x88);
+    *odd = _mm256_shuffle_ps(a, b, 0xdd);
+}
+INLINE __m256i words(V a, V b) { return _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b)); }
+/* Sixteen whole numbers in order, eight of each. */
+INLINE void words_16(int16_t *to, V a, V b) {
+    _mm256_store_si256((__m256i *)(void *)to, _mm256_permutevar8x32_epi32(words(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+}
