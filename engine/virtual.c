@@ -249,6 +249,7 @@ static int streamed(struct virtual *v, const struct prefill_job *j, int ranks, d
     if (!rc) {
         const double rate = v->cost.domain[1].alloc, alloc = rate > 0 ? (double)stats.plan.own / rate : 0;
         *seconds = stats.seconds + v->cost.start + alloc, take_used(v, set, &s, *seconds, 1);
+        v->used.gpu.memory = alloc;
     }
     gpu_set_close(&set);
     return rc;

@@ -89,22 +89,62 @@ bool emu_owns(struct emu *g, const void *p, size_t size) {
     return ok;
 }
 
-static char *take(struct emu *g, size_t size) {
-    if (!g->spec.is_virtual) {
-        char *p = mem_aligned(256, size);
-        if (p) memset(p, POISON, size);
-        return p;
-    }
-    char *p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+/* A card's memory is always there. The host's comes page by page when it is first touched, at a tenth of the speed and less where the
+ * machine is a virtual one, which takes idle pages away: so large blocks stay, for others of about their size. */
+static const size_t stays = (size_t)1 << 20;
+
+static void drop_idle(struct emu *g, size_t i) {
+    g->idle_bytes -= g->idle[i].room;
+    g->n_idle--;
+    memmove(&g->idle[i], &g->idle[i + 1], (g->n_idle - i) * sizeof *g->idle);
 }
-static void give(struct emu *g, char *p, size_t size) {
+/* The smallest idle one that is large enough, but not twice as large. */
+static bool take_idle(struct emu *g, size_t size, struct emu_block *b) {
+    size_t best = g->n_idle;
+    for (size_t i = 0; i < g->n_idle; i++) {
+        size_t room = g->idle[i].room;
+        if (room >= size && room / 2 < size && (best == g->n_idle || room < g->idle[best].room)) best = i;
+    }
+    if (best == g->n_idle) return false;
+    *b = (struct emu_block){g->idle[best].p, size, g->idle[best].room};
+    drop_idle(g, best);
+    return true;
+}
+static bool keep_idle(struct emu *g, const struct emu_block *b) {
+    if (b->room < stays || mem_grow(&g->idle, &g->cap_idle, g->n_idle + 1, sizeof *g->idle)) return false;
+    g->idle[g->n_idle++] = *b;
+    g->idle_bytes += b->room;
+    return true;
+}
+
+static struct emu_block take(struct emu *g, size_t size) {
+    struct emu_block b = {.size = size, .room = size};
     if (g->spec.is_virtual) {
-        munmap(p, size);
+        b.p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (b.p == MAP_FAILED) b.p = NULL;
+        return b;
+    }
+    if (g->used + size > g->peak) g->peak = g->used + size;
+    if (!take_idle(g, size, &b)) {
+        while (g->n_idle && g->used + size + g->idle_bytes > g->peak) {
+            mem_free(g->idle[0].p);
+            drop_idle(g, 0);
+        }
+        b.p = mem_aligned(256, size);
+    }
+    if (b.p) memset(b.p, POISON, size);
+    return b;
+}
+static void give(struct emu *g, const struct emu_block *b) {
+    if (g->spec.is_virtual) {
+        munmap(b->p, b->size);
         return;
     }
-    memset(p, POISON, size);
-    mem_free(p);
+    memset(b->p, POISON, b->size);
+    pthread_mutex_lock(&g->lock);
+    bool kept = keep_idle(g, b);
+    pthread_mutex_unlock(&g->lock);
+    if (!kept) mem_free(b->p);
 }
 
 /* An allocation that is to fail, or finds the device dead. */
@@ -119,40 +159,48 @@ static int emu_alloc(struct gpu *base, void **out, size_t size, struct error *e)
     struct emu *g = (struct emu *)base;
     int rc = alloc_fault(g, size, "allocation", e);
     if (rc) return rc;
+    const double begin = emu_clock();
     pthread_mutex_lock(&g->lock);
     size_t left = base->info.mem - g->used;
     if (size > left || mem_grow(&g->blocks, &g->cap_blocks, g->n_blocks + 1, sizeof *g->blocks)) {
         pthread_mutex_unlock(&g->lock);
         return error_set(e, ERR_MEMORY, "device %d: %zu bytes asked for, %zu of %zu left", base->info.rank, size, left, base->info.mem);
     }
-    char *p = take(g, size);
-    if (p) {
-        size_t i = block_after(g, p);
+    struct emu_block b = take(g, size);
+    if (b.p) {
+        size_t i = block_after(g, b.p);
         memmove(&g->blocks[i + 1], &g->blocks[i], (g->n_blocks - i) * sizeof *g->blocks);
-        g->blocks[i] = (struct emu_block){p, size};
+        g->blocks[i] = b;
         g->n_blocks++;
         g->used += size;
+        if (g->slowed) g->taken.memory += emu_clock() - begin;
     }
     pthread_mutex_unlock(&g->lock);
-    if (!p) return error_set(e, ERR_MEMORY, "device %d: no host memory for %zu emulated bytes", base->info.rank, size);
-    *out = p;
+    if (!b.p) return error_set(e, ERR_MEMORY, "device %d: no host memory for %zu emulated bytes", base->info.rank, size);
+    *out = b.p;
     return 0;
 }
 
 static void emu_free(struct gpu *base, void *p) {
     struct emu *g = (struct emu *)base;
+    const double begin = emu_clock();
     pthread_mutex_lock(&g->lock);
-    size_t i = block_after(g, p), size = 0;
+    size_t i = block_after(g, p);
+    struct emu_block b = {0};
     bool known = i > 0 && g->blocks[i - 1].p == p;
     if (known) {
-        size = g->blocks[i - 1].size;
+        b = g->blocks[i - 1];
         memmove(&g->blocks[i - 1], &g->blocks[i], (g->n_blocks - i) * sizeof *g->blocks);
         g->n_blocks--;
-        g->used -= size;
+        g->used -= b.size;
     }
     pthread_mutex_unlock(&g->lock);
-    if (known) give(g, p, size);
-    else emu_fail(g, ERR_RUNTIME, "free of %p, which is not an allocation of this device", p);
+    if (known) {
+        give(g, &b);
+        pthread_mutex_lock(&g->lock);
+        if (g->slowed) g->taken.memory += emu_clock() - begin;
+        pthread_mutex_unlock(&g->lock);
+    } else emu_fail(g, ERR_RUNTIME, "free of %p, which is not an allocation of this device", p);
 }
 
 static size_t emu_mem_free(struct gpu *base) {
@@ -230,6 +278,7 @@ static void emu_host_unregister(struct gpu *base, const void *p) {
 static void emu_used(struct gpu *base, struct gpu_used *out) {
     struct emu *g = (struct emu *)base;
     pthread_mutex_lock(&g->lock);
+    while (g->spec.is_virtual && atomic_load(&g->queued)) pthread_cond_wait(&g->all_done, &g->lock);
     *out = g->taken;
     pthread_mutex_unlock(&g->lock);
 }
@@ -238,9 +287,12 @@ static int emu_describe(char *out, size_t size) { return snprintf(out, size, "em
 
 static void emu_close(struct gpu *base) {
     struct emu *g = (struct emu *)base;
-    for (size_t i = 0; i < g->n_blocks; i++) give(g, g->blocks[i].p, g->blocks[i].size);
+    for (size_t i = 0; i < g->n_blocks; i++) give(g, &g->blocks[i]);
+    for (size_t i = 0; i < g->n_idle; i++) mem_free(g->idle[i].p);
+    mem_free(g->idle);
     mem_free(g->blocks);
     pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->all_done);
     mem_free(g);
 }
 
@@ -282,6 +334,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
                                      .link = g->spec.peer};
     snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->host ? " processor" : "", spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->all_done, NULL);
     emu_clock();
     *out = &g->base;
     return 0;

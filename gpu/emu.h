@@ -8,15 +8,17 @@
 
 struct emu_block { /* one allocation */
     char *p;
-    size_t size;
+    size_t size, room; /* room: bytes that it has of the host's memory, at least size */
 };
-enum { EMU_TAKEN = 64 };
-struct emu_link { /* one direction of the bus; seconds on the device's clock */
-    double bulk_free, debt;
-    struct {
-        double begin, end;
-    } taken[EMU_TAKEN]; /* by urgent copies of late, in order of time */
-    int n_taken;
+struct emu_link {           /* one direction of the bus; seconds on the device's clock */
+    double bulk_free, paid; /* paid: of what urgent copies took, by bulk copies */
+};
+enum emu_way { EMU_TO, EMU_FROM, EMU_BETWEEN, EMU_WAYS };
+/* Virtual time: seconds that urgent copies of each of a device's streams have taken of its links, as far as somebody was told. Told it is by what
+ * orders streams, so that it does not hang on which thread came first. */
+enum { EMU_TELLERS = 12 };
+struct emu_told {
+    double taken[EMU_WAYS][EMU_TELLERS];
 };
 
 struct emu {
@@ -28,8 +30,14 @@ struct emu {
     pthread_mutex_t lock;     /* all below */
     struct emu_block *blocks; /* by address */
     size_t n_blocks, cap_blocks, used;
-    struct emu_link h2d, d2h, peer;
+    struct emu_block *idle;                    /* real time: what was given back and waits to be given out again, the oldest first */
+    size_t n_idle, cap_idle, idle_bytes, peak; /* peak: the most that was given out at once; together they never have more */
+    struct emu_link link[EMU_WAYS];
+    struct emu_told all; /* what there is to know; a stream that is opened knows it */
+    unsigned tellers;    /* bit of each that an open stream has */
     struct gpu_used taken;
+    _Atomic long queued;     /* commands of all streams that none has come to the end of */
+    pthread_cond_t all_done; /* queued fell to 0 */
     long count[GPU_FAULT_DIE + 1];
     _Atomic long held; /* copies that held their caller */
     bool dead;
@@ -46,6 +54,8 @@ struct emu_event {
     _Atomic int queued; /* records and waits that streams have not come to the end of */
     uint64_t issued, done;
     double time[EMU_TIMES]; /* of the latest records: who waits for one must not be given a later one's time */
+    struct emu_told told[EMU_TIMES];
+    struct emu *of; /* whose stream recorded it */
 };
 
 struct emu_number;
@@ -96,6 +106,8 @@ struct emu_stream {
     uint64_t head, tail;       /* run, enqueued */
     _Atomic int failed;        /* it dropped work of a device that failed; stays when the device is cleared by others */
     double t;                  /* virtual clock; the thread's own */
+    struct emu_told told;      /* and this */
+    int teller;                /* its place there; the last may be several streams' */
     double due;                /* real time: when what came just before should have ended; 0: the stream waited for somebody since */
     struct emu_graph *graph;   /* what is enqueued goes there: it is being recorded; NULL: it runs */
     struct pool *pool;         /* opened by the first operation; the thread's own */
@@ -106,7 +118,8 @@ struct emu_stream {
 };
 
 double emu_clock(void);
-void emu_be_late(const struct emu_stream *s); /* its thread alone */
+void emu_tell(struct emu_told *to, const struct emu_told *from); /* what either knows */
+void emu_be_late(const struct emu_stream *s);                    /* its thread alone */
 /* True when the nth of a kind must fail; also counts towards GPU_FAULT_DIE. */
 bool emu_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -58,6 +58,7 @@ static void put(struct emu_stream *s, struct emu_number *n, uint32_t value, bool
     }
     pthread_mutex_lock(&n->lock);
     n->past[n->n_past % EMU_PAST].value = value;
+    if (s->g->spec.is_virtual) n->past[n->n_past % EMU_PAST].told = s->told;
     n->past[n->n_past++ % EMU_PAST].time = s->t;
     pthread_mutex_unlock(&n->lock);
     gpu_number_set(&n->base, value);
@@ -73,6 +74,7 @@ static void pass(struct emu_stream *s, struct emu_number *n, uint32_t value) {
     for (uint64_t i = n->n_past > EMU_PAST ? n->n_past - EMU_PAST : 0; i < n->n_past; i++) /* the first that was enough */
         if ((int32_t)(n->past[i % EMU_PAST].value - value) >= 0) {
             if (n->past[i % EMU_PAST].time > s->t) s->t = n->past[i % EMU_PAST].time;
+            if (n->writer == s->g) emu_tell(&s->told, &n->past[i % EMU_PAST].told);
             break;
         }
     pthread_mutex_unlock(&n->lock);

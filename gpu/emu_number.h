@@ -13,6 +13,7 @@ struct emu_number {
     struct {
         uint32_t value;
         double time;
+        struct emu_told told;
     } past[EMU_PAST]; /* what streams wrote of late, and when */
     uint64_t n_past;
 };

@@ -33,41 +33,29 @@ static void sleep_until(const struct emu_stream *s, double t) {
     }
 }
 
-/* In virtual time streams reach the bus in no particular order of their clocks, so an urgent copy gets the first gap from
- * its own time on that other urgent ones have left. Returns when it ends. */
-static double first_gap(struct emu_link *l, double now, double d) {
-    double begin = now;
-    int at = 0;
-    while (at < l->n_taken && l->taken[at].begin < begin + d) {
-        if (l->taken[at].end > begin) begin = l->taken[at].end;
-        at++;
-    }
-    if (l->n_taken == EMU_TAKEN) { /* the oldest is history */
-        memmove(&l->taken[0], &l->taken[1], (EMU_TAKEN - 1) * sizeof l->taken[0]);
-        l->n_taken--;
-        at -= at > 0;
-    }
-    memmove(&l->taken[at + 1], &l->taken[at], (size_t)(l->n_taken - at) * sizeof l->taken[0]);
-    l->taken[at].begin = begin;
-    l->taken[at].end = begin + d;
-    l->n_taken++;
-    return begin + d;
+void emu_tell(struct emu_told *to, const struct emu_told *from) {
+    for (int way = 0; way < EMU_WAYS; way++)
+        for (int i = 0; i < EMU_TELLERS; i++)
+            if (from->taken[way][i] > to->taken[way][i]) to->taken[way][i] = from->taken[way][i];
 }
 
-/* Copies share a direction of the bus. In real time they take turns in the order they come. In virtual time what urgent
- * copies took is a debt that the next bulk copy pays, less the time in which the bus stood idle anyway. */
-static double link_take(struct emu_stream *s, struct emu_link *l, double rate, size_t size, double at, bool from_disk) {
+/* Copies share a direction of the bus. In real time they take turns in the order they come. In virtual time streams reach it in no particular
+ * order of their clocks: an urgent copy goes at once, and what such took is a debt that the next bulk copy pays which has been told of it,
+ * less the time in which the bus stood idle anyway. */
+static double link_take(struct emu_stream *s, enum emu_way way, double rate, size_t size, double at, bool from_disk) {
+    struct emu_link *l = &s->g->link[way];
     double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->t : emu_clock(), end;
     pthread_mutex_lock(&s->g->lock);
-    if (l == &s->g->h2d) *(from_disk ? &s->g->taken.disk : &s->g->taken.h2d) += d;
-    if (l == &s->g->d2h) s->g->taken.d2h += d;
+    if (way == EMU_TO) *(from_disk ? &s->g->taken.disk : &s->g->taken.h2d) += d;
+    if (way == EMU_FROM) s->g->taken.d2h += d;
     if (s->g->spec.is_virtual && s->urgent) {
-        end = first_gap(l, now, d);
-        l->debt += d;
+        end = now + d;
+        s->g->all.taken[way][s->teller] = s->told.taken[way][s->teller] += d;
     } else if (s->g->spec.is_virtual) {
-        double idle = now - l->bulk_free, debt = idle > 0 ? l->debt - idle : l->debt;
-        end = (idle > 0 ? now : l->bulk_free) + d + (debt > 0 ? debt : 0);
-        l->debt = 0;
+        double idle = now > l->bulk_free ? now - l->bulk_free : 0, debt = -l->paid;
+        for (int i = 0; i < EMU_TELLERS; i++) debt += s->told.taken[way][i];
+        if (debt > 0) l->paid += debt;
+        end = (idle > 0 ? now : l->bulk_free) + d + (debt > idle ? debt - idle : 0);
         l->bulk_free = end;
     } else {
         now = begins(s, at, now);
@@ -94,9 +82,9 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         emu_fail(g, ERR_RUNTIME, "a copy's %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst, size);
         return;
     }
-    struct emu_link *l = peer ? &g->peer : c->copy.dir == GPU_H2D ? &g->h2d : &g->d2h;
+    const enum emu_way way = peer ? EMU_BETWEEN : c->copy.dir == GPU_H2D ? EMU_TO : EMU_FROM;
     double rate = peer ? g->spec.peer : c->copy.dir == GPU_H2D ? g->spec.h2d : g->spec.d2h;
-    const bool from_disk = l == &g->h2d && !s->urgent && g->spec.is_virtual && g->spec.disk > 0 && g->spec.disk < rate;
+    const bool from_disk = way == EMU_TO && !s->urgent && g->spec.is_virtual && g->spec.disk > 0 && g->spec.disk < rate;
     if (from_disk) rate = g->spec.disk;
     bool inside = fill || g->host || (!peer && c->copy.dir == GPU_D2D);
     double end;
@@ -105,7 +93,7 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         end = (g->spec.is_virtual ? s->t : begins(s, c->at, emu_clock())) + d;
         if (g->slowed) s->due = end;
     } else {
-        end = link_take(s, l, rate, size, c->at, from_disk);
+        end = link_take(s, way, rate, size, c->at, from_disk);
     }
     if (g->spec.is_virtual) {
         s->t = end;
@@ -245,11 +233,13 @@ static void run_event(struct emu_stream *s, const struct emu_cmd *c) {
     if (c->kind == EMU_RECORD) {
         ev->done = c->event.seq;
         ev->time[ev->done % EMU_TIMES] = s->g->spec.is_virtual ? s->t : emu_clock();
+        if (s->g->spec.is_virtual) ev->told[ev->done % EMU_TIMES] = s->told, ev->of = s->g;
         pthread_cond_broadcast(&ev->cond);
     } else {
         while (ev->done < c->event.seq) pthread_cond_wait(&ev->cond, &ev->lock);
-        double t = ev->time[(ev->done - c->event.seq < EMU_TIMES ? c->event.seq : ev->done) % EMU_TIMES];
-        if (t > s->t) s->t = t;
+        const uint64_t seq = (ev->done - c->event.seq < EMU_TIMES ? c->event.seq : ev->done) % EMU_TIMES;
+        if (ev->time[seq] > s->t) s->t = ev->time[seq];
+        if (s->g->spec.is_virtual && ev->of == s->g) emu_tell(&s->told, &ev->told[seq]);
     }
     atomic_fetch_sub(&ev->queued, 1);
     pthread_mutex_unlock(&ev->lock);
@@ -280,6 +270,11 @@ static void *stream_thread(void *arg) {
         s->head++;
         pthread_cond_broadcast(&s->room);
         pthread_mutex_unlock(&s->lock);
+        if (atomic_fetch_sub(&s->g->queued, 1) == 1) {
+            pthread_mutex_lock(&s->g->lock);
+            pthread_cond_broadcast(&s->g->all_done);
+            pthread_mutex_unlock(&s->g->lock);
+        }
         if (stop) break;
     }
     cpu_exec_close(&s->cpu);
@@ -291,6 +286,7 @@ static void *stream_thread(void *arg) {
 static int status(struct emu_stream *s) { return cancelled(s) ? ERR_CANCELLED : emu_state(s->g) || atomic_load(&s->failed) ? ERR_RUNTIME : 0; }
 
 static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
+    atomic_fetch_add(&s->g->queued, 1);
     pthread_mutex_lock(&s->lock);
     while (s->tail - s->head == EMU_QUEUE) pthread_cond_wait(&s->room, &s->lock);
     struct emu_cmd *to = &s->queue[s->tail++ % EMU_QUEUE];
@@ -393,7 +389,10 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
         return error_set(e, ERR_RUNTIME, "no thread for a stream of device %d", base->info.rank);
     }
     pthread_mutex_lock(&s->g->lock);
-    if (!s->g->n_streams++) s->g->h2d = s->g->d2h = s->g->peer = (struct emu_link){0}; /* virtual time begins again at 0 */
+    if (!s->g->n_streams++) memset(s->g->link, 0, sizeof s->g->link), s->g->all = (struct emu_told){0}; /* virtual time begins again at 0 */
+    while (s->teller < EMU_TELLERS - 1 && s->g->tellers >> s->teller & 1) s->teller++;
+    s->g->tellers |= 1u << s->teller;
+    s->told = s->g->all;
     pthread_mutex_unlock(&s->g->lock);
     *out = &s->base;
     return 0;
@@ -405,6 +404,7 @@ void emu_stream_close(struct gpu_stream *base) {
     pthread_join(s->thread, NULL);
     pthread_mutex_lock(&s->g->lock);
     s->g->n_streams--;
+    s->g->tellers &= ~(1u << s->teller);
     pthread_mutex_unlock(&s->g->lock);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->more);

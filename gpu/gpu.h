@@ -39,9 +39,10 @@ const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);
 /* In virtual time, of all streams since opening: seconds of operations that arithmetic bounds, or memory; that each way of the link
  * was taken; that a disk was waited for instead; and of each operation's seconds. Of an emulated device that is held to given speeds what these say,
- * and in op what it took where the processor is slower than that. Elsewhere zeros. */
+ * in op what it took where the processor is slower than that, and in which its memory was given out and taken back. Elsewhere zeros. In virtual time
+ * it waits for all that was enqueued, so that it says the same whichever thread was late; nothing of that may wait for what is not enqueued yet. */
 struct gpu_used {
-    double computing, reading, h2d, d2h, disk, op[OP_COUNT];
+    double computing, reading, h2d, d2h, disk, memory, op[OP_COUNT];
 };
 struct gpu_used gpu_used(struct gpu *g);
 int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY says need and have */

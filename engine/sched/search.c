@@ -16,7 +16,7 @@ const char *search_bound_name(enum search_bound b) { return bounds[b]; }
 
 static const int micros[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 48, 64, 96, 128, 192, 256, 384, 512, 0};
 static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 0};
-static const double rings[] = {2, 1.5, 1, 0};
+static const double rings[] = {2, 1.875, 1.75, 1.625, 1.5, 1.375, 1.25, 1.125, 1, 0};
 double search_ring(int i) { return rings[i]; }
 int search_micro(int i) { return micros[i]; }
 int search_count(int i) { return counts[i]; }
@@ -25,6 +25,11 @@ static bool attends(enum search_place p) { return p == SEARCH_HYBRID || p == SEA
 static bool computes(enum search_place p) { return p == SEARCH_PAGED || p == SEARCH_DEVICE; }
 
 static double cards(const struct search_policy *p) { return p->cards > 1 ? p->cards : 1; }
+static double micros_of(const struct search_policy *p, double rows) { return ceil(rows / smaller(p->micro, rows)); }
+int search_behind(int n, int cards) {
+    int even = cards > 1 ? (n + cards - 1) / cards : n, least = n < SEARCH_BEHIND ? n : SEARCH_BEHIND;
+    return even > least ? even : least;
+}
 static double ring_of(const struct search_policy *p) { return p->ring > 0 ? p->ring : 2; }
 
 /* --- Memory ------------------------------------------------------------------------------------------------------------------ */
@@ -107,8 +112,7 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     const struct cost_machine *m = in->cost;
     const struct cost_model *q = in->model;
     const struct cost_domain *g = p->place == SEARCH_PROCESSOR ? NULL : &m->domain[1];
-    double u = smaller(p->micro, r->n), n = ceil(r->n / u);
-    u = r->n / n;
+    const double n = micros_of(p, r->n), u = r->n / n, turns = search_behind((int)n, (int)cards(p));
     double cpu = 0, gpu = 0, read = 0, h2d = 0, d2h = 0, small; /* of a micro-batch; bytes that the processor reads; both ways */
     if (g) gpu += projections(in, 1, r, u);
     else cpu += projections(in, 0, r, u), read += q->half_bytes;
@@ -123,15 +127,18 @@ static double layer_time(const struct search_in *in, const struct search_policy 
     if (moe && g && !computes(p->place)) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
     if (cards(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes; /* to the card that has the next layer */
     small = h2d;
+    const double copies = g ? over(small, g->link[COST_H2D].rate) + over(d2h, g->link[COST_D2H].rate) : 0;
+    if (p->place == SEARCH_PAGED) gpu += copies; /* of its own stream */
     double weights = moe && computes(p->place) ? (1 - p->weights) * layer_experts(q) : 0;
     t[SEARCH_BY_PROCESSOR] = n * cpu;
-    t[SEARCH_BY_CARD] = n * gpu / cards(p); /* each has its layers, and they have them at once */
+    t[SEARCH_BY_CARD] = turns * gpu; /* each has its layers, and they have them at once */
     t[SEARCH_BY_LINK] = g ? over(n * h2d + weights, g->link[COST_H2D].rate) / cards(p) : 0;
-    if (g && ring_of(p) < 2) /* for the rest of the next layer there are pages once this one has served */
-        t[SEARCH_BY_LINK] = larger(t[SEARCH_BY_LINK], n * larger(gpu / cards(p), cpu) + over((2 - ring_of(p)) * weights, g->link[COST_H2D].rate) / cards(p));
+    if (g && ring_of(p) < 2) /* for the rest of the next layer there are pages as the last micro-batch of this one leaves them */
+        t[SEARCH_BY_LINK] =
+            larger(t[SEARCH_BY_LINK], (n - 1) * larger(gpu / cards(p), cpu) + over((2 - ring_of(p)) * weights, g->link[COST_H2D].rate) / cards(p));
     t[SEARCH_BY_ROWS] = g ? over(n * d2h, g->link[COST_D2H].rate) / cards(p) : 0;
     t[SEARCH_BY_MEMORY] = over(n * (read + h2d + d2h) + weights, m->dram);
-    t[SEARCH_BY_CHAIN] = cpu + gpu + (g ? over(small, g->link[COST_H2D].rate) + over(d2h, g->link[COST_D2H].rate) + 2 * m->join : 0);
+    t[SEARCH_BY_CHAIN] = cpu + gpu + (p->place == SEARCH_PAGED ? 0 : copies) + (g ? 2 * m->join : 0);
     double most = 0;
     for (int i = 0; i < SEARCH_LIMITS; i++) most = larger(most, t[i]);
     *moved = g ? n * (h2d + d2h) + weights : 0;
@@ -144,7 +151,8 @@ static double pass_time(const struct search_in *in, const struct search_policy *
     if (q->dense_layers) sum += q->dense_layers * layer_time(in, p, r, false, plain, &moved);
     one = layer_time(in, p, r, true, t, &moved);
     if (rate) *rate = over(moved, one);
-    return sum + moe_layers(q) * one + (cards(p) - 1) * t[SEARCH_BY_CARD]; /* until the last card has rows, and after the first has none */
+    const double n = micros_of(p, r->n), turns = search_behind((int)n, (int)cards(p));
+    return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD]; /* until the last card has rows, and after the first has none */
 }
 static double head_time(const struct search_in *in, const struct search_policy *p, double rows) {
     int d = p->place == SEARCH_PROCESSOR ? 0 : 1;
@@ -201,30 +209,50 @@ static void most_weights(const struct search_in *in, struct search_policy *p, st
     }
 }
 
+/* So many rows with each share of keys and values. False: they do not fit, nor would more. */
+static bool try(const struct search_in *in, struct search_policy *p, struct search_out *out) {
+    const int shares = attends(p->place) && in->kv_moves ? SEARCH_SHARES : 0;
+    struct search_cost c;
+    for (int s = 0; s <= shares; s++) {
+        p->kv = attends(p->place) ? shares ? (double)s / shares : 1 : 0;
+        most_weights(in, p, &c);
+        out->tried++;
+        if (!c.fits) return s && c.lacks != SEARCH_HOST_MEMORY && c.lacks != SEARCH_ROWS;
+        out->best[p->place] = larger(out->best[p->place], c.tokens_per_s);
+        if (c.tokens_per_s > out->cost.tokens_per_s) out->found = true, out->policy = *p, out->cost = c;
+    }
+    return true;
+}
+
+/* Between two sizes of the grid: as many micro-batches, the largest that fit. */
+static void fill(const struct search_in *in, struct search_policy *p, int count, int from, int to, struct search_out *out) {
+    struct search_cost c;
+    while (to - from > 1) {
+        p->micro = (from + to) / 2, p->n = p->micro * count;
+        most_weights(in, p, &c);
+        *(c.fits ? &from : &to) = p->micro;
+    }
+    p->micro = from, p->n = from * count;
+    try(in, p, out);
+}
+
 /* All rows of a placement on so many cards. */
 static void search_place(const struct search_in *in, enum search_place place, int cards, struct search_out *out) {
     struct search_policy p = {.place = place, .cards = cards};
-    const int shares = attends(place) && in->kv_moves ? SEARCH_SHARES : 0;
+    int most = 0; /* micro-batches of the size before this that fit */
     for (int i = 0; search_micro(i); i++) {
-        p.micro = search_micro(i);
         if (in->prompts && i && search_micro(i - 1) >= in->prompts) break; /* the same again */
-        bool last = false;
-        for (int k = 0; search_count(k) && !last; k++) {
-            struct search_cost c;
-            p.n = p.micro * search_count(k);
-            if (in->prompts && p.n >= in->prompts) p.n = in->prompts, last = true;
-            for (int s = 0; s <= shares; s++) {
-                p.kv = attends(place) ? shares ? (double)s / shares : 1 : 0;
-                most_weights(in, &p, &c);
-                out->tried++;
-                if (!c.fits) {
-                    last |= c.lacks == SEARCH_HOST_MEMORY || c.lacks == SEARCH_ROWS || !s; /* with more rows even less */
-                    break;
-                }
-                out->best[place] = larger(out->best[place], c.tokens_per_s);
-                if (c.tokens_per_s > out->cost.tokens_per_s) out->found = true, out->policy = p, out->cost = c;
-            }
+        int fit = 0;
+        for (int k = 0; search_count(k); k++) {
+            p.micro = search_micro(i), p.n = p.micro * search_count(k);
+            const bool last = in->prompts && p.n >= in->prompts;
+            if (last) p.n = in->prompts;
+            if (!try(in, &p, out)) break;
+            fit = k + 1;
+            if (last) break;
         }
+        for (int k = fit; k < most && place == SEARCH_PAGED && !in->prompts; k++) fill(in, &p, search_count(k), search_micro(i - 1), search_micro(i), out);
+        most = fit;
     }
 }
 

@@ -6,7 +6,9 @@
  * each way of the link, host memory, which the processor and the link share, and the chain of one micro-batch, which is itself in the
  * next layer. Weights come to the device once a layer and step, whatever the rows; each micro-batch reads them there. A better share of
  * weights never takes longer, so of those only the largest that fits is tried; more rows than memory holds are not. Several cards have the
- * layers in turn (step/paged.h): each its share of what cards and links take, and the chain, which goes through all of them, is as long. */
+ * layers in turn (step/paged.h): each its share of what links take, and the chain, which goes through all of them, is as long. A card's turn with its
+ * next layer comes when the layers between have begun, search_behind micro-batches each: with fewer than that for every card it has nothing to do
+ * in between. Rows' copies of a paged step go on the stream that computes. */
 #include <stdbool.h>
 
 #include "engine/sched/cost.h"
@@ -52,6 +54,10 @@ struct search_cost {
     double links;                /* bytes/s of host memory that links take during a step */
     enum search_limit limit;     /* of a step */
 };
+/* So many of n micro-batches is a layer behind the one before it: with several cards a part, so that all compute at once, but not fewer than
+ * lie between a micro-batch's queries and its way on. */
+enum { SEARCH_BEHIND = 3 };
+int search_behind(int n, int cards);
 /* One policy: what it takes, or what it lacks. */
 void search_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out);
 

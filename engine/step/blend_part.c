@@ -88,6 +88,7 @@ int part_open(struct blend_part *p, struct error *e) {
     struct machine *m = p->s->m;
     p->stop = p->d ? &p->d->stop : &p->own_stop;
     int rc = p->d ? 0 : gpu_stream_open(p->g, &p->own, "blend", true, p->stop, e);
+    if (p->d && gpu_info(p->g)->is_virtual) gpu_stream_sync(p->d->main); /* what is opened there knows what was copied before */
     if (!rc) rc = gpu_stream_open(p->g, &p->link, "link", false, p->stop, e);
     if (!rc) rc = gpu_number_open(p->g, &p->loaded, e);
     if (!rc) rc = gpu_number_open(p->g, &p->freed, e);

@@ -177,8 +177,7 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     int rc = lay_out(p, e);
     if (rc || !p->n) return rc;
     p->m->cpu->cancel = cancel;
-    p->stagger = p->n_dev > 1 ? (p->n_micros + p->n_dev - 1) / p->n_dev : p->n_micros;
-    if (p->stagger < PAGED_BUFFERS && p->stagger < p->n_micros) p->stagger = p->n_micros < PAGED_BUFFERS ? p->n_micros : PAGED_BUFFERS;
+    p->stagger = search_behind(p->n_micros, p->n_dev);
     if (p->m->processor) p->at++; /* a number for the embedding */
     rc = embed(p);
     if (!rc) rc = walk(p, e);

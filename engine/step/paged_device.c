@@ -129,6 +129,8 @@ static void find_runs(struct paged_device *d, const struct micro_batch *m) {
     }
 }
 
+static int at_once(const struct piece *run) { return run->alone ? TOGETHER : OP_FEW; }
+
 /* The routed experts of a micro-batch, one after the other: what of several sessions chose one goes OP_FEW rows at a time, since how a row is
  * computed must not depend on who else chose its expert, and what of one long span did goes by itself. These pieces of an expert follow each
  * other in one operation, so that its weights come from the device's memory once. Behind the last rows of a layer pages fall free. */
@@ -151,10 +153,17 @@ static int experts(struct paged_device *d, int layer, const struct micro_batch *
     TRY(read_choices(d, m));
     for (int k = 0; k < c->n_experts; k++) {
         struct expert view = {0};
-        int rest = 0;
-        for (int r = 0; r < d->n_runs; r++) rest += d->count[r * c->n_experts + k];
+        int rest = 0, pieces = 0;
         for (int r = 0; r < d->n_runs; r++) {
-            const int most = d->run[r].alone ? TOGETHER : OP_FEW;
+            const int n = d->count[r * c->n_experts + k], most = at_once(&d->run[r]);
+            rest += n, pieces += (n + most - 1) / most;
+        }
+        if (g.n + pieces > GROUP_MOST && pieces <= GROUP_MOST) { /* in two operations its weights would be read twice */
+            TRY(run_group(d, &g, layer, m));
+            if (last) TRY(paged_weights_free(&d->w, layer, k, d->main));
+        }
+        for (int r = 0; r < d->n_runs; r++) {
+            const int most = at_once(&d->run[r]);
             for (int left = d->count[r * c->n_experts + k], n; left; left -= n) {
                 n = left < most ? left : most;
                 if (!view.gate.data) TRY(paged_weights_use(&d->w, layer, k, d->main, &view));

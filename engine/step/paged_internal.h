@@ -5,6 +5,7 @@
 #include "engine/layer/attention.h"
 #include "engine/pipe/stage.h"
 #include "engine/pipe/trace.h"
+#include "engine/sched/search.h"
 #include "engine/step/paged.h"
 #include "gpu/ops.h"
 
@@ -50,7 +51,7 @@ int paged_weights_free(struct paged_weights *w, int layer, int expert, struct gp
 
 /* The device makes queries of so many micro-batches ahead of the one whose results it goes on with; between them the processor has one
  * more under way. */
-enum { PAGED_AHEAD = 2, PAGED_BUFFERS = PAGED_AHEAD + 1 };
+enum { PAGED_BUFFERS = SEARCH_BEHIND, PAGED_AHEAD = PAGED_BUFFERS - 1 };
 
 struct micro_batch {
     int row, n; /* its rows among those of the step */

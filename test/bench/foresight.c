@@ -5,10 +5,10 @@
  * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads
  * weights, matrices=TFLOPS at most of a device's products, taken=GBPS of host memory that somebody else has, layers=N of the first ones. paged MACHINE MODEL N
  * MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS, one: cards as one with all they have.
- * here DIR ROUNDS [GPUS [THREADS [steps | prompts]]] measures this machine and, beside it in each round, steps and prompts of the checkpoint (or only these),
- * on the processor or (with devices, emulated ones held to given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the machine as
- * it was in that round, and the same of each operation. check DIR GPUS is a test: one round of both, printed; held is that the device had the same work in
- * virtual time as really. */
+ * here DIR ROUNDS [GPUS [THREADS [steps | prompts | short]]] measures this machine and, beside it in each round, steps and prompts of the checkpoint (or only
+ * these), on the processor or (with devices, emulated ones held to given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the
+ * machine as it was in that round, and the same of each operation. check DIR GPUS is a test: one round of both, printed; held is that the device had the same
+ * work in virtual time as really. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,10 @@ static int many(int n, char **word) {
     struct search_in in = {.cost = &m, .model = &model, .prompt = q.prompt, .answer = q.answer, .few = OP_FEW, .can = 1u << SEARCH_PAGED};
     struct search_cost cost = {0};
     if (!rc) cost_model_of(&model, &c, k->dense, k->experts, DT_BF16);
-    if (!rc && q.n) search_cost(&in, &(struct search_policy){.n = q.n, .micro = q.micro, .place = SEARCH_PAGED, .cards = m.n_devices}, &cost);
+    for (int share = SEARCH_SHARES; share >= 0 && !rc && q.n && !cost.fits; share--) /* as many experts stay as fit */
+        search_cost(&in,
+                    &(struct search_policy){.n = q.n, .micro = q.micro, .place = SEARCH_PAGED, .cards = m.n_devices, .weights = (double)share / SEARCH_SHARES},
+                    &cost);
     if (!rc && !q.n) {
         struct search_out out;
         char why[400];
@@ -84,7 +87,8 @@ static int many(int n, char **word) {
     if (!rc) rc = virtual_open(&v, &(struct virtual_options){.cost = &m, .w = &s.w, .kv = DT_BF16, .taken = cost.links}, &e);
     if (!rc) rc = virtual_paged(v, &q, &read, &step, &e);
     if (rc) return fail(e.text);
-    fprintf(stderr, "%d at once in micro-batches of %d: read in %.4g s, %.4g s a step\n", q.n, q.micro, read, step);
+    fprintf(stderr, "%d at once in micro-batches of %d: read in %.4g s (the search: %.4g), %.4g s a step (%.4g)\n", q.n, q.micro, read, cost.read, step,
+            cost.step);
     printf("%.6g\n", (read + q.answer * step) / (q.n * (double)q.answer));
     virtual_close(&v);
     shape_close(&s);
@@ -186,7 +190,7 @@ static int watch(struct op_exec *x, enum op_code code, const union op_args *a) {
 
 /* --- This machine ------------------------------------------------------------------------------------------------------------------- */
 
-enum { ROUNDS = 25, STEPS = 6, KEYS = 64, MOST = 2048, AGAIN = 4 };
+enum { ROUNDS = 25, STEPS = 6, KEYS = 64, MOST = 2048, SHORT = 256, AGAIN = 4 };
 static const double SAME = 0.12; /* as fast: within this */
 static const struct what {
     bool step;
@@ -195,7 +199,7 @@ static const struct what {
 enum { WHATS = sizeof whats / sizeof *whats };
 
 /* Of each thing that was measured, by round: seconds, and of each operation. */
-enum { H2D = OP_COUNT, D2H, ALL_OPS };
+enum { H2D = OP_COUNT, D2H, MEMORY, ALL_OPS };
 static struct here {
     int n;
     double chosen;              /* experts of a layer */
@@ -216,7 +220,7 @@ static void take_choices(struct here *h, const struct watched *w, int n) {
 static struct gpu_used on_device(const struct machine *m) { return m->gpus ? gpu_used(m->gpus->gpu[0]) : (struct gpu_used){0}; }
 static struct gpu_used less(struct gpu_used a, const struct gpu_used *b) {
     for (int i = 0; i < OP_COUNT; i++) a.op[i] -= b->op[i];
-    a.computing -= b->computing, a.reading -= b->reading, a.h2d -= b->h2d, a.d2h -= b->d2h;
+    a.computing -= b->computing, a.reading -= b->reading, a.h2d -= b->h2d, a.d2h -= b->d2h, a.memory -= b->memory;
     return a;
 }
 
@@ -265,7 +269,7 @@ static int measure(struct engine *engine, struct watched *w, const struct what *
         if (!(rc = prompt(engine, &mode_cpu, &kv[0], tokens, q->n, e))) take_choices(h, w, c->n_experts);
         step_forget(m->step, &kv[0]);
     }
-    if (!q->step && !rc) {
+    for (int i = 0; i < (devices && q->n <= SHORT ? 2 : 1) && !q->step && !rc; i++) { /* before a device's first, calibrate had its memory */
         if (devices) step_yield(m->step);
         forget(w);
         *used = on_device(m);
@@ -274,6 +278,7 @@ static int measure(struct engine *engine, struct watched *w, const struct what *
         *seconds = clock_now() - begin;
         *used = less(on_device(m), used);
         step_back(m->step);
+        step_forget(m->step, &kv[0]);
     }
     if (w->calls && !rc) take_choices(h, w, c->n_experts);
     for (int i = 0; i < sessions; i++) step_forget(m->step, &kv[i]), kv_close(&kv[i]);
@@ -327,14 +332,14 @@ static void print_operations(const struct here *h, const struct what *q) {
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < ALL_OPS; i++) {
             double took = median(h->took_op[side][i], h->n), said = median(h->said_op[side][i], h->n);
-            const char *name = i == H2D ? "link to it" : i == D2H ? "link from it" : op_name((enum op_code)i);
+            const char *name = i == H2D ? "link to it" : i == D2H ? "link from it" : i == MEMORY ? "its memory" : op_name((enum op_code)i);
             if (took + said > 0.01 * median(h->took, h->n))
                 printf("| . %s%s | | | %.2f ms | %.2f ms | %+.0f %% |\n", side ? "device, " : "", name, took * 1e3, said * 1e3, (said / took - 1) * 100);
         }
 }
 static void keep_operations(double to[2][ALL_OPS][ROUNDS], int at, const double *cpu, const struct gpu_used *gpu) {
     for (int i = 0; i < OP_COUNT; i++) to[0][i][at] = cpu[i], to[1][i][at] = gpu->op[i];
-    to[1][H2D][at] = gpu->h2d, to[1][D2H][at] = gpu->d2h;
+    to[1][H2D][at] = gpu->h2d, to[1][D2H][at] = gpu->d2h, to[1][MEMORY][at] = gpu->memory;
 }
 
 /* As the device was told to be, not as it was measured: what virtual time then says of it, the device itself counted. */
@@ -369,9 +374,9 @@ static int same_work(const struct what *q, const struct gpu_used *took, const st
     return failed;
 }
 
-struct question {           /* about this machine */
-    const char *dir, *gpus; /* gpus NULL: none */
-    int rounds, threads;
+struct question {               /* about this machine */
+    const char *dir, *gpus;     /* gpus NULL: none */
+    int rounds, threads, most;  /* most: tokens of a prompt */
     bool steps, prompts, check; /* check: in one round, however busy the machine is; what does not hang on that is held */
 };
 
@@ -414,7 +419,7 @@ static int here(const struct question *ask) {
             double t = 0, u = 0;
             struct virtual_used used;
             struct gpu_used device = {0};
-            if (!(whats[k].step ? ask->steps : ask->prompts)) continue;
+            if (!(whats[k].step ? ask->steps : ask->prompts && whats[k].n <= ask->most)) continue;
             rc = measure(engine, &w, &whats[k], devices, &t, h, &device, &e);
             if (rc || i < 0) continue;
             if (fabs(probe(engine, w.cpu) / fast - 1) > SAME && !ask->check) { /* memory went slower or faster meanwhile */
@@ -449,14 +454,15 @@ static int here(const struct question *ask) {
 
 static int here_words(int n, char **word) {
     struct question q = {.rounds = n > 2 ? atoi(word[2]) : 0, .threads = n > 4 ? atoi(word[4]) : 0};
-    if (n < 3 || q.rounds < 1 || q.rounds > ROUNDS) return fail("here DIR ROUNDS [GPUS [THREADS [steps | prompts]]]");
+    if (n < 3 || q.rounds < 1 || q.rounds > ROUNDS) return fail("here DIR ROUNDS [GPUS [THREADS [steps | prompts | short]]]");
     q.dir = word[1], q.gpus = n > 3 && strcmp(word[3], "none") ? word[3] : NULL;
-    q.steps = n < 6 || strcmp(word[5], "prompts"), q.prompts = n < 6 || strcmp(word[5], "steps");
+    q.steps = n < 6 || !strcmp(word[5], "steps"), q.prompts = n < 6 || !q.steps;
+    q.most = n < 6 || strcmp(word[5], "short") ? MOST : SHORT;
     return here(&q);
 }
 
 static int check(const char *dir, const char *gpus) {
-    struct question q = {.dir = dir, .rounds = 1, .threads = 1, .steps = true, .prompts = true, .check = true};
+    struct question q = {.dir = dir, .rounds = 1, .threads = 1, .most = MOST, .steps = true, .prompts = true, .check = true};
     int failed = here(&q);
     q.gpus = gpus;
     return here(&q) | failed;

@@ -53,7 +53,7 @@ SCALING = [
     ("B, Mixtral 8x22B, padded (418 + 128)", "2.77 to 3.38", "mixtral-8x22b 0 0 418 128",
      "theirs grows faster than the number of cards, since two leave little room beside the weights and a batch is bound by that; here host memory bounds it with two already, and what doubles are the links"),
     ("B, DBRX (77 + 128)", "2.1 to 2.8", "dbrx 0 0 77 128",
-     "the same; and four links take up to 64 of the 100 GB/s that host memory has by the preset, which attention reads from, too. Tensors parted could be half as fast again there"),
+     "the same; and four links take up to 64 of the 100 GB/s that host memory has by the preset, which attention reads from, too. Tensors parted could be a third as fast again there"),
 ]
 # Said, and not asked: what it would take.
 NOT_ASKED = [

@@ -293,6 +293,31 @@ static void memory(void) {
     gpu_close(&g);
 }
 
+/* As a card's, memory that was given back is there still, for blocks of more than half its size, and new to who gets it; its time is counted. */
+static void memory_stays(void) {
+    enum { MB = 1 << 20 };
+    struct gpu_spec s;
+    struct gpu *g;
+    struct gpu_stream *a;
+    struct error e = {0};
+    void *p, *q, *r, *t;
+    float host[16] = {0};
+    CHECK(!gpu_parse(&s, "emu:1,mem=32M,bw=10", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e));
+    CHECK(!gpu_alloc(g, &p, 8 * MB, &e) && !gpu_alloc(g, &q, 8 * MB, &e));
+    CHECK(!gpu_fill(a, p, 0, 8 * MB) && !gpu_stream_sync(a));
+    gpu_free(g, p);
+    CHECK(gpu_mem_free(g) == 24 * MB && !gpu_alloc(g, &r, 6 * MB, &e) && r == p && gpu_mem_free(g) == 18 * MB);
+    CHECK(!gpu_copy(a, host, r, sizeof host, GPU_D2H) && !gpu_stream_sync(a) && isnan(host[0]));
+    CHECK(!gpu_copy(a, (char *)r + 6 * MB, host, 4, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && !gpu_clear(g, &e)); /* its own bytes alone */
+    gpu_free(g, r);
+    gpu_stream_close(&a);
+    CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_copy(a, p, host, 4, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && !gpu_clear(g, &e));
+    CHECK(!gpu_alloc(g, &t, 4 * MB, &e) && gpu_alloc(g, &r, 24 * MB, &e) == ERR_MEMORY && !gpu_alloc(g, &r, 20 * MB, &e) && gpu_mem_free(g) == 0);
+    CHECK(gpu_used(g).memory > 0);
+    gpu_stream_close(&a);
+    gpu_close(&g);
+}
+
 /* a feeds b through events, a thousand times over one buffer; real time orders them, or bytes are lost. */
 static void ordering(void) {
     struct gpu_spec s;
@@ -375,6 +400,7 @@ int main(void) {
     copies();
     plans();
     memory();
+    memory_stays();
     ordering();
     clocks();
     pairs();

@@ -50,24 +50,25 @@ static struct search_in question(void) { return (struct search_in){.cost = &m, .
 /* 64 rows in four micro-batches of 16, half way through their answers 151 keys each. A micro-batch: the half is read in 50 us (16 rows
  * compute for 8); all four experts in 400 us (16 rows choose all but 0.00006 of them). Attention beside the keys reads 16 * 151 * 1,000
  * bytes in 24.16 us. The link brings 400 MB in 40 ms, and 64 results of 16,000 bytes in 102.4 us; 64 queries, keys and values go
- * back, 17,000 bytes each, in 108.8 us. Host memory gives 9.664 MB of keys, what the link moves, 411.776 MB in all, in 4.11776 ms.
- * Reading: 6,400 rows in 400 micro-batches of 450 us: 180 ms a layer, where the link takes 40 + 10.24. */
+ * back, 17,000 bytes each, in 108.8 us; for a quarter of both, 52.8 us, a micro-batch has the card's stream. Host memory gives 9.664 MB of keys,
+ * what the link moves, 411.776 MB in all, in 4.11776 ms. Reading: 6,400 rows in 400 micro-batches of 502.8 us: 201.12 ms a layer, where the
+ * link takes 40 + 10.24. */
 static void paged_by_hand(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED};
     struct search_cost c;
     search_cost(&in, &p, &c);
     assert_true(c.fits);
-    near(c.layer[SEARCH_BY_CARD], 4 * 450e-6, 1e-4);
+    near(c.layer[SEARCH_BY_CARD], 4 * 502.8e-6, 1e-4);
     near(c.layer[SEARCH_BY_PROCESSOR], 4 * 24.16e-6, 1e-6);
     near(c.layer[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
     near(c.layer[SEARCH_BY_ROWS], 108.8e-6, 1e-6);
     near(c.layer[SEARCH_BY_MEMORY], 4.11776e-3, 1e-6);
-    near(c.layer[SEARCH_BY_CHAIN], 24.16e-6 + 450e-6 + 25.6e-6 + 27.2e-6, 1e-4);
+    near(c.layer[SEARCH_BY_CHAIN], 24.16e-6 + 502.8e-6, 1e-4);
     assert_int_equal(c.limit, SEARCH_BY_LINK);
     near(c.step, 0.401024, 1e-6);
-    near(c.read, 1.8, 1e-4);
-    near(c.tokens_per_s, 6400 / (1.8 + 40.1024), 1e-4);
+    near(c.read, 2.0112, 1e-4);
+    near(c.tokens_per_s, 6400 / (2.0112 + 40.1024), 1e-4);
     /* 4.5 GB of weights and 64 * 200 * 10 * 1,000 bytes; on the card halves, 6,400 rows of 4,000 bytes while prompts are read, 88,000 for
      * each row of a micro-batch, two layers of experts. With all experts there: 4 GB of them, and no weights over the link. */
     near(c.host, 4.5e9 + 128e6, 1e-9);
@@ -82,14 +83,15 @@ static void paged_by_hand(void **st) {
     search_cost(&in, &p, &c);
     near(c.read, 10 * 50.24e-3, 1e-6);
     near(c.device, 500e6 + 25.6e6 + 512 * 88e3 + 800e6, 1e-9);
-    /* With all experts there: the half five times, for a prompt's 100 rows each in 50 us, and each expert once, in which 246 rows compute for 246 us. */
+    /* With all experts there: the half five times, for a prompt's 100 rows each in 50 us, and each expert once, in which 246 rows compute for 246 us;
+     * all rows' copies take 21.12 ms. */
     p.weights = 1;
     search_cost(&in, &p, &c);
-    near(c.read, 10 * 13 * (5 * 50e-6 + 4 * 246.154e-6), 1e-4);
+    near(c.read, 10 * (13 * (5 * 50e-6 + 4 * 246.154e-6) + 21.12e-3), 1e-4);
     in.read_micro = 16;
     in.few = 12; /* 16 rows go through the half in two pieces, 8 of each expert in one */
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_CARD], 4 * 500e-6, 1e-4);
+    near(c.layer[SEARCH_BY_CARD], 4 * 552.8e-6, 1e-4);
 }
 
 /* Eight rows in one micro-batch, attention on the card: 50 us and 1.208 us there; they choose 4 * (1 - 2^-8) = 3.984375 experts, which the
@@ -109,30 +111,39 @@ static void hybrid_by_hand(void **st) {
     near(c.layer[SEARCH_BY_LINK], 40e-3 + 60.4e-6, 1e-6);
 }
 
-/* The same as above on two cards: half of what cards and links take, 4,000 bytes a row more each way, five layers and their share of the
- * weights on each; at the end one card waits for the other once, 4 * 450 us / 2. With pages for one layer and a half, half of the weights come
- * when all four micro-batches are done. */
+/* The same as above on two cards: half of what links take, 4,000 bytes a row more each way (12.8 us of a micro-batch), five layers and their share of
+ * the weights on each. A layer is three micro-batches behind the one before it, so a card has its four, 515.6 us each, in the time of six, and the
+ * last layer ends one later than three for each layer. With twelve it is six behind, and no card waits. With pages for one layer and a half, half of
+ * the weights come when the last of four micro-batches has begun, which leaves one page after the other. */
 static void two_cards_by_hand(void **st) {
     struct search_in in = question();
     struct search_policy p = {.n = 64, .micro = 16, .place = SEARCH_PAGED, .cards = 2};
     struct search_cost c;
     m.n_devices = 2;
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_CARD], 2 * 450e-6, 1e-4);
+    near(c.layer[SEARCH_BY_CARD], 3 * 515.6e-6, 1e-4);
     near(c.layer[SEARCH_BY_PROCESSOR], 4 * 24.16e-6, 1e-6);
     near(c.layer[SEARCH_BY_LINK], (40.1024e-3 + 25.6e-6) / 2, 1e-6);
     near(c.layer[SEARCH_BY_ROWS], (108.8e-6 + 25.6e-6) / 2, 1e-6);
     near(c.layer[SEARCH_BY_MEMORY], 4.11776e-3 + 5.12e-6, 1e-6);
-    near(c.step, 10 * 20.064e-3 + 0.9e-3, 1e-4);
+    near(c.step, 10 * 20.064e-3 + 515.6e-6, 1e-5);
     near(c.device, 250e6 + 25.6e6 + 1.408e6 + 800e6, 1e-9);
     near(c.links, 411.776e6 / 20.064e-3 - 9.664e6 / 20.064e-3 + 0.512e6 / 20.064e-3, 1e-3);
+    p.n = 192;
+    search_cost(&in, &p, &c);
+    near(c.layer[SEARCH_BY_CARD], 6 * 515.6e-6, 1e-4);
+    assert_int_equal(search_behind(12, 4), 3);
+    assert_int_equal(search_behind(8, 4), 3);
+    assert_int_equal(search_behind(2, 4), 2);
+    assert_int_equal(search_behind(9, 1), 9);
+    p.n = 64;
     m.n_devices = 1, p.cards = 1, p.ring = 1.5;
     search_cost(&in, &p, &c);
     near(c.layer[SEARCH_BY_LINK], 40.1024e-3, 1e-6);
     near(c.device, 500e6 + 25.6e6 + 1.408e6 + 600e6, 1e-9);
     p.ring = 1;
     search_cost(&in, &p, &c);
-    near(c.layer[SEARCH_BY_LINK], 40e-3 + 4 * 450e-6, 1e-4);
+    near(c.layer[SEARCH_BY_LINK], 40e-3 + 3 * 502.8e-6, 1e-4);
 }
 
 static void what_is_lacking(void **st) {
@@ -158,7 +169,9 @@ static void what_is_lacking(void **st) {
 
 /* The best of everything on the grid, each share of weights tried. */
 static double brute(const struct search_in *in, int *tried) {
-    const int ways = 3 * in->cost->n_devices; /* pages, and cards */
+    int rings = 0;
+    while (search_ring(rings)) rings++;
+    const int ways = rings * in->cost->n_devices; /* pages, and cards */
     double best = 0;
     *tried = 0;
     for (int place = 0; place < SEARCH_PLACES; place++)
@@ -166,11 +179,12 @@ static double brute(const struct search_in *in, int *tried) {
             for (int k = 0; search_count(k); k++)
                 for (int at = 0; at < (SEARCH_SHARES + 1) * ways; at++)
                     for (int s = 0; s <= SEARCH_SHARES; s++) {
-                        const int w = at / ways, ring = at % ways % 3, cards = at % ways / 3 + 1;
+                        const int w = at / ways, ring = at % ways % rings, cards = at % ways / rings + 1;
                         bool attends = place == SEARCH_HYBRID || place == SEARCH_DEVICE, computes = place == SEARCH_PAGED || place == SEARCH_DEVICE;
                         if ((in->can && !(in->can >> place & 1)) || (w && !computes) || (s && !attends) || (attends && !in->kv_moves && s < SEARCH_SHARES))
                             continue;
                         if ((ring || cards > 1) && place != SEARCH_PAGED) continue;
+                        if (in->prompts && i && search_micro(i - 1) >= in->prompts) continue; /* as the one before */
                         struct search_policy p = {.n = search_micro(i) * search_count(k),
                                                   .micro = search_micro(i),
                                                   .place = (enum search_place)place,
@@ -191,6 +205,17 @@ static double brute(const struct search_in *in, int *tried) {
     return best;
 }
 
+/* Between two sizes of the grid, and with one row more in each micro-batch it would not fit. */
+static bool fills(const struct search_in *in, const struct search_policy *found) {
+    struct search_policy more = *found;
+    struct search_cost c;
+    for (int i = 0; search_micro(i); i++)
+        if (found->micro == search_micro(i)) return false;
+    more.n += more.n / more.micro, more.micro++, more.weights = 0, more.ring = 1;
+    search_cost(in, &more, &c);
+    return !c.fits;
+}
+
 static void as_good_as_everything(void **st) {
     static const struct {
         double host, device, link, dram;
@@ -201,8 +226,8 @@ static void as_good_as_everything(void **st) {
         enum search_bound bound;
         int cards;
     } cases[] = {
-        {100e9, 10e9, 10e9, 100e9, 0, 0, false, 0, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* all of it fits, and the processor attends meanwhile */
-        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_NO_GAIN}, /* the last expert counts */
+        {100e9, 10e9, 10e9, 100e9, 0, 0, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* all of it fits, and the processor attends meanwhile */
+        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert counts */
         {100e9, 2e9, 10e9, 100e9, 0, 24, false, 1 << SEARCH_PAGED | 1 << SEARCH_HYBRID | 1, SEARCH_PAGED, SEARCH_NO_GAIN},
         {5e9, 2e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
         {100e9, 2e9, 10e9, 100e9, 40, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* too few rows for the weights' way */
@@ -210,7 +235,7 @@ static void as_good_as_everything(void **st) {
         {100e9, 0.3e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PROCESSOR, SEARCH_NO_GAIN}, /* no layer fits the card */
         {100e9, 3e9, 100e9, 40e9, 0, 0, true, 0, SEARCH_DEVICE, SEARCH_NO_GAIN},        /* a link faster than memory */
         {100e9, 1.2e9, 1e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers in turn on two cards */
-        {100e9, 1.0e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN},     /* pages for one layer, no more */
+        {100e9, 1.0e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_CARD_MEMORY}, /* pages for one layer, no more */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct search_in in = question();
@@ -225,11 +250,12 @@ static void as_good_as_everything(void **st) {
         char why[400];
         search_why(&in, &out, why, sizeof why);
         double best = brute(&in, &tried);
-        if (!out.found || fabs(out.cost.tokens_per_s / best - 1) > 1e-12 || out.tried > 30000 || out.tried > tried)
+        if (!out.found || !(out.cost.tokens_per_s >= best * (1 - 1e-12)) || (out.cost.tokens_per_s > best * (1 + 1e-12) && !fills(&in, &out.policy)) ||
+            out.tried > 30000 || out.tried > tried)
             fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.tried, tried, why);
         if (out.policy.place != cases[i].place || out.bound != cases[i].bound) fail_msg("case %zu: %s", i, why);
         if (cases[i].cards && (out.policy.cards != cases[i].cards || !strstr(why, "in turn on 2"))) fail_msg("case %zu: %s", i, why);
-        for (int k = 0; k < SEARCH_PLACES; k++) assert_true(out.best[k] <= best && (!in.can || in.can >> k & 1 || !out.best[k]));
+        for (int k = 0; k < SEARCH_PLACES; k++) assert_true(out.best[k] <= out.cost.tokens_per_s && (!in.can || in.can >> k & 1 || !out.best[k]));
         assert_non_null(strstr(why, search_place_name(out.policy.place)));
         assert_non_null(strstr(why, search_bound_name(out.bound)));
         assert_non_null(strstr(why, search_limit_name(out.cost.limit)));
