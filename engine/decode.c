@@ -150,8 +150,8 @@ static bool still(struct engine *e, const struct row *r) {
 }
 
 /* The token behind each row is drawn as if nothing had been guessed, since its draw depends on the seed and its position alone; the
- * next row is of use if that is what was guessed for it. What the others wrote to the cache is written over. */
-/* Returns how many guesses were right. */
+ * next row is of use if that is what was guessed for it. What the others wrote to the cache is written over. Returns how many
+ * guesses were right. */
 static int settle(struct engine *e, const struct row *r, const struct took *took, int rc, const struct error *why, const struct step_span *t) {
     static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
     struct session *s = r->s;
@@ -164,7 +164,7 @@ static int settle(struct engine *e, const struct row *r, const struct took *took
     s->stats.step_s = took->seconds;
     memcpy(s->stats.decode_why, e->decode_why, sizeof e->decode_why);
     if (rc) {
-        engine_end(s, DONE_STOP, rc, why);
+        turn_end(s, DONE_STOP, rc, why);
         return 0;
     }
     const int guesses = r->n - r->known;

@@ -140,9 +140,7 @@ void *engine_thread(void *engine);
  * returns its result. From any other thread. */
 int engine_run(void *engine, int (*fn)(void *arg), void *arg);
 
-void engine_end(struct session *s, enum done_reason reason, int rc, const struct error *why); /* of a turn; takes the lock */
-bool engine_draw(struct session *s, float *logits, int32_t top);                              /* as turn_draw, of a session whose tokens are all in its cache */
-void engine_measure(struct engine *e);                                                        /* the engine's thread: speeds of this machine, once */
+void engine_measure(struct engine *e); /* the engine's thread: speeds of this machine, once */
 
 int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n);         /* --expert-cache; ERR_USAGE */
 int engine_check_level(const struct engine_params *p, struct error *e);           /* ERR_USAGE: this processor lacks what was asked for */

@@ -16,6 +16,7 @@ struct row {
 };
 
 /* turn.c */
+void turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why); /* takes the lock */
 bool turn_is_stop(const struct session *s, int32_t id);
 /* The cache holds all tokens of s; draws the next one and tells it. top: the largest logit's, or -1 where that is not known. True when
  * it is `guess` and the turn goes on: then the session is still held. Else it is let go, and may be gone. */

@@ -7,7 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/internal.h"
+#include "engine/loop.h"
 #include "engine/sched/batching.h"
 #include "engine/sched/search.h"
 #include "engine/step/paged.h"
@@ -352,7 +352,7 @@ static void tell(void *ctx, int span, float *logits, int32_t top) {
     const char *guesses = e->params.draft ? "; nothing is guessed: another prompt's row is a token, a guess's is less" : "";
     snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(guesses)), m->why, guesses);
     snprintf(s->stats.why, sizeof s->stats.why, "%d tokens in paged steps, with %d other prompts and answers", s->stats.prompt_tokens, m->n_parts - 1);
-    engine_draw(s, logits, top);
+    turn_draw(s, logits, top, -1);
 }
 
 /* Nobody waits for this step any more. */
@@ -394,7 +394,7 @@ void many_step(struct engine *e) {
         if (rc) x->n = 0;
         if (!still(e, x, false)) continue;
         x->s->stats.bytes_read += bytes;
-        if (rc && rc != ERR_CANCELLED && x->said) engine_end(x->s, DONE_STOP, rc, &err); /* its caller has had some already */
+        if (rc && rc != ERR_CANCELLED && x->said) turn_end(x->s, DONE_STOP, rc, &err); /* its caller has had some already */
     }
     e->last_decode = clock_now();
     if (!rc || rc == ERR_CANCELLED) return;

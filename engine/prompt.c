@@ -150,7 +150,7 @@ static void read_on(struct engine *e) {
         if (e->job.complete) s->prefix.token_s = (mode == &mode_cpu ? e->worked : clock_now() - e->begun) / e->job.complete;
         prefix_made(s);
     }
-    if (rc) engine_end(s, DONE_STOP, rc, &err);
+    if (rc) turn_end(s, DONE_STOP, rc, &err);
     else turn_draw(s, e->job.last, -1, -1);
 }
 

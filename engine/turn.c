@@ -4,7 +4,7 @@
 #include "engine/base/clock.h"
 #include "engine/loop.h"
 
-void engine_end(struct session *s, enum done_reason reason, int rc, const struct error *why) {
+void turn_end(struct session *s, enum done_reason reason, int rc, const struct error *why) {
     pthread_mutex_lock(&s->engine->lock);
     session_end(s, rc == ERR_CANCELLED ? DONE_CANCELLED : reason, rc == ERR_CANCELLED ? 0 : rc, why);
     pthread_mutex_unlock(&s->engine->lock);
@@ -25,7 +25,7 @@ bool turn_draw(struct session *s, float *logits, int32_t top, int32_t guess) {
     bool full = s->n >= e->info.context;
     if (!s->request.max_tokens) {
         s->stats.ttft_s = clock_now() - s->submitted;
-        engine_end(s, full ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
+        turn_end(s, full ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
         return false;
     }
     int32_t id = top >= 0 && sample_is_top(&s->request.sampling)
@@ -36,12 +36,12 @@ bool turn_draw(struct session *s, float *logits, int32_t top, int32_t guess) {
         s->stats.ttft_s = s->first - s->submitted;
     }
     if (turn_is_stop(s, id)) {
-        engine_end(s, DONE_STOP, 0, NULL);
+        turn_end(s, DONE_STOP, 0, NULL);
         return false;
     }
     if (mem_grow(&s->tokens, &s->cap, (size_t)s->n + 1, sizeof *s->tokens)) {
         struct error err = {0};
-        engine_end(s, DONE_STOP, error_set(&err, ERR_MEMORY, "no memory for %d tokens", s->n + 1), &err);
+        turn_end(s, DONE_STOP, error_set(&err, ERR_MEMORY, "no memory for %d tokens", s->n + 1), &err);
         return false;
     }
     pthread_mutex_lock(&e->lock);
@@ -51,12 +51,11 @@ bool turn_draw(struct session *s, float *logits, int32_t top, int32_t guess) {
     bool goes_on = false;
     s->held = false;
     if (s->answered >= s->request.max_tokens) session_end(s, s->n >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
-    else if (config_far(&e->weights.config, s->n) != s->far) { /* all keys turn otherwise from here on */ s->n_kv = 0;
+    else if (config_far(&e->weights.config, s->n) != s->far) {
+        s->n_kv = 0; /* all keys turn otherwise from here on */
         session_move(s, SESSION_QUEUED);
     } else if (atomic_load(&s->state) == SESSION_PREFILL) session_move(s, SESSION_DECODE);
     else s->held = goes_on = id == guess;
     pthread_mutex_unlock(&e->lock);
     return goes_on;
 }
-
-bool engine_draw(struct session *s, float *logits, int32_t top) { return turn_draw(s, logits, top, -1); }

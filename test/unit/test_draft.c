@@ -1,25 +1,14 @@
 /* Drafts: whatever one guesses, the text is what it would be without, for every family, on the processor and on devices, in company
  * and beside turns that are cancelled; and what is drawn is distributed as it should be. On checkpoints of ours. */
-#include "test/unit/unit.h"
+#include "test/unit/drafted.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "engine/base/fault.h"
 #include "engine/base/file.h"
-#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/draft/lookup.h"
 #include "engine/ember/ember.h"
-#include "engine/internal.h"
-
-enum { SESSIONS = 3, PROMPT = 17, ANSWER = 30, VOCAB = 120 };
-static const char *root;
-static bool all; /* with long_tests */
 
 /* --- What occurred before ------------------------------------------------------------------------------------------------------- */
 
@@ -67,32 +56,6 @@ static int lie(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) 
     return k;
 }
 
-static struct engine *open_model(const char *name, struct engine_params p) {
-    char dir[1024];
-    struct engine *e;
-    struct error err = {0};
-    snprintf(dir, sizeof dir, "%s/%s", root, name);
-    p.dir = dir, p.threads = 1;
-    if (engine_open(&e, &p, &err)) fail_msg("%s: %s", name, err.text);
-    return e;
-}
-
-static void prompt_of(int which, int32_t *out) {
-    out[0] = which + 2;
-    for (int i = 1; i < PROMPT; i++) out[i] = 2 + (which * 29 + i * i * 7) % (VOCAB - 2);
-}
-
-static void submit(struct session *s, int which, int answer) {
-    static const struct sampling how[] = {{.temperature = 0, .repeat_penalty = 1, .top_p = 1},
-                                          {.temperature = 0.9f, .repeat_penalty = 1, .top_p = 0.9f, .seed = 7},
-                                          {.temperature = 0.7f, .repeat_penalty = 1.3f, .top_p = 1, .top_k = 20, .seed = 3}};
-    int32_t prompt[PROMPT];
-    struct error err = {0};
-    prompt_of(which, prompt);
-    struct request r = {.tokens = prompt, .n = PROMPT, .max_tokens = answer, .flags = REQUEST_NO_EOS, .sampling = how[which % 3]};
-    if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
-}
-
 /* Answers, and returns how many tokens. */
 static int turn(struct engine *e, struct session *s, struct request r, int32_t *out, struct turn_stats *stats) {
     struct error err = {0};
@@ -106,47 +69,6 @@ static int turn(struct engine *e, struct session *s, struct request r, int32_t *
     *stats = ev.stats;
     return n;
 }
-
-/* The texts of several sessions that answer at once, and of one that is cancelled on the way and asked again. Tokens guessed and right. */
-static void answer_all(struct engine *e, int32_t text[SESSIONS + 1][PROMPT + ANSWER], int *drafted, int *accepted) {
-    struct session *s[SESSIONS + 1];
-    struct error err = {0};
-    struct event ev;
-    int n[SESSIONS + 1], left = SESSIONS + 1;
-    bool again = false;
-    *drafted = *accepted = 0;
-    for (int i = 0; i <= SESSIONS; i++) {
-        if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
-        prompt_of(i, text[i]);
-        n[i] = PROMPT;
-        submit(s[i], i, ANSWER);
-    }
-    while (left && engine_poll(e, &ev, -1)) {
-        int i = 0;
-        while (s[i] != ev.session) i++;
-        if (ev.kind == EVENT_ERROR) fail_msg("%s", ev.error.text);
-        if (ev.kind == EVENT_TOKEN) {
-            assert_true(n[i] < PROMPT + ANSWER);
-            text[i][n[i]++] = ev.token;
-            if (i == SESSIONS && !again && n[i] == PROMPT + 9) session_cancel(s[i]);
-        }
-        if (ev.kind != EVENT_DONE) continue;
-        *drafted += ev.stats.drafted, *accepted += ev.stats.accepted;
-        assert_true(ev.stats.accepted <= ev.stats.drafted && ev.stats.accepted < ev.stats.answer_tokens);
-        if (i == SESSIONS && !again) { /* it may have been through already */
-            again = true;
-            n[i] = PROMPT;
-            submit(s[i], i, ANSWER);
-            continue;
-        }
-        assert_int_equal(n[i], PROMPT + ANSWER);
-        left--;
-    }
-    for (int i = 0; i <= SESSIONS; i++) session_close(&s[i]);
-}
-
-static const char *const families[] = {"mla_yarn", "mla_plain", "dsa_halves", "dsa_shared", "gqa_norm",    "gqa_shared", "gqa_half",
-                                       "gqa_flat", "gqa_sinks", "gqa_mixer",  "gqa_fused",  "delta_fused", "streams"};
 
 /* honest: shares of right guesses to try, up to -1. */
 static void same_text(const char *name, struct engine_params p, const int *honest) {
@@ -337,285 +259,6 @@ static void who_has_no_prediction_layer_says_so(void **st) {
     assert_non_null(strstr(err.text, "gqa_flat has no prediction layer"));
 }
 
-/* --- The model with experts in INT4 ----------------------------------------------------------------------------------------------- */
-
-static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
-    enum { N = 300, GROUPS = 3 };
-    float x[N];
-    uint8_t codes[GROUPS * 64];
-    uint16_t scales[GROUPS];
-    uint32_t seed = 7;
-    for (int i = 0; i < N; i++) seed = seed * 1664525 + 1013904223, x[i] = i / 128 == 1 ? 0 : (float)(int32_t)seed * 0x1p-31f * (i < 128 ? 1e-3f : 70);
-    x[5] = NAN;
-    int4_row(x, N, codes, scales);
-    x[5] = 0;
-    const struct mat m = {.data = codes,
-                          .scale = scales,
-                          .stride = sizeof codes,
-                          .rows = 1,
-                          .cols = N,
-                          .block_rows = 1,
-                          .block_cols = 128,
-                          .scale_stride = GROUPS,
-                          .row_step = 1,
-                          .dtype = DT_INT4,
-                          .scale_dtype = DT_BF16};
-    double worst = 0;
-    for (int i = 0; i < N; i++) {
-        const double step = scale_at(&m, 0, i), off = fabs((double)mat_at(&m, 0, i) - (double)x[i]);
-        if (i == 5) continue;
-        if (i / 128 == 1) assert_true(mat_at(&m, 0, i) == 0);
-        else assert_true(off <= step * 0.5001);
-        if (i / 128 == 0) worst = fmax(worst, off);
-    }
-    assert_true(worst > 1e-3 / 7 * 0.45 && worst < 1e-3 / 7 * 0.51); /* of what so many steps can do */
-}
-
-static void wait_for_int4(struct engine *e) {
-    for (int i = 0; !int4_ready(e->int4); i++) {
-        assert_true(i < 60000);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-}
-
-/* Whatever it guesses, the text is the same; and it guesses as only such a model can. */
-static void the_int4_draft_guesses_well(void **st) {
-    static const struct {
-        const char *gpus;
-        enum decode_mode mode;
-        int level;
-        enum dtype kv;
-    } how[] = {
-        {NULL, DECODE_CPU, CPU_SCALAR + 1, DT_F32}, {NULL, DECODE_CPU, 0, DT_BF16}, {"emu:1", DECODE_HYBRID, 0, DT_BF16}, {"emu:2", DECODE_DUAL, 0, DT_BF16}};
-    int32_t want[SESSIONS + 1][PROMPT + ANSWER], got[SESSIONS + 1][PROMPT + ANSWER];
-    int guessed = 0, right = 0;
-    uint64_t there = 0;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        for (size_t h = 0; h < sizeof how / sizeof *how; h++) {
-            struct engine_params p = {.gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU, .cpu_level = how[h].level, .kv = how[h].kv};
-            int drafted, accepted;
-            const bool states = i + 2 >= sizeof families / sizeof *families; /* the last two: what a draft leaves there is to go again */
-            if (!all && ((!states && (3 * i + h) % 8 > 1) || (!h && i % 4))) continue;
-            struct engine *e = open_model(families[i], p);
-            answer_all(e, want, &drafted, &accepted);
-            engine_close(&e);
-            p.draft = DRAFT_INT4, p.draft_len = 1 + (int)(i + h) % 5;
-            e = open_model(families[i], p);
-            wait_for_int4(e);
-            answer_all(e, got, &drafted, &accepted);
-            there += step_counts(e->machine.step).drafted;
-            engine_close(&e);
-            if (memcmp(want, got, sizeof want)) fail_msg("%s, %s: another text", families[i], how[h].gpus ? how[h].gpus : "processor");
-            assert_true(drafted > ANSWER);
-            guessed += drafted, right += accepted;
-        }
-    }
-    print_message("%d of %d guesses were right, %" PRIu64 " layers of the draft were computed on devices\n", right, guessed, there);
-    assert_true(there > 0);
-    assert_true(right * 100 > guessed * 22 &&
-                right * 100 < guessed * 40); /* chance has one of a hundred; with experts of the model itself on the processor half are */
-}
-
-/* A turn that is stopped while sixteen tokens are guessed waits for one step, not for all of them: by what is read of weights from then on. */
-static void who_stops_a_draft_waits_for_a_step(void **st) {
-    struct error err = {0};
-    struct event ev;
-    struct session *s;
-    int32_t prompt[PROMPT];
-    struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .draft_len = DRAFT_MOST, .context = 4096});
-    const uint64_t step = e->weights.files.bytes + int4_bytes(e->int4); /* no step reads more */
-    wait_for_int4(e);
-    prompt_of(0, prompt);
-    for (int round = 0; round < 12; round++) {
-        assert_int_equal(session_open(e, &s, &err), 0);
-        struct request r = {
-            .tokens = prompt, .n = PROMPT, .max_tokens = 2000, .flags = REQUEST_NO_EOS, .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)round}};
-        assert_int_equal(session_submit(s, &r, &err), 0);
-        for (int n = 0; n < 3 + round;) {
-            assert_true(engine_poll(e, &ev, -1));
-            n += ev.kind == EVENT_TOKEN;
-        }
-        session_cancel(s);
-        const uint64_t before = atomic_load(&e->machine.bytes_read);
-        do assert_true(engine_poll(e, &ev, -1));
-        while (ev.kind != EVENT_DONE && ev.kind != EVENT_ERROR);
-        assert_int_equal(ev.reason, DONE_CANCELLED);
-        assert_true(atomic_load(&e->machine.bytes_read) - before <= 2 * step);
-        session_close(&s);
-    }
-    engine_close(&e);
-}
-
-/* --- What it foresees --------------------------------------------------------------------------------------------------------------- */
-
-static void the_soonest_and_surest_experts_come_first(void **st) {
-    static const int32_t ids[3][2] = {{4, 1}, {1, 7}, {-1, 4}};
-    static const float sure[3][2] = {{0.4f, 0.6f}, {0.9f, 0.1f}, {0, 1}};
-    struct lookahead a;
-    struct lookahead_want w[4];
-    void *mem = malloc(lookahead_bytes(2, 2));
-    lookahead_open(&a, 2, 2, mem);
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(lookahead_token(&a, i), i);
-        lookahead_chose(&a, i, 1, ids[i], sure[i]);
-    }
-    assert_int_equal(lookahead_wants(&a, 0, w, 4), 0);
-    assert_int_equal(lookahead_wants(&a, 1, w, 4), 3);
-    assert_true(w[0].expert == 4 && w[0].ahead == 0 && w[0].confidence == 1 && w[1].expert == 1 && w[1].ahead == 0 && w[1].confidence == 0.9f);
-    assert_true(w[2].expert == 7 && w[2].ahead == 1);
-    assert_int_equal(lookahead_wants(&a, 1, w, 2), 2);
-    for (int i = 3; i < LOOKAHEAD_TOKENS; i++) assert_int_equal(lookahead_token(&a, i), i);
-    assert_int_equal(lookahead_token(&a, 0), -1);
-    lookahead_clear(&a);
-    assert_int_equal(lookahead_wants(&a, 1, w, 4), 0);
-    free(mem);
-}
-
-/* In each layer three places, which the last three that were wanted have: who comes, phase by phase. */
-static int expect_in_phases(void *arg) {
-    enum { FAR = 1000 }; /* seconds: in time, whatever the link */
-    static const int32_t first[3] = {0, 1, 2}, second[3] = {3, 4, 5};
-    static const float sure[3] = {0.6f, 0.3f, 0.1f};
-    struct engine *e = arg;
-    struct step *s = e->machine.step;
-    const struct config *c = &e->weights.config;
-    struct lookahead a;
-    void *mem = malloc(lookahead_bytes(c->n_layers, c->topk));
-    int layers = 0;
-    struct error err = {0};
-    lookahead_open(&a, c->n_layers, c->topk, mem);
-    for (int l = 0; l < c->n_layers; l++)
-        if (c->layer[l].moe)
-            layers++, assert_int_equal(scan_experts(&e->machine.scan, l, first, 3, &err) | scan_experts(&e->machine.scan, l, second, 3, &err), 0);
-    for (int round = 0; round < 4; round++) {
-        static const struct {
-            enum step_phase phase;
-            int moved;
-        } asked[] = {{STEP_PRIME, 0}, {STEP_LIKELY, 1}, {STEP_ALL, 2}, {STEP_ALL, 0}};
-        lookahead_clear(&a);
-        lookahead_token(&a, 0);
-        for (int l = 0; l < c->n_layers; l++)
-            if (c->layer[l].moe) lookahead_chose(&a, 0, l, round % 2 ? second : first, sure);
-        for (int i = 0; i < 4; i++) {
-            const uint64_t before = step_counts(s).moved;
-            assert_int_equal(step_expect(s, &a, asked[i].phase, FAR), 0);
-            if (round) assert_int_equal(step_counts(s).moved - before, asked[i].moved * layers); /* before the first, others had the places */
-        }
-    }
-    const uint64_t before = step_counts(s).moved;
-    lookahead_clear(&a);
-    lookahead_token(&a, 0);
-    for (int l = 0; l < c->n_layers; l++)
-        if (c->layer[l].moe) lookahead_chose(&a, 0, l, first, sure);
-    assert_int_equal(step_expect(s, &a, STEP_ALL, -FAR), 0); /* too late for all of them */
-    assert_int_equal(step_counts(s).moved, before);
-    free(mem);
-    return 0;
-}
-static void what_is_foreseen_comes_in_three_phases(void **st) {
-    struct error err = {0};
-    struct event ev = {0};
-    struct session *s;
-    int32_t prompt[PROMPT];
-    struct engine *e =
-        open_model("mla_yarn", (struct engine_params){.gpus = "emu:1", .decode = DECODE_HYBRID, .prefill = PREFILL_CPU, .expert_cache = "3", .evict = "lru"});
-    prompt_of(0, prompt);
-    assert_int_equal(session_open(e, &s, &err), 0);
-    submit(s, 0, 3);
-    while (ev.kind != EVENT_DONE) assert_true(engine_poll(e, &ev, -1) && ev.kind != EVENT_ERROR);
-    engine_run(e, expect_in_phases, e);
-    session_close(&s);
-    engine_close(&e);
-}
-
-/* All experts as bytes, whoever made or read them. */
-static uint64_t sum_of(const struct weights *w, struct int4 *d) {
-    uint64_t sum = 0;
-    for (int i = 0; !int4_ready(d); i++) {
-        assert_true(i < 60000);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-    for (int l = 0; l < w->config.n_layers; l++)
-        for (int k = 0; k < w->config.n_experts && int4_experts(d)[l]; k++) sum = hash64(int4_experts(d)[l][k].gate.data, int4_expert_bytes(d), sum);
-    return sum;
-}
-static int count(void *ctx, const char *name) { return *name != '.' ? ++*(int *)ctx, 0 : 0; }
-static int files_in(const char *dir) {
-    int n = 0;
-    file_list(dir, count, &n, &(struct error){0});
-    return n;
-}
-static void change_byte(const char *path, long at) {
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, at, at < 0 ? SEEK_END : SEEK_SET), 0);
-    const int c = fgetc(f);
-    assert_int_equal(fseek(f, -1, SEEK_CUR), 0);
-    fputc(c ^ 1, f);
-    fclose(f);
-}
-
-static void the_int4_draft_is_kept_on_disk(void **st) {
-    char model[1024], dir[] = "int4-XXXXXX", path[1100];
-    struct weights w;
-    struct int4 *a, *b;
-    struct error e = {0};
-    assert_non_null(mkdtemp(dir));
-    snprintf(model, sizeof model, "%s/mla_yarn", root);
-    assert_int_equal(weights_open(&w, model, false, &e), 0);
-    snprintf(path, sizeof path, "%s/%016llx.int4", dir, (unsigned long long)w.files.fingerprint);
-#define OPEN(d) assert_int_equal(int4_open(&(d), &w, CPU_SCALAR, dir, false, &e), 0)
-    fault_set(FAULT_WRITE, 2, true, false); /* the disk is full: there is a draft, and no file */
-    OPEN(a);
-    const uint64_t want = sum_of(&w, a);
-    int4_close(&a);
-    fault_set(FAULT_WRITE, 0, false, false);
-    assert_int_equal(files_in(dir), 0);
-    OPEN(a), OPEN(b); /* two at once */
-    assert_true(sum_of(&w, a) == want && sum_of(&w, b) == want);
-    for (int i = 0; access(path, F_OK) && i < 60000; i++) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    int4_close(&a), int4_close(&b);
-    assert_int_equal(files_in(dir), 1);
-    static const long changed[] = {8, 33, 70, 5000, -1, 0};
-    for (int i = 0; i < 6; i++) { /* its version, its sample, a sum, an expert, the last one; nothing */
-        struct stat before, after;
-        if (changed[i]) change_byte(path, changed[i]);
-        assert_int_equal(stat(path, &before), 0);
-        OPEN(a);
-        assert_true(sum_of(&w, a) == want);
-        for (int k = 0; changed[i] && k < 60000 && (stat(path, &after) || after.st_ino == before.st_ino); k++)
-            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-        int4_close(&a);
-        assert_int_equal(stat(path, &after), 0);
-        assert_true((after.st_ino == before.st_ino) == !changed[i]); /* one that is whole is read, and stays */
-    }
-    assert_int_equal(truncate(path, 100), 0);
-    OPEN(a);
-    assert_true(sum_of(&w, a) == want);
-    int4_close(&a);
-    OPEN(a); /* given up at once; while it rests; and made beside something else, in part */
-    int4_close(&a);
-    OPEN(a);
-    int4_beside(a, true);
-    int4_close(&a);
-    OPEN(a);
-    int4_beside(a, true), int4_beside(a, false);
-    assert_true(sum_of(&w, a) == want);
-    int4_close(&a);
-    weights_close(&w);
-    unlink(path);
-    assert_int_equal(files_in(dir), 0);
-    rmdir(dir);
-}
-
-static void who_cannot_have_an_int4_draft_says_so(void **st) {
-    struct error err = {0};
-    assert_int_equal(int4_fits(100u << 20, 200u << 20, 300u << 20, &err), 0);
-    assert_int_equal(int4_fits(100u << 20, 200u << 20, 0, &err), 0);
-    assert_int_equal(int4_fits(100u << 20, 200u << 20, 299u << 20, &err), ERR_MEMORY);
-    assert_non_null(strstr(err.text, "100 MB for its experts beside 200 MB of weights, 299 MB are free"));
-}
-
 /* Rows of paged steps are other prompts': a draft that is named beside them is refused, one that chooses for itself says that it does nothing. */
 static void nothing_is_guessed_in_paged_steps(void **st) {
     struct error err = {0};
@@ -800,13 +443,6 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(the_prediction_layer_guesses_well),
                                        cmocka_unit_test(who_has_no_prediction_layer_says_so),
                                        cmocka_unit_test(the_prediction_layer_says_what_the_reference_says),
-                                       cmocka_unit_test(a_row_is_rounded_to_the_nearest_of_fifteen),
-                                       cmocka_unit_test(the_int4_draft_guesses_well),
-                                       cmocka_unit_test(the_int4_draft_is_kept_on_disk),
-                                       cmocka_unit_test(who_stops_a_draft_waits_for_a_step),
-                                       cmocka_unit_test(the_soonest_and_surest_experts_come_first),
-                                       cmocka_unit_test(what_is_foreseen_comes_in_three_phases),
-                                       cmocka_unit_test(who_cannot_have_an_int4_draft_says_so),
                                        cmocka_unit_test(nothing_is_guessed_in_paged_steps),
                                        cmocka_unit_test(draws_are_distributed_as_the_logits_say),
                                        cmocka_unit_test(first_steps_teach_nothing)};
