@@ -19,10 +19,11 @@ ASKED = "experts are read as they are needed"
 
 
 def foretold(d, size):
-    """Drafted tokens announce what the step that looks at them will want, and that is read while they are made. Four bits take half of the experts' memory."""
-    args = [HEARTH, "-m", d, "--tokens", PROMPTS["decode"][0], "--temp", "0", "--ids", "-c", "2048", "-v", "-t", "2"]
+    """Drafted tokens announce what the step that looks at them will want, and that is read while they are made. Four bits take half of the experts' memory.
+    One thread: beside answers that have every processor the draft's file is checked in a two hundredth of the time. Of experts that nobody foresaw a quarter would be chosen."""
+    args = [HEARTH, "-m", d, "--tokens", PROMPTS["decode"][0], "--temp", "0", "--ids", "-c", "2048", "-v", "-t", "1"]
     draft = ["--draft", "int4", "--draft-len", "3"]
-    want = subprocess.run(args + ["-n", "160"], capture_output=True, timeout=300).stdout
+    want = subprocess.run(args + ["-n", "400"], capture_output=True, timeout=300).stdout
     with tempfile.TemporaryDirectory() as cache:
         env = {**os.environ, "XDG_CACHE_HOME": cache}
         with subprocess.Popen(args + draft + ["-n", "1900"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env) as maker:
@@ -32,13 +33,13 @@ def foretold(d, size):
         limit.forget(d)
         group = limit.Group(size * 85 // 100)
         try:
-            got = group.run(args + draft + ["-n", "160"], capture_output=True, timeout=500, env=env)
+            got = group.run(args + draft + ["-n", "400"], capture_output=True, timeout=500, env=env)
         finally:
             group.close()
         err = got.stderr.decode()
         check(got.returncode == 0 and got.stdout == want and ASKED in err, "a draft in 0.85 of it: the same answer", (got.stdout, want, err[-600:]))
         told = re.search(r"a draft announced (\d+) that were not in memory, (\d+) of them were chosen", err)
-        check(told and int(told[1]) and int(told[2]) * 2 > int(told[1]), "a draft in 0.85 of it: experts are announced", err[-600:])
+        check(told and int(told[1]) and int(told[2]) * 3 > int(told[1]), "a draft in 0.85 of it: experts are announced", err[-600:])
         print(f"drafted: {got.seconds:.1f} s; {err.splitlines()[-2:]}")
 
 
