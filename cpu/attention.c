@@ -97,15 +97,21 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
     }
     return buf;
 }
-/* The same for products of BF16 pairs. Of several heads in a row one has lines that fall into few sets of the caches, so its
- * tile is copied together; not where it is read but once (tiles16). */
+/* The same for products of BF16 pairs, where they lie, if they are that. Rows a page apart fall into few sets of the caches, so their tile is copied
+ * together; not where it is read but once (tiles16). */
 static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
-    const bool copy = pick || (p->heads > 1 && !j->x->k.tiles16);
-    const size_t width = (size_t)p->heads * (size_t)p->dim;
-    const uint16_t *first = (const uint16_t *)p->data + (size_t)head * (size_t)p->dim, *row = first + (size_t)j0 * width;
-    *ld = copy ? dim : (int)width;
-    for (int i = 0; i < n && copy; i++, row += width) memcpy(buf + i * dim, pick ? first + (size_t)pick[i] * width : row, (size_t)dim * 2);
-    return copy ? buf : row;
+    const size_t one = dtype_bytes(p->dtype, (size_t)p->dim), width = (size_t)p->heads * one;
+    const uint8_t *first = (const uint8_t *)p->data + (size_t)head * one, *row = first + (size_t)j0 * width;
+    const bool widen = p->dtype == DT_E4M3, copy = pick || widen || (p->heads > 1 && width % 4096 == 0 && !j->x->k.tiles16);
+    *ld = copy ? dim : (int)(width / 2);
+    if (!copy) return (const uint16_t *)(const void *)row;
+    if (widen && !pick) j->x->k.widen16(buf, row, width, n, dim);
+    for (int i = 0; i < n && (pick || !widen); i++, row += width) {
+        const uint8_t *from = pick ? first + (size_t)pick[i] * width : row;
+        if (widen) j->x->k.widen16(buf + i * dim, from, width, 1, dim);
+        else memcpy(buf + i * dim, from, (size_t)dim * 2);
+    }
+    return buf;
 }
 
 struct rows { /* the query rows of a block; those of a KV head lie together */
@@ -121,10 +127,11 @@ static void mask(const struct rows *r, int r0, int r1, float *s, int j0, int n) 
             if (j0 + c < r->lo[i] || j0 + c >= r->hi[i]) s[(i - r0) * TILE + c] = -INFINITY;
     }
 }
-static void times_scale(const struct kv_plane *p, int head, int rows, const int32_t *pick, float *s, int j0, int n) {
+static void times_scale(const struct job *j, const struct kv_plane *p, int head, int rows, const int32_t *pick, float *s, int j0, int n) {
     if (p->dtype != DT_E4M3) return;
-    for (int i = 0; i < rows; i++)
-        for (int c = 0; c < n; c++) s[i * TILE + c] *= p->scale[(size_t)(pick ? pick[c] : j0 + c) * (size_t)p->heads + (size_t)head];
+    float by[TILE];
+    for (int c = 0; c < n; c++) by[c] = p->scale[(size_t)(pick ? pick[c] : j0 + c) * (size_t)p->heads + (size_t)head];
+    for (int i = 0; i < rows; i++) j->x->k.scale(s + i * TILE, s + i * TILE, 1, by, 0, n);
 }
 
 /* One tile of keys of a KV head for rows [r0, r1). Rows that see none of it keep what they have. */
@@ -147,7 +154,7 @@ static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const 
     const int rows = r1 - r0;
     if (j->bf16) k->qk16(w->s, TILE, w->q16 + (size_t)(r0 / rows * j->pitch16) * (size_t)q16_row(j), rows, k16, ldk, n, o->k.dim, j->split, &ak);
     else k->qk(w->s, TILE, r->q + r0, rows, kt, ldk, n, o->k.dim, o->scale);
-    times_scale(&o->k, kv_head, rows, pick, w->s, j0, n);
+    times_scale(j, &o->k, kv_head, rows, pick, w->s, j0, n);
     mask(r, r0, r1, w->s, j0, n);
     for (int i = r0; i < r1; i++) {
         float *s = w->s + (i - r0) * TILE;
@@ -157,7 +164,7 @@ static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const 
             memset(s, 0, (size_t)n * 4);
         }
     }
-    times_scale(&o->v, kv_head, rows, pick, w->s, j0, n);
+    times_scale(j, &o->v, kv_head, rows, pick, w->s, j0, n);
     if (j->bf16) k->pv16(out, o->v_dim, corr, w->s, TILE, rows, v16, ldv, n, o->v_dim, j->split, &av);
     else k->pv(out, o->v_dim, corr, w->s, TILE, rows, vt, ldv, n, o->v_dim);
 }
@@ -246,6 +253,8 @@ static int chunk_of(int n_keys) {
 /* That a token attends to, at most. */
 static int most_keys(const struct op_attention *o) { return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys; }
 
+static bool as_bf16(const struct job *j, const struct kv_plane *p) { return j->x->k.qk16 && (p->dtype == DT_BF16 || (p->dtype == DT_E4M3 && j->x->k.widen16)); }
+
 /* Tokens whose chunks are `chunk` long. */
 static int run(struct exec *base, const struct op_attention *o, int chunk, bool few) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
@@ -260,10 +269,10 @@ static int run(struct exec *base, const struct op_attention *o, int chunk, bool 
     j.chunk = chunk;
     const int keys = most_keys(o);
     j.n_chunks = (blocks >= ENOUGH && !few) || keys <= j.chunk ? 1 : (keys + j.chunk - 1) / j.chunk;
-    j.bf16 = j.x->k.qk16 && o->k.dtype == DT_BF16 && o->v.dtype == DT_BF16;
+    j.bf16 = as_bf16(&j, &o->k) && as_bf16(&j, &o->v);
     if (j.x->k.tiles16 && (o->k.dim > ATTN_AMX_DIM || o->v_dim > ATTN_AMX_DIM)) j.bf16 = false;
     const int each = j.wide ? o->n * j.group : j.rows;
-    j.pitch16 = j.x->k.tiles16 ? (each + 15) / 16 * 16 : each;
+    j.pitch16 = (each + 15) / 16 * 16;
     j.rows16 = j.wide ? j.pitch16 * o->k.heads : j.pitch16;
     j.split = few;
     j.scratch_part = scratch_bytes(&j);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cpu/amx_tiles.h"
+#include "cpu/e4m3_bf16.h"
 #include "cpu/kernels.h"
 #include "cpu/transpose16.h"
 
@@ -224,5 +225,6 @@ void kernels_amx(struct kernels *k) {
     k->qk16_pack = pack;
     k->qk16 = qk;
     k->pv16 = pv;
+    k->widen16 = e4m3_bf16;
     k->tiles16 = true;
 }

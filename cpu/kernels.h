@@ -41,7 +41,7 @@ typedef PV_FN((*pv_fn));
 /* The same tiles over BF16 keys and values where they lie, rows ldk (ldv) numbers apart; nk <= 64. NULL where the processor has
  * no fast product of BF16 pairs. split: queries and probabilities as a number and the BF16 of what it leaves over, else
  * rounded to BF16. pack: row `row` of a block's queries, times scale, in the layout of qk16's own; planes of rows of dim rounded up to 32 columns are
- * room enough, where tiles16 always two. s[i * lds + j] = q[i] . k_j for the rows from q on, which is a row whose number is a multiple of 16 where tiles16.
+ * room enough, where tiles16 always two. s[i * lds + j] = q[i] . k_j for the rows from q on, which is a row whose number is a multiple of 16.
  * ahead: what will be read next, to be asked for on the way, `each` bytes of `rows` rows `stride` apart. */
 struct ahead {
     const uint8_t *next;
@@ -57,6 +57,9 @@ typedef QK16_FN((*qk16_fn));
     void name(float *o, int ldo, const float *corr, const float *p, int ldp, int nq, const uint16_t *v, int ldv, int nk, int dim, bool split, \
               const struct ahead *ahead)
 typedef PV16_FN((*pv16_fn));
+/* Rows of n numbers of E4M3, `stride` bytes apart, as rows of BF16, which they are exactly, one behind the other. */
+#define WIDEN16_FN(name) void name(uint16_t *out, const uint8_t *in, size_t stride, int rows, int n)
+typedef WIDEN16_FN((*widen16_fn));
 
 #define SUMSQ_FN(name) float name(const float *x, int n) /* sum of squares */
 typedef SUMSQ_FN((*sumsq_fn));
@@ -104,6 +107,7 @@ struct kernels {
     qk16_pack_fn qk16_pack;
     qk16_fn qk16;
     pv16_fn pv16;
+    widen16_fn widen16;
     bool tiles16; /* these three multiply 16 rows at a time, queries never rounded, heads of up to ATTN_AMX_DIM numbers */
     sumsq_fn sumsq;
     scale_fn scale;
@@ -153,7 +157,7 @@ void kernels_fill(struct kernels *k, enum cpu_level level);
 void kernels_scalar(struct kernels *k);
 void kernels_avx2(struct kernels *k);
 void kernels_avx512(struct kernels *k);
-void kernels_avx512bf16(struct kernels *k); /* attention over BF16 planes */
+void kernels_avx512bf16(struct kernels *k); /* attention over planes of BF16 and E4M3 */
 void kernels_amx(struct kernels *k);        /* the same in tiles, for prompts */
 enum { ATTN_AMX_DIM = 1024 };
 void delta_avx2(struct kernels *k); /* delta.c's */

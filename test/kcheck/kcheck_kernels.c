@@ -206,6 +206,27 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
     drop();
 }
 
+/* Every code, in rows of all lengths; what lies behind stays as it was. */
+static void check_widen16(void) {
+    uint8_t *codes = guarded(256);
+    uint16_t *out = aligned(260 * 2);
+    for (int i = 0; i < 256; i++) codes[i] = (uint8_t)i;
+    for (int n = 1; n <= 256; n += n < 70 ? 3 : 31)
+        for (int gap = 0; gap < 8 && n + gap <= 256; gap += 7) {
+            const int rows = (256 - n) / (n + gap) + 1, first = 256 - n - (rows - 1) * (n + gap);
+            memset(out, 0xab, 260 * 2);
+            k.widen16(out, codes + first, (size_t)(n + gap), rows, n);
+            for (int r = 0; r < rows; r++)
+                for (int i = 0; i < n; i++) {
+                    const float want = e4m3_to_f32(codes[first + r * (n + gap) + i]), got = bf16_to_f32(out[r * n + i]);
+                    if (isnan(want) ? !isnan(got) : f32_bits(got) != f32_bits(want)) fail("widen16", r, i, got, want, 0);
+                }
+            if (out[rows * n] != 0xabab) fail("widen16 wrote past the end", rows, n, 0, 0, 0);
+        }
+    free(out);
+    drop();
+}
+
 /* --- Element-wise --- */
 
 static void check_elements(int n) {
@@ -274,6 +295,7 @@ static void run(const char *name, uint64_t seed) {
     static const int shapes[][3] = {{1, 1, 1},    {1, 64, 128}, {5, 64, 64},   {8, 63, 65},  {9, 17, 72},  {4, 3, 15},
                                     {8, 64, 192}, {2, 33, 576}, {32, 64, 128}, {17, 50, 80}, {31, 48, 320}};
     if (k.qk16) { /* the rest of the table is another's */
+        check_widen16();
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int split = 0; split < 2; split++) check_tiles16(shapes[i][0], shapes[i][1], shapes[i][2], split);
         printf("%-18s %s\n", name, failures > before ? "FAILED" : "ok");

@@ -76,14 +76,5 @@ static inline __m256i more_maskz_loadu256_8(__mmask32 k, const void *p) {
         if (k >> i & 1) b[i] = ((const uint8_t *)p)[i];
     return _mm256_loadu_si256((const __m256i *)(const void *)b);
 }
-#undef _mm512_cvtepu8_epi16
-#define _mm512_cvtepu8_epi16 more_widen8
-static inline __m512i more_widen8(__m256i a) {
-    uint8_t b[32];
-    uint16_t h[32];
-    memcpy(b, &a, 32);
-    for (int i = 0; i < 32; i++) h[i] = b[i];
-    return _mm512_loadu_si512(h);
-}
 #endif
 #include "test/kcheck/amx_emulate.h"

@@ -59,12 +59,4 @@ static inline float more_reduce_add(__m512 v) {
         for (int i = 0; i < n; i++) f[i] += f[i + n];
     return f[0];
 }
-#undef _mm_mask_storeu_ps
-#define _mm_mask_storeu_ps more_mask_storeu
-static inline void more_mask_storeu(void *p, __mmask8 k, __m128 v) {
-    float f[4];
-    _mm_storeu_ps(f, v);
-    for (int i = 0; i < 4; i++)
-        if (k >> i & 1) memcpy((uint8_t *)p + 4 * i, &f[i], 4);
-}
 #endif

@@ -54,6 +54,33 @@ static inline __m256 more_extractf32x8_ps(__m512 v, int half) {
     _mm512_storeu_ps(f, v);
     return _mm256_loadu_ps(f + 8 * half);
 }
+#undef _mm512_cvtepu8_epi16
+#define _mm512_cvtepu8_epi16 more_widen8
+static inline __m512i more_widen8(__m256i a) {
+    uint8_t b[32];
+    uint16_t h[32];
+    memcpy(b, &a, 32);
+    for (int i = 0; i < 32; i++) h[i] = b[i];
+    return _mm512_loadu_si512(h);
+}
+#undef _mm512_testn_epi16_mask
+#define _mm512_testn_epi16_mask more_testn16
+static inline simde__mmask32 more_testn16(__m512i a, __m512i b) {
+    uint16_t u[32], v[32];
+    simde__mmask32 m = 0;
+    memcpy(u, &a, 64), memcpy(v, &b, 64);
+    for (int i = 0; i < 32; i++) m |= (simde__mmask32) !(u[i] & v[i]) << i;
+    return m;
+}
+#undef _mm512_cmpeq_epi16_mask
+#define _mm512_cmpeq_epi16_mask more_equal16
+static inline simde__mmask32 more_equal16(__m512i a, __m512i b) {
+    uint16_t u[32], v[32];
+    simde__mmask32 m = 0;
+    memcpy(u, &a, 64), memcpy(v, &b, 64);
+    for (int i = 0; i < 32; i++) m |= (simde__mmask32)(u[i] == v[i]) << i;
+    return m;
+}
 #undef _mm512_cvtepu16_epi32
 #define _mm512_cvtepu16_epi32 more_cvtepu16_epi32
 static inline __m512i more_cvtepu16_epi32(__m256i v) {
