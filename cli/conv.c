@@ -119,8 +119,9 @@ int conv_think(const struct opts *o) { return o->v[OPT_THINK].text ? o->v[OPT_TH
 int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) { return a->backend->prompt(a, conv, out, e); }
 
 /* So many tokens others are likely to begin with as well: the system prompt and, in front of the last paragraph of the first question, documents;
- * counted by rendering these alone. 0 where they are so short that it does not matter, and where there is no memory. */
-static int shared_tokens(struct app *a, const struct json *conv, const struct ids *all) {
+ * counted by rendering these alone. 0 where they are so short that it does not matter, or cannot be rendered alone; negative: no memory, which is
+ * an error, since a prompt that is computed in other parts may have another answer. */
+static int shared_tokens(struct app *a, const struct json *conv, const struct ids *all, struct error *e) {
     enum { SHORT = 1024 }; /* bytes */
     const struct json *list = json_get(conv, "messages"), *text = NULL;
     uint32_t n = 0;
@@ -139,7 +140,7 @@ static int shared_tokens(struct app *a, const struct json *conv, const struct id
     const struct json *m = &list->items[n - 1];
     struct text rendered = {0};
     struct ids ids = {0};
-    int same = 0;
+    int same = 0, rc = ERR_MEMORY;
     if (items && members && (last = mem_alloc(2 * m->n * sizeof *last))) {
         memcpy(items, list->items, n * sizeof *items);
         memcpy(last, m->items, 2 * m->n * sizeof *last);
@@ -150,16 +151,17 @@ static int shared_tokens(struct app *a, const struct json *conv, const struct id
             if (json_is(&members[2 * i], "messages")) members[2 * i + 1].items = items, members[2 * i + 1].n = n;
         items[n - 1].items = last;
         root.items = members;
-        struct error ignored;
-        if (!chat_render(a->chat, &root, &rendered, &ignored) && !tokenizer_encode_text(a->tokenizer, &rendered, &ids, &ignored))
-            while ((size_t)same < ids.n && (size_t)same < all->n && ids.data[same] == all->data[same]) same++;
+        struct error why;
+        rc = chat_render(a->chat, &root, &rendered, &why);
+        if (!rc) rc = tokenizer_encode_text(a->tokenizer, &rendered, &ids, &why);
+        while (!rc && (size_t)same < ids.n && (size_t)same < all->n && ids.data[same] == all->data[same]) same++;
     }
     text_free(&rendered);
     ids_free(&ids);
     mem_free(items);
     mem_free(members);
     mem_free(last);
-    return same;
+    return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory") : same;
 }
 
 static int prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
@@ -171,8 +173,10 @@ static int prompt_own(struct app *a, const struct json *conv, struct prompt *out
     if (!rc && keep && buf_add(&out->tail, text.data + text.n - keep, keep)) rc = error_set(e, ERR_MEMORY, "no memory");
     out->said = out->ids.n;
     text_free(&text);
-    if (!rc) out->shared = shared_tokens(a, conv, &out->ids);
-    return rc;
+    int shared = rc ? rc : shared_tokens(a, conv, &out->ids, e);
+    if (shared < 0) return shared;
+    out->shared = shared;
+    return 0;
 }
 
 int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
