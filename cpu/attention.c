@@ -41,7 +41,7 @@ struct scratch {               /* of one thread, carved from job.scratch */
     float *s;                  /* [BLOCK, TILE], or of one KV head */
     uint16_t *k16, *v16, *q16; /* where job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows16, q16_row] */
 };
-static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.tiles16 ? 2 : 1); }
+static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.tiles16 || j->x->k.exact16 ? 2 : 1); }
 static size_t scratch_bytes(const struct job *j) {
     const struct op_attention *o = j->o;
     size_t floats = (size_t)j->rows * (size_t)(o->v_dim + TILE);

@@ -34,6 +34,7 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
     unsigned f = cpu_flags();
     if (level >= CPU_AVX2) {
         kernels_avx2(k), delta_avx2(k);
+        if (level == CPU_AVX2) attn_avx2(k);
         if (f & CPU_F_SUBNORMAL) kernels_format(k, &avx2sub_e4m3);
         k->whole[DT_INT4] = int4_gemv_avx2;
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = whole_avx2_##name;

@@ -41,7 +41,7 @@ typedef PV_FN((*pv_fn));
 /* The same tiles over BF16 keys and values where they lie, rows ldk (ldv) numbers apart; nk <= 64. NULL where the processor has
  * no fast product of BF16 pairs. split: queries and probabilities as a number and the BF16 of what it leaves over, else
  * rounded to BF16. pack: row `row` of a block's queries, times scale, in the layout of qk16's own; planes of rows of dim rounded up to 32 columns are
- * room enough, where tiles16 always two. s[i * lds + j] = q[i] . k_j for the rows from q on, which is a row whose number is a multiple of 16.
+ * room enough, where exact16 or tiles16 always two. s[i * lds + j] = q[i] . k_j for the rows from q on, which is a row whose number is a multiple of 16.
  * ahead: what will be read next, to be asked for on the way, `each` bytes of `rows` rows `stride` apart. */
 struct ahead {
     const uint8_t *next;
@@ -108,6 +108,7 @@ struct kernels {
     qk16_fn qk16;
     pv16_fn pv16;
     widen16_fn widen16;
+    bool exact16; /* queries and probabilities stay float32 there */
     bool tiles16; /* these three multiply 16 rows at a time, queries never rounded, heads of up to ATTN_AMX_DIM numbers */
     sumsq_fn sumsq;
     scale_fn scale;
@@ -156,6 +157,7 @@ void kernels_fill(struct kernels *k, enum cpu_level level);
 /* One per ISA; call only where cpu_level_has. */
 void kernels_scalar(struct kernels *k);
 void kernels_avx2(struct kernels *k);
+void attn_avx2(struct kernels *k); /* attention over planes of BF16 and E4M3 */
 void kernels_avx512(struct kernels *k);
 void kernels_avx512bf16(struct kernels *k); /* attention over planes of BF16 and E4M3 */
 void kernels_amx(struct kernels *k);        /* the same in tiles, for prompts */

@@ -175,7 +175,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
     uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
     float *q = vec(nq * dim), *s = aligned((size_t)(nq * lds) * 4), *o = vec(nq * dim), *old = aligned((size_t)(nq * dim) * 4), *corr = vec(nq);
-    const double unit = split ? 0x1p-16 : 0x1p-8, unit_q = k.tiles16 ? 0x1p-16 : unit;
+    const double unit = k.exact16 ? 0 : split ? 0x1p-16 : 0x1p-8, unit_q = k.tiles16 ? 0x1p-16 : unit;
     const struct ahead ahead = {(const uint8_t *)kv, 1 << 20, 5, 256};
     for (size_t i = 0; i < (size_t)(nk - 1) * (size_t)ldk + (size_t)dim; i++) kv[i] = f32_to_bf16(normal());
     memset(s, 0xff, (size_t)(nq * lds) * 4);
@@ -370,6 +370,7 @@ int main(int argc, char **argv) {
     } tables[] = {
         {"scalar", NULL, NULL, 0},
         {"avx2", kernels_avx2, NULL, CPU_F_AVX2},
+        {"attention avx2", attn_avx2, NULL, CPU_F_AVX2},
         {"avx2sub", kernels_avx2, &avx2sub_e4m3, CPU_F_AVX2},
         {"avx512", kernels_avx512, NULL, CPU_F_AVX512},
         {"avx512sub", kernels_avx512, &avx512sub_e4m3, CPU_F_AVX512},

@@ -610,7 +610,7 @@ static void check_cancel(void) {
 }
 
 static void cases(enum cpu_level l) {
-    products_bf16 = gemm_for(l, false)->bf16, tiles_bf16 = gemm_kernels(l)->qk16;
+    products_bf16 = gemm_for(l, false)->bf16, tiles_bf16 = gemm_kernels(l)->qk16 && !gemm_kernels(l)->exact16;
     for (int i = 0; i < 40; i++)
         check_linear((int[]){1, 3, 8, 9, 21, 16, 24, 2, 25, 40}[i % 10], i % 4 == 3, i % 3 == 0, i % 5 == 0 ? 3 : 1,
                      (uint8_t[]){DT_E4M3, DT_BF16, DT_F32}[i % 3], i % 8 == 4);
