@@ -40,6 +40,12 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
 #define FILL(name) k->whole[FORMAT_DTYPE(name)] = whole_avx2_##name;
         FORMATS_WHOLE(FILL)
 #undef FILL
+        if (f & CPU_F_AVXVNNI) {
+            k->whole[DT_INT4] = int4_gemv_avxvnni;
+#define FILL(name) k->whole[FORMAT_DTYPE(name)] = whole_avxvnni_##name;
+            FORMATS_WHOLE(FILL)
+#undef FILL
+        }
     }
     if (level >= CPU_AVX512) {
         kernels_avx512(k), delta_avx512(k);

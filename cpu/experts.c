@@ -233,10 +233,11 @@ static void share(const struct wave *w) {
 static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
     const struct gemm *few = gemm_few_for(x->level, g->n, batch);
-    if (wide && batch > OP_FEW) few = NULL; /* it would round to BF16 */
+    if (wide && batch > OP_FEW) few = NULL; /* it would round to BF16, or by the largest of many columns */
     if (e->turned) few = NULL;              /* to turn a matrix round takes some tokens to pay for */
-    if (few && few->takes(&e->gate) && few->takes(&e->up) && few->takes(&e->down)) return few;
-    return batch > OP_FEW && g->n > KERNEL_TOKENS ? gemm_for(x->level, wide) : NULL;
+    if (few && few->takes(&e->gate, g->n) && few->takes(&e->up, g->n) && few->takes(&e->down, g->n)) return few;
+    const int most = x->level == CPU_AVX2 && !e->turned ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* gemm_avx2's panels cost more to fill than 16 tokens pay for */
+    return batch > OP_FEW && g->n > most ? gemm_for(x->level, wide) : NULL;
 }
 
 static int wave_run(struct wave *w) {

@@ -10,7 +10,8 @@
 
 bool gemm_has(const struct gemm *g) {
     const unsigned vnni = CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16;
-    unsigned need = g == &gemm_avx2                                                 ? CPU_F_AVX2
+    unsigned need = g == &gemm_avx2 || g == &gemm_whole_avx2                        ? CPU_F_AVX2
+                    : g == &gemm_whole_avxvnni                                      ? CPU_F_AVX2 | CPU_F_AVXVNNI
                     : g == &gemm_avx512                                             ? CPU_F_AVX512
                     : g == &gemm_avx512bf16 || g == &gemm_few || g == &gemm_few16   ? vnni
                     : g == &gemm_amx || g == &gemm_amx_few16 || g == &gemm_amx_wide ? vnni | CPU_F_GFNI | CPU_F_AMX_BF16
@@ -27,6 +28,7 @@ const struct gemm *gemm_for(enum cpu_level level, bool wide) {
 
 const struct gemm *gemm_few_for(enum cpu_level level, int n, int batch) {
     if (level >= CPU_AMX && gemm_has(&gemm_amx) && batch > OP_FEW) return n <= GEMM_FEW16 ? &gemm_amx_few16 : NULL;
+    if (level == CPU_AVX2 && batch > OP_FEW) return gemm_has(&gemm_whole_avxvnni) ? &gemm_whole_avxvnni : &gemm_whole_avx2; /* same bits */
     if (level < CPU_AVX512 || !gemm_has(&gemm_few) || !(cpu_flags() & CPU_F_BF16_FAST)) return NULL;
     return batch <= OP_FEW ? &gemm_few : n <= GEMM_FEW16 ? &gemm_few16 : NULL;
 }

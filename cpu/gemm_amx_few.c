@@ -180,7 +180,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     }
 }
 static size_t scratch_bytes(int n, int k) { return gemm_amx_tiles_few_scratch(); }
-static bool takes(const struct mat *w) { return plain(w); }
+static bool takes(const struct mat *w, int n) { return plain(w); }
 
 const struct gemm gemm_amx_few16 = {.name = "amx few16",
                                     .bf16 = true,

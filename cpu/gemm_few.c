@@ -220,7 +220,7 @@ static void rows_2(const struct mat *w, int r0, int r1, const void *packed, int 
 static size_t no_scratch(int n, int k) { return 0; }
 
 /* A scale block holds whole steps. */
-static bool takes(const struct mat *w) {
+static bool takes(const struct mat *w, int n) {
     return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && (!w->scale || w->block_cols >= w->cols || w->block_cols % STEP == 0);
 }
 

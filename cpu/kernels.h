@@ -142,10 +142,12 @@ extern const struct format_kernels avx2sub_e4m3, avx512sub_e4m3, avx512vbmi_e4m3
 /* In whole numbers: x as the sum of two planes of eight bits and a scale for some columns together, 128 of INT4, 16 or 32 of GGUF's blocks and of FP4, so
  * about 16 bits of the largest of these (int4_inner.h, whole_inner.h). Scales beside the weights that they are not made for: as above. */
 GEMV_FN(int4_gemv_avx2);
+GEMV_FN(int4_gemv_avxvnni);
 GEMV_FN(int4_gemv_avx512vnni);
 #define FORMATS_WHOLE(X) X(e2m1) X(q4_0) X(q4_k) X(q5_k) X(q6_k) X(iq4_nl) X(iq4_xs) X(mxfp4)
 #define WHOLE(name) \
     GEMV_FN(whole_avx2_##name); \
+    GEMV_FN(whole_avxvnni_##name); /* the same bits */ \
     GEMV_FN(whole_avx512vnni_##name);
 FORMATS_WHOLE(WHOLE)
 #undef WHOLE

@@ -172,7 +172,7 @@ int linear_run(struct exec *base, const struct op_linear *o) {
         return exec_each(j.x, batch * j.parts, cols_task, &j);
     }
     const struct gemm *few = gemm_few_for(j.x->level, o->n, o->n);
-    if (!o->exact && few && few->takes(&o->w)) return many_run(j.x, o, batch, few);
+    if (!o->exact && few && !(o->wide && o->n > OP_FEW) && few->takes(&o->w, o->n)) return many_run(j.x, o, batch, few);
     if (!o->exact && o->n > OP_FEW) return many_run(j.x, o, batch, gemm_for(j.x->level, o->wide));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
     int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* and enough of them to share evenly */

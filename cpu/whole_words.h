@@ -8,10 +8,18 @@
 INLINE __m128i load_16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 INLINE __m256i load_32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 
+/* sum and the products of pairs of words, which in whole numbers are the same in one instruction or two. */
+INLINE __m256i add_products(__m256i sum, __m256i w, __m256i x) {
+#ifdef __AVXVNNI__
+    return _mm256_dpwssd_avx_epi32(sum, w, x);
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+#endif
+}
 /* The products of n vectors of codes, summed in each lane. */
 INLINE __m256i dot_words(const __m256i *w, const int16_t (*x)[16], const int n) {
     __m256i dot = _mm256_madd_epi16(w[0], _mm256_load_si256((const __m256i *)(const void *)x[0]));
-    EACH (int v = 1; v < n; v++) dot = _mm256_add_epi32(dot, _mm256_madd_epi16(w[v], _mm256_load_si256((const __m256i *)(const void *)x[v])));
+    EACH (int v = 1; v < n; v++) dot = add_products(dot, w[v], _mm256_load_si256((const __m256i *)(const void *)x[v]));
     return dot;
 }
 

@@ -9,8 +9,8 @@
  * Results do not depend on the number of threads: each output element is summed in one fixed order.
  * On the processor, at every level, a row of a call of at most OP_FEW rows has the bits that it has alone, and activations keep 16
  * bits or more (float32, the sum of two BF16, or whole numbers to the largest of some columns): so decoding sessions and drafts
- * being verified give the same text in any company. Larger calls may round activations to BF16, and a row may have other bits
- * there.
+ * being verified give the same text in any company. Larger calls may round activations to BF16, or count in whole numbers
+ * of 16 bits for more columns together, and a row may have other bits there.
  * Calls return 0, or ERR_MEMORY (no workspace), ERR_RUNTIME (device fault), ERR_CANCELLED (exec->cancel was set). */
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -3,6 +3,8 @@
  *
  *     bench_gemm [rounds]
  *     bench_gemm formats [rounds] [avx2|avx512|amx]     every format's products as a share of FP8's in the same rounds
+ *     bench_gemm words [rounds]                          whole-number GEMVs with AVX-VNNI beside those without
+ *     bench_gemm few [rounds] [avx2|avx512|amx]         4 to 64 tokens of an expert by each way there is, as a share of the float32 FMA peak
  *
  * OpenBLAS is looked for at run time (libopenblas.so.0; OPENBLAS_CORETYPE chooses its kernels) and may be missing. */
 #include <dlfcn.h>
@@ -12,6 +14,7 @@
 #include <time.h>
 
 #include "cpu/bench.h"
+#include "cpu/formats.h"
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 
@@ -137,6 +140,53 @@ static void gemvs(int rounds) {
     }
 }
 
+/* The whole-number GEMV with and without AVX-VNNI, in turn; from L2 and from memory. */
+static void words(int rounds) {
+    static const struct {
+        uint8_t dtype;
+        gemv_fn with, without;
+    } all[] = {
+#define ROW(name) {FORMAT_DTYPE(name), whole_avxvnni_##name, whole_avx2_##name},
+        FORMATS_WHOLE(ROW){DT_INT4, int4_gemv_avxvnni, int4_gemv_avx2}
+#undef ROW
+    };
+    enum { COLS = 2048, POOL = 256 << 20, PIECE = 384 << 10 };
+    uint8_t *data = memory(POOL);
+    float *scale = memory(POOL / 8), *x = memory(sizeof *x * 4 * COLS), *y = memory(sizeof *y * 4 * 4096), *ys[4];
+    const float *xs[4];
+    for (size_t i = 0; i < POOL; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
+    memset(scale, 0x3c, POOL / 8);
+    for (int i = 0; i < 4 * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
+    for (int t = 0; t < 4; t++) xs[t] = x + t * COLS, ys[t] = y + t * 4096;
+    printf("GB/s with AVX-VNNI / without (ratio), one thread, medians of %d rounds in turn; L2: 1 token, 2, 4; memory: 1\n", rounds);
+    for (size_t f = 0; f < sizeof all / sizeof *all; f++) {
+        const size_t stride = dtype_bytes(all[f].dtype, COLS);
+        struct mat w = {.stride = stride, .rows = (int)(PIECE / stride), .cols = COLS, .block_rows = 1, .row_step = 1, .dtype = all[f].dtype};
+        if (w.dtype == DT_E2M1) w.scale = scale, w.scale_dtype = DT_E8M0, w.block_cols = 32;
+        if (w.dtype == DT_INT4) w.scale = scale, w.scale_dtype = DT_BF16, w.block_cols = 128;
+        w.scale_stride = w.block_cols ? COLS / w.block_cols : 0;
+        const size_t piece = stride * (size_t)w.rows;
+        printf("%-8s", dtype_name(w.dtype));
+        for (int c = 0; c < 4; c++) {
+            const int n = c < 3 ? 1 << c : 1, pieces = c < 3 ? 64 : (int)(POOL / 2 / piece);
+            double t[2][MAX_ROUNDS];
+            for (int r = -1; r < rounds; r++)
+                for (int v = 0; v < 2; v++) {
+                    double a = now();
+                    for (int i = 0; i < pieces; i++) {
+                        w.data = data + (c < 3 ? 0 : (size_t)(i + (r & 1) * pieces) * piece);
+                        (v ? all[f].without : all[f].with)(ys, xs, n, &w);
+                    }
+                    if (r >= 0) t[v][r] = now() - a;
+                }
+            const double bytes = (double)piece * pieces / 1e9, with = bytes / bench_median(t[0], rounds), without = bytes / bench_median(t[1], rounds);
+            printf("   %5.1f / %5.1f (%.2f)", with, without, with / without);
+        }
+        printf("\n");
+    }
+    free(data), free(scale), free(x), free(y);
+}
+
 /* Every format reads the same bytes, whose exponents stay near 1 in all of them. */
 static int formats(enum cpu_level level, int rounds) {
     static const uint8_t all[] = {DT_E4M3, DT_BF16, DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4, DT_E2M1};
@@ -184,13 +234,90 @@ static int formats(enum cpu_level level, int rounds) {
     return 0;
 }
 
+/* What a group of a prompt's tokens may be multiplied by: the GEMV kernels, what takes a few, what takes many. */
+static int few(enum cpu_level level, int rounds) {
+    static const uint8_t all[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q4_0, DT_MXFP4, DT_Q8_0, DT_E4M3, DT_BF16};
+    enum { N = sizeof all, ROWS = 768, COLS = 2048, POOL = 128 << 20, MOST = 64, SIZES = 7, WAYS = 4, LOOPS = 1 << 18 };
+    static const int sizes[SIZES] = {4, 6, 8, 12, 16, 32, 64};
+    struct kernels k;
+    kernels_fill(&k, level);
+    uint8_t *data = memory(POOL + 4096);
+    float *scale = memory(ROWS * COLS / 32 * 4), *x = memory(sizeof *x * MOST * COLS), *y = memory(sizeof *y * MOST * ROWS), sink;
+    for (size_t i = 0; i < POOL + 4096; i++) data[i] = (uint8_t)((rnd() & 0x8f) | 0x30);
+    memset(scale, 0x3c, ROWS * COLS / 32 * 4);
+    for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
+    printf("%s, level %s, [%d, %d], one thread, share of the FMA peak beside it, best of %d: GEMV / few (whole numbers) / the same with AVX-VNNI / many\n%-8s",
+           cpu_describe(), cpu_level_name(level), ROWS, COLS, rounds, "tokens");
+    for (int s = 0; s < SIZES; s++) printf("%22d", sizes[s]);
+    double peak = 0;
+    for (int f = 0; f < N; f++) {
+        const size_t stride = dtype_bytes(all[f], COLS), size = stride * ROWS;
+        printf("\n%-8s", dtype_name(all[f]));
+        for (int s = 0; s < SIZES; s++) {
+            const int n = sizes[s];
+            double best[WAYS] = {0}, top = 0;
+            for (int r = -1; r < rounds; r++) {
+                const struct mat w = {.data = data + (size_t)(r + 1) % (POOL / size) * size,
+                                      .scale = all[f] == DT_E4M3 ? scale : NULL,
+                                      .stride = stride,
+                                      .rows = ROWS,
+                                      .cols = COLS,
+                                      .block_rows = 128,
+                                      .block_cols = 128,
+                                      .scale_stride = COLS / 128,
+                                      .row_step = 1,
+                                      .dtype = all[f],
+                                      .scale_dtype = DT_F32};
+                const struct gemm *ways[WAYS] = {NULL, level == CPU_AVX2 ? &gemm_whole_avx2 : gemm_few_for(level, n, MOST), &gemm_whole_avxvnni,
+                                                 gemm_for(level, false)};
+                for (int v = 1; v < WAYS; v++)
+                    if (ways[v] && (!gemm_has(ways[v]) || (ways[v]->takes && !ways[v]->takes(&w, MOST)))) ways[v] = NULL;
+                for (int v = 0; v < WAYS; v++) {
+                    if (v && !ways[v]) continue;
+                    void *packed = v ? memory(ways[v]->packed_bytes(n, COLS)) : NULL, *scratch = v ? memory(ways[v]->scratch_bytes(n, COLS)) : NULL;
+                    if (v) memset(packed, 0, ways[v]->packed_bytes(n, COLS)), memset(scratch, 0, ways[v]->scratch_bytes(n, COLS));
+                    double a = now();
+                    if (v) {
+                        ways[v]->pack(packed, x, NULL, COLS, n, COLS, 0, 1);
+                        ways[v]->rows(&w, 0, ROWS, packed, n, y, ROWS, false, scratch);
+                    } else
+                        for (int t = 0; t < n; t += KERNEL_TOKENS) {
+                            const float *xs[KERNEL_TOKENS];
+                            float *ys[KERNEL_TOKENS];
+                            for (int i = 0; i < KERNEL_TOKENS && t + i < n; i++) xs[i] = x + (t + i) * COLS, ys[i] = y + (t + i) * ROWS;
+                            kernels_gemv(&k, all[f], false)(ys, xs, n - t < KERNEL_TOKENS ? n - t : KERNEL_TOKENS, &w);
+                        }
+                    const double rate = 2.0 * n * ROWS * COLS / (now() - a) / 1e9;
+                    best[v] = r >= 0 && rate > best[v] ? rate : best[v];
+                    free(packed), free(scratch);
+                }
+                double a = now(), did = k.peak(LOOPS, &sink), rate = did / (now() - a) / 1e9;
+                top = rate > top ? rate : top;
+            }
+            for (int v = 0; v < WAYS; v++) printf(v ? " %4.2f" : "   %4.2f", best[v] / top);
+            fflush(stdout);
+            peak = top > peak ? top : peak;
+        }
+    }
+    printf("\npeak %.1f GFLOP/s\n", peak);
+    free(data), free(scale), free(x), free(y);
+    return 0;
+}
+
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "formats")) {
+    if (argc > 1 && !strcmp(argv[1], "words")) {
+        const int rounds = argc > 2 ? atoi(argv[2]) : 9;
+        if (rounds < 1 || rounds > MAX_ROUNDS || !(cpu_flags() & CPU_F_AVXVNNI)) return 2;
+        words(rounds);
+        return 0;
+    }
+    if (argc > 1 && (!strcmp(argv[1], "formats") || !strcmp(argv[1], "few"))) {
         int rounds = argc > 2 ? atoi(argv[2]) : 9, level = CPU_SCALAR;
         if (rounds < 1 || rounds > MAX_ROUNDS) return 2;
         for (int l = CPU_AVX2; l < CPU_LEVELS; l++)
             if (cpu_level_has((enum cpu_level)l) && (argc < 4 || !strcmp(argv[3], cpu_level_name((enum cpu_level)l)))) level = l;
-        return level == CPU_SCALAR ? 2 : formats((enum cpu_level)level, rounds);
+        if (level == CPU_SCALAR) return 2;
+        return (argv[1][1] == 'e' ? few : formats)((enum cpu_level)level, rounds);
     }
     static const int shapes[][3] = {{16, 7168, 2048}, {64, 7168, 2048}, {128, 7168, 2048}, {512, 7168, 2048}, {512, 2048, 7168},
                                     {16, 2048, 768},  {64, 2048, 768},  {512, 2048, 768},  {32, 768, 2048}};

@@ -49,10 +49,23 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
 /* Whose weights BF16 does not hold, of formats with scales among them. */
 static bool rounded(uint8_t dtype) { return dtype >= DT_Q8_0 && dtype != DT_MXFP4 && dtype != DT_INT4; }
 
-enum { PAD = 5 };
+/* What whole numbers may cost a sum: half a unit a column, which is at most 1 / 16,320 of the largest of 256 (whole_words.h). A minimum that is taken off a
+ * part counts for itself: the weights of columns may cancel it. */
+static double whole_loss(const struct mat *w, const float *row, const float *x) {
+    double loss = 0;
+    for (int c = 0, end; c < w->cols; c = end) {
+        double most = 0, size = 0;
+        end = c + 256 < w->cols ? c + 256 : w->cols;
+        for (int i = c; i < end; i++) most = fmax(most, fabs((double)x[i])), size += fabs((double)row[i]);
+        loss += most / 16320 / 2 * size;
+    }
+    return loss;
+}
+
+enum { PAD = 5, MANY = 512 };
 static void check(const struct gemm *g, const struct shape *s, int n, bool exact_x, bool accumulate) {
     struct mat w = make(s);
-    if (g->takes && !g->takes(&w)) return drop();
+    if (g->takes && !g->takes(&w, MANY)) return drop();
     int k = s->cols, ldx = k + 3, ldy = s->rows + PAD, tokens = n + 4;
     float *x = guarded(sizeof(float) * ((size_t)(tokens - 1) * (size_t)ldx + (size_t)k)), *y = aligned(sizeof *y * (size_t)n * (size_t)ldy);
     float *again = aligned(sizeof *y * (size_t)n * (size_t)ldy), *before = aligned(sizeof *y * (size_t)n * (size_t)ldy);
@@ -67,6 +80,11 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     product(g, &w, x, gather, ldx, n, r0, r1, 1, 1, y, ldy, accumulate);
     product(g, &w, x, gather, ldx, n, r0, r1, 3, 2, again, ldy, accumulate);
     if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits when cut", 0, 0, 0, 0, 0);
+    if (g == &gemm_whole_avxvnni) {
+        memcpy(again, before, sizeof *y * (size_t)n * (size_t)ldy);
+        product(&gemm_whole_avx2, &w, x, gather, ldx, n, r0, r1, 1, 1, again, ldy, accumulate);
+        if (memcmp(y, again, sizeof *y * (size_t)n * (size_t)ldy)) fail(g, &w, n, "other bits than with AVX2", 0, 0, 0, 0, 0);
+    }
 
     bool split = s->dtype == DT_F32 || s->dtype == DT_F16 || s->dtype > DT_Q8_0 || (s->block_cols && s->block_cols % 32);
     double unit = (k + 8) * 0x1p-24;
@@ -86,7 +104,7 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
             double want = accumulate ? before[at] : 0, size = fabs(want) * 0.1;
             const float *xi = x + (size_t)gather[i] * (size_t)ldx;
             for (int c = 0; c < k; c++) want += (double)row[c] * xi[c], size += fabs((double)row[c] * xi[c]);
-            double bound = unit * size + 1e-35;
+            double bound = unit * size + 1e-35 + (g->whole ? whole_loss(&w, row, xi) : 0);
             if (!(fabs(y[at] - want) <= bound)) fail(g, &w, n, "sum", i, r, y[at], want, bound);
         }
     }
@@ -111,7 +129,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype) {
     struct shape s = {rows, cols, 1, 128, dtype, DT_F32, 0, 1};
     if (dtype == DT_BF16 || dtype == DT_F16) s.block_cols = 0;
     struct mat w = make(&s);
-    if (g->takes && !g->takes(&w)) return drop();
+    if (g->takes && !g->takes(&w, MANY)) return drop();
     uint8_t *d = (uint8_t *)w.data;
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++) {
@@ -148,7 +166,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype) {
 /* Weights of formats with scales among them, by one-hot tokens: what rounds has the nearest BF16 number of each, others 2^-16 of it and less. */
 static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
-    if (g->takes && !g->takes(&w)) return drop();
+    if (g->takes && !g->takes(&w, MANY)) return drop();
     const int cols = s->cols, rows = s->rows;
     const bool near = g->rounds && s->dtype != DT_INT4;
     float *x = calloc((size_t)cols * (size_t)cols, sizeof *x), *y = aligned(sizeof *y * (size_t)cols * (size_t)rows);
@@ -166,6 +184,38 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     }
     free(x), free(y);
     drop();
+}
+
+/* The largest that whole numbers sum in 32 bits: every weight of a K block the farthest from 0, x close to twice a power of two; and what is no number. */
+static void check_extremes(const struct gemm *g) {
+    enum { ROWS = 9, COLS = 512, N = 5 };
+    static const uint8_t formats[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q8_0};
+    for (size_t f = 0; f < sizeof formats; f++) {
+        struct shape s = {ROWS, COLS, 1, 0, formats[f], 0, 0, 1};
+        struct mat w = make(&s);
+        const size_t bytes = dtype_bytes(s.dtype, 256);
+        float *x = guarded(sizeof *x * N * COLS), y[N * ROWS];
+        for (uint8_t *p = (uint8_t *)w.data; p < (uint8_t *)w.data + ROWS * w.stride; p += bytes) {
+            if (s.dtype == DT_Q4_K || s.dtype == DT_Q5_K) memset(p + 4, 0xff, bytes - 4);
+            if (s.dtype == DT_Q6_K) memset(p, 0, 192), memset(p + 192, 0x80, 16);
+            if (s.dtype == DT_IQ4_XS) memset(p + 2, 0, bytes - 2);
+            for (size_t b = 0; s.dtype == DT_Q8_0 && b < bytes; b += 34) memset(p + b + 2, 0x80, 32);
+        }
+        for (int i = 0; i < N * COLS; i++) x[i] = i / COLS % 2 ? -1.9921f : 1.9921f;
+        product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
+        for (int t = 0; t < N; t++)
+            for (int r = 0; r < ROWS; r++) {
+                double want = 0, size = 0;
+                for (int c = 0; c < COLS; c++) want += (double)mat_at(&w, r, c) * x[t * COLS + c], size += fabs((double)mat_at(&w, r, c) * x[t * COLS + c]);
+                if (!(fabs(y[t * ROWS + r] - want) <= size * 0x1p-14)) fail(g, &w, N, "extreme", t, r, y[t * ROWS + r], want, size * 0x1p-14);
+            }
+        x[2 * COLS + 300] = NAN, x[3 * COLS + 7] = -INFINITY;
+        product(g, &w, x, NULL, COLS, N, 0, ROWS, 1, 1, y, ROWS, false);
+        for (int t = 0; t < N; t++)
+            for (int r = 0; r < ROWS; r++)
+                if (isfinite(y[t * ROWS + r]) != (t != 2 && t != 3)) fail(g, &w, N, "hides what is not finite", t, r, y[t * ROWS + r], NAN, 0);
+        drop();
+    }
 }
 
 int main(void) {
@@ -211,6 +261,8 @@ int main(void) {
     } all[] = {
         {&gemm_scalar},
         {&gemm_avx2},
+        {&gemm_whole_avx2, 3},
+        {&gemm_whole_avxvnni, 3},
         {&gemm_avx512},
         {&gemm_avx512bf16},
         {&gemm_few},
@@ -263,6 +315,7 @@ int main(void) {
         for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i]), cases++;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
             if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0)) check_rounded(g, &shapes[i]), cases++;
+        if (g->whole) check_extremes(g), cases++;
         printf("%-10s %s %s: %d cases\n", g->name, emulated ? "emulated (speed NOT MEASURED)" : "", failures == before ? "ok" : "FAILED", cases);
     }
     return failures != 0;

@@ -198,6 +198,25 @@ static void check_level(const struct kernels *k, const char *level, uint64_t sta
     printf("%-10s %s: %d cases\n", level, failures == before ? "ok" : "FAILED", cases);
 }
 
+/* With AVX-VNNI products give the bits that they give without. */
+static void check_same(const struct kernels *a, const struct kernels *b, uint64_t start) {
+    const int before = failures;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct shape *s = &shapes[i];
+        if (!a->whole[s->dtype]) continue;
+        state = start + i;
+        struct mat w = make(s);
+        float *x = guarded(sizeof(float) * (size_t)s->cols), *y = guarded(sizeof(float) * (size_t)s->rows), *z = guarded(sizeof(float) * (size_t)s->rows);
+        const float *cx = x;
+        for (int c = 0; c < s->cols; c++) x[c] = ldexpf(normal(), (int)(rnd() % 12));
+        a->whole[s->dtype](&y, &cx, 1, &w);
+        b->whole[s->dtype](&z, &cx, 1, &w);
+        if (memcmp(y, z, sizeof(float) * (size_t)s->rows)) fail("other bits than without AVX-VNNI", "avx2", &w, 1, 0, 0, y[0], z[0]);
+        drop();
+    }
+    printf("%-10s %s\n", "avxvnni", failures == before ? "the same bits" : "FAILED");
+}
+
 int main(void) {
     const char *seed = getenv("KCHECK_SEED");
     uint64_t start = seed ? strtoull(seed, NULL, 0) : 1;
@@ -213,6 +232,16 @@ int main(void) {
         struct kernels k;
         kernels_fill(&k, (enum cpu_level)l);
         check_level(&k, level, start, 1);
+        if (l != CPU_AVX2) continue;
+        if (cpu_flags() & CPU_F_AVXVNNI) { /* which that table has */
+            struct kernels plain = k;
+            plain.whole[DT_INT4] = int4_gemv_avx2;
+#define FILL(name) plain.whole[FORMAT_DTYPE(name)] = whole_avx2_##name;
+            FORMATS_WHOLE(FILL)
+#undef FILL
+            check_level(&plain, "avx2 alone", start, 1);
+            check_same(&k, &plain, start);
+        } else printf("avxvnni    SKIPPED: this processor lacks it\n");
     }
 #ifdef WITH_SIMDE
     struct kernels k;
