@@ -104,7 +104,7 @@ struct emu_stream {
     pthread_cond_t more, room; /* work came; a place fell free, or all is done */
     struct emu_cmd *queue;     /* [EMU_QUEUE] */
     uint64_t head, tail;       /* run, enqueued */
-    _Atomic int failed;        /* it dropped work of a device that failed; stays when the device is cleared by others */
+    _Atomic int failed;        /* its work, or it dropped work of a device that failed; stays when the device is cleared by others */
     double t;                  /* virtual clock; the thread's own */
     struct emu_told told;      /* and this */
     int teller;                /* its place there; the last may be several streams' */
@@ -123,6 +123,8 @@ void emu_be_late(const struct emu_stream *s);                    /* its thread a
 /* True when the nth of a kind must fail; also counts towards GPU_FAULT_DIE. */
 bool emu_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* As a stream works: its own owner learns of it whoever clears the device meanwhile. */
+#define emu_stream_fail(s, ...) (atomic_store(&(s)->failed, 1), emu_fail((s)->g, __VA_ARGS__))
 int emu_state(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
 static inline bool emu_tells(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* pinned memory from other */

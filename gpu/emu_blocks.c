@@ -16,7 +16,7 @@ static struct kv_plane *piece_of(struct emu_stream *s, const struct kv_plane *p,
     out->data = b->mem + p->at + first * row;
     out->scale = scales ? (float *)(b->mem + p->scale_at + first * scales) : NULL;
     if (emu_owns(s->g, out->data, (size_t)*n * row) && (!scales || emu_owns(s->g, out->scale, (size_t)*n * scales))) return out;
-    emu_fail(s->g, ERR_RUNTIME, "a block of a cache at %p is not memory of the device", (const void *)b->mem);
+    emu_stream_fail(s, ERR_RUNTIME, "a block of a cache at %p is not memory of the device", (const void *)b->mem);
     return NULL;
 }
 

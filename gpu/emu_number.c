@@ -51,7 +51,7 @@ void emu_number_nap(struct gpu_number *base, uint32_t value) {
 
 static void put(struct emu_stream *s, struct emu_number *n, uint32_t value, bool work) {
     if (work && (int32_t)(value - atomic_load(n->words)) < 0 && !gpu_number_broken(&n->base))
-        emu_fail(s->g, ERR_RUNTIME, "a number went back to %u", (unsigned)value);
+        emu_stream_fail(s, ERR_RUNTIME, "a number went back to %u", (unsigned)value);
     if (!work || emu_state(s->g)) {
         gpu_number_break(&n->base);
         return;

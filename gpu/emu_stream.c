@@ -72,14 +72,15 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     char *dst = c->copy.dst;
     size_t size = c->copy.size;
     if (emu_fault(g, GPU_FAULT_COPY)) {
-        emu_fail(g, ERR_RUNTIME, "a copy of %zu bytes failed (injected)", size);
+        emu_stream_fail(s, ERR_RUNTIME, "a copy of %zu bytes failed (injected)", size);
         return;
     }
     bool peer = c->kind == EMU_PEER, fill = c->kind == EMU_FILL;
     bool dst_ok = (!fill && c->copy.dir == GPU_D2H && !peer) || emu_owns(g, dst, size);
     bool src_ok = fill || (!peer && c->copy.dir == GPU_H2D) || emu_owns(peer ? (struct emu *)c->copy.from : g, src, size);
     if (!dst_ok || !src_ok) {
-        emu_fail(g, ERR_RUNTIME, "a copy's %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst, size);
+        emu_stream_fail(s, ERR_RUNTIME, "a copy's %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst,
+                        size);
         return;
     }
     const enum emu_way way = peer ? EMU_BETWEEN : c->copy.dir == GPU_H2D ? EMU_TO : EMU_FROM;
@@ -115,7 +116,7 @@ struct check {
 static int check_pointer(void *ctx, void **p, size_t bytes, enum visit_kind kind) {
     struct check *c = ctx;
     if (emu_owns(c->s->g, *p, bytes)) return 0;
-    emu_fail(c->s->g, ERR_RUNTIME, "operation %s: %p + %zu is not memory of the device", op_name(c->code), *p, bytes);
+    emu_stream_fail(c->s, ERR_RUNTIME, "operation %s: %p + %zu is not memory of the device", op_name(c->code), *p, bytes);
     return ERR_RUNTIME;
 }
 
@@ -154,7 +155,7 @@ static int read_place(struct emu_stream *s, const struct op_place **at, struct o
     *at = NULL;
     if (!p || s->g->spec.is_virtual) return 0;
     if (emu_owns(s->g, p, sizeof *p)) return *out = *p, 1;
-    emu_fail(s->g, ERR_RUNTIME, "a place at %p is not memory of the device", (const void *)p);
+    emu_stream_fail(s, ERR_RUNTIME, "a place at %p is not memory of the device", (const void *)p);
     return ERR_RUNTIME;
 }
 static void place_plane(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
@@ -199,7 +200,7 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct emu *g = s->g;
     struct emu_cmd with = {.code = called->code}, *c = &with;
     if (emu_fault(g, GPU_FAULT_LAUNCH)) {
-        emu_fail(g, ERR_RUNTIME, "launch of %s failed (injected)", op_name(c->code));
+        emu_stream_fail(s, ERR_RUNTIME, "launch of %s failed (injected)", op_name(c->code));
         return;
     }
     memcpy(&c->args, &called->args, op_size(c->code));
@@ -214,11 +215,11 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     struct error e = {0};
     double now = emu_clock(), begin = begins(s, called->at, now);
     if (!s->cpu && open_cpu(s, &e)) {
-        emu_fail(g, e.code, "%s", e.text);
+        emu_stream_fail(s, e.code, "%s", e.text);
         return;
     }
     int r = emu_compute_blocks(s, c->code, &c->args);
-    if (r && r != ERR_CANCELLED) emu_fail(g, r, "operation %s failed", op_name(c->code));
+    if (r && r != ERR_CANCELLED) emu_stream_fail(s, r, "operation %s failed", op_name(c->code));
     if (!g->slowed) return;
     double took = emu_clock() - now; /* longer than it should where this processor is slower than the device */
     if (took < cost) took = cost;
@@ -358,7 +359,7 @@ int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
     struct emu_stream *x = (struct emu_stream *)s;
     if (!x->g->base.info.peer || !from->info.peer || from->b != x->g->base.b) {
-        emu_fail(x->g, ERR_RUNTIME, "no direct copies between devices %d and %d", from->info.rank, x->g->base.info.rank);
+        emu_stream_fail(x, ERR_RUNTIME, "no direct copies between devices %d and %d", from->info.rank, x->g->base.info.rank);
         return ERR_RUNTIME;
     }
     return enqueue_work(x, &(struct emu_cmd){.kind = EMU_PEER, .copy = {.dst = dst, .src = src, .from = from, .size = size}});

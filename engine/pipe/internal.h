@@ -83,5 +83,5 @@ void *compute_thread(void *rank);
 void *unloader_thread(void *rank);
 /* Device memory and streams of a rank. Drain all ranks before closing the first; close frees whatever is there. */
 int rank_open(struct rank *r, struct error *e);
-void rank_drain(struct rank *r);
+int rank_drain(struct rank *r); /* whether all went well */
 void rank_close(struct rank *r);

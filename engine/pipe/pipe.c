@@ -225,10 +225,14 @@ int rank_open(struct rank *r, struct error *e) {
 }
 
 /* Other ranks' streams wait for this one's events and read its memory: all must be idle before anything is freed. */
-void rank_drain(struct rank *r) {
+int rank_drain(struct rank *r) {
     struct gpu_stream *all[] = {r->load, r->main, r->out, r->exchange ? r->exchange->send : NULL, r->exchange ? r->exchange->recv : NULL};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) gpu_stream_sync(all[i]);
+    int rc = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int one = all[i] ? gpu_stream_sync(all[i]) : 0;
+        if (!rc) rc = one;
+    }
+    return rc;
 }
 void rank_close(struct rank *r) {
     kvring_close(r);
@@ -414,10 +418,15 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
         } else rc = take_results(p, buf, rows, e);
         if (rc && p->error.code) *e = p->error;
     }
+    atomic_store(&p->stop, rc != 0);
+    for (int i = 0; i < p->n_ranks; i++) {
+        int last = rank_drain(&p->rank[i]); /* of what nobody waited for before */
+        if (rc || !last) continue;
+        rc = pipe_check(&p->rank[i], last);
+        *e = p->error;
+    }
     if (!rc && stats) take_stats(p, stats, clock_now() - begin);
     else if (stats) *stats = (struct pipe_stats){.h2d = p->h2d, .d2h = p->d2h, .exchanged = p->exchanged};
-    atomic_store(&p->stop, rc != 0);
-    for (int i = 0; i < p->n_ranks; i++) rank_drain(&p->rank[i]);
     for (int i = 0; i < p->n_ranks; i++) rank_close(&p->rank[i]);
     struct error lost_trace = {0};
     if (!rc && j->trace && trace_write(p->trace, j->trace, &lost_trace)) log_say(LOG_WARN, "%s", lost_trace.text);
