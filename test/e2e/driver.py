@@ -123,14 +123,14 @@ class Terminal:
         if isinstance(pattern, str):
             pattern = re.escape(pattern).replace(r"\ ", r"(?: |\r*\n *)")  # words may stand on two rows
         rx = re.compile(pattern if isinstance(pattern, bytes) else pattern.encode())
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
+        end, last = time.monotonic() + PATIENCE, False
+        while True:
             m = rx.search(self.out, start)
             if m:
                 return m.end()
-            if not self.read(0.2) or (self.p.poll() is not None and not select.select([self.master], [], [], 0.2)[0]):
-                break
-        raise AssertionError(f"no {pattern!r} in {self.out[start:]!r}")
+            if last or time.monotonic() >= end:
+                raise AssertionError(f"no {pattern!r} in {self.out[start:]!r}")
+            last = not self.read(0.2) or (self.p.poll() is not None and not select.select([self.master], [], [], 0.2)[0])
 
     def quiet(self, seconds=0.4):
         """Until nothing has come for a while."""

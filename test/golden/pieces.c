@@ -41,7 +41,7 @@ static const struct {
     {"emu:1,cpu=scalar", &mode_cpu, STEP_HYBRID, .turns = true},
     {"emu:1,cpu=avx2,ring=2", &mode_slp, STEP_HYBRID},
     {"emu:2,cpu=scalar", &mode_dslp, STEP_HYBRID},
-    {"emu:2,cpu=scalar,mem=2M,parallel=layers", &mode_cpu, STEP_HYBRID}, /* some layers on each */
+    {"emu:2,cpu=scalar,parallel=layers", &mode_cpu, STEP_HYBRID, .layers = 1}, /* some layers on each, others on the processor */
     {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp, STEP_CPU},
     {"emu:4,cpu=avx2,alltoall", &mode_dslp, STEP_DUAL},
     {"emu:1,cpu=scalar", &mode_blend, STEP_HYBRID, "host"},
