@@ -110,14 +110,16 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
     weights_free(&w);
 }
 
+/* As few tokens are multiplied: in whole numbers where there are kernels for that. */
 static void gemvs(int rounds) {
-    static const uint8_t formats[] = {DT_E4M3, DT_BF16, DT_Q8_0, DT_Q4_K, DT_Q6_K};
+    static const uint8_t formats[] = {DT_E4M3, DT_BF16, DT_Q8_0, DT_Q4_K, DT_Q6_K, DT_MXFP4};
     for (int l = CPU_AVX2; l <= CPU_AVX512; l++) {
         if (!cpu_level_has((enum cpu_level)l)) continue;
         struct kernels k;
         kernels_fill(&k, (enum cpu_level)l);
         for (size_t f = 0; f < sizeof formats; f++) {
             struct weights w = weights(formats[f], 2048, 7168, 300 << 20);
+            const gemv_fn gemv = kernels_gemv(&k, formats[f], false);
             float *x = memory(sizeof *x * 8 * 7168), *y = memory(sizeof *y * 8 * 2048), *ys[8];
             const float *xs[8];
             for (int i = 0; i < 8 * 7168; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
@@ -127,7 +129,7 @@ static void gemvs(int rounds) {
                 double t[MAX_ROUNDS];
                 for (int r = 0; r < rounds; r++) {
                     double a = now();
-                    k.gemv[formats[f]](ys, xs, n, &w.m[r % w.copies]);
+                    gemv(ys, xs, n, &w.m[r % w.copies]);
                     t[r] = now() - a;
                 }
                 printf("  %d token%s %5.1f GB/s", n, n > 1 ? "s" : "", (double)mat_bytes(&w.m[0]) / bench_median(t, rounds) / 1e9);
