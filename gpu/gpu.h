@@ -7,8 +7,8 @@
  * stream waits for it. Memory that a queued command touches must stay until the stream has passed it.
  * Failure. Calls that take struct error fill it. The others enqueue: they return 0, or ERR_RUNTIME once the device has
  * failed (the text: gpu_error), or ERR_CANCELLED. After a failure a stream drops its work but still passes its events,
- * so that nobody hangs; gpu_clear tells whether the device can be used again. Then open other streams: one that dropped work
- * may go on failing, since its owner must learn of it whoever cleared the device. */
+ * so that nobody hangs; gpu_clear tells whether the device can be used again. Then open other streams: one that failed
+ * or dropped work may go on failing, since its owner must learn of it whoever cleared the device. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
