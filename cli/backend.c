@@ -64,7 +64,7 @@ static int local_fd(const struct app *a) { return engine_fd(a->engine); }
 static int local_submit(struct seat *s, const struct prompt *p, const struct request *r, struct error *e) {
     struct request q = *r;
     if (p->known.n) return session_say(s->session, (int)p->ids.n, p->known.data, (int)p->known.n, r->max_tokens, e);
-    if (p->alone) app_note(s->app, "ember, the built-in model, reads no documents; it was asked the question alone");
+    if (p->alone) conv_note_alone(s->app);
     q.tokens = p->ids.data;
     q.n = (int)p->ids.n;
     q.shared = p->shared;

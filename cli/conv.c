@@ -194,6 +194,8 @@ int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, 
     return rc;
 }
 
+void conv_note_alone(const struct app *a) { app_note(a, "ember, the built-in model, reads no documents; it was asked the question alone"); }
+
 void conv_message_json(const struct message *m, const char *thinking, struct buf *b) {
     buf_fmt(b, "{\"role\": \"%s\", \"content\": ", role_name(m->role));
     out_json_string(b, m->text.data, m->text.len);

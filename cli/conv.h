@@ -43,6 +43,8 @@ struct prompt {
 void prompt_free(struct prompt *p);
 /* Renders and encodes, with the opening of the answer. think: 1, 0, or -1 for what the template does by itself. */
 int conv_prompt(struct app *a, const struct conv *c, int think, struct prompt *out, struct error *e);
+/* Tells who asks that the prompt went without its document (prompt.alone). */
+void conv_note_alone(const struct app *a);
 /* A JSON object of the caller (messages and any template variables) instead. */
 int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e);
 /* The same by the template and the tokenizer of this process. */

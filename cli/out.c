@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 
-static bool stdin_closed;
+static bool stdin_closed, never_waits;
 static int stdout_errno; /* of the first failure */
 
 /* One filter a stream: a character may come in pieces. Messages come from other threads too. */
@@ -42,6 +43,7 @@ bool out_terminal(int fd) { return streams[fd].terminal; }
 bool out_failed(void) { return stdout_errno != 0; }
 
 static int put(int fd, const void *data, size_t n) {
+    if (fd == 2 && never_waits && !poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 0)) return 0;
     int rc = n ? file_write_all(fd, data, n) : 0;
     if (rc && fd == 1) stdout_errno = -rc;
     return rc ? ERR_RUNTIME : 0;
@@ -70,6 +72,7 @@ static int say(int fd, const void *data, size_t n) {
 
 int out_write(const void *data, size_t n) { return say(1, data, n); }
 void out_err(const void *data, size_t n) { say(2, data, n); }
+void out_err_never_waits(void) { never_waits = true; }
 
 int out_draw(int fd, const char *own, size_t n) {
     char room[16];

@@ -20,6 +20,8 @@ int out_check(struct error *e);
 bool out_failed(void);
 /* To stderr; failures are ignored. Needs no memory. */
 void out_err(const void *data, size_t n);
+/* From now on what stderr does not take at once is dropped: a server has others to serve than who stopped its terminal, or does not read its pipe. */
+void out_err_never_waits(void);
 /* What hearth itself makes for a terminal: escape sequences, and the line editor's picture, which has been through a
  * filter of its own. Not filtered, so nothing of another origin may be in it. fd: 1 or 2. Returns as out_write. */
 int out_draw(int fd, const char *own, size_t n);

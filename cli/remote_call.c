@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "cli/conv.h"
 #include "cli/out.h"
 #include "cli/remote_internal.h"
 #include "engine/base/clock.h"
@@ -198,6 +199,7 @@ static void read_line(struct call *c, const char *s, size_t n) {
         while (n && *s == ' ') s++, n--;
         read_chunk(c, s, n);
     } else if (c->remote->resident && n > 7 && !memcmp(s, ": kept ", 7)) read_kept(c, s + 7, n - 7);
+    else if (c->remote->resident && n == 7 && !memcmp(s, ": alone", 7)) conv_note_alone(c->remote->app);
     else if (c->remote->resident && n < 100 && sscanf(s, ": prompt %d of %d, %lf s left", &done, &total, &left) == 3)
         tell(c, &(struct news){.event = {.kind = EVENT_PROGRESS, .done = done, .total = total, .left_s = left, .what = "prefill"}}, NULL, 0);
 }

@@ -254,6 +254,7 @@ int serve_run(struct app *a, struct error *e) {
         sig_hold(NULL);
         rc = begin(&s, e);
     }
+    out_err_never_waits();
     if (!rc) loop(&s);
     end(&s);
     return rc;

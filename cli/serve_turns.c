@@ -30,7 +30,7 @@ void serve_ask_free(struct ask *x) {
     api_free(&x->request);
     buf_free(&x->body);
     buf_free(&x->refusal);
-    buf_free(&x->kept);
+    buf_free(&x->aside);
     buf_free(&x->out);
     mem_free(x);
 }
@@ -148,8 +148,8 @@ static void over(struct ask *x) {
 static void tell_kept(struct ask *x) {
     const uint64_t *keys;
     size_t n = seat_kept(x->slot->seat, &keys);
-    for (size_t i = 0; i < n; i++) buf_fmt(&x->kept, "%s%016llx", i ? " " : ": kept ", (unsigned long long)keys[i]);
-    if (n) buf_str(&x->kept, "\n\n");
+    for (size_t i = 0; i < n; i++) buf_fmt(&x->aside, "%s%016llx", i ? " " : ": kept ", (unsigned long long)keys[i]);
+    if (n) buf_str(&x->aside, "\n\n");
     if (n) serve_wake(x);
 }
 
@@ -175,6 +175,8 @@ static bool goes_on(const struct ask *x, const struct slot *k, uint64_t *said) {
 static int begin(struct ask *x, struct slot *k, struct error *e) {
     struct server *s = x->server;
     uint64_t said;
+    const bool alone = x->prompt.alone;
+    x->prompt.alone = false; /* a note for who asks, not for who serves */
     int flags = (x->request.secret ? REQUEST_SECRET : 0) | (goes_on(x, k, &said) ? 0 : REQUEST_AFRESH);
     struct request q = {.max_tokens = x->request.max_tokens, .client = x->wait.client, .flags = flags};
     app_sampling(s->app, &s->app->opts, &q.sampling);
@@ -191,6 +193,10 @@ static int begin(struct ask *x, struct slot *k, struct error *e) {
     x->state = ASK_RUNNING;
     prompt_free(&x->prompt);
     if (x->request.kept && x->request.stream) tell_kept(x);
+    if (alone && x->request.markup && x->request.stream) {
+        buf_str(&x->aside, ": alone\n\n");
+        serve_wake(x);
+    }
     return 0;
 }
 
@@ -279,9 +285,9 @@ static void put_end(struct ask *x) {
 bool serve_chunk(struct ask *x) {
     static const char who[] = "\"role\": \"assistant\", \"content\": \"\"";
     x->out.len = x->sent = 0;
-    if (x->kept.len) buf_add(&x->out, x->kept.data, x->kept.len);
-    if (x->kept.failed) x->out.failed = true;
-    x->kept.len = 0;
+    if (x->aside.len) buf_add(&x->out, x->aside.data, x->aside.len);
+    if (x->aside.failed) x->out.failed = true;
+    x->aside.len = 0;
     if (*x->note) {
         buf_str(&x->out, x->note);
         *x->note = 0;

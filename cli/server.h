@@ -55,9 +55,9 @@ struct ask {
         enum part part;
     } said[8];
     size_t n_said;
-    char note[96];   /* a comment of the stream: how far the prompt is read; empty: none */
-    struct buf kept; /* another one: the keys of the prompt on disk */
-    struct buf out;  /* made, and being sent */
+    char note[96];    /* a comment of the stream: how far the prompt is read; empty: none */
+    struct buf aside; /* others: the keys of the prompt on disk; that it goes without its document */
+    struct buf out;   /* made, and being sent */
     size_t sent;
 };
 

@@ -36,8 +36,8 @@ class Job:
 class Server:
     """hearth --serve, which has said that it is there."""
 
-    def __init__(self, env, *args, binary=driver.BIN):
-        self.p = subprocess.Popen([binary, "--serve", *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def __init__(self, env, *args, binary=driver.BIN, stderr=subprocess.PIPE):
+        self.p = subprocess.Popen([binary, "--serve", *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
         line = self.p.stdout.readline().decode()
         if not line:
             raise RuntimeError(self.p.stderr.read().decode())

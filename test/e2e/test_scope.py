@@ -3,6 +3,7 @@
 others, and documents, by itself, the same wherever they are asked."""
 import json
 import os
+import signal
 import sys
 import unittest
 
@@ -81,6 +82,13 @@ class Told(driver.Case):
         self.assertEqual((rc, out), (0, alone))
         self.assertIn(NOTE, err)
         self.assertNotIn(NOTE, self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0")[2])
+        s = server.Server(self.env)  # who asks is told, and nobody else
+        self.addCleanup(s.end)
+        rc, out, err = self.run_bin("-p", "how do I attach a file in hearth?", "--temp", "0", "--stats", data=TEXT * 60)
+        self.assertEqual((rc, out, err.count(NOTE)), (0, alone, 1))
+        self.assertEqual(s.status()["answered"], 1)
+        s.p.send_signal(signal.SIGTERM)
+        self.assertNotIn(NOTE.encode(), s.p.stderr.read())
 
     def test_conversations(self):
         """What follows an answer on hearth may name nothing; what the program answered the model does not see."""

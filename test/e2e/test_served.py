@@ -296,6 +296,28 @@ class Faults(Case):
                 self.sweep(kind, range(1, 1 + few), want, place)
                 self.sweep(kind, (few,), want, place, True)
 
+    def test_nobody_reads_what_it_says(self):
+        """A terminal that is stopped, a pipe that is full: the server has others to serve, and ends when it is told to."""
+        r, w = os.pipe()
+        os.set_blocking(w, False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                os.write(w, b" " * 4096)
+        os.set_blocking(w, True)
+        s = Server({**self.env, "HEARTH_FAULT": "rename:1+"}, *self.args, stderr=w)
+        self.addCleanup(s.p.stdout.close)
+        self.addCleanup(s.p.kill)
+        want = s.request("POST", "/v1/chat/completions", ask(DOCUMENT + "\n\nwhy?", seed=3, max_tokens=5))  # which cannot be kept, and that is said
+        self.assertEqual(want[0], 200)
+        time.sleep(0.5)
+        self.assertEqual(s.request("POST", "/v1/chat/completions", ask("how do i save a chat?", max_tokens=2))[0], 200)
+        s.request("POST", "/hearth/stop")
+        self.assertEqual(s.p.wait(driver.PATIENCE), 0)
+        self.assertEqual(os.read(r, 1 << 20).strip(), b"")
+        os.close(w)
+        self.assertEqual(os.read(r, 1 << 20).strip(), b"")
+        os.close(r)
+
 
 if __name__ == "__main__":
     unittest.main()
