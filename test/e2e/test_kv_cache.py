@@ -243,17 +243,19 @@ class KvCache(server.Case):
 
     def test_disk_full(self):
         want = self.ask("Why?", "--kv-cache", "off")[:2]
-        said = 0
-        for fault in [f"write:{n}" for n in range(1, 9)] + ["rename:1", "rename:2+"]:
+        said = {"write": 0, "rename": 0}
+        # Which write fails at n hangs on how fast the files are written beside the answer: all of both are swept.
+        for fault in [f"write:{n}" for n in range(1, 17)] + ["rename:1", "rename:2+"]:
             for f in self.files():
                 os.unlink(f)
             rc, out, known, err = self.ask("Why?", "--no-stream", env={"HEARTH_FAULT": fault})
             if fault[0] == "w" and rc == 1 and "stdout" in err:
                 continue  # that was the answer's own
             self.assertEqual((rc, out), want, fault)
-            said += err.count("is not written any more")
+            said[fault.split(":")[0]] += err.count("is not written any more")
             self.assertEqual(self.ask("Why?")[:2], want)
-        self.assertGreaterEqual(said, 5)  # some of these were the answer's own
+        self.assertGreaterEqual(said["write"], 1)
+        self.assertGreaterEqual(said["rename"], 1)
 
     def test_two_processes(self):
         docs = [text(430, 10), text(430, 11)]

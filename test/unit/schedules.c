@@ -263,5 +263,7 @@ int main(int argc, char **argv) {
            gpus ? gpus : "processor", requests, clock_now() - begin, wholes, cancelled, closed, forked, reused, fell, on_devices, accepted);
     if (decode_mode > DECODE_CPU && !on_devices && requests >= 100) die("devices", "never took part");
     if (guesses && !accepted) die("guesses", "were never right");
-    return wholes > requests / 4 && (requests < 100 || (cancelled && closed && reused && forked)) ? 0 : 1;
+    if (wholes <= requests / 4) die("turns", "too few came to their end");
+    if (requests >= 100 && !(cancelled && closed && reused && forked)) die("turns", "not every kind of schedule took part");
+    return 0;
 }

@@ -28,7 +28,7 @@ BOTH = (
     ([TWO + ",parallel=tensor", "prefill=slp", "decode=dual"], {}), ([TWO + ",parallel=tensor,fail=launch:9000@1", "prefill=cpu", "decode=hybrid", "draft=2"], LAG),
     ([TWO, "prefill=dslp", "decode=dual"], LAG), ([ONE + ",fail=die:9000", "prefill=blend", "decode=hybrid"], LAG))
 PAGED = (([ONE, "decode=paged"], {}), ([ONE, "decode=paged"], LAG), ([ONE + ",fail=copy:4000", "decode=paged"], {}))
-failed = 0
+failed = []
 with tempfile.TemporaryDirectory() as tmp:
     mla, gqa = os.path.join(tmp, "mla"), os.path.join(tmp, "gqa")
     tiny.make(mla)
@@ -44,6 +44,9 @@ with tempfile.TemporaryDirectory() as tmp:
     for seed, (model, n, args, env) in enumerate(runs, int(os.environ.get("SEED", "1"))):
         p = subprocess.run([program, model, str(int(n * share)), str(seed), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                            timeout=900, env={**os.environ, **env})
-        print(f"seed {seed}, {os.path.basename(model)} {' '.join(args[1:])}{' late' if env else ''}:", p.stdout.strip(), flush=True)
-        failed += p.returncode != 0
-sys.exit(1 if failed else 0)
+        line = f"seed {seed}, {os.path.basename(model)} {' '.join(args[1:])}{' late' if env else ''}: {p.stdout.strip()}"
+        print(line, flush=True)
+        if p.returncode:
+            failed.append(f"exit status {p.returncode}, {line}")
+if failed:
+    sys.exit("\n".join(failed))
