@@ -19,23 +19,40 @@ double emu_clock(void) {
     return clock_now() - clock_start;
 }
 
-/* Failures. The first one stays until emu_clear; a dead device never comes back. */
-void emu_fail(struct emu *g, int code, const char *fmt, ...) {
+/* Failures. The first one stays until emu_clear; a dead device never comes back. Whoever sees that something failed finds why: the text,
+ * the stream's mark and the death are set together. */
+static void fail_locked(struct emu *g, int code, const char *text) {
+    if (!g->error.code) error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->dead ? "lost (injected)" : text);
+}
+static void fail(struct emu *g, _Atomic int *failed, int code, const char *fmt, va_list ap) {
     char text[400];
+    vsnprintf(text, sizeof text, fmt, ap);
+    pthread_mutex_lock(&g->lock);
+    fail_locked(g, code, text);
+    if (failed) atomic_store(failed, 1);
+    pthread_mutex_unlock(&g->lock);
+}
+void emu_fail(struct emu *g, int code, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    fail(g, NULL, code, fmt, ap);
     va_end(ap);
-    pthread_mutex_lock(&g->lock);
-    if (!g->error.code) error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->dead ? "lost (injected)" : text);
-    pthread_mutex_unlock(&g->lock);
+}
+void emu_stream_fail(struct emu_stream *s, int code, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    fail(s->g, &s->failed, code, fmt, ap);
+    va_end(ap);
 }
 
 bool emu_fault(struct emu *g, enum gpu_fault kind) {
     if (g->spec.fail == GPU_FAULT_NONE || g->spec.fail_rank != g->base.info.rank) return false;
     pthread_mutex_lock(&g->lock);
     bool hit = ++g->count[kind] == g->spec.fail_at && g->spec.fail == kind;
-    if (++g->count[GPU_FAULT_DIE] >= g->spec.fail_at && g->spec.fail == GPU_FAULT_DIE) hit = g->dead = true;
+    if (++g->count[GPU_FAULT_DIE] >= g->spec.fail_at && g->spec.fail == GPU_FAULT_DIE) {
+        hit = g->dead = true;
+        fail_locked(g, ERR_RUNTIME, "lost");
+    }
     pthread_mutex_unlock(&g->lock);
     return hit;
 }
@@ -151,7 +168,6 @@ static void give(struct emu *g, const struct emu_block *b) {
 static int alloc_fault(struct emu *g, size_t size, const char *what, struct error *e) {
     if (!emu_fault(g, GPU_FAULT_ALLOC)) return 0;
     if (g->spec.fail == GPU_FAULT_ALLOC) return error_set(e, ERR_MEMORY, "device %d: %s of %zu bytes failed (injected)", g->base.info.rank, what, size);
-    emu_fail(g, ERR_RUNTIME, "lost");
     return emu_error(&g->base, e);
 }
 

@@ -124,7 +124,7 @@ void emu_be_late(const struct emu_stream *s);                    /* its thread a
 bool emu_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* As a stream works: its own owner learns of it whoever clears the device meanwhile. */
-#define emu_stream_fail(s, ...) (atomic_store(&(s)->failed, 1), emu_fail((s)->g, __VA_ARGS__))
+void emu_stream_fail(struct emu_stream *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int emu_state(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
 static inline bool emu_tells(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* pinned memory from other */
