@@ -211,11 +211,20 @@ static void step(struct session *s) {
     else if (s->n_answer == s->max) end(s, EVENT_DONE, DONE_LENGTH);
 }
 
+/* Where the machine stood still the answer did, too: it is not over because others had the processor. */
+static void wait_with(struct session *s, double still) { s->start += still, s->prefill_until += still, s->last_progress += still, s->first += still; }
+
 static void *work(void *arg) {
     struct engine *e = arg;
+    double last = clock_now();
     for (bool stop = false; !stop;) {
         pthread_mutex_lock(&e->lock);
-        for (struct session *s = e->sessions; s; s = s->next) step(s);
+        const double still = clock_now() - last;
+        last += still;
+        for (struct session *s = e->sessions; s; s = s->next) {
+            if (still > 0.02) wait_with(s, still);
+            step(s);
+        }
         stop = e->stop;
         pthread_mutex_unlock(&e->lock);
         usleep(500);

@@ -103,6 +103,15 @@ class Server:
         with open(f"/proc/{self.p.pid}/task/{self.p.pid}/stat") as f:
             return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
+    def spins(self, share, seconds=1):
+        """Whether it computes for more than such a share of the time although it has nothing to do; not because it came to its rest late."""
+        for _ in range(6):
+            began, at = self.cpu(), time.time()
+            time.sleep(seconds)
+            if self.cpu() - began < 0.03 + share * (time.time() - at):
+                return False
+        return True
+
     def settles(self, what, good=lambda status: all(s["state"] == "idle" for s in status["sessions"])):
         until = time.time() + driver.PATIENCE
         while not good(status := self.status()):

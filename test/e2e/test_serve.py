@@ -226,9 +226,7 @@ class Protocol(Case):
         c = socket.socket(socket.AF_UNIX)
         c.connect(self.s.path)
         c.sendall(long)
-        began, at = self.s.cpu(), time.time()
-        time.sleep(1.5)
-        self.assertLess(self.s.cpu() - began, 0.03 + 0.02 * (time.time() - at))  # nobody turns in a circle over it
+        self.assertFalse(self.s.spins(0.02, 1.5))  # nobody turns in a circle over it
         c.close()
         self.assertEqual(self.raw(long.replace(b"/v1/chat/completions", b"/other"))[0], 404)
         self.assertNotEqual(self.raw(head + b"Transfer-Encoding: nonsense\r\n\r\n" + body)[0], 200)
@@ -308,7 +306,7 @@ class Clients(Case):
 
     def test_slow_sender(self):
         """A byte now and then keeps a connection for so long and no longer: its head, its body, and what follows an answer; not an answer."""
-        self.env["HEARTH_LIMITS"] = "patience=10"  # hundredths of seconds
+        self.env["HEARTH_LIMITS"] = "patience=100"  # hundredths of seconds
         s = self.serve()
         body = json.dumps(ask("slow")).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n" % len(body)
@@ -343,9 +341,7 @@ class Clients(Case):
             keeps.request("POST", "/v1/chat/completions", json.dumps(ask("hello")))
             self.assertEqual(json.loads(keeps.getresponse().read())["choices"][0]["message"]["content"], "You said: hello")
         held = [c for c in waiting if select.select([c.sock], [], [], 0)[0]]  # answered, and not closed: they keep their descriptors
-        began, at = s.cpu(), time.time()
-        time.sleep(1)
-        self.assertLess(s.cpu() - began, 0.03 + 0.05 * (time.time() - at))
+        self.assertFalse(s.spins(0.05))
         for c in waiting:
             self.assertEqual(c.getresponse().status, 200)
             c.close()

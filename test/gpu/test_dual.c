@@ -16,7 +16,7 @@
 #include "engine/internal.h"
 #include "engine/pipe/trace.h"
 
-enum { SESSIONS = 6, LAYERS = 13, KEYS = 96, ROUNDS = 12, ATTEMPTS = 6 };
+enum { SESSIONS = 6, LAYERS = 13, KEYS = 96, ROUNDS = 12, ATTEMPTS = 12 };
 
 static int failures;
 #define CHECK(c, ...) \

@@ -198,10 +198,11 @@ static void overlap(const char *dir) {
     struct engine *e = open_engine(dir, "none", DECODE_CPU, 1, DT_F32);
     run(e, 0, PROMPTS, 0, 0, processor);
     engine_close(&e);
+    enum { TRIES = 16 };
     int tries = 0;
-    while (!overlaps(dir, processor) && ++tries < 8) {
+    while (!overlaps(dir, processor) && ++tries < TRIES) {
     }
-    CHECK(tries < 8, "weights do not come while the card and the processor work, or one of these waits for the other");
+    CHECK(tries < TRIES, "weights do not come while the card and the processor work, or one of these waits for the other");
 }
 
 /* The device dies with its n-th command, for many n. */

@@ -359,7 +359,7 @@ static void devices(void **st) {
     g = open_gpu(list);
     o.gpus = list;
     double begin = clock_now();
-    for (int tries = 0; tries < 3 && (!tries || cost_at(cost_rate(d, COST_LINEAR, COST_16BIT), 512) <= 0.5 * cost_at(&d->rate[COST_FFN][COST_8BIT], 512));
+    for (int tries = 0; tries < 8 && (!tries || cost_at(cost_rate(d, COST_LINEAR, COST_16BIT), 512) <= 0.5 * cost_at(&d->rate[COST_FFN][COST_8BIT], 512));
          tries++)
         if (calibrate(&m, &o, &e)) fail_msg("%s", e.text); /* a machine that stood still for a moment is asked again */
     gpu_close(&g);
