@@ -46,6 +46,30 @@ const struct kernels *gemm_kernels(enum cpu_level level) {
     return &tables[level];
 }
 
+/* A scale's bits as those of a float32, of formats that these files have to look at; of others a number that is no power of two. */
+static inline uint32_t scale_bits(const struct mat *w, size_t i) {
+    uint32_t word = 3;
+    uint16_t half;
+    if (w->scale_dtype == DT_F32) memcpy(&word, (const uint8_t *)w->scale + 4 * i, 4);
+    else if (w->scale_dtype == DT_BF16) memcpy(&half, (const uint8_t *)w->scale + 2 * i, 2), word = (uint32_t)half << 16;
+    else if (w->scale_dtype == DT_E8M0) word = (uint32_t)((const uint8_t *)w->scale)[i] << 23;
+    return word;
+}
+bool gemm_folds(const struct mat *w) {
+    enum { LEAST = 127 - 117, MOST = 127 + 119 }; /* exponents of E4M3's numbers are -9 to 8 */
+    if (w->dtype != DT_E4M3 || !w->scale || (w->block_cols < w->cols && w->block_cols % 64)) return false;
+    const size_t row = (size_t)((w->cols + w->block_cols - 1) / w->block_cols), end = scale_row(w, w->rows - 1);
+    for (size_t at = scale_row(w, 0);; at += (size_t)w->scale_stride) {
+        bool all = true;
+        for (size_t i = at; i < at + row; i++) {
+            const uint32_t bits = scale_bits(w, i);
+            all &= (bits & 0x807fffff) == 0 && bits >= (uint32_t)LEAST << 23 && bits <= (uint32_t)MOST << 23;
+        }
+        if (!all) return false;
+        if (at >= end) return true;
+    }
+}
+
 static int blocks(int k) { return (k + GEMM_K_F32 - 1) / GEMM_K_F32; }
 
 size_t gemm_packed_f32(int n, int k) { return (size_t)n * (size_t)blocks(k) * GEMM_K_F32 * sizeof(float); }

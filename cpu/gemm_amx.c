@@ -1,7 +1,7 @@
 /* Products of many tokens in AMX tiles (gemm_amx_inner.h), which are rounded to BF16; up to 96 go to gemm_amx_few.c.
  *
  * Sums of a segment (columns of W that share a scale, at most SPAN) stay in a tile and are then added, scaled, to those of the
- * row in memory.
+ * row in memory. Where nothing scales them those in memory are fetched into the tile instead, which goes on from there.
  *
  * Formats with scales among the weights are decoded to BF16 (gemm_planes.c), rounded where it does not hold them: 2^-9 of a weight, as of an activation, where
  * the format itself keeps four to eight bits of it. `wide` products, on which choices hang, keep a BF16 number and the BF16 of what it leaves over: two
@@ -123,6 +123,29 @@ INLINE void many_step_rest(const uint8_t *rest, const int B) {
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
 }
+/* Tiles of sums from `sums` (NULL: zero) and to there, the second strip's ld numbers behind the first one's. */
+INLINE void many_begin(const float *sums, size_t ld, const int B) {
+    if (!sums) {
+        _tile_zero(0);
+        _tile_zero(2);
+        if (B == 1) return;
+        _tile_zero(1);
+        _tile_zero(3);
+        return;
+    }
+    _tile_loadd(0, sums, 64);
+    _tile_loadd(2, sums + ld, 64);
+    if (B == 1) return;
+    _tile_loadd(1, sums + SIDE * SIDE, 64);
+    _tile_loadd(3, sums + ld + SIDE * SIDE, 64);
+}
+INLINE void many_end(float *sums, size_t ld, const int B) {
+    _tile_stored(0, sums, 64);
+    _tile_stored(2, sums + ld, 64);
+    if (B == 1) return;
+    _tile_stored(1, sums + SIDE * SIDE, 64);
+    _tile_stored(3, sums + ld + SIDE * SIDE, 64);
+}
 struct many {
     const uint8_t *panel, *rest; /* rest: NULL, or what BF16 leaves over of the panel */
     struct unit u, v;            /* in the panel; to be decoded into `other` if its data is not NULL */
@@ -141,30 +164,25 @@ INLINE void many_decode(const struct job *j, struct many *m, int rows, const int
 INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums, size_t ld, const int B, const int kind, const bool split) {
     const size_t next = (size_t)j->deep * TILE;
     const uint16_t *b = j->x + (size_t)t * next + (size_t)(m->u.c0 / DEEP) * TILE;
-    const int seg = kind != PLANES && j->seg ? j->seg : SPAN;
+    const int seg = SCALED(kind) && j->seg ? j->seg : SPAN;
     for (int c = 0; c < m->u.n; c += seg) {
         const int steps = depth(m->u.n - c < seg ? m->u.n - c : seg);
-        _tile_zero(0);
-        _tile_zero(2);
-        if (B > 1) {
-            _tile_zero(1);
-            _tile_zero(3);
-        }
+        const bool more = m->u.c0 + c > 0;
+        many_begin(SCALED(kind) || !more ? NULL : sums, ld, B);
         for (int k = 0; k < steps; k++) {
             const int at = 2 * c + 64 * k;
             if (kind != DECODED) many_decode(j, m, m->per, kind);
-            pending_one(j, &m->p);
-            if (steps < 4) pending_one(j, &m->p);
+            if (SCALED(kind)) pending_one(j, &m->p);
+            if (SCALED(kind) && steps < 4) pending_one(j, &m->p);
             many_step(m->panel + at, b + (size_t)(c / DEEP + k) * TILE, next, B);
             if (split) many_step_rest(m->rest + at, B);
         }
-        _tile_stored(0, j->out, 64);
-        _tile_stored(2, j->out + 2 * SIDE * SIDE, 64);
-        if (B > 1) {
-            _tile_stored(1, j->out + SIDE * SIDE, 64);
-            _tile_stored(3, j->out + 3 * SIDE * SIDE, 64);
+        if (!SCALED(kind)) {
+            many_end(sums, ld, B);
+            continue;
         }
-        m->p = (struct pending){sums, j->scales + c / seg * ROWS, ld, 0, B > 1 ? 1 : 2, m->u.c0 + c > 0};
+        many_end(j->out, 2 * SIDE * SIDE, B);
+        m->p = (struct pending){sums, j->scales + c / seg * ROWS, ld, 0, B > 1 ? 1 : 2, more};
     }
 }
 /* The unit m->u by column tiles [t0, t1), and m->v decoded on the way (not where all came decoded). */
@@ -182,6 +200,7 @@ INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sum
     static void name(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld) { many(j, m, t0, t1, sums, ld, kind, split); }
 MANY(many_e4m3, DT_E4M3, false)
 MANY(many_bf16, DT_BF16, false)
+MANY(many_folded, FOLDED, false)
 MANY(many_planes, PLANES, false)
 MANY(many_planes_split, PLANES, true)
 MANY(many_decoded, DECODED, false)
@@ -196,7 +215,7 @@ static void many_turn(const struct job *j, struct many *m, int at) {
 /* Rows of W [rb, end) by column tiles [t0, t1): span after span, in each two strips after two strips. */
 static void block(const struct job *j, int rb, int end, int t0, int t1) {
     const struct mat *w = j->w;
-    const bool scaled = j->kind != PLANES && j->seg;
+    const bool scaled = SCALED(j->kind) && j->seg;
     const int seg = scaled ? j->seg : SPAN;
     const size_t ld = (size_t)(t1 - t0) * SIDE * SIDE;
     const struct kernels *k = gemm_kernels(CPU_AVX512);
@@ -207,15 +226,18 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
     for (int r = rb; r < end + ROWS; r++) first[r - rb] = scale_row(w, r < end ? r : end - 1);
     m.u = unit_at(j, rb, 0);
     m.v = m.u;
+    if (j->kind == FOLDED) unit_times(&m.codes, j, &m.v, ROWS);
     if (j->kind == DT_E4M3) many_decode(j, &m, ROWS, DT_E4M3);
+    else if (j->kind == FOLDED) many_decode(j, &m, ROWS, FOLDED);
     else if (j->kind == DT_BF16) many_decode(j, &m, ROWS, DT_BF16);
     else if (j->kind == PLANES) many_decode(j, &m, ROWS, PLANES);
     many_turn(j, &m, at = 0);
     for (;;) {
         const bool below = m.u.r + ROWS < end, right = m.u.c0 + SPAN < w->cols;
         m.v = below ? unit_at(j, m.u.r + ROWS, m.u.c0) : right ? unit_at(j, rb, m.u.c0 + SPAN) : (struct unit){.r = rb};
+        if (j->kind == FOLDED && m.v.data) unit_times(&m.codes, j, &m.v, ROWS);
         float *sums = j->sums + (size_t)((m.u.r - rb) / SIDE) * ld;
-        for (int c = 0; c < m.u.n; c += seg)
+        for (int c = 0; c < m.u.n && SCALED(j->kind); c += seg)
             for (int half = 0; half < ROWS; half += SIDE) {
                 float *scale = j->scales + c / seg * ROWS + half;
                 const size_t *of = first + (m.u.r - rb) + half;
@@ -224,6 +246,7 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
             }
         m.ahead = m.v.data ? m.v.data - m.u.data : 0; /* about as far again */
         if (j->kind == DT_E4M3) many_e4m3(j, &m, t0, t1, sums, ld);
+        else if (j->kind == FOLDED) many_folded(j, &m, t0, t1, sums, ld);
         else if (j->kind == DT_BF16) many_bf16(j, &m, t0, t1, sums, ld);
         else if (j->kind == PLANES) (j->split ? many_planes_split : many_planes)(j, &m, t0, t1, sums, ld);
         else (fill_any(j, k, m.u.r, m.u.c0, m.u.n) ? many_decoded_split : many_decoded)(j, &m, t0, t1, sums, ld);

@@ -73,7 +73,7 @@ INLINE void strip_add(struct strip *s, const int T) {
         if (T > 5) what(5); \
     } while (0)
 #define FEW_ZERO(t)  _tile_zero(t)
-#define FEW_STORE(t) _tile_stored(t, j->out + t * SIDE * width, line)
+#define FEW_STORE(t) _tile_stored(t, out + t * SIDE * width, line)
 #define FEW_STEP(t) \
     do { \
         _tile_loadd(7, b + (size_t)t * next, line); \
@@ -86,22 +86,23 @@ INLINE void few_step(struct strip *s, const struct unit *u, const struct unit *v
                      const int kind, const bool whole) {
     const struct job *j = s->j;
     const struct mat *w = j->w;
-    const int seg = kind == PLANES ? SPAN : j->seg, width = j->width, end = whole ? SPAN : (u->n + 63) / 64 * 64, row = c / DEEP * EACH_STEP;
+    const int seg = SCALED(kind) ? j->seg : SPAN, width = j->width, end = whole ? SPAN : (u->n + 63) / 64 * 64, row = c / DEEP * EACH_STEP;
     const ptrdiff_t line = 4 * width;
+    float *const out = j->out;
     const size_t tile = (size_t)(SIDE * width * 2), next = (size_t)j->deep * tile;
     const uint16_t *b = j->x + (size_t)((u->c0 + c) / DEEP) * tile;
     unit_rows(j, &s->codes, v, other, NULL, row, row + EACH_STEP, ahead, kind, whole);
-    if ((c & (seg - 1)) == 0) strip_add(s, T);
+    if (SCALED(kind) && (c & (seg - 1)) == 0) strip_add(s, T);
     if (!whole && c >= end) return;
-    if (c % 64 == 0 && (c & (seg - 1)) == 0) FEW_EACH(FEW_ZERO);
+    if (SCALED(kind) && c % 64 == 0 && (c & (seg - 1)) == 0) FEW_EACH(FEW_ZERO);
     _tile_loadd(6, panel + 2 * c, PITCH);
     FEW_EACH(FEW_STEP);
-    if (c % 64 == 0 || (((c + DEEP) & (seg - 1)) && c + DEEP < end)) return;
+    if (!SCALED(kind) || c % 64 == 0 || (((c + DEEP) & (seg - 1)) && c + DEEP < end)) return;
     FEW_EACH(FEW_STORE);
     s->pending = true;
     s->more = u->c0 + c >= seg;
     const int scaled = u->c0 + c - (c & (seg - 1)); /* the last step may lie past the last column */
-    if (kind != PLANES && w->scale) strip_scales(w, s->scale, s->first, (size_t)(scaled / w->block_cols), s->one);
+    if (w->scale) strip_scales(w, s->scale, s->first, (size_t)(scaled / w->block_cols), s->one);
 }
 /* Unit u, which lies decoded in panel, by all tokens, and v decoded into the other one. Steps go by twos, since no sum ends between them; all of them
  * unrolled would take twice as long to compile. */
@@ -119,6 +120,7 @@ INLINE void few_unit(struct strip *s, const struct unit *u, const struct unit *v
 static __attribute__((noinline)) void few_rest(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, int T,
                                                int kind) {
     if (kind == DT_E4M3) few_unit(s, u, v, panel, other, T, DT_E4M3, false);
+    else if (kind == FOLDED) few_unit(s, u, v, panel, other, T, FOLDED, false);
     else if (kind == DT_BF16) few_unit(s, u, v, panel, other, T, DT_BF16, false);
     else few_unit(s, u, v, panel, other, T, PLANES, false);
 }
@@ -130,15 +132,24 @@ INLINE void few(const struct job *j, int r0, const int T, const int kind) {
     struct strip s = {.j = j, .codes = e4m3_make(), .one = true};
     uint8_t *panel = j->panel[0], *other = j->panel[1];
     struct unit u = unit_at(j, r0, 0);
+    const int width = j->width;
+    const ptrdiff_t line = 4 * width;
+    float *const out = j->sums;
+    if (kind == FOLDED) unit_times(&s.codes, j, &u, SIDE);
     unit_rows(j, &s.codes, &u, panel, NULL, 0, SIDE, AHEAD, kind, false);
     _mm512_store_ps(s.scale, _mm512_set1_ps(1)); /* where there are none */
     while (u.r < j->r1) {
         const struct unit v = unit_next(j, &u);
-        if (!u.c0 && kind != PLANES) s.one = strip_first(j->w, s.first, u.r, j->r1 - 1);
+        if (kind == FOLDED) unit_times(&s.codes, j, &v, SIDE);
+        if (!u.c0) {
+            if (SCALED(kind)) s.one = strip_first(j->w, s.first, u.r, j->r1 - 1);
+            else FEW_EACH(FEW_ZERO);
+        }
         if (u.n == SPAN && v.n == SPAN && v.r + SIDE <= j->r1) few_unit(&s, &u, &v, panel, other, T, kind, true);
         else few_rest(&s, &u, &v, panel, other, T, kind);
         if (v.r != u.r) { /* the strip is complete */
-            strip_add(&s, T);
+            if (SCALED(kind)) strip_add(&s, T);
+            else FEW_EACH(FEW_STORE);
             put(j, u.r, j->r1 - u.r, 0, T, j->sums);
         }
         uint8_t *swap = panel;
@@ -156,11 +167,12 @@ void gemm_amx_tiles_few(struct job *j, int r0, void *scratch) {
     j->out = j->sums + SUMS;
     j->turned = j->out + SUMS;
     tiles_configure(j->width);
-    switch (up(j->n, j->width) * 3 + (j->kind == DT_BF16) + 2 * (j->kind == PLANES)) {
+    switch (up(j->n, j->width) * 4 + (j->kind == DT_BF16) + 2 * (j->kind == PLANES) + 3 * (j->kind == FOLDED)) {
 #define CASE(T) \
-    case 3 * T: few(j, r0, T, DT_E4M3); break; \
-    case 3 * T + 1: few(j, r0, T, DT_BF16); break; \
-    case 3 * T + 2: few(j, r0, T, PLANES); break
+    case 4 * T: few(j, r0, T, DT_E4M3); break; \
+    case 4 * T + 1: few(j, r0, T, DT_BF16); break; \
+    case 4 * T + 2: few(j, r0, T, PLANES); break; \
+    case 4 * T + 3: few(j, r0, T, FOLDED); break
         CASE(1);
         CASE(2);
         CASE(3);
@@ -180,7 +192,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
     }
 }
 static size_t scratch_bytes(int n, int k) { return gemm_amx_tiles_few_scratch(); }
-static bool takes(const struct mat *w, int n) { return plain(w); }
+static bool takes(const struct mat *w, int n) { return plain(w) != DECODED; }
 
 const struct gemm gemm_amx_few16 = {.name = "amx few16",
                                     .bf16 = true,

@@ -26,8 +26,11 @@ enum {
     PITCH = SPAN * 2 + 64, /* bytes from row to row of these: an odd number of lines, so that 16 fall into as many sets */
     FEW = 6,               /* tiles of columns at most in a product of few */
     PLANES = DT_COUNT,     /* beside formats, where code is made for one: any that gemm_planes.c has */
+    FOLDED,                /* E4M3 with its scales (gemm_folds) */
     DECODED                /* decoded before */
 };
+/* Whose weights are without scales, which sums have to be multiplied by: else these stay in tiles over all of K, or are fetched into them again. */
+#define SCALED(kind) ((kind) == DT_E4M3 || (kind) == DECODED)
 
 /* --- Activations --- */
 
@@ -63,8 +66,12 @@ INLINE int segment(const struct mat *w) {
     return w->block_cols % 64 == 0 && SPAN % w->block_cols == 0 ? w->block_cols : 0;
 }
 
-/* Whether it is decoded here. */
-INLINE bool plain(const struct mat *w) { return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && segment(w) > 0; }
+/* Whether it is decoded here: DT_E4M3, DT_BF16 or FOLDED; else DECODED. */
+INLINE int plain(const struct mat *w) {
+    if (w->dtype == DT_BF16 && !w->scale) return DT_BF16;
+    if (w->dtype != DT_E4M3) return DECODED;
+    return gemm_folds(w) ? FOLDED : segment(w) ? DT_E4M3 : DECODED;
+}
 
 INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
 
@@ -72,6 +79,8 @@ INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mma
  * function of the code; but subnormal codes and NaN are not, and few weights are. */
 struct e4m3 {
     __m512i high, low, rare_high, rare_low;
+    __m512i times[SPAN / 64]; /* FOLDED: what is added to 64 numbers of each row of the unit in turn; if `one`: else rows differ */
+    bool one;
 };
 /* The matrix of gf2p8affineqb whose row for bit b of the result is byte 7 - b. */
 #define GF2(b7, b6, b5, b4, b3, b2, b1, b0) \
@@ -95,9 +104,6 @@ INLINE void e4m3_store(uint16_t *to, __m512i low, __m512i high) {
     _mm512_store_si512(to, _mm512_unpacklo_epi8(low, high));
     _mm512_store_si512(to + 32, _mm512_unpackhi_epi8(low, high));
 }
-INLINE void e4m3_decode(const struct e4m3 *t, __m512i code, uint16_t *to) {
-    e4m3_store(to, _mm512_gf2p8affine_epi64_epi8(code, t->low, 0), _mm512_gf2p8affine_epi64_epi8(code, t->high, 0x3c));
-}
 struct job {
     const struct mat *w;
     int r1;
@@ -107,7 +113,7 @@ struct job {
     bool accumulate;
     bool split;              /* a product for what BF16 leaves over of the weights, too */
     struct gemm_planes make; /* of PLANES */
-    int kind;                /* DT_E4M3, DT_BF16, PLANES or DECODED */
+    int kind;                /* DT_E4M3, DT_BF16, PLANES, FOLDED or DECODED */
     size_t span;             /* bytes of SPAN columns */
     const uint16_t *x;       /* [column tiles][deep][SIDE][width][2] */
     int deep;
@@ -122,7 +128,8 @@ struct job {
 INLINE struct job job_make(const struct mat *w, int r1, const void *packed, int n, int width, float *y, int ldy, bool accumulate) {
     struct job j = {.w = w, .r1 = r1, .seg = segment(w), .n = n, .ldy = ldy, .width = width, .accumulate = accumulate, .x = packed, .y = y};
     j.make = gemm_planes_for(w);
-    j.kind = plain(w) ? w->dtype : j.make.rows ? PLANES : DECODED;
+    j.kind = plain(w);
+    if (j.kind == DECODED && j.make.rows) j.kind = PLANES;
     j.span = dtype_bytes(w->dtype, SPAN);
     j.deep = depth(w->cols);
     return j;
@@ -140,12 +147,15 @@ static __attribute__((noinline, unused)) void row_e4m3_rare(const struct e4m3 *t
     }
 }
 /* SPAN columns, for once without the rare ones; the most that e4m3_rare says of any, and of most. ahead: bytes to what will be decoded later. */
-INLINE __m512i row_e4m3(const struct e4m3 *t, uint16_t *to, const uint8_t *row, ptrdiff_t ahead, __m512i most) {
+INLINE __m512i row_e4m3(const struct e4m3 *t, uint16_t *to, const uint8_t *row, ptrdiff_t ahead, __m512i most, const bool folded) {
     EACH (int c = 0; c < SPAN; c += 64) {
         const __m512i code = _mm512_loadu_si512(row + c);
         _mm_prefetch(row + c + ahead, _MM_HINT_T1);
         most = _mm512_max_epu8(most, e4m3_rare(code));
-        e4m3_decode(t, code, to + c);
+        const __m512i low = _mm512_gf2p8affine_epi64_epi8(code, t->low, 0), high = _mm512_gf2p8affine_epi64_epi8(code, t->high, 0x3c);
+        const __m512i times = folded ? t->times[c / 64] : _mm512_setzero_si512(); /* of these numbers none is 0 or NaN */
+        _mm512_store_si512(to + c, _mm512_add_epi16(_mm512_unpacklo_epi8(low, high), times));
+        _mm512_store_si512(to + c + 32, _mm512_add_epi16(_mm512_unpackhi_epi8(low, high), times));
     }
     return most;
 }
@@ -172,6 +182,25 @@ INLINE struct unit unit_at(const struct job *j, int r, int c0) {
     const int n = j->w->cols - c0 < SPAN ? j->w->cols - c0 : SPAN;
     return (struct unit){(const uint8_t *)j->w->data + (size_t)r * j->w->stride + (size_t)(c0 / SPAN) * j->span, r, c0, n};
 }
+/* What FOLDED rows of unit u are multiplied by. */
+INLINE void unit_times(struct e4m3 *t, const struct job *j, const struct unit *u, int rows) {
+    const struct mat *w = j->w;
+    const int last = u->r + rows < j->r1 ? u->r + rows - 1 : j->r1 - 1;
+    if (u->r > last) return;
+    const size_t first = scale_row(w, u->r);
+    t->one = first == scale_row(w, last); /* they rise with the rows */
+    for (int c = 0; c < u->n; c += 64) t->times[c / 64] = _mm512_set1_epi16(gemm_times(gemm_power(w, first + (size_t)((u->c0 + c) / w->block_cols))));
+}
+/* n decoded numbers of row r from column c0 on times their scales. */
+static __attribute__((noinline, unused)) void row_times(uint16_t *to, const struct mat *w, int r, int c0, int n) {
+    const size_t scale = scale_row(w, r);
+    for (int c = 0; c < n; c += 32) {
+        const __m512i v = _mm512_load_si512(to + c), number = _mm512_and_si512(v, _mm512_set1_epi16(0x7fff));
+        const __mmask32 normal = _mm512_test_epi16_mask(number, number) & _mm512_cmplt_epu16_mask(number, _mm512_set1_epi16(0x7f80));
+        const int power = gemm_power(w, scale + (size_t)((c0 + c) / w->block_cols));
+        _mm512_store_si512(to + c, _mm512_mask_add_epi16(v, normal, v, _mm512_set1_epi16(gemm_times(power))));
+    }
+}
 /* Its rows [i, end) to BF16; ahead: bytes to what is asked for meanwhile. whole: it has SPAN columns, and all of these rows are there. Codes that are rare are
  * looked for in all of them at once, so that what a call costs the registers is not on the way. */
 INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct unit *u, uint8_t *panel, uint8_t *rest, int i, int end, ptrdiff_t ahead,
@@ -179,9 +208,9 @@ INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct un
     const int n = whole ? SPAN : u->n, last = whole || u->r + end <= j->r1 ? end : j->r1 - u->r;
     const uint8_t *const data = u->data;
     const size_t stride = j->w->stride;
-    if (kind == DT_E4M3 && n == SPAN) {
+    if ((kind == DT_E4M3 || (kind == FOLDED && t->one)) && n == SPAN) {
         __m512i most = _mm512_setzero_si512();
-        for (int at = i; at < last; at++) most = row_e4m3(t, (uint16_t *)(void *)(panel + at * PITCH), data + (size_t)at * stride, ahead, most);
+        for (int at = i; at < last; at++) most = row_e4m3(t, (uint16_t *)(void *)(panel + at * PITCH), data + (size_t)at * stride, ahead, most, kind == FOLDED);
         if (__builtin_expect(e4m3_any(most) == 0, 1)) return;
     }
     if (kind == PLANES) {
@@ -194,6 +223,7 @@ INLINE void unit_rows(const struct job *j, const struct e4m3 *t, const struct un
         const uint8_t *row = data + (size_t)i * stride;
         if (kind == DT_BF16) row_bf16(to, row, n, ahead);
         else row_e4m3_rare(t, to, row, n);
+        if (kind == FOLDED) row_times(to, j->w, u->r + i, u->c0, n);
     }
 }
 /* Where the scales of rows r .. r + SIDE begin, the last ones being those of row last. True: all of them have one. */

@@ -5,8 +5,11 @@
  *
  * so that a micro-kernel reaches the tokens of a block at fixed distances, packing is a copy of stretches of rows, and no
  * token is padded: 9 tokens cost 9. */
+#include <string.h>
+
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
+#include "engine/base/scale.h"
 
 enum {
     GEMM_K_F32 = 256, /* columns of a block: a panel of decoded weights is 32 or 16 KB and leaves room in L1 for what streams by */
@@ -34,6 +37,22 @@ void gemm_pack_f32(void *dst, const float *x, const int32_t *gather, int ldx, in
 
 /* Decoding of formats that have no path of their own: rows to float32, scaled. Filled once, never changes. */
 const struct kernels *gemm_kernels(enum cpu_level level);
+
+/* ---- BF16: E4M3 whose scales are powers of two ---- */
+
+/* Such a weight times its scale is still a BF16 number, so scales go into the exponents of the decoded weights, and sums need not end where a scale does.
+ * All scales of the matrix decide, so that rows do not hang on the range or the group of tokens they are multiplied in. Blocks end at multiples of 64 columns,
+ * and no product leaves the normal numbers. As V3.1 and V4 have it. */
+bool gemm_folds(const struct mat *w);
+/* The power of two that a scale is. */
+static inline int gemm_power(const struct mat *w, size_t scale) {
+    const float f = scale_load(w, scale);
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return (int)(bits >> 23) - 127;
+}
+/* What is added to a normal BF16 number's bits to multiply it by that. */
+static inline int16_t gemm_times(int power) { return (int16_t)(power * 128); }
 
 /* ---- BF16: formats with scales among the weights, in the order of gemm_amx.c's tiles (gemm_planes.c) ---- */
 

@@ -3,8 +3,9 @@
  * 16-bit ones, of one row stay together), and E4M3 is only then decoded, four rows of bytes an instruction.
  *
  * Exactness: every E4M3 value is a BF16 number, so these are stored without their scale, which is applied to the float32 sum
- * of a segment. Formats with scales among the weights are rounded to BF16, as in gemm_amx.c (gemm_planes.c): 2^-9 of a weight. Others, as F16
- * and F32, go by way of float32 and are kept as a BF16 number and the BF16 of what it leaves over: two products, 2^-17 of the weight. */
+ * of a segment; or with it, where it is a power of two (gemm_folds). Formats with scales among the weights are rounded to BF16, as in gemm_amx.c
+ * (gemm_planes.c): 2^-9 of a weight. Others, as F16 and F32, go by way of float32 and are kept as a BF16 number and the BF16 of what it leaves over: two
+ * products, 2^-17 of the weight. */
 #ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
 #include <immintrin.h>
 #endif
@@ -45,6 +46,22 @@ static void codes_e4m3(struct codes *t) {
     for (int i = 0; i < 2; i++) t->lo[i] = _mm512_loadu_si512(e4m3_low + 64 * i), t->hi[i] = _mm512_loadu_si512(e4m3_high + 64 * i);
 }
 
+/* Numbers times 2^power, which leaves 0 and NaN. */
+static inline __m512i times(__m512i v, __m512i power) {
+    const __m512i number = _mm512_and_si512(v, _mm512_set1_epi16(0x7fff));
+    const __mmask32 normal = _mm512_test_epi16_mask(number, number) & _mm512_cmplt_epu16_mask(number, _mm512_set1_epi16(0x7f80));
+    return _mm512_mask_add_epi16(v, normal, v, power);
+}
+static void codes_times(struct codes *t, int power) {
+    const __m512i by = _mm512_set1_epi16(gemm_times(power));
+    for (int i = 0; i < 2; i++) {
+        const __m512i a = times(_mm512_unpacklo_epi8(t->lo[i], t->hi[i]), by), b = times(_mm512_unpackhi_epi8(t->lo[i], t->hi[i]), by);
+        const __m512i low = _mm512_set1_epi16(0xff);
+        t->lo[i] = _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
+        t->hi[i] = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+    }
+}
+
 /* ---- Panels ---- */
 
 static inline __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1; }
@@ -81,6 +98,29 @@ static void panel_e4m3(const struct codes *t, uint16_t *panel, int half, const s
             _mm512_store_si512(to + (size_t)(2 * i) * 2 * GEMM_PANEL, _mm512_unpacklo_epi8(lo, hi));
             _mm512_store_si512(to + (size_t)(2 * i + 1) * 2 * GEMM_PANEL, _mm512_unpackhi_epi8(lo, hi));
         }
+    }
+}
+
+/* The same, scales folded in; scale[i]: the number of row i's first one. */
+static void panel_folded(const struct codes *codes, uint16_t *panel, int half, const struct mat *w, const size_t *scale, const struct strip *rows, int c0,
+                         int n, ptrdiff_t ahead, int lines) {
+    for (int c = 0, m; c < n; c += m) {
+        const size_t at = (size_t)((c0 + c) / w->block_cols);
+        const int left = w->block_cols - (c0 + c) % w->block_cols, power = gemm_power(w, scale[0] + at);
+        m = n - c < left ? n - c : left;
+        uint16_t *to = panel + (size_t)c * GEMM_PANEL;
+        struct codes t = *codes;
+        if (scale[0] == scale[LANES - 1]) { /* they rise with the rows */
+            codes_times(&t, power);
+            panel_e4m3(&t, to, half, rows, c0 + c, m, ahead, lines - c);
+            continue;
+        }
+        uint32_t by[LANES]; /* of both numbers of a lane */
+        for (int i = 0; i < LANES; i++) by[i] = (uint16_t)gemm_times(gemm_power(w, scale[i] + at)) * 0x10001u;
+        const __m512i power_of = _mm512_loadu_si512(by);
+        panel_e4m3(&t, to, half, rows, c0 + c, m, ahead, lines - c);
+        to += half * 2 * LANES;
+        for (int i = 0; i < m; i += 2, to += 2 * GEMM_PANEL) _mm512_store_si512(to, times(_mm512_load_si512(to), power_of));
     }
 }
 
@@ -161,9 +201,9 @@ size_t gemm_vnni_scratch(int n, int k) {
 }
 
 /* Columns that share a scale within a K block, or 0: the format, or its blocks, do not allow scaling afterwards. */
-static int segment(const struct mat *w) {
+static int segment(const struct mat *w, bool folds) {
     if (w->dtype != DT_E4M3 && w->dtype != DT_BF16 && w->dtype != DT_E2M1) return 0;
-    if (!w->scale || w->block_cols >= w->cols || w->block_cols % GEMM_K_BF16 == 0) return GEMM_K_BF16;
+    if (!w->scale || w->block_cols >= w->cols || w->block_cols % GEMM_K_BF16 == 0 || folds) return GEMM_K_BF16;
     return w->block_cols % 32 == 0 && GEMM_K_BF16 % w->block_cols == 0 ? w->block_cols : 0;
 }
 
@@ -183,7 +223,8 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
     struct codes t;
     codes_e4m3(&t);
     const planes_fn planes = gemm_planes_for(w).rows;
-    int seg = planes ? 0 : segment(w);
+    const bool folds = w->block_cols < w->cols && w->block_cols % GEMM_K_BF16 && gemm_folds(w);
+    int seg = planes ? 0 : segment(w, folds);
     const bool scaled = !seg, split = !planes && (scaled || w->dtype == DT_E2M1); /* weights of a panel hold their scales; are two numbers each */
     struct mat decoded = *w;
     if (scaled) seg = GEMM_K_BF16;
@@ -217,9 +258,10 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
                     if (split) panel_split(panel, rest + (size_t)p * PANEL_LEN, half, &decoded, decode, r, last, c0, cols);
                     else if (planes) panel_planes(panel, half, w, planes, r, rows.have, c0, cols, ahead);
                     else if (w->dtype == DT_BF16) panel_bf16(panel, half, &rows, c0, cols, ahead);
+                    else if (folds) panel_folded(&t, panel, half, w, first_scale + p * GEMM_PANEL + half * LANES, &rows, c0, cols, ahead, lines);
                     else panel_e4m3(&t, panel, half, &rows, c0, cols, ahead, lines);
                 }
-                if (scaled)
+                if (scaled || folds)
                     for (int i = 0; i < GEMM_PANEL; i++) scale[i] = 1;
                 else panel_scales(scale, w, first_scale + p * GEMM_PANEL, c0, tile.n_seg, seg);
             }

@@ -4,6 +4,7 @@
  *     bench_gemm [rounds]
  *     bench_gemm formats [rounds] [avx2|avx512|amx]     every format's products as a share of FP8's in the same rounds
  *     bench_gemm words [rounds]                          whole-number GEMVs with AVX-VNNI beside those without
+ *     bench_gemm scales [rounds] [avx512|amx]           FP8 with scales that are powers of two beside others
  *     bench_gemm few [rounds] [avx2|avx512|amx]         4 to 64 tokens of an expert by each way there is, as a share of the float32 FMA peak
  *
  * OpenBLAS is looked for at run time (libopenblas.so.0; OPENBLAS_CORETYPE chooses its kernels) and may be missing. */
@@ -306,6 +307,39 @@ static int few(enum cpu_level level, int rounds) {
     return 0;
 }
 
+/* Blocks of 128 by 128 of E4M3 with scales that a product may fold into the weights, beside such that it may not. */
+static int scales(enum cpu_level level, int rounds) {
+    static const int sizes[] = {4, 16, 32, 64, 128, 512};
+    enum { SIZES = sizeof sizes / sizeof *sizes, ROWS = 2048, COLS = 7168, MOST = 512 };
+    struct weights w = weights(DT_E4M3, ROWS, COLS, 200 << 20);
+    float *power = memory(sizeof *power * ROWS * COLS / 128), *x = memory(sizeof *x * MOST * COLS), *y = memory(sizeof *y * MOST * ROWS);
+    for (int i = 0; i < ROWS * COLS / 128; i++) power[i] = 0x1p-7f;
+    for (int i = 0; i < MOST * COLS; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
+    for (size_t i = 0; i < (size_t)w.copies * ROWS * COLS; i++) w.data[i] = (uint8_t)((w.data[i] & 0x8f) | 0x30);
+    printf("%s, E4M3 [%d, %d], one thread, GFLOP/s, medians of %d\n", cpu_describe(), ROWS, COLS, rounds);
+    for (size_t s = 0; s < SIZES; s++) {
+        const struct gemm *few = gemm_few_for(level, sizes[s], MOST), *g = few && (!few->takes || few->takes(w.m, sizes[s])) ? few : gemm_for(level, false);
+        void *packed = memory(g->packed_bytes(MOST, COLS)), *scratch = memory(g->scratch_bytes(MOST, COLS));
+        double t[2][MAX_ROUNDS];
+        for (int r = -1; r < rounds; r++)
+            for (int f = 0; f < 2; f++) {
+                struct mat one = w.m[(2 * r + f + 2) % w.copies];
+                if (f) one.scale = power;
+                double a = now();
+                g->pack(packed, x, NULL, COLS, sizes[s], COLS, 0, 1);
+                g->rows(&one, 0, ROWS, packed, sizes[s], y, ROWS, false, scratch);
+                if (r >= 0) t[f][r] = now() - a;
+            }
+        const double flop = 2.0 * sizes[s] * ROWS * COLS / 1e9, plain = flop / bench_median(t[0], rounds), folded = flop / bench_median(t[1], rounds);
+        printf("%4d tokens, %s: others %6.1f, powers of two %6.1f (%.3f)\n", sizes[s], g->name, plain, folded, folded / plain);
+        fflush(stdout);
+        free(packed), free(scratch);
+    }
+    free(power), free(x), free(y);
+    weights_free(&w);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "words")) {
         const int rounds = argc > 2 ? atoi(argv[2]) : 9;
@@ -313,13 +347,13 @@ int main(int argc, char **argv) {
         words(rounds);
         return 0;
     }
-    if (argc > 1 && (!strcmp(argv[1], "formats") || !strcmp(argv[1], "few"))) {
+    if (argc > 1 && (!strcmp(argv[1], "formats") || !strcmp(argv[1], "few") || !strcmp(argv[1], "scales"))) {
         int rounds = argc > 2 ? atoi(argv[2]) : 9, level = CPU_SCALAR;
         if (rounds < 1 || rounds > MAX_ROUNDS) return 2;
         for (int l = CPU_AVX2; l < CPU_LEVELS; l++)
             if (cpu_level_has((enum cpu_level)l) && (argc < 4 || !strcmp(argv[3], cpu_level_name((enum cpu_level)l)))) level = l;
         if (level == CPU_SCALAR) return 2;
-        return (argv[1][1] == 'e' ? few : formats)((enum cpu_level)level, rounds);
+        return (argv[1][0] == 's' ? scales : argv[1][1] == 'e' ? few : formats)((enum cpu_level)level, rounds);
     }
     static const int shapes[][3] = {{16, 7168, 2048}, {64, 7168, 2048}, {128, 7168, 2048}, {512, 7168, 2048}, {512, 2048, 7168},
                                     {16, 2048, 768},  {64, 2048, 768},  {512, 2048, 768},  {32, 768, 2048}};

@@ -123,13 +123,16 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     drop();
 }
 
-/* Every code by one-hot tokens: the product is the weight itself, bit by bit. */
-static void check_codes(const struct gemm *g, uint8_t dtype) {
+/* Every code by one-hot tokens: the product is the weight itself, bit by bit. least: scales are powers of two from that exponent on next to each other, to the
+ * largest that folds into a BF16 number (gemm_folds); negative: any. */
+static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     int cols = 256, rows = dtype == DT_BF16 || dtype == DT_F16 ? 256 : 40;
     struct shape s = {rows, cols, 1, 128, dtype, DT_F32, 0, 1};
     if (dtype == DT_BF16 || dtype == DT_F16) s.block_cols = 0;
+    if (least >= 0) s.block_cols = 64, s.scale_dtype = DT_E8M0, s.rows = rows = (246 - least) / 4 + 1;
     struct mat w = make(&s);
     if (g->takes && !g->takes(&w, MANY)) return drop();
+    for (int i = 0; least >= 0 && i < 4 * rows; i++) ((uint8_t *)w.scale)[i] = (uint8_t)(least + i < 246 ? least + i : 246);
     uint8_t *d = (uint8_t *)w.data;
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++) {
@@ -234,6 +237,10 @@ int main(void) {
         {40, 650, 64, 192, DT_E4M3, DT_F32, 0, 1},
         {35, 333, 16, 100, DT_E4M3, DT_F16, 0, 1},
         {40, 520, 128, 128, DT_E4M3, DT_E8M0, 5, 1},
+        {150, 1000, 24, 64, DT_E4M3, DT_E8M0, 5, 1},
+        {160, 1200, 128, 128, DT_E4M3, DT_F32, 0, 1, true},
+        {70, 700, 128, 192, DT_E4M3, DT_F32, 77, 3, true},
+        {41, 640, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1, true},
         {37, 515, 1, 0, DT_E4M3, DT_F32, 0, 1},
         {45, 2050, 1, 0, DT_BF16, 0, 0, 1},
         {33, 31, 1, 0, DT_BF16, 0, 0, 1},
@@ -312,7 +319,8 @@ int main(void) {
         state = start;
         const struct shape large = {300, 1100, 128, 128, DT_E4M3, DT_F32, 0, 1};
         if (g != &gemm_scalar && !simde) check(g, &large, 1030, true, false), cases++; /* several chunks of tokens */
-        for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i]), cases++;
+        for (size_t i = 0; i < sizeof coded; i++) check_codes(g, coded[i], -1), cases++;
+        check_codes(g, DT_E4M3, 10), check_codes(g, DT_E4M3, 0), cases += 2;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes && g != &gemm_scalar && !simde; i++)
             if (shapes[i].cols < 1024 && (shapes[i].dtype == DT_E2M1 || shapes[i].dtype >= DT_Q8_0)) check_rounded(g, &shapes[i]), cases++;
         if (g->whole) check_extremes(g), cases++;
