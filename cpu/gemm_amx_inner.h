@@ -11,6 +11,7 @@
 #endif
 #include <string.h>
 
+#include "cpu/bf16_times.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
 #include "engine/base/scale.h"
@@ -195,10 +196,8 @@ INLINE void unit_times(struct e4m3 *t, const struct job *j, const struct unit *u
 static __attribute__((noinline, unused)) void row_times(uint16_t *to, const struct mat *w, int r, int c0, int n) {
     const size_t scale = scale_row(w, r);
     for (int c = 0; c < n; c += 32) {
-        const __m512i v = _mm512_load_si512(to + c), number = _mm512_and_si512(v, _mm512_set1_epi16(0x7fff));
-        const __mmask32 normal = _mm512_test_epi16_mask(number, number) & _mm512_cmplt_epu16_mask(number, _mm512_set1_epi16(0x7f80));
         const int power = gemm_power(w, scale + (size_t)((c0 + c) / w->block_cols));
-        _mm512_store_si512(to + c, _mm512_mask_add_epi16(v, normal, v, _mm512_set1_epi16(gemm_times(power))));
+        _mm512_store_si512(to + c, bf16_times(_mm512_load_si512(to + c), _mm512_set1_epi16(gemm_times(power))));
     }
 }
 /* Its rows [i, end) to BF16; ahead: bytes to what is asked for meanwhile. whole: it has SPAN columns, and all of these rows are there. Codes that are rare are

@@ -11,6 +11,7 @@
 #endif
 #include <string.h>
 
+#include "cpu/bf16_times.h"
 #include "cpu/e4m3_table.h"
 #include "cpu/gemm_inner.h"
 #include "cpu/transpose16.h"
@@ -46,16 +47,10 @@ static void codes_e4m3(struct codes *t) {
     for (int i = 0; i < 2; i++) t->lo[i] = _mm512_loadu_si512(e4m3_low + 64 * i), t->hi[i] = _mm512_loadu_si512(e4m3_high + 64 * i);
 }
 
-/* Numbers times 2^power, which leaves 0 and NaN. */
-static inline __m512i times(__m512i v, __m512i power) {
-    const __m512i number = _mm512_and_si512(v, _mm512_set1_epi16(0x7fff));
-    const __mmask32 normal = _mm512_test_epi16_mask(number, number) & _mm512_cmplt_epu16_mask(number, _mm512_set1_epi16(0x7f80));
-    return _mm512_mask_add_epi16(v, normal, v, power);
-}
 static void codes_times(struct codes *t, int power) {
     const __m512i by = _mm512_set1_epi16(gemm_times(power));
     for (int i = 0; i < 2; i++) {
-        const __m512i a = times(_mm512_unpacklo_epi8(t->lo[i], t->hi[i]), by), b = times(_mm512_unpackhi_epi8(t->lo[i], t->hi[i]), by);
+        const __m512i a = bf16_times(_mm512_unpacklo_epi8(t->lo[i], t->hi[i]), by), b = bf16_times(_mm512_unpackhi_epi8(t->lo[i], t->hi[i]), by);
         const __m512i low = _mm512_set1_epi16(0xff);
         t->lo[i] = _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
         t->hi[i] = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
@@ -120,7 +115,7 @@ static void panel_folded(const struct codes *codes, uint16_t *panel, int half, c
         const __m512i power_of = _mm512_loadu_si512(by);
         panel_e4m3(&t, to, half, rows, c0 + c, m, ahead, lines - c);
         to += half * 2 * LANES;
-        for (int i = 0; i < m; i += 2, to += 2 * GEMM_PANEL) _mm512_store_si512(to, times(_mm512_load_si512(to), power_of));
+        for (int i = 0; i < m; i += 2, to += 2 * GEMM_PANEL) _mm512_store_si512(to, bf16_times(_mm512_load_si512(to), power_of));
     }
 }
 

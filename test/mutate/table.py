@@ -85,7 +85,7 @@ change("groups-company", "batches of a few take a product of their own where the
 change("planes-half", "the second 32 of 64 columns of four-bit weights have the first ones' scale", "kcheck_gemm", ("cpu/gemm_planes.c", "(__m512i)_mm512_cvtne2ps_pbh(b, a);\n    look(head", "(__m512i)_mm512_cvtne2ps_pbh(a, a);\n    look(head"))
 change("planes-order", "columns of weights for vdpbf16ps are in another order than the tokens'", "kcheck_gemm", ("cpu/gemm_vnni.c", "i / 4 * 8 + second * 4 + i % 4", "second * 16 + i"))
 change("planes-wide", "products that are to have 16 bits round weights of formats with scales among them", "kcheck_gemm", ("cpu/gemm_amx.c", "j.split = j.kind == PLANES && exact && !j.make.exact;", "j.split = false && exact;"))
-change("fold-zero", "zeros of weights whose scales fold become numbers", "kcheck_gemm", ("cpu/gemm_vnni.c", "_mm512_test_epi16_mask(number, number) & _mm512_cmplt", "_mm512_cmplt"))
+change("fold-zero", "zeros of weights whose scales fold become numbers", "kcheck_gemm", ("cpu/bf16_times.h", "_mm512_test_epi16_mask(number, number) & ", ""))
 change("fold-lanes", "rows folded side by side all have the first one's scale", "kcheck_gemm", ("cpu/gemm_vnni.c", "if (scale[0] == scale[LANES - 1]) {", "if (scale[0] <= scale[LANES - 1]) {"))
 change("fold-strip", "rows of a strip of tiles all have the first one's scale", "kcheck_gemm", ("cpu/gemm_amx_inner.h", "t->one = first == scale_row(w, last);", "t->one = first <= scale_row(w, last);"))
 change("fold-range", "scales fold that lead out of the normal numbers", "kcheck_gemm", ("cpu/gemm.c", "LEAST = 127 - 117,", "LEAST = 0,"))
