@@ -1,8 +1,8 @@
-/* What runs beside each other on emulated devices held to given speeds, in real time: a session's steps beside a prompt that is streamed
- * to another device, and a blended prompt where the processor alone and the stream alone would take as long as each other. Shares of
- * overlap come from the trace; ratios of times are medians of rounds with both sides in each. The built-in model, scalar, one thread.
- * usage: beside [check | table] [rounds] [tokens of the blended prompt]    check: overlap alone is held, in the best of a few tries, for others
- * on the machine only ever make it less */
+/* Measures what overlaps on emulated devices of given speeds, in real time: a session's decoding beside a prompt that is streamed
+ * to another device, and a blended prompt where the CPU alone and streaming alone would take equally long. Overlap comes from
+ * the trace; time ratios are medians of rounds that contain both sides. The built-in model, scalar, one thread.
+ * usage: beside [check | table] [rounds] [tokens of the blended prompt]    check: asserts overlap only, in the best of a few tries, because other
+ * processes only ever reduce it */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,10 +43,10 @@ static struct event next(void) {
     if (ev.kind == EVENT_ERROR) die("a turn", &ev.error);
     return ev;
 }
-/* Seconds until a prompt was read, in an engine of its own. */
+/* Returns the seconds to read a prompt, in an engine of its own. */
 static double prompt_seconds(int from, enum prefill_mode mode, const char *gpus, double *both) {
     open_engine(gpus, mode, DECODE_CPU);
-    struct session *warm = submit(prompt + 7, 40, 1), *s; /* looks at weights, opens what is kept */
+    struct session *warm = submit(prompt + 7, 40, 1), *s; /* reads weights, opens caches */
     while (next().kind != EVENT_DONE) {
     }
     s = submit(from, prompt, 1);
@@ -67,7 +67,7 @@ static double blended(int rounds) {
     double cpu[ROUNDS], slp[ROUNDS], blend[ROUNDS], gain[ROUNDS], share = 0;
     char gpus[80];
     double rate = 1;
-    for (int i = 0; i < 3; i++) { /* the link at which the stream takes as long as the processor */
+    for (int i = 0; i < 3; i++) { /* the link speed at which streaming takes as long as the CPU */
         snprintf(gpus, sizeof gpus, "emu:1,h2d=%.6g", rate * 1e-2);
         rate *= prompt_seconds(0, PREFILL_SLP, gpus, NULL) / prompt_seconds(0, PREFILL_CPU, gpus, NULL);
     }
@@ -85,7 +85,7 @@ static double blended(int rounds) {
     return share;
 }
 
-/* Seconds between tokens of one that answers, alone and beside a prompt streamed to a device. */
+/* Returns the seconds between tokens of one session, alone and beside a prompt streamed to a device. */
 static double beside(const char *gpus, int device, int rounds) {
     double alone[ROUNDS], with[ROUNDS], slower[ROUNDS], share = 0;
     for (int r = 0; r < rounds; r++) {
@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
     log_set(quiet, NULL, LOG_WARN);
     file_embed(ember_files);
     for (int i = 0; i < 1024; i++) tokens[i] = (i * 37 + i / 7 + 11) % 900;
-    bool other = false, same = false, both = false; /* enough of it was seen: beside a stream to another device, to the same; in one prompt */
+    bool other = false, same = false, both = false; /* all cases were seen: beside a stream to another device, to the same; within one prompt */
     for (int i = 0; i < (check ? TRIES : 1) && !(other && same && both); i++) {
         if (!other) other = beside("emu:2,launch=200,h2d=0.01", 1, rounds) >= 0.3;
         if (!same) same = beside("emu:1,launch=200,h2d=0.01", 0, rounds) >= 0.2;

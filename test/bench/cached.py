@@ -19,7 +19,7 @@ def run(cache, device, temperature, n):
     p = subprocess.run([hearth, "-m", model, "--tokens", "1,2,3,4,5", "-n", str(n), "--temp", str(temperature), "--seed", "3", "--ids", "--stats", "--threads", "1", "--cpu", "scalar",
                         "--gpus", f"emu:1,threads=1,cpu=avx2,{device}", "--prefill", "cpu", "--decode", "hybrid", "--draft", "none", "--expert-cache", str(cache)], capture_output=True, text=True)
     there = re.search(r"(\d+)% of its experts on a device", p.stderr)
-    return float(re.search(r"\(([\d.]+) tokens a second\)[^(]*of weights read", p.stderr)[1]), int(there[1]) if there else 0, p.stdout
+    return float(re.search(r"\(([\d.]+) tokens/s\)[^(]*of weights read", p.stderr)[1]), int(there[1]) if there else 0, p.stdout
 
 
 CASES = (("a quarter kept, the likeliest token", 8, "bw=10,h2d=3", 0, 40), ("a quarter kept, drawn at temperature 1", 8, "bw=10,h2d=3", 1, 40),

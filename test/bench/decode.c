@@ -1,5 +1,5 @@
-/* Where the time of a decoded token goes: decode steps alternate with plain reads of memory, and a table of operations
- * wraps the processor's own and takes the time of each.
+/* Measures where the time of a decoded token goes: decode batches alternate with plain memory reads, and a table of operations
+ * wraps the CPU's and times each.
  *   bench_decode <checkpoint> [threads] [positions before] [sessions] [steps] [level] */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 enum { SESSIONS = 16, MAX_STEPS = 999 };
 
-/* --- Operations that count themselves --- */
+/* --- Timed operations --- */
 
 enum { EMBED, NORM, LINEAR, ROPE, KV_STORE, ATTENTION, ROUTE, EXPERTS, SMALL, HEAD, KINDS };
 static const char *const kind_name[KINDS] = {"embed", "norm", "linear", "rope", "kv store", "attention", "route", "experts", "other", "head"};
@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
     vocab = c->vocab;
     for (int s = 0; s < n; s++) {
         if (kv_open(&kv[s], c, arg[1] + steps + 2, DT_BF16, &e) || kv_reach(&kv[s], arg[1], &e)) return fail(&e);
-        for (int l = 0; l < c->n_layers; l++) { /* what stands there does not matter, but it must be there */
+        for (int l = 0; l < c->n_layers; l++) { /* the content does not matter, but the rows must exist */
             struct cache_desc d[CACHE_PLANES];
             for (int p = kv_planes(c, l, d); p-- > 0;) memset(kv[s].layer[l].p[p].data, 0x3c, kv_rows_of(&kv[s].layer[l].p[p], 0, arg[1]).bytes);
         }
@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
 
     double share[MAX_STEPS], time[MAX_STEPS], limit[MAX_STEPS], total = 0;
     int warm = steps, got = 0;
-    for (int i = 0; i < warm + steps; i++) { /* the first round only brings experts into memory */
+    for (int i = 0; i < warm + steps; i++) { /* the first round only reads experts into memory */
         for (int s = 0; s < n; s++) tokens[s] = (i % steps * 7919 + s * 104729 + 13) % c->vocab, spans[s].pos = arg[1] + i % steps;
         if (i == warm) memset(kinds, 0, sizeof kinds), m->cpu->ops = &outer;
         double before = i >= warm ? read_once(engine->pool) : 0, bytes = (double)atomic_load(&m->bytes_read), t = clock_now();

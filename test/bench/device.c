@@ -1,8 +1,8 @@
-/* What a device and its link do, for the first hour with a card: copies from memory of each kind, handing a number to and fro,
- * products and attention by the measurement that the engine plans with, and what that leaves out: MLA's keys and values made from its
- * cache, products with GGUF's blocks, a draft's experts. On an emulated device it shows the speeds that it was given.
- *   bench_device <LIST as --gpus> [MB to copy] [seconds of measuring]
- * Prints rows of Markdown tables; the first rank alone. */
+/* Measures a device and its link, for the first hour with a card: copies from memory of each kind, timeline round trips,
+ * products and attention by the engine's own calibration, and what that leaves out: MLA's keys and values made from its
+ * cache, products with GGUF blocks, a draft's experts. An emulated device shows its configured speeds.
+ *   bench_device <LIST as in --gpus> [MB to copy] [seconds of measuring]
+ * Prints rows of Markdown tables, for the first rank only. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static void check(int rc, const char *what, const struct error *e) {
 
 /* --- Copies ---------------------------------------------------------------------------------------------------------------------- */
 
-/* A file of so many bytes, mapped read-only as checkpoints are. */
+/* Creates a file of that size, mapped read-only as checkpoints are. */
 static const char *mapped(size_t bytes) {
     char path[] = "/tmp/bench_device.XXXXXX", block[1 << 16];
     int fd = mkstemp(path);
@@ -52,7 +52,7 @@ static const char *mapped(size_t bytes) {
 
 static void row(const char *what, size_t bytes, double seconds) { printf("| %s | %.1f GB/s |\n", what, (double)bytes / seconds * 1e-9); }
 
-/* Whole units of [from, from + bytes), where from is NULL always the same pinned one. */
+/* Copies whole units of [from, from + bytes); from NULL: always the same pinned one. */
 static double copy_seconds(const char *from, char *pinned, size_t bytes, enum gpu_dir dir) {
     double begin = clock_now();
     for (size_t at = 0; at + UNIT <= bytes; at += UNIT)
@@ -70,7 +70,7 @@ static void copies(size_t bytes) {
     check(gpu_host_alloc(g, (void **)&pinned, UNIT, &e), "pinned memory", &e);
     memset(pinned, 1, UNIT);
     printf("| copies of 44 MB | |\n|---|---|\n");
-    copy_seconds(NULL, pinned, UNIT, GPU_H2D); /* what is set up once */
+    copy_seconds(NULL, pinned, UNIT, GPU_H2D); /* one-time setup */
     row("pinned memory to the device", bytes, copy_seconds(NULL, pinned, bytes, GPU_H2D));
     row("the device to pinned memory", bytes, copy_seconds(NULL, pinned, bytes, GPU_D2H));
     row("a mapped file as it lies", bytes, copy_seconds(file, NULL, bytes, GPU_H2D));
@@ -104,7 +104,7 @@ static int by_time(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-/* The host writes a number that the stream waits for, and the stream one that the host waits for: there and back. */
+/* The host signals a timeline that the stream waits for, and the stream one that the host waits for: a round trip. */
 static void hand_off(void) {
     struct gpu_number *to, *from;
     struct error e = {0};
@@ -157,9 +157,9 @@ static void rates(const char *list, double seconds) {
     pool_close(&pool);
 }
 
-/* --- Operations of their own ------------------------------------------------------------------------------------------------------ */
+/* --- Single operations -------------------------------------------------------------------------------------------------------------- */
 
-/* So many bytes of a device, all alike: no format's code or scale is out of the ordinary with them. */
+/* Fills device memory with one byte value, for which no format's code or scale is special. */
 static void *bytes_new(size_t n) {
     struct error e = {0};
     void *p;
@@ -171,7 +171,7 @@ static struct mat mat_new(int rows, int cols, enum dtype t) {
     size_t stride = dtype_bytes(t, (size_t)cols);
     return (struct mat){.data = bytes_new((size_t)rows * stride), .stride = stride, .rows = rows, .cols = cols, .row_step = 1, .dtype = (uint8_t)t};
 }
-/* The median of a few, after one that sets up what is set up once. */
+/* Returns the median of a few runs, after one that does the one-time setup. */
 static double op_seconds(enum op_code code, const union op_args *a) {
     enum { TIMES = 5 };
     double took[TIMES];
@@ -185,7 +185,7 @@ static double op_seconds(enum op_code code, const union op_args *a) {
     return took[TIMES / 2];
 }
 
-/* With DeepSeek-V3's shapes, divided by `by` on a device that is none. */
+/* With DeepSeek-V3's shapes, divided by `by` on emulated devices. */
 static void expanded(int by) {
     const int keys = 32768 / by, heads = by > 1 ? 2 : 16, latent = 576;
     struct mat w = mat_new(heads * 256, 512, DT_BF16);

@@ -21,8 +21,8 @@ def answer(model, kept, slots, draft):
     p = subprocess.run([hearth, "-m", model, "--no-attach", "--tokens", "1,2,3,4,5", "-n", tokens, "--temp", "0", "--ids", "--stats", "-t", "1", "-c", "1024", "--gpus",
                         f"emu:1,h2d={link},d2h={link}", "--prefill", "cpu", "--decode", "hybrid", "--split", "stream", "--expert-cache", str(slots), *draft],
                        capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": kept})
-    found = re.search(r"(\d+)% of its experts on a device, \d+ moved there \(([\d.]+) ([kMGT]?)B\)", p.stderr)
-    right = re.search(r"(\d+) of (\d+) guessed", p.stderr)
+    found = re.search(r"(\d+)% of its experts on a device, \d+ uploaded \(([\d.]+) ([kMGT]?)B\)", p.stderr)
+    right = re.search(r"(\d+) of (\d+) drafted", p.stderr)
     if p.returncode or not found:
         sys.exit(f"no answer: {p.stderr[-600:]}")
     kb = float(found[2]) * {"": 1e-3, "k": 1, "M": 1e3, "G": 1e6, "T": 1e9}[found[3]] / int(tokens)

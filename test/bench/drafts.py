@@ -20,10 +20,10 @@ log = os.environ.get("DRAFTS_LOG")
 def run(how, seed):
     p = subprocess.run([hearth, *([] if model == "-" else ["-m", model]), "--no-attach", "--tokens", "17,90,44,301,7,12", "-n", str(tokens), "--temp", temperature,
                         "--seed", str(seed), "--ids", "--stats", "--draft", how, "-c", str(tokens + 64), *sys.argv[7:]], capture_output=True, text=True)
-    speed = re.search(r"\(([\d.]+) tokens a second\); [^;]* of weights read", p.stderr)
+    speed = re.search(r"\(([\d.]+) tokens/s\); [^;]* of weights read", p.stderr)
     if not speed:
         sys.exit(f"no answer: {p.stderr[-400:]}")
-    right = re.search(r"(\d+) of (\d+) guessed", p.stderr)
+    right = re.search(r"(\d+) of (\d+) drafted", p.stderr)
     return float(speed[1]), [int(x) for x in right.groups()] if right else [0, 0], p.stdout
 
 

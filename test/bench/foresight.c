@@ -1,14 +1,14 @@
-/* What virtual time says of published and of measured machines: one question an argument list, or one a line of standard input; prints the
- * seconds of each. foresight.py asks, and sets beside them what was published or measured.
+/* Predicts published and measured machines in virtual time: one question per argument list, or one per line of standard input; prints the
+ * seconds of each. foresight.py asks, and compares with what was published or measured.
  *     step MACHINE MODEL cpu|hybrid|dual SESSIONS KEYS [OPTION ..]      prefill MACHINE MODEL cpu|blend|slp|dslp TOKENS [OPTION ..]
  * MACHINE: a preset or a machine file. MODEL: an architecture by name, or a checkpoint's directory. Options: experts=Q4_K and the like (Q4_K_M:
- * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US of an operation on a device, gemv=GBPS at which the processor reads
- * weights, matrices=TFLOPS at most of a device's products, taken=GBPS of host memory that somebody else has, layers=N of the first ones. paged MACHINE MODEL N
- * MICRO PROMPT ANSWER      seconds a token of N prompts at once, reading included; N 0: by the policy search; link=GBPS, one: cards as one with all they have.
- * here DIR ROUNDS [GPUS [THREADS [steps | prompts | short]]] measures this machine and, beside it in each round, steps and prompts of the checkpoint (or only
- * these), on the processor or (with devices, emulated ones held to given speeds) hybrid and stream-loaded; prints medians and what virtual time says of the
- * machine as it was in that round, and the same of each operation. check DIR GPUS is a test: one round of both, printed; held is that the device had the same
- * work in virtual time as really. */
+ * gate and up, with down in Q6_K), dense= likewise (formats of GGUF too), launch=US per operation on a device, gemv=GBPS at which the CPU reads
+ * weights, matrices=TFLOPS limit of a device's products, taken=GBPS of host memory used by others, layers=N only the first ones. paged MACHINE MODEL N
+ * MICRO PROMPT ANSWER      seconds per token of N prompts at once, reading included; N 0: by the policy search; link=GBPS, one: cards as one with all they
+ * have. here DIR ROUNDS [GPUS [THREADS [steps | prompts | short]]] measures this machine and, in each round, decoding and prefill of the checkpoint (or only
+ * these), on the CPU or (with devices, emulated ones of given speeds) hybrid and stream-loaded; prints medians and the prediction for the
+ * machine as measured in that round, and the same for each operation. check DIR GPUS is a test: one round of both, printed; asserts that the device had the
+ * same work in virtual time as in reality. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static enum dtype format(const char *name) {
     return DT_NONE;
 }
 
-/* What tensor parallel could come to at best: one card with the memory, the rates and the links of all. */
+/* The upper limit of tensor parallel: one card with the memory, the rates and the links of all. */
 static void one_card(struct cost_machine *m) {
     struct cost_domain *d = &m->domain[1];
     const float k = (float)m->n_devices;
@@ -71,7 +71,7 @@ static int many(int n, char **word) {
     struct search_in in = {.cost = &m, .model = &model, .prompt = q.prompt, .answer = q.answer, .few = OP_FEW, .can = 1u << SEARCH_PAGED};
     struct search_cost cost = {0};
     if (!rc) cost_model_of(&model, &c, k->dense, k->experts, DT_BF16);
-    for (int share = SEARCH_SHARES; share >= 0 && !rc && q.n && !cost.fits; share--) /* as many experts stay as fit */
+    for (int share = SEARCH_SHARES; share >= 0 && !rc && q.n && !cost.fits; share--) /* keeps as many experts as fit */
         search_cost(&in,
                     &(struct search_policy){.n = q.n, .micro = q.micro, .place = SEARCH_PAGED, .cards = m.n_devices, .weights = (double)share / SEARCH_SHARES},
                     &cost);
@@ -158,13 +158,13 @@ static int question(int n, char **word) {
 
 /* --- Each kind of operation ------------------------------------------------------------------------------------------------------------ */
 
-/* An executor that times what another one does, by operation. */
+/* An executor that times another one, by operation. */
 enum { EXPERTS_MOST = 1024 };
 struct watched {
     struct op_exec exec;
     struct exec *cpu;
     double op[OP_COUNT];
-    long chosen, calls;          /* experts that calls of OP_EXPERTS had, and these */
+    long chosen, calls;          /* distinct experts in calls of OP_EXPERTS, and number of calls */
     double shares[EXPERTS_MOST]; /* of their rows, by rank in their call; sum over calls */
 };
 static int falling(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
@@ -191,28 +191,28 @@ static int watch(struct op_exec *x, enum op_code code, const union op_args *a) {
 /* --- This machine ------------------------------------------------------------------------------------------------------------------- */
 
 enum { ROUNDS = 25, STEPS = 6, KEYS = 64, MOST = 2048, SHORT = 256, AGAIN = 4 };
-static const double SAME = 0.12; /* as fast: within this */
+static const double SAME = 0.12; /* equally fast: within this */
 static const struct what {
     bool step;
     int n;
 } whats[] = {{true, 1}, {true, 2}, {true, 3}, {true, 4}, {false, 64}, {false, 256}, {false, 512}, {false, 1024}, {false, 2048}};
 enum { WHATS = sizeof whats / sizeof *whats };
 
-/* Of each thing that was measured, by round: seconds, and of each operation. */
+/* For each measured case, by round: seconds, in total and per operation. */
 enum { H2D = OP_COUNT, D2H, MEMORY, ALL_OPS };
 static struct here {
     int n;
-    double chosen;              /* experts of a layer */
-    float shares[EXPERTS_MOST]; /* of the rows, each one's */
+    double chosen;              /* experts per layer */
+    float shares[EXPERTS_MOST]; /* fraction of the rows, per expert */
     double took[ROUNDS], said[ROUNDS], ratio[ROUNDS];
-    double took_op[2][ALL_OPS][ROUNDS], said_op[2][ALL_OPS][ROUNDS]; /* of the processor; of the device, both ways of its link among them */
+    double took_op[2][ALL_OPS][ROUNDS], said_op[2][ALL_OPS][ROUNDS]; /* of the CPU; of the device, including both directions of its link */
 } seen[WHATS];
 
-/* The largest shares lie anywhere among the experts. */
+/* Spreads the largest fractions over the experts. */
 static void take_choices(struct here *h, const struct watched *w, int n) {
     int step = n * 2 / 5 + 1;
     for (int i = 2; i <= step; i++)
-        if (step % i == 0 && n % i == 0) step++, i = 1; /* to come by each of them once */
+        if (step % i == 0 && n % i == 0) step++, i = 1; /* to visit each of them once */
     h->chosen = (double)w->chosen / (double)w->calls;
     for (int i = 0; i < n; i++) h->shares[i * step % n] = (float)(w->shares[i] / (double)w->calls);
 }
@@ -236,7 +236,8 @@ static int prompt(struct engine *engine, const struct mode *mode, struct kv *kv,
     return rc;
 }
 
-/* Seconds of it, really; of steps the least of some, as calibrate takes the least of its pieces. h receives which experts it took; *used: of the device. */
+/* Returns the measured seconds; for decoding the minimum of several, as calibrate uses the minimum of its pieces. h receives the chosen experts; *used: device
+ * time. */
 static int measure(struct engine *engine, struct watched *w, const struct what *q, bool devices, double *seconds, struct here *h, struct gpu_used *used,
                    struct error *e) {
     struct machine *m = &engine->machine;
@@ -264,12 +265,12 @@ static int measure(struct engine *engine, struct watched *w, const struct what *
         if (i == 1 || (i && t < *seconds)) *seconds = t, memcpy(best, w->op, sizeof best), *used = less(on_device(m), &before);
     }
     if (q->step) memcpy(w->op, best, sizeof best);
-    if (!q->step && devices && !h->chosen) { /* which experts it takes, the processor tells */
+    if (!q->step && devices && !h->chosen) { /* the CPU reports which experts were chosen */
         forget(w);
         if (!(rc = prompt(engine, &mode_cpu, &kv[0], tokens, q->n, e))) take_choices(h, w, c->n_experts);
         step_forget(m->step, &kv[0]);
     }
-    for (int i = 0; i < (devices && q->n <= SHORT ? 2 : 1) && !q->step && !rc; i++) { /* before a device's first, calibrate had its memory */
+    for (int i = 0; i < (devices && q->n <= SHORT ? 2 : 1) && !q->step && !rc; i++) { /* before a device's first run, calibrate had its memory */
         if (devices) step_yield(m->step);
         forget(w);
         *used = on_device(m);
@@ -301,14 +302,14 @@ static int by_seconds(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-static double median(const double *v, int n) { /* v stays */
+static double median(const double *v, int n) { /* leaves v unchanged */
     double sorted[ROUNDS];
     memcpy(sorted, v, (size_t)n * sizeof *v);
     qsort(sorted, (size_t)n, sizeof *sorted, by_seconds);
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* Seconds in which a layer's experts are read once, by one row each: how fast memory is just now. */
+/* Returns the seconds to read a layer's experts once, with one row each: the current memory speed. */
 static double probe(const struct engine *engine, struct exec *cpu) {
     enum { ROWS = 16, CHOSEN = 8 };
     static float x[ROWS << 14], y[ROWS << 14], weights[ROWS * CHOSEN];
@@ -342,7 +343,7 @@ static void keep_operations(double to[2][ALL_OPS][ROUNDS], int at, const double 
     to[1][H2D][at] = gpu->h2d, to[1][D2H][at] = gpu->d2h, to[1][MEMORY][at] = gpu->memory;
 }
 
-/* As the device was told to be, not as it was measured: what virtual time then says of it, the device itself counted. */
+/* The device's configured speeds, not the measured ones: virtual time then predicts what the device itself counted. */
 static void told(struct cost_machine *m, const char *gpus) {
     struct gpu_spec s;
     struct cost_domain *d = &m->domain[1];
@@ -357,14 +358,14 @@ static void told(struct cost_machine *m, const char *gpus) {
     d->link[COST_H2D].latency = d->link[COST_D2H].latency = 0;
 }
 
-/* Whether the same work was done in virtual time, by whatever clock: a device that is held to its speeds never does it sooner. */
+/* Checks that virtual time had the same work, whatever the clock: a device limited to its speeds is never faster. */
 static int same_work(const struct what *q, const struct gpu_used *took, const struct gpu_used *said, double seconds) {
     const struct {
         const char *what;
         double took, said, off;
     } parts[] = {{"operations", took->computing + took->reading, said->computing + said->reading, 0.1}, {"link to it", took->h2d, said->h2d, 0.05}};
     int failed = 0;
-    for (int i = 0; i < (q->step ? 1 : 2); i++) /* a step's few rows now and then go with what its cache still lacks */
+    for (int i = 0; i < (q->step ? 1 : 2); i++) /* a few rows of decoding sometimes include rows that its cache still lacks */
         if (!(fabs(parts[i].said - parts[i].took) <= parts[i].off * parts[i].took + 0.01 * parts[0].took) || !(seconds >= 0.95 * parts[i].took))
             failed = 1, printf("FAIL: %s %d took %.4g s, device, %s %.4g s, in virtual time %.4g s\n", q->step ? "a step of" : "a prompt of", q->n, seconds,
                                parts[i].what, parts[i].took, parts[i].said);
@@ -376,8 +377,8 @@ static int same_work(const struct what *q, const struct gpu_used *took, const st
 
 struct question {               /* about this machine */
     const char *dir, *gpus;     /* gpus NULL: none */
-    int rounds, threads, most;  /* most: tokens of a prompt */
-    bool steps, prompts, check; /* check: in one round, however busy the machine is; what does not hang on that is held */
+    int rounds, threads, most;  /* most: maximum tokens of a prompt */
+    bool steps, prompts, check; /* check: one round, however busy the machine is; asserts only what does not depend on that */
 };
 
 static bool small_pages(const struct machine *m) {
@@ -405,7 +406,7 @@ static int here(const struct question *ask) {
     memset(&w, 0, sizeof w), memset(seen, 0, sizeof seen);
     op_exec_init(&w.exec, m->cpu->ops->name, watch, NULL);
     w.cpu = m->cpu, m->cpu = &w.exec.base;
-    for (int i = -1; i < ask->rounds && !rc; i++) { /* before the first, weights are brought into memory */
+    for (int i = -1; i < ask->rounds && !rc; i++) { /* the round before the first reads weights into memory */
         double before = probe(engine, w.cpu);
         o.small_pages = small_pages(m);
         if (i >= 0) rc = calibrate(&last, &o, &e);
@@ -422,7 +423,7 @@ static int here(const struct question *ask) {
             if (!(whats[k].step ? ask->steps : ask->prompts && whats[k].n <= ask->most)) continue;
             rc = measure(engine, &w, &whats[k], devices, &t, h, &device, &e);
             if (rc || i < 0) continue;
-            if (fabs(probe(engine, w.cpu) / fast - 1) > SAME && !ask->check) { /* memory went slower or faster meanwhile */
+            if (fabs(probe(engine, w.cpu) / fast - 1) > SAME && !ask->check) { /* memory speed changed during the round */
                 if (again++ < AGAIN) k--;
                 continue;
             }

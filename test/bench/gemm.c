@@ -1,13 +1,13 @@
-/* One thread's many-token products and quantised GEMVs beside OpenBLAS SGEMM, in CPU time of the thread, so that a busy machine
- * disturbs them less. Every product takes another of several weight matrices, together larger than the caches.
+/* Compares one thread's many-token products and quantised GEMVs with OpenBLAS SGEMM, in CPU time of the thread, so that a busy machine
+ * disturbs them less. Each product uses another of several weight matrices, together larger than the caches.
  *
  *     bench_gemm [rounds]
- *     bench_gemm formats [rounds] [avx2|avx512|amx]     every format's products as a share of FP8's in the same rounds
- *     bench_gemm words [rounds]                          whole-number GEMVs with AVX-VNNI beside those without
- *     bench_gemm scales [rounds] [avx512|amx]           FP8 with scales that are powers of two beside others
- *     bench_gemm few [rounds] [avx2|avx512|amx]         4 to 64 tokens of an expert by each way there is, as a share of the float32 FMA peak
+ *     bench_gemm formats [rounds] [avx2|avx512|amx]     each format's products relative to FP8's in the same rounds
+ *     bench_gemm words [rounds]                          integer GEMVs with AVX-VNNI against those without
+ *     bench_gemm scales [rounds] [avx512|amx]           FP8 with power-of-two scales against others
+ *     bench_gemm few [rounds] [avx2|avx512|amx]         4 to 64 tokens of an expert with each kernel, relative to the float32 FMA peak
  *
- * OpenBLAS is looked for at run time (libopenblas.so.0; OPENBLAS_CORETYPE chooses its kernels) and may be missing. */
+ * OpenBLAS is loaded at run time (libopenblas.so.0; OPENBLAS_CORETYPE selects its kernels) and may be missing. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
     for (size_t i = 0; i < (size_t)n * (size_t)k; i++) x[i] = (float)rnd() * 0x1p-24f - 0.5f;
     for (size_t i = 0; i < (size_t)rows * (size_t)k * (size_t)blas_copies; i++) dense[i] = (float)rnd() * 0x1p-24f - 0.5f;
     double t[5][MAX_ROUNDS], flop = 2.0 * n * k * rows;
-    for (int r = -1; r < rounds; r++) { /* all sides in each round; the first warms up */
+    for (int r = -1; r < rounds; r++) { /* all sides in each round; the first one warms up */
         for (int g = 0; g < 4; g++) {
             if (!gemm_has(all[g])) continue;
             void *packed = memory(all[g]->packed_bytes(n, k)), *scratch = memory(all[g]->scratch_bytes(n, k));
@@ -111,7 +111,7 @@ static void products(int n, int k, int rows, int rounds, sgemm_fn sgemm) {
     weights_free(&w);
 }
 
-/* As few tokens are multiplied: in whole numbers where there are kernels for that. */
+/* With few tokens: integer products where there are kernels for them. */
 static void gemvs(int rounds) {
     static const uint8_t formats[] = {DT_E4M3, DT_BF16, DT_Q8_0, DT_Q4_K, DT_Q6_K, DT_MXFP4};
     for (int l = CPU_AVX2; l <= CPU_AVX512; l++) {
@@ -143,7 +143,7 @@ static void gemvs(int rounds) {
     }
 }
 
-/* The whole-number GEMV with and without AVX-VNNI, in turn; from L2 and from memory. */
+/* The integer GEMV with and without AVX-VNNI, alternately; from L2 and from memory. */
 static void words(int rounds) {
     static const struct {
         uint8_t dtype;
@@ -190,7 +190,7 @@ static void words(int rounds) {
     free(data), free(scale), free(x), free(y);
 }
 
-/* Every format reads the same bytes, whose exponents stay near 1 in all of them. */
+/* Every format reads the same bytes, whose exponents are near 1 in all of them. */
 static int formats(enum cpu_level level, int rounds) {
     static const uint8_t all[] = {DT_E4M3, DT_BF16, DT_Q8_0, DT_Q4_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_NL, DT_IQ4_XS, DT_MXFP4, DT_E2M1};
     enum { N = sizeof all, ROWS = 2048, COLS = 2048, POOL = 128 << 20, MOST = 512, SIZES = 5 };
@@ -237,7 +237,7 @@ static int formats(enum cpu_level level, int rounds) {
     return 0;
 }
 
-/* What a group of a prompt's tokens may be multiplied by: the GEMV kernels, what takes a few, what takes many. */
+/* The kernels for a group of a prompt's tokens: GEMV, few tokens, many tokens. */
 static int few(enum cpu_level level, int rounds) {
     static const uint8_t all[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q4_0, DT_MXFP4, DT_Q8_0, DT_E4M3, DT_BF16};
     enum { N = sizeof all, ROWS = 768, COLS = 2048, POOL = 128 << 20, MOST = 64, SIZES = 7, WAYS = 4, LOOPS = 1 << 18 };
@@ -307,7 +307,7 @@ static int few(enum cpu_level level, int rounds) {
     return 0;
 }
 
-/* Blocks of 128 by 128 of E4M3 with scales that a product may fold into the weights, beside such that it may not. */
+/* Blocks of 128 by 128 of E4M3 with scales that a product may fold into the weights, and with others. */
 static int scales(enum cpu_level level, int rounds) {
     static const int sizes[] = {4, 16, 32, 64, 128, 512};
     enum { SIZES = sizeof sizes / sizeof *sizes, ROWS = 2048, COLS = 7168, MOST = 512 };

@@ -1,6 +1,6 @@
-/* How soon a long chat that lies on disk can be gone on with: the KV cache of Qwen3-30B-A3B (48 layers, 96 KB a token) is written as the engine
- * writes it, batch by batch, and then read as a prompt that begins with its tokens is, from memory that the system keeps of files and
- * from the disk itself. Beside it what reading the same files takes, which is the limit.
+/* Measures how soon a long chat on disk can continue: writes the KV cache of Qwen3-30B-A3B (48 layers, 96 KB a token) as the engine
+ * does, batch by batch, then reads it as for a prompt that begins with its tokens, from the page cache and from the disk itself.
+ * For comparison, the time to read the same files, which is the limit.
  *
  *     bench_keep DIR [tokens [threads]]        # 32,768 tokens: 3.2 GB in DIR, and 4 GB of memory */
 #include <dirent.h>
@@ -38,7 +38,7 @@ static size_t files(const char *dir, size_t *bytes, bool drop, char *room) {
     return n;
 }
 
-/* Every row is looked at once, as attention does. */
+/* Reads every row once, as attention does. */
 static uint64_t touch(const struct kv *kv, int n) {
     uint64_t sum = 0;
     for (int l = 0; l < kv->n_layers; l++)

@@ -1,5 +1,5 @@
-/* A prompt that arrives while others answer, on the processor: their time between tokens and its time to first token, against what
- * each takes alone, measured in turn in every round; ratios are medians over rounds, for machines that are never quiet.
+/* Measures a prompt that arrives during decoding, on the CPU: the sessions' time between tokens and its time to first token, relative to
+ * each alone, measured alternately in every round; ratios are medians over rounds, for machines that are never idle.
  *   bench_mixed <checkpoint | ember:> [prompt tokens] [sessions] [rounds] [threads] */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static struct session *submit(int from, int n, int most) {
         die(&err);
     return s;
 }
-/* Seconds until the turn of s is over; *count: tokens of others meanwhile. */
+/* Returns the seconds until the turn of s ends; *count: tokens of the others in that time. */
 static double until_over(const struct session *s, int *count) {
     double begin = clock_now();
     for (struct event ev; (ev = next()).session != s || ev.kind != EVENT_DONE;) *count += ev.kind == EVENT_TOKEN && ev.session != s;
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     file_embed(ember_files);
     if (engine_open(&e, &(struct engine_params){.dir = argv[1], .threads = arg[3]}, &err)) die(&err);
     for (int i = 0; i < PROMPT; i++) tokens[i] = (i * 37 + i / 7 + 11) % (engine_info(e)->vocab - 20);
-    for (int r = -1; r < rounds; r++) { /* the first brings weights into memory */
+    for (int r = -1; r < rounds; r++) { /* the first round reads weights into memory */
         struct session *s[SESSIONS], *p = submit(r + 2, n, 1);
         int at = r < 0 ? 0 : r, count = 0;
         alone[at] = until_over(p, &count);

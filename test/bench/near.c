@@ -1,21 +1,21 @@
-/* Paper C in virtual time: a device, a processor with matrix units and sixteen DIMM-side units (sched/preset.c, "paper-c"), by the engine's own cost
- * model, scores and splits, beside what the paper compares with. Decode of many sessions at once: a layer of routed and shared experts.
+/* Paper C in virtual time: a device, a CPU with matrix units and sixteen near-memory (DIMM-side) units (sched/preset.c, "paper-c"), with the engine's own cost
+ * model, scores and splits, compared with the paper's baselines. Decoding of many sessions: a layer of routed and shared experts.
  *
  *   bench_near         the tables
- *   bench_near check   shorter, and held to what NOTES.md says of them
+ *   bench_near check   shorter, and asserts what NOTES.md says of them
  *
- * KTransformers+ is the paper's rule, "hearth, no units" what our split makes of the same processor and device; MoNDE has our split, and takes over the link
- * at one DIMM's bandwidth (equation 2). The last column is what a layout made for the loads that came would have given.
+ * KTransformers+ follows the paper's rule; "hearth, no units" is our split on the same CPU and device; MoNDE has our split, and uploads over the link
+ * at one DIMM's bandwidth (equation 2). The last column is a layout made for the loads that actually came.
  *
- * What the papers' rules become here:
- *   An expert lies striped over all DIMMs, where the processor and the link read it at the host's bandwidth, or on one DIMM, where its unit
- *   computes it (section 4.3). A unit that computes also serves what processor and link read from its DIMM (equation 6): it is busy so long.
- *   The device keeps the experts with the most load of late (score "ema"), one change a layer and step.
- *   Which experts lie on one DIMM follows the load of late, too: they are placed by the split as if all were everywhere. The units' links change that
- *   in the time of the attention half, 25 GB/s each, as far as it goes; what is not through goes on in the next window.
+ * The papers' rules in this simulation:
+ *   An expert is striped over all DIMMs, where the CPU and the link read it at the host's bandwidth, or it is on one DIMM, whose unit
+ *   computes it (section 4.3). A unit that computes also serves reads of CPU and link from its DIMM (equation 6) and is busy for that time.
+ *   The device keeps the experts with the highest recent load (score "ema"), with one change per layer and decode batch.
+ *   Which experts are on one DIMM follows the recent load too: they are placed by the split as if all were everywhere. The units' links move them
+ *   during attention, at 25 GB/s each, as far as the time allows; unfinished moves continue in the next window.
  *
- * Loads are made: by rank the hottest 2% of the experts have 22% of the rows, the next 28% have 70, the others 8 (the paper's section 3.1: over
- * 70% process 8%, 20 to 40% up to 70%); which expert has which rank changes by and by. Rows draw their k without replacement. */
+ * Loads are generated: by rank the hottest 2% of the experts have 22% of the rows, the next 28% have 70, the others 8 (the paper's section 3.1: over
+ * 70% process 8%, 20 to 40% up to 70%); the ranks of experts change gradually. Rows draw their k experts without replacement. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,15 +58,15 @@ static struct cost_model model_in(const struct known_model *k, enum dtype expert
 }
 static struct cost_model model_of(const struct known_model *k) { return model_in(k, DT_BF16); }
 
-/* What the paper does not print, or what can be read in two ways: how the gains hang on it is a table of its own. */
+/* Assumptions that the paper does not print, or that can be read in two ways; a table of its own shows how the gains depend on them. */
 static struct assumed {
     const char *what;
-    double kept;   /* of a layer's experts on the device; 0: what 80 GB have left for them */
-    double reach;  /* of 307.2 GB/s that the processor gets */
-    double served; /* bytes/s at which a DIMM serves what others read; 0: its own */
-    double amx;    /* times the processor's rates */
+    double kept;   /* of a layer's experts on the device; 0: what fits into the rest of 80 GB */
+    double reach;  /* of 307.2 GB/s that the CPU gets */
+    double served; /* bytes/s at which a DIMM serves other readers; 0: its own */
+    double amx;    /* factor on the CPU's rates */
     double link;   /* bytes/s of a DIMM's link */
-    double memory; /* of an expert's rank, from step to step */
+    double memory; /* autocorrelation of an expert's rank between batches */
     int units;
     bool far; /* MoNDE reads from many DIMMs at once: at the link's rate, not at one DIMM's */
 } is, usual = {.reach = 1, .amx = 1, .link = 25e9, .memory = 0.995, .units = UNITS};
@@ -82,7 +82,7 @@ static double normal(void) { return sqrt(-2 * log(uniform())) * cos(6.2831853071
 
 struct loads {
     int experts, topk;
-    double memory, g[LAYERS][MOST], weight[MOST]; /* g: normal, its rank is the expert's; weight: log of what a rank is drawn with */
+    double memory, g[LAYERS][MOST], weight[MOST]; /* g: normal; its rank is the expert's; weight: log of a rank's sampling weight */
 };
 static const double *ranked;
 static int by_rank(const void *a, const void *b) {
@@ -129,15 +129,15 @@ static void begin(struct loads *l, const struct cost_model *q) {
 
 /* --- A layer on three kinds of domains ------------------------------------------------------------------------------------------ */
 
-/* How experts lie in DIMMs. ONE: striped over all or on one of them, changed in use (section 4.3). COPIES: striped and on one or two of them; memory has room.
- * ROWS: some rows of every matrix on each, which are striped to the processor, and every unit has its share of each expert. */
+/* Layouts of experts in DIMMs. ONE: striped over all or on one of them, changed in use (section 4.3). COPIES: striped and on one or two of them; memory has
+ * room. ROWS: some rows of every matrix on each, which are striped for the CPU, and every unit has a shard of each expert. */
 enum { CPU = 1, NEAR = 2, RELAYOUT = 4, ROWS = 8 };
 struct system {
     const char *name, *split;
-    int has, copies; /* copies: on single DIMMs, beside the striped one; 0: one in all */
+    int has, copies; /* copies: on single DIMMs, besides the striped one; 0: one in total */
 };
 static const struct system systems[] = {
-    {"Klotski", "stream", 0, 0}, /* the device alone; host memory stands by as the place where experts lie */
+    {"Klotski", "stream", 0, 0}, /* the device alone; host memory stores the experts */
     {"KTransformers+", "rule", CPU, 0},
     {"MoNDE", "auto", NEAR, 0},
     {"hearth, no units", "auto", CPU, 0},
@@ -153,23 +153,23 @@ enum { SYSTEMS = 10, BASELINES = 3, MONDE = 2, FIXED = 5, OURS = 6, THREE = 8, B
 struct lane {
     const struct system *s;
     const struct cost_model *q;
-    int room, units; /* units: that the split sees */
+    int room, units; /* units: visible to the split */
     struct score score;
     void *mem;
     uint8_t kept[LAYERS][MOST];
-    int8_t on[LAYERS][MOST]; /* the DIMM it lies on; -1: striped */
+    int8_t on[LAYERS][MOST]; /* the DIMM that has it; -1: striped */
     struct {
         int layer, expert, to;
-        double left; /* seconds of a unit's link */
-    } work[UNITS];   /* what its link is at; left 0: nothing */
+        double left; /* remaining seconds of a unit's link */
+    } work[UNITS];   /* the current job of a unit's link; left 0: none */
     struct cost_table table[3];
-    double right, said; /* layouts: wanted by the load of late, and by the load that came */
+    double right, said; /* layouts: wanted by the recent load, and by the actual load */
 };
 
 static double shared_time(const struct lane *x, int batch) { return cost_shared(&machine, 1, x->q, batch); }
-static uint32_t unit_bit(int unit) { return 4u << unit; } /* domains: processor, device, units */
+static uint32_t unit_bit(int unit) { return 4u << unit; } /* domains: CPU, device, units */
 static uint32_t all_units(const struct lane *x) { return (((uint32_t)1 << x->units) - 1) << 2; }
-/* Domains that can compute an expert where it lies; the processor's bit: it is striped. */
+/* Domains that can compute an expert without moving it; the CPU's bit: it is striped. */
 static uint32_t lies(const struct lane *x, int layer, int e) {
     int u = x->on[layer][e], n = is.units;
     if (!(x->s->has & NEAR)) return 1;
@@ -178,7 +178,7 @@ static uint32_t lies(const struct lane *x, int layer, int e) {
     return 1 | unit_bit(e % n) | (x->s->copies > 1 ? unit_bit((e + 1 + e / n % (n - 1)) % n) : 0);
 }
 
-/* Splits the rows. everywhere: as if all lay striped and on each DIMM. on: [experts] the unit of each, -1: none. Returns seconds. */
+/* Splits the rows. everywhere: as if all were striped and on each DIMM. on: [experts] the unit of each, -1: none. Returns seconds. */
 static double split(struct lane *x, int layer, const int32_t *rows, int batch, bool everywhere, int8_t *on) {
     struct split_domain d[2 + UNITS];
     struct split_expert e[MOST];
@@ -193,7 +193,7 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
         id[n] = (int16_t)i;
         e[n++] = (struct split_expert){.rows = rows[i], .resident = at | cpu, .still = cpu && !(at & 1), .slow = cpu && !(at & 1) ? (float)local : 0};
     }
-    if (!strcmp(x->s->split, "rule")) { /* on the processor, but for what the device has, and what it would have sooner by the link */
+    if (!strcmp(x->s->split, "rule")) { /* on the CPU, except what the device has, or would get sooner over the link */
         double t[2] = {machine.domain[0].latency[COST_FFN] + 2 * machine.join, shared_time(x, batch)};
         for (int i = 0; i < n; i++) {
             double a = cost_table_at(&x->table[0], e[i].rows), b = cost_table_at(&x->table[1], e[i].rows);
@@ -203,18 +203,18 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
         }
         return t[0] > t[1] ? t[0] : t[1];
     }
-    for (int pass = 0; pass < 4; pass++) { /* units serve what the others read: that is known when they are known */
+    for (int pass = 0; pass < 4; pass++) { /* units serve the others' reads, which are known only after a pass */
         for (int k = 0; k < domains; k++)
             d[k] = (struct split_domain){.class = k == 0   ? COST_CPU
                                                   : k == 1 ? COST_GPU
                                                            : COST_NDP,
                                          .expert = &x->table[k < 2 ? k : 2],
-                                         .scale = k == 0 && !cpu ? 1e6 : 1, /* nobody there */
+                                         .scale = k == 0 && !cpu ? 1e6 : 1, /* no unit */
                                          .busy = k == 1  ? shared_time(x, batch)
                                                  : k > 1 ? read / dimms
                                                          : 0,
                                          .first = k == 0                      ? machine.domain[0].latency[COST_FFN] + 2 * machine.join
-                                                  : k > 1 && x->s->has & ROWS ? 4 * machine.join /* rows there, what gate and up give to all, sums back */
+                                                  : k > 1 && x->s->has & ROWS ? 4 * machine.join /* rows up, outputs of gate and up to all, sums back */
                                                                               : 0,
                                          .move = k != 1                   ? 0
                                                  : cpu || !near || is.far ? move
@@ -237,7 +237,7 @@ static double split(struct lane *x, int layer, const int32_t *rows, int batch, b
     return best;
 }
 
-/* In the time of an attention half each unit's link goes on with what it is at. */
+/* During attention each unit's link continues its job. */
 static void use_links(struct lane *x, double window) {
     for (int u = 0; u < is.units; u++) {
         if (x->work[u].left <= 0) continue;
@@ -254,8 +254,8 @@ static void send(struct lane *x, int link, int layer, int expert, int to, double
     x->work[link].layer = layer, x->work[link].expert = expert, x->work[link].to = to;
     x->work[link].left = bytes / is.link;
 }
-/* What is striped and should not be, or the other way round, heaviest first: its DIMM's link, if nothing is on it. From one DIMM to another only when that
- * relieves it: units are balanced by what is cheap to move. */
+/* Experts that should change between striped and one DIMM, heaviest first, by the DIMM's link if it is idle. From one DIMM to another only when that
+ * relieves it: units are balanced with what is cheap to move. */
 static void relayout(struct lane *x, int layer, const int32_t *late, const int8_t *want) {
     for (int tries = 0; tries < is.units; tries++) {
         int best = -1, link = -1;
@@ -268,7 +268,7 @@ static void relayout(struct lane *x, int layer, const int32_t *late, const int8_
         send(x, link, layer, best, want[best], x->q->expert_bytes * (is.units - 1) / is.units);
     }
 }
-/* The busiest unit gives its heaviest expert to the least busy one, if that is less after than the busiest was before. */
+/* The busiest unit gives its heaviest expert to the least busy one, if that ends up below the former maximum. */
 static void rebalance(struct lane *x, int layer, const int32_t *late) {
     double busy[UNITS] = {0};
     int most = 0, least = 0, what = -1;
@@ -286,8 +286,8 @@ static void rebalance(struct lane *x, int layer, const int32_t *late) {
     if (what >= 0 && x->work[least].left <= 0) send(x, least, layer, what, least, x->q->expert_bytes);
 }
 
-/* What the load of late says of the next step, in rows. Too many on a DIMM cost more than too few, and of many experts some are drawn far above their mean:
- * twice the mean and its spread. */
+/* Predicts the next batch's rows from the recent load. Too many on a DIMM cost more than too few, and of many experts some are far above their mean:
+ * twice the mean plus its spread. */
 static void late_rows(const struct lane *x, int layer, int32_t *late) {
     for (int e = 0; e < x->q->n_experts; e++) {
         double v = score_of(&x->score, layer, e);
@@ -314,7 +314,7 @@ static void scale(struct cost_curve *c, double by) {
 }
 static void lane_open(struct lane *x, const struct cost_model *q, const struct system *s) {
     *x = (struct lane){.s = s, .q = q, .units = !(s->has & NEAR) ? 0 : s->has & ROWS ? 1 : is.units};
-    /* 80 GB less everything that is no routed expert, and 10 GB to work in */
+    /* 80 GB less everything except routed experts, and 10 GB of workspace */
     double dense = q->layers * (q->half_bytes + q->shared_bytes) + 2 * q->head_bytes;
     x->room = (int)((machine.domain[1].memory - dense - 10e9) / (q->expert_bytes * (q->layers - q->dense_layers)));
     if (is.kept > 0) x->room = (int)(is.kept * q->n_experts + 0.5);
@@ -325,7 +325,7 @@ static void lane_open(struct lane *x, const struct cost_model *q, const struct s
     scale(&machine.domain[0].bw[COST_FFN], is.reach);
     scale(&machine.domain[0].rate[COST_FFN][COST_16BIT], is.amx);
     struct cost_machine m = machine;
-    if (s->has & ROWS) { /* as one: each row goes to all, what its units make of gate and up again, sums come back; all by the processor's memory */
+    if (s->has & ROWS) { /* as one: each row goes to all, gate and up outputs again, sums return; all through the CPU's memory */
         double hidden = q->row_bytes / 4, inter = q->expert_flops / (6 * hidden), n = is.units;
         double each =
             q->expert_flops / (n * cost_at(&m.domain[2].rate[COST_FFN][COST_16BIT], 1)) + (n * 2 * (hidden + inter) + 2 * inter + 4 * hidden) / m.dram;
@@ -334,20 +334,20 @@ static void lane_open(struct lane *x, const struct cost_model *q, const struct s
     }
     for (int d = 0; d < 3; d++) cost_table_fill(&x->table[d], &m, d, q, COST_MANY);
 }
-/* The layout that the first steps suggest: the papers' offline trace. */
+/* The layout from the first batches: the papers' offline trace. */
 static void lay(struct lane *x, int layer, const int32_t *late, int batch) {
     int8_t *on = x->on[layer];
     memset(on, -1, sizeof x->on[layer]);
     if (!(x->s->has & NEAR) || x->s->has & ROWS || x->s->copies) return;
     split(x, layer, late, batch, true, on);
-    for (int e = 0, u = 0; e < x->q->n_experts; e++) /* nobody's of late: cold; and who has no processor has all on DIMMs */
+    for (int e = 0, u = 0; e < x->q->n_experts; e++) /* no recent load: cold; without a CPU all are on DIMMs */
         if (!late[e] || (on[e] < 0 && !(x->s->has & CPU))) on[e] = (int8_t)(u++ % is.units);
 }
 
 struct result {
     double layer; /* seconds of a layer's experts */
-    double right; /* layouts foreseen rightly; NAN: none were */
-    double known; /* seconds, had the layout been made for what came */
+    double right; /* fraction of layouts predicted correctly; NAN: none were */
+    double known; /* seconds, had the layout been made for the actual load */
 };
 static struct result run(const struct cost_model *q, const struct system *s, int batch, int steps) {
     enum { WARM = 6 };
@@ -380,7 +380,7 @@ static struct result run(const struct cost_model *q, const struct system *s, int
             if (t > WARM) {
                 double took = split(&x, i, rows, batch, false, NULL);
                 r.layer += took, n++;
-                if (s->has & RELAYOUT) { /* would it have been laid out so, had the load been known? */
+                if (s->has & RELAYOUT) { /* would the layout have been the same, had the load been known? */
                     memset(came, -1, sizeof came);
                     r.known += split(&x, i, rows, batch, true, came);
                     for (int e = 0; e < q->n_experts; e++)
@@ -396,7 +396,7 @@ static struct result run(const struct cost_model *q, const struct system *s, int
 }
 
 struct gains {                                     /* means; over the best of the papers' three */
-    double best, three, rows, near, layout, right; /* near: over MoNDE; layout: over a fixed one; right: layouts foreseen */
+    double best, three, rows, near, layout, right; /* near: over MoNDE; layout: over a fixed one; right: layouts predicted */
 };
 static struct gains table(const struct cost_model *q, const char *name, const int *batch, int n, int steps, bool print) {
     struct gains g = {0};
@@ -417,7 +417,7 @@ static struct gains table(const struct cost_model *q, const char *name, const in
     }
     return g;
 }
-/* One assumption at a time, 512 rows: gains over the best of three. */
+/* One assumption at a time, 512 rows: gains over the best of the three. */
 static void assumptions(const struct cost_model *q, const char *const *names, int steps) {
     struct assumed other[] = {usual, usual, usual, usual, usual, usual, usual, usual, usual, usual, usual, usual};
     int n = 0;
@@ -450,17 +450,17 @@ static void assumptions(const struct cost_model *q, const char *const *names, in
 
 /* --- Several sockets ------------------------------------------------------------------------------------------------------------- */
 
-/* Memory nodes as the cost model's domains (sched/nodes.h), a token's or some tokens' routed experts: rows of every matrix on each node (as the engine has
- * them: store/place.c, span.h), or whole experts by turns, where they are or read from the other node, moved by the load of late in the time of
- * attention halves or not; or pages by turns and everything on one node, as a file's pages lie that nobody placed. UNITS: an expert cut across down's
- * columns, at blocks of so many (as it was until 2026-11-22). */
+/* Memory nodes as the cost model's domains (sched/nodes.h), the routed experts of one or some tokens: rows of every matrix on each node (as the engine has
+ * them: store/place.c, span.h), or whole experts alternating, computed on their node or read from the other one, moved by the recent load during
+ * attention or not; or alternating pages and everything on one node, as a file's pages are without placement. UNITS: an expert split across down's
+ * columns, at blocks of that size (as it was until 2026-11-22). */
 enum { SHARES, BLOCKS, WHOLE, REMOTE, MOVED, SPREAD, ONE, LAYOUTS };
 static const struct socketed {
     const char *name, *model;
     enum dtype experts;
     int nodes, block; /* columns of a block of down */
     int inter;
-    double uneven; /* of the machine's bandwidth, what node 0 has above its share */
+    double uneven; /* fraction of the machine's bandwidth that node 0 has above its share */
 } socketed[] = {{"DeepSeek-V3, FP8, two nodes", "deepseek-v3", DT_E4M3, 2, 128, 2048, 0},
                 {"Qwen3-30B, Q4_K, two nodes", "qwen3-30b", DT_Q4_K, 2, 256, 768, 0},
                 {"Qwen3-30B, FP8, eight nodes", "qwen3-30b", DT_E4M3, 8, 128, 768, 0},
@@ -493,7 +493,7 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
     begin(&l, &q);
     for (int a = 0; a < s->nodes; a++) cost_table_fill(&table[a], &parts, a, &q, COST_MANY);
     struct nodes_lie lie = layout == SPREAD ? nodes_spread(&machine) : layout == ONE ? nodes_on(&machine, 0) : nodes_shares(&machine, &q, 1, COST_MANY);
-    if (layout == BLOCKS) /* alike, to whole blocks */
+    if (layout == BLOCKS) /* equal, rounded to whole blocks */
         for (int a = 0, blocks = s->inter / s->block; a < s->nodes; a++)
             lie.lies[a] = lie.works[a] = (double)(blocks * (a + 1) / s->nodes - blocks * a / s->nodes) / blocks;
     for (int i = 0; i < LAYERS; i++)
@@ -501,7 +501,7 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
     double window = cost_half(&machine, 1, &q, cost_decode_rows(batch, 1024));
     for (int t = 0; t < WARM + steps; t++)
         for (int i = 0; i < LAYERS; i++) {
-            if (layout == MOVED) { /* the node that has more work of late gives the least busy one what makes them most alike */
+            if (layout == MOVED) { /* the node with more recent work gives the least busy one the expert that balances them best */
                 double busy[NODES] = {0};
                 int from = 0, least = 0;
                 for (int e = 0; e < q.n_experts; e++) busy[node[i][e]] += cost_table_at(&table[node[i][e]], 1) * fmin(score_of(&score, i, e), 1);
@@ -534,7 +534,7 @@ static double sockets(const struct socketed *s, int layout, int batch, int steps
                 continue;
             }
             struct split_domain d[NODES];
-            for (int c = 0; c < s->nodes; c++) /* whose weights are another node's come over the way between them */
+            for (int c = 0; c < s->nodes; c++) /* experts of another node are read over the link between the nodes */
                 d[c] = (struct split_domain){.class = c ? COST_GPU : COST_CPU,
                                              .expert = &table[c],
                                              .move = layout == REMOTE ? cost_move(&parts, c, COST_H2D, q.expert_bytes) : 0,

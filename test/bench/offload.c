@@ -1,18 +1,18 @@
-/* Paper D in virtual time: its machine (sched/preset.c, "paper-d"), its models at true shapes, made routing traces (routing.h), and the engine's own
- * cost model, splits, scores and predictions, beside what the paper compares with. No byte is moved and nothing waits: each layer is placed on
- * the timelines of processor, device and link.
+/* Paper D in virtual time: its machine (sched/preset.c, "paper-d"), its models at true shapes, generated routing traces (routing.h), and the engine's own
+ * cost model, splits, scores and predictions, compared with the paper's baselines. No byte is moved and nothing waits: each layer is placed on
+ * the timelines of CPU, device and link.
  *
  *   bench_offload         the tables
- *   bench_offload check   shorter, and held to what NOTES.md says of them
+ *   bench_offload check   shorter, and asserts what NOTES.md says of them
  *
- * A layer is the attention half and the shared expert on the device, then the routed experts by a split of what was chosen. Systems, by the
+ * A layer is attention and the shared expert on the device, then the routed experts by a split of the chosen ones. Systems, from the
  * paper's table 1:
  *
- *     llama.cpp     so many of the layers are on the device, the others on the processor, experts and all
- *     AdapMoE       all on the device, missing experts over the link, the least recently used goes; the next layer's are brought ahead
- *     KTransformers the experts used most (in a trace before) lie on the device for good; the processor computes the others in decode, the
- *                   link brings them in prefill
- *     hearth        the split by cost, MRS, the link brings what is worth most, foreseen or not */
+ *     llama.cpp     some layers on the device, the others on the CPU with all their experts
+ *     AdapMoE       everything on the device, missing experts uploaded, LRU eviction; the next layer's are prefetched
+ *     KTransformers the experts used most (in an earlier trace) stay on the device; the CPU computes the others in decode, the
+ *                   link uploads them in prefill
+ *     hearth        the split by cost, MRS scores, the link uploads the most valuable ones, predicted or not */
 #include <stdio.h>
 
 #include "engine/cache/predict.h"
@@ -66,7 +66,7 @@ static struct bench_model model_of(const struct known_model *k, enum dtype weigh
     return m;
 }
 
-/* --- A cache, a link, and what runs on them --------------------------------------------------------------------------------- */
+/* --- A cache, a link, and the systems ------------------------------------------------------------------------------------ */
 
 enum place { BY_LAYER, FIXED, KEPT };
 struct system {
@@ -74,8 +74,8 @@ struct system {
     enum place place;
     const char *evict;
     const char *decode, *prefill; /* splits */
-    int ahead;                    /* layers that are foreseen; 0: none */
-    bool worth;                   /* brings what is worth most; else the next layer's, one after the other */
+    int ahead;                    /* layers predicted ahead; 0: none */
+    bool worth;                   /* uploads the most valuable one; otherwise the next layer's, one after the other */
 };
 static const struct system systems[] = {
     {"llama.cpp", BY_LAYER, NULL, "host", "host", 0, false},
@@ -85,19 +85,19 @@ static const struct system systems[] = {
 };
 enum { SYSTEMS = 4, KT = 2, OURS = 3 };
 
-struct lane { /* what a run has */
+struct lane { /* state of a run */
     const struct bench_model *m;
     const struct routing *r;
     const struct system *s;
-    int room;         /* experts of a layer on the device */
-    double now, link; /* seconds; when the link is free */
-    double *there;    /* [layers, experts] when each is on the device; INFINITY: not, and not on its way */
+    int room;         /* slots for experts of a layer on the device */
+    double now, link; /* seconds; time at which the link is free */
+    double *there;    /* [layers, experts] time of arrival on the device; INFINITY: not on the device, not in flight */
     int32_t *rows;    /* [experts] */
     struct score score;
     struct predict predict;
     struct cost_table table[2];
     double uses, hits, moved, ahead, ahead_used;
-    uint8_t *brought; /* [layers, experts] ahead, not used so far */
+    uint8_t *brought; /* [layers, experts] prefetched, not yet used */
     void *mem[3];
 };
 
@@ -106,7 +106,7 @@ static void count_rows(struct lane *x, const int32_t *ids, int n) {
     memset(x->rows, 0, (size_t)x->r->experts * sizeof *x->rows);
     for (int i = 0; i < n; i++) x->rows[ids[i]]++;
 }
-/* Rows `at` .. `at + n` of the trace in a layer, gathered; distance 0: what was chosen, else what was foreseen so many layers before. */
+/* Rows `at` .. `at + n` of the trace in a layer, gathered; distance 0: the chosen experts, otherwise those predicted that many layers before. */
 static const int32_t *ids_of(struct lane *x, int layer, int at, int n, int distance) {
     static int32_t all[1024 * 16];
     const int32_t *from = distance ? x->r->guess[distance - 1] : x->r->ids;
@@ -123,7 +123,7 @@ static int worst_of(struct lane *x, int layer, bool spare_rows) {
         if (spare_rows && x->rows[e]) continue;
         if (at < 0 || score_of(&x->score, layer, e) < score_of(&x->score, layer, at)) at = e;
     }
-    return n < x->room ? -2 : at; /* -2: there is room; -1: none may go */
+    return n < x->room ? -2 : at; /* -2: a free slot; -1: none can be evicted */
 }
 static void put(struct lane *x, int layer, int expert, int victim, double when) {
     if (victim >= 0) there_of(x, layer)[victim] = INFINITY, x->brought[layer * x->r->experts + victim] = 0;
@@ -133,7 +133,7 @@ static void put(struct lane *x, int layer, int expert, int victim, double when) 
 
 static double move_of(const struct lane *x) { return cost_move(&machine, 1, COST_H2D, x->m->q.expert_bytes); }
 
-/* The experts of x->rows with who has them at that time. */
+/* The experts of x->rows with their residency at that time. */
 static int describe(struct lane *x, int layer, double when, double link_busy, int n, struct split_domain *d, struct split_expert *e, int16_t *id) {
     int all = 0, gone = 0;
     for (int i = 0; i < x->r->experts; i++) {
@@ -149,11 +149,11 @@ static int describe(struct lane *x, int layer, double when, double link_busy, in
                                  .busy = cost_shared(&machine, 1, &x->m->q, n),
                                  .link_busy = link_busy,
                                  .move = move_of(x),
-                                 .room = x->r->experts}; /* a buffer takes what the cache has no place for */
+                                 .room = x->r->experts}; /* a buffer takes what the cache has no slot for */
     return all;
 }
 
-/* What the link does when it has nothing to do, until the layer that begins `until` seconds from now. */
+/* What an idle link uploads until the layer that begins `until` seconds from now. */
 static void use_link(struct lane *x, int layer, int at, int n, double beat) {
     enum { STEPS = 14 };
     double move = move_of(x);
@@ -206,7 +206,7 @@ static void use_link(struct lane *x, int layer, int at, int n, double beat) {
     }
 }
 
-/* n rows through all layers, from row `at` of the trace on. Returns seconds. */
+/* n rows through all layers, from row `at` of the trace. Returns seconds. */
 static double forward(struct lane *x, int at, int n, double keys) {
     const struct cost_model *q = &x->m->q;
     double begin = x->now, beat = 0;
@@ -224,7 +224,7 @@ static double forward(struct lane *x, int at, int n, double keys) {
         struct split_domain d[2];
         struct split_expert e[256];
         int16_t id[256];
-        for (int k = 1; k <= x->s->ahead && l >= k; k++) { /* judged now: what was foreseen */
+        for (int k = 1; k <= x->s->ahead && l >= k; k++) { /* judges earlier predictions */
             static int32_t said[1024 * 16];
             memcpy(said, ids_of(x, l, at, n, k), (size_t)(n * x->r->topk) * sizeof *said);
             ids = ids_of(x, l, at, n, 0);
@@ -241,10 +241,10 @@ static double forward(struct lane *x, int at, int n, double keys) {
             uint8_t *was = &x->brought[l * x->r->experts + id[i]];
             if (plan.domain[i] == 1) x->ahead_used += *was, *was = 0;
         }
-        for (int k = plan.moves[1]; k < plan.moves[2]; k++) { /* what came for this layer stays, if something may go */
+        for (int k = plan.moves[1]; k < plan.moves[2]; k++) { /* uploads for this layer are kept, if something can be evicted */
             int what = id[plan.move[k]];
             double begins = x->link > x->now ? x->link : x->now;
-            if (isfinite(there_of(x, l)[what])) continue; /* it is on its way already */
+            if (isfinite(there_of(x, l)[what])) continue; /* already in flight */
             x->link = begins + move_of(x);
             int v = x->s->place == KEPT ? worst_of(x, l, true) : -1;
             if (v != -1) put(x, l, what, v, x->link);
@@ -282,7 +282,7 @@ static void lane_open(struct lane *x, const struct bench_model *m, const struct 
     predict_open(&x->predict, r->layers, r->experts, x->mem[1]);
     for (int d = 0; d < 2; d++) cost_table_fill(&x->table[d], &machine, d, &m->q, COST_MANY);
     for (size_t i = 0; i < all; i++) x->there[i] = INFINITY;
-    for (int l = 0; l < r->layers; l++) { /* the first `profile` tokens say which are used most; everybody begins with these */
+    for (int l = 0; l < r->layers; l++) { /* the first `profile` tokens tell which are used most; every system starts with these */
         int32_t *used = calloc((size_t)r->experts, sizeof *used);
         if (!used) abort();
         for (int t = 0; t < profile; t++)
@@ -324,11 +324,11 @@ static double prefill_seconds(const struct bench_model *m, const struct routing 
     return t;
 }
 
-/* Of a model: a routing trace with paper D's reuse (replay.c), and routers' words about layers ahead. */
+/* For a model: a routing trace with paper D's reuse (replay.c), and router predictions of later layers. */
 static struct bench_model models_d[3];
 static struct routing traces_d[3];
-/* fitted: the processor's rate at one row and the link's are such that KTransformers takes what the paper's table 3 prints for it, 0.21 s a token and
- * 1.47 s for a prompt (Qwen2, a quarter kept; of how many tokens is not said: 128 here). */
+/* Fitted: the CPU's rate at one row and the link's, such that KTransformers takes what the paper's table 3 prints for it, 0.21 s a token and
+ * 1.47 s for a prompt (Qwen2, a quarter kept; the prompt length is not stated: 128 here). */
 static void open_d(int tokens, bool fitted) {
     const double fit_cpu = fitted ? 0.148 : 0, fit_link = fitted ? 0.5 : 0;
     static const double share[] = {0.13, 0.31, 0.31};

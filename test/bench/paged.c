@@ -1,8 +1,8 @@
-/* 64 prompts of mixed length on an emulated device that is held to given speeds and to a quarter of the checkpoint: in paged steps, and one prompt
- * after the other stream-loaded with answers by hybrid steps, six at a time. Prints seconds of both, and what virtual time says of the
- * first on this machine as it was measured just before. Threads of other programs take the processors from those of the device, which then keeps no speed: how
- * much they had is printed.
- * usage: paged DIR GPUS [LEVEL [THREADS]]      LEVEL of the processor: 1 scalar .. 4 amx; 0 the best. Run it when nothing else runs. */
+/* 64 prompts of mixed length on an emulated device with given speeds and memory for a quarter of the checkpoint: by paged decoding, and one
+ * prompt after the other stream-loaded with hybrid decoding, six at a time. Prints seconds of both, and the prediction of virtual time for the
+ * first on this machine as measured just before. Other programs take CPU time from the device's threads, which then misses its speed: their
+ * CPU time is printed.
+ * usage: paged DIR GPUS [LEVEL [THREADS]]      LEVEL of the CPU: 1 scalar .. 4 amx; 0 the best. Run it on an idle machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static void die(const char *what, const char *why) {
 
 static int length_of(int i) { return LEAST + i * 37 % (MOST - LEAST); }
 
-/* Seconds until all have their answers, so many sessions at a time; *paged: how many were answered in paged steps. */
+/* Returns the seconds until all have their answers, with a limit of sessions at a time; *paged: answers by paged decoding. */
 static double run(struct engine *e, int prompts, int sessions, int vocab, int *paged) {
     static int32_t tokens[MOST];
     struct session *s[PROMPTS];
@@ -52,7 +52,7 @@ static double run(struct engine *e, int prompts, int sessions, int vocab, int *p
         if (ev.kind != EVENT_DONE) continue;
         done++, *paged += !strcmp(ev.stats.decode_mode, "paged");
         for (int k = 0; k < sessions; k++)
-            if (s[k] == ev.session && next < prompts) { /* its place is the next one's */
+            if (s[k] == ev.session && next < prompts) { /* its slot goes to the next prompt */
                 struct session *t = s[k];
                 s[k] = s[sessions - 1], s[sessions - 1] = t;
                 i = sessions - 1;
@@ -63,7 +63,7 @@ static double run(struct engine *e, int prompts, int sessions, int vocab, int *p
     return t;
 }
 
-/* Seconds of processors that were busy for anybody since the machine started, and of those for us. */
+/* CPU seconds used by all processes since boot, and by this one. */
 struct busy {
     double all, own;
 };
@@ -80,8 +80,8 @@ static struct busy busy_now(void) {
     return b;
 }
 
-/* The machine as it is just now, its device with what its commands take beside the speeds that it is held to: another one of the kind, with room to
- * be measured. */
+/* The machine as it is now, its device including the overhead of its commands: another one of the kind, with memory
+ * for measuring. */
 static void measure(struct cost_machine *m, struct engine *engine, const char *gpus) {
     struct gpu_spec s;
     struct gpu_set *set;
@@ -119,9 +119,9 @@ int main(int argc, char **argv) {
     if (engine_open(&engine, &p, &e)) die("open", e.text);
     int n = engine_load(engine, &load), vocab = engine_info(engine)->vocab;
     if (!n) die("policy", "no paged steps");
-    run(engine, 6, 6, vocab, &none); /* opens them, and brings weights into memory */
+    run(engine, 6, 6, vocab, &none); /* opens them, and reads weights into memory */
     measure(&m, engine, p.gpus);
-    n = engine_load(engine, &load); /* none begins before all are there */
+    n = engine_load(engine, &load); /* none starts before all are submitted */
     if (!n) die("policy", "no more paged steps");
     struct busy before = busy_now();
     double fast = run(engine, PROMPTS, n < PROMPTS ? n : PROMPTS, vocab, &paged), read, step;

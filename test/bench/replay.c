@@ -1,15 +1,15 @@
-/* Hit rates of a cache of experts over routing traces, by score, beside the best that any could have.
+/* Hit rates of an expert cache over routing traces, by score, compared with the optimum.
  *
- *   bench_replay [tokens]      traces made (routing.h) to be like paper D's three models
- *   bench_replay FILE          what --trace-routing wrote
- *   bench_replay check         the first, short, and held to what NOTES.md claims
+ *   bench_replay [tokens]      generated traces (routing.h) that resemble paper D's three models
+ *   bench_replay FILE          a file written by --trace-routing
+ *   bench_replay check         the first one, short, and asserts what NOTES.md claims
  *
- * Each layer has a cache of its own. After a token has gone through a layer, what it chose and was not there comes in if it is worth
- * more than the worst that is there, which goes; so a move is counted only where something comes. Belady's knows the future and keeps
- * what is needed soonest. The first fifth of a trace fills the cache and is not counted.
+ * Each layer has its own cache. After a token has passed a layer, each chosen expert that missed replaces the one with the lowest score if
+ * its own score is higher; a move counts only then. Belady's policy knows the future and keeps what is needed soonest. The first fifth
+ * of a trace fills the cache and is not counted.
  *
- * What is fitted: skew, reuse (1 : 2) and the noise beside them so that LRU at 25% has the rate that paper D prints for that model (30.2,
- * 47.7, 45.0; its figure 9), with a memory of 50 tokens. What is not fitted, and stands beside it to compare: MRS at 25% (36.2, 52.7,
+ * Fitted: skew, reuse (1 : 2) and the remaining noise, such that LRU at 25% has the rate that paper D prints for that model (30.2,
+ * 47.7, 45.0; its figure 9), with a memory of 50 tokens. Not fitted, but printed for comparison: MRS at 25% (36.2, 52.7,
  * 52.8), and for Mixtral both at 75% (80.6, 83.3). */
 #include <stdio.h>
 
@@ -74,7 +74,7 @@ static double belady(const struct routing *r, double share) {
     for (int l = 0; l < r->layers; l++) {
         if (r->ids[routing_at(r, 0, l)] < 0) continue;
         for (int e = 0; e < r->experts; e++) soon[e] = r->n, there[e] = e < room;
-        for (int t = r->n; t-- > 0;) /* when each is used again */
+        for (int t = r->n; t-- > 0;) /* the next use of each */
             for (int k = 0; k < r->topk; k++) {
                 int id = r->ids[routing_at(r, t, l) + (size_t)k];
                 next[t * r->topk + k] = soon[id];
@@ -116,7 +116,7 @@ static struct routing make(const struct model *m, int tokens, int layers) {
     return r;
 }
 
-/* --- A trace of --trace-routing: the tokens of all chats in the order of their steps --------------------------------------- */
+/* --- A trace of --trace-routing: the tokens of all chats in the order of their batches ------------------------------------------ */
 
 static void numbers(const struct json *j, int32_t *ids, float *x, int n) {
     for (int i = 0; i < n; i++) {
@@ -138,9 +138,9 @@ static int read_trace(struct routing *r, const char *path, struct error *e) {
     memset(r->ids, 0xff, (size_t)n * (size_t)r->layers * (size_t)r->topk * 4);
     r->n = 0;
     struct {
-        int chat, first, pos; /* its first row of the step: as a token of the trace, its position */
+        int chat, first, pos; /* its first row of the batch: as a token of the trace, its position */
     } rows[64];
-    while ((line = strtok_r(NULL, "\n", &save))) { /* rows of a step come layer by layer */
+    while ((line = strtok_r(NULL, "\n", &save))) { /* rows of a batch come layer by layer */
         arena_reset(&a);
         if ((rc = json_parse(&a, line, strlen(line), 0, path, &j, e))) return rc;
         int step = (int)json_int(json_get(&j, "step"), 0), chat = (int)json_int(json_get(&j, "chat"), 0), pos = (int)json_int(json_get(&j, "pos"), 0), k = 0;

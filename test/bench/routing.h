@@ -1,11 +1,11 @@
 #pragma once
-/* Routing traces to replay: read from --trace-routing, or made. A made one draws, for each token, layer and expert, a router's logit
+/* Routing traces to replay: read from --trace-routing, or generated. A generated one draws, for each token, layer and expert, a router's logit
  *
  *     z = sqrt(skew) * b[layer][expert] + sqrt(reuse) * x + sqrt(1 - skew - reuse) * noise,    x' = memory * x + sqrt(1 - memory^2) * new
  *
- * b, x, new and noise standard normal: some experts are liked by all tokens (skew), some by those of late (reuse, for some 1 / (1 - memory)
- * tokens), the rest is the token's own. The k largest are chosen, and scores are the softmax of sharp * z. What is fitted to which
- * printed figure is said in replay.c. */
+ * b, x, new and noise standard normal: some experts are popular with all tokens (skew), some recently (reuse, for some 1 / (1 - memory)
+ * tokens), the rest is the token's own. The k largest are chosen, and scores are the softmax of sharp * z. replay.c says what is fitted to which
+ * printed figure. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct routing {
     int32_t *ids, *near;          /* [n, layers, topk], [n, layers, 2 * topk] */
     float *chance;
     float *logits;     /* [n, layers, experts]; NULL: not kept */
-    int32_t *guess[3]; /* [n, layers, topk] what was foreseen 1, 2, 3 layers before; NULL: nothing */
+    int32_t *guess[3]; /* [n, layers, topk] predicted 1, 2, 3 layers before; NULL: none */
 };
 static inline size_t routing_at(const struct routing *r, int token, int layer) { return ((size_t)token * (size_t)r->layers + (size_t)layer) * (size_t)r->topk; }
 static inline struct score_step routing_step(const struct routing *r, int token, int layer) {
@@ -75,7 +75,7 @@ static inline void routing_make(struct routing *r, int n, int layers, int expert
     free(b), free(z);
 }
 
-/* What routers said of a layer 1, 2 and 3 layers before it: its logits, alike to so much of them (a correlation), the rest noise. */
+/* Router predictions of a layer made 1, 2 and 3 layers before it: its logits with a given correlation, the rest noise. */
 static inline void routing_foresee(struct routing *r, const double *alike) {
     size_t all = (size_t)r->n * (size_t)r->layers;
     float *z = malloc((size_t)r->experts * sizeof *z), *chance = malloc((size_t)r->topk * sizeof *chance);

@@ -1,4 +1,4 @@
-/* What drawing a token costs, in processor time of the thread.
+/* Measures the cost of sampling a token, in CPU time of the thread.
  *
  *     bench_sample [vocabulary] */
 #include <stdio.h>

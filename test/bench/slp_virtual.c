@@ -1,5 +1,5 @@
-/* Time to first token of DeepSeek-V3 on the paper's machine (two EPYC 9355, RTX 5090s, 57 GB/s to each), in virtual time:
- * the same pipeline code, devices that only move clocks. Weights are addresses without memory behind them.
+/* Time to first token of DeepSeek-V3 on paper A's machine (two EPYC 9355, RTX 5090s, 57 GB/s to each), in virtual time:
+ * the engine's pipeline code on devices that only advance clocks. Weights are addresses without memory.
  * usage: slp_virtual [check | table | layer | ring | few | memory | ratios | trace emu:N,virtual TOKENS FILE] */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static struct pipe_stats run(const char *gpus, int ranks, int n, const char *tra
     return s;
 }
 
-/* Compute alone: the same run on a bus that takes no time. Stream alone: on processors that take none. */
+/* Compute alone: the same run over a link that takes no time. Stream alone: on devices that compute in no time. */
 static double part(int ranks, int n, bool compute) {
     char gpus[128];
     snprintf(gpus, sizeof gpus, "emu:%d,virtual,math=bf16,%s", ranks, compute ? "h2d=1e9,d2h=1e9" : "flops=1e9,attn=1e9,bw=1e12,launch=1e-9");
@@ -109,7 +109,7 @@ static void ratios(void) {
     }
 }
 
-/* What the tables claim, held by a test: a change of the pipeline or of the cost model that loses it is noticed. */
+/* Asserts what the tables claim, so that a regression of the pipeline or of the cost model is noticed. */
 static int check(void) {
     int failed = 0;
 #define HOLD(ok, ...) \
@@ -123,7 +123,7 @@ static int check(void) {
         double of = run(gpus, 1, 16384, NULL).seconds / (r > 1 ? compute * r : compute);
         HOLD(of > 0.999 && of <= 1.10, "stream %.2f of compute: the run takes %.3f of the longer", r, of);
     }
-    for (int ring = 2; ring <= 256; ring *= 4) { /* a longer ring never costs time */
+    for (int ring = 2; ring <= 256; ring *= 4) { /* a longer ring never takes longer */
         char gpus[64];
         snprintf(gpus, sizeof gpus, "emu:1,virtual,ring=%d", ring);
         double t = run(gpus, 1, 16384, NULL).seconds;

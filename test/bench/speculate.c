@@ -1,21 +1,21 @@
-/* Paper E in virtual time: its machine and its four models at true shapes, made routing traces (routing.h), and the engine's own scores, look-ahead
- * and governor, beside what the paper prints. No byte is moved and nothing waits: a layer is placed on the timelines of device and link.
+/* Paper E in virtual time: its machine and its four models at true shapes, generated routing traces (routing.h), and the engine's own scores, look-ahead
+ * and governor, compared with the paper's figures. No byte is moved and nothing waits: a layer is placed on the timelines of device and link.
  *
  *   bench_speculate         the tables
- *   bench_speculate check   shorter, and held to what NOTES.md says of them
+ *   bench_speculate check   shorter, and asserts what NOTES.md says of them
  *
- * The machine as printed: an A100 of 40 GB (1,555 GB/s of memory, by the vendor; 0.8 of it is reached), 16 GB/s over the link. Weights are 16 bits, the draft's
- * experts INT4 in groups of 128. All is computed on the device; a layer takes 40 us beside what it reads. Systems:
+ * The machine as printed: an A100 of 40 GB (1,555 GB/s of memory, by the vendor; 0.8 of it is reached), 16 GB/s over the link. Weights have 16 bits, the
+ * draft's experts INT4 in groups of 128. Everything is computed on the device; a layer takes 40 us plus its reads. Systems:
  *
- *     SC, SM       experts in slots of each layer, the least recently used goes, what is missing is waited for, one token a step (the paper's
- *                  Mixtral-Offloading); with as many slots as the system beside it has, or with as much memory: where that keeps its draft, these have slots
- *     INT4 draft   the paper's system by the engine's parts: the draft's routers fill the look-ahead, the link brings what is missing in three phases, the
- *                  step that checks guesses waits for what is not there yet; how many tokens are guessed is the governor's choice
- *     processor    what hearth does by itself where memory of the host is faster than the link: slots as SM, missing experts computed where they lie
+ *     SC, SM       experts in slots of each layer, LRU eviction, misses are waited for, one token per batch (the paper's
+ *                  Mixtral-Offloading); with as many slots as the compared system, or with as much memory: where that has its draft, these have slots
+ *     INT4 draft   the paper's system built from the engine's parts: the draft's routers fill the look-ahead, the link uploads misses in three phases, the
+ *                  verifying batch waits for experts still missing; the governor chooses the draft length
+ *     processor    what hearth does by default where host memory is faster than the link: slots as in SM, the CPU computes missing experts
  *
- * As the paper measured it: a guess is right in 0.9 of the cases, and of 0.909 of tokens and layers the draft's router chooses the same experts (its figure 6;
- * noise on its logits is set so). Its table of models says eight experts for Phi-3.5-MoE; 78 GB of weights are sixteen. Traces are fitted as in
- * replay.c, to LRU's 50.9% at 16 of 64 experts (its table 3) and to paper D's 30.2% for Mixtral; Qwen's and Phi's have no figure and take those of
+ * As measured by the paper: a drafted token is accepted in 0.9 of the cases, and for 0.909 of tokens and layers the draft's router chooses the same experts
+ * (its figure 6; the noise on its logits is set accordingly). Its table of models says eight experts for Phi-3.5-MoE; 78 GB of weights are sixteen. Traces are
+ * fitted as in replay.c, to LRU's 50.9% at 16 of 64 experts (its table 3) and to paper D's 30.2% for Mixtral; Qwen's and Phi's have no figure and take those of
  * DeepSeek-V2-Lite and Mixtral. */
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@
 #include "test/bench/routing.h"
 
 static const double link_rate = 16e9, device_rate = 0.8 * 1555e9, host_rate = 0.8 * 170.7e9 /* eight channels of DDR4-2667 */, layer_s = 40e-6, hand_s = 20e-6;
-static const double accepted = 0.9, same_set = 0.909, int4 = 0.5 * (1 + 1.0 / 32) / 2; /* of a draft's expert beside 16 bits */
+static const double accepted = 0.9, same_set = 0.909, int4 = 0.5 * (1 + 1.0 / 32) / 2; /* size of a draft's expert relative to 16 bits */
 
 static const struct model {
     const char *name;
@@ -33,7 +33,7 @@ static const struct model {
     double expert, dense, head; /* bytes: of one; of a layer's attention and shared expert; of the head */
     double share;               /* of skew and reuse together */
     int slots;                  /* of each layer */
-    double sm, sc, ours;        /* ms a token, or 0: as printed for the larger memory */
+    double sm, sc, ours;        /* ms per token, or 0: as printed for the larger memory */
 } models[] = {
     {"Phi-3.5-MoE", 32, 16, 2, 3 * 4096.0 * 6400 * 2, 84e6, 263e6, 0.13, 3, 351.8, 536.7, 163.1},
     {"Qwen1.5-MoE-A2.7B", 24, 60, 4, 3 * 2048.0 * 1408 * 2, 103e6, 622e6, 0.34, 28, 0, 185, 74.1},
@@ -45,14 +45,14 @@ enum { MODELS = sizeof models / sizeof *models, WARM = 100 };
 struct sim {
     const struct model *m;
     const struct routing *r;
-    const int32_t *draft; /* [n, layers, topk] what a draft's routers say */
+    const int32_t *draft; /* [n, layers, topk] choices of a draft's routers */
     int slots;
     struct score s;
     void *mem;
     uint8_t *there;  /* [layers, experts] */
     double *arrives; /* the same */
     double now, link;
-    double used, hits; /* experts that steps of several rows needed, and that were there when their layer began */
+    double used, hits; /* experts that batches of several rows needed, and those resident when their layer began */
 };
 static void sim_open(struct sim *x, const struct model *m, const struct routing *r, const int32_t *draft, const char *policy, int slots) {
     const size_t all = (size_t)m->layers * (size_t)m->experts;
@@ -65,8 +65,8 @@ static void sim_open(struct sim *x, const struct model *m, const struct routing 
 }
 static void sim_close(struct sim *x) { free(x->mem), free(x->there), free(x->arrives); }
 
-/* Over the link, behind what is queued; at once: behind what is under way alone, and the others wait. In the place of the worst that is not in `keep`; where
- * there is none it is used where it lands. */
+/* Uploads an expert. At once: after the transfer in flight only, and the others wait; otherwise after everything queued. Replaces the lowest score that is not
+ * in `keep`; without one, the expert is used from a buffer. */
 static void bring(struct sim *x, int layer, int id, const uint8_t *keep, bool at_once) {
     uint8_t *there = x->there + (size_t)layer * (size_t)x->m->experts;
     const double each = x->m->expert / link_rate;
@@ -84,10 +84,10 @@ static void bring(struct sim *x, int layer, int id, const uint8_t *keep, bool at
     if (worst >= 0) there[worst] = 0, there[id] = 1;
 }
 
-/* One that is queued is needed now: it goes before the others. */
+/* A queued expert is needed now: it overtakes the others. */
 static void hurry(struct sim *x, double *arrives) {
     const double each = x->m->expert / link_rate, start = x->now + fmod(x->link - x->now, each), was = *arrives;
-    if (was <= start + each * 1.5) return; /* under way, or the next */
+    if (was <= start + each * 1.5) return; /* in flight, or next */
     for (int i = 0; i < x->m->layers * x->m->experts; i++)
         if (x->arrives[i] > start + each / 2 && x->arrives[i] < was) x->arrives[i] += each;
     *arrives = start + each;
@@ -129,11 +129,11 @@ static void layer(struct sim *x, int l, const int *at, int n, bool overlaps, boo
         if (!reorder) x->now = ready;
         if (reorder) break;
     }
-    x->now = fmax(x->now + read, ready + m->expert / device_rate); /* what is there is computed while the rest comes */
+    x->now = fmax(x->now + read, ready + m->expert / device_rate); /* resident experts are computed while the rest is uploaded */
     score_seen(&x->s, l, &step);
 }
 
-/* Milliseconds a token, one a step; host: what is missing is computed by the processor, and comes when the link has nothing else. */
+/* Milliseconds per token, one per batch; host: the CPU computes misses, and they are uploaded when the link is idle. */
 static double alone(const struct model *m, const struct routing *r, const char *policy, int slots, bool host, double *hits) {
     struct sim x;
     double begin = 0;
@@ -170,13 +170,13 @@ static double alone(const struct model *m, const struct routing *r, const char *
 
 struct how {
     bool look, reorder;
-    int k; /* guesses; 0: the governor's choice, < 0: none */
+    int k; /* draft length; 0: the governor's choice, < 0: no draft */
 };
 struct out {
-    double ms, k, hits; /* a token; guesses a step; share of what steps needed that was there */
+    double ms, k, hits; /* per token; draft length; fraction of needed experts that were resident */
 };
 
-/* What the draft has foreseen so far: kept, and the rest brought as the phase says. */
+/* What the draft has selected so far is kept, and the rest uploaded as the phase allows. */
 static void expect(struct sim *x, const struct lookahead *a, int phase) {
     const struct model *m = x->m;
     for (int l = 0; l < m->layers; l++) {
@@ -214,7 +214,7 @@ static struct out speculate(const struct model *m, const struct routing *r, cons
         const double was = x.now;
         lookahead_clear(&a);
         while (right < k && routing_uniform() < accepted) right++;
-        for (int i = 0; i <= k; i++) at[i] = i <= right ? t + i : (t + i + r->n / 2) % r->n; /* what follows a wrong guess is another text's */
+        for (int i = 0; i <= k; i++) at[i] = i <= right ? t + i : (t + i + r->n / 2) % r->n; /* what follows a rejected draft is another text's */
         for (int i = 0; i < k; i++) {
             const int token = lookahead_token(&a, i);
             x.now += guess_s;
@@ -234,7 +234,7 @@ static struct out speculate(const struct model *m, const struct routing *r, cons
     return o;
 }
 
-/* What a draft's routers say: the model's logits and so much noise. Returns the share of exact sets. */
+/* Choices of a draft's routers: the model's logits plus noise. Returns the fraction of exact sets. */
 static double draft_of(const struct routing *r, double noise, int32_t *out) {
     float z[64], chance[8];
     double same = 0, all = 0;
@@ -259,7 +259,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < MODELS; i++) {
         const struct model *m = &models[i];
         const struct routing_kind kind = {m->share / 3, m->share * 2 / 3, 0.98, 2};
-        const int more = (m->experts + 3) / 4; /* slots that the draft takes the room of */
+        const int more = (m->experts + 3) / 4; /* slots that fit into the draft's memory */
         struct routing r;
         routing_make(&r, check ? 400 : 1500, m->layers, m->experts, m->topk, &kind, 11 + (uint64_t)i);
         int32_t *draft = malloc((size_t)r.n * (size_t)r.layers * (size_t)r.topk * sizeof *draft);

@@ -1,6 +1,6 @@
-/* Steps and blended prefills of DeepSeek-V3 on paper A's machine (two EPYC 9355, one or two RTX 5090), in virtual time: the engine's own
- * walk, on devices and a processor that only move clocks. The machine is the preset of sched/cost; GEMV= in GB/s replaces what
- * its processor reads weights at (947 is paper A's kernel; the share of 1,228 that ours reach elsewhere is in NOTES.md).
+/* Decoding and blended prefills of DeepSeek-V3 on paper A's machine (two EPYC 9355, one or two RTX 5090), in virtual time: the engine's own
+ * code, on devices and a CPU that only advance clocks. The machine is the preset of sched/cost; GEMV= in GB/s replaces the rate at which
+ * its CPU reads weights (947 is paper A's kernel; NOTES.md has the fraction of 1,228 that ours reach elsewhere).
  * usage: step_virtual [check | table] [GEMV] */
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void fail(const struct error *e) {
     exit(1);
 }
 
-/* The machine with the processor's GEMV at that rate; a device that takes no time, or a processor that takes none. */
+/* The machine with that GEMV rate of the CPU; with a device that takes no time, or a CPU that takes none. */
 enum idle { NOBODY, DEVICE, PROCESSOR };
 static struct cost_machine machine(double gemv, enum idle idle) {
     struct cost_machine m = cost;
@@ -44,7 +44,7 @@ static struct virtual *opened(double gemv, enum idle idle, double taken, const c
     return v;
 }
 
-/* Seconds of a step of so many sessions, each with `keys` positions before it. */
+/* Returns the seconds of a decode batch of that many sessions, each with `keys` positions before it. */
 static double step_in(double gemv, enum idle idle, double taken, enum step_cut cut, int sessions, int keys) {
     struct virtual *v = opened(gemv, idle, taken, NULL);
     struct error e = {0};
@@ -56,11 +56,11 @@ static double step_in(double gemv, enum idle idle, double taken, enum step_cut c
     return t;
 }
 static double step_seconds(double gemv, enum step_cut cut, int sessions, int keys) { return step_in(gemv, NOBODY, 0, cut, sessions, keys); }
-/* Parts of a step alone; micro-batches of half the sessions each, as the processor gets them. */
+/* Parts of a batch alone; micro-batches of half the sessions each, as the CPU gets them. */
 static double alone(double gemv, bool experts, int sessions, int keys) {
     return step_in(gemv, experts ? DEVICE : PROCESSOR, 0, sessions > 1 ? STEP_DUAL : STEP_HYBRID, sessions, keys);
 }
-/* A step beside a prompt that is streamed to another device. */
+/* A decode batch beside a prompt that is streamed to another device. */
 static double beside_seconds(double gemv, enum step_cut cut, int sessions, int keys) {
     return step_in(gemv, NOBODY, cost.domain[1].link[COST_H2D].rate, cut, sessions, keys);
 }
@@ -75,7 +75,7 @@ static double prefill_seconds(double gemv, enum policy_mode mode, const char *sp
 }
 
 static void cards(int n) { cost_preset(&cost, n > 1 ? "paper-a-2" : "paper-a-1"); }
-/* What the policy expects of a blend on so many cards. */
+/* The policy's prediction of a blend on that many cards. */
 static double expected(double gemv, int ranks, int n) {
     struct cost_machine m = machine(gemv, NOBODY);
     struct cost_model q;
@@ -124,7 +124,7 @@ static void table(double gemv) {
     }
 }
 
-/* What the tables claim, held by a test. */
+/* Asserts what the tables claim. */
 static int check(double gemv) {
     int failed = 0;
 #define HOLD(ok, ...) \

@@ -1,7 +1,7 @@
-/* Chats and documents on one machine, as the cost model and the policy have it: what each waits for its first token and between
- * tokens, served as the engine does (prompts first come, first served beside a step of all who answer), one request at a time, and
- * by chunked prefill (each step takes 256 tokens of the first prompt along, experts on the processor, as hybrid engines do). DeepSeek-V3 on
- * paper A's machine with two cards. No clock and no device: steps and prompts take what sched/cost says, choices are sched/policy's.
+/* Chats and documents on one machine, by the cost model and the policy: the time to first token and between
+ * tokens, served as the engine does (prompts first come, first served, beside one decode batch of all answering sessions), one request at a time, and
+ * by chunked prefill (each decode batch includes 256 tokens of the first prompt, experts on the CPU, as hybrid engines do). DeepSeek-V3 on
+ * paper A's machine with two cards. No clock and no device: batches and prompts take the time that sched/cost predicts, choices are sched/policy's.
  * usage: trace_virtual [check | table] */
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static double uniform(void) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
     return ((double)(state >> 11) + 0.5) / 9007199254740992.0;
 }
-/* Four of five are chats. Arrivals are Poisson's. */
+/* Four of five are chats. Arrivals are a Poisson process. */
 static void draw(double every) {
     double t = 0;
     for (int i = 0; i < REQUESTS; i++) {
@@ -39,7 +39,7 @@ static void draw(double every) {
     }
 }
 
-/* --- What things take ------------------------------------------------------------------------------------------------------------ */
+/* --- Times ------------------------------------------------------------------------------------------------------------------------ */
 
 static struct policy_machine machine(void) {
     struct policy_machine m = {.cost = &cost,
@@ -57,7 +57,7 @@ static double keys_of(struct request *const *batch, int n) {
     for (int i = 0; i < n; i++) keys += (batch[i]->prompt + batch[i]->answer - batch[i]->left) / (double)n;
     return keys;
 }
-/* A step of the first so many of these, as the policy cuts it; *took: how many. */
+/* A decode batch of the first of these sessions, split as the policy chooses; *took: how many. */
 static double step(struct request *const *batch, int n, bool beside, int *took) {
     struct policy_machine m = machine();
     struct policy_decode_in in = {.decoding = n, .most = MOST, .keys = keys_of(batch, n), .context = 4096, .beside = beside};
@@ -75,7 +75,7 @@ static double prefill(const struct request *r, int decoding, double keys, double
     return out.seconds[out.mode];
 }
 
-/* A step of so many rows with n tokens of a prompt along: attention halves on the card, experts on the processor. */
+/* A decode batch with n tokens of a prompt included: attention on the card, experts on the CPU. */
 static double mixed(int n, int pos, int rows, double keys) {
     double half = cost_half(&cost, 1, &shape, cost_prefill_rows(n, pos)) + (rows ? cost_half(&cost, 1, &shape, cost_decode_rows(rows, keys)) : 0);
     double sum = 2 * cost.join + 2 * cost_move(&cost, 1, COST_H2D, (n + rows) * shape.row_bytes), experts = cost_routed(&cost, 0, &shape, n + rows);
@@ -86,11 +86,11 @@ static double mixed(int n, int pos, int rows, double keys) {
 /* --- The three ways ----------------------------------------------------------------------------------------------------------------- */
 
 struct server {
-    double now, last; /* last: when a session answered; < 0: never */
+    double now, last; /* last: time of a session's last token; < 0: never */
     struct request *answering[REQUESTS];
-    int n, next; /* answering; the first prompt that is not begun */
+    int n, next; /* answering; the first prompt that has not begun */
 };
-/* One token for the first so many; those who go on stand behind the others. */
+/* One token for the first few; sessions that continue move to the end. */
 static void answered(struct server *s, int took) {
     struct request *again[MOST];
     int k = 0;
@@ -112,7 +112,7 @@ static void begins_to_answer(struct server *s, struct request *r) {
 static void together(struct server *s) {
     struct request *reading = NULL;
     enum policy_mode mode = POLICY_CPU;
-    double left = 0; /* seconds of the prompt, had it all to itself */
+    double left = 0; /* remaining seconds of the prompt, without competition */
     for (int took; s->next < REQUESTS || reading || s->n;) {
         if (!reading && s->next < REQUESTS && all[s->next].at <= s->now) {
             reading = &all[s->next++];
@@ -123,7 +123,7 @@ static void together(struct server *s) {
             continue;
         }
         bool streams = reading && (mode == POLICY_SLP || mode == POLICY_DSLP), shares = reading && !streams;
-        if (s->n) { /* a prompt that needs the processor has it half of the time */
+        if (s->n) { /* a prompt that needs the CPU gets half of its time */
             double t = step(s->answering, s->n, streams, &took), given = !shares ? 0 : t < left ? t : left;
             s->now += t + given;
             left -= shares ? given : t;
@@ -142,7 +142,7 @@ static void one_at_a_time(struct server *s) {
     for (; s->next < REQUESTS; s->next++) {
         struct request *r = &all[s->next];
         if (r->at > s->now) s->now = r->at;
-        s->now += prefill(r, 0, 0, -1, &mode); /* nobody else answers: all cards */
+        s->now += prefill(r, 0, 0, -1, &mode); /* no other session answers: all cards */
         begins_to_answer(s, r);
         while (s->n) s->now += step(s->answering, 1, false, &took), answered(s, 1);
     }
