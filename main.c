@@ -9,11 +9,11 @@
 int main(int argc, char **argv) {
     file_embed(ember_files);
     if (fault_from_env()) {
-        fprintf(stderr, "hearth: HEARTH_FAULT is not understood\n");
+        fprintf(stderr, "hearth: HEARTH_FAULT: invalid value\n");
         return 2;
     }
     if (limit_from_env()) {
-        fprintf(stderr, "hearth: HEARTH_LIMITS is not understood\n");
+        fprintf(stderr, "hearth: HEARTH_LIMITS: invalid value\n");
         return 2;
     }
     return cli_main(argc, argv);

@@ -1,4 +1,4 @@
-/* The turns of a chat: an answer begins, is shown or runs behind, ends, and is kept. */
+/* The turns of a chat: starts an answer, shows it or runs it in the background, and stores it when it ends. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,9 +7,9 @@
 #include "cli/repl.h"
 #include "cli/sig.h"
 
-/* --- the end --------------------------------------------------------------------------------------------------------- */
+/* --- end ------------------------------------------------------------------------------------------------------------- */
 
-/* Puts the answer, whole or not, into the conversation. */
+/* Adds the answer, complete or partial, to the conversation. */
 static void keep_answer(struct repl *r, struct talk *t) {
     struct turn *u = &t->turn;
     bool partial = u->failed || u->reason == DONE_CANCELLED || u->reason == DONE_LENGTH || u->reason == DONE_CONTEXT;
@@ -19,11 +19,12 @@ static void keep_answer(struct repl *r, struct talk *t) {
         buf_add(&last->text, u->text.data ? u->text.data : "", u->text.len);
         last->partial = partial;
     } else if (u->text.len || u->thinking.len || !u->failed) {
-        if (conv_add(&t->conv, ROLE_ASSISTANT, u->text.data, u->text.len, u->thinking.data, u->thinking.len)) app_note(r->app, "no memory to keep the answer");
+        if (conv_add(&t->conv, ROLE_ASSISTANT, u->text.data, u->text.len, u->thinking.data, u->thinking.len))
+            app_note(r->app, "the answer was not added to the conversation: no memory");
         else t->conv.m[t->conv.n - 1].partial = partial;
     }
     ids_free(&t->prompt.known);
-    /* what the model wrote, token by token: /continue goes on from exactly there */
+    /* keep the generated ids: /continue resumes after the last one */
     if (mem_grow(&t->prompt.ids.data, &t->prompt.ids.cap, t->prompt.ids.n + u->ids.n, sizeof *u->ids.data)) {
         prompt_free(&t->prompt);
         return;
@@ -31,16 +32,16 @@ static void keep_answer(struct repl *r, struct talk *t) {
     for (size_t i = 0; i < u->ids.n; i++) t->prompt.ids.data[t->prompt.ids.n++] = u->ids.data[i];
 }
 
-/* Why an answer is not whole, and the way on. */
+/* Says why an answer is partial, and how to continue it. */
 static const char *how_cut(const struct repl *r, const struct turn *u, char *out, size_t cap) {
-    const char *on = r->app->backend->goes_on ? "; /continue goes on" : "; /regen makes a new one";
+    const char *on = r->app->backend->goes_on ? "; /continue resumes it" : "; /regen makes a new one";
     if (u->reason == DONE_LENGTH) snprintf(out, cap, "ended at the limit of %d tokens%s", u->stats.answer_tokens, on);
     else if (u->reason == DONE_CONTEXT) snprintf(out, cap, "the context of %d tokens is full; /compact makes room", r->app->info->context);
     else snprintf(out, cap, "stopped%s", on);
     return out;
 }
 
-/* The screen is the answer's no longer. */
+/* Releases the screen after the answer on it has ended or moved to the background. */
 static void leave_screen(struct repl *r) {
     repl_hide(r);
     progress_clear();
@@ -60,7 +61,7 @@ static void finish_in_front(struct repl *r, struct talk *t, bool summary) {
     else if (!summary && u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
     if (v[OPT_STATS].on) app_stats(r->app, &u->stats);
     if (v[OPT_EXPLAIN].on) app_explain(r->app, &u->stats);
-    if (u->failed || u->reason == DONE_CANCELLED) repl_drop_queue(r); /* whoever stops an answer wants to think */
+    if (u->failed || u->reason == DONE_CANCELLED) repl_drop_queue(r); /* a user who stops an answer wants to think first */
     out_write("\n", 1);
 }
 
@@ -69,7 +70,7 @@ static void finish_behind(struct repl *r, struct talk *t) {
     char cut[128], label[140];
     t->shown = t == r->now && !u->failed;
     if (t->shown || r->dumb) repl_hide(r);
-    if (t->shown) { /* it is what this screen is about: print it whole, above the edited line */
+    if (t->shown) { /* the active session: print the answer above the edited line */
         printer_print(r->app, u->text.data, u->text.len);
         if (u->reason != DONE_STOP) repl_say(r, "(%s)", how_cut(r, u, cut, sizeof cut));
         out_write("\n", 1);
@@ -93,7 +94,7 @@ void repl_finish(struct repl *r, struct talk *t) {
     else if (!summary && !t->closing) finish_behind(r, t);
 }
 
-/* --- the beginning --------------------------------------------------------------------------------------------------- */
+/* --- start ----------------------------------------------------------------------------------------------------------- */
 
 static void make_room(void *ctx) { repl_hide(ctx); }
 
@@ -120,7 +121,7 @@ void repl_background(struct repl *r) {
     t->shown = r->told = false;
     leave_screen(r);
     repl_label(t, label, sizeof label);
-    repl_say(r, "(session %s goes on in the background; /switch %s shows it)\n", label, label);
+    repl_say(r, "(session %s continues in the background; /switch %s shows it)\n", label, label);
 }
 
 int repl_start(struct repl *r, struct talk *t, bool background, struct error *e) {
@@ -146,25 +147,25 @@ int repl_answer(struct repl *r, struct talk *t, bool background) {
     int rc = conv_prompt(r->app, &t->conv, conv_think(&r->app->opts), &t->prompt, &e);
     if (!rc) rc = repl_start(r, t, background, &e);
     if (rc) app_fail(r->app, &e);
-    if (rc == ERR_CONTEXT) repl_say(r, "nothing was sent; /compact shortens the conversation, /new begins another");
+    if (rc == ERR_CONTEXT) repl_say(r, "nothing was sent; /compact shortens the conversation, /new starts another");
     return rc;
 }
 
-/* Goes on with the last answer from its last token, or, where there is no knowing by which tokens it came, behind its text: after loading,
- * and when the engine is elsewhere. */
+/* Continues the last answer after its last id. If the ids are not known (after loading, and with another engine), it continues
+ * after the text. */
 int repl_continue(struct repl *r, struct talk *t) {
     struct error e;
     const struct message *last = t->conv.n ? &t->conv.m[t->conv.n - 1] : NULL;
     if (!last || last->role != ROLE_ASSISTANT) {
-        repl_say(r, "there is no answer to go on with");
+        repl_say(r, "there is no answer to continue");
         return ERR_USAGE;
     }
     if (!r->app->backend->goes_on) {
-        repl_say(r, "a server elsewhere begins each answer anew; /regen makes a new one");
+        repl_say(r, "a remote server cannot continue an answer; /regen makes a new one");
         return ERR_USAGE;
     }
     if (!t->prompt.ids.n && last->thinking.len) {
-        repl_say(r, "an answer with thinking can only go on in the chat that began it; /regen makes a new one");
+        repl_say(r, "an answer with thinking can only be continued in the chat that started it; /regen makes a new one");
         return ERR_USAGE;
     }
     int rc = 0;

@@ -5,20 +5,21 @@
 
 #include "cli/out.h"
 
-/* --- what is asked --------------------------------------------------------------------------------------------------- */
+/* --- requests -------------------------------------------------------------------------------------------------------- */
 
 static struct json word(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
 static bool has(const struct json *j) { return j && j->type != JSON_NULL; }
 
-/* Content in parts becomes one text: templates and this model know nothing else. */
+/* Joins content parts into one text, the only form that templates and the model accept. */
 static int join_parts(struct arena *arena, const struct json *parts, uint32_t message, struct json *out, struct error *e) {
     size_t n = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
         const struct json *text = json_get(&parts->items[i], "text"), *type = json_get(&parts->items[i], "type");
         if (type && type->type == JSON_STRING && !json_is(type, "text"))
-            return error_set(e, ERR_USAGE, "messages[%u].content[%u]: %.*s is not served: only parts of type text are understood", message, i,
+            return error_set(e, ERR_USAGE, "messages[%u].content[%u]: %.*s is not supported: only parts of type text are", message, i,
                              (int)(type->n < 60 ? type->n : 60), type->string);
-        if (!type || !text || text->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u].content[%u]: a part of type text is needed", message, i);
+        if (!type || !text || text->type != JSON_STRING)
+            return error_set(e, ERR_USAGE, "messages[%u].content[%u]: a part of type text is required", message, i);
         n += text->n;
     }
     char *s = arena_alloc(arena, n + 1);
@@ -32,7 +33,7 @@ static int join_parts(struct arena *arena, const struct json *parts, uint32_t me
     return 0;
 }
 
-/* The protocol has the arguments of an earlier call as text, templates want the object that it stands for. */
+/* Parses the arguments of earlier tool calls: the protocol has them as text, templates expect the object. */
 static int open_calls(struct arena *arena, const struct json *calls, struct json *out, struct error *e) {
     struct json *list = arena_alloc(arena, (size_t)calls->n * sizeof *list + 1);
     if (!list) return error_set(e, ERR_MEMORY, "no memory");
@@ -53,8 +54,8 @@ static int open_calls(struct arena *arena, const struct json *calls, struct json
     return 0;
 }
 
-/* A template leaves out what a role says that it does not know. The protocol's newer name of the system's is the one; any other is
- * refused, so that nothing is left out in silence. */
+/* Checks a role. A template silently drops messages of roles that it does not handle, so these are refused; "developer" is the
+ * protocol's newer name for "system". */
 static int read_role(const struct chat *chat, const struct json *role, uint32_t message, const struct json **out, struct error *e) {
     static const char *const usual[] = {"system", "user", "assistant", "tool"};
     static const struct json system = {.type = JSON_STRING, .n = 6, .string = "system"};
@@ -63,14 +64,14 @@ static int read_role(const struct chat *chat, const struct json *role, uint32_t 
         if (json_is(role, usual[i])) return 0;
     if (!chat || chat_names(chat, role->string, role->n)) return 0;
     if (!json_is(role, "developer"))
-        return error_set(e, ERR_USAGE, "messages[%u].role: this model's chat template knows no %.*s", message, (int)(role->n < 60 ? role->n : 60),
+        return error_set(e, ERR_USAGE, "messages[%u].role: this model's chat template has no role %.*s", message, (int)(role->n < 60 ? role->n : 60),
                          role->string);
     *out = &system;
     return 0;
 }
 
 static int read_messages(struct api_request *r, const struct json *from, const struct chat *chat, struct json *out, struct error *e) {
-    if (!from || from->type != JSON_ARRAY || !from->n) return error_set(e, ERR_USAGE, "messages: an array of at least one message is needed");
+    if (!from || from->type != JSON_ARRAY || !from->n) return error_set(e, ERR_USAGE, "messages: a non-empty array is required");
     struct json *list = arena_alloc(&r->arena, (size_t)from->n * sizeof *list);
     if (!list) return error_set(e, ERR_MEMORY, "no memory");
     *out = (struct json){.type = JSON_ARRAY, .n = from->n, .items = list};
@@ -78,14 +79,14 @@ static int read_messages(struct api_request *r, const struct json *from, const s
         const struct json *m = &from->items[i], *role = json_get(m, "role"), *content = json_get(m, "content"), *calls = json_get(m, "tool_calls");
         struct json text, opened, *copy;
         int rc = 0;
-        if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is needed", i);
+        if (m->type != JSON_OBJECT || !role || role->type != JSON_STRING) return error_set(e, ERR_USAGE, "messages[%u]: an object with a role is required", i);
         if (content && content->type != JSON_STRING && content->type != JSON_ARRAY && content->type != JSON_NULL)
-            return error_set(e, ERR_USAGE, "messages[%u].content: neither text nor an array of parts", i);
-        if (!has(content) && !has(calls)) return error_set(e, ERR_USAGE, "messages[%u].content: there is none", i);
-        if (has(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: no array", i);
-        static const char *const left_out[] = {"function_call", "audio", "refusal"}; /* no template knows these */
+            return error_set(e, ERR_USAGE, "messages[%u].content: must be text or an array of parts", i);
+        if (!has(content) && !has(calls)) return error_set(e, ERR_USAGE, "messages[%u].content: missing", i);
+        if (has(calls) && calls->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "messages[%u].tool_calls: must be an array", i);
+        static const char *const left_out[] = {"function_call", "audio", "refusal"}; /* no template uses these */
         for (size_t k = 0; k < sizeof left_out / sizeof *left_out; k++)
-            if (has(json_get(m, left_out[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not served", i, left_out[k]);
+            if (has(json_get(m, left_out[k]))) return error_set(e, ERR_USAGE, "messages[%u].%s is not supported", i, left_out[k]);
         if ((rc = read_role(chat, role, i, &role, e))) return rc;
         if (!(copy = json_members(&r->arena, m, 0))) return error_set(e, ERR_MEMORY, "no memory");
         json_set(copy, m->n, "role", role);
@@ -104,7 +105,7 @@ static int number(const struct json *root, const char *name, double lo, double h
     const struct json *j = json_get(root, name);
     double v = json_num(j, NAN);
     if (!has(j)) return 0;
-    if (!(v >= lo && v <= hi)) return error_set(e, ERR_USAGE, "%s: a number from %g to %g is needed", name, lo, hi);
+    if (!(v >= lo && v <= hi)) return error_set(e, ERR_USAGE, "%s: must be a number from %g to %g", name, lo, hi);
     *out = (float)v;
     return 0;
 }
@@ -112,14 +113,14 @@ static int whole(const struct json *root, const char *name, int64_t lo, int64_t 
     const struct json *j = json_get(root, name);
     int64_t v = json_int(j, lo - 1);
     if (!has(j)) return 0;
-    if (v < lo || v > hi) return error_set(e, ERR_USAGE, "%s: a whole number from %lld to %lld is needed", name, (long long)lo, (long long)hi);
+    if (v < lo || v > hi) return error_set(e, ERR_USAGE, "%s: must be an integer from %lld to %lld", name, (long long)lo, (long long)hi);
     *out = v;
     return 0;
 }
 
 static int flag(const struct json *root, const char *name, bool *out, struct error *e) {
     const struct json *j = json_get(root, name);
-    if (has(j) && j->type != JSON_BOOL) return error_set(e, ERR_USAGE, "%s: true or false is needed", name);
+    if (has(j) && j->type != JSON_BOOL) return error_set(e, ERR_USAGE, "%s: must be true or false", name);
     if (has(j)) *out = j->boolean;
     return 0;
 }
@@ -127,11 +128,11 @@ static int flag(const struct json *root, const char *name, bool *out, struct err
 static int read_stop(struct api_request *r, const struct json *j, struct error *e) {
     if (!has(j)) return 0;
     uint32_t n = j->type == JSON_ARRAY ? j->n : 1;
-    if (n > 16) return error_set(e, ERR_USAGE, "stop: at most 16 texts");
+    if (n > 16) return error_set(e, ERR_USAGE, "stop: at most 16 strings");
     if (!(r->stop = arena_alloc(&r->arena, (size_t)n * sizeof *r->stop + 1))) return error_set(e, ERR_MEMORY, "no memory");
     for (uint32_t i = 0; i < n; i++) {
         const struct json *s = j->type == JSON_ARRAY ? &j->items[i] : j;
-        if (s->type != JSON_STRING || !s->n || memchr(s->string, 0, s->n)) return error_set(e, ERR_USAGE, "stop: texts that are not empty are needed");
+        if (s->type != JSON_STRING || !s->n || memchr(s->string, 0, s->n)) return error_set(e, ERR_USAGE, "stop: must be non-empty strings");
         if (!(r->stop[r->n_stop++] = arena_strndup(&r->arena, s->string, s->n))) return error_set(e, ERR_MEMORY, "no memory");
     }
     return 0;
@@ -144,14 +145,14 @@ static bool among(const struct json *name, const char *const *names, size_t n) {
 }
 static bool empty(const struct json *j) { return !has(j) || (j->type == JSON_BOOL && !j->boolean) || (j->type >= JSON_STRING && !j->n); }
 
-/* What would change an answer, and is not served here, is refused; what would not is left aside. */
-static const char one[] = "one answer a request", penalty[] = "repetition_penalty is there instead", hidden[] = "probabilities are not given",
-                  unchanged[] = "logits are not changed", unbound[] = "answers are not bound to a grammar",
-                  drawn[] = "tokens are drawn by temperature, top_k, top_p and min_p", ends[] = "an answer ends where the model, max_tokens or stop ends it",
-                  variable[] = "chat_template_kwargs is the place for it", text_alone[] = "text alone";
+/* Unsupported members that would change an answer are refused; members without effect on it are ignored. */
+static const char one[] = "one answer per request", penalty[] = "use repetition_penalty", hidden[] = "probabilities are not returned",
+                  unchanged[] = "logits cannot be changed", unbound[] = "answers cannot be constrained to a grammar",
+                  drawn[] = "sampling uses temperature, top_k, top_p and min_p", ends[] = "only the model, max_tokens and stop end an answer",
+                  variable[] = "set it in chat_template_kwargs", text_alone[] = "only text";
 static const struct {
     const char *name, *why;
-    double harmless; /* as a number; NaN: none is, nor is false */
+    double harmless; /* accepted number; NAN: no value is accepted, not even false */
 } refused[] = {{"n", one, 1},
                {"best_of", one, 1},
                {"presence_penalty", penalty, 0},
@@ -174,14 +175,14 @@ static const struct {
                {"min_tokens", ends, 0},
                {"ignore_eos", ends, 0},
                {"stop_token_ids", ends, 0},
-               {"functions", "tools is its name today", 0},
-               {"chat_template", "the model's own is used", NAN},
+               {"functions", "use tools", 0},
+               {"chat_template", "the model's own template is used", NAN},
                {"enable_thinking", variable, NAN},
                {"thinking", variable, NAN},
-               {"web_search_options", "nothing is searched", NAN},
+               {"web_search_options", "there is no web search", NAN},
                {"audio", text_alone, 0}};
 
-/* Whatever else says something is refused, since it may be meant to change an answer. */
+/* Refuses all other members with a value, since they may be meant to change an answer. */
 static int refuse_unknown(const struct json *root, struct error *e) {
     static const char *const served[] = {"messages",
                                          "model",
@@ -215,32 +216,32 @@ static int refuse_unknown(const struct json *root, struct error *e) {
     for (uint32_t i = 0; i < root->n; i++) {
         const struct json *name = &root->items[2 * i], *value = name + 1;
         if (among(name, served, sizeof served / sizeof *served) || among(name, left_aside, sizeof left_aside / sizeof *left_aside)) continue;
-        bool named = empty(value) || json_num(value, NAN) == 0; /* it says that nothing of it is wanted */
+        bool named = empty(value) || json_num(value, NAN) == 0; /* explicitly disabled */
         for (size_t k = 0; k < sizeof refused / sizeof *refused && !named; k++) named = json_is(name, refused[k].name);
         if (named) continue;
-        return error_set(e, ERR_USAGE, "%.*s is not served: it is not known here", (int)(name->n < 60 ? name->n : 60), name->string);
+        return error_set(e, ERR_USAGE, "%.*s is not supported: unknown member", (int)(name->n < 60 ? name->n : 60), name->string);
     }
     return 0;
 }
 static int read_stream_options(struct api_request *r, const struct json *root, struct error *e) {
-    static const char *const served[] = {"include_usage", "include_obfuscation"}; /* the latter only makes pieces longer */
+    static const char *const served[] = {"include_usage", "include_obfuscation"}; /* the latter only pads chunks */
     const struct json *options = json_get(root, "stream_options");
     if (!has(options)) return 0;
-    if (options->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "stream_options: no object");
+    if (options->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "stream_options: must be an object");
     for (uint32_t i = 0; i < options->n; i++) {
         const struct json *name = &options->items[2 * i];
         if (!among(name, served, 2) && !empty(name + 1))
-            return error_set(e, ERR_USAGE, "stream_options.%.*s is not served", (int)(name->n < 60 ? name->n : 60), name->string);
+            return error_set(e, ERR_USAGE, "stream_options.%.*s is not supported", (int)(name->n < 60 ? name->n : 60), name->string);
     }
     return flag(options, "include_usage", &r->usage, e);
 }
 static int read_tools(const struct json *tools, struct error *e) {
-    if (has(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: no array");
+    if (has(tools) && tools->type != JSON_ARRAY) return error_set(e, ERR_USAGE, "tools: must be an array");
     for (uint32_t i = 0; has(tools) && i < tools->n; i++) {
         const struct json *type = json_get(&tools->items[i], "type"), *strict = json_get(json_get(&tools->items[i], "function"), "strict");
-        if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: no object", i);
-        if (has(type) && !json_is(type, "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is served", i);
-        if (!empty(strict)) return error_set(e, ERR_USAGE, "tools[%u].function.strict is not served: answers are not bound to a grammar", i);
+        if (tools->items[i].type != JSON_OBJECT) return error_set(e, ERR_USAGE, "tools[%u]: must be an object", i);
+        if (has(type) && !json_is(type, "function")) return error_set(e, ERR_USAGE, "tools[%u].type: only function is supported", i);
+        if (!empty(strict)) return error_set(e, ERR_USAGE, "tools[%u].function.strict is not supported: answers cannot be constrained to a grammar", i);
     }
     return 0;
 }
@@ -249,23 +250,23 @@ static int refuse(const struct json *root, const struct chat *chat, struct error
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const struct json *j = json_get(root, refused[i].name);
         if (!has(j) || (!isnan(refused[i].harmless) && (empty(j) || json_num(j, NAN) == refused[i].harmless))) continue;
-        return error_set(e, ERR_USAGE, "%s is not served: %s", refused[i].name, refused[i].why);
+        return error_set(e, ERR_USAGE, "%s is not supported: %s", refused[i].name, refused[i].why);
     }
     if (chat && has(json_get(root, "reasoning_effort")) && !chat_names(chat, "reasoning_effort", strlen("reasoning_effort")))
-        return error_set(e, ERR_USAGE, "reasoning_effort is not served: this model's chat template does not know it");
+        return error_set(e, ERR_USAGE, "reasoning_effort is not supported: this model's chat template does not use it");
     const struct json *format = json_get(root, "response_format"), *choice = json_get(root, "tool_choice"), *modalities = json_get(root, "modalities");
     for (uint32_t i = 0; has(modalities) && modalities->type == JSON_ARRAY && i < modalities->n; i++)
         if (!json_is(&modalities->items[i], "text")) return error_set(e, ERR_USAGE, "modalities: %s", text_alone);
-    if (has(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not served: %s", unbound);
-    if (has(choice) && !json_is(choice, "auto") && !json_is(choice, "none")) return error_set(e, ERR_USAGE, "tool_choice: only auto and none are served");
+    if (has(format) && !json_is(json_get(format, "type"), "text")) return error_set(e, ERR_USAGE, "response_format is not supported: %s", unbound);
+    if (has(choice) && !json_is(choice, "auto") && !json_is(choice, "none")) return error_set(e, ERR_USAGE, "tool_choice: only auto and none are supported");
     return read_tools(json_get(root, "tools"), e);
 }
 
-/* The object that the template gets: its variables first, so that none of them can stand for what follows. */
+/* Builds the template's input. Template variables come first, so that none of them can shadow a later member. */
 static int make_conv(struct api_request *r, const struct json *root, const struct json *messages, struct error *e) {
     const struct json *kwargs = json_get(root, "chat_template_kwargs"), *effort = json_get(root, "reasoning_effort"), empty = {.type = JSON_OBJECT};
     if (!has(kwargs)) kwargs = &empty;
-    if (kwargs->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "chat_template_kwargs: no object");
+    if (kwargs->type != JSON_OBJECT) return error_set(e, ERR_USAGE, "chat_template_kwargs: must be an object");
     struct json *m = json_members(&r->arena, kwargs, 4), *at;
     if (!m) return error_set(e, ERR_MEMORY, "no memory");
     at = m + 2 * (size_t)kwargs->n;
@@ -281,15 +282,15 @@ static int make_conv(struct api_request *r, const struct json *root, const struc
     return 0;
 }
 
-/* The last message is the beginning of the answer. What was thought before it cannot be put back as tokens. */
+/* Removes the partial answer from the messages. Its reasoning cannot be restored as tokens, so it is refused. */
 static int take_begun(struct api_request *r, const struct json *root, struct json *messages, struct error *e) {
     const struct json *last = &messages->items[messages->n - 1], *text = json_get(last, "content"), *thought = json_get(last, "reasoning_content");
     bool wanted = false;
     int rc = flag(root, "continue_final_message", &wanted, e);
     if (rc || !wanted) return rc;
     if (!json_is(json_get(last, "role"), "assistant") || messages->n < 2 || !text || text->type != JSON_STRING || has(json_get(last, "tool_calls")))
-        return error_set(e, ERR_USAGE, "continue_final_message: the last message is no assistant's text behind another message");
-    if (has(thought) && thought->n) return error_set(e, ERR_USAGE, "continue_final_message is not served for an answer with reasoning_content");
+        return error_set(e, ERR_USAGE, "continue_final_message: the last message must be an assistant's text after another message");
+    if (has(thought) && thought->n) return error_set(e, ERR_USAGE, "continue_final_message is not supported for an answer with reasoning_content");
     r->begun = text;
     messages->n--;
     return 0;
@@ -301,16 +302,16 @@ int api_parse(struct api_request *r, const char *body, size_t n, const struct ch
     *r = (struct api_request){.temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .seed = -1};
     int rc = json_parse(&r->arena, body, n, 0, "request", &root, e);
     if (rc == ERR_MODEL) rc = e->code = ERR_USAGE;
-    if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_USAGE, "request: no object");
+    if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_USAGE, "request: must be an object");
     if (rc || (rc = refuse(&root, chat, e)) || (rc = read_messages(r, json_get(&root, "messages"), chat, &messages, e)) ||
         (rc = take_begun(r, &root, &messages, e)))
         return rc;
     const struct json *model = json_get(&root, "model"), *tools = json_get(&root, "tools");
-    if (has(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: no text");
-    static const char *const names[] = {"safety_identifier", "user"}; /* the newer one of the two that are there first */
+    if (has(model) && model->type != JSON_STRING) return error_set(e, ERR_USAGE, "model: must be a string");
+    static const char *const names[] = {"safety_identifier", "user"}; /* the newer name first */
     for (size_t i = 0; i < sizeof names / sizeof *names && !r->user; i++) {
         const struct json *user = json_get(&root, names[i]);
-        if (has(user) && user->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: no text", names[i]);
+        if (has(user) && user->type != JSON_STRING) return error_set(e, ERR_USAGE, "%s: must be a string", names[i]);
         if (has(user)) r->user = user;
     }
     if (has(model)) r->model = json_get(&root, "model");
@@ -327,7 +328,7 @@ int api_parse(struct api_request *r, const char *body, size_t n, const struct ch
         (rc = whole(&root, "max_completion_tokens", -1, 1 << 24, &max, e)) || (rc = whole(&root, "seed", -1, INT64_MAX, &r->seed, e)) ||
         (rc = read_stop(r, json_get(&root, "stop"), e)))
         return rc;
-    if (!max) return error_set(e, ERR_USAGE, "max_tokens: at least 1, or -1 for no limit");
+    if (!max) return error_set(e, ERR_USAGE, "max_tokens: must be at least 1, or -1 for no limit");
     if ((rc = refuse_unknown(&root, e))) return rc;
     r->top_k = (int)top_k;
     r->max_tokens = (int)max;
@@ -348,7 +349,7 @@ void api_sampling(const struct api_request *r, struct sampling *s) {
     if (r->seed >= 0) s->seed = (uint64_t)r->seed;
 }
 
-/* --- what is answered ------------------------------------------------------------------------------------------------ */
+/* --- replies --------------------------------------------------------------------------------------------------------- */
 
 static void head(struct buf *b, const struct api_answer *a, const char *object) {
     buf_fmt(b, "{\"id\": \"%s\", \"object\": \"%s\", \"created\": %lld, \"model\": ", a->id, object, a->created);

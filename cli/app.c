@@ -51,34 +51,33 @@ static const char *seconds_text(double s, char *out, size_t size) {
 static void experts_text(const struct expert_stats *x, struct buf *out) {
     char text[32], other[32];
     if (!x->chosen) return;
-    buf_fmt(out, "; %.0f%% of its experts on a device, %llu moved there (%s), %llu in vain", 100.0 * (double)x->on_device / (double)x->chosen,
+    buf_fmt(out, "; %.0f%% of its experts on a device, %llu uploaded (%s), %llu unused", 100.0 * (double)x->on_device / (double)x->chosen,
             (unsigned long long)x->moved, app_bytes(x->moved_bytes, text, sizeof text), (unsigned long long)x->in_vain);
     if (x->said[0]) {
-        buf_str(out, "; of choices foreseen");
+        buf_str(out, "; expert predictions correct:");
         for (int i = 0; i < 3; i++)
-            if (x->said[i]) buf_fmt(out, "%s %.0f%% %d ahead", i ? "," : "", 100.0 * (double)x->right[i] / (double)x->said[i], i + 1);
-        buf_fmt(out, " were right, %llu moved for them, %llu in vain", (unsigned long long)x->ahead, (unsigned long long)x->ahead_in_vain);
+            if (x->said[i]) buf_fmt(out, "%s %.0f%% (%d ahead)", i ? "," : "", 100.0 * (double)x->right[i] / (double)x->said[i], i + 1);
+        buf_fmt(out, "; %llu uploaded for them, %llu unused", (unsigned long long)x->ahead, (unsigned long long)x->ahead_in_vain);
     }
-    buf_fmt(out, "; experts took the processor %s, devices %s", seconds_text(x->processor_s, text, sizeof text),
-            seconds_text(x->device_s, other, sizeof other));
-    if (x->decided) buf_fmt(out, ", deciding where %s a layer", seconds_text(x->deciding_s / (double)x->decided, text, sizeof text));
+    buf_fmt(out, "; expert time: CPU %s, devices %s", seconds_text(x->processor_s, text, sizeof text), seconds_text(x->device_s, other, sizeof other));
+    if (x->decided) buf_fmt(out, ", placement %s per layer", seconds_text(x->deciding_s / (double)x->decided, text, sizeof text));
 }
 
 void app_stats_text(const struct turn_stats *s, struct buf *out) {
     char text[32];
     int fresh = s->prompt_tokens - s->cached_tokens, steps = s->answer_tokens - 1;
     buf_fmt(out, "prompt: %d tokens", s->prompt_tokens);
-    if (s->cached_tokens) buf_fmt(out, ", %d of them known from before", s->cached_tokens);
-    if (s->ttft_s <= 0) buf_str(out, ", stopped while it was read");
+    if (s->cached_tokens) buf_fmt(out, ", %d of them cached", s->cached_tokens);
+    if (s->ttft_s <= 0) buf_str(out, ", stopped during prefill");
     else if (s->prefill_s > 0 && fresh > 0)
-        buf_fmt(out, ", read in %s (%.0f tokens a second)", seconds_text(s->prefill_s, text, sizeof text), fresh / s->prefill_s);
+        buf_fmt(out, ", prefilled in %s (%.0f tokens/s)", seconds_text(s->prefill_s, text, sizeof text), fresh / s->prefill_s);
     if (s->ttft_s > 0) buf_fmt(out, "; first token after %s", seconds_text(s->ttft_s, text, sizeof text));
     buf_fmt(out, "; answer: %d tokens", s->answer_tokens);
-    if (steps > 0 && s->decode_s > 0) buf_fmt(out, " in %s (%.1f tokens a second)", seconds_text(s->decode_s, text, sizeof text), steps / s->decode_s);
+    if (steps > 0 && s->decode_s > 0) buf_fmt(out, " in %s (%.1f tokens/s)", seconds_text(s->decode_s, text, sizeof text), steps / s->decode_s);
     buf_fmt(out, "; %s of weights read", app_bytes(s->bytes_read, text, sizeof text));
-    if (s->prefill_mode) buf_fmt(out, "; prompt by %s", s->prefill_mode);
-    if (s->decode_mode) buf_fmt(out, ", answer by %s", s->decode_mode);
-    if (s->drafted) buf_fmt(out, "; %d of %d guessed tokens were right", s->accepted, s->drafted);
+    if (s->prefill_mode) buf_fmt(out, "; prefill by %s", s->prefill_mode);
+    if (s->decode_mode) buf_fmt(out, ", decode by %s", s->decode_mode);
+    if (s->drafted) buf_fmt(out, "; %d of %d drafted tokens accepted", s->accepted, s->drafted);
     experts_text(&s->experts, out);
 }
 
@@ -95,14 +94,15 @@ void app_explain_text(const struct turn_stats *s, struct buf *out) {
     if (s->prefill_expected_s > 0 && s->prefill_s > 0)
         buf_fmt(out, " (expected %s, took %s)", seconds_text(s->prefill_expected_s, expected, sizeof expected), seconds_text(s->prefill_s, took, sizeof took));
     if (!s->decode_mode || !*s->decode_why) return;
-    buf_fmt(out, "; answered by %s: %s", s->decode_mode, s->decode_why);
+    buf_fmt(out, "; decoded by %s: %s", s->decode_mode, s->decode_why);
     if (s->step_expected_s > 0)
-        buf_fmt(out, " (a step expected %s, took %s)", seconds_text(s->step_expected_s, expected, sizeof expected), seconds_text(s->step_s, took, sizeof took));
+        buf_fmt(out, " (a decode step: expected %s, took %s)", seconds_text(s->step_expected_s, expected, sizeof expected),
+                seconds_text(s->step_s, took, sizeof took));
     experts_text(&s->experts, out);
     if (!s->draft) return;
-    if (!s->drafted) buf_fmt(out, "; drafts by %s: none was expected to pay", s->draft);
+    if (!s->drafted) buf_fmt(out, "; drafts by %s: none, not expected to pay off", s->draft);
     else
-        buf_fmt(out, "; drafts by %s: %d of %d guessed tokens were right, up to %d in a step, about %.2f times as fast as without", s->draft, s->accepted,
+        buf_fmt(out, "; drafts by %s: %d of %d drafted tokens accepted, up to %d per step, about %.2f times as fast as without", s->draft, s->accepted,
                 s->drafted, s->draft_most, s->decode_s > 0 ? fmax(1 + s->draft_saved_s / s->decode_s, 0) : 1);
 }
 
@@ -133,31 +133,31 @@ static bool is_gguf(const char *path) {
 
 int app_find_model(struct app *a, struct error *e) {
     const char *m = a->opts.v[OPT_MODEL].text;
-    if (remote_is_url(m)) return error_set(e, ERR_USAGE, "-m %.200s: an engine elsewhere answers conversations; this needs the model itself", m);
+    if (remote_is_url(m)) return error_set(e, ERR_USAGE, "-m %.200s: a remote engine cannot be used here; give a model on this machine", m);
     if (!m) m = "ember:";
     if (strlen(m) >= sizeof a->dir) return error_set(e, ERR_USAGE, "-m: the path is too long");
     snprintf(a->dir, sizeof a->dir, "%s", m);
     if (file_is_dir(m)) return models_within(m, a->dir, sizeof a->dir, e);
-    if (!strncmp(m, "ember:", 6)) return error_set(e, ERR_MODEL, "this binary holds no built-in model; open one with -m DIR");
+    if (!strncmp(m, "ember:", 6)) return error_set(e, ERR_MODEL, "this build has no built-in model; give one with -m DIR");
     if (is_gguf(m)) return 0;
-    if (file_exists(m)) return error_set(e, ERR_MODEL, "%s: a file that is no GGUF; -m wants the directory it lies in", m);
+    if (file_exists(m)) return error_set(e, ERR_MODEL, "%s: not a GGUF file; -m takes a GGUF file or a checkpoint directory", m);
     char dir[PATHS_MAX];
     for (int i = 0; !strchr(m, '/') && app_model_dir(&a->opts, i, dir, sizeof dir); i++)
         if (!file_join(a->dir, sizeof a->dir, dir, m, NULL) && (file_is_dir(a->dir) || is_gguf(a->dir))) return 0;
-    if (!strcmp(m, "ember")) { /* what /model and --models call it */
+    if (!strcmp(m, "ember")) { /* the name in /model and --models */
         snprintf(a->dir, sizeof a->dir, "ember:");
         if (file_is_dir(a->dir)) return 0;
     }
     int rc = models_snapshot(m, a->dir, sizeof a->dir, e);
     if (rc != ERR_CANCELLED) return rc;
     if (!strchr(m, '/') && a->opts.v[OPT_MODEL_PATH].text)
-        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file here or in the model path %s", m, a->opts.v[OPT_MODEL_PATH].text);
+        return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file, nor one in the model path %s", m, a->opts.v[OPT_MODEL_PATH].text);
     bool like_hub = strchr(m, '/') && strchr(m, '/') == strrchr(m, '/') && !strchr("/.~", *m); /* ORG/NAME */
     return error_set(e, ERR_MODEL, "%s: no such directory or GGUF file%s", m,
-                     like_hub ? ", and not in the Hugging Face cache; hearth opens what is on the disk" : "");
+                     like_hub ? ", and not in the Hugging Face cache; hearth does not download models" : "");
 }
 
-/* A sign of life before anything that may take long */
+/* Shows progress before anything slow starts. */
 static void begin(const struct app *a) {
     char what[64];
     const char *slash = strrchr(a->dir, '/');
@@ -167,7 +167,7 @@ static void begin(const struct app *a) {
 
 int app_open_tokenizer(struct app *a, struct error *e) {
     int rc = tokenizer_open(&a->tokenizer, a->dir, e);
-    return rc == ERR_RUNTIME ? (e->code = ERR_MODEL) : rc; /* a checkpoint without its tokenizer is a bad one */
+    return rc == ERR_RUNTIME ? (e->code = ERR_MODEL) : rc; /* a checkpoint without a tokenizer is a bad model */
 }
 
 int app_open_own_text(struct app *a, struct error *e) {
@@ -205,7 +205,7 @@ void app_engine_params(struct app *a, struct engine_params *p) {
         if (!strcmp(v[OPT_DECODE].text, decodes[i])) p->decode = (enum decode_mode)i;
         if (!strcmp(v[OPT_DRAFT].text, drafts[i])) p->draft = (enum draft_kind)i;
     }
-    if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* made-up text repeats itself; a step is what is measured */
+    if (v[OPT_BENCH].on) p->draft = DRAFT_NONE; /* synthetic text repeats itself; the benchmark measures plain decode steps */
     if (v[OPT_DRAFT_LEN].text) p->draft_len = (int)v[OPT_DRAFT_LEN].integer;
     p->split = v[OPT_SPLIT].text;
     p->expert_cache = v[OPT_EXPERT_CACHE].text;
@@ -217,10 +217,10 @@ void app_engine_params(struct app *a, struct engine_params *p) {
 int app_open_own_engine(struct app *a, struct error *e) {
     struct engine_params p;
     app_engine_params(a, &p);
-    char kept[PATHS_MAX]; /* without a home nothing is kept, and nothing measured */
+    char kept[PATHS_MAX]; /* without a home directory calibration is neither run nor stored */
     if (p.gpus && strcmp(p.gpus, "none") && !paths_make(PATHS_CACHE, "machine", kept, sizeof kept, &(struct error){0}))
         *strrchr(kept, '/') = 0, p.machine = kept;
-    char prompts[PATHS_MAX]; /* of what is measured or inspected nothing is kept */
+    char prompts[PATHS_MAX]; /* benchmarks and inspections store no prompts */
     const struct opt_value *v = a->opts.v;
     bool chats = !v[OPT_TOKENS].text && !v[OPT_BENCH].text && !v[OPT_VERIFY].on && (!v[OPT_KV_CACHE].text || v[OPT_KV_CACHE].integer);
     if (chats && !paths_make(PATHS_CACHE, "kv", prompts, sizeof prompts, &(struct error){0}))

@@ -1,5 +1,5 @@
 #pragma once
-/* What every way of running shares: the options, the streams, and the opened model. */
+/* State shared by all modes: options, streams, and the opened model. Opens the model and formats messages and statistics. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,49 +14,50 @@ struct app {
     bool tty_in, tty_out, tty_err;
     bool color_out, color_err;
     bool quiet, verbose;
-    char dir[PATHS_MAX];            /* of the model, or "ember:" */
-    const struct backend *backend;  /* who answers */
-    struct seat *seats;             /* all that are open */
-    const struct engine_info *info; /* of whoever answers; NULL before it is open */
-    /* of the engine of this process; NULL where another answers */
+    char dir[PATHS_MAX];            /* the model's directory, or "ember:" */
+    const struct backend *backend;  /* the engine in use: this process, attached or remote */
+    struct seat *seats;             /* list of open clients */
+    const struct engine_info *info; /* describes the engine in use; NULL before it is open */
+    /* of this process's engine; NULL when another engine answers */
     struct tokenizer *tokenizer;
     struct chat *chat;   /* NULL with --raw */
-    struct scope *scope; /* of the built-in model; NULL before it is asked something */
+    struct scope *scope; /* built-in model only; NULL before the first prompt */
     struct engine *engine;
-    struct remote *remote; /* the engine elsewhere; NULL: none */
+    struct remote *remote; /* connection to an attached or remote engine; NULL: none */
 };
 
-/* Finds the directory that -m means. ERR_MODEL when there is none. */
+/* Resolves -m to a directory in a->dir. ERR_MODEL without a match. */
 int app_find_model(struct app *a, struct error *e);
-/* The tokenizer of a->dir alone. ERR_MODEL when there is none. */
+/* Opens only the tokenizer of a->dir. ERR_MODEL when there is none. */
 int app_open_tokenizer(struct app *a, struct error *e);
-/* Finds who answers, and opens what prompts are made with; then the engine, with progress on a terminal. app_close undoes both. */
+/* open_text: chooses the backend and opens what prompts are rendered with. open_engine: opens the engine, with progress on a
+ * terminal. open_close undoes both. */
 int app_open_text(struct app *a, struct error *e);
 int app_open_engine(struct app *a, struct error *e);
 void app_close(struct app *a);
-/* The same of a->dir by this process itself. */
+/* The same for a->dir in this process. */
 int app_open_own_text(struct app *a, struct error *e);
 int app_open_own_engine(struct app *a, struct error *e);
-/* Closes what is open and opens another model; when that fails, the old one again. a->info is NULL when neither opens. */
+/* Closes the model and opens another. If that fails, reopens the old one; a->info is NULL when neither opens. */
 int app_change_model(struct app *a, const char *name, struct error *e);
-/* Engine parameters from the options; strings belong to the options. */
+/* Sets engine parameters from the options. Strings remain owned by the options. */
 void app_engine_params(struct app *a, struct engine_params *p);
 
-/* Sampling after options, then the vendor's defaults, then built-in ones. Without --seed it draws one. */
+/* Sets sampling from the options, then the model's defaults, then built-in ones. Without --seed it draws a seed. */
 void app_sampling(const struct app *a, const struct opts *o, struct sampling *s);
 
-/* Messages on stderr, each on lines of its own with "hearth: " before; progress is taken off the screen first. */
+/* Messages on stderr, each on its own lines with the prefix "hearth: ". The progress line is cleared first. */
 int app_fail(const struct app *a, const struct error *e);                                       /* returns the exit code */
 void app_note(const struct app *a, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* silent with -q */
-/* Whether the built-in model answers; it is open. */
+/* True if the open model is the built-in one. */
 bool app_builtin(const struct app *a);
 void app_stats(const struct app *a, const struct turn_stats *s); /* the --stats line */
 void app_stats_text(const struct turn_stats *s, struct buf *out);
-/* --explain: why the modes of a turn, and what was expected of them; one line. */
+/* --explain, one line: why the modes of a turn were chosen, and expected against measured times. */
 void app_explain(const struct app *a, const struct turn_stats *s);
 void app_explain_text(const struct turn_stats *s, struct buf *out);
 
 const char *app_bytes(uint64_t n, char *buf, size_t cap); /* "32.1 GB" */
 
-/* Where -m NAME is looked up, one directory a call; false at the end. */
+/* Copies the i-th directory of --model-path; false after the last. */
 bool app_model_dir(const struct opts *o, int i, char *out, size_t cap);

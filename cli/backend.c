@@ -4,7 +4,7 @@
 #include "cli/conv.h"
 #include "cli/scope.h"
 
-/* --- seats ----------------------------------------------------------------------------------------------------------- */
+/* --- clients --------------------------------------------------------------------------------------------------------- */
 
 int seat_open(struct app *a, struct seat **out, struct error *e) {
     struct seat *s = *out = mem_calloc(1, sizeof *s);

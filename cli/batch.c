@@ -1,6 +1,6 @@
-/* --batch: each line of a file is a prompt; each answer is a line of JSON, written when it is whole. A few sessions run at
- * once, so that their decoding shares what is read of the weights; the longest prompts go first, so that none is left to run
- * alone at the end. An output that is appended to (>>) tells what an earlier run has done, and that is not done again. */
+/* --batch: each line of a file is a prompt; each answer is a line of JSON, written when it is complete. Several sessions decode together,
+ * so that they share weight reads. The longest prompts go first, so that none runs alone at the end. When the output is appended to (>>),
+ * its lines tell which prompts an earlier run answered; these are skipped. */
 #include "cli/batch.h"
 
 #include <errno.h>
@@ -19,12 +19,12 @@
 #include "cli/turn.h"
 #include "engine/base/file.h"
 
-enum { SLOTS = 6 };                            /* without --parallel, and where the engine has no other number */
-enum { BYTES = 4, AROUND = 16, ANSWER = 256 }; /* of a token of a prompt, about; tokens that a template adds; of an answer without -n */
+enum { SLOTS = 6 };                            /* without --parallel, when the engine gives no number */
+enum { BYTES = 4, AROUND = 16, ANSWER = 256 }; /* bytes per prompt token, about; tokens that a template adds; answer length without -n */
 
 struct job {
-    const char *text; /* of the file */
-    size_t n, number; /* number: of its line, from 1 */
+    const char *text; /* in the file */
+    size_t n, number; /* line number, from 1 */
     struct buf line;  /* the finished output */
     bool failed;
 };
@@ -38,13 +38,13 @@ struct batch {
     struct buf file;
     struct job *jobs;
     size_t n_jobs, n, cap, next; /* n: of order; next to start */
-    struct job **order;          /* [n] the longest first */
+    struct job **order;          /* [n] longest first */
     size_t bytes, bytes_done, failed;
     struct slot *slots;
     int n_slots;
-    char **past; /* [n_past] sorted: what stands in the output already, by id or index */
+    char **past; /* [n_past] sorted: keys (id or index) of the lines already in the output */
     size_t n_past, cap_past;
-    bool *taken; /* [n_past] by a line of the input */
+    bool *taken; /* [n_past] matched with an input line */
 };
 
 static void job_begin(const struct batch *b, struct job *j, const struct json *id) {
@@ -57,7 +57,7 @@ static void job_begin(const struct batch *b, struct job *j, const struct json *i
     buf_str(&j->line, ", ");
 }
 
-/* Each line is a text of its own to the parser, which therefore counts from 1 in it. */
+/* Prefixes an error with the line number. The parser saw the line as a text of its own, so its own line number is dropped. */
 static void name_line(const struct job *j, struct error *e) {
     char text[sizeof e->text];
     const char *within = strstr(e->text, ", column ");
@@ -72,7 +72,7 @@ static void job_fail(struct job *j, const struct error *e) {
     j->failed = true;
 }
 
-/* A line is written whole, so that a run which is killed leaves whole lines, the last one perhaps aside. */
+/* Writes each line with one call, so that a killed run leaves complete lines, except possibly the last. */
 static void job_write(struct batch *b, struct job *j) {
     out_write(j->line.data, j->line.failed ? 0 : j->line.len);
     buf_free(&j->line);
@@ -80,14 +80,14 @@ static void job_write(struct batch *b, struct job *j) {
     b->bytes_done += j->n;
 }
 
-/* A string, {"prompt": ...} with an optional "system", or {"messages": [...]} with any template variables. */
+/* Accepts a string, {"prompt": ...} with an optional "system", or {"messages": [...]} with any template variables. */
 static int make_prompt(struct batch *b, const struct json *line, struct prompt *p, struct error *e) {
     struct app *a = b->app;
     const struct json *text = line->type == JSON_STRING ? line : json_get(line, "prompt"), *system = json_get(line, "system");
     const char *own = a->opts.v[OPT_SYSTEM].text;
     struct conv c = {0};
     if (json_get(line, "messages")) {
-        if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "messages need a chat template, and --raw has none");
+        if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "messages cannot be combined with --raw: they need a chat template");
         struct arena arena = {0};
         struct json *copy = arena_alloc(&arena, (2 * (size_t)line->n + 2) * sizeof *copy);
         if (!copy) return error_set(e, ERR_MEMORY, "no memory");
@@ -103,7 +103,7 @@ static int make_prompt(struct batch *b, const struct json *line, struct prompt *
         arena_free(&arena);
         return rc;
     }
-    if (!text || text->type != JSON_STRING || !text->n) return error_set(e, ERR_USAGE, "neither a string nor an object with prompt or messages");
+    if (!text || text->type != JSON_STRING || !text->n) return error_set(e, ERR_USAGE, "must be a string, or an object with prompt or messages");
     if (a->opts.v[OPT_RAW].on) return conv_prompt_raw(a, text->string, text->n, p, e);
     int rc = 0;
     if (system && system->type == JSON_STRING) rc = conv_add(&c, ROLE_SYSTEM, system->string, system->n, NULL, 0);
@@ -148,7 +148,7 @@ static void start(struct batch *b, struct slot *s, struct job *j) {
     arena_free(&arena);
 }
 
-/* One that was stopped leaves no line: it is done when the batch goes on. */
+/* Writes the answer's line. A cancelled job gets none, so that the next run answers it. */
 static void finish(struct batch *b, struct slot *s) {
     struct job *j = s->job;
     if (s->turn.failed) job_fail(j, &s->turn.error);
@@ -187,11 +187,11 @@ static void run(struct batch *b, bool announced) {
     progress_clear();
 }
 
-/* --- what an earlier run has done ------------------------------------------------------------------------------------ */
+/* --- the output of an earlier run ------------------------------------------------------------------------------------ */
 
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* What an output line is about, or an input line with its index: its id, else the index. NULL: no memory. */
+/* Returns the key of an input or output line: its id, or else its index. NULL: no memory. */
 static char *key_of(const struct json *id, long long index) {
     struct buf b = {0};
     if (id && (id->type == JSON_STRING || id->type == JSON_INT)) json_write(&b, id);
@@ -216,7 +216,7 @@ static int past_line(struct batch *b, const char *s, size_t n) {
     return rc;
 }
 
-/* stdout, when it is a file that is appended to. A line that a killed run did not finish is cut off. */
+/* Reads stdout's keys if it is a file opened for appending. Truncates an unfinished last line of a killed run. */
 static int read_past(struct batch *b, struct error *e) {
     static const char ours[] = "{\"index\": ";
     struct stat st;
@@ -228,13 +228,13 @@ static int read_past(struct batch *b, struct error *e) {
     for (char *nl; !rc && (nl = memchr(data + at, '\n', n - at)); at = (size_t)(nl - data) + 1) rc = past_line(b, data + at, (size_t)(nl - data) - at);
     if (rc) error_set(e, rc, "no memory");
     else if (at < n && !strncmp(data + at, ours, n - at < sizeof ours - 1 ? n - at : sizeof ours - 1) && ftruncate(1, (off_t)at))
-        rc = error_set(e, ERR_RUNTIME, "--batch: the unfinished last line of the output: %s", strerror(errno));
+        rc = error_set(e, ERR_RUNTIME, "--batch: cannot remove the unfinished last line of the output: %s", strerror(errno));
     mem_free(data);
     if (b->n_past) qsort(b->past, b->n_past, sizeof *b->past, by_text);
     return rc;
 }
 
-/* Each line there stands for one of the input. */
+/* Each output line matches at most one input line. */
 static bool is_past(struct batch *b, const char *key) {
     size_t lo = 0, hi = b->n_past;
     while (lo < hi) {
@@ -251,7 +251,7 @@ static int by_length(const void *a, const void *b) {
     return x->n != y->n ? (x->n < y->n) - (x->n > y->n) : (x > y) - (x < y);
 }
 
-/* What is left to do, the longest first: so many bytes of prompt, so much work. */
+/* Orders the remaining prompts, longest first, by bytes. */
 static int plan(struct batch *b, struct error *e) {
     size_t done = 0;
     int rc = read_past(b, e);
@@ -274,7 +274,7 @@ static int plan(struct batch *b, struct error *e) {
     }
     b->n -= done;
     qsort(b->order, b->n, sizeof *b->order, by_length);
-    if (done) app_note(b->app, "%zu of %zu prompts are in the output already", done, done + b->n);
+    if (done) app_note(b->app, "%zu of %zu prompts are already in the output and are skipped", done, done + b->n);
     return 0;
 }
 
@@ -291,10 +291,10 @@ static int split(struct batch *b, struct error *e) {
         s += n + 1;
     }
     b->n_jobs = b->n;
-    return b->n ? 0 : error_set(e, ERR_USAGE, "--batch: %s holds no prompts", b->app->opts.v[OPT_BATCH].text);
+    return b->n ? 0 : error_set(e, ERR_USAGE, "--batch: no prompts in %s", b->app->opts.v[OPT_BATCH].text);
 }
 
-/* So many at once. True: the engine waits until they are all submitted. */
+/* Announces the batch to the engine and sets the number of sessions. True: the engine waits until all prompts are submitted. */
 static bool announce(struct batch *b) {
     const struct opt_value *v = b->app->opts.v;
     struct engine_load load = {.prompts = (int)b->n, .prompt = AROUND + (double)b->bytes / (double)b->n / BYTES, .answer = ANSWER};
@@ -341,7 +341,7 @@ int batch_run(struct app *a, struct error *e) {
             run(b, announced);
         }
     }
-    if (!rc && b->failed) rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; their lines say why", b->failed, b->n);
+    if (!rc && b->failed) rc = error_set(e, ERR_RUNTIME, "%zu of %zu prompts failed; see their lines in the output", b->failed, b->n);
     batch_free(b);
     return rc;
 }

@@ -1,5 +1,5 @@
 #pragma once
-/* Many prompts from a file, several at once. */
+/* --batch: many prompts from a file, several at once. */
 #include "cli/app.h"
 
 int batch_run(struct app *a, struct error *e);

@@ -1,6 +1,6 @@
-/* --bench: how fast the model reads and writes here. The limit beside each number is what memory allows, measured in the
- * same run: every token of an answer reads its weights once; a prompt reads them at least once for all its tokens, so its
- * limit is far away and its GFLOP/s say more. */
+/* --bench: prefill and decode speed of the model. The limit in each row is memory bandwidth, measured in the same run: each generated
+ * token reads its weights once. A prompt reads them at least once for all its tokens, so its limit is far away and its GFLOP/s
+ * say more. */
 #include "cli/bench.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@ enum { DECODE_TOKENS = 32, MAX_SESSIONS = 4 };
 struct bench {
     struct app *app;
     bool json, first;
-    double bandwidth; /* bytes/s, as last measured */
-    double limit;     /* mean of what was measured before a run and after it */
+    double bandwidth; /* bytes/s, last measurement */
+    double limit;     /* mean of the measurements before and after a run */
 };
 
 static void row(struct bench *b, struct buf *line) {
@@ -29,7 +29,7 @@ static void row(struct bench *b, struct buf *line) {
 
 /* --- kernels --------------------------------------------------------------------------------------------------------- */
 
-/* What a row says of key, width wide. */
+/* Appends the string at key, padded to width. */
 static void put_text(struct buf *line, const struct json *row, const char *key, int width) {
     const struct json *v = json_get(row, key);
     bool text = v && v->type == JSON_STRING;
@@ -66,7 +66,7 @@ struct result {
     int tokens;
 };
 
-/* Every session reads the same number of tokens and writes the same number; none ends early. */
+/* Each session prefills the same number of tokens and generates the same number; none ends early. */
 static int measure(struct bench *b, int sessions, int prompt, int decode, struct result *res, struct error *e) {
     struct session *s[MAX_SESSIONS] = {0};
     const struct engine_info *info = engine_info(b->app->engine);
@@ -75,7 +75,7 @@ static int measure(struct bench *b, int sessions, int prompt, int decode, struct
     double t0 = clock_now(), first = 0, last = 0;
     *res = (struct result){0};
     for (int i = 0; i < sessions && !rc; i++) {
-        /* other tokens in each session and each run: nothing is found in a cache, and the experts are spread as in text */
+        /* different tokens in each session and run: no cache hits, and experts spread as in text */
         for (int k = 0; k < prompt; k++)
             ids[k] = (int32_t)(((uint64_t)k * 2654435761u + (uint64_t)i * 40503u + (uint64_t)prompt * 69069u) % (uint64_t)info->vocab);
         struct request q = {
@@ -114,8 +114,8 @@ static void prefill_row(struct bench *b, int n, const struct result *r) {
                 "\"share\": %.4f}",
                 n, rate, r->ttft_s, gflops, limit, rate / limit);
     else
-        buf_fmt(&line, "prefill  %6d tokens            %9.1f tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of reading alone", n, rate, gflops, r->ttft_s,
-                100 * rate / limit);
+        buf_fmt(&line, "prefill  %6d tokens            %9.1f tok/s  %8.1f GFLOP/s  first token %.3f s  %.1f %% of the bandwidth limit", n, rate, gflops,
+                r->ttft_s, 100 * rate / limit);
     row(b, &line);
 }
 
@@ -129,12 +129,12 @@ static void decode_row(struct bench *b, int prompt, int sessions, const struct r
                 "\"share\": %.4f}",
                 prompt, sessions, rate, sessions / rate, rate * (double)engine_token_bytes(b->app->engine) / 1e9, limit, rate / limit);
     else
-        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7.1f tok/s  of %9.1f at one reading a token  %3.0f %%", prompt, sessions,
+        buf_fmt(&line, "decode   %6d tokens before, %d session%s %7.1f tok/s  of %9.1f at memory bandwidth  %3.0f %%", prompt, sessions,
                 sessions > 1 ? "s" : " ", rate, limit, 100 * rate / limit);
     row(b, &line);
 }
 
-/* A run between two measurements of its limit: others on the machine take of both. */
+/* Measures a run between two measurements of its limit: other processes slow down both. */
 static int limited(struct bench *b, int sessions, int prompt, struct result *r, struct error *e) {
     double before = b->bandwidth;
     int rc = measure(b, sessions, prompt, DECODE_TOKENS, r, e);
@@ -162,7 +162,7 @@ static int model(struct bench *b, struct error *e) {
                 (double)engine_token_bytes(a->engine) / 1e6);
     progress_clear();
     row(b, &line);
-    rc = measure(b, 1, context > 600 ? 512 : 8, 4, &r, e); /* touches what is cold: from some hundred tokens on, every expert */
+    rc = measure(b, 1, context > 600 ? 512 : 8, 4, &r, e); /* warms up: after some hundred tokens every expert was read */
     for (size_t k = 0; k < sizeof prompts / sizeof *prompts && !rc && !out_failed() && prompts[k] + DECODE_TOKENS <= context; k++) {
         if ((rc = limited(b, 1, prompts[k], &r, e))) break;
         if (prompts[k] > 1) prefill_row(b, prompts[k], &r);

@@ -33,7 +33,7 @@ static void on_config_warning(void *ctx, const char *text) {
     app_note(a, "%s", text);
 }
 
-/* NO_COLOR (non-empty) > CLICOLOR_FORCE > is it a terminal; --color says otherwise for both. */
+/* Decides on colour: NO_COLOR (non-empty), then CLICOLOR_FORCE, then whether it is a terminal; --color overrides all. */
 static bool color_for(const struct app *a, bool tty) {
     const char *when = a->opts.v[OPT_COLOR].text, *no = getenv("NO_COLOR"), *force = getenv("CLICOLOR_FORCE");
     if (!strcmp(when, "always")) return true;
@@ -91,7 +91,7 @@ static int delete_chat(struct app *a, struct error *e) {
     return rc;
 }
 
-/* Without a mode: a prompt or piped input is answered, a terminal opens the chat. */
+/* Without a mode option: answers a prompt or piped input, or opens the chat on a terminal. */
 static int talk(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     char last[128];
@@ -132,14 +132,14 @@ static int run(struct app *a, struct error *e) {
     if (a->opts.v[OPT_HELP].on) return help(a, e);
     if (a->opts.v[OPT_VERSION].on) return version(a, e);
     enum opt_id mode = opt_mode(&a->opts);
-    if (a->opts.v[OPT_LISTEN].text && mode != OPT_SERVE) return error_set(e, ERR_USAGE, "--listen goes with --serve");
+    if (a->opts.v[OPT_LISTEN].text && mode != OPT_SERVE) return error_set(e, ERR_USAGE, "--listen needs --serve");
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (modes[i].mode == mode) return modes[i].fn(a, e);
     return talk(a, e);
 }
 
 int cli_main(int argc, char **argv) {
-    static struct app a; /* the log and signal handlers may look at it until the very end */
+    static struct app a; /* static: the log and signal handlers may use it until exit */
     struct error e = {0};
     a.backend = &backend_local;
     out_init();
@@ -150,14 +150,14 @@ int cli_main(int argc, char **argv) {
     opt_init(&a.opts);
     progress_init(false, false, false);
     int rc = opt_parse(&a.opts, argc, argv, &e);
-    bool plain = a.opts.v[OPT_HELP].on || a.opts.v[OPT_VERSION].on; /* answered whatever stands in files */
+    bool plain = a.opts.v[OPT_HELP].on || a.opts.v[OPT_VERSION].on; /* answered even if the configuration is invalid */
     a.quiet = a.opts.v[OPT_QUIET].on;
     if (!rc && !plain && !(rc = opt_environment(&a.opts, on_config_warning, &a, &e))) rc = opt_config(&a.opts, on_config_warning, &a, &e);
     set_streams(&a);
     if (!rc) rc = run(&a, &e);
     app_close(&a);
     progress_clear();
-    if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* nobody reads on: that is why it was cancelled */
+    if (!rc || (rc == ERR_CANCELLED && out_failed())) rc = out_check(&e); /* the closed stdout caused the cancellation */
     if (sig_terminated()) sig_die(sig_terminated());
     if (sig_interrupted()) sig_die(SIGINT);
     if (rc == ERR_CANCELLED) sig_die(SIGINT);

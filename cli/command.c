@@ -1,4 +1,4 @@
-/* What a line that begins with '/' does. A new command is a row of the table and its function. */
+/* Chat commands: lines that begin with '/'. A new command is one row of the table and its function. */
 #include "cli/command.h"
 
 #include <dirent.h>
@@ -24,7 +24,7 @@ static void cmd_help(struct repl *r, const char *arg) {
         repl_say(r, "  %-22s %s", left, commands[i].help);
     }
     repl_say(r, "Several lines: \"\"\" before and after, a \\ at the end, Ctrl-J, or paste. A trailing & answers in the background.\n"
-                "While an answer runs you can type on: what you enter is sent when it has ended; & alone sends that answer to the background.\n"
+                "While an answer runs you can keep typing: lines you enter are sent when it ends; & alone moves that answer to the background.\n"
                 "Ctrl-C stops an answer, Ctrl-R searches the history, Ctrl-G opens $EDITOR, Tab completes, Ctrl-D leaves.");
 }
 
@@ -32,35 +32,35 @@ static void cmd_bye(struct repl *r, const char *arg) { repl_leave(r, false); }
 
 static const struct command commands[] = {
     {"help", "", "this list", cmd_help, false},
-    {"new", "[NAME]", "another session beside this one", cmd_new, false},
-    {"sessions", "", "what is open, who is answering, what is saved and when", cmd_sessions, false},
-    {"switch", "NAME", "go to another open session, by name or number", cmd_switch, true},
+    {"new", "[NAME]", "open another session", cmd_new, false},
+    {"sessions", "", "list open and saved sessions", cmd_sessions, false},
+    {"switch", "NAME", "switch to another open session, by name or number", cmd_switch, true},
     {"close", "[NAME]", "close this session; it stays on disk", cmd_close, true},
-    {"save", "[NAME]", "keep the conversation under NAME", cmd_save, false},
+    {"save", "[NAME]", "save the conversation as NAME", cmd_save, false},
     {"load", "NAME", "open a saved conversation", cmd_load, false},
-    {"delete", "NAME", "take a saved conversation off the disk", cmd_delete, false},
-    {"read", "FILE", "let FILE go along with the next question", cmd_read, false},
-    {"model", "[NAME]", "what models there are; go on with another", cmd_model, false},
+    {"delete", "NAME", "delete a saved conversation", cmd_delete, false},
+    {"read", "FILE", "attach FILE to the next question", cmd_read, false},
+    {"model", "[NAME]", "list models, or switch to another", cmd_model, false},
     {"system", "[TEXT]", "show or set the system prompt; - removes it", cmd_system, false},
     {"set", "NAME VALUE", "change a setting: /set temp 0.2", cmd_set, false},
-    {"show", "", "the settings in force", cmd_show, false},
-    {"regen", "", "drop the last answer and make another", cmd_regen, false},
-    {"continue", "", "let the last answer go on", cmd_continue, false},
-    {"undo", "", "take back the last question and its answer, or /clear", cmd_undo, false},
+    {"show", "", "show the current settings", cmd_show, false},
+    {"regen", "", "replace the last answer with a new one", cmd_regen, false},
+    {"continue", "", "continue the last answer", cmd_continue, false},
+    {"undo", "", "undo the last question and its answer, or /clear", cmd_undo, false},
     {"fork", "[NAME]", "copy the conversation into a new session", cmd_fork, false},
-    {"bg", "TEXT", "answer in the background; alone: the answer that runs", cmd_bg, false},
-    {"compact", "", "replace the conversation by a summary", cmd_compact, false},
-    {"tokens", "", "how full the context is", cmd_tokens, false},
-    {"stats", "", "counts and speeds of the last answer", cmd_stats, false},
-    {"explain", "", "why its mode was chosen", cmd_explain, false},
-    {"experts", "[LAYER]", "which experts answers used, and where they lie", cmd_experts, false},
-    {"copy", "", "the last answer to the clipboard", cmd_copy, false},
-    {"clear", "", "begin afresh, on an empty screen", cmd_clear, false},
-    {"bye", "", "leave; so do /exit and /quit", cmd_bye, false},
+    {"bg", "TEXT", "answer TEXT in the background; alone: move the running answer there", cmd_bg, false},
+    {"compact", "", "replace the conversation with a summary", cmd_compact, false},
+    {"tokens", "", "show how full the context is", cmd_tokens, false},
+    {"stats", "", "show counts and speeds of the last answer", cmd_stats, false},
+    {"explain", "", "show why its mode was chosen", cmd_explain, false},
+    {"experts", "[LAYER]", "show which experts the answers used, and where they are", cmd_experts, false},
+    {"copy", "", "copy the last answer to the clipboard", cmd_copy, false},
+    {"clear", "", "start over, on an empty screen", cmd_clear, false},
+    {"bye", "", "leave; also /exit and /quit", cmd_bye, false},
 };
 static const size_t n_commands = sizeof commands / sizeof *commands;
 
-/* Names that people bring from elsewhere. */
+/* Names used by other programs. */
 static const struct { const char *name, *means; } aliases[] = {{"exit", "bye"}, {"quit", "bye"}, {"?", "help"}, {"list", "sessions"}};
 
 static const char *next_command(void *ctx) {
@@ -83,7 +83,7 @@ void command_run(struct repl *r, const char *text) {
     size_t at = 0;
     if (i < n_commands) commands[i].fn(r, copy);
     else if (opt_nearest(word, next_command, &at, near, sizeof near)) repl_say(r, "no command /%s; did you mean /%s?", word, near);
-    else repl_say(r, "no command /%s; /help lists them (a question may not begin with '/': put a blank before it)", word);
+    else repl_say(r, "no command /%s; /help lists them (to begin a question with '/', put a blank before it)", word);
     mem_free(copy);
 }
 
@@ -108,7 +108,7 @@ static void offer_saved(struct buf *out, const char *typed, size_t n) {
     mem_free(v);
 }
 
-/* Files, and directories with "/" behind them; hidden ones only where the dot is typed. */
+/* Files, and directories with a trailing "/"; hidden ones only after a typed dot. */
 static void offer_files(struct buf *out, const char *typed, size_t n) {
     char path[PATHS_MAX], dir[PATHS_MAX];
     size_t head = 0;
@@ -129,7 +129,7 @@ static void offer_files(struct buf *out, const char *typed, size_t n) {
     if (all >= 0) free(files);
 }
 
-/* Commands, then the argument of those that take a session, a saved name, a model, a file or a setting. */
+/* Completes commands, then the argument of those that take a session, a saved name, a model, a file or a setting. */
 void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, struct buf *candidates) {
     struct repl *r = ctx;
     char name[140];
@@ -142,7 +142,7 @@ void command_complete(void *ctx, const char *text, size_t cursor, size_t *from, 
     *from = word + 1;
     const char *typed = text + *from;
     size_t n = cursor - *from;
-    if (!strncmp(text, "/read ", 6)) offer_files(candidates, typed, n); /* a name may hold blanks */
+    if (!strncmp(text, "/read ", 6)) offer_files(candidates, typed, n); /* a name may contain blanks */
     if (memchr(typed, ' ', n)) return;
     for (size_t i = 0; i < n_commands; i++) {
         if (strlen(commands[i].name) != word - 1 || strncmp(commands[i].name, text + 1, word - 1)) continue;

@@ -1,5 +1,5 @@
 #pragma once
-/* The functions of the commands; the table that names them is in command.c. */
+/* The chat commands. command.c has the table that names them. */
 #include "cli/repl.h"
 
 /* command_session.c */

@@ -1,11 +1,11 @@
-/* /experts: which routed experts answers have used, and where they lie. A line a layer, darker where more was chosen, so that one sees
- * at a glance how a model spreads its work. */
+/* /experts: which routed experts the answers used, and where they are resident. One line per layer, with a denser character for experts
+ * that were chosen more often. */
 #include <stdlib.h>
 
 #include "cli/command.h"
 #include "cli/term.h"
 
-/* Against what each would have if all had the same: none, under a quarter of it, under half, under all, under twice, under four times, more. */
+/* Maps a share of the uniform frequency to a character: none, under 1/4, 1/2, 1, 2, 4, more. */
 static char shade(double share) {
     static const double upto[] = {0.25, 0.5, 1, 2, 4};
     size_t i = 0;
@@ -39,7 +39,7 @@ static void layer_line(const struct expert_map *m, int layer, int group, struct 
     buf_char(out, '\n');
 }
 
-/* The experts of one layer, the most used first. */
+/* Lists the most used experts of one layer. */
 static void one_layer(const struct expert_map *m, int layer, struct buf *out) {
     enum { MOST = 16 };
     const uint32_t *used = m->used + layer * m->n_experts;
@@ -63,13 +63,13 @@ static void one_layer(const struct expert_map *m, int layer, struct buf *out) {
 static void all_layers(const struct expert_map *m, struct buf *out) {
     int rows, cols, layers = 0, group = 1;
     term_size(&rows, &cols);
-    while ((m->n_experts + group - 1) / group > (cols > 60 ? cols - 32 : 28)) group++; /* beside the number and what lies on a device */
+    while ((m->n_experts + group - 1) / group > (cols > 60 ? cols - 32 : 28)) group++; /* leaves room for the layer number and the device column */
     for (int l = 0; l < m->n_layers; l++) layers += used_in(m, l) > 0;
-    buf_fmt(out, "what answers chose, %d experts a layer%s: blank none, . : - less than its part, + * # more\n", m->n_experts,
-            group > 1 ? ", several a column" : "");
+    buf_fmt(out, "experts chosen by answers, %d per layer%s: blank none, . : - below average, + * # above\n", m->n_experts,
+            group > 1 ? ", several per column" : "");
     for (int l = 0; l < m->n_layers; l++)
         if (used_in(m, l)) layer_line(m, l, group, out);
-    if (layers) buf_str(out, "/experts N shows layer N; /stats what was moved");
+    if (layers) buf_str(out, "/experts N shows layer N; /stats shows the uploads");
 }
 
 void cmd_experts(struct repl *r, const char *arg) {
@@ -79,7 +79,7 @@ void cmd_experts(struct repl *r, const char *arg) {
     char *end;
     long layer = strtol(arg, &end, 10);
     if (!r->app->backend->own) {
-        repl_say(r, "only an engine that was opened here (--no-attach) shows its experts");
+        repl_say(r, "experts are shown only for an engine in this process; start hearth with --no-attach");
         return;
     }
     if (engine_experts(r->app->engine, &m, &e)) {
@@ -89,7 +89,7 @@ void cmd_experts(struct repl *r, const char *arg) {
     uint64_t all = 0;
     for (int l = 0; l < m.n_layers; l++) all += used_in(&m, l);
     if (*arg && (end == arg || *end || layer < 0 || layer >= m.n_layers || (all && !used_in(&m, (int)layer))))
-        repl_say(r, "no layer %.40s with experts; there are %d layers, from 0", arg, m.n_layers);
+        repl_say(r, "layer %.40s has no experts; there are %d layers, counted from 0", arg, m.n_layers);
     else if (!all) repl_say(r, "no answer yet");
     else {
         if (*arg) one_layer(&m, (int)layer, &b);

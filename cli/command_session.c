@@ -1,4 +1,4 @@
-/* Commands about sessions: which there are, where they are kept, who answers. */
+/* Commands about sessions: list, open, save, close, and the model that answers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static bool free_name(struct repl *r, const char *name) {
     }
     for (size_t i = 0; i < r->n; i++)
         if (!strcmp(r->talks[i]->name, name)) {
-            repl_say(r, "a session '%s' is open already; /switch %s goes to it", name, name);
+            repl_say(r, "session '%s' is already open; /switch %s shows it", name, name);
             return false;
         }
     return true;
@@ -43,7 +43,7 @@ void cmd_new(struct repl *r, const char *arg) {
     repl_switch(r, t);
 }
 
-/* Saved ones that are not open, the newest of them. */
+/* Lists the newest saved conversations that are not open. */
 static void say_saved(struct repl *r) {
     enum { SHOWN = 20 };
     struct store_entry *v;
@@ -81,9 +81,9 @@ static void session_state(const struct talk *t, char *out, size_t cap) {
     else snprintf(out, cap, "%s", t->shown ? "" : "has answered");
 }
 
-/* A row of the screen for each: its title takes what is left of it. */
+/* One row per session; the title gets the remaining columns. */
 void cmd_sessions(struct repl *r, const char *arg) {
-    enum { LEAST = 12 }; /* columns of a title that still says something */
+    enum { LEAST = 12 }; /* shortest useful title, in columns */
     int rows, cols, width = 0;
     term_size(&rows, &cols);
     for (size_t i = 0; i < r->n; i++) {
@@ -134,7 +134,7 @@ void cmd_save(struct repl *r, const char *arg) {
     char was[128] = "";
     if (repl_busy(r, t)) return;
     if (!*arg && !*t->name) {
-        repl_say(r, "nothing has been said that could be saved; /save NAME gives the chat a name");
+        repl_say(r, "the conversation is empty, nothing was saved; /save NAME gives it a name");
         return;
     }
     if (*arg && strcmp(arg, t->name)) {
@@ -151,8 +151,8 @@ void cmd_save(struct repl *r, const char *arg) {
     repl_save(r, t);
     saver_wait();
     if (repl_say_unsaved(r)) return;
-    if (*was) store_delete(was, &e); /* a name that the chat got by itself was only there until it had a real one */
-    if (!t->store.off) repl_say(r, "saved as %s; every turn from now on is saved by itself", t->name);
+    if (*was) store_delete(was, &e); /* remove the file of the generated name */
+    if (!t->store.off) repl_say(r, "saved as %s; later turns are saved automatically", t->name);
 }
 
 void cmd_load(struct repl *r, const char *arg) {
@@ -183,19 +183,19 @@ void cmd_fork(struct repl *r, const char *arg) {
         return;
     }
     seat_fork(from->seat, &t->seat);
-    repl_say(r, "a copy; /switch %d goes back", from->number);
+    repl_say(r, "this is a copy; /switch %d goes back", from->number);
     repl_switch(r, t);
 }
 
 void cmd_delete(struct repl *r, const char *arg) {
     struct error e;
     if (!*arg) {
-        repl_say(r, "/delete NAME takes a saved conversation off the disk; /sessions lists them");
+        repl_say(r, "/delete NAME deletes a saved conversation; /sessions lists them");
         return;
     }
     for (size_t i = 0; i < r->n; i++)
         if (!strcmp(r->talks[i]->name, arg)) {
-            repl_say(r, "'%s' is open here; /close %s first", arg, r->talks[i]->named ? arg : "it");
+            repl_say(r, "'%s' is open; /close %s first", arg, r->talks[i]->named ? arg : "it");
             return;
         }
     if (store_delete(arg, &e)) repl_say(r, "%s", e.text);
@@ -208,7 +208,7 @@ void cmd_model(struct repl *r, const char *arg) {
         struct buf list = {0};
         if (models_text(r->app, &list, &e)) repl_say(r, "%s", e.text);
         else repl_say_in(r, "\033[2m", "", list.data, list.len);
-        repl_say(r, "open: %s; /model NAME opens another, and the chats go on with it", r->app->info->name);
+        repl_say(r, "open: %s; /model NAME switches to another and keeps the chats", r->app->info->name);
         buf_free(&list);
         return;
     }
@@ -217,11 +217,11 @@ void cmd_model(struct repl *r, const char *arg) {
             repl_say(r, "session %d is still answering; Ctrl-C stops it, or wait", r->talks[i]->number);
             return;
         }
-    for (size_t i = 0; i < r->n; i++) { /* what they hold belongs to the old model; their texts stay */
+    for (size_t i = 0; i < r->n; i++) { /* clients and prompts belong to the old model; the conversations stay */
         seat_close(&r->talks[i]->seat);
         prompt_free(&r->talks[i]->prompt);
     }
     if (app_change_model(r->app, arg, &e)) repl_say(r, "%s", e.text);
     if (!r->app->info) r->leave = true;
-    else repl_say(r, "%s answers from now on", r->app->info->name);
+    else repl_say(r, "now using %s", r->app->info->name);
 }

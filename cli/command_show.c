@@ -1,4 +1,4 @@
-/* Commands about settings and numbers. */
+/* Commands about settings and statistics. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ void cmd_show(struct repl *r, const char *arg) {
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_value *o = &r->app->opts.v[id];
         if (!(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) continue;
-        const char *from = o->text ? origins[o->origin] : "the model's own";
+        const char *from = o->text ? origins[o->origin] : "model default";
         snprintf(v, sizeof v, "%.60s", o->text ? o->text : "");
         switch (id) {
         case OPT_TEMP: snprintf(v, sizeof v, "%g", s.temperature); break;
@@ -28,10 +28,10 @@ void cmd_show(struct repl *r, const char *arg) {
         case OPT_TOP_K: snprintf(v, sizeof v, "%d", s.top_k); break;
         case OPT_REPEAT_PENALTY: snprintf(v, sizeof v, "%g", s.repeat_penalty); break;
         case OPT_SEED:
-            if (!o->text) snprintf(v, sizeof v, "%llu", (unsigned long long)r->now->seed), from = "drawn for the last answer";
+            if (!o->text) snprintf(v, sizeof v, "%llu", (unsigned long long)r->now->seed), from = "random, of the last answer";
             break;
         case OPT_THINK:
-            if (!o->text) snprintf(v, sizeof v, "-"), from = "the template decides";
+            if (!o->text) snprintf(v, sizeof v, "-"), from = "template default";
             break;
         case OPT_MAX_TOKENS:
             if (!o->text) snprintf(v, sizeof v, "-"), from = "until the context is full";
@@ -39,10 +39,10 @@ void cmd_show(struct repl *r, const char *arg) {
         default:
             if (!o->text) snprintf(v, sizeof v, "no"), from = "default";
         }
-        if (r->app->backend->unsaid && !o->text && !strcmp(from, "the model's own")) snprintf(v, sizeof v, "-"), from = "the server's own";
+        if (r->app->backend->unsaid && !o->text && !strcmp(from, "model default")) snprintf(v, sizeof v, "-"), from = "server default";
         show_row(r, opt_table[id].name, v, from);
     }
-    repl_say(r, "  /set NAME VALUE changes one; /set NAME default undoes that");
+    repl_say(r, "  /set NAME VALUE changes one; /set NAME default resets it");
 }
 
 void cmd_set(struct repl *r, const char *arg) {
@@ -59,7 +59,7 @@ void cmd_set(struct repl *r, const char *arg) {
     snprintf(value, sizeof value, "%s", arg);
     enum opt_id id = opt_find(name, strlen(name), &no);
     if (id == OPT_COUNT || !(opt_table[id].flags & OPT_LIVE) || id == OPT_SYSTEM) {
-        repl_say(r, "nothing to set called '%s'; /show lists what there is", name);
+        repl_say(r, "no setting '%s'; /show lists the settings", name);
         return;
     }
     if (!*value && opt_table[id].kind <= OPT_SWITCH) snprintf(value, sizeof value, no ? "no" : "yes");
@@ -68,7 +68,7 @@ void cmd_set(struct repl *r, const char *arg) {
         repl_say(r, "%s", e.text);
         return;
     }
-    repl_say(r, "%s: %s, from the next answer on", opt_table[id].name, value);
+    repl_say(r, "%s: %s, starting with the next answer", opt_table[id].name, value);
 }
 
 void cmd_tokens(struct repl *r, const char *arg) {
@@ -77,9 +77,9 @@ void cmd_tokens(struct repl *r, const char *arg) {
     const struct engine_info *i = r->app->info;
     const struct turn_stats *s = &r->now->stats;
     size_t n;
-    if (!r->app->backend->count && !s->prompt_tokens) repl_say(r, "a server elsewhere counts tokens when it answers; there is no count yet");
-    else if (!r->app->backend->count) repl_say(r, "%d tokens with the last answer, as the server counted them", s->prompt_tokens + s->answer_tokens);
-    else if (!r->now->conv.n) repl_say(r, "0 of %d tokens: nothing has been said", i->context);
+    if (!r->app->backend->count && !s->prompt_tokens) repl_say(r, "a remote server reports token counts with its answers; there is none yet");
+    else if (!r->app->backend->count) repl_say(r, "%d tokens including the last answer, as counted by the server", s->prompt_tokens + s->answer_tokens);
+    else if (!r->now->conv.n) repl_say(r, "0 of %d tokens: the conversation is empty", i->context);
     else if (conv_prompt(r->app, &r->now->conv, conv_think(&r->app->opts), &p, &e) || r->app->backend->count(r->app, &p, &n, &e)) repl_say(r, "%s", e.text);
     else
         repl_say(r, "%zu of %d tokens; room for %ld, %.1f MB of KV cache now", n, i->context, (long)i->context - (long)n,

@@ -1,4 +1,4 @@
-/* Commands about the conversation: what was said, what is said next. */
+/* Commands that change or show the conversation. */
 #include <string.h>
 
 #include "cli/command.h"
@@ -15,10 +15,12 @@ void cmd_system(struct repl *r, const char *arg) {
     if (repl_busy(r, r->now)) return;
     bool none = !strcmp(arg, "-");
     if (conv_system(c, none ? "" : arg)) repl_say(r, "no memory");
-    else repl_say(r, none ? "no system prompt from the next question on" : "it holds from the next question on; /system - removes it");
+    else
+        repl_say(r,
+                 none ? "system prompt removed, starting with the next question" : "system prompt set, starting with the next question; /system - removes it");
 }
 
-/* Ends the conversation before its last message of that role; false when there is none. */
+/* Truncates the conversation before its last message of that role; false if there is none. */
 static bool cut_before(struct conv *c, enum role role) {
     for (size_t i = c->n; i-- > 0;)
         if (c->m[i].role == role) {
@@ -32,7 +34,7 @@ void cmd_regen(struct repl *r, const char *arg) {
     struct conv *c = &r->now->conv;
     if (repl_busy(r, r->now)) return;
     if (!c->n || (c->m[c->n - 1].role == ROLE_ASSISTANT && !cut_before(c, ROLE_ASSISTANT)) || c->m[c->n - 1].role != ROLE_USER)
-        repl_say(r, "there is no answer to make again");
+        repl_say(r, "there is no answer to regenerate");
     else repl_answer(r, r->now, false);
 }
 
@@ -45,18 +47,18 @@ void cmd_undo(struct repl *r, const char *arg) {
     const struct message *m = conv_last(&t->conv, ROLE_USER);
     if (repl_busy(r, t)) return;
     if (!m && repl_bring_back(r, t)) {
-        repl_say(r, "the conversation is back");
+        repl_say(r, "conversation restored");
         repl_switch(r, t);
         return;
     }
     if (!m) {
-        repl_say(r, "there is nothing to take back");
+        repl_say(r, "there is nothing to undo");
         return;
     }
     struct conv last = {.m = (struct message *)m, .n = 1};
     struct buf title = {0};
     conv_title(&last, 60, &title);
-    repl_say(r, "took back: %s", title.data ? title.data : "");
+    repl_say(r, "undone: %s", title.data ? title.data : "");
     buf_free(&title);
     cut_before(&t->conv, ROLE_USER);
     prompt_free(&t->prompt);
@@ -65,7 +67,7 @@ void cmd_undo(struct repl *r, const char *arg) {
 
 void cmd_compact(struct repl *r, const char *arg) {
     if (repl_busy(r, r->now)) return;
-    if (r->now->conv.n < 3) repl_say(r, "there is nothing to make shorter");
+    if (r->now->conv.n < 3) repl_say(r, "there is nothing to summarise");
     else repl_compact(r, r->now);
 }
 
@@ -92,20 +94,20 @@ void cmd_copy(struct repl *r, const char *arg) {
     }
     buf_char(&b, '\a');
     if (!b.failed) out_draw(1, b.data, b.len);
-    repl_say(r, b.failed ? "no memory" : "%zu bytes handed to the terminal's clipboard (where it allows that)", m->text.len);
+    repl_say(r, b.failed ? "no memory" : "%zu bytes sent to the terminal's clipboard (if it allows that)", m->text.len);
     buf_free(&b);
 }
 
-/* Another chat on an empty screen. */
+/* Starts a new conversation on an empty screen. */
 void cmd_clear(struct repl *r, const char *arg) {
     if (repl_busy(r, r->now)) return;
     repl_clear(r, r->now);
     if (!r->dumb) out_draw(1, "\033[H\033[2J\033[3J", 11);
-    repl_say(r, r->now->past.conv.n ? "a new conversation; /undo brings the old one back" : "a new conversation");
+    repl_say(r, r->now->past.conv.n ? "a new conversation; /undo restores the old one" : "a new conversation");
 }
 
 void cmd_read(struct repl *r, const char *arg) {
-    if (!*arg) repl_say(r, "/read FILE lets FILE go along with your next question");
-    else if (!strcmp(arg, "-")) repl_say(r, "stdin is the terminal");
+    if (!*arg) repl_say(r, "/read FILE attaches FILE to your next question");
+    else if (!strcmp(arg, "-")) repl_say(r, "cannot read stdin: it is the terminal");
     else repl_attach(r, r->now, arg);
 }

@@ -1,14 +1,14 @@
-/* /compact: a conversation that has grown too long is replaced by a summary of it, which the model itself writes. */
+/* /compact: the model summarises a long conversation, and the summary replaces it. */
 #include "cli/repl.h"
 
-/* The summary is asked for at the end of as much of the conversation as fits; what is behind that stays word for word. */
+/* Asks for the summary after as much of the conversation as fits into the context; the messages after that remain unchanged. */
 int repl_compact(struct repl *r, struct talk *t) {
     static const char ask[] = "Summarise our conversation so far, with every fact, name, number, decision and open question that is needed to go on with it. "
                               "Write only the summary.";
     struct error e;
     int rc = ERR_CONTEXT;
     if (app_builtin(r->app)) {
-        repl_say(r, "ember, the built-in model, cannot write a summary; /new begins another conversation");
+        repl_say(r, "ember, the built-in model, cannot write a summary; /new starts another conversation");
         return ERR_USAGE;
     }
     for (size_t n = t->conv.n; n >= 2 && rc == ERR_CONTEXT; n -= 2) {
@@ -56,10 +56,10 @@ void repl_keep_summary(struct repl *r, struct talk *t) {
     struct turn *u = &t->turn;
     t->compacting = false;
     if (u->failed || u->reason != DONE_STOP || !u->text.len) {
-        repl_say(r, "the summary was not finished; the conversation is as it was");
+        repl_say(r, "the summary was not finished; the conversation is unchanged");
         return;
     }
-    if (put_summary(t, &u->text)) repl_say(r, "no memory; the conversation is as it was");
-    else repl_say(r, "the summary above now stands for what was said; /tokens shows the room");
+    if (put_summary(t, &u->text)) repl_say(r, "no memory; the conversation is unchanged");
+    else repl_say(r, "the summary above replaces the earlier conversation; /tokens shows the free context");
     prompt_free(&t->prompt);
 }

@@ -1,4 +1,4 @@
-/* The weaker origins of a setting: HEARTH_NAME in the environment, then `key = value` lines of the configuration file. */
+/* Settings from the environment (HEARTH_NAME) and from the configuration file (lines of `key = value`). */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@ static const char *next_env_name(void *ctx) {
     while (*id < OPT_COUNT && !(opt_table[*id].flags & OPT_SETTING)) ++*id;
     if (*id >= OPT_COUNT) return NULL;
     env_name((enum opt_id)(*id)++, name, sizeof name);
-    return name + 7; /* behind HEARTH_ */
+    return name + 7; /* after HEARTH_ */
 }
-/* Names near to a setting's that are none. Others may belong to whoever starts hearth. */
+/* Warns of variables whose name is close to a setting's. Other HEARTH_ variables may belong to the user. */
 static void check_names(opt_warn warn, void *ctx) {
     for (char **at = environ; *at; at++) {
         char name[64], near[64], text[256];
@@ -37,7 +37,7 @@ static void check_names(opt_warn warn, void *ctx) {
         for (const char *s; !known && (s = next_env_name(&id));) known = !strcmp(s, name);
         id = 0;
         if (known || !opt_nearest(name, next_env_name, &id, near, sizeof near)) continue;
-        snprintf(text, sizeof text, "HEARTH_%s is no setting and is ignored; did you mean HEARTH_%s?", name, near);
+        snprintf(text, sizeof text, "HEARTH_%s is not a setting and is ignored; did you mean HEARTH_%s?", name, near);
         warn(ctx, text);
     }
 }
@@ -62,7 +62,7 @@ static char *trim(char *s) {
     return s;
 }
 
-/* A value in quotes is a JSON string, or, where it is none, what stands between them. */
+/* A quoted value is a JSON string; if it does not parse as one, the text between the quotes. */
 static const char *unquote(struct opts *o, char *s) {
     size_t n = strlen(s);
     struct json j;
@@ -75,7 +75,7 @@ static const char *unquote(struct opts *o, char *s) {
     return s + 1;
 }
 
-/* "~/models" in a path means what a shell would make of it */
+/* Expands "~/models" as a shell does. */
 static const char *expand_home(struct opts *o, const char *v) {
     char path[PATHS_MAX];
     char *out = paths_expand(v, path, sizeof path) ? NULL : arena_alloc(&o->arena, strlen(path) + 1);
@@ -134,7 +134,7 @@ static const char *origin_text(const struct opts *o, enum opt_id id, char *buf, 
     }
 }
 
-/* As a configuration file that says the same when it is read: below each origin what comes from there. */
+/* Prints a configuration file that restores the same settings, grouped by origin. */
 static void print_lines(const struct opts *o, struct buf *out) {
     static const uint8_t origins[] = {ORIGIN_FLAG, ORIGIN_ENV, ORIGIN_FILE, ORIGIN_DEFAULT, ORIGIN_NONE};
     for (size_t k = 0; k < sizeof origins; k++) {

@@ -87,7 +87,7 @@ const char *conv_question(const struct message *m, struct buf *documents) {
     return *s ? s : NULL;
 }
 
-/* The first words that fit; a cut is said by an ellipsis. */
+/* Appends the first words that fit. */
 void conv_title(const struct conv *c, int cols, struct buf *out) {
     const struct message *m = NULL;
     struct buf b = {0};
@@ -118,9 +118,9 @@ int conv_think(const struct opts *o) { return o->v[OPT_THINK].text ? o->v[OPT_TH
 
 int conv_prompt_json(struct app *a, const struct json *conv, struct prompt *out, struct error *e) { return a->backend->prompt(a, conv, out, e); }
 
-/* So many tokens others are likely to begin with as well: the system prompt and, in front of the last paragraph of the first question, documents;
- * counted by rendering these alone. 0 where they are so short that it does not matter, or cannot be rendered alone; negative: no memory, which is
- * an error, since a prompt that is computed in other parts may have another answer. */
+/* Returns the length of the shareable prefix in tokens: the system prompt and the documents before the last paragraph of the first
+ * question, measured by rendering only these. 0 if it is short, or cannot be rendered separately. Negative: no memory, which is an error,
+ * since a prompt that is prefilled in other parts may give another answer. */
 static int shared_tokens(struct app *a, const struct json *conv, const struct ids *all, struct error *e) {
     enum { SHORT = 1024 }; /* bytes */
     const struct json *list = json_get(conv, "messages"), *text = NULL;
@@ -194,7 +194,7 @@ int conv_prompt_own(struct app *a, const struct json *conv, struct prompt *out, 
     return rc;
 }
 
-void conv_note_alone(const struct app *a) { app_note(a, "ember, the built-in model, reads no documents; it was asked the question alone"); }
+void conv_note_alone(const struct app *a) { app_note(a, "ember, the built-in model, cannot read documents; it gets only the question"); }
 
 void conv_message_json(const struct message *m, const char *thinking, struct buf *b) {
     buf_fmt(b, "{\"role\": \"%s\", \"content\": ", role_name(m->role));
@@ -242,7 +242,7 @@ int conv_prompt_begun(struct app *a, const struct conv *c, int think, struct pro
 }
 
 int conv_prompt_raw(struct app *a, const char *text, size_t n, struct prompt *out, struct error *e) {
-    if (!a->backend->own) return error_set(e, ERR_USAGE, "--raw: an engine elsewhere takes conversations, not the text of a prompt");
+    if (!a->backend->own) return error_set(e, ERR_USAGE, "--raw: a remote engine takes only conversations, not prompt text");
     int32_t bos = tokenizer_bos(a->tokenizer);
     if (bos >= 0) {
         if (mem_grow(&out->ids.data, &out->ids.cap, 1, sizeof *out->ids.data)) return error_set(e, ERR_MEMORY, "no memory");

@@ -1,4 +1,4 @@
-/* Ctrl-G: the line in the user's own editor. */
+/* Ctrl-G: edits the line in the user's editor. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 extern char **environ;
 
 static int run_editor(const char *path) {
-    /* the shell splits EDITOR="code -w" as everywhere else */
+    /* the shell splits EDITOR="code -w" */
     char *argv[] = {"sh", "-c", "exec ${VISUAL:-${EDITOR:-vi}} \"$1\"", "sh", (char *)path, NULL};
     posix_spawnattr_t attr;
     sigset_t defaults;
@@ -31,7 +31,7 @@ static int run_editor(const char *path) {
     posix_spawnattr_init(&attr);
     posix_spawnattr_setsigdefault(&attr, &defaults);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
-    void (*old)(int) = signal(SIGINT, SIG_IGN); /* Ctrl-C in there is the editor's */
+    void (*old)(int) = signal(SIGINT, SIG_IGN); /* Ctrl-C belongs to the editor */
     if (!posix_spawnp(&pid, "sh", NULL, &attr, argv, environ))
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
         }
@@ -49,7 +49,7 @@ void repl_editor(struct repl *r) {
     if (snprintf(path, sizeof path, "%s/hearth-XXXXXX.md", dir && *dir ? dir : "/tmp") >= (int)sizeof path) return;
     int fd = mkostemps(path, 3, O_CLOEXEC); /* mode 0600 */
     if (fd < 0) {
-        line_hint(&r->line, "no place for a temporary file");
+        line_hint(&r->line, "cannot create a temporary file");
         return;
     }
     int rc = file_write_all(fd, r->line.text.data ? r->line.text.data : "", r->line.text.len);
@@ -70,7 +70,7 @@ void repl_editor(struct repl *r) {
         mem_free(data);
     } else {
         line_show(&r->line);
-        line_hint(&r->line, "the editor failed; the line is as it was");
+        line_hint(&r->line, "the editor failed; the line is unchanged");
     }
     unlink(path);
 }

@@ -10,7 +10,7 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 
-/* One entry a line: line feed and backslash are written as \n and \\. */
+/* One entry per line: line feed and backslash are written as \n and \\. */
 static void escape(struct buf *b, const char *s) {
     for (; *s; s++) {
         if (*s == '\n') buf_str(b, "\\n");
@@ -54,10 +54,10 @@ static void read_file(struct history *h) {
     size_t size, lines = 0;
     if (file_read(h->path, 1 << 26, &data, &size, NULL)) return;
     for (char *line = data, *end; *line; line = end + 1, lines++) {
-        if (!(end = strchr(line, '\n'))) break; /* a torn last line is dropped */
+        if (!(end = strchr(line, '\n'))) break; /* drop an incomplete last line */
         *end = 0;
         unescape(line);
-        if (valid(line)) push(h, line, strlen(line)); /* the editor holds nothing else */
+        if (valid(line)) push(h, line, strlen(line)); /* the editor accepts only valid UTF-8 */
     }
     mem_free(data);
     if (lines <= 2 * HISTORY_MAX) return;
@@ -93,7 +93,7 @@ void history_add(struct history *h, const char *text, size_t n) {
     escape(&b, h->v[h->n - 1]);
     int fd = open(h->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (fd >= 0) {
-        if (!b.failed) file_write_all(fd, b.data, b.len); /* one write: two chats do not tear each other's lines */
+        if (!b.failed) file_write_all(fd, b.data, b.len); /* a single write, so that lines of two chats do not mix */
         close(fd);
     }
     buf_free(&b);

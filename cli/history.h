@@ -1,5 +1,5 @@
 #pragma once
-/* Lines entered before, oldest first, kept in the state directory. */
+/* Lines entered earlier, oldest first, saved in the state directory. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -9,10 +9,10 @@ enum { HISTORY_MAX = 2000 };
 struct history {
     char **v;
     size_t n, cap;
-    char *path; /* NULL: not kept */
+    char *path; /* NULL: not saved */
 };
-/* Reads what is there; without a place to keep it the history lives in memory alone. */
-void history_open(struct history *h, bool keep); /* keep false: what is added is not written */
+/* Reads the saved history. If the file cannot be opened, the history lives in memory only. */
+void history_open(struct history *h, bool keep); /* keep false: added lines are not written */
 void history_close(struct history *h);
-/* Adds a line (with line feeds in it) unless it repeats the last one; appends it to the file at once. */
+/* Adds a line (may contain line feeds) unless it repeats the last one. Appends it to the file at once. */
 void history_add(struct history *h, const char *text, size_t n);

@@ -32,7 +32,7 @@ int input_stdin(struct buf *out, struct error *e) {
     return rc || !buf_add(out, "", 0) ? rc : error_set(e, ERR_MEMORY, "no memory");
 }
 
-/* Not file_read: what is given may be a pipe, as in -f <(command). */
+/* Does not use file_read: the path may be a pipe, as in -f <(command). */
 int input_file(const char *path, struct buf *out, struct error *e) {
     if (!strcmp(path, "-")) return input_stdin(out, e);
     if (!strncmp(path, "ember:", 6)) {
@@ -51,43 +51,44 @@ int input_file(const char *path, struct buf *out, struct error *e) {
     return rc;
 }
 
-/* Appends raw bytes as text for the model: no byte order mark, valid UTF-8. What clearly is no text is refused, because a
- * model would only answer nonsense to it. */
+/* Appends raw bytes as text for the model: without a byte order mark, as valid UTF-8. Refuses what is clearly not text, since a model
+ * would answer with nonsense. */
 static int add_text(struct app *a, const char *what, const struct buf *raw, struct buf *out, struct error *e) {
     const char *s = raw->data ? raw->data : "";
     size_t n = raw->len;
-    if (n >= 5 && !memcmp(s, "%PDF-", 5)) return error_set(e, ERR_RUNTIME, "%s: a PDF; turn it into text first: pdftotext FILE - | hearth ...", what);
+    if (n >= 5 && !memcmp(s, "%PDF-", 5)) return error_set(e, ERR_RUNTIME, "%s: not a text file (PDF); convert it first: pdftotext FILE - | hearth ...", what);
     if (n >= 2 && (!memcmp(s, "\xFF\xFE", 2) || !memcmp(s, "\xFE\xFF", 2)))
-        return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; turn it into UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
+        return error_set(e, ERR_RUNTIME, "%s: UTF-16 text; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", what);
     if (n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3)) s += 3, n -= 3;
     size_t broken = out_utf8(out, s, n);
-    if (broken) app_note(a, "%s: %zu broken UTF-8 sequences were replaced by U+FFFD", what, broken);
+    if (broken) app_note(a, "%s: %zu invalid UTF-8 sequences were replaced by U+FFFD", what, broken);
     return out->failed ? error_set(e, ERR_MEMORY, "%s: no memory", what) : 0;
 }
 
-/* A document is a text: NUL bytes, or more broken characters than a slip explains, tell of something else. */
+/* Refuses files that are not text: known formats, NUL bytes, or many invalid UTF-8 sequences. */
 static int check_document(const char *path, const struct buf *raw, struct error *e) {
     static const struct {
         const char *begin, *what;
-    } kinds[] = {{"PK\003\004", "a zip archive or an office document"},
+    } kinds[] = {{"PK\003\004", "zip archive or office document"},
                  {"\x7F"
                   "ELF",
-                  "a program"},
-                 {"\x89PNG", "a picture"},
-                 {"\xFF\xD8\xFF", "a picture"},
-                 {"GIF8", "a picture"},
-                 {"\x1F\x8B", "compressed"},
-                 {"GGUF", "a model; -m opens one"}};
+                  "ELF executable"},
+                 {"\x89PNG", "image"},
+                 {"\xFF\xD8\xFF", "image"},
+                 {"GIF8", "image"},
+                 {"\x1F\x8B", "compressed data"},
+                 {"GGUF", "GGUF model; open it with -m"}};
     size_t n = raw->len < 65536 ? raw->len : 65536, broken;
     struct buf waste = {0};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin))) return error_set(e, ERR_RUNTIME, "%s: no text but %s", path, kinds[i].what);
-    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0; /* said better below */
-    if (n && memchr(raw->data, 0, n)) return error_set(e, ERR_RUNTIME, "%s: no text: there are NUL bytes in it", path);
+        if (n >= 4 && !strncmp(raw->data, kinds[i].begin, strlen(kinds[i].begin)))
+            return error_set(e, ERR_RUNTIME, "%s: not a text file (%s)", path, kinds[i].what);
+    if (n >= 2 && (!memcmp(raw->data, "\xFF\xFE", 2) || !memcmp(raw->data, "\xFE\xFF", 2))) return 0; /* add_text has a better message */
+    if (n && memchr(raw->data, 0, n)) return error_set(e, ERR_RUNTIME, "%s: not a text file (contains NUL bytes)", path);
     broken = n ? out_utf8(&waste, raw->data, n) : 0;
     buf_free(&waste);
     if (broken > 8 && broken > n / 20)
-        return error_set(e, ERR_RUNTIME, "%s: no UTF-8 text: %zu of its first %zu bytes are broken; for Latin-1: iconv -f LATIN1 -t UTF-8", path, broken, n);
+        return error_set(e, ERR_RUNTIME, "%s: not UTF-8 text: %zu of its first %zu bytes are invalid; for Latin-1: iconv -f LATIN1 -t UTF-8", path, broken, n);
     return 0;
 }
 

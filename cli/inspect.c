@@ -25,7 +25,7 @@ static int write_ids(const int32_t *ids, size_t n, struct error *e) {
     return write_buf(&b, e);
 }
 
-/* --- what the checkpoint is ------------------------------------------------------------------------------------------ */
+/* --- checkpoint ------------------------------------------------------------------------------------------------------ */
 
 static void human(struct buf *out, const struct json *j, int indent, bool bytes);
 
@@ -78,7 +78,7 @@ static void human(struct buf *out, const struct json *j, int indent, bool bytes)
             }
         }
         break;
-    case JSON_OBJECT: break; /* human_member writes those */
+    case JSON_OBJECT: break; /* written by human_member */
     }
 }
 
@@ -152,7 +152,7 @@ int inspect_detokenize(struct app *a, struct error *e) {
     int vocab = tokenizer_vocab(a->tokenizer);
     for (uint32_t i = 0; i < list.n && !rc; i++) {
         int64_t id = json_int(json_at(&list, i), -1);
-        if (id < 0 || id >= vocab) rc = error_set(e, ERR_RUNTIME, "stdin: item %u is no id of this vocabulary (0 to %d)", i, vocab - 1);
+        if (id < 0 || id >= vocab) rc = error_set(e, ERR_RUNTIME, "stdin: item %u is not an id of this vocabulary (0 to %d)", i, vocab - 1);
         else if ((rc = decoder_add(&d, (int32_t)id, &bytes))) rc = error_set(e, rc, "stdin: item %u: id %lld cannot be decoded", i, (long long)id);
     }
     if (!rc && decoder_flush(&d, &bytes)) rc = error_set(e, ERR_MEMORY, "no memory");
@@ -170,7 +170,7 @@ int inspect_render(struct app *a, struct error *e) {
     struct arena arena = {0};
     struct json conv;
     struct text text = {0};
-    /* with a template of its own no checkpoint is needed: the built-in one would lend it BOS and EOS of a stranger */
+    /* a template file needs no checkpoint; the built-in model's BOS and EOS would be wrong for it */
     bool no_dir = template && !a->opts.v[OPT_MODEL].text;
     int rc = no_dir ? 0 : app_find_model(a, e);
     if (rc || (rc = chat_open(&a->chat, no_dir ? NULL : a->dir, template, e))) return rc;
@@ -185,7 +185,7 @@ int inspect_render(struct app *a, struct error *e) {
 
 /* --- ids in, logits or ids out --------------------------------------------------------------------------------------- */
 
-/* "1,2,3", "[1, 2, 3]" or @FILE with the same */
+/* Parses "1,2,3", "[1, 2, 3]" or @FILE with the same. */
 static int parse_ids(const char *arg, struct ids *out, struct error *e) {
     struct buf text = {0};
     size_t cap = out->cap;
@@ -198,7 +198,7 @@ static int parse_ids(const char *arg, struct ids *out, struct error *e) {
         errno = 0;
         long v = strtol(s, &end, 10);
         if (end == s) rc = error_set(e, ERR_USAGE, "--tokens: '%.20s' is not an id", s);
-        else if (errno || v < 0 || v > INT32_MAX) rc = error_set(e, ERR_USAGE, "--tokens: %.*s is no token id", (int)(end - s > 24 ? 24 : end - s), s);
+        else if (errno || v < 0 || v > INT32_MAX) rc = error_set(e, ERR_USAGE, "--tokens: %.*s is not a token id", (int)(end - s > 24 ? 24 : end - s), s);
         else if (mem_grow(&out->data, &cap, out->n + 1, sizeof *out->data)) rc = error_set(e, ERR_MEMORY, "no memory");
         else out->data[out->n++] = (int32_t)v;
         out->cap = cap;
@@ -212,7 +212,7 @@ static int parse_ids(const char *arg, struct ids *out, struct error *e) {
 struct logits_file {
     struct file_out out;
     bool to_stdout;
-    int vocab, error; /* error: errno of the first failed write */
+    int vocab, error; /* errno of the first failed write */
 };
 static int write_logits(void *ctx, int position, const float *logits) {
     struct logits_file *f = ctx;
@@ -256,8 +256,9 @@ int inspect_tokens(struct app *a, struct error *e) {
     struct logits_file file = {.out = {.fd = -1}};
     const char *path = v[OPT_LOGITS_OUT].text;
     int rc = parse_ids(v[OPT_TOKENS].text, &ids, e);
-    if (!rc && path && !strcmp(path, "-") && a->tty_out) rc = error_set(e, ERR_USAGE, "--logits-out -: stdout is a terminal, and logits are no text");
-    if (!rc && v[OPT_IDS].on && !v[OPT_MAX_TOKENS].text) rc = error_set(e, ERR_USAGE, "--ids needs -n: how many to generate");
+    if (!rc && path && !strcmp(path, "-") && a->tty_out)
+        rc = error_set(e, ERR_USAGE, "--logits-out -: stdout is a terminal, and logits are binary; redirect it");
+    if (!rc && v[OPT_IDS].on && !v[OPT_MAX_TOKENS].text) rc = error_set(e, ERR_USAGE, "--ids needs -n N, the number of ids to generate");
     if (!rc) rc = app_find_model(a, e);
     if (!rc) rc = app_open_engine(a, e);
     if (rc) goto out;

@@ -1,5 +1,5 @@
 #pragma once
-/* The modes that let another tool look inside: each prints data on stdout and nothing else. */
+/* Inspection modes for other tools: each prints data on stdout and nothing else. */
 #include "cli/app.h"
 
 int inspect_model(struct app *a, struct error *e);      /* --inspect */

@@ -1,5 +1,5 @@
 #pragma once
-/* libcurl, loaded when a model elsewhere is asked for. curl.easy_init() is curl_easy_init(), and so on. */
+/* libcurl, loaded on first use by a remote or attached engine. curl.easy_init() is curl_easy_init(), and so on. */
 #include <curl/curl.h>
 
 #include "engine/base/error.h"
@@ -14,5 +14,5 @@
 extern struct curl_calls { CURL_CALLS(CURL_CALL) } curl;
 #undef CURL_CALL
 
-/* Before any of them. ERR_RUNTIME: it is not installed, or does not start. */
+/* Loads libcurl; call before any curl function. ERR_RUNTIME: it is not installed, or fails to initialize. */
 int lib_curl(struct error *e);

@@ -14,5 +14,5 @@
 extern struct mhd_calls { MHD_CALLS(MHD_CALL) } mhd;
 #undef MHD_CALL
 
-/* Before any of them. ERR_RUNTIME: it is not installed. */
+/* Loads libmicrohttpd; call before any mhd function. ERR_RUNTIME: it is not installed. */
 int lib_mhd(struct error *e);

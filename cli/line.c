@@ -20,7 +20,7 @@ void line_free(struct line *l) {
     *l = (struct line){0};
 }
 
-/* --- changing the text ----------------------------------------------------------------------------------------------- */
+/* --- editing --------------------------------------------------------------------------------------------------------- */
 
 static void empty(struct buf *b) {
     b->len = 0;
@@ -31,7 +31,7 @@ static void empty(struct buf *b) {
 static void insert(struct line *l, const char *s, size_t n) {
     size_t behind = l->text.len - l->cursor;
     if (buf_add(&l->text, s, n)) {
-        l->text.failed = false; /* no memory: the key has no effect */
+        l->text.failed = false; /* no memory: ignore the key */
         return;
     }
     memmove(l->text.data + l->cursor + n, l->text.data + l->cursor, behind);
@@ -82,7 +82,7 @@ static size_t word_right(const struct line *l) {
     while (i < l->text.len && in_word(l, i)) i++;
     return i;
 }
-static size_t blank_left(const struct line *l) { /* Ctrl-W: up to white space */
+static size_t blank_left(const struct line *l) { /* Ctrl-W: to white space */
     size_t i = l->cursor;
     while (i && isspace((unsigned char)l->text.data[i - 1])) i--;
     while (i && !isspace((unsigned char)l->text.data[i - 1])) i--;
@@ -99,8 +99,7 @@ static void swap_chars(struct line *l) { /* Ctrl-T */
     l->cursor = end;
 }
 
-/* Bytes of a character come one by one; what is no UTF-8 is dropped. Returns the length of the one that is whole in
- * l->utf now, or 0. */
+/* Collects the bytes of a character in l->utf; drops invalid UTF-8. Returns the length of a complete one, or 0. */
 static int character(struct line *l, unsigned char c) {
     if (!l->n_utf || !utf8_continues(l->utf[0], l->n_utf, c)) {
         l->n_utf = 0;
@@ -127,7 +126,7 @@ static void go_history(struct line *l, int by) {
     set_text(l, s ? s : "", l->at == n ? l->draft.len : strlen(s));
 }
 
-/* Finds the query in an entry older than index `before`. False when there is none: the text is as it was. */
+/* Finds the query in an entry older than index `before`. Returns false if there is none, and leaves the text unchanged. */
 static bool search(struct line *l, size_t before) {
     const char *q = l->query.data ? l->query.data : "";
     for (size_t i = before; i-- > 0;) {
@@ -140,7 +139,7 @@ static bool search(struct line *l, size_t before) {
     }
     return false;
 }
-/* What does not stand in any entry leaves none behind that Enter would send. */
+/* Searches again. Without a match the draft is restored, so that Enter does not send an unrelated entry. */
 static void search_anew(struct line *l, size_t before) {
     if (search(l, before)) return;
     l->found = 0;
@@ -162,9 +161,9 @@ static void search_begin(struct line *l) {
     buf_add(&l->draft, l->text.data, l->text.len);
     l->at = l->history->n;
 }
-/* True when the key belonged to the search. */
+/* Returns true if the search used the key. */
 static bool search_key(struct line *l, unsigned char c) {
-    if (c == CTRL('R')) { /* an older one */
+    if (c == CTRL('R')) { /* next older match */
         search(l, l->found ? l->found - 1 : l->history->n);
     } else if (c == DEL || c == CTRL('H')) {
         while (l->query.len && ((unsigned char)l->query.data[l->query.len - 1] & 0xC0) == 0x80) l->query.len--;
@@ -174,7 +173,7 @@ static bool search_key(struct line *l, unsigned char c) {
     } else if (c >= 0x20) {
         int n = character(l, c);
         if (n && !buf_add(&l->query, l->utf, (size_t)n)) search_anew(l, l->found ? l->found : l->history->n);
-    } else if (c == CTRL('G')) { /* as it was */
+    } else if (c == CTRL('G')) { /* cancel */
         l->searching = false;
         set_text(l, l->draft.data ? l->draft.data : "", l->draft.len);
     } else {
@@ -203,7 +202,7 @@ static void complete(struct line *l) {
         erase(l, from, l->cursor, false);
         insert(l, first, common);
     }
-    bool open = common && first[common - 1] == '/'; /* a directory: what is in it comes next */
+    bool open = common && first[common - 1] == '/'; /* a directory: its files can be completed next */
     if (n == 1 && !open && (l->cursor == l->text.len || l->text.data[l->cursor] != ' ')) insert(l, " ", 1);
     if (n > 1 && common <= have) {
         for (size_t i = 0; i < list.len; i++)
@@ -222,7 +221,7 @@ bool line_wants_more(struct line *l) {
     size_t n = l->text.len;
     if (!s) return false;
     if (starts_block(l)) {
-        while (n > 3 && (isspace((unsigned char)s[n - 1]) || s[n - 1] == '&')) n--; /* a block may be sent to the background */
+        while (n > 3 && (isspace((unsigned char)s[n - 1]) || s[n - 1] == '&')) n--; /* a block may end in & (background) */
         return n < 6 || strncmp(s + n - 3, "\"\"\"", 3);
     }
     size_t slashes = 0;
@@ -288,7 +287,7 @@ static enum line_result control(struct line *l, unsigned char c) {
     return LINE_MORE;
 }
 
-/* A whole escape sequence without its ESC: "[A", "OH", "[1;5C", "b". */
+/* Runs an escape sequence, without its ESC: "[A", "OH", "[1;5C", "b". */
 static void escape(struct line *l, const char *s) {
     static const struct {
         const char *seq;
@@ -349,7 +348,7 @@ static void pasted(struct line *l, unsigned char c) {
     l->n_esc = 0;
     for (int i = 0; i < n; i++) {
         if (held[i] == '\r') typed(l, '\n');
-        else if (held[i] == ESC && i == n - 1) l->esc[l->n_esc++] = ESC; /* it may begin the end mark */
+        else if (held[i] == ESC && i == n - 1) l->esc[l->n_esc++] = ESC; /* may start the end mark */
         else if (held[i] >= 0x20 || held[i] == '\n' || held[i] == '\t') {
             if (held[i] != DEL) typed(l, held[i]);
         }
@@ -360,7 +359,7 @@ static enum line_result escape_byte(struct line *l, unsigned char c) {
     bool csi = l->n_esc && l->esc[0] == '[', ss3 = l->n_esc && l->esc[0] == 'O';
     if (l->n_esc < (int)sizeof l->esc - 1) l->esc[l->n_esc++] = c;
     if (l->n_esc == 1 && (c == '[' || c == 'O')) return LINE_MORE;
-    if (l->n_esc == 1 && c == ESC) { /* ESC ESC [ A: the first one was a key of its own */
+    if (l->n_esc == 1 && c == ESC) { /* ESC ESC [ A: the first was a key by itself */
         l->n_esc = 0;
         return LINE_MORE;
     }
@@ -410,7 +409,7 @@ enum line_result line_feed(struct line *l, const char *data, size_t n, size_t *u
     return r;
 }
 
-/* --- around it ------------------------------------------------------------------------------------------------------- */
+/* --- state ----------------------------------------------------------------------------------------------------------- */
 
 void line_empty(struct line *l) {
     empty(&l->text);

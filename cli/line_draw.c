@@ -1,5 +1,5 @@
-/* How the edited text lies on the screen. A row never is wider than the screen and ends with an explicit line end, so the
- * terminal itself never wraps, and where the cursor stands is always known. */
+/* Draws the edited text. Rows are never wider than the screen and end with an explicit line end, so the terminal never wraps and the
+ * cursor position is always known. */
 #include <string.h>
 
 #include "cli/line.h"
@@ -20,7 +20,7 @@ size_t line_next(const struct line *l, size_t at) {
 
 size_t line_prev(const struct line *l, size_t at) {
     size_t from = at;
-    while (from && l->text.data[from - 1] != '\n' && at - from < 128) from--; /* clusters never cross a line end */
+    while (from && l->text.data[from - 1] != '\n' && at - from < 128) from--; /* clusters do not cross a line end */
     if (from == at) return at ? at - 1 : 0;
     while (from < at && ((unsigned char)l->text.data[from] & 0xC0) == 0x80) from++;
     for (size_t next; (next = line_next(l, from)) < at;) from = next;
@@ -57,7 +57,7 @@ static void layout(struct line *l) {
         i += k;
         row->to = i;
     }
-    /* the cursor behind a full row stands at the beginning of the next */
+    /* after a full row the cursor is at the start of the next */
     if (l->cursor == l->text.len && l->layout[l->n_layout - 1].width >= cols) add_row(l, l->text.len, 0);
 }
 
@@ -122,7 +122,7 @@ void line_draw(struct line *l) {
     const struct buf *below = l->hint.len ? &l->hint : &l->status;
     int row, col;
     layout(l);
-    if (!l->n_layout) return; /* no memory: the old picture stays */
+    if (!l->n_layout) return; /* no memory: keep what is drawn */
     place(l, l->cursor, &row, &col);
     int room = l->rows - 1 - (below->len ? 1 : 0), n = (int)l->n_layout;
     if (room < 1) room = 1;
@@ -159,8 +159,7 @@ void line_show(struct line *l) {
     if (!l->shown) line_draw(l);
 }
 
-/* A narrower screen has broken the drawn rows into more of them (terminals that do not reflow lose no more than the end
- * of a row): the cursor is so many rows further down. */
+/* A narrower screen has broken the drawn rows into more, so the cursor is further down. Terminals that do not reflow only lose row ends. */
 void line_resize(struct line *l, int rows, int cols) {
     if (l->shown && cols > 0) {
         int down = 0;

@@ -13,7 +13,7 @@
 struct list {
     struct model *v;
     size_t n, cap;
-    const char *dir; /* that is being listed */
+    const char *dir; /* being listed */
     bool hub;
 };
 
@@ -21,7 +21,7 @@ static bool is_model(const char *dir) {
     char path[PATHS_MAX];
     return (!file_join(path, sizeof path, dir, "config.json", NULL) && file_exists(path)) || gguf_find(dir, path, sizeof path, NULL) > 0;
 }
-/* A GGUF file that stands for a model: not a later one of split ones. */
+/* True for a GGUF file that represents a model: not a later part of a split one. */
 static bool is_gguf_model(const char *path) {
     char file[PATHS_MAX];
     int number, count;
@@ -41,7 +41,7 @@ static int by_name(const void *a, const void *b) { return strcmp(((const struct 
 
 /* --- the cache of Hugging Face --------------------------------------------------------------------------------------- */
 
-/* Where its tools keep it, by their own variables. */
+/* Finds the cache directory by Hugging Face's own variables. */
 static int hub_dir(char *out, size_t cap) {
     static const struct {
         const char *env, *below;
@@ -61,7 +61,7 @@ static int add_snapshot(void *ctx, const char *name) {
     return add(l, name, dir);
 }
 
-/* The snapshots of HUB/models--ORG--NAME. */
+/* Lists the snapshots of HUB/models--ORG--NAME. */
 static int snapshots(struct list *l, const char *repo, struct error *e) {
     char dir[PATHS_MAX];
     *l = (struct list){.dir = dir};
@@ -72,12 +72,12 @@ static int snapshots(struct list *l, const char *repo, struct error *e) {
     return rc;
 }
 
-/* The one there is, or an error that names them. */
+/* Copies the only entry, or fails with the names of all. Frees the list. */
 static int only(struct list *l, const char *what, char *dir, size_t cap, struct error *e) {
     int rc = 0;
     if (l->n == 1) snprintf(dir, cap, "%s", l->v[0].dir);
     else {
-        rc = error_set(e, ERR_USAGE, "%s: %zu models are in it; -m takes one of:", what, l->n);
+        rc = error_set(e, ERR_USAGE, "%s: contains %zu models; give -m one of:", what, l->n);
         for (size_t i = 0; i < l->n; i++) {
             size_t n = strlen(e->text);
             snprintf(e->text + n, sizeof e->text - n, " %s", strchr(l->v[i].name, '/') ? l->v[i].name : l->v[i].dir);
@@ -101,7 +101,7 @@ int models_snapshot(const char *name, char *dir, size_t cap, struct error *e) {
     return rc;
 }
 
-/* models--ORG--NAME to ORG/NAME, where it has a snapshot. */
+/* Adds models--ORG--NAME as ORG/NAME if it has a snapshot. */
 static int add_repo(void *ctx, const char *name) {
     struct list *l = ctx, inside;
     char repo[PATHS_MAX], plain[sizeof l->v->name];
@@ -114,7 +114,7 @@ static int add_repo(void *ctx, const char *name) {
     return rc == ERR_MEMORY ? rc : 0;
 }
 
-/* A directory of models, as one has them below ~/models. */
+/* Adds an entry of a directory of models, such as ~/models. */
 static int add_dir(void *ctx, const char *name) {
     struct list *l = ctx;
     char dir[PATHS_MAX];
@@ -122,7 +122,7 @@ static int add_dir(void *ctx, const char *name) {
     return add(l, name, dir);
 }
 
-/* With a tokenizer alone a directory still serves --tokenize. */
+/* A directory with only a tokenizer serves --tokenize. */
 static bool has_tokenizer(const char *dir) {
     static const char *const names[] = {"tokenizer.json", "tiktoken.model"};
     char path[PATHS_MAX];
@@ -143,10 +143,10 @@ int models_within(const char *given, char *dir, size_t cap, struct error *e) {
     }
     if (!rc && l.n) return only(&l, given, dir, cap, e);
     mem_free(l.v);
-    return rc ? rc : error_set(e, ERR_MODEL, "%s: no model is there: neither config.json nor a GGUF file", given);
+    return rc ? rc : error_set(e, ERR_MODEL, "%s: no model found: neither config.json nor a GGUF file", given);
 }
 
-/* --- all of them ----------------------------------------------------------------------------------------------------- */
+/* --- list ------------------------------------------------------------------------------------------------------------ */
 
 int models_find(const struct opts *o, struct model **out, size_t *n, struct error *e) {
     struct list l = {0};
@@ -165,11 +165,11 @@ int models_find(const struct opts *o, struct model **out, size_t *n, struct erro
     return 0;
 }
 
-/* --- what each is ---------------------------------------------------------------------------------------------------- */
+/* --- properties ------------------------------------------------------------------------------------------------------ */
 
 struct facts {
     char family[64];
-    int64_t bytes, token_bytes; /* of all; that one token of an answer reads */
+    int64_t bytes, token_bytes; /* all weights; those read for one generated token */
     struct error error;
     int rc;
 };
@@ -193,7 +193,7 @@ static void inspect(struct app *a, const struct model *m, struct facts *f) {
     buf_free(&json);
 }
 
-/* What memory reads here, measured now, on the engine that is open or on the built-in model's. */
+/* Measures memory bandwidth with the open engine, or with the built-in model's. */
 static double bandwidth(struct app *a) {
     struct engine *own = NULL;
     struct engine_params p = {.dir = "ember:"};
@@ -220,11 +220,11 @@ static void put_row(const struct model *m, int width, const struct facts *f, dou
             buf_fmt(out, ", \"family\": \"%s\", \"bytes\": %lld, \"token_bytes\": %lld, \"fits\": %s, \"tokens_per_s_at_most\": %.3f", f->family,
                     (long long)f->bytes, (long long)f->token_bytes, fits ? "true" : "false", speed);
         buf_char(out, '}');
-    } else if (f->rc) buf_fmt(out, "%-*s  not opened: %s", width, m->name, f->error.text);
+    } else if (f->rc) buf_fmt(out, "%-*s  cannot be opened: %s", width, m->name, f->error.text);
     else {
         buf_fmt(out, "%-*s  %-14s %8s  ", width, m->name, f->family, app_bytes((uint64_t)f->bytes, bytes, sizeof bytes));
         if (fits) buf_fmt(out, "fits in memory, at most %.*f tok/s", speed < 10 ? 1 : 0, speed);
-        else buf_fmt(out, "more than the %s of memory: read from disk", app_bytes(mem_total(), bytes, sizeof bytes));
+        else buf_fmt(out, "larger than the %s of memory: read from disk", app_bytes(mem_total(), bytes, sizeof bytes));
     }
 }
 
@@ -234,7 +234,7 @@ static int rows(struct app *a, bool json, struct buf *out, struct error *e) {
     size_t n;
     int rc = models_find(&a->opts, &v, &n, e);
     if (rc) return rc;
-    progress_begin("looking");
+    progress_begin("looking for models");
     double rate = bandwidth(a);
     int width = 0;
     for (size_t i = 0; i < n; i++)

@@ -14,7 +14,7 @@
 
 /* --- JSON forms ------------------------------------------------------------------------------------------------------ */
 
-static bool printed; /* the one object of --json, or the last line of --json-lines, is out */
+static bool printed; /* the object of --json, or the last line of --json-lines, was printed */
 
 static int write_line(struct buf *b) {
     buf_char(b, '\n');
@@ -23,7 +23,7 @@ static int write_line(struct buf *b) {
     return rc;
 }
 
-/* --json-lines: pieces are cut anywhere between tokens but never inside a character, which the decoder holds back */
+/* --json-lines: chunks never split a character, which the decoder holds back */
 static int line_piece(void *ctx, enum part part, const char *data, size_t n) {
     struct buf b = {0};
     buf_fmt(&b, "{\"type\": \"%s\", \"text\": ", part == PART_THINKING ? "thinking" : part == PART_TOOL ? "tool" : "delta");
@@ -56,19 +56,19 @@ static void line_end(const struct turn *t) {
     printed = true;
 }
 
-/* An answer that was cut does not pass for a whole one. */
+/* Reports an answer that was cut. */
 static int say_cut(struct app *a, const struct turn *t, struct error *e) {
     const struct engine_info *i = a->info;
     if (t->reason == DONE_LENGTH)
         app_note(a, "the answer was cut at the -n limit of %lld tokens; a larger -n gives more", (long long)a->opts.v[OPT_MAX_TOKENS].integer);
     if (t->reason != DONE_CONTEXT) return 0;
     app_note(a, "the answer was cut: the context of %d tokens is full; %s", i->context,
-             i->context < i->max_context ? "a larger -c gives more" : "the model has no larger one");
-    if (e) *e = (struct error){.code = ERR_CONTEXT}; /* said already, but for -q */
+             i->context < i->max_context ? "a larger -c gives more" : "it is the model's maximum");
+    if (e) *e = (struct error){.code = ERR_CONTEXT}; /* reported above, except with -q */
     return ERR_CONTEXT;
 }
 
-/* The first fenced block of a text, without its fence; an unfinished one runs to the end. */
+/* Finds the first fenced code block, without its fence; an unfinished one extends to the end. */
 static bool first_block(const struct buf *text, const char **begin, size_t *n) {
     const char *s = text->data ? text->data : "", *end = s + text->len, *line = s;
     const char *open = NULL;
@@ -116,7 +116,7 @@ static int print_json(struct app *a, const struct turn *t, uint64_t seed, struct
 
 /* --- the run --------------------------------------------------------------------------------------------------------- */
 
-/* Drives one turn to its end. Prefill shows its progress on a terminal. */
+/* Runs one turn to its end, with prefill progress on a terminal. */
 static void drive(struct app *a, struct turn *t) {
     struct news news;
     const struct event *ev = &news.event;

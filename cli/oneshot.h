@@ -1,9 +1,9 @@
 #pragma once
-/* One question, one answer: -p, stdin, or both. */
+/* One prompt, one answer: -p, stdin, or both. */
 #include "cli/app.h"
 
-/* Prints in the form that was asked for; e is set when it returns a negative code. Its text is empty for an answer that a
- * full context cut (ERR_CONTEXT): that has been said. */
+/* Prints the answer in the requested form. Returns 0 or a negative code with e set. For an answer cut by a full context
+ * (ERR_CONTEXT) e->text is empty: a note has reported it. */
 int oneshot_run(struct app *a, struct error *e);
-/* What --json and --json-lines put on stdout when the run failed; nothing without them. */
+/* Prints the error object of --json and --json-lines on stdout; nothing without these options. */
 void oneshot_json_error(const struct app *a, const struct error *e);

@@ -21,9 +21,9 @@ void opt_free(struct opts *o) {
     *o = (struct opts){0};
 }
 
-/* --- words that were meant ------------------------------------------------------------------------------------------- */
+/* --- suggestions ----------------------------------------------------------------------------------------------------- */
 
-/* Edit distance with neighbouring letters swapped counting as one; words past 31 bytes are never near. */
+/* Edit distance in which a swap of neighbouring letters costs one; words longer than 31 bytes are never near. */
 static int distance(const char *a, const char *b) {
     int n = (int)strlen(a), m = (int)strlen(b);
     int row[3][32];
@@ -49,7 +49,7 @@ bool opt_nearest(const char *word, const char *(*next)(void *ctx), void *ctx, ch
     for (const char *w; (w = next(ctx));) {
         size_t m = strlen(w), shorter = n < m ? n : m;
         int cost = distance(word, w), allowed = n < 4 ? 1 : n < 8 ? 2 : 3;
-        /* "temperature" means temp, and "max" means max-tokens, however many letters are between */
+        /* a prefix is near at any length: "temperature" for temp, "max" for max-tokens */
         if (shorter >= 3 && !strncmp(word, w, shorter)) cost = cost < 2 ? cost : 1;
         if (cost > allowed || cost >= best_cost) continue;
         snprintf(best, cap, "%s", w);
@@ -114,7 +114,7 @@ static bool in_choices(const char *choices, const char *word) {
     return false;
 }
 
-/* yes/no words of the configuration file and the environment; -1 for another */
+/* Parses the yes/no words of the configuration file and the environment; -1 for others. */
 static int truth(const char *s) {
     static const char *const words[][5] = {{"no", "off", "false", "0", "never"}, {"yes", "on", "true", "1", "always"}};
     for (int t = 0; t < 2; t++)
@@ -123,7 +123,7 @@ static int truth(const char *s) {
     return -1;
 }
 
-/* "20G", "512M", "off"; -1: none of these. */
+/* Parses "20G", "512M", "off"; -1 for others. */
 static long long size_of(const char *text) {
     static const char units[] = "KMGT";
     char *end;
@@ -170,10 +170,10 @@ int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin or
             return error_set(e, ERR_USAGE, "%s: %s is outside %s to %s", where, text, plain(d->lo, lo, sizeof lo), plain(d->hi, hi, sizeof hi));
         break;
     case OPT_CHOICE:
-        if (!in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is none of: %s", where, text, d->choices);
+        if (!in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
         break;
     case OPT_MAYBE:
-        if (*text && !in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is none of: %s", where, text, d->choices);
+        if (*text && !in_choices(d->choices, text)) return error_set(e, ERR_USAGE, "%s: '%s' is not one of: %s", where, text, d->choices);
         v.on = true;
         break;
     case OPT_LIST:
@@ -228,7 +228,7 @@ static int parse_long(struct opts *o, int argc, char **argv, int *i, struct erro
 
 static int parse_short(struct opts *o, int argc, char **argv, int *i, struct error *e) {
     const char *arg = argv[*i];
-    /* "-model x" would read as -m "odel": what was meant is plain */
+    /* "-model x" would parse as -m "odel" */
     if (arg[2] && opt_find(arg + 1, strcspn(arg + 1, "="), NULL) != OPT_COUNT)
         return error_set(e, ERR_USAGE, "unknown option '%s'; did you mean '-%s'?", arg, arg);
     for (const char *s = arg + 1; *s; s++) {
@@ -252,13 +252,13 @@ static int parse_all(struct opts *o, int argc, char **argv, struct error *e) {
     for (int i = 1; i < argc && !rc; i++) {
         const char *a = argv[i];
         if (!strcmp(a, "--")) {
-            if (i + 1 < argc) rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; a prompt is given with -p, see hearth --help", argv[i + 1]);
+            if (i + 1 < argc) rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; give a prompt with -p, see hearth --help", argv[i + 1]);
             break;
         }
         if (a[0] == '-' && a[1] == '-') rc = parse_long(o, argc, argv, &i, e);
         else if (a[0] == '-' && a[1]) rc = parse_short(o, argc, argv, &i, e);
         else if (a[0] == '-') rc = opt_set(o, OPT_PROMPT, "-", ORIGIN_FLAG, "-", e);
-        else rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; a prompt is given with -p, see hearth --help", a);
+        else rc = error_set(e, ERR_USAGE, "unexpected argument '%s'; give a prompt with -p, see hearth --help", a);
     }
     return rc;
 }
@@ -269,14 +269,14 @@ enum opt_id opt_mode(const struct opts *o) {
     return OPT_COUNT;
 }
 
-/* What cannot stand together, or alone. */
+/* Checks which options exclude or require others. */
 static int check(const struct opts *o, struct error *e) {
     const struct opt_value *v = o->v;
     enum opt_id mode = opt_mode(o);
     if (v[OPT_HELP].on || v[OPT_VERSION].on) return 0;
     for (int id = mode + 1; id < OPT_COUNT && mode != OPT_COUNT; id++)
         if (opt_table[id].flags & OPT_MODE && v[id].origin == ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s and --%s cannot stand together", opt_table[mode].name, opt_table[id].name);
+            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[mode].name, opt_table[id].name);
     static const struct {
         enum opt_id a, b;
     } apart[] = {{OPT_JSON, OPT_JSON_LINES}, {OPT_QUIET, OPT_VERBOSE}, {OPT_RAW, OPT_SYSTEM},         {OPT_RAW, OPT_TEMPLATE},
@@ -284,11 +284,11 @@ static int check(const struct opts *o, struct error *e) {
                  {OPT_RAW, OPT_LAST},        {OPT_LAST, OPT_CONTINUE}, {OPT_NO_SAVE, OPT_SAVE}};
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
         if (v[apart[i].a].origin == ORIGIN_FLAG && v[apart[i].b].origin == ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s and --%s cannot stand together", opt_table[apart[i].a].name, opt_table[apart[i].b].name);
+            return error_set(e, ERR_USAGE, "--%s and --%s cannot be combined", opt_table[apart[i].a].name, opt_table[apart[i].b].name);
     if (v[OPT_TOKENS].text && !v[OPT_IDS].on && !v[OPT_LOGITS_OUT].text) return error_set(e, ERR_USAGE, "--tokens needs --logits-out FILE or --ids");
     if (!v[OPT_TOKENS].text && (v[OPT_IDS].on || v[OPT_LOGITS_OUT].text))
         return error_set(e, ERR_USAGE, "--%s needs --tokens", v[OPT_IDS].on ? "ids" : "logits-out");
-    if (v[OPT_SPECIAL].on && !v[OPT_TOKENIZE].on && !v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--special goes with --tokenize or --raw");
+    if (v[OPT_SPECIAL].on && !v[OPT_TOKENIZE].on && !v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--special needs --tokenize or --raw");
     return 0;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-/* All options of hearth in one table: parsing, help, completions, the configuration file, the environment and /set read
- * this table and nothing else. A value remembers where it came from: flag > HEARTH_* > configuration file > built-in. */
+/* The option table, the single source for parsing, help, completions, the configuration file, the environment and /set. Each value
+ * records its origin; precedence: flag > HEARTH_* > configuration file > built-in. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -93,30 +93,30 @@ enum opt_kind {
     OPT_FLAG,   /* on or off; in a file: yes/no */
     OPT_SWITCH, /* --x and --no-x */
     OPT_TEXT,
-    OPT_LIST,   /* repeatable text */
-    OPT_SIZE,   /* bytes, K, M, G or T behind them, or off: integer 0 */
-    OPT_INT,    /* lo..hi */
-    OPT_NUM,    /* lo..hi */
-    OPT_CHOICE, /* one of the words in choices */
-    OPT_MAYBE,  /* a flag that may be followed by one of the words in choices */
+    OPT_LIST, /* repeatable text */
+    OPT_SIZE, /* bytes with suffix K, M, G or T, or off: integer 0 */
+    OPT_INT,
+    OPT_NUM,
+    OPT_CHOICE, /* one of choices */
+    OPT_MAYBE,  /* a flag that may be followed by one of choices */
 };
 
 enum {
-    OPT_SETTING = 1, /* may stand in the configuration file and in HEARTH_NAME */
+    OPT_SETTING = 1, /* allowed in the configuration file and as HEARTH_NAME */
     OPT_LIVE = 2,    /* /set may change it in a running chat */
-    OPT_HIDDEN = 4,  /* left out of --help */
-    OPT_MODE = 8,    /* says what to do: only one of them */
+    OPT_HIDDEN = 4,  /* omitted from --help */
+    OPT_MODE = 8,    /* selects the mode: at most one */
     OPT_PATH = 16
 }; /* completes to files */
 
 struct opt_def {
-    const char *name; /* long, without the dashes; the key of the configuration file */
+    const char *name; /* long, without the dashes; also the key in the configuration file */
     char letter;      /* 0: none */
     uint8_t kind, flags;
-    const char *group, *arg, *choices; /* choices: words with blanks between */
+    const char *group, *arg, *choices; /* choices: space-separated */
     double lo, hi;
-    const char *def;  /* built-in value that is filled in, or NULL */
-    const char *help; /* one line; what happens without it in parentheses */
+    const char *def;  /* built-in value, or NULL */
+    const char *help; /* one line; the default in parentheses */
 };
 extern const struct opt_def opt_table[OPT_COUNT];
 
@@ -133,28 +133,28 @@ struct opt_value {
 struct opts {
     struct opt_value v[OPT_COUNT];
     struct arena arena;
-    char *config_path; /* the file that was read, NULL: none */
+    char *config_path; /* the file that was read; NULL: none */
 };
 
-void opt_init(struct opts *o); /* built-in values */
+void opt_init(struct opts *o); /* sets built-in values */
 void opt_free(struct opts *o);
-/* Command line. ERR_USAGE with a text that suggests what was meant. */
+/* Parses the command line. ERR_USAGE with a suggestion. */
 int opt_parse(struct opts *o, int argc, char **argv, struct error *e);
-/* HEARTH_NAME of each setting, then the configuration file; warn is called for what was not understood there. Neither
- * overrides what has a stronger origin. A bad value in either is ERR_USAGE that names the variable or the line. */
+/* Read HEARTH_NAME of each setting, and the configuration file; warn is called for each unknown name. Neither overrides a value of a
+ * stronger origin. A bad value is ERR_USAGE that names the variable or the line. */
 typedef void (*opt_warn)(void *ctx, const char *text);
 int opt_environment(struct opts *o, opt_warn warn, void *ctx, struct error *e);
 int opt_config(struct opts *o, opt_warn warn, void *ctx, struct error *e);
-/* Checks and stores one value; where names its place in errors ("--temp", "HEARTH_TEMP", "FILE:3: temp"). */
+/* Validates and stores one value; where is its place for error messages ("--temp", "HEARTH_TEMP", "FILE:3: temp"). */
 int opt_set(struct opts *o, enum opt_id id, const char *text, enum opt_origin origin, const char *where, struct error *e);
-/* The row of a long name (no dashes; '_' counts as '-'), or OPT_COUNT. negated is set for --no-x of a switch. */
+/* Looks up a long name (no dashes; '_' counts as '-'); OPT_COUNT if unknown. *negated is set for --no-x of a switch. */
 enum opt_id opt_find(const char *name, size_t n, bool *negated);
-enum opt_id opt_mode(const struct opts *o); /* the row flagged OPT_MODE that was given, or OPT_COUNT */
+enum opt_id opt_mode(const struct opts *o); /* the given option flagged OPT_MODE, or OPT_COUNT */
 
-/* The nearest to a mistyped word of those that next gives until NULL; false when none is near. */
+/* Finds the word nearest to a mistyped one among those that next returns until NULL; false without a near match. */
 bool opt_nearest(const char *word, const char *(*next)(void *ctx), void *ctx, char *best, size_t cap);
 
 void opt_help(struct buf *out);
 void opt_print_config(const struct opts *o, bool json, struct buf *out);
-/* shell: bash, zsh or fish. ERR_USAGE for another. */
+/* shell: bash, zsh or fish; ERR_USAGE for others. */
 int opt_completion(const char *shell, struct buf *out, struct error *e);

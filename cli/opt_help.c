@@ -1,4 +1,4 @@
-/* What is printed from the table: --help, and completions for three shells. */
+/* Output generated from the option table: --help, and completions for three shells. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ void opt_help(struct buf *out) {
                  "  hearth -m DIR -p \"one question\"             one answer on stdout\n"
                  "  cat notes.txt | hearth -m DIR -p \"Summarise this\"\n"
                  "  hearth -m DIR -f a.txt -f b.txt -p \"Compare these\" | less\n"
-                 "  hearth -m DIR --inspect                     what a checkpoint is\n");
+                 "  hearth -m DIR --inspect                     describe a checkpoint\n");
     const char *group = NULL;
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
@@ -41,7 +41,7 @@ void opt_help(struct buf *out) {
         }
         buf_char(out, '\n');
     }
-    buf_str(out, "\nSettings may also stand in $XDG_CONFIG_HOME/hearth/config (key = value) and in HEARTH_NAME; --print-config shows them.\n"
+    buf_str(out, "\nSettings can also be given in $XDG_CONFIG_HOME/hearth/config (key = value) and as HEARTH_NAME; --print-config shows them.\n"
                  "Exit codes: 0 ok, 1 runtime, 2 usage, 3 bad model, 4 context overflow, 5 not enough memory.\n"
                  "In a chat type /help. The manual is hearth(1).\n");
 }
@@ -49,7 +49,7 @@ void opt_help(struct buf *out) {
 /* --- completions ----------------------------------------------------------------------------------------------------- */
 
 static void bash(struct buf *out) {
-    buf_str(out, "# bash completion for hearth, made from its option table\n_hearth() {\n"
+    buf_str(out, "# bash completion for hearth, generated from its option table\n_hearth() {\n"
                  "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n    case $prev in\n");
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
@@ -71,7 +71,7 @@ static void bash(struct buf *out) {
     buf_str(out, "' -- \"$cur\")\n}\ncomplete -F _hearth hearth\n");
 }
 
-/* Text inside '...' where brackets and colons mean something to _arguments */
+/* Quotes text for '...', in which _arguments interprets brackets and colons. */
 static void zsh_text(struct buf *out, const char *s) {
     for (; *s; s++) {
         if (*s == '\'') buf_str(out, "'\\''");
@@ -95,7 +95,7 @@ static void zsh_row(struct buf *out, const struct opt_def *d, const char *dashes
     buf_str(out, "' \\\n");
 }
 static void zsh(struct buf *out) {
-    buf_str(out, "#compdef hearth\n# zsh completion for hearth, made from its option table\n_arguments -s \\\n");
+    buf_str(out, "#compdef hearth\n# zsh completion for hearth, generated from its option table\n_arguments -s \\\n");
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
         char letter[2] = {d->letter, 0};
@@ -114,7 +114,7 @@ static void fish_text(struct buf *out, const char *s) {
     }
 }
 static void fish(struct buf *out) {
-    buf_str(out, "# fish completion for hearth, made from its option table\ncomplete -c hearth -f\n");
+    buf_str(out, "# fish completion for hearth, generated from its option table\ncomplete -c hearth -f\n");
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
         if (d->flags & OPT_HIDDEN) continue;
@@ -135,6 +135,6 @@ int opt_completion(const char *shell, struct buf *out, struct error *e) {
     if (!strcmp(shell, "bash")) bash(out);
     else if (!strcmp(shell, "zsh")) zsh(out);
     else if (!strcmp(shell, "fish")) fish(out);
-    else return error_set(e, ERR_USAGE, "no completions for '%s'; there are bash, zsh and fish", shell);
+    else return error_set(e, ERR_USAGE, "no completions for '%s'; choose bash, zsh or fish", shell);
     return out->failed ? error_set(e, ERR_MEMORY, "no memory") : 0;
 }

@@ -15,9 +15,9 @@
 #include "engine/base/json.h"
 
 static bool stdin_closed, never_waits;
-static int stdout_errno; /* of the first failure */
+static int stdout_errno; /* errno of the first failure */
 
-/* One filter a stream: a character may come in pieces. Messages come from other threads too. */
+/* One filter per stream: a character may arrive in parts. Other threads print messages too. */
 static struct stream {
     bool terminal;
     struct filter filter;
@@ -49,7 +49,7 @@ static int put(int fd, const void *data, size_t n) {
     return rc ? ERR_RUNTIME : 0;
 }
 
-/* In pieces that fit on the stack: a message about lack of memory must come through without any. */
+/* Filters in chunks on the stack: messages about lack of memory must not allocate. */
 enum { PIECE = 1024 };
 static int put_filtered(int fd, struct filter *f, const char *data, size_t n) {
     char room[3 * PIECE + 16];
@@ -92,13 +92,13 @@ void out_signal(const char *text) {
 }
 
 int out_check(struct error *e) {
-    out_draw(1, "", 0); /* half a character that was held back */
+    out_draw(1, "", 0); /* flushes a held partial character */
     if (!stdout_errno) return 0;
-    if (stdout_errno == EPIPE) sig_die(SIGPIPE); /* the reader has what it wanted: quietly, as cat would */
-    return error_set(e, ERR_RUNTIME, "stdout: %s", stdout_errno == EBADF ? "it is closed" : strerror(stdout_errno));
+    if (stdout_errno == EPIPE) sig_die(SIGPIPE); /* the reader closed the pipe: end quietly, as cat does */
+    return error_set(e, ERR_RUNTIME, "stdout: %s", stdout_errno == EBADF ? "closed" : strerror(stdout_errno));
 }
 
-/* Length of the valid sequence at s, or minus the length of the broken stretch that one U+FFFD stands for. */
+/* Returns the length of the valid sequence at s, or minus the length of the invalid one that becomes one U+FFFD. */
 static int sequence(const unsigned char *s, size_t n) {
     int want = utf8_length(s[0]);
     for (int i = 1; i < want; i++)

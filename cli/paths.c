@@ -12,12 +12,12 @@ int paths_get(enum paths_kind kind, const char *name, char *out, size_t cap) {
     } dirs[] = {
         [PATHS_CONFIG] = {"XDG_CONFIG_HOME", ".config"},       [PATHS_DATA] = {"XDG_DATA_HOME", ".local/share"},
         [PATHS_STATE] = {"XDG_STATE_HOME", ".local/state"},    [PATHS_CACHE] = {"XDG_CACHE_HOME", ".cache"},
-        [PATHS_RUNTIME] = {"XDG_RUNTIME_DIR", ".local/state"}, /* no login session, no directory of its own */
+        [PATHS_RUNTIME] = {"XDG_RUNTIME_DIR", ".local/state"}, /* fallback without a login session */
     };
     const char *base = getenv(dirs[kind].env), *home = getenv("HOME"), *sep = name ? "/" : "";
     if (!name) name = "";
     int n;
-    if (base && *base == '/') n = snprintf(out, cap, "%s/hearth%s%s", base, sep, name); /* the specification: relative ones do not count */
+    if (base && *base == '/') n = snprintf(out, cap, "%s/hearth%s%s", base, sep, name); /* XDG: relative paths are ignored */
     else if (home && *home) n = snprintf(out, cap, "%s/%s/hearth%s%s", home, dirs[kind].home, sep, name);
     else return ERR_RUNTIME;
     return n < 0 || (size_t)n >= cap ? ERR_RUNTIME : 0;

@@ -1,5 +1,5 @@
-/* --plan in words: what fits where, first-token times by length and mode with a plot, answers by number of sessions, what each waits for,
- * and what one thing more would give. The figures are engine_plan's JSON object, which --json prints as it is. */
+/* --plan as text: what fits where, time to first token by length and mode with a plot, decode speed by number of sessions, the busiest
+ * resource of each, and the effect of one more resource. The figures are engine_plan's JSON object, which --json prints unchanged. */
 #include "cli/plan.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ static const char *thousands(int64_t n, char *out, size_t cap) {
 static const char *bytes(const struct json *j, char *out, size_t cap) { return app_bytes((uint64_t)json_num(j, 0), out, cap); }
 
 static void heading(struct view *v, const char *text) { buf_fmt(v->out, v->color ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
-/* Words, wrapped at the width, two blanks before each line. */
+/* Wraps words at the width, indented by two blanks. */
 static void paragraph(struct view *v, const char *text) {
     int at = 0;
     for (const char *p = text; *p;) {
@@ -59,7 +59,7 @@ static void say_memory(struct view *v, const struct json *fits) {
     const struct json *host = json_get(fits, "host");
     int n = snprintf(line, sizeof line, "%s of weights in memory", bytes(json_get(host, "bytes"), a, sizeof a));
     if (json_num(json_get(host, "have"), 0) > 0)
-        snprintf(line + n, sizeof line - (size_t)n, " of %s, and beside them %s tokens of context", bytes(json_get(host, "have"), b, sizeof b),
+        snprintf(line + n, sizeof line - (size_t)n, " of %s, plus %s tokens of context", bytes(json_get(host, "have"), b, sizeof b),
                  thousands(json_int(json_get(fits, "context_tokens"), 0), c, sizeof c));
     strncat(line, ".", sizeof line - strlen(line) - 1);
     paragraph(v, line);
@@ -75,25 +75,24 @@ static void say_fits(struct view *v, const struct json *fits) {
         int n = snprintf(line, sizeof line, "%s of weights do not fit in %s of memory: %s are missing.", bytes(json_get(host, "bytes"), a, sizeof a),
                          bytes(json_get(host, "have"), b, sizeof b), app_bytes((uint64_t)(need - have), c, sizeof c));
         if (disk)
-            snprintf(
-                line + n, sizeof line - (size_t)n,
-                " They are read from the disk as they are needed, at %s/s; memory keeps %.0f %% of the routed experts, and of those that an answer chooses "
-                "%.0f %% are expected there.",
-                bytes(json_get(disk, "bytes_per_s"), a, sizeof a), 100 * json_num(json_get(disk, "experts_in_memory"), 0),
-                100 * json_num(json_get(disk, "chosen_in_memory"), 0));
+            snprintf(line + n, sizeof line - (size_t)n,
+                     " They are read from disk on demand, at %s/s; memory caches %.0f %% of the routed experts and is expected to hold "
+                     "%.0f %% of those that an answer chooses.",
+                     bytes(json_get(disk, "bytes_per_s"), a, sizeof a), 100 * json_num(json_get(disk, "experts_in_memory"), 0),
+                     100 * json_num(json_get(disk, "chosen_in_memory"), 0));
         else
             snprintf(line + n, sizeof line - (size_t)n,
-                     " With the speed of the disk in the machine's file, such as disk = 3G, figures are given for experts that are read from there, if memory "
-                     "holds all else.");
+                     " To get figures for experts read from disk, give its speed in the machine file, such as disk = 3G; memory must hold "
+                     "everything else.");
         paragraph(v, line);
         if (!disk) return;
     } else say_memory(v, fits);
-    snprintf(line, sizeof line, "A token reads %s of them, and %s of each one before it.", bytes(json_get(fits, "token_bytes"), a, sizeof a),
+    snprintf(line, sizeof line, "A token reads %s of weights, and %s of KV cache for each token before it.", bytes(json_get(fits, "token_bytes"), a, sizeof a),
              bytes(json_get(fits, "kv_token_bytes"), b, sizeof b));
     paragraph(v, line);
-    if (!cards || !cards->n) return paragraph(v, "No cards: everything runs on the processor.");
+    if (!cards || !cards->n) return paragraph(v, "No GPUs: everything runs on the CPU.");
     const struct json *first = json_at(cards, 0);
-    snprintf(line, sizeof line, "On cards (%u x %s, %s each): %s.", cards->n, text_of(json_get(first, "name"), c, sizeof c),
+    snprintf(line, sizeof line, "On GPUs (%u x %s, %s each): %s.", cards->n, text_of(json_get(first, "name"), c, sizeof c),
              bytes(json_get(first, "bytes"), b, sizeof b), text_of(json_get(fits, "resident"), why, sizeof why));
     paragraph(v, line);
 }
@@ -111,7 +110,7 @@ static void say_prefill(struct view *v, const struct json *rows) {
     const struct json *first = json_get(json_at(rows, 0), "modes");
     char a[32], chosen[16];
     if (!rows || !rows->n) return;
-    heading(v, "First token, by tokens of the prompt (* what hearth chooses)");
+    heading(v, "Time to first token, by tokens of the prompt (* chosen by hearth)");
     buf_str(v->out, "   tokens");
     for (int m = 0; m < MODES; m++)
         if (json_get(first, modes[m])) buf_fmt(v->out, "%10s ", modes[m]);
@@ -131,7 +130,7 @@ static void say_prefill(struct view *v, const struct json *rows) {
     }
 }
 
-/* A bar a length, as long as the logarithm of what the chosen mode takes, in eighths of a column. */
+/* Plots one bar per length: the logarithm of the chosen mode's time, in eighths of a column. */
 static void plot(struct view *v, const struct json *rows) {
     static const char *const part[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double least = INFINITY, most = 0;
@@ -161,8 +160,8 @@ static void plot(struct view *v, const struct json *rows) {
 static void say_decode(struct view *v, const struct json *rows) {
     char mode[16];
     if (!rows || !rows->n) return;
-    heading(v, "Answers, with 1,024 tokens before them");
-    buf_str(v->out, "  sessions  mode     a token   all together  while a prompt is read  busiest\n");
+    heading(v, "Decoding, after 1,024 tokens");
+    buf_str(v->out, "  sessions  mode   per token   all sessions        during a prefill  busiest\n");
     for (uint32_t i = 0; i < rows->n; i++) {
         const struct json *row = json_at(rows, i);
         buf_fmt(v->out, "  %8d  %-6s %6.1f ms  %7.1f tok/s  %19.1f ms  ", (int)json_int(json_get(row, "sessions"), 0),
@@ -179,21 +178,22 @@ static void say_batch(struct view *v, const struct json *b) {
     if (!policy) return;
     heading(v, "Many prompts (--batch)");
     if (json_is(json_get(policy, "decode"), "paged")) {
-        char longest[48], bound[48], cards[48] = "card";
+        char longest[48], bound[48], cards[48] = "GPU";
         const int n = (int)json_int(json_get(policy, "cards"), 1);
-        if (n > 1) snprintf(cards, sizeof cards, "cards, %d of which have layers in turn", n);
+        if (n > 1) snprintf(cards, sizeof cards, "GPUs, %d of which take the layers in turn", n);
         snprintf(line, sizeof line,
-                 "%.1f tok/s of answers: %d prompts of %d tokens read and answered together in paged steps, %d tokens for each, in "
-                 "micro-batches of %d; attention on the processor, experts on the %s, where %.0f %% of them stay. A step takes %.3g s, reading %.3g s.",
+                 "Generates %.1f tok/s: %d prompts of %d tokens prefilled and decoded together in paged mode, %d tokens each, in "
+                 "micro-batches of %d; attention on the CPU, experts on the %s (%.0f %% of them resident). A decode step takes %.3g s, the prefill %.3g s.",
                  json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
                  (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "micro_batch"), 0), cards,
                  100 * json_num(json_get(policy, "weights_on_cards"), 0), json_num(json_get(b, "step_s"), 0), json_num(json_get(b, "read_s"), 0));
         paragraph(v, line);
-        snprintf(line, sizeof line, "Longest in a layer: %s. Why no more prompts at once: %s.", text_of(json_get(policy, "longest"), longest, sizeof longest),
-                 text_of(json_get(policy, "no_more"), bound, sizeof bound));
+        snprintf(line, sizeof line, "Bottleneck of a layer: %s. Limit on concurrent prompts: %s.",
+                 text_of(json_get(policy, "longest"), longest, sizeof longest), text_of(json_get(policy, "no_more"), bound, sizeof bound));
         return paragraph(v, line);
     }
-    snprintf(line, sizeof line, "%.1f tok/s of answers: %d prompts of %d tokens read one after the other (%s), then %d tokens for each, %d at a time (%s).",
+    snprintf(line, sizeof line,
+             "Generates %.1f tok/s: %d prompts of %d tokens prefilled one after the other (%s), then %d tokens each, %d sessions at a time (%s).",
              json_num(json_get(b, "tokens_per_s"), 0), (int)json_int(json_get(policy, "prompts"), 0), (int)json_int(json_get(b, "prompt"), 0),
              text_of(json_get(policy, "read"), read, sizeof read), (int)json_int(json_get(b, "answer"), 0), (int)json_int(json_get(policy, "in_a_step"), 0),
              text_of(json_get(policy, "decode"), decode, sizeof decode));
@@ -203,7 +203,7 @@ static void say_batch(struct view *v, const struct json *b) {
 static void say_more(struct view *v, const struct json *rows) {
     char what[48], a[32], b[32];
     if (!rows || !rows->n) return;
-    heading(v, "With one thing more");
+    heading(v, "With one upgrade");
     for (uint32_t i = 0; i < rows->n; i++) {
         const struct json *row = json_at(rows, i), *prefill = json_get(row, "prefill"), *decode = json_get(row, "decode");
         struct buf line = {0};
@@ -217,7 +217,7 @@ static void say_more(struct view *v, const struct json *rows) {
         for (uint32_t k = 0; decode && k < decode->n; k++) {
             const struct json *one = json_at(decode, k);
             int n = (int)json_int(json_get(one, "sessions"), 0);
-            buf_fmt(&line, "%s %d session%s %.1f ms a token (now %.1f)", k ? "," : ";", n, n > 1 ? "s" : "", json_num(json_get(one, "tpot_ms"), 0),
+            buf_fmt(&line, "%s %d session%s %.1f ms per token (now %.1f)", k ? "," : ";", n, n > 1 ? "s" : "", json_num(json_get(one, "tpot_ms"), 0),
                     json_num(json_get(one, "now"), 0));
         }
         const struct json *batch = json_get(row, "batch");
@@ -231,18 +231,18 @@ static void say_list(struct view *v, const struct json *root) {
     char name[64], what[96], weights[16];
     const struct json *machines = json_get(root, "machines"), *cards = json_get(root, "cards"), *models = json_get(root, "models");
     struct buf all = {0};
-    heading(v, "Machines; any other as a file, see MACHINES in the manual");
+    heading(v, "Machines; describe any other in a file, see MACHINES in the manual");
     for (uint32_t i = 0; i < machines->n; i++)
         buf_fmt(v->out, "  %-15s %s\n", text_of(json_get(json_at(machines, i), "name"), name, sizeof name),
                 text_of(json_get(json_at(machines, i), "what"), what, sizeof what));
     heading(v, "Models, for --arch; any other with -m");
     for (uint32_t i = 0; i < models->n; i++) {
         const struct json *m = json_at(models, i);
-        buf_fmt(v->out, "  %-15s %-16s %-8s %6.4g B parameters, %.3g B of them for a token\n", text_of(json_get(m, "name"), name, sizeof name),
+        buf_fmt(v->out, "  %-15s %-16s %-8s %6.4g B parameters, %.3g B active per token\n", text_of(json_get(m, "name"), name, sizeof name),
                 text_of(json_get(m, "title"), what, sizeof what), text_of(json_get(m, "weights"), weights, sizeof weights),
                 json_num(json_get(m, "parameters"), 0) / 1e9, json_num(json_get(m, "active"), 0) / 1e9);
     }
-    heading(v, "Cards that a machine file may name");
+    heading(v, "GPUs that a machine file may name");
     for (uint32_t i = 0; i < cards->n; i++) buf_fmt(&all, "%s%s", i ? ", " : "", text_of(json_at(cards, i), name, sizeof name));
     if (!all.failed && all.data) paragraph(v, all.data);
     buf_free(&all);
@@ -271,7 +271,7 @@ int plan_run(struct app *a, struct error *e) {
     bool model = v[OPT_MODEL].text && !v[OPT_ARCH].text;
     int rc = 0, rows;
     if (v[OPT_ARCH].origin == ORIGIN_FLAG && v[OPT_MODEL].origin == ORIGIN_FLAG)
-        rc = error_set(e, ERR_USAGE, "--arch and -m both say which model: leave out one");
+        rc = error_set(e, ERR_USAGE, "--arch and -m cannot be combined: both select the model");
     if (!rc && model) rc = app_find_model(a, e);
     app_engine_params(a, &p);
     if (!model) p.dir = NULL;

@@ -21,7 +21,7 @@ void printer_resize(struct printer *p, int cols, bool fresh_row) {
     p->col = fresh_row ? 0 : p->col;
 }
 
-/* n 0: what is held back too. */
+/* Prints text, or flushes held text if n is 0. */
 static int show(struct printer *p, int fd, const char *data, size_t n) {
     struct style *s = fd == 1 ? &p->text : &p->thinking;
     bool dim = fd == 2 && p->app->color_err;
@@ -55,14 +55,14 @@ static void thinking_end(struct printer *p) {
     p->open = false;
 }
 
-/* Bytes of data before the line ends that close it. */
+/* Returns the length of data without trailing line ends. */
 static size_t text_end(const char *data, size_t n) {
     while (n && data[n - 1] == '\n') n--;
     return n;
 }
 
 static void thinking(struct printer *p, const char *data, size_t n) {
-    if (!p->open) /* blank lines before the first word say nothing */
+    if (!p->open) /* skip leading blank lines */
         while (n && *data == '\n') data++, n--;
     if (!n || p->app->quiet) return;
     size_t end = text_end(data, n);

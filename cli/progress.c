@@ -13,7 +13,7 @@
 static struct {
     bool terminal, color, quiet, shown, held;
     double begun, drawn, told;
-    double share, left, most; /* as last told; most: of what was drawn */
+    double share, left, most; /* as last reported; most: highest share drawn */
     char what[64];
     struct buf queue;
 } p;
@@ -30,7 +30,7 @@ static void draw(const char *text) {
     struct buf clean = {0};
     int rows, cols;
     term_size(&rows, &cols);
-    filter_add(&f, text, strlen(text), &clean); /* its width is that of what is shown */
+    filter_add(&f, text, strlen(text), &clean); /* sanitized first: its width must be that of the output */
     out_draw(2, "\r\033[2m", p.color ? 5 : 1);
     if (clean.data) out_err(clean.data, render_fit(clean.data, clean.len, cols - 1));
     out_draw(2, "\033[0m\033[K" + (p.color ? 0 : 4), p.color ? 7 : 3);
@@ -62,8 +62,8 @@ static void time_text(char *out, size_t cap, double s) {
     else snprintf(out, cap, "%.1f h left", s / 3600);
 }
 
-/* What was last reported, carried on: between two reports (a layer that streams in may take a quarter of a minute) the bar
- * moves as fast as was expected, slower the nearer it comes to the end, and never back. */
+/* Draws the bar, extrapolated from the last report: reports can be 15 s apart (a streamed layer). The bar moves at the expected
+ * speed, slower towards the end, and never back. */
 static void draw_bar(double now) {
     char text[256], left[32], bar[32] = "";
     double since = now - p.told, on = p.left > 0 ? since / (since + p.left) : 0, share = p.share + (1 - p.share) * on;
@@ -101,7 +101,7 @@ void progress_tick(void) {
     if (now - p.begun >= 1 && now - p.drawn >= 0.25) {
         snprintf(text, sizeof text, "%s … %.0f s", p.what, now - p.begun);
         if (p.told > p.begun) draw_bar(now);
-        else draw(text); /* nothing is known but the time */
+        else draw(text); /* only the elapsed time is known */
     }
     pthread_mutex_unlock(&lock);
 }
@@ -113,7 +113,7 @@ void progress_clear(void) {
 }
 bool progress_shown(void) { return p.shown; }
 
-/* Lines of our own, broken between words; as they are where there is no memory for that. */
+/* Prints lines broken between words, or unchanged without memory. */
 static void put_lines(const char *text, size_t n) {
     struct style s;
     struct buf out = {0};
@@ -133,7 +133,7 @@ void progress_say(const char *text) {
     size_t n = strlen(text), had = p.queue.len;
     while (n && text[n - 1] == '\n') n--;
     if (p.held && (buf_add(&p.queue, text, n) || buf_char(&p.queue, '\n'))) p.queue.len = had;
-    if (!p.held || p.queue.len == had) { /* no memory to keep it: better among the edited line than lost */
+    if (!p.held || p.queue.len == had) { /* no memory to queue it: print it at once */
         clear_locked();
         put_lines(text, n);
         out_err("\n", 1);

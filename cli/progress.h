@@ -1,21 +1,20 @@
 #pragma once
-/* Messages and the progress line on stderr. The progress line is one line of a terminal that is redrawn in place; a
- * message takes it off first. Off a terminal there is none. */
+/* Messages and the progress line on stderr. The progress line is redrawn in place, and only on a terminal; a message clears it first. */
 #include <stdbool.h>
 #include <stddef.h>
 
-void progress_init(bool terminal, bool color, bool quiet); /* terminal: stderr is one that can move the cursor */
-/* Shows a first sign at once; the bar with the time left follows when a second has passed. */
+void progress_init(bool terminal, bool color, bool quiet); /* terminal: stderr is one with cursor movement */
+/* Shows `what` at once; the bar with the time left appears after a second. */
 void progress_begin(const char *what);
-void progress_update(const char *what, double share, double left_s); /* left_s < 0: unknown, from share */
-void progress_tick(void);                                            /* a quarter of a second has passed, and nothing was heard: the bar goes on */
+void progress_update(const char *what, double share, double left_s); /* left_s < 0: unknown, estimated from share */
+void progress_tick(void);                                            /* call every quarter of a second without an update: advances the bar */
 void progress_clear(void);
 bool progress_shown(void);
 
-/* Prints text on lines of its own, or as they are off a terminal. While messages are held (the line editor owns the
- * screen) they wait until progress_flush; that, and messages from other threads, is why this takes a lock. */
+/* Prints text on its own lines. While messages are held (the line editor owns the screen) they are queued until progress_flush. Takes
+ * a lock: other threads print messages too. */
 void progress_say(const char *text);
-/* true: messages wait; false: they are printed again, first those that waited. */
+/* true: queue messages; false: print the queued ones, then print at once */
 void progress_hold(bool hold);
 bool progress_waiting(void);
-void progress_flush(void); /* prints what waits; the caller has made room on the screen */
+void progress_flush(void); /* prints queued messages; the caller has cleared a place on the screen */

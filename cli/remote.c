@@ -35,16 +35,16 @@ int remote_error(const struct remote *r, long status, const struct buf *body, st
     bool parsed = body->len && !json_parse(&arena, body->data, body->len, 0, "reply", &j, NULL);
     const struct json *error = parsed ? json_get(&j, "error") : NULL, *text = error && error->type == JSON_OBJECT ? json_get(error, "message") : error;
     const char *who = r->resident ? "the resident engine" : r->base;
-    if (parsed && !text) text = json_get(&j, "message"); /* as vLLM had it */
+    if (parsed && !text) text = json_get(&j, "message"); /* older vLLM */
     bool said = text && text->type == JSON_STRING && text->n;
     bool full =
         status == 400 && (json_is(json_get(error, "code"), "context_length_exceeded") || json_is(json_get(error, "type"), "exceed_context_size_error") ||
                           (said && memmem(text->string, text->n, "context length", 14)));
     int code = full ? ERR_CONTEXT : status == 400 || status == 404 ? ERR_USAGE : ERR_RUNTIME;
     if (status == 401 || status == 403)
-        error_set(e, code, "%.200s: %s (status %ld)", who, r->key ? "it does not take the key in HEARTH_API_KEY" : "it wants a key, in HEARTH_API_KEY", status);
+        error_set(e, code, "%.200s: %s (status %ld)", who, r->key ? "the key in HEARTH_API_KEY was rejected" : "a key is required; set HEARTH_API_KEY", status);
     else if (said) error_set(e, code, "%.*s", (int)(text->n < 480 ? text->n : 480), text->string);
-    else error_set(e, code, "%.200s: status %ld, and no reason", who, status);
+    else error_set(e, code, "%.200s: status %ld, without a message", who, status);
     arena_free(&arena);
     return code;
 }
@@ -54,7 +54,7 @@ static size_t collect(char *data, size_t size, size_t n, void *ctx) {
     return b->len + n > 16 << 20 || buf_add(b, data, n) ? 0 : n;
 }
 
-/* What models the server has. */
+/* Fetches the server's list of models. */
 static int get_models(struct remote *r, struct buf *body, long *status, struct error *e) {
     CURL *easy = curl.easy_init();
     char why[CURL_ERROR_SIZE] = "";
@@ -71,19 +71,18 @@ static int get_models(struct remote *r, struct buf *body, long *status, struct e
     return rc;
 }
 
-/* The model that the URL names, or the only one there is. */
+/* Finds the model that the URL names, or the only one. */
 static int find_served(struct remote *r, struct error *e) {
     struct buf body = {0}, names = {0};
     struct arena arena = {0};
     struct json j;
     long status = 0;
     int rc = get_models(r, &body, &status, e);
-    if (!rc && status >= 300 && status < 400)
-        rc = error_set(e, ERR_RUNTIME, "%.200s: it sends elsewhere (status %ld), and that is not followed", r->base, status);
+    if (!rc && status >= 300 && status < 400) rc = error_set(e, ERR_RUNTIME, "%.200s: redirects are not followed (status %ld)", r->base, status);
     else if (!rc && (status == 401 || status == 403 || (status != 200 && !r->model))) rc = remote_error(r, status, &body, e);
-    if (rc || status != 200) goto out; /* a server without this list may still know the model */
+    if (rc || status != 200) goto out; /* a server without this list may still have the model */
     if (json_parse(&arena, body.data ? body.data : "", body.len, 0, "models", &j, NULL)) {
-        rc = error_set(e, ERR_RUNTIME, "%.200s: no server of chat completions (its list of models is no JSON)", r->base);
+        rc = error_set(e, ERR_RUNTIME, "%.200s: not a chat-completions server (its list of models is not JSON)", r->base);
         goto out;
     }
     const struct json *list = json_get(&j, "data"), *only = NULL;
@@ -95,7 +94,7 @@ static int find_served(struct remote *r, struct error *e) {
     }
     if (only) r->info.context = r->info.max_context = (int)json_int(json_get(only, "max_model_len"), 0);
     if (only && !r->model && !(r->model = json_strdup(json_get(only, "id")))) rc = error_set(e, ERR_MEMORY, "no memory");
-    else if (!r->model) rc = error_set(e, ERR_USAGE, "%.200s: which model? -m URL#MODEL names one of: %s", r->base, names.len ? names.data : "none at all");
+    else if (!r->model) rc = error_set(e, ERR_USAGE, "%.200s: choose a model with -m URL#MODEL, one of: %s", r->base, names.len ? names.data : "none at all");
 out:
     arena_free(&arena);
     buf_free(&body);
@@ -139,19 +138,21 @@ static int remote_new(struct app *a, struct error *e) {
     return error_set(e, ERR_MEMORY, "no memory");
 }
 
-/* http://host, with /v1 where it has no path of its own, and the model behind '#'. */
+/* Parses the URL: appends /v1 if it has no path, and splits off the model after '#'. */
 static int read_url(struct remote *r, const char *text, struct error *e) {
     CURLU *u = curl.url();
     char *part = NULL, *host = NULL, *scheme = NULL, *path = NULL, *url = NULL;
-    int rc = !u ? error_set(e, ERR_MEMORY, "no memory") : curl.url_set(u, CURLUPART_URL, text, 0) ? error_set(e, ERR_USAGE, "-m %.200s: no URL", text) : 0;
+    int rc = !u                                        ? error_set(e, ERR_MEMORY, "no memory")
+             : curl.url_set(u, CURLUPART_URL, text, 0) ? error_set(e, ERR_USAGE, "-m %.200s: not a valid URL", text)
+                                                       : 0;
     if (!rc && (!curl.url_get(u, CURLUPART_USER, &part, 0) || !curl.url_get(u, CURLUPART_PASSWORD, &part, 0)))
-        rc = error_set(e, ERR_USAGE, "-m: a key does not belong on the command line; HEARTH_API_KEY is for it");
+        rc = error_set(e, ERR_USAGE, "-m: do not put a key on the command line; set HEARTH_API_KEY");
     if (!rc && !curl.url_get(u, CURLUPART_FRAGMENT, &part, CURLU_URLDECODE)) {
         if (*part && !(r->model = mem_strdup(part))) rc = error_set(e, ERR_MEMORY, "no memory");
         curl.url_set(u, CURLUPART_FRAGMENT, NULL, 0);
     }
     if (!rc && (curl.url_get(u, CURLUPART_HOST, &host, 0) || curl.url_get(u, CURLUPART_SCHEME, &scheme, 0)))
-        rc = error_set(e, ERR_USAGE, "-m %.200s: no URL", text);
+        rc = error_set(e, ERR_USAGE, "-m %.200s: not a valid URL", text);
     if (!rc && !curl.url_get(u, CURLUPART_PATH, &path, 0) && (!*path || !strcmp(path, "/"))) curl.url_set(u, CURLUPART_PATH, "/v1", 0);
     if (!rc && curl.url_get(u, CURLUPART_URL, &url, 0)) rc = error_set(e, ERR_MEMORY, "no memory");
     for (size_t n = url ? strlen(url) : 0; n && url[n - 1] == '/';) url[--n] = 0;
@@ -160,11 +161,11 @@ static int read_url(struct remote *r, const char *text, struct error *e) {
     if (!rc && key && *key) {
         struct buf header = {0};
         buf_fmt(&header, "Authorization: Bearer %s", key);
-        if (strpbrk(key, "\r\n")) rc = error_set(e, ERR_USAGE, "HEARTH_API_KEY: it has line ends");
+        if (strpbrk(key, "\r\n")) rc = error_set(e, ERR_USAGE, "HEARTH_API_KEY: contains line ends");
         else if (header.failed || !(r->key = mem_strdup(key)) || !add_header(r, header.data)) rc = error_set(e, ERR_MEMORY, "no memory");
         buf_free(&header);
         bool here = !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
-        if (!rc && !strcasecmp(scheme, "http") && !here) app_note(r->app, "the key goes to %s unencrypted; https:// would hide it", host);
+        if (!rc && !strcasecmp(scheme, "http") && !here) app_note(r->app, "the key is sent to %s unencrypted; use https:// to protect it", host);
     }
     curl.free(part);
     curl.free(host);
@@ -176,7 +177,7 @@ static int read_url(struct remote *r, const char *text, struct error *e) {
 }
 
 static int open_server(struct app *a, struct error *e) {
-    progress_begin("asking the server");
+    progress_begin("contacting the server");
     int rc = remote_new(a, e);
     if (!rc) rc = read_url(a->remote, a->opts.v[OPT_MODEL].text, e);
     if (!rc) rc = find_served(a->remote, e);
@@ -195,7 +196,7 @@ static int open_engine(struct app *a, struct error *e) {
 
 /* --- prompts --------------------------------------------------------------------------------------------------------- */
 
-/* Members of a request: messages and tools are the protocol's, all else is for the chat template. */
+/* Builds members of the request: messages and tools belong to the protocol, all else goes to the chat template. */
 static int remote_prompt(struct app *a, const struct json *conv, struct prompt *out, struct error *e) {
     struct buf *b = &out->body, kwargs = {0};
     for (uint32_t i = 0; i < conv->n; i++) {
@@ -218,7 +219,7 @@ static int remote_prompt(struct app *a, const struct json *conv, struct prompt *
     return rc;
 }
 
-/* The resident engine renders and counts it, and has nothing answered. */
+/* The resident engine renders and counts without answering. */
 static int attached_count(struct app *a, const struct prompt *p, size_t *n, struct error *e) {
     struct buf body = {0}, reply = {0};
     struct arena arena = {0};
@@ -243,27 +244,27 @@ static int remote_fd(const struct app *a) { return a->remote->fd; }
 static const struct backend backend_remote = {.name = "remote", .unsaid = true, .open_text = open_server, OVER_HTTP};
 static const struct backend backend_attached = {.name = "attached", .goes_on = true, .count = attached_count, .open_text = no_text, OVER_HTTP};
 
-/* --- which it is ----------------------------------------------------------------------------------------------------- */
+/* --- selection ------------------------------------------------------------------------------------------------------- */
 
 int remote_choose(struct app *a, struct error *e) {
     static const struct {
         enum opt_id id;
         const char *why;
-    } rows[] = {{OPT_RAW, "it takes conversations, not the text of a prompt"},
-                {OPT_SPECIAL, "it takes conversations, not control tokens"},
-                {OPT_TEMPLATE, "the chat template is its own"},
-                {OPT_EXPLAIN, "how it works is its own business"},
-                {OPT_TRACE, "how it works is its own business"},
-                {OPT_CONTEXT, "its context is its own"},
-                {OPT_THREADS, "its machine is its own"},
-                {OPT_CPU, "its machine is its own"},
-                {OPT_GPUS, "its machine is its own"},
-                {OPT_KV, "its KV cache is its own"},
-                {OPT_PREFILL, "how it works is its own business"},
-                {OPT_DECODE, "how it works is its own business"}};
+    } rows[] = {{OPT_RAW, "it takes only conversations, not prompt text"},
+                {OPT_SPECIAL, "it takes only conversations, not control tokens"},
+                {OPT_TEMPLATE, "it uses its own chat template"},
+                {OPT_EXPLAIN, "the server decides this"},
+                {OPT_TRACE, "the server decides this"},
+                {OPT_CONTEXT, "the server sets its context"},
+                {OPT_THREADS, "the server decides this"},
+                {OPT_CPU, "the server decides this"},
+                {OPT_GPUS, "the server decides this"},
+                {OPT_KV, "the server decides this"},
+                {OPT_PREFILL, "the server decides this"},
+                {OPT_DECODE, "the server decides this"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (a->opts.v[rows[i].id].origin >= ORIGIN_FLAG)
-            return error_set(e, ERR_USAGE, "--%s cannot be asked of a server elsewhere: %s", opt_table[rows[i].id].name, rows[i].why);
+            return error_set(e, ERR_USAGE, "--%s is not supported with a remote server: %s", opt_table[rows[i].id].name, rows[i].why);
     a->backend = &backend_remote;
     return 0;
 }
@@ -301,7 +302,7 @@ bool remote_attach(struct app *a) {
     if (resident_path(path, NULL) || !resident_alive(path)) return false;
     struct error e = {0};
     int rc = resident_ask("GET", "/hearth/status", NULL, &body, &e);
-    if (rc == ERR_RUNTIME) app_note(a, "%s; the model is opened here", e.text);
+    if (rc == ERR_RUNTIME) app_note(a, "%s; opening the model in this process", e.text);
     if (!rc) rc = resident_identity(a, &mine, &e);
     if (!rc) rc = json_parse(&arena, body.data, body.len, 0, "status", &j, &e);
     if (!rc) rc = json_parse(&arena, mine.data, mine.len, 0, "identity", &own, &e);
@@ -309,9 +310,9 @@ bool remote_attach(struct app *a) {
     if (!rc) rc = json_parse(&arena, build.data, build.len, 0, "build", &program, &e);
     if (!rc) {
         same = equal(json_get(&j, "identity"), &own);
-        if (!same && a->verbose) app_note(a, "the resident engine has another model, or other options; this one is opened here");
+        if (!same && a->verbose) app_note(a, "the resident engine has another model or other options; opening the model in this process");
         if (same && !equal(json_get(&j, "build"), &program)) {
-            app_note(a, "the resident engine is of another build of hearth, and --stop ends it; the model is opened here");
+            app_note(a, "the resident engine is another build of hearth (--stop stops it); opening the model in this process");
             same = false;
         }
     }

@@ -1,11 +1,12 @@
 #pragma once
-/* Engines that are elsewhere and speak chat completions: the resident one, by its socket, and servers by a URL. One client
- * for both, over libcurl; it has a thread of its own, which does nothing but send, receive and wait. */
+/* Engines in other processes that speak chat completions: the resident engine over its socket, and servers by URL. One libcurl client
+ * for both, with a thread that only sends, receives and waits. */
 #include "cli/app.h"
 #include "cli/conv.h"
 
-bool remote_is_url(const char *model); /* what -m was given: http://… or https://… */
-/* For a URL: a->backend is the server there from now on. ERR_USAGE names an option that it cannot serve, or what the build lacks. */
+bool remote_is_url(const char *model); /* true for http://… and https://… */
+/* Selects the server at the URL as a->backend. ERR_USAGE names an option that a server does not support; ERR_RUNTIME: built without
+ * libcurl. */
 int remote_choose(struct app *a, struct error *e);
-/* When the resident engine is the one that -m and the options mean, a->backend is it. */
+/* Selects the resident engine as a->backend if it has the model and the options of this process. */
 bool remote_attach(struct app *a);

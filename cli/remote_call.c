@@ -1,4 +1,4 @@
-/* Requests that run: one thread sends and receives them all and queues what they tell; whoever polls takes it from there. */
+/* Running requests. One thread sends and receives all of them and queues events; remote_poll takes events from the queue. */
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -20,11 +20,11 @@ static void raise_fd(int fd) {
     uint64_t one = 1;
     int saved = errno;
     if (write(fd, &one, sizeof one) < 0) {
-    } /* full: it is readable already */
+    } /* full: already readable */
     errno = saved;
 }
 
-/* --- news ------------------------------------------------------------------------------------------------------------ */
+/* --- events ---------------------------------------------------------------------------------------------------------- */
 
 static void tell(struct call *c, const struct news *news, const char *text, size_t n) {
     struct remote *r = c->remote;
@@ -32,7 +32,7 @@ static void tell(struct call *c, const struct news *news, const char *text, size
     if (p && text) buf_add(&p->text, text, n);
     if (!p || p->text.failed) {
         if (p) mem_free(p);
-        c->bad = "there is no memory for it";
+        c->bad = "no memory";
         return;
     }
     p->news = *news;
@@ -53,7 +53,7 @@ static void say(struct call *c, enum part part, const char *text, size_t n) {
     tell(c, &(struct news){.event = {.kind = EVENT_TOKEN, .token = -1}, .part = part}, text, n);
 }
 
-/* The last of it. There must be memory for that: it was put aside when the request began. */
+/* Queues the last event. It cannot fail: its memory was allocated with the request. */
 static void finish(struct call *c, int rc, const struct error *e) {
     struct remote *r = c->remote;
     struct remote_piece *p = c->farewell;
@@ -75,7 +75,7 @@ static void finish(struct call *c, int rc, const struct error *e) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* --- what comes ------------------------------------------------------------------------------------------------------ */
+/* --- responses ------------------------------------------------------------------------------------------------------- */
 
 static void text_of(struct call *c, enum part part, const struct json *j) {
     if (j && j->type == JSON_STRING) say(c, part, j->string, j->n);
@@ -90,7 +90,7 @@ static void read_calls(struct call *c, const struct json *list) {
         if (arguments && arguments->type == JSON_STRING) buf_add(&c->tools[at].arguments, arguments->string, arguments->n);
     }
 }
-/* Calls of tools are shown when they are whole. */
+/* Emits tool calls when they are complete. */
 static void say_calls(struct call *c) {
     for (size_t i = 0; i < sizeof c->tools / sizeof *c->tools; i++) {
         struct buf b = {0};
@@ -99,7 +99,7 @@ static void say_calls(struct call *c) {
         out_json_string(&b, c->tools[i].name.data, c->tools[i].name.len);
         buf_fmt(&b, ", \"arguments\": %s}\n", c->tools[i].arguments.len ? c->tools[i].arguments.data : "{}");
         if (!b.failed) say(c, PART_TOOL, b.data, b.len);
-        else c->bad = "there is no memory for it";
+        else c->bad = "no memory";
         buf_free(&b);
     }
 }
@@ -120,7 +120,7 @@ static void copy(const struct json *j, char *out, size_t cap) {
     if (j && j->type == JSON_STRING) snprintf(out, cap, "%.*s", (int)(j->n < cap ? j->n : cap), j->string);
 }
 
-static int count_of(const struct json *j) { /* whatever a server says */
+static int count_of(const struct json *j) { /* clamps untrusted numbers */
     int64_t n = json_int(j, 0);
     return n < 0 ? 0 : n > 1 << 30 ? 1 << 30 : (int)n;
 }
@@ -159,10 +159,10 @@ static void read_chunk(struct call *c, const char *text, size_t n) {
         c->done = true;
         return;
     }
-    if (json_parse(&arena, text, n, 0, "chunk", &j, NULL)) c->bad = "what it sends is no JSON";
+    if (json_parse(&arena, text, n, 0, "chunk", &j, NULL)) c->bad = "invalid JSON in the answer";
     else if (json_get(&j, "error")) {
         buf_add(&c->raw, text, n);
-        c->bad = "it reports an error";
+        c->bad = "the server reported an error";
     } else {
         const struct json *choice = json_at(json_get(&j, "choices"), 0), *delta = json_get(choice, "delta"), *thought = json_get(delta, "reasoning_content");
         text_of(c, PART_THINKING, thought ? thought : json_get(delta, "reasoning"));
@@ -175,15 +175,15 @@ static void read_chunk(struct call *c, const char *text, size_t n) {
     arena_free(&arena);
 }
 
-/* Keys of the prompt on disk, 16 digits and a blank each. */
+/* Parses disk-cache keys, 16 hex digits and a blank each. */
 static void read_kept(struct call *c, const char *s, size_t n) {
     size_t count = (n + 1) / 17;
     uint64_t *kept = c->kept || !count ? NULL : mem_alloc(count * sizeof *kept);
     if (!kept) {
-        if (!c->kept && count) c->bad = "there is no memory for it";
+        if (!c->kept && count) c->bad = "no memory";
         return;
     }
-    for (size_t i = 0; i < count; i++) kept[i] = strtoull(s + 17 * i, NULL, 16); /* a line ends in 0 */
+    for (size_t i = 0; i < count; i++) kept[i] = strtoull(s + 17 * i, NULL, 16); /* the line is NUL-terminated */
     pthread_mutex_lock(&c->remote->lock);
     c->kept = kept, c->n_kept = count;
     pthread_mutex_unlock(&c->remote->lock);
@@ -224,16 +224,16 @@ static size_t on_data(char *data, size_t size, size_t n, void *call) {
     return c->bad ? 0 : n;
 }
 
-/* --- how it ends ----------------------------------------------------------------------------------------------------- */
+/* --- completion ------------------------------------------------------------------------------------------------------ */
 
-/* Whether it is to be asked again: it was busy, and nothing has been said. */
+/* Schedules a retry if the server was busy and has sent nothing of the answer. */
 static bool again(struct call *c, long status) {
     curl_off_t wait = 0;
     if (c->said || c->tries >= REMOTE_TRIES || !(status == 429 || status == 502 || status == 503 || status == 504 || status == 529)) return false;
     curl.easy_getinfo(c->easy, CURLINFO_RETRY_AFTER, &wait);
     if (wait > REMOTE_PATIENCE_S) return false;
     double s = wait > 0 ? (double)wait : (double)(1 << (c->tries - 1));
-    log_say(LOG_WARN, "the server is busy (status %ld): asked again in %.0f s", status, s);
+    log_say(LOG_WARN, "the server is busy (status %ld): retrying in %.0f s", status, s);
     c->not_before = clock_now() + s;
     c->raw.len = c->line.len = 0;
     return true;
@@ -253,10 +253,10 @@ static void ended(struct call *c, CURLcode rc) {
     if (c->raw.len && (status == 200 || !rc)) finish(c, remote_error(r, status == 200 ? 500 : status, &c->raw, &e), &e);
     else if (c->bad) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, c->bad), &e);
     else if (rc == CURLE_COULDNT_CONNECT && r->resident)
-        finish(c, error_set(&e, ERR_RUNTIME, "the resident engine has ended; start hearth again (--last goes on with a chat that is saved)"), &e);
+        finish(c, error_set(&e, ERR_RUNTIME, "the resident engine has exited; start hearth again (--last continues a saved chat)"), &e);
     else if (rc && !(c->done || c->has_reason)) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: %s", who, *c->why ? c->why : curl.easy_strerror(rc)), &e);
     else if (status != 200) finish(c, remote_error(r, status, &c->raw, &e), &e);
-    else if (!c->done && !c->has_reason) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer broke off, or was no stream", who), &e);
+    else if (!c->done && !c->has_reason) finish(c, error_set(&e, ERR_RUNTIME, "%.200s: the answer was cut off, or is not an event stream", who), &e);
     else {
         say_calls(c);
         finish(c, 0, NULL);
@@ -265,7 +265,7 @@ static void ended(struct call *c, CURLcode rc) {
 
 /* --- the thread ------------------------------------------------------------------------------------------------------ */
 
-/* Begins what is to begin, ends what was cancelled. Seconds until the next one may begin. */
+/* Starts due requests and ends cancelled ones. Returns the seconds until the next one is due. */
 static double look(struct remote *r) {
     double now = clock_now(), soon = 60;
     struct call *cancelled;
@@ -309,7 +309,7 @@ static void *run(void *remote) {
         double soon = look(r);
         curl.multi_poll(r->multi, &wake, 1, (int)(soon * 1e3) + 1, NULL);
         if (wake.revents && read(r->wake, &drop, sizeof drop) < 0) {
-        } /* somebody else's: look again */
+        } /* another wake-up has drained it */
     }
 }
 
@@ -319,13 +319,13 @@ int remote_start(struct remote *r, struct error *e) {
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->multi = curl.multi_init();
     if (r->fd < 0 || r->wake < 0 || !r->multi) return error_set(e, ERR_MEMORY, "no memory for connections");
-    sigfillset(&all); /* those to the process are for the terminal's thread */
+    sigfillset(&all); /* process signals belong to the terminal thread */
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     r->started = !pthread_create(&r->thread, NULL, run, r);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
-    return r->started ? 0 : error_set(e, ERR_RUNTIME, "no thread for connections");
+    return r->started ? 0 : error_set(e, ERR_RUNTIME, "cannot start a thread for connections");
 }
 
 static void piece_free(struct remote_piece *p) {
@@ -374,7 +374,7 @@ void remote_stop(struct remote *r) {
     if (r->wake >= 0) close(r->wake);
 }
 
-/* --- seats ----------------------------------------------------------------------------------------------------------- */
+/* --- clients --------------------------------------------------------------------------------------------------------- */
 
 static void put_number(struct buf *b, const char *name, double v) {
     if (!isnan(v)) buf_fmt(b, ", \"%s\": %.9g", name, v);
@@ -415,7 +415,7 @@ void remote_seat_close(struct seat *s) {
         if (!over) poll(&(struct pollfd){.fd = r->fd, .events = POLLIN}, 1, 5);
     }
     pthread_mutex_lock(&r->lock);
-    for (struct remote_piece **at = &r->first; *at;) { /* news of a seat that is gone would point nowhere */
+    for (struct remote_piece **at = &r->first; *at;) { /* drop queued events that point to this client */
         struct remote_piece *p = *at;
         if (p->news.seat != s) {
             at = &p->next;
@@ -433,8 +433,8 @@ void remote_seat_close(struct seat *s) {
 
 int remote_submit(struct seat *s, const struct prompt *p, const struct request *q, struct error *e) {
     struct remote *r = s->app->remote;
-    if (!p->body.len) return error_set(e, ERR_USAGE, "a server elsewhere takes conversations, not the text of a prompt");
-    remote_seat_close(s); /* the last turn's */
+    if (!p->body.len) return error_set(e, ERR_USAGE, "a remote server takes only conversations, not prompt text");
+    remote_seat_close(s); /* ends the last turn */
     struct call *c = mem_calloc(1, sizeof *c);
     if (!c) return error_set(e, ERR_MEMORY, "no memory");
     c->remote = r;

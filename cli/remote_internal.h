@@ -1,40 +1,40 @@
 #pragma once
-/* What remote.c and remote_call.c share. */
+/* Shared by remote.c and remote_request.c. */
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "cli/lib_curl.h"
 #include "cli/remote.h"
 
-enum { REMOTE_TRIES = 6, REMOTE_PATIENCE_S = 600 }; /* how often a busy server is asked; how long it may ask to wait */
+enum { REMOTE_TRIES = 6, REMOTE_PATIENCE_S = 600 }; /* attempts against a busy server; longest Retry-After that is honoured */
 
-struct remote_piece { /* what waits to be told */
+struct remote_piece { /* a queued event */
     struct remote_piece *next;
     struct news news;
     struct buf text;
 };
 
 struct call {          /* one request */
-    struct call *next; /* of remote->calls */
+    struct call *next; /* in remote->requests */
     struct remote *remote;
     struct seat *seat;
     CURL *easy;
-    struct buf body, line, raw; /* line: of the stream, not whole yet; raw: what an error says */
-    bool added;                 /* to the multi handle */
-    bool over;                  /* its last news is queued: the thread has no more to do with it */
+    struct buf body, line, raw; /* line: incomplete line of the stream; raw: body of an error */
+    bool added;                 /* added to the multi handle */
+    bool over;                  /* its last event is queued: the thread no longer uses it */
     _Atomic bool cancelled;
     int tries;
     double submitted, first, last, not_before; /* clock */
-    bool said, done;                           /* something of the answer came; its end mark did */
-    const char *bad;                           /* what of the answer could not be understood, or NULL */
+    bool said, done;                           /* some of the answer arrived; its end mark arrived */
+    const char *bad;                           /* why the answer could not be parsed, or NULL */
     bool has_reason;
     enum done_reason reason;
     struct turn_stats stats;
-    bool timed;     /* stats' times are the server's own */
-    uint64_t *kept; /* [n_kept], under the lock; where it is there it stays */
+    bool timed;     /* stats' times are the server's */
+    uint64_t *kept; /* disk-cache keys, [n_kept], written once under the lock */
     size_t n_kept;
     char why[CURL_ERROR_SIZE];
-    struct remote_piece *farewell; /* for its last news, which must not fail */
+    struct remote_piece *farewell; /* preallocated for the last event, which must not fail */
     struct {
         struct buf name, arguments;
     } tools[16];
@@ -43,22 +43,22 @@ struct call {          /* one request */
 struct remote {
     struct app *app;
     bool resident;
-    char *base, *model, *socket, *key; /* http://host/v1; NULL: none */
+    char *base, *model, *socket, *key; /* http://host/v1; key: NULL: none */
     struct engine_info info;
     struct curl_slist *headers;
     CURLM *multi;
     pthread_t thread;
     bool started;
-    int fd, wake; /* eventfds: readable while news wait; what the thread sleeps on */
+    int fd, wake; /* eventfds: fd is readable while events are queued; wake interrupts the thread's poll */
     pthread_mutex_t lock;
-    bool closing;       /* under the lock, as are the next two, and over and added of calls */
+    bool closing;       /* under the lock, as are the next two members, and over and added of requests */
     struct call *calls; /* all that are not freed */
     struct remote_piece *first, **end, *told;
 };
 
-/* Sets what all requests have in common. */
+/* Sets the options common to all requests. */
 int remote_setup(struct remote *r, CURL *easy, const char *path);
-/* The message of an error reply, or what its status means. */
+/* Sets e to the message of an error reply, or to the meaning of its status. */
 int remote_error(const struct remote *r, long status, const struct buf *body, struct error *e);
 
 /* remote_call.c */

@@ -22,7 +22,7 @@ bool render_harmful(const unsigned char *h, size_t n) {
     return c1 || bidi;
 }
 
-/* A whole sequence is in held. */
+/* Appends the complete sequence in held. */
 static void put_sequence(struct filter *f, struct buf *out) {
     const unsigned char *h = f->held;
     if (render_harmful(h, (size_t)f->want)) buf_str(out, replacement);
@@ -71,8 +71,8 @@ void filter_flush(struct filter *f, struct buf *out) {
     f->cr = false;
 }
 
-/* A cluster is as wide as its widest part: a family of emoji takes two columns, not eight; a base letter hides its accents.
- * U+FE0F asks for the emoji's picture, and two regional indicators are one flag: both are wide. */
+/* A cluster is as wide as its widest code point: a family emoji takes two columns, not eight, and accents take none. U+FE0F selects
+ * the emoji form and two regional indicators form a flag: both are wide. */
 size_t render_char(const char *s, size_t n, int *width) {
     const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)s;
     utf8proc_int32_t c, d, state = 0;

@@ -26,7 +26,7 @@ static void flush(struct repl *r) {
     r->line.out.failed = false;
 }
 void repl_hide(struct repl *r) {
-    if (r->dumb && r->asks) out_write("\n", 1); /* what was typed there stays the terminal's own */
+    if (r->dumb && r->asks) out_write("\n", 1); /* the terminal keeps what was typed */
     r->asks = false;
     if (r->dumb || (!r->line.shown && !r->below)) return;
     int col = r->answering ? r->printer.col : 0;
@@ -36,7 +36,7 @@ void repl_hide(struct repl *r) {
     r->below = false;
     flush(r);
 }
-/* A row for the edited line below the running answer. Behind a full row the answer goes on where the line stands. */
+/* Opens a row for the edited line below the running answer. After a full row the answer continues on the row of the line. */
 static void open_below(struct repl *r) {
     int col = r->printer.col;
     if (r->line.shown || r->below) return;
@@ -76,7 +76,7 @@ static void say_waiting(struct repl *r) {
     progress_flush();
 }
 
-/* Of a name no more than leaves room for what is typed. */
+/* Truncates a name to leave room for typing. */
 static void make_prompt(struct repl *r) {
     enum { LONG_PROMPT = 20 };
     if (r->n == 1 && !r->now->named) snprintf(r->prompt, sizeof r->prompt, "> ");
@@ -102,11 +102,11 @@ void repl_pump(struct repl *r) {
         }
         turn_event(&t->turn, &news);
         if (!t->turn.running) repl_finish(r, t);
-        else if (ev->kind == EVENT_NONE) repl_save(r, t); /* what is kept of it is known now */
+        else if (ev->kind == EVENT_NONE) repl_save(r, t); /* its disk-cache keys are known now */
     }
 }
 
-/* --- the loop -------------------------------------------------------------------------------------------------------- */
+/* --- status and entered lines ---------------------------------------------------------------------------------------- */
 
 static bool any_running(const struct repl *r) {
     for (size_t i = 0; i < r->n; i++)
@@ -114,7 +114,7 @@ static bool any_running(const struct repl *r) {
     return false;
 }
 
-/* Not at every token: a line that is redrawn a hundred times a second flickers. */
+/* Limits updates: a status redrawn a hundred times a second flickers. */
 static void set_status(struct repl *r) {
     double now = clock_now();
     struct buf b = {0};
@@ -134,7 +134,7 @@ static void set_status(struct repl *r) {
             if (u->left_s >= 0) buf_fmt(&b, ", %.0f s left", u->left_s);
         } else buf_str(&b, "reading");
     }
-    if (r->n_queue) buf_fmt(&b, "%s%zu waiting: %s", b.len ? "   " : "", r->n_queue, r->queue[0]);
+    if (r->n_queue) buf_fmt(&b, "%s%zu queued: %s", b.len ? "   " : "", r->n_queue, r->queue[0]);
     line_status(&r->line, b.data ? b.data : "");
     flush(r);
     buf_free(&b);
@@ -143,7 +143,7 @@ static void set_status(struct repl *r) {
 static void trim(const char *s, size_t *n) {
     while (*n && strchr(" \t\n", s[*n - 1])) --*n;
 }
-/* Takes the wrapping of """ off. */
+/* Removes the surrounding """. */
 static void unwrap(const char **s, size_t *n) {
     if (*n < 6 || memcmp(*s, "\"\"\"", 3) || memcmp(*s + *n - 3, "\"\"\"", 3)) return;
     *s += 3;
@@ -153,7 +153,7 @@ static void unwrap(const char **s, size_t *n) {
 }
 
 static void remember(struct repl *r, const char *text, size_t n) {
-    bool draft = r->line.at == r->history.n; /* the edited line is none of the history's */
+    bool draft = r->line.at == r->history.n; /* the edited line is not an entry of the history */
     history_add(&r->history, text, n);
     if (draft) r->line.at = r->history.n;
 }
@@ -169,7 +169,7 @@ static void entered(struct repl *r, const char *text, size_t n) {
     unwrap(&text, &n);
     char *copy = mem_strndup(text, n);
     if (!copy) repl_say(r, "no memory");
-    else if (*copy == '/') command_run(r, copy); /* a command is one on several lines too, and never in the background */
+    else if (*copy == '/') command_run(r, copy); /* commands may span lines, and never run in the background */
     else if (n) repl_send(r, copy, n, background);
     mem_free(copy);
 }
@@ -180,7 +180,7 @@ static void ask(struct repl *r) {
     r->asks = true;
 }
 
-/* Draws the edited line again. Below a running answer it stands only when there is something to see in it. */
+/* Redraws the edited line. Below a running answer it is shown only when it has contents. */
 static void show(struct repl *r) {
     if (r->leave) return;
     if (r->dumb) {
@@ -195,7 +195,7 @@ static void show(struct repl *r) {
     }
 }
 
-/* What was typed while an answer ran is in the line already. */
+/* Starts a line; text typed during the answer is already in it. */
 static void begin_line(struct repl *r) {
     if (r->dumb) {
         buf_free(&r->line.text);
@@ -216,14 +216,14 @@ void repl_leave(struct repl *r, bool key) {
         r->leave = true;
         return;
     }
-    char text[128] = "an answer is still running in the background; once more leaves and stops it";
-    if (n > 1) snprintf(text, sizeof text, "%zu answers are still running in the background; once more leaves and stops them", n);
+    char text[128] = "an answer is still running in the background; repeat to stop it and leave";
+    if (n > 1) snprintf(text, sizeof text, "%zu answers are still running in the background; repeat to stop them and leave", n);
     if (key) line_hint(&r->line, text);
     else repl_say(r, "%s", text);
     r->told = true;
 }
 
-/* --- lines that wait for an answer to end ---------------------------------------------------------------------------- */
+/* --- lines entered during an answer ---------------------------------------------------------------------------------- */
 
 static void enqueue(struct repl *r, const char *text, size_t n) {
     char *copy = mem_grow(&r->queue, &r->cap_queue, r->n_queue + 1, sizeof *r->queue) ? NULL : mem_strndup(text, n);
@@ -239,8 +239,7 @@ static char *dequeue(struct repl *r) {
 
 void repl_drop_queue(struct repl *r) {
     if (r->n_queue)
-        repl_say(r, "(%zu waiting %s not sent; Arrow-Up brings %s back)", r->n_queue, r->n_queue > 1 ? "lines were" : "line was",
-                 r->n_queue > 1 ? "them" : "it");
+        repl_say(r, "(%zu queued %s not sent; Arrow-Up recalls %s)", r->n_queue, r->n_queue > 1 ? "lines were" : "line was", r->n_queue > 1 ? "them" : "it");
     while (r->n_queue) {
         char *text = dequeue(r);
         remember(r, text, strlen(text));
@@ -248,7 +247,7 @@ void repl_drop_queue(struct repl *r) {
     }
 }
 
-/* As if it were typed now: under a prompt, above what is being typed. */
+/* Sends the first queued line as if it were typed now: after a prompt, above the edited line. */
 static void send_first(struct repl *r) {
     char *text = dequeue(r);
     repl_hide(r);
@@ -258,7 +257,7 @@ static void send_first(struct repl *r) {
     mem_free(text);
 }
 
-/* A line that was finished below a running answer. Only one thing is done at once: to send that answer to the background. */
+/* Handles a line entered below a running answer: queues it, except & and /bg, which send the answer to the background. */
 static void typed_below(struct repl *r, const char *text, size_t n) {
     trim(text, &n);
     if ((n == 1 && *text == '&') || (n == 3 && !memcmp(text, "/bg", 3))) repl_background(r);
@@ -269,7 +268,7 @@ static void typed_below(struct repl *r, const char *text, size_t n) {
 
 static enum line_result dumb_line(struct repl *r, size_t *used) {
     *used = (size_t)((const char *)memchr(r->input.data, '\n', r->input.len) - r->input.data) + 1;
-    r->asks = false; /* the terminal has shown the Enter */
+    r->asks = false; /* the terminal has echoed the Enter */
     if (buf_add(&r->line.text, r->input.data, *used - 1)) repl_say(r, "no memory");
     return line_wants_more(&r->line) && !buf_char(&r->line.text, '\n') ? LINE_MORE : LINE_DONE;
 }
@@ -287,7 +286,7 @@ static void line_done(struct repl *r) {
     buf_free(&text);
 }
 
-/* Serves what was typed; on a dumb terminal what stands behind a line waits while an answer runs. */
+/* Handles typed bytes. On a dumb terminal, input after a line waits while an answer runs. */
 static void serve_input(struct repl *r) {
     while (r->input.len && !r->leave && !(r->dumb && r->answering)) {
         size_t used = r->input.len;
@@ -316,12 +315,12 @@ static void read_keys(struct repl *r) {
     char chunk[4096];
     ssize_t n = read(0, chunk, sizeof chunk);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (n <= 0) { /* hung up, or Ctrl-D on a dumb terminal */
+    if (n <= 0) { /* hangup, or Ctrl-D on a dumb terminal */
         r->leave = true;
         return;
     }
     for (int early = term_typed_early(), i = 0; i < n && i < early; i++)
-        if (chunk[i] == '\n') chunk[i] = '\r'; /* Enter, typed before the terminal was raw */
+        if (chunk[i] == '\n') chunk[i] = '\r'; /* Enter, typed before raw mode */
     buf_add(&r->input, chunk, (size_t)n);
 }
 
@@ -339,10 +338,10 @@ static void interrupted(struct repl *r) {
     flush(r);
 }
 
-/* Nobody knows where a row of the answer ends on a screen of another size: it goes on below. */
+/* After a resize the end of the answer's row is unknown: the answer continues below. */
 static void resized(struct repl *r) {
     int rows, cols;
-    if (sig_continued()) r->line.shown = false; /* drawn anew where the cursor is now */
+    if (sig_continued()) r->line.shown = false; /* redrawn at the current cursor */
     r->below = false;
     term_size(&rows, &cols);
     line_resize(&r->line, rows, cols);
@@ -354,7 +353,7 @@ static void resized(struct repl *r) {
 
 static void serve(struct repl *r, bool keys) {
     bool free_screen = !r->answering;
-    /* messages of the turns below are held, and printed above the edited line, or where a row of the answer has ended */
+    /* hold messages of the turns; they are printed above the edited line, or at the end of a row of the answer */
     progress_hold((!r->dumb && (free_screen || r->line.shown)) || (r->answering && r->printer.col));
     repl_pump(r);
     repl_say_unsaved(r);
@@ -400,7 +399,7 @@ static int open_first(struct repl *r, struct error *e) {
         if (!(rc = store_rename(&r->now->store, v[OPT_SAVE].text, e))) snprintf(r->now->name, sizeof r->now->name, "%s", v[OPT_SAVE].text);
     }
     if (!rc && v[OPT_SYSTEM].text && conv_system(&r->now->conv, v[OPT_SYSTEM].text)) rc = error_set(e, ERR_MEMORY, "no memory");
-    if (!rc && v[OPT_NO_SAVE].on && v[OPT_CONTINUE].text) { /* what was said is there; what will be said is not kept */
+    if (!rc && v[OPT_NO_SAVE].on && v[OPT_CONTINUE].text) { /* the earlier messages are loaded, new ones are not saved */
         store_close(&r->now->store);
         r->now->named = false;
         *r->now->name = 0;
@@ -415,7 +414,7 @@ int repl_run(struct app *a, struct error *e) {
     const struct opt_value *v = a->opts.v;
     r->app = a;
     r->dumb = term_dumb();
-    if (!r->dumb) term_raw(); /* before the model opens: what is typed meanwhile is not echoed over the progress */
+    if (!r->dumb) term_raw(); /* before the model opens, so that typed text is not echoed over the progress */
     store_sweep();
     int rc = app_open_text(a, e);
     if (!rc) rc = open_first(r, e);
@@ -430,7 +429,7 @@ int repl_run(struct app *a, struct error *e) {
         sig_hold(NULL);
         if (!a->quiet && app_builtin(a)) repl_say(r, "%s, the built-in model, knows only hearth; hearth -m DIR opens a real one.", a->info->name);
         if (!a->quiet) repl_say(r, "%s%sType a question, or /help; Ctrl-D leaves.", app_builtin(a) ? "" : a->info->name, app_builtin(a) ? "" : ". ");
-        if (v[OPT_FILE].n_items) repl_say(r, "%zu bytes of documents go along with your first question", r->now->attached.len);
+        if (v[OPT_FILE].n_items) repl_say(r, "%zu bytes of documents are attached to your first question", r->now->attached.len);
         if (r->now->conv.n) repl_switch(r, r->now);
         loop(r);
         if (!r->dumb) line_end(&r->line);

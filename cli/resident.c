@@ -16,8 +16,8 @@
 int resident_path(char path[static RESIDENT_PATH], struct error *e) {
     char full[PATHS_MAX];
     if (paths_get(PATHS_RUNTIME, "socket", full, sizeof full))
-        return error_set(e, ERR_RUNTIME, "no place for a resident engine's socket: neither XDG_RUNTIME_DIR nor HOME is set");
-    if (strlen(full) >= RESIDENT_PATH) return error_set(e, ERR_RUNTIME, "%.200s: too long for a socket; set XDG_RUNTIME_DIR to a shorter directory", full);
+        return error_set(e, ERR_RUNTIME, "no directory for the resident engine's socket: neither XDG_RUNTIME_DIR nor HOME is set");
+    if (strlen(full) >= RESIDENT_PATH) return error_set(e, ERR_RUNTIME, "%.200s: path too long for a socket; set XDG_RUNTIME_DIR to a shorter directory", full);
     memcpy(path, full, strlen(full) + 1);
     return 0;
 }
@@ -28,7 +28,7 @@ static struct sockaddr_un address(const char *path) {
     return sa;
 }
 
-/* A directory of this user alone: whoever else could put a socket there would be told what is asked. */
+/* The directory must be private: another user's socket there would receive the user's prompts. */
 static bool ours_alone(const char *path) {
     char dir[PATHS_MAX];
     struct stat st;
@@ -36,14 +36,14 @@ static bool ours_alone(const char *path) {
     return !lstat(dir, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077);
 }
 static int not_ours(const char *path, struct error *e) {
-    return error_set(e, ERR_RUNTIME, "%.*s: not a directory of yours alone (mode 0700); no socket is put or looked for there", (int)(strrchr(path, '/') - path),
-                     path);
+    return error_set(e, ERR_RUNTIME, "%.*s: not a private directory (owned by you, mode 0700); not used for the resident engine's socket",
+                     (int)(strrchr(path, '/') - path), path);
 }
 
 bool resident_alive(const char *path) {
     struct sockaddr_un sa = address(path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool alive = fd >= 0 && (!connect(fd, (struct sockaddr *)&sa, sizeof sa) || errno == EAGAIN); /* EAGAIN: many wait there already */
+    bool alive = fd >= 0 && (!connect(fd, (struct sockaddr *)&sa, sizeof sa) || errno == EAGAIN); /* EAGAIN: its backlog is full */
     if (fd >= 0) close(fd);
     return alive;
 }
@@ -56,7 +56,7 @@ int resident_claim(int *lock, struct error *e) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB)) {
-        rc = errno == EWOULDBLOCK ? error_set(e, ERR_RUNTIME, "a resident engine is there already; hearth --status shows it, hearth --stop ends it")
+        rc = errno == EWOULDBLOCK ? error_set(e, ERR_RUNTIME, "a resident engine is already running; hearth --status shows it, hearth --stop stops it")
                                   : error_set(e, ERR_RUNTIME, "%.300s: %s", path, strerror(errno));
         close(fd);
         return rc;
@@ -68,7 +68,7 @@ int resident_claim(int *lock, struct error *e) {
 int resident_listen(int *out, const char *path, struct error *e) {
     struct sockaddr_un sa = address(path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    unlink(path); /* whose it was is gone: the lock is ours */
+    unlink(path); /* a stale socket: we hold the lock */
     if (fd < 0 || bind(fd, (struct sockaddr *)&sa, sizeof sa) || chmod(path, 0600) || listen(fd, 256)) {
         int rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
@@ -89,11 +89,11 @@ pid_t resident_peer(int fd, pid_t *job) {
     socklen_t n = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) || peer.pid <= 0) return *job = 0;
     *job = getpgid(peer.pid);
-    if (*job < 0) *job = peer.pid; /* gone already */
+    if (*job < 0) *job = peer.pid; /* it has exited */
     return peer.pid;
 }
 
-/* --- asking it ------------------------------------------------------------------------------------------------------- */
+/* --- requests -------------------------------------------------------------------------------------------------------- */
 
 static void read_refusal(const char *body, struct error *e) {
     struct arena arena = {0};
@@ -117,7 +117,7 @@ int resident_ask(const char *method, const char *what, const struct buf *body, s
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
     if (connect(fd, (struct sockaddr *)&sa, sizeof sa)) {
         rc = errno == EAGAIN ? error_set(e, ERR_RUNTIME, "the resident engine does not answer")
-                             : error_set(e, ERR_CANCELLED, "there is no resident engine; hearth --serve starts one");
+                             : error_set(e, ERR_CANCELLED, "no resident engine is running; hearth --serve starts one");
         close(fd);
         return rc;
     }
@@ -135,13 +135,13 @@ int resident_ask(const char *method, const char *what, const struct buf *body, s
     bool refused = !rc && strncmp(b.data + 8, " 200 ", 5);
     if (!rc && !refused) rc = buf_str(reply, text + 4);
     if (rc == ERR_MEMORY) error_set(e, rc, "no memory");
-    else if (rc || refused) rc = error_set(e, ERR_RUNTIME, "the resident engine %s", refused ? "refuses that" : "does not answer");
+    else if (rc || refused) rc = error_set(e, ERR_RUNTIME, "the resident engine %s", refused ? "refused the request" : "does not answer");
     if (refused) read_refusal(text + 4, e);
     buf_free(&b);
     return rc;
 }
 
-/* --- which engine it is ---------------------------------------------------------------------------------------------- */
+/* --- identity -------------------------------------------------------------------------------------------------------- */
 
 static void put_file(struct buf *b, const char *path) {
     struct stat st;
@@ -153,7 +153,7 @@ static void put_file(struct buf *b, const char *path) {
 int resident_build(struct buf *out) {
     struct buf what = {0};
     buf_str(&what, "hearth " HEARTH_VERSION);
-    put_file(&what, "/proc/self/exe"); /* this program's file, whatever has its name by now */
+    put_file(&what, "/proc/self/exe"); /* the running binary, even if the file was replaced */
     if (what.failed) out->failed = true;
     else out_json_string(out, what.data, what.len);
     buf_free(&what);

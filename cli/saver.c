@@ -23,8 +23,8 @@ static struct { /* under the lock */
     bool closing, failed;
     struct error failure;
 } state;
-static _Atomic int unwritten; /* jobs, with the one that is being written */
-static pthread_t thread;      /* the caller's, as is running */
+static _Atomic int unwritten; /* jobs, including the one being written */
+static pthread_t thread;      /* used only by the caller's thread, as is running */
 static bool running;
 
 static void job_free(struct job *j) {
@@ -61,7 +61,7 @@ static void *run(void *unused) {
     return unused;
 }
 
-/* Signals that are sent to the process are for the terminal's thread; those of a mistake stay this thread's own. */
+/* Starts the thread, with process signals blocked: they belong to the terminal thread. Faults stay enabled. */
 static bool start(void) {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
     sigset_t all, was;
@@ -78,7 +78,7 @@ int saver_put(const char *path, struct buf *contents, struct error *e) {
     struct job *j = mem_calloc(1, sizeof *j);
     if (j) *j = (struct job){.path = mem_strdup(path), .contents = *contents};
     if (!j || !j->path || !start()) {
-        saver_wait(); /* what was handed over before must not come after */
+        saver_wait(); /* keep the order of writes */
         int rc = file_write(path, contents->data, contents->len, e);
         if (j) j->contents = (struct buf){0};
         job_free(j);

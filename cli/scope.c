@@ -10,7 +10,7 @@ struct scope {
     struct json root;
     const struct json *words, *slots, *other, *document; /* word -> weight; hashed weights, a power of two of them; the two answers */
     int64_t bias, unknown, number;
-    int64_t limit, follow, strict; /* what sums up to less is refused; within a conversation; where a document came along */
+    int64_t limit, follow, strict; /* thresholds of the sum: general, within a conversation, with a document */
 };
 struct span {
     const char *s;
@@ -63,13 +63,13 @@ int scope_open(struct scope **out, struct error *e) {
     return 0;
 }
 
-/* --- the sum, as scope.py has it ------------------------------------------------------------------------------------- */
+/* --- score, as in scope.py ------------------------------------------------------------------------------------------- */
 
 static unsigned char lower(char c) { return (unsigned char)(c >= 'A' && c <= 'Z' ? c + 32 : c); }
 static bool is_letter(unsigned char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c >= 128; }
 static bool is_sign(unsigned char c) { return c == '-' || c == '/' || c == '&'; }
 
-/* The next word: letters and digits, or signs with what hangs on them ("--kv", "/undo"). n 0: there is none. */
+/* Returns the next word: letters and digits, or signs with attached letters ("--kv", "/undo"). n is 0 at the end. */
 static struct span next_word(const char **at, const char *end) {
     while (*at < end && !is_letter(lower(**at)) && !is_sign(lower(**at))) ++*at;
     struct span w = {.s = *at};
@@ -108,7 +108,7 @@ static int64_t pair(const struct scope *s, struct span a, struct span b) {
     return slot(s, hash_text(hash_text(hash_text(hash_text(fnv_begin, "b", 1), a.s, a.n), " ", 1), b.s, b.n));
 }
 
-/* Every four letters of <word>. */
+/* Sums the weights of all 4-grams of <word>. */
 static int64_t letters(const struct scope *s, struct span w) {
     int64_t sum = 0;
     for (size_t i = 0; i + 4 <= w.n + 2; i++) {
@@ -122,9 +122,9 @@ static int64_t letters(const struct scope *s, struct span w) {
     return sum;
 }
 
-/* Whether it is about hearth, as far as its words tell; what names hearth is. */
+/* True if the words score at least `limit`, or name hearth. */
 static bool about_hearth(const struct scope *s, struct span text, int64_t limit) {
-    enum { WORDS = 64 }; /* that are looked at */
+    enum { WORDS = 64 }; /* limit */
     const char *at = text.s, *end = text.s + text.n;
     struct span before = {"^", 1};
     int64_t sum = s->bias;
@@ -153,7 +153,7 @@ static bool about_hearth(const struct scope *s, struct span text, int64_t limit)
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-/* What is asked stands behind what it is asked about: the last paragraph. */
+/* Returns the last paragraph: the question follows the text that it is about. */
 static struct span last_paragraph(struct span t) {
     while (t.n && is_blank(t.s[t.n - 1])) t.n--;
     for (size_t i = t.n; i-- > 1;)
@@ -161,9 +161,9 @@ static struct span last_paragraph(struct span t) {
     return t;
 }
 
-/* Questions about hearth are shorter than a document, and stand on few lines. */
+/* True if the text is too long, or has too many lines, for a question about hearth. */
 static bool is_document(struct span t) {
-    enum { LONG_QUESTION = 400, LINES = 4 }; /* bytes; lines that are not empty */
+    enum { LONG_QUESTION = 400, LINES = 4 }; /* bytes; non-empty lines */
     static const char attached[] = "<document name=\"";
     int lines = 1;
     while (t.n && is_blank(t.s[t.n - 1])) t.n--;
@@ -181,10 +181,10 @@ static bool is_ours(const struct scope *s, const struct json *text) {
 }
 
 const struct json *scope_answer(const struct scope *s, const struct json *conv) {
-    enum { LONGEST = 1000 }; /* bytes of a question that the model is asked */
+    enum { LONGEST = 1000 }; /* longest question for the model, in bytes */
     const struct json *list = json_get(conv, "messages"), *said;
     const struct json *content = list && list->type == JSON_ARRAY && list->n ? content_of(&list->items[list->n - 1], "user") : NULL;
-    bool follows = false; /* something that the model has answered */
+    bool follows = false; /* on an earlier answer of the model */
     if (!content) return NULL;
     for (uint32_t i = 0; i + 1 < list->n; i++)
         if ((said = content_of(&list->items[i], "assistant"))) follows |= !is_ours(s, said);
@@ -194,7 +194,7 @@ const struct json *scope_answer(const struct scope *s, const struct json *conv) 
     return document ? s->document : s->other;
 }
 
-/* A copy of an object with another value for a key that it has. */
+/* Copies an object with a new value for an existing key. */
 static const struct json *with(const struct json *j, const char *key, struct json value, struct arena *a) {
     struct json *items = json_members(a, j, 0), *copy = arena_alloc(a, sizeof *copy);
     if (!items || !copy) return NULL;

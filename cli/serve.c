@@ -20,7 +20,7 @@
 
 /* --- sockets --------------------------------------------------------------------------------------------------------- */
 
-/* --listen: a port of this machine alone, behind a key. */
+/* --listen: binds a local port and makes a key. */
 static int listen_port(struct server *s, const char *where, struct error *e) {
     char host[64], *end;
     const char *colon = strrchr(where, ':');
@@ -28,17 +28,17 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
     struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
     unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
     unsigned char random[(SERVE_KEY - 1) / 2];
-    if (!colon || !colon[1] || *end || port > 65535) return error_set(e, ERR_USAGE, "--listen %s: ADDRESS:PORT is needed, as in 127.0.0.1:8080", where);
+    if (!colon || !colon[1] || *end || port > 65535) return error_set(e, ERR_USAGE, "--listen %s: must be ADDRESS:PORT, as in 127.0.0.1:8080", where);
     snprintf(host, sizeof host, "%.*s", (int)(colon - where), where);
     bool six = !strcmp(host, "[::1]");
     if (!six && (inet_pton(AF_INET, host, &in.sin_addr) != 1 || ntohl(in.sin_addr.s_addr) >> 24 != 127))
-        return error_set(e, ERR_USAGE, "--listen %s: only addresses of this machine itself (127.0.0.1 or [::1]); hearth does not serve a network", where);
+        return error_set(e, ERR_USAGE, "--listen %s: only loopback addresses (127.0.0.1 or [::1]) are allowed; hearth does not serve a network", where);
     in.sin_port = in6.sin6_port = htons((uint16_t)port);
     in6.sin6_addr = in6addr_loopback;
     struct sockaddr *sa = six ? (struct sockaddr *)&in6 : (struct sockaddr *)&in;
     socklen_t size = six ? sizeof in6 : sizeof in;
     int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* a connection of the one before may still be closing */
+    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* a connection of the previous server may still be closing */
     if (fd < 0 || bind(fd, sa, size) || listen(fd, 256) || getsockname(fd, sa, &size)) {
         int rc = error_set(e, ERR_RUNTIME, "--listen %s: %s", where, strerror(errno));
         if (fd >= 0) close(fd);
@@ -46,12 +46,12 @@ static int listen_port(struct server *s, const char *where, struct error *e) {
     }
     s->port_fd = fd;
     snprintf(s->url, sizeof s->url, "http://%s:%d/v1", host, ntohs(six ? in6.sin6_port : in.sin_port));
-    if (getrandom(random, sizeof random, 0) != sizeof random) return error_set(e, ERR_RUNTIME, "--listen: no random numbers for a key");
+    if (getrandom(random, sizeof random, 0) != sizeof random) return error_set(e, ERR_RUNTIME, "--listen: cannot get random numbers for a key");
     for (size_t i = 0; i < sizeof random; i++) snprintf(s->key + 2 * i, 3, "%02x", random[i]);
     return 0;
 }
 
-/* A client has more connections than leaves room for others; at the port all are one, for which there is a limit of its own. */
+/* True if a client has more than its share of connections. All clients at the port count as one, which has its own limit. */
 static bool has_many(const struct server *s, pid_t job) {
     int n = 0;
     for (const struct conn *k = s->conns; k; k = k->next) n += k->job == job;
@@ -64,7 +64,7 @@ static void on_connection(void *server, struct MHD_Connection *c, void **state, 
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
         struct conn *k = *state = mem_calloc(1, sizeof *k);
-        if (!k) return; /* the library's own patience is left */
+        if (!k) return; /* MHD's own timeout remains */
         *k = (struct conn){.next = s->conns, .fd = info ? info->connect_fd : -1};
         k->pid = resident_peer(k->fd, &k->job);
         s->conns = k;
@@ -85,16 +85,16 @@ void serve_expect(struct server *s, struct MHD_Connection *c, int seconds) {
     if (k) k->until = seconds ? clock_now() + seconds * 1e-3 * (double)limit_get(LIMIT_PATIENCE, 1000) : 0;
 }
 
-/* Whoever sends a byte now and then would hold its connection for ever: the library counts from the last one. */
+/* Closes connections that miss their deadline. MHD's timeout restarts with each byte, so a slow sender would never reach it. */
 static void end_the_slow(struct server *s, double now) {
     for (struct conn *k = s->conns; k; k = k->next) {
         if (!k->until || now < k->until) continue;
         k->until = 0;
-        shutdown(k->fd, SHUT_RDWR); /* the library sees the end of it */
+        shutdown(k->fd, SHUT_RDWR); /* MHD then sees the end */
     }
 }
 
-/* False when nothing more can be accepted for the moment. */
+/* Returns false when accepting must pause. */
 static bool accept_all(struct server *s, int fd) {
     while (s->connections < (fd == s->fd ? SERVE_CONNECTIONS : SERVE_AT_PORT)) {
         struct sockaddr_storage sa = {0};
@@ -102,14 +102,14 @@ static bool accept_all(struct server *s, int fd) {
         int c = accept4(fd, (struct sockaddr *)&sa, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (c < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         if (fd == s->fd && !resident_is_us(c)) close(c);
-        else mhd.add_connection(s->http, c, (struct sockaddr *)&sa, size); /* closes it when it cannot */
+        else mhd.add_connection(s->http, c, (struct sockaddr *)&sa, size); /* closes it on failure */
     }
     return true;
 }
 
 /* --- the loop -------------------------------------------------------------------------------------------------------- */
 
-/* A connection that waits for its turn is not looked at by the library. Whoever closes it wants no answer any more. */
+/* MHD does not poll suspended connections, so a hangup of a waiting client is detected here. */
 static void look_for_hangups(struct server *s, const struct pollfd *fds, int n) {
     for (int i = 0; i < n; i++) {
         if (!(fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR))) continue;
@@ -121,8 +121,8 @@ static void look_for_hangups(struct server *s, const struct pollfd *fds, int n) 
     }
 }
 
-/* The library's own way to wait is told of each event once, and loses a client that writes and closes at the same time. So it
- * says what it waits for, and is told what came of that. */
+/* MHD's epoll mode is edge-triggered, and loses a client that writes and closes at once. So MHD lists its descriptors, we poll them
+ * and pass the results back. */
 struct watch {
     fd_set reads, writes, odd;
     int max;
@@ -155,7 +155,7 @@ static void loop(struct server *s) {
     static struct watch watch;
     double idle = s->app->opts.v[OPT_IDLE].text ? s->app->opts.v[OPT_IDLE].num * 60 : 0, until = 0;
     struct news news;
-    int in_vain = 0; /* rounds for the library's sake alone: it turns in a circle where a line of a chunked body is longer than its memory */
+    int in_vain = 0; /* rounds with only MHD's work: it spins on a line of a chunked body that is longer than its buffer */
     for (;;) {
         MHD_UNSIGNED_LONG_LONG soon;
         double now = clock_now();
@@ -196,7 +196,7 @@ static void loop(struct server *s) {
     }
 }
 
-/* --- beginning and end ----------------------------------------------------------------------------------------------- */
+/* --- start and end --------------------------------------------------------------------------------------------------- */
 
 static int begin(struct server *s, struct error *e) {
     struct app *a = s->app;
@@ -208,14 +208,14 @@ static int begin(struct server *s, struct error *e) {
                                (unsigned)SERVE_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVE_HEAD, MHD_OPTION_CONNECTION_TIMEOUT,
                                (unsigned)SERVE_QUIET_S, MHD_OPTION_NOTIFY_COMPLETED, serve_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
                                MHD_OPTION_END);
-    if (!s->http) return error_set(e, ERR_RUNTIME, "--serve: the HTTP library does not start");
+    if (!s->http) return error_set(e, ERR_RUNTIME, "--serve: libmicrohttpd failed to start");
     int rc = a->opts.v[OPT_LISTEN].text ? listen_port(s, a->opts.v[OPT_LISTEN].text, e) : 0;
     if (!rc) rc = resident_listen(&s->fd, s->path, e);
     if (rc) return rc;
     s->began = s->last = clock_now();
     buf_fmt(&line, "serving %s on %s\n", a->info->name, s->path);
     if (s->port_fd >= 0) buf_fmt(&line, "base URL %s\nkey %s\n", s->url, s->key);
-    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* nobody would know of it */
+    rc = line.failed ? error_set(e, ERR_MEMORY, "no memory") : out_write(line.data, line.len) ? out_check(e) : 0; /* fail: no reader gets the URL or the key */
     buf_free(&line);
     return rc;
 }
@@ -225,11 +225,11 @@ static void end(struct server *s) {
         x->hung_up = true;
         serve_wake(x);
     }
-    if (s->fd >= 0) unlink(s->path); /* first of all: nobody comes any more */
+    if (s->fd >= 0) unlink(s->path); /* first, so that no new client connects */
     if (s->http) {
         struct pollfd fds[FD_SETSIZE];
         struct watch w;
-        watch_end(s, &w, fds, watch_begin(s, &w, fds)); /* those that waited are in its hands again */
+        watch_end(s, &w, fds, watch_begin(s, &w, fds)); /* returns resumed connections to MHD */
         mhd.stop_daemon(s->http);
     }
     for (int i = 0; i < s->n_slots; i++) seat_close(&s->slots[i].seat);
@@ -243,7 +243,7 @@ static void end(struct server *s) {
 
 int serve_run(struct app *a, struct error *e) {
     struct server s = {.app = a, .lock = -1, .fd = -1, .port_fd = -1};
-    if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--serve needs a chat template, and --raw has none");
+    if (a->opts.v[OPT_RAW].on) return error_set(e, ERR_USAGE, "--serve and --raw cannot be combined: serving needs a chat template");
     int rc = resident_path(s.path, e);
     if (!rc) rc = resident_claim(&s.lock, e);
     if (!rc) rc = app_find_model(a, e);

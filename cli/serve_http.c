@@ -1,4 +1,4 @@
-/* Requests of --serve as libmicrohttpd hands them over, and their replies. */
+/* HTTP requests of --serve, as callbacks of libmicrohttpd, and their replies. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 /* --- replies --------------------------------------------------------------------------------------------------------- */
 
-/* A whole reply; takes b over. */
+/* Sends a complete reply; takes ownership of b. */
 static enum MHD_Result reply(struct ask *x, int status, struct buf *b) {
     if (b->failed) {
         buf_free(b);
@@ -38,7 +38,7 @@ static void refuse(struct ask *x, int status, const char *code, const char *text
     x->refusal.len = 0;
     api_error(&x->refusal, status, code, text);
     x->server->bodies -= x->body.len;
-    buf_free(&x->body); /* what else comes of it is dropped */
+    buf_free(&x->body); /* the rest of the body is dropped */
 }
 
 static enum MHD_Result reply_error(struct ask *x, const struct error *e) {
@@ -50,7 +50,7 @@ static enum MHD_Result reply_error(struct ask *x, const struct error *e) {
     return reply(x, status, &b);
 }
 
-/* --- a stream -------------------------------------------------------------------------------------------------------- */
+/* --- streams --------------------------------------------------------------------------------------------------------- */
 
 static void sleep_until_woken(struct ask *x) {
     if (x->suspended) return;
@@ -90,12 +90,12 @@ static enum MHD_Result reply_stream(struct ask *x) {
     return rc;
 }
 
-/* --- what may be asked ----------------------------------------------------------------------------------------------- */
+/* --- routes ---------------------------------------------------------------------------------------------------------- */
 
 static enum MHD_Result on_chat(struct ask *x) {
     struct error e;
     if (x->state == ASK_READING) {
-        if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "this server is ending"};
+        if (x->server->stopping) e = (struct error){.code = ERR_MEMORY, .text = "the server is shutting down"};
         else if (!serve_enqueue(x, &e)) {
             if (x->request.stream) return reply_stream(x);
             sleep_until_woken(x);
@@ -104,7 +104,7 @@ static enum MHD_Result on_chat(struct ask *x) {
         return reply_error(x, &e);
     }
     if (x->hung_up) return MHD_NO;
-    if (x->state != ASK_OVER) { /* woken for nothing */
+    if (x->state != ASK_OVER) { /* spurious wake-up */
         sleep_until_woken(x);
         return MHD_YES;
     }
@@ -156,9 +156,9 @@ static enum MHD_Result on_tokens(struct ask *x) {
 }
 
 static const struct route {
-    const char *path; /* ends in '/': the model's name follows */
+    const char *path; /* ends in '/': followed by the model's name */
     const char *method;
-    bool only_local; /* not by --listen */
+    bool only_local; /* not over --listen */
     enum MHD_Result (*fn)(struct ask *x);
 } routes[] = {{"/v1/chat/completions", "POST", false, on_chat}, {"/v1/models", "GET", false, on_models},      {"/v1/models/", "GET", false, on_model},
               {"/hearth/status", "GET", false, on_status},      {"/hearth/tokens", "POST", false, on_tokens}, {"/hearth/stop", "POST", true, on_stop}};
@@ -168,7 +168,7 @@ static bool matches(const struct route *r, const struct server *s, const char *u
     return r->path[n - 1] == '/' ? !strncmp(url, r->path, n) && !strcmp(url + n, s->app->info->name) : !strcmp(url, r->path);
 }
 
-/* Says by its time nothing of where the first difference is. */
+/* Compares in constant time. */
 static bool same_key(const char *given, const char *key) {
     size_t n = strlen(given), m = strlen(key);
     unsigned differ = n != m;
@@ -179,7 +179,7 @@ static bool same_key(const char *given, const char *key) {
 static bool has_key(struct ask *x) {
     const char *given = mhd.lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     if (given && !strncasecmp(given, "Bearer ", 7) && same_key(given + 7, x->server->key)) return true;
-    refuse(x, 401, "invalid_api_key", "the key that hearth --serve printed is needed: Authorization: Bearer KEY");
+    refuse(x, 401, "invalid_api_key", "missing or wrong key; send the one that hearth --serve printed: Authorization: Bearer KEY");
     return false;
 }
 
@@ -189,15 +189,15 @@ static void find_route(struct ask *x, const char *url, const char *method) {
     size_t n = sizeof routes / sizeof *routes;
     for (size_t i = 0; i < n && !r; i++)
         if (matches(&routes[i], x->server, url)) r = &routes[i];
-    if (!r && !strncmp(url, "/v1/models/", 11)) refuse(x, 404, "model_not_found", "there is no such model here; /v1/models names the one that is");
+    if (!r && !strncmp(url, "/v1/models/", 11)) refuse(x, 404, "model_not_found", "no such model; /v1/models lists the one that is served");
     else if (!r) {
-        snprintf(text, sizeof text, "there is no %.100s here; /v1/chat/completions and /v1/models are", url);
+        snprintf(text, sizeof text, "no resource %.100s; use /v1/chat/completions or /v1/models", url);
         refuse(x, 404, NULL, text);
     } else if (strcmp(method, r->method) && (strcmp(method, "HEAD") || strcmp(r->method, "GET"))) {
         x->allowed = r->method;
-        snprintf(text, sizeof text, "%s wants %s", r->path, r->method);
+        snprintf(text, sizeof text, "%s needs method %s", r->path, r->method);
         refuse(x, 405, NULL, text);
-    } else if (r->only_local && !x->local) refuse(x, 403, NULL, "only by the Unix socket");
+    } else if (r->only_local && !x->local) refuse(x, 403, NULL, "allowed only over the Unix socket");
     else x->route = r;
 }
 
@@ -227,7 +227,7 @@ static void add_body(struct ask *x, const char *data, size_t n) {
     struct server *s = x->server;
     if (x->status) return;
     if (x->body.len + n > SERVE_BODY) refuse(x, 413, NULL, "the body is larger than 16 MB");
-    else if (s->bodies + n > SERVE_BODIES || buf_add(&x->body, data, n)) refuse(x, 503, NULL, "too much is being asked at once");
+    else if (s->bodies + n > SERVE_BODIES || buf_add(&x->body, data, n)) refuse(x, 503, NULL, "too many request bytes at once; retry later");
     else s->bodies += n;
 }
 
@@ -239,12 +239,12 @@ enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char
         if (!(x = *state = ask_new(s, c))) return MHD_NO;
         serve_expect(s, c, SERVE_BODY_S);
         const char *length = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-        if (x->many) refuse(x, 503, NULL, "this client has too many connections at once");
+        if (x->many) refuse(x, 503, NULL, "too many connections from this client");
         else if (x->local || has_key(x)) find_route(x, url, method);
         if (!x->status && length && strtoull(length, NULL, 10) > SERVE_BODY) refuse(x, 413, NULL, "the body is larger than 16 MB");
         bool pieces = mhd.lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
         bool may_be_long = pieces || (length && strtoull(length, NULL, 10) > SERVE_HEAD);
-        return x->status && may_be_long ? reply(x, x->status, &x->refusal) : MHD_YES; /* then it need not come */
+        return x->status && may_be_long ? reply(x, x->status, &x->refusal) : MHD_YES; /* refuse before the body is sent */
     }
     if (*n) {
         x->dropped += x->status ? *n : 0;

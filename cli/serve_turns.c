@@ -1,5 +1,5 @@
-/* The turns of --serve: requests wait for one of a few sessions, for which clients take turns, and the session whose cache holds most of a
- * prompt takes it. What an answer says is kept as text and made into chunks when its connection has room. */
+/* The turns of --serve. Requests wait for one of a few sessions; clients are served round-robin, and each request takes the session that
+ * caches the longest prefix of its prompt. Generated text is stored and formatted into chunks when its connection can send. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,9 +13,9 @@
 #include "engine/base/clock.h"
 #include "engine/base/hash.h"
 
-static const char ending[] = "this server is ending";
+static const char ending[] = "the server is shutting down";
 
-/* --- a request's life ------------------------------------------------------------------------------------------------ */
+/* --- requests -------------------------------------------------------------------------------------------------------- */
 
 void serve_ask_free(struct ask *x) {
     struct server *s = x->server;
@@ -36,7 +36,7 @@ void serve_ask_free(struct ask *x) {
 }
 
 void serve_leave(struct ask *x) {
-    if (x->state == ASK_RUNNING) seat_cancel(x->slot->seat); /* its last event frees it */
+    if (x->state == ASK_RUNNING) seat_cancel(x->slot->seat); /* freed by its last event */
     else serve_ask_free(x);
 }
 
@@ -44,7 +44,7 @@ static int check_model(const struct ask *x, struct error *e) {
     const struct json *m = x->request.model;
     const char *name = x->server->app->info->name;
     if (!m || json_is(m, name)) return 0;
-    return error_set(e, ERR_MODEL, "there is no model %.*s here; this one is called %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
+    return error_set(e, ERR_MODEL, "no model %.*s; this server has %s", (int)(m->n < 100 ? m->n : 100), m->string, name);
 }
 
 int serve_prompt(struct ask *x, struct error *e) {
@@ -65,13 +65,13 @@ int serve_enqueue(struct ask *x, struct error *e) {
     for (const struct ask *o = s->asks; o; o = o->next)
         if (o->state == ASK_WAITING) waiting++, own += o->job == x->job;
     if (own && own >= SERVE_SHARE * (SERVE_WAITING - waiting))
-        return error_set(e, ERR_MEMORY, "%d requests wait already, %d of them this client's", waiting, own);
+        return error_set(e, ERR_MEMORY, "too many waiting requests: %d, %d of them from this client", waiting, own);
     rc = serve_prompt(x, e);
     if (!rc && !x->prompt.ids.n) rc = error_set(e, ERR_USAGE, "messages: the prompt is empty");
     if (!rc && !x->prompt.known.n && x->prompt.ids.n + 1 > (size_t)a->info->context)
         rc = error_set(e, ERR_CONTEXT, "the prompt has %zu tokens, the context holds %d", x->prompt.ids.n, a->info->context);
     if (rc) return rc;
-    if (getrandom(id, sizeof id, 0) != sizeof id) return error_set(e, ERR_RUNTIME, "no random numbers");
+    if (getrandom(id, sizeof id, 0) != sizeof id) return error_set(e, ERR_RUNTIME, "cannot get random numbers");
     snprintf(x->answer.id, sizeof x->answer.id, "chatcmpl-");
     for (size_t i = 0; i < sizeof id; i++) snprintf(x->answer.id + 9 + 2 * i, 3, "%02x", id[i]);
     x->answer.created = (long long)time(NULL);
@@ -96,8 +96,8 @@ static size_t common(const struct slot *k, const struct prompt *p) {
     return i;
 }
 
-/* An idle session, or a new one while there may be more: one that loses little of what it holds, else the one that was used
- * least lately. NULL: all are busy. */
+/* Picks an idle session, or opens a new one below the limit: one that loses little of its cache, else the least recently used. NULL:
+ * all are busy. */
 static struct slot *choose(struct server *s, const struct prompt *p, struct error *e) {
     const int32_t *tokens;
     struct slot *best = NULL, *oldest = NULL;
@@ -123,7 +123,7 @@ static struct slot *choose(struct server *s, const struct prompt *p, struct erro
 static int on_piece(void *ctx, enum part part, const char *data, size_t n) {
     struct ask *x = ctx;
     size_t k = x->n_said;
-    if ((part == PART_TOOL && !x->request.markup) || !x->request.stream) return 0; /* whole, at the end */
+    if ((part == PART_TOOL && !x->request.markup) || !x->request.stream) return 0; /* sent whole at the end */
     while (k && x->said[k - 1].part != part && x->n_said == sizeof x->said / sizeof *x->said) k--;
     if (!k || x->said[k - 1].part != part) {
         k = ++x->n_said;
@@ -144,7 +144,7 @@ static void over(struct ask *x) {
     else serve_wake(x);
 }
 
-/* Before anything of the prompt can be on disk, so that a client knows of it. */
+/* Sends the disk-cache keys before anything of the prompt can be on disk. */
 static void tell_kept(struct ask *x) {
     const uint64_t *keys;
     size_t n = seat_kept(x->slot->seat, &keys);
@@ -153,7 +153,7 @@ static void tell_kept(struct ask *x) {
     if (n) serve_wake(x);
 }
 
-/* Whether a request goes on with the chat that a session had last: its messages, and more. *said: hash of the messages. */
+/* True if the request continues the chat of the session's last request: its messages and more. *said: hash of the messages. */
 static bool goes_on(const struct ask *x, const struct slot *k, uint64_t *said) {
     const struct json *list = json_get(&x->request.conv, "messages");
     struct buf b = {0};
@@ -170,13 +170,13 @@ static bool goes_on(const struct ask *x, const struct slot *k, uint64_t *said) {
     return same;
 }
 
-/* A chat that goes on does so behind its own answers, as it would alone; all else starts behind what reading gives, so that an answer does
- * not depend on what the session had from others. */
+/* Starts a request on a session. A continued chat reuses the KV cache of its own answers; any other request reuses only prefilled
+ * prefixes, so that an answer does not depend on other clients. */
 static int begin(struct ask *x, struct slot *k, struct error *e) {
     struct server *s = x->server;
     uint64_t said;
     const bool alone = x->prompt.alone;
-    x->prompt.alone = false; /* a note for who asks, not for who serves */
+    x->prompt.alone = false; /* a note for the client, not for the server's terminal */
     int flags = (x->request.secret ? REQUEST_SECRET : 0) | (goes_on(x, k, &said) ? 0 : REQUEST_AFRESH);
     struct request q = {.max_tokens = x->request.max_tokens, .client = x->wait.client, .flags = flags};
     app_sampling(s->app, &s->app->opts, &q.sampling);
@@ -200,7 +200,7 @@ static int begin(struct ask *x, struct slot *k, struct error *e) {
     return 0;
 }
 
-/* A client that has all sessions but those that are kept for others waits until one of its own ends. */
+/* False for a client that has all sessions except the reserved ones: it waits until one of its own ends. */
 static bool may_begin(const void *server, uint64_t client) {
     const struct server *s = server;
     int n = 0;
@@ -216,7 +216,7 @@ void serve_start(struct server *s) {
         int busy = 0;
         for (int i = 0; i < s->n_slots; i++) busy += s->slots[i].ask != NULL;
         struct slot *k = first && busy < s->most ? choose(s, &first->prompt, &e) : NULL;
-        if (!first || (!k && busy)) return; /* the next one to end makes room */
+        if (!first || (!k && busy)) return; /* retried when a request ends */
         int rc = k ? begin(first, k, &e) : ERR_MEMORY;
         if (!rc) continue;
         first->turn.failed = true;
@@ -312,7 +312,7 @@ bool serve_chunk(struct ask *x) {
     return x->out.len > 0;
 }
 
-/* --- how it goes ----------------------------------------------------------------------------------------------------- */
+/* --- status ---------------------------------------------------------------------------------------------------------- */
 
 static uint64_t resident_bytes(void) {
     char text[128] = "";
@@ -323,7 +323,7 @@ static uint64_t resident_bytes(void) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Of a cache that holds so many tokens, those that are its own. */
+/* Of n cached tokens, returns those that are not shared. */
 static size_t own(const struct slot *k, size_t n) {
     size_t shared = (size_t)session_shared(k->seat->session);
     return n > shared ? n - shared : 0;
@@ -344,14 +344,14 @@ static void put_ask(struct buf *b, const struct ask *x, size_t *kv) {
         buf_fmt(b, "\"state\": \"prefill\", \"prompt_tokens\": %d, \"share\": %.4f, \"left_s\": ", prompt, t->total ? (double)t->done / t->total : 0.0);
         if (t->total && t->left_s >= 0) buf_fmt(b, "%.3f}", t->left_s);
         else buf_str(b, "null}");
-        *kv += own(x->slot, (size_t)(t->total && t->total <= prompt ? prompt - t->total + t->done : 0)); /* what it goes on from, and what is read */
+        *kv += own(x->slot, (size_t)(t->total && t->total <= prompt ? prompt - t->total + t->done : 0)); /* the cached prefix, and what is prefilled */
     }
 }
 
 void serve_status(struct server *s, struct buf *b) {
     const struct engine_info *i = s->app->info;
     const int32_t *tokens;
-    size_t kv = 0; /* tokens */
+    size_t kv = 0; /* in tokens */
     bool first = true;
     buf_str(b, "{\"model\": ");
     out_json_string(b, i->name, strlen(i->name));

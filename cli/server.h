@@ -1,8 +1,7 @@
 #pragma once
-/* --serve: the engine stays, and answers the chat-completions protocol on a Unix socket and, with --listen, on a port of this
- * machine. One thread does it all: it takes what sockets, the engine and signals have to tell, and never waits for one of
- * them alone. Clients are told apart by who connects, the job at the Unix socket and the program's name at the port, and by the
- * request's own "user"; they take turns (base/fair.h). What they say is never logged. */
+/* --serve: serves the chat-completions protocol on a Unix socket and, with --listen, on a local port. One thread handles sockets,
+ * engine events and signals, and never blocks on one of them. Clients are identified by their job at the Unix socket, by the program's
+ * name at the port, and by the request's own "user"; they are served round-robin (base/fair_queue.h). Texts are never logged. */
 
 #include "cli/api.h"
 #include "cli/lib_mhd.h"
@@ -10,66 +9,66 @@
 #include "engine/base/fair.h"
 
 enum {
-    SERVE_CONNECTIONS = 512,  /* at once; those after them wait to be accepted */
-    SERVE_AT_PORT = 256,      /* a port accepts none while there are so many: whoever can reach it, the owner's socket has room */
-    SERVE_WAITING = 256,      /* requests that may wait for a session */
-    SERVE_SHARE = 3,          /* a client may have so many times what is left of these two: one alone three quarters, and there is always room for another */
-    SERVE_KEPT = 8,           /* one of so many sessions is not given to who has all others */
-    SERVE_HEAD = 32 << 10,    /* bytes of a request's line and headers */
-    SERVE_BODY = 16 << 20,    /* bytes of a request's body */
-    SERVE_BODIES = 256 << 20, /* of all bodies that are being read or waiting */
-    SERVE_QUIET_S = 60,       /* a connection on which nothing moves, though it could, is closed */
-    SERVE_HEAD_S = 60,        /* and one whose next request has no whole head by then, however it moves */
-    SERVE_MANY_S = 2,         /* of a client that has more than its share of connections */
-    SERVE_BODY_S = 300,       /* or no whole body so long after that */
+    SERVE_CONNECTIONS = 512, /* at once; further ones wait to be accepted */
+    SERVE_AT_PORT = 256,     /* the port accepts none above this number, which reserves connections for the owner's socket */
+    SERVE_WAITING = 256,     /* requests that may wait for a session */
+    SERVE_SHARE = 3,         /* a client may have this many times what remains of the two limits above: one alone gets three quarters, and some always remain */
+    SERVE_KEPT = 8,          /* one in this many sessions is reserved: no client may hold all */
+    SERVE_HEAD = 32 << 10,   /* bytes of a request's line and headers */
+    SERVE_BODY = 16 << 20,   /* bytes of a request's body */
+    SERVE_BODIES = 256 << 20, /* total of bodies being read or waiting */
+    SERVE_QUIET_S = 60,       /* an idle connection is closed after this time */
+    SERVE_HEAD_S = 60,        /* limit for the whole head of a request */
+    SERVE_MANY_S = 2,         /* the same for a client beyond its share of connections */
+    SERVE_BODY_S = 300,       /* limit for the whole body, after the head */
     SERVE_KEY = 65,
 };
 
-/* One request from its first byte until its connection has no more use for it and its turn is over. */
+/* One request, from its first byte until its connection is done with it and its turn has ended. */
 enum ask_state { ASK_READING, ASK_WAITING, ASK_RUNNING, ASK_OVER };
 struct ask {
     struct server *server;
-    struct ask *next;            /* of all */
-    struct MHD_Connection *conn; /* NULL: it is gone */
+    struct ask *next;            /* in server->requests */
+    struct MHD_Connection *conn; /* NULL: closed */
     int fd;
-    bool local;   /* came by the Unix socket */
-    bool many;    /* on a connection beyond its client's share: refused, and that is closed */
-    pid_t pid;    /* whose it is; 0: not known */
-    uint64_t job; /* its client but for the request's own "user" */
+    bool local;   /* over the Unix socket */
+    bool many;    /* on a connection beyond its client's share: refused, then closed */
+    pid_t pid;    /* client process; 0: unknown */
+    uint64_t job; /* identifies the client, apart from the request's own "user" */
     enum ask_state state;
     const struct route *route;
-    int status;          /* of a refusal: what else comes of the body is dropped */
-    const char *allowed; /* the method that status 405 tells */
+    int status;          /* set when refused: the rest of the body is dropped */
+    const char *allowed; /* the method that status 405 names */
     struct buf body, refusal;
     size_t dropped;                        /* bytes */
-    bool suspended, hung_up, begun, ended; /* begun, ended: the first chunk, which says who speaks, and the last are made */
+    bool suspended, hung_up, begun, ended; /* begun, ended: the first chunk, with the role, and the last chunk are formatted */
     struct api_request request;
     struct api_answer answer;
     struct prompt prompt;
-    size_t n_prompt; /* its tokens; prompt itself is gone when its turn begins */
+    size_t n_prompt; /* in tokens; the prompt is freed when the turn begins */
     struct turn turn;
     struct slot *slot;     /* while it runs */
-    struct fair_turn wait; /* its client and, while it waits, when its turn comes */
-    struct {               /* said, and not sent yet: made into chunks when there is room, so that a slow reader holds few bytes */
+    struct fair_turn wait; /* its client and, while it waits, its place in the queue */
+    struct {               /* generated, not formatted yet: formatted when the connection can send, so that a slow reader costs few bytes */
         struct buf text;
         enum part part;
     } said[8];
     size_t n_said;
-    char note[96];    /* a comment of the stream: how far the prompt is read; empty: none */
-    struct buf aside; /* others: the keys of the prompt on disk; that it goes without its document */
-    struct buf out;   /* made, and being sent */
+    char note[96];    /* progress comment of the stream; empty: none */
+    struct buf aside; /* other comments: disk-cache keys; the dropped document */
+    struct buf out;   /* formatted, being sent */
     size_t sent;
 };
 
 struct conn {
     struct conn *next;
     int fd;
-    pid_t pid, job; /* 0: not known */
+    pid_t pid, job; /* 0: unknown */
     bool many;
-    double until; /* what a client sends is to be whole by then; 0: nothing is to come */
+    double until; /* deadline for complete input; 0: none expected */
 };
 
-struct slot { /* a session of the engine, with what its cache holds */
+struct slot { /* a session of the engine, with its KV cache */
     struct seat *seat;
     struct ask *ask; /* NULL: idle */
     uint64_t used;
@@ -85,32 +84,32 @@ struct server {
     struct ask *asks;
     struct fair waiting;
     struct slot *slots;
-    int n_slots, most; /* at once */
+    int n_slots, most; /* limit */
     int connections;
     struct conn *conns;
-    double deaf; /* nothing can be accepted until then, or a connection ends */
+    double deaf; /* accepting failed: retry at this time, or when a connection ends */
     size_t bodies;
     uint64_t orders, answered;
-    double began, last; /* last: something was asked or answered */
+    double began, last; /* last: time of the last request or answer */
     bool stopping;
 };
 
-/* serve_http.c: requests and their replies */
+/* serve_http.c: requests and replies */
 enum MHD_Result serve_request(void *server, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload, size_t *n,
                               void **state);
 void serve_completed(void *server, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why);
 void serve_wake(struct ask *x); /* there is something to send */
-/* serve.c: what comes on a connection is to be whole in so many seconds; 0: nothing has to come. */
+/* serve.c: sets the deadline, in seconds, for complete input on a connection; 0: none. */
 void serve_expect(struct server *s, struct MHD_Connection *c, int seconds);
 
-/* serve_turns.c: sessions and what runs on them */
-int serve_prompt(struct ask *x, struct error *e);  /* the body is there: reads it, and makes the prompt */
-int serve_enqueue(struct ask *x, struct error *e); /* the same, and it waits for a session */
+/* serve_turns.c: sessions and their turns */
+int serve_prompt(struct ask *x, struct error *e);  /* parses the body and makes the prompt */
+int serve_enqueue(struct ask *x, struct error *e); /* the same, and queues it for a session */
 void serve_news(struct server *s, const struct news *news);
-void serve_start(struct server *s);  /* those that wait, while there are sessions */
-void serve_cancel(struct server *s); /* all of them: the server ends */
-void serve_leave(struct ask *x);     /* nobody waits for it any more */
+void serve_start(struct server *s);  /* starts waiting requests while sessions are free */
+void serve_cancel(struct server *s); /* cancels all: the server ends */
+void serve_leave(struct ask *x);     /* its connection is closed */
 void serve_ask_free(struct ask *x);
-/* Forms what is said and not sent into x->out; false: there is nothing. */
+/* Formats generated text into x->out; false: there is none. */
 bool serve_chunk(struct ask *x);
 void serve_status(struct server *s, struct buf *out);

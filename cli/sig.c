@@ -13,7 +13,7 @@
 #include "cli/term.h"
 #include "engine/base/file.h"
 
-/* A handler may run on any thread. */
+/* Handlers may run on any thread. */
 static _Atomic int holding, interrupted, terminated, resized, continued;
 static struct seat *_Atomic target;
 static int wake[2] = {-1, -1};
@@ -70,7 +70,7 @@ static void on_stop(int sig) {
     sigemptyset(&set);
     sigaddset(&set, SIGTSTP);
     raise(SIGTSTP);
-    sigprocmask(SIG_UNBLOCK, &set, NULL); /* stops here, goes on here */
+    sigprocmask(SIG_UNBLOCK, &set, NULL); /* the process stops and continues here */
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGTSTP, on_stop);
     if (raw) term_raw();
@@ -87,7 +87,7 @@ static void on_crash(int sig) {
 
 /* --- a weight file that shrank under its mapping ---------------------------------------------------------------------- */
 
-/* Several threads meet the end of the file at once: the first one speaks and ends the process, the others wait for that. */
+/* Reports the file. Several threads may fault at once: the first one reports and exits, the others wait. */
 static void on_bus(int sig, siginfo_t *info, void *context) {
     static atomic_flag speaking = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&speaking)) pause();
@@ -96,7 +96,7 @@ static void on_bus(int sig, siginfo_t *info, void *context) {
     file_out_abandon();
     out_signal("\nhearth: ");
     if (path) out_signal(path);
-    out_signal(path ? ": the file became shorter, or could not be read, while it was in use\n" : "a file in use became shorter, or could not be read\n");
+    out_signal(path ? ": the file was truncated or could not be read while in use\n" : "a file in use was truncated or could not be read\n");
     _exit(3);
 }
 
@@ -104,9 +104,9 @@ void sig_init(void) {
     struct sigaction sa = {.sa_flags = SA_RESTART};
     sigemptyset(&sa.sa_mask);
     if (!pipe2(wake, O_CLOEXEC | O_NONBLOCK)) {
-    } /* without it a noted signal waits for the next event */
+    } /* without the pipe a recorded signal waits for the next event */
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, and that is said */
+    signal(SIGXFSZ, SIG_IGN); /* past ulimit -f a write fails with EFBIG, which is reported */
     static const struct {
         int sig;
         void (*fn)(int);
@@ -116,14 +116,14 @@ void sig_init(void) {
                 {SIGVTALRM, on_crash}, {SIGPROF, on_crash}, {SIGUSR1, on_crash}, {SIGUSR2, on_crash}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sigaction old;
-        /* nohup, and jobs of a shell without job control, have some ignored: that stays; so do a sanitizer's handlers */
+        /* keep signals ignored by nohup or a shell without job control, and a sanitizer's handlers */
         if (!sigaction(rows[i].sig, NULL, &old) && old.sa_handler != SIG_DFL) continue;
         sa.sa_handler = rows[i].fn;
         sigaction(rows[i].sig, &sa, NULL);
     }
     struct sigaction bus = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
     sigemptyset(&bus.sa_mask);
-    sigaction(SIGBUS, &bus, NULL); /* over a sanitizer's too: a shrunken file is no bug of ours */
+    sigaction(SIGBUS, &bus, NULL); /* replaces a sanitizer's handler too: a shrunken file is not a bug */
 }
 
 void sig_hold(struct seat *s) {

@@ -1,22 +1,22 @@
 #pragma once
-/* Signals. By default SIGINT, SIGTERM and SIGHUP restore the terminal and end the process at once, by the signal. While
- * an answer runs they are noted instead: the answer is cancelled, and whoever drives it saves and leaves. */
+/* Signals. By default SIGINT, SIGTERM and SIGHUP restore the terminal and end the process. During an answer they are recorded instead:
+ * the answer is cancelled, and the caller saves and exits. */
 #include <signal.h>
 #include <stdbool.h>
 
 struct seat;
 
 void sig_init(void);
-/* From now on SIGINT cancels s (may be NULL: it is only noted) and is noted; a second one before sig_forget ends the
- * process. SIGTERM and SIGHUP likewise. sig_release goes back to ending at once. */
+/* After sig_hold, SIGINT cancels s (may be NULL) and is recorded; a second one before sig_forget ends the process. SIGTERM and SIGHUP
+ * likewise. sig_release restores the default. */
 void sig_hold(struct seat *s);
 void sig_release(void);
-void sig_forget(void); /* the noted SIGINT is dealt with */
+void sig_forget(void); /* clears the recorded SIGINT */
 bool sig_interrupted(void);
-int sig_terminated(void); /* SIGTERM or SIGHUP when one was noted, or 0 */
+int sig_terminated(void); /* SIGTERM or SIGHUP if one was recorded, or 0 */
 bool sig_resized(void);   /* SIGWINCH or SIGCONT since the last call */
-bool sig_continued(void); /* stopped and going on since the last call: what was drawn is behind what the shell wrote */
-int sig_fd(void);         /* readable after a signal was noted; sig_drain empties it */
+bool sig_continued(void); /* stopped and continued since the last call: the shell has written below what was drawn */
+int sig_fd(void);         /* readable after a signal was recorded; sig_drain empties it */
 void sig_drain(void);
-void sig_wake(void);             /* makes sig_fd readable; for another thread */
-_Noreturn void sig_die(int sig); /* terminal restored, default action */
+void sig_wake(void);             /* makes sig_fd readable, from another thread */
+_Noreturn void sig_die(int sig); /* restores the terminal, then the default action */

@@ -1,4 +1,4 @@
-/* --status and --stop: what the resident engine does, and its end. */
+/* --status and --stop: clients of the resident engine. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const char *span_text(double s, char *out, size_t cap) {
 static bool is(const struct json *session, const char *state) { return json_is(json_get(session, "state"), state); }
 static long long process(const struct json *session) { return (long long)json_int(json_get(session, "process"), 0); }
 
-/* Those that wait, and those that are idle, are one line for each process, at the first of them. */
+/* Waiting and idle sessions of a process share one line, at the first of them. */
 static bool same_line(const struct json *a, const struct json *b) {
     return process(a) == process(b) && ((is(a, "waiting") && is(b, "waiting")) || (is(a, "idle") && is(b, "idle")));
 }
@@ -38,14 +38,14 @@ static void put_session(const struct json *list, uint32_t i, struct buf *b) {
         if (same_line(o, j)) n++, tokens += (long long)json_int(json_get(o, is(o, "idle") ? "tokens" : "prompt_tokens"), 0);
     }
     if (is(j, "prefill")) {
-        buf_fmt(b, "  reads its prompt: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
+        buf_fmt(b, "  prefill: %.0f %%", 100 * json_num(json_get(j, "share"), 0));
         if (seconds >= 0) buf_fmt(b, ", %s left", span_text(seconds, left, sizeof left));
     } else if (is(j, "decode"))
-        buf_fmt(b, "  answers: %lld tokens, %.1f tok/s", (long long)json_int(json_get(j, "tokens"), 0), json_num(json_get(j, "tokens_per_s"), 0));
-    else if (is(j, "waiting") && n == 1) buf_fmt(b, "  waits, with a prompt of %lld tokens", tokens);
-    else if (is(j, "waiting")) buf_fmt(b, "  %lld wait, with prompts of %lld tokens", n, tokens);
-    else if (n == 1) buf_fmt(b, "  idle, %lld tokens kept", tokens);
-    else buf_fmt(b, "  %lld idle, %lld tokens kept", n, tokens);
+        buf_fmt(b, "  decode: %lld tokens, %.1f tok/s", (long long)json_int(json_get(j, "tokens"), 0), json_num(json_get(j, "tokens_per_s"), 0));
+    else if (is(j, "waiting") && n == 1) buf_fmt(b, "  waiting, with a prompt of %lld tokens", tokens);
+    else if (is(j, "waiting")) buf_fmt(b, "  %lld waiting, with prompts of %lld tokens", n, tokens);
+    else if (n == 1) buf_fmt(b, "  idle, %lld tokens cached", tokens);
+    else buf_fmt(b, "  %lld idle, %lld tokens cached", n, tokens);
     if (process(j)) buf_fmt(b, ", for process %lld", process(j));
     buf_char(b, '\n');
 }
@@ -54,7 +54,7 @@ static void put_status(const struct json *j, struct buf *b) {
     char up[32], memory[32], kv[32];
     const struct json *name = json_get(j, "model"), *sessions = json_get(j, "sessions");
     const long long answered = json_int(json_get(j, "answered"), 0);
-    buf_fmt(b, "%.*s, process %lld, for %s; %lld answer%s; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
+    buf_fmt(b, "%.*s, process %lld, up %s; %lld answer%s; %s of memory, %s of them KV caches\n", name && name->type == JSON_STRING ? (int)name->n : 0,
             name && name->type == JSON_STRING ? name->string : "", (long long)json_int(json_get(j, "pid"), 0),
             span_text(json_num(json_get(j, "up_s"), 0), up, sizeof up), answered, answered == 1 ? "" : "s",
             app_bytes((uint64_t)json_int(json_path(j, "memory.resident_bytes"), 0), memory, sizeof memory),
@@ -90,8 +90,8 @@ int serve_stop(struct app *a, struct error *e) {
     if (rc) return rc;
     for (double until = clock_now() + 30; (rc = resident_claim(&lock, e)) && clock_now() < until;)
         nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
-    if (rc) return error_set(e, ERR_RUNTIME, "the resident engine was told to end and has not after half a minute");
+    if (rc) return error_set(e, ERR_RUNTIME, "the resident engine did not exit within 30 seconds");
     close(lock);
-    app_note(a, "the resident engine has ended");
+    app_note(a, "the resident engine has exited");
     return 0;
 }

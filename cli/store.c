@@ -17,7 +17,7 @@
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
 
-/* The head has a fixed length, so that the checksum covers exactly the bytes between it and the closing brace. */
+/* The head has a fixed length: the checksum covers the bytes between it and the closing brace. */
 static const char head_format[] = "{\"hearth\": \"session\", \"version\": 1, \"checksum\": \"%016llx\",\n\"body\": ";
 static const char tail[] = "}\n";
 enum { head_size = 76, head_fixed = 49, max_file = 1 << 28 };
@@ -26,7 +26,7 @@ int store_check_name(const char *name, struct error *e) {
     size_t n = strlen(name);
     bool bad = !n || n > 100 || *name == '.' || *name == '-';
     for (size_t i = 0; i < n; i++) bad |= (unsigned char)name[i] <= ' ' || name[i] == '/' || name[i] == 0x7f || (signed char)name[i] < 0;
-    return bad ? error_set(e, ERR_USAGE, "'%.100s' is no session name: letters, digits and -._ (up to 100)", name) : 0;
+    return bad ? error_set(e, ERR_USAGE, "'%.100s' is not a session name: use letters, digits and -._ (up to 100)", name) : 0;
 }
 
 static int path_of(const char *name, const char *ending, bool make, char *out, struct error *e) {
@@ -61,7 +61,7 @@ static void compare(struct app *a, const char *what, const struct json *body) {
     const struct json *model = json_get(body, "model"), *template = json_get(body, "template");
     if (!a) return;
     snprintf(was, sizeof was, "%.*s", model && model->type == JSON_STRING ? (int)model->n : 0, model && model->type == JSON_STRING ? model->string : "");
-    if (*was && strcmp(was, model_name(a))) app_note(a, "%s: begun with the model %s, goes on with %s", what, was, model_name(a));
+    if (*was && strcmp(was, model_name(a))) app_note(a, "%s: started with the model %s, continues with %s", what, was, model_name(a));
     else if (a->chat && template) {
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chat_hash(a->chat));
         if (!json_is(template, hash)) app_note(a, "%s: the chat template has changed since", what);
@@ -103,7 +103,7 @@ int store_parse(const char *data, size_t n, const char *what, struct app *a, str
     struct json body;
     int rc = json_parse(&arena, text, size, 0, what, &body, e);
     const struct json *list = rc ? NULL : json_get(&body, "messages");
-    if (!rc && (!list || list->type != JSON_ARRAY)) rc = error_set(e, ERR_MODEL, "%s: no messages in it", what);
+    if (!rc && (!list || list->type != JSON_ARRAY)) rc = error_set(e, ERR_MODEL, "%s: no messages", what);
     for (uint32_t i = 0; !rc && i < list->n; i++) rc = add_message(&list->items[i], what, conv, e);
     if (!rc && kept) rc = add_keys(json_get(&body, "kept"), what, kept, e);
     if (rc) conv_cut(conv, keep);
@@ -122,15 +122,15 @@ static int load(struct store *s, struct app *a, struct conv *conv, struct error 
     rc = store_parse(data, n, s->name, a, conv, &s->kept, e);
     mem_free(data);
     if (rc != ERR_MODEL) return rc;
-    e->code = ERR_RUNTIME; /* it is no model that is bad */
+    e->code = ERR_RUNTIME; /* the session is bad, not the model */
     if (!path_of(s->name, ".damaged", false, aside, &(struct error){0}) && !rename(path, aside))
-        snprintf(e->text + strlen(e->text), sizeof e->text - strlen(e->text), "; the file is kept as %s", aside);
+        snprintf(e->text + strlen(e->text), sizeof e->text - strlen(e->text), "; the file was renamed to %s", aside);
     return e->code;
 }
 
 /* --- locking --------------------------------------------------------------------------------------------------------- */
 
-/* Whoever unlinks a lock file holds it; so a lock counts only when the file still is the one at the path. */
+/* Takes a conversation's lock. Lock files are unlinked while held, so a lock counts only if the file is still the one at the path. */
 static int take_lock(const char *name, int *out, struct error *e) {
     char path[PATHS_MAX];
     int rc = path_of(name, ".lock", true, path, e);
@@ -143,7 +143,7 @@ static int take_lock(const char *name, int *out, struct error *e) {
         if (fd < 0) return error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
         if (flock(fd, LOCK_EX | LOCK_NB)) {
             bool busy = errno == EWOULDBLOCK;
-            rc = busy ? error_set(e, ERR_CONTEXT, "the conversation '%s' is open in another hearth", name)
+            rc = busy ? error_set(e, ERR_CONTEXT, "the conversation '%s' is open in another hearth process", name)
                       : error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
             close(fd);
             return rc;
@@ -166,7 +166,7 @@ static void drop(const char *name, int *lock) {
 static void drop_lock(struct store *s) { drop(s->name, &s->lock); }
 
 void store_close(struct store *s) {
-    if (s->lock) saver_wait(); /* whoever gets the lock next finds what was saved under it */
+    if (s->lock) saver_wait(); /* the next owner of the lock must find the saved contents */
     drop_lock(s);
     mem_free(s->kept.key);
     *s = (struct store){0};
@@ -180,7 +180,7 @@ int store_keep(struct store *s, const struct seat *seat, struct error *e) {
     return rc ? error_set(e, rc, "no memory") : 0;
 }
 
-/* A killed hearth leaves NAME.json.XXXXXX, half of what was said, and NAME.lock. */
+/* Removes NAME.json.XXXXXX, an unfinished save, and NAME.lock, both left by a killed hearth. */
 static int sweep_one(void *ctx, const char *file) {
     static const char temporary[] = ".json.", lock_end[] = ".lock";
     char path[PATHS_MAX];
@@ -191,7 +191,7 @@ static int sweep_one(void *ctx, const char *file) {
     else if (n > 5 && !strcmp(file + n - 5, lock_end)) n -= 5;
     if (n == whole || n >= sizeof s.name) return 0;
     snprintf(s.name, sizeof s.name, "%.*s", (int)n, file);
-    if (store_check_name(s.name, NULL) || take_lock(s.name, &s.lock, NULL)) return 0; /* in use, or none of ours */
+    if (store_check_name(s.name, NULL) || take_lock(s.name, &s.lock, NULL)) return 0; /* in use, or not a session file */
     if (half && !path_of(file, "", false, path, NULL)) unlink(path);
     drop_lock(&s); /* and its file */
     return 0;
@@ -221,13 +221,12 @@ int store_open(struct store *s, struct app *a, const char *name, enum store_mode
         rc = 0;
     }
     if (mode == STORE_LOAD) rc = load(s, a, conv, e);
-    else if (mode == STORE_NEW && exists(name))
-        rc = error_set(e, ERR_RUNTIME, "a conversation '%s' is there already; --continue %s goes on with it", name, name);
+    else if (mode == STORE_NEW && exists(name)) rc = error_set(e, ERR_RUNTIME, "the conversation '%s' already exists; --continue %s continues it", name, name);
     if (rc) store_close(s);
     return rc;
 }
 
-/* Letters and digits of a title in lower case, a dash for what is between them; "chat" when there are none. */
+/* Makes a name of a title: letters and digits in lower case, dashes between; "chat" if there are none. */
 static void slug(const char *title, char *out, size_t cap) {
     size_t n = 0;
     for (; *title && n + 1 < cap; title++) {
@@ -251,9 +250,9 @@ int store_open_for(struct store *s, struct app *a, const struct conv *conv, stru
         else snprintf(name, sizeof name, "%s", base);
         if (exists(name)) continue;
         rc = take_lock(name, &lock, e);
-        if (rc == ERR_CONTEXT) continue; /* another hearth has just begun one of that name */
+        if (rc == ERR_CONTEXT) continue; /* another hearth has just taken the name */
         if (rc || exists(name)) drop(name, &lock);
-        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* which says that nothing is saved */
+        if (rc) return store_open(s, a, name, STORE_REPLACE, NULL, e); /* reports that nothing is saved */
         if (!lock) continue;
         *s = (struct store){.lock = lock};
         snprintf(s->name, sizeof s->name, "%s", name);
@@ -262,14 +261,14 @@ int store_open_for(struct store *s, struct app *a, const struct conv *conv, stru
     return error_set(e, ERR_RUNTIME, "there are too many conversations called '%s'; /save NAME gives it another name", base);
 }
 
-/* --- taking away ----------------------------------------------------------------------------------------------------- */
+/* --- deletion -------------------------------------------------------------------------------------------------------- */
 
 static void read_kept(const char *path, const char *name, struct store_kept *kept) {
     struct conv conv = {0};
     char *data;
     size_t n;
     if (file_read(path, max_file, &data, &n, NULL)) return;
-    store_parse(data, n, name, NULL, &conv, kept, NULL); /* a damaged one says nothing */
+    store_parse(data, n, name, NULL, &conv, kept, NULL); /* a damaged file has no keys */
     mem_free(data);
     conv_free(&conv);
 }
@@ -295,7 +294,7 @@ static int leave_others(void *ctx, const char *file) {
     return 0;
 }
 
-/* What is kept of this conversation and of no other. */
+/* Removes from the disk cache the keys that only this conversation owns. */
 static int forget(const char *name, const char *path, struct error *e) {
     char dir[PATHS_MAX], prompts[PATHS_MAX];
     struct forget f = {.name = name};
@@ -311,7 +310,7 @@ int store_delete(const char *name, struct error *e) {
     char path[PATHS_MAX];
     int lock = 0, rc = store_check_name(name, e);
     if (!rc) rc = path_of(name, ".json", false, path, e);
-    if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows what there is", name);
+    if (!rc && !file_exists(path)) rc = error_set(e, ERR_RUNTIME, "no saved conversation '%s'; hearth --list shows the saved ones", name);
     if (!rc) rc = take_lock(name, &lock, e);
     if (!rc) rc = forget(name, path, e);
     if (!rc && unlink(path)) rc = error_set(e, ERR_RUNTIME, "%s: %s", path, strerror(errno));
@@ -322,7 +321,7 @@ int store_delete(const char *name, struct error *e) {
 int store_rename(struct store *s, const char *name, struct error *e) {
     int lock = 0, rc = store_check_name(name, e);
     if (rc || s->off) return rc;
-    if (exists(name)) return error_set(e, ERR_RUNTIME, "a conversation '%s' is there already", name);
+    if (exists(name)) return error_set(e, ERR_RUNTIME, "the conversation '%s' already exists", name);
     if ((rc = take_lock(name, &lock, e))) return e->code = ERR_RUNTIME;
     saver_wait();
     drop_lock(s);
@@ -333,7 +332,7 @@ int store_rename(struct store *s, const char *name, struct error *e) {
 
 /* --- writing --------------------------------------------------------------------------------------------------------- */
 
-/* The bytes of the file, and its path; nothing when it is not to be written. */
+/* Formats the file's bytes and path; all stays empty if the conversation is not saved. */
 static int render(const struct store *s, const struct app *a, const struct conv *conv, struct buf *all, char *path, struct error *e) {
     struct buf body = {0};
     char hash[24] = "";

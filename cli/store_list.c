@@ -1,4 +1,4 @@
-/* The conversations on disk: what each is about, and when it was saved. */
+/* Lists saved conversations, with title and time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ int store_entries(struct store_entry **out, size_t *n, struct error *e) {
 }
 
 void store_entry_text(const struct store_entry *t, int width, int cols, struct buf *out) {
-    enum { LEAST = 12, COUNTS = 22 }; /* columns of a title that still says something (names say enough otherwise); of questions and size */
+    enum { LEAST = 12, COUNTS = 22 }; /* shortest useful title; columns of the counts */
     char when[32];
     size_t start = out->len;
     time_t saved = (time_t)t->saved;

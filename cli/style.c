@@ -20,10 +20,10 @@ void style_resize(struct style *s, int cols) {
     if (s->cols) s->cols = cols;
 }
 
-/* The last column stays free: a terminal that has filled it waits with the next row until something comes. */
+/* The last column stays free: a terminal that filled it delays the wrap until the next character. */
 static int room(const struct style *s) { return s->cols < 5 ? 4 : s->cols - 1; }
 
-/* --- out ------------------------------------------------------------------------------------------------------------- */
+/* --- output ---------------------------------------------------------------------------------------------------------- */
 
 static void put_look(unsigned look, struct buf *out) {
     static const char *const codes[] = {"1", "3", "36", "1;35", "2", "33", "4"};
@@ -49,7 +49,7 @@ static void empty(struct buf *b) {
     b->failed = false;
 }
 
-/* Colours begin and end with each word: between two of them anything else may be printed. */
+/* Flushes a word. Colours begin and end with each word, so that other output may be printed between words. */
 static void end_word(struct style *s, struct buf *out) {
     const char *p = s->word.data;
     size_t n = s->word.len < s->looks.len ? s->word.len : s->looks.len;
@@ -73,7 +73,7 @@ static void end_word(struct style *s, struct buf *out) {
         }
         if (s->color && look != now) put_look(now = look, out);
         buf_add(out, p + i, k);
-        if (s->cols && s->col + w > s->cols) s->col = 0; /* the terminal has begun a row */
+        if (s->cols && s->col + w > s->cols) s->col = 0; /* the terminal has wrapped */
         s->col += w;
     }
     if (now) buf_str(out, "\033[0m");
@@ -83,7 +83,7 @@ static void end_word(struct style *s, struct buf *out) {
     s->link = s->after_wide = s->opening = false;
 }
 
-/* Rows may end beside wide characters too, but not before what closes, nor behind what opens. */
+/* Rows may also break next to wide characters, but not before closing punctuation or after opening punctuation. */
 static bool may_break(const struct style *s, const char *p, size_t n, int w) {
     utf8proc_int32_t c;
     if (!s->word.len || s->link || s->opening || (!s->after_wide && w < 2)) return false;
@@ -114,7 +114,7 @@ static void toggle(struct style *s, unsigned look, bool opens, bool closes, unsi
     else *shown = s->look;
 }
 
-/* A row of equal marks is over; next is what follows them, a blank at the end. */
+/* Ends a run of equal marks; next is the following character, a blank at the end of a line. */
 static void end_run(struct style *s, char next, struct buf *out) {
     bool opens = !isspace((unsigned char)next), closes = !isspace((unsigned char)s->before) && s->before;
     unsigned shown = s->look;
@@ -134,7 +134,7 @@ static void end_run(struct style *s, char next, struct buf *out) {
 }
 
 static void put_inline(struct style *s, const char *p, size_t n, int w, struct buf *out) {
-    char c = n == 1 ? *p : 'a'; /* whatever is no ASCII counts as a letter */
+    char c = n == 1 ? *p : 'a'; /* non-ASCII counts as a letter */
     bool literal = s->escaped;
     if (s->run && (c != s->run || literal)) end_run(s, c, out);
     s->escaped = c == '\\' && !literal && !s->ticks;
@@ -155,7 +155,7 @@ static void put_blank(struct style *s, char c, struct buf *out) {
     s->escaped = false;
 }
 
-/* --- what line it is ------------------------------------------------------------------------------------------------- */
+/* --- line kinds ------------------------------------------------------------------------------------------------------ */
 
 static size_t run_of(const char *s, size_t n, const char *set) {
     size_t i = 0;
@@ -164,8 +164,8 @@ static size_t run_of(const char *s, size_t n, const char *set) {
 }
 
 struct line_kind {
-    enum { TEXT, HEADING, ITEM, QUOTED, FENCE, TABLE, OPEN } kind; /* OPEN: more must come to tell */
-    size_t mark;                                                   /* bytes up to the end of its mark */
+    enum { TEXT, HEADING, ITEM, QUOTED, FENCE, TABLE, OPEN } kind; /* OPEN: not decided yet */
+    size_t mark;                                                   /* length of its mark in bytes, with indent */
 };
 static struct line_kind kind_of(const struct style *s, bool whole) {
     const char *h = s->head.data ? s->head.data : "";
@@ -175,7 +175,7 @@ static struct line_kind kind_of(const struct style *s, bool whole) {
     const char *p = h + in;
     n -= in;
     if (!n) return open;
-    bool ends = !whole && strchr(" \t", p[n - 1]) && p[n - 1]; /* the last byte is the blank behind a mark */
+    bool ends = !whole && strchr(" \t", p[n - 1]) && p[n - 1]; /* the last byte is the blank after a mark */
     if (s->fence) {
         k = run_of(p, n, s->fence == '`' ? "`" : "~");
         if (in > 3 || !k) return text;
@@ -184,7 +184,7 @@ static struct line_kind kind_of(const struct style *s, bool whole) {
     }
     if ((k = run_of(p, n, "#"))) return k > 6 ? text : k == n ? open : ends ? (struct line_kind){HEADING, in + k} : text;
     if ((k = run_of(p, n, "`~"))) {
-        if (in > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text; /* ```x``` on one line is no block */
+        if (in > 3 || (k < n && (k < 3 || memchr(p + k, '`', n - k)))) return text; /* ```x``` on one line is not a block */
         return k >= 3 && (whole || open.kind == TEXT) ? (struct line_kind){FENCE, in} : open;
     }
     if (*p == '>') return (struct line_kind){QUOTED, in + 1};
@@ -224,13 +224,13 @@ static void end_line(struct style *s, struct buf *out) {
     s->at_head = true;
 }
 
-/* Its lines one by one, as if they were no table's. */
+/* Prints the table, or, if it is not one, its lines as text. */
 static void put_table(struct style *s, struct buf *out) {
     struct buf t = s->table;
     if (!t.len) return;
     s->table = (struct buf){0};
     out->failed |= t.failed;
-    if (s->col) next_row(s, out); /* a resize has left it somewhere */
+    if (s->col) next_row(s, out); /* after a resize */
     if (!style_table(&t, s->cols ? room(s) : 0, s->color, out))
         for (size_t i = 0, n; i < t.len; i += n + 1) {
             n = strcspn(t.data + i, "\n");
@@ -242,7 +242,7 @@ static void put_table(struct style *s, struct buf *out) {
     buf_free(&t);
 }
 
-/* What stands in head is told apart; whole: the line ends here. */
+/* Decides on the kind of the line in head; whole: the line is complete. */
 static void end_head(struct style *s, bool whole, struct buf *out) {
     struct line_kind k = kind_of(s, whole);
     struct buf h = s->head;
@@ -251,7 +251,7 @@ static void end_head(struct style *s, bool whole, struct buf *out) {
     s->at_head = false;
     out->failed |= h.failed;
     if (k.kind == TABLE) {
-        s->at_head = true; /* until its line ends all goes to the table */
+        s->at_head = true; /* the rest of the line goes to the table */
         buf_add(&s->table, h.data, h.len);
         buf_free(&h);
         return;
@@ -275,9 +275,9 @@ static void end_head(struct style *s, bool whole, struct buf *out) {
     buf_free(&h);
 }
 
-/* --- in -------------------------------------------------------------------------------------------------------------- */
+/* --- input ----------------------------------------------------------------------------------------------------------- */
 
-/* The line is one of a table: it begun as one, or nothing of it has come. */
+/* True within a line that began as a table row. */
 static bool within_table(const struct style *s) { return s->at_head && !s->head.len && s->table.len && s->table.data[s->table.len - 1] != '\n'; }
 
 static void put_cluster(struct style *s, const char *p, size_t n, int w, struct buf *out) {
@@ -308,7 +308,7 @@ static void drain(struct style *s, bool end, struct buf *out) {
         int w = 1;
         if (*p != '\n' && *p != ' ' && *p != '\t') {
             k = render_char(p, seen, &w);
-            if (k == seen && n < MAX_CLUSTER && !end) break; /* it may go on */
+            if (k == seen && n < MAX_CLUSTER && !end) break; /* it may continue */
         }
         put_cluster(s, p, k, w, out);
         at += k;

@@ -1,38 +1,37 @@
 #pragma once
-/* How an answer stands on a terminal: lines broken between words, tables lined up, light Markdown shown by colour. A filter
- * of its own: text of others in, what may go to a terminal out (render.h has been over it). Nothing is hidden and nothing
- * said: without colours, blanks, line ends and the dashes under a table's head it is the text, and however the text is cut
- * into pieces the same comes out. Words are held back until they are whole, tables until they end. */
+/* Lays out an answer for a terminal: breaks lines between words, aligns tables, colours light Markdown. Input is untrusted text;
+ * output is safe for a terminal (sanitize.h filters it). The text itself is unchanged except for colours, blanks, line ends and the
+ * dashes of table rules, and does not depend on how the input is split. Words are held back until complete, tables until they end. */
 #include "cli/render.h"
 
 struct style {
-    int cols;                 /* of the screen; 0: lines are not broken */
-    bool color;               /* marks are shown by colour; they themselves always stay */
-    int col;                  /* where on its row the terminal's cursor stands, cols behind a full one */
-    int hang;                 /* blanks before the further rows of a line */
-    int blanks;               /* columns before the word that are not out yet */
-    bool plain;               /* set after style_init: as it comes, and only counted */
-    bool at_head, whole_rows; /* at_head: it is not known yet what line begins; whole_rows: code, which only the terminal breaks */
+    int cols;                 /* screen width; 0: do not break lines */
+    bool color;               /* colour the markup; its characters always stay */
+    int col;                  /* cursor column; == cols after a full row */
+    int hang;                 /* indent of continuation rows of a line */
+    int blanks;               /* pending columns before the word */
+    bool plain;               /* set after markdown_init: only filter and count columns */
+    bool at_head, whole_rows; /* at_head: the kind of the line is not known yet; whole_rows: code, broken only by the terminal */
     struct filter filter;
-    struct buf in;                  /* clean text behind the last whole character */
+    struct buf in;                  /* filtered text after the last complete character */
     struct buf head;                /* the beginning of a line */
-    struct buf table;               /* lines of a table that may go on */
-    struct buf word, looks;         /* a byte of looks for each of word */
+    struct buf table;               /* lines of a table that may continue */
+    struct buf word, looks;         /* one byte of looks for each byte of word */
     int width;                      /* of word */
-    bool link, after_wide, opening; /* of its last character */
+    bool link, after_wide, opening; /* about the last character of word */
     unsigned char line_look, look;
-    char fence, run, before; /* fence: the mark of an open block; run: a mark whose meaning the next character tells */
+    char fence, run, before; /* fence: mark of the open block; run: a mark whose meaning depends on the next character */
     int fence_n, run_n, ticks;
     bool escaped;
 };
 void style_init(struct style *s, int cols, bool color);
-/* Appends to out what is certain of it. A failed buf tells of lack of memory. */
+/* Appends to out what is final. A failed buf reports lack of memory. */
 void style_add(struct style *s, const char *data, size_t n, struct buf *out);
-/* The end: nothing is held back any more. What comes then is another text, on a row of its own. */
+/* Ends the text: flushes everything held back. The next text starts on its own row. */
 void style_flush(struct style *s, struct buf *out);
 void style_free(struct style *s);
-/* The screen has become so wide: where the cursor stands then nobody knows, so the next word begins a row. */
+/* Adapts to a new width. The cursor position is unknown afterwards, so the next word starts a row. */
 void style_resize(struct style *s, int cols);
 
-/* style_table.c: the lines of a table as rows of equal columns; false when it is none or too wide, and nothing was appended. */
+/* markdown_table.c: formats lines as a table with equal columns; false, and nothing appended, if they are not a table or too wide. */
 bool style_table(struct buf *table, int room, bool color, struct buf *out);

@@ -1,4 +1,4 @@
-/* Tables of Markdown: their cells are padded until the columns are straight. */
+/* Markdown tables: pads cells to align the columns. */
 #include <string.h>
 
 #include "cli/style.h"
@@ -6,13 +6,13 @@
 #include "engine/base/mem.h"
 
 struct cell {
-    const char *text; /* blanks around it taken off */
+    const char *text; /* without surrounding blanks */
     size_t n;
     int width;
 };
 struct row {
-    size_t first, n; /* cells */
-    bool closed;     /* a | stands behind the last */
+    size_t first, n; /* in cells */
+    bool closed;     /* a | ends the row */
 };
 struct table {
     struct cell *cells;
@@ -37,7 +37,7 @@ static int add_row(struct table *t, const char *s, size_t n) {
     struct row *r = &t->rows[t->n_rows++];
     *r = (struct row){.first = t->n_cells};
     while (n && s[n - 1] == ' ') n--;
-    size_t i = strspn(s, " ") + 1; /* behind the first | */
+    size_t i = strspn(s, " ") + 1; /* after the first | */
     for (size_t from = i; i <= n; i++) {
         bool bar = i < n && s[i] == '|' && s[i - 1] != '\\';
         if (i < n && !bar) continue;
@@ -63,7 +63,7 @@ static bool is_rule(const struct table *t, const struct row *r) {
     return r->n > 0;
 }
 
-/* Columns of the widest row, and how wide each must be. */
+/* Computes the number of columns and their widths. */
 static int measure(struct table *t) {
     for (size_t i = 0; i < t->n_rows; i++)
         if (t->rows[i].n > t->n_cols) t->n_cols = t->rows[i].n;

@@ -1,4 +1,4 @@
-/* The sessions of a chat: opened, shown, saved, closed. */
+/* The sessions of a chat: open, show, save, close. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ void repl_label(const struct talk *t, char *out, size_t cap) {
     else snprintf(out, cap, "%d", t->number);
 }
 
-/* An unnamed chat is kept under the first words of its first question. */
+/* Saves an unnamed session under the first words of its first question. */
 void repl_save(struct repl *r, struct talk *t) {
     struct error e;
     int rc = 0;
@@ -74,7 +74,7 @@ static void print_message(struct repl *r, const struct message *m) {
     buf_free(&b);
 }
 
-/* Brings a session to the front: its last exchange, and its answer live when that is still running. */
+/* Activates a session: prints its last exchange, and attaches to its answer if one is running. */
 void repl_switch(struct repl *r, struct talk *t) {
     r->now = t;
     size_t from = t->conv.n;
@@ -119,7 +119,7 @@ void repl_drop(struct repl *r, struct talk *t) {
     talk_free(t);
 }
 
-/* --- what is put in, and put aside ----------------------------------------------------------------------------------- */
+/* --- attachments and /clear ------------------------------------------------------------------------------------------ */
 
 bool repl_attach(struct repl *r, struct talk *t, const char *path) {
     struct error e;
@@ -133,15 +133,15 @@ bool repl_attach(struct repl *r, struct talk *t, const char *path) {
         t->attached.failed = false;
         return false;
     }
-    repl_say(r, "%s: %zu bytes go along with your next question", path, t->attached.len - had);
+    repl_say(r, "%s: %zu bytes attached to your next question", path, t->attached.len - had);
     return true;
 }
 
-/* The system prompt stays. The old chat keeps its file; the new one will get its own. */
+/* Keeps the system prompt. The old conversation keeps its file; the new one gets its own later. */
 void repl_clear(struct repl *r, struct talk *t) {
     struct conv fresh = {0};
     if (t->conv.n && t->conv.m[0].role == ROLE_SYSTEM && conv_system(&fresh, t->conv.m[0].text.data)) {
-        repl_say(r, "no memory; the conversation is as it was");
+        repl_say(r, "no memory; the conversation is unchanged");
         return;
     }
     if (conv_last(&t->conv, ROLE_USER)) {

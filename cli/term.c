@@ -10,7 +10,7 @@ static struct termios before, ours;
 static volatile bool known, raw;
 static volatile int early;
 
-/* bracketed paste on and off: a pasted line end then does not send the line */
+/* bracketed paste: a pasted line end does not send the line */
 static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
 
 static void put(const char *s) {
@@ -32,7 +32,7 @@ int term_raw(void) {
     int waiting = 0;
     ours = t;
     if (tcsetattr(0, TCSADRAIN, &t)) return -1;
-    if (!ioctl(0, FIONREAD, &waiting)) early = waiting; /* not before: what comes between the two still has line feeds */
+    if (!ioctl(0, FIONREAD, &waiting)) early = waiting; /* read after the switch: what arrives in between still has line feeds */
     raw = true;
     if (!term_dumb()) put(paste_on);
     return 0;
@@ -46,7 +46,7 @@ void term_restore(void) {
 }
 
 void term_again(void) {
-    if (!raw || tcgetpgrp(0) != getpgrp()) return; /* in the background the terminal is another's */
+    if (!raw || tcgetpgrp(0) != getpgrp()) return; /* in the background the terminal belongs to another job */
     tcsetattr(0, TCSADRAIN, &ours);
     if (!term_dumb()) put(paste_on);
 }

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A stretch of the markup. */
+/* A range of the markup. */
 struct span {
     const char *s, *end;
 };
@@ -15,7 +15,7 @@ static struct span trim(struct span t) {
     while (t.end > t.s && strchr(" \t\r\n", t.end[-1]) && t.end[-1]) t.end--;
     return t;
 }
-/* What lies between the next open and the close behind it; *rest goes on behind that. close NULL, or missing: to the end. */
+/* Finds the text between the next `open` and the following `close`, and advances *rest past it. close NULL or missing: to the end. */
 static bool between(struct span *rest, const char *open, const char *close, struct span *in) {
     const char *a = find(*rest, open), *b;
     if (!a) return false;
@@ -29,7 +29,7 @@ static bool between(struct span *rest, const char *open, const char *close, stru
     return true;
 }
 
-/* What stands before a mark; *rest goes on behind it. */
+/* Finds the text before a mark, and advances *rest past the mark. */
 static bool before(struct span *rest, const char *mark, struct span *head) {
     const char *at = find(*rest, mark);
     if (!at) return false;
@@ -55,7 +55,7 @@ static bool is_object(struct span t) {
     return ok;
 }
 
-/* A call whose arguments are JSON already. */
+/* Adds a call whose arguments are JSON. */
 static int add_json(struct tool_calls *c, struct span name, struct span arguments) {
     arguments = trim(arguments);
     name = trim(name);
@@ -66,13 +66,13 @@ static int add_json(struct tool_calls *c, struct span name, struct span argument
     return arguments.s == arguments.end ? buf_str(&k->arguments, "{}") : buf_add(&k->arguments, arguments.s, (size_t)(arguments.end - arguments.s));
 }
 
-/* --- arguments one by one -------------------------------------------------------------------------------------------- */
+/* --- typed parameters ------------------------------------------------------------------------------------------------ */
 
 static bool same(const struct json *j, const struct buf *text) {
     return j && j->type == JSON_STRING && j->n == text->len && !memcmp(j->string, text->data, j->n);
 }
 
-/* Whether the tool's schema has this parameter as a string: 1, 0, or -1 where it says nothing. */
+/* Returns 1 if the tool's schema declares the parameter a string, 0 if another type, -1 if it has no type. */
 static int wants_string(const struct json *tools, const struct tool_call *k, struct span key) {
     char name[128];
     for (uint32_t i = 0; tools && tools->type == JSON_ARRAY && i < tools->n; i++) {
@@ -87,7 +87,7 @@ static int wants_string(const struct json *tools, const struct tool_call *k, str
     return -1;
 }
 
-/* Without a type a value is what it reads as: JSON where it is some, else a string. */
+/* Adds an argument. An untyped value is JSON if it parses, else a string. */
 static int put(struct tool_call *k, struct span key, struct span value, int string) {
     struct arena arena = {0};
     struct json j;
@@ -125,10 +125,10 @@ static int keys_and_values(struct tool_calls *c, struct span body, const struct 
     return rc ? rc : close_object(k);
 }
 
-/* The text of an attribute: name="…". */
+/* Finds the text of an attribute: name="…". */
 static bool attribute(struct span tag, const char *name, struct span *value) { return between(&tag, name, "\"", value); }
 
-/* <invoke name="F"> <parameter name="K">V</parameter> … </invoke>; mark stands before each word (DeepSeek's ｜DSML｜). */
+/* <invoke name="F"> <parameter name="K">V</parameter> … </invoke>; mark precedes each tag name (DeepSeek's ｜DSML｜). */
 static int invocations(struct tool_calls *c, struct span t, const char *mark, const struct json *tools) {
     char open[48], close[48], p_open[48], p_close[48];
     struct span in, tag, name, body, string;
@@ -195,7 +195,7 @@ static int json_calls(struct tool_calls *c, struct span t) {
     return rc;
 }
 
-/* Inside of <tool_call> and its like: JSON, or one of the forms above. */
+/* Contents of <tool_call> and similar tags: JSON, or one of the forms above. */
 static int tagged(struct tool_calls *c, struct span in, const struct json *tools) {
     in = trim(in);
     if (starts(in, "{") || starts(in, "[")) return json_calls(c, in);
@@ -243,7 +243,7 @@ static int addressed(struct tool_calls *c, struct span t) {
     return rc;
 }
 
-/* --- which it is ----------------------------------------------------------------------------------------------------- */
+/* --- dispatch -------------------------------------------------------------------------------------------------------- */
 
 static int each(struct tool_calls *c, struct span t, const char *open, const char *close, const struct json *tools,
                 int (*one)(struct tool_calls *, struct span)) {

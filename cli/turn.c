@@ -18,11 +18,11 @@ void turn_free(struct turn *t) {
     *t = (struct turn){0};
 }
 
-/* --- pieces ---------------------------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------------------------------ */
 
 static int emit(struct turn *t, enum part part, const char *data, size_t n) { return n && t->fn ? t->fn(t->ctx, part, data, n) : 0; }
 
-/* Looks for a stop string in what has not been shown; else shows all but what may still become one. */
+/* Searches the unshown text for a stop string, and emits all that cannot begin one. */
 static int show_text(struct turn *t, bool all) {
     char *new = t->text.data + t->shown;
     size_t n = t->text.len - t->shown, hold = 0, cut = n + 1;
@@ -49,7 +49,7 @@ static int show_text(struct turn *t, bool all) {
 static int on_part(void *ctx, enum part part, const char *data, size_t n) {
     struct turn *t = ctx;
     if (t->stop_hit) return 0;
-    if (part == PART_TEXT && !t->begun && t->parts) { /* what separates the thinking from the answer belongs to neither */
+    if (part == PART_TEXT && !t->begun && t->parts) { /* line ends between thinking and answer belong to neither */
         while (n && (*data == '\n' || *data == '\r')) data++, n--;
         if (!n) return 0;
         t->begun = true;
@@ -66,7 +66,7 @@ static int feed(struct turn *t, const char *data, size_t n, bool special) {
     return special && !t->app->opts.v[OPT_SPECIAL].on ? 0 : on_part(t, PART_TEXT, data, n);
 }
 
-/* Control tokens go to the splitter as text of their own, so that the bytes of <think> written by a user differ from it. */
+/* Passes control tokens to the splitter separately, so that a literal <think> in the text is not taken for one. */
 static int add_token(struct turn *t, int32_t id) {
     struct buf b = {0};
     bool special = false;
@@ -90,12 +90,12 @@ static bool is_eos(const struct turn *t, int32_t id) {
     return false;
 }
 
-/* What an earlier turn wrote behind this prompt goes the way it went then, unseen: that tells whether the model was thinking. */
+/* Replays the ids that an earlier turn generated, without output, to learn whether the model was thinking. */
 static int resume(struct turn *t, const struct prompt *p) {
     struct buf rest = {0};
     t->resuming = true;
     for (size_t i = p->said; i < p->ids.n && !t->lost; i++) add_token(t, p->ids.data[i]);
-    int rc = t->lost ? t->lost : decoder_flush(&t->decoder, &rest); /* as the end of that turn did */
+    int rc = t->lost ? t->lost : decoder_flush(&t->decoder, &rest); /* that turn ended with a flush, too */
     if (!rc && rest.len) rc = feed(t, rest.data, rest.len, false);
     if (!rc && t->parts) rc = parts_flush(t->parts, on_part, t);
     buf_free(&rest);
@@ -113,7 +113,7 @@ int turn_start(struct turn *t, struct app *a, struct seat *s, const struct promp
     turn_stop_at(t, a->opts.v[OPT_UNTIL].items, a->opts.v[OPT_UNTIL].n_items);
     if (a->chat && !(t->parts = parts_open(a->chat, p->tail.data ? p->tail.data : "", p->tail.len))) return error_set(e, ERR_MEMORY, "no memory");
     int rc = p->said < p->ids.n ? resume(t, p) : 0;
-    if (rc) error_set(e, rc, "the answer cannot go on: no memory, or an id without a text");
+    if (rc) error_set(e, rc, "cannot continue the answer: no memory, or a token id without text");
     else rc = seat_submit(s, p, r, e);
     if (rc) turn_free(t);
     else t->running = true;
@@ -122,7 +122,7 @@ int turn_start(struct turn *t, struct app *a, struct seat *s, const struct promp
 
 static void finish(struct turn *t) {
     struct buf b = {0};
-    int rc = t->lost ? t->lost : decoder_flush(&t->decoder, &b); /* behind a hole nothing may follow */
+    int rc = t->lost ? t->lost : decoder_flush(&t->decoder, &b); /* nothing may follow a gap */
     if (!rc && b.len) rc = feed(t, b.data, b.len, false);
     if (!rc && t->parts) rc = parts_flush(t->parts, on_part, t);
     if (!rc && t->text.data && !t->stop_hit) rc = show_text(t, true);
@@ -164,7 +164,7 @@ void turn_event(struct turn *t, const struct news *news) {
         if (t->lost && !t->failed) {
             t->failed = true;
             if (t->lost == ERR_MEMORY) error_set(&t->error, ERR_MEMORY, "no memory for the answer's text");
-            else error_set(&t->error, ERR_MODEL, "the model chose an id that its tokenizer has no text for; the answer ends there");
+            else error_set(&t->error, ERR_MODEL, "the model generated a token id without text in its tokenizer; the answer ends there");
         }
         break;
     case EVENT_NONE: break;

@@ -1,10 +1,10 @@
 #pragma once
-/* One answer: from ids to text, thinking, the reason it ended, and statistics. Whoever drives it polls its app
- * and hands over the news; live pieces go to a callback. */
+/* One answer: turns token ids into text, thinking, a finish reason and statistics. The caller polls the app and passes the events; new
+ * text goes to a callback. */
 #include "cli/app.h"
 #include "cli/conv.h"
 
-/* Text that is certain, as it comes. Non-zero cancels the turn. */
+/* Receives final text as it arrives. Non-zero cancels the turn. */
 typedef int (*turn_fn)(void *ctx, enum part part, const char *data, size_t n);
 
 struct turn {
@@ -13,28 +13,28 @@ struct turn {
     struct decoder decoder;
     struct parts *parts; /* NULL: raw, all is text */
     struct buf text, thinking, tool;
-    const char *const *stop; /* texts that end the answer; --until's before turn_stop_at */
+    const char *const *stop; /* strings that end the answer; --until's unless turn_stop_at was called */
     size_t n_stop;
-    size_t shown;                                    /* of text: the rest may be the beginning of a stop string */
-    bool begun, stop_hit, running, failed, resuming; /* resuming: what comes has been shown */
-    int lost;                                        /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without a text), or 0; nothing is shown behind it */
-    turn_fn fn;                                      /* may be NULL, and may be changed between events */
+    size_t shown;                                    /* bytes of text emitted: the rest may begin a stop string */
+    bool begun, stop_hit, running, failed, resuming; /* resuming: replaying ids that were shown already */
+    int lost;                                        /* why text is missing: ERR_MEMORY, ERR_MODEL (an id without text), or 0; nothing is shown after the gap */
+    turn_fn fn;                                      /* may be NULL, and may change between events */
     void *ctx;
     enum done_reason reason;
     struct error error; /* when failed */
     struct turn_stats stats;
     int n_tokens;
-    struct ids ids;                 /* as generated, without the end mark; none from an engine elsewhere */
+    struct ids ids;                 /* as generated, without the end token; empty for attached and remote engines */
     double first_token, last_token; /* clock */
-    int done, total;                /* prefill, as last heard */
+    int done, total;                /* prefill progress, as last reported */
     double left_s;
 };
-/* Starts; on error nothing is left. The prompt is not needed afterwards. Behind what an earlier turn wrote (prompt.said)
- * it goes on as that one stood, thinking or answering, and holds the new text alone. */
+/* Starts a turn; on error nothing remains to free. The prompt is not needed afterwards. Ids that an earlier turn generated
+ * (after prompt.n_given) restore its state, thinking or answering; t holds only the new text. */
 int turn_start(struct turn *t, struct app *a, struct seat *s, const struct prompt *p, const struct request *r, turn_fn fn, void *ctx, struct error *e);
-/* Other texts end it than those of the options; they must live as long as the turn. Before the first news. */
+/* Replaces the stop strings of the options; they must outlive the turn. Call before the first event. */
 void turn_stop_at(struct turn *t, const char *const *stop, size_t n);
-/* What is new at this turn's seat; t->running becomes false with the last of it. */
+/* Handles an event of this turn's client; t->running becomes false with the last one. */
 void turn_event(struct turn *t, const struct news *news);
 void turn_free(struct turn *t);
 const char *turn_reason(enum done_reason r); /* "stop", "length", "context", "cancelled" */

@@ -1,4 +1,4 @@
-/* An answer and its numbers as JSON, for --json, --json-lines and --batch. */
+/* Answers and statistics as JSON, for --json, --json-lines and --batch. */
 #include <string.h>
 
 #include "cli/out.h"

@@ -1,19 +1,20 @@
 #pragma once
-/* All eight AMX tiles with 16 rows of up to 64 bytes: 16 pairs of BF16 a row of operands, 16 float32 sums. For files built with -mamx-tile. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+/* Configures all eight AMX tiles: 16 rows of up to 64 bytes, i.e. 16 BF16 pairs per operand row, 16 float32 sums. For files built with
+ * -mamx-tile. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <stdint.h>
 
-struct tile_config { /* what ldtilecfg reads */
+struct tile_config { /* the operand of ldtilecfg */
     uint8_t palette, start_row, reserved[14];
-    uint16_t bytes[16]; /* of a row */
+    uint16_t bytes[16]; /* per row */
     uint8_t rows[16];
 } __attribute__((aligned(64)));
 
-/* Of the thread; _tile_release gives them back. width: columns of sums and of the second operand, 1, 2, 4, 8 or 16; tile 6 alone, which has the first, is
- * whole where they are fewer. Constants, for GCC believes that only the first eight bytes of what _tile_loadconfig gets are read, and may drop what a function
- * writes to the others. */
+/* Configures the calling thread; _tile_release undoes it. width: columns of the sums and of the second operand, 1, 2, 4, 8 or 16; tile 6
+ * (the first operand) is always full width. Constant tables: GCC assumes that _tile_loadconfig reads only the first eight bytes of its operand,
+ * and may drop stores to the others. */
 static inline void tiles_configure(int width) {
 #define TILES(w) \
     { \

@@ -1,10 +1,10 @@
-/* Attention in tiles: a block of query rows (tokens x heads that share a KV head) against TILE keys at a time, with the
- * softmax kept up to date on the way (online softmax), so that no row of scores is ever stored whole. KV tiles are
- * widened to float32, or copied together, once for all rows of the block.
- * Few rows (decode) make one block over all KV heads, which reads its keys and values straight through; their keys are cut
- * into chunks, each gives (out, max, sum), and these are merged in rising order of chunk. Both cuts follow from the shape
- * alone, never from the number of threads. Up to OP_FEW tokens (decode, the verification of drafts) keep what BF16 would round
- * away, and a token's chunks follow from the keys that it sees: keys that it does not see add exact zeros at most. */
+/* Attention in tiles: a block of query rows (tokens x heads that share a KV head) against TILE keys at a time, with an online
+ * softmax, so that a row of scores is never stored whole. KV tiles are widened to float32, or copied to contiguous memory, once
+ * for all rows of the block.
+ * Few rows (decode) form one block over all KV heads, which reads its keys and values sequentially. Their keys are split into
+ * chunks, each gives (out, max, sum), and these are merged in rising order of chunk. Both splits depend on the shape
+ * only, not on the number of threads. Calls of up to BATCH_INVARIANT_ROWS tokens (decode, verify) do not round to BF16,
+ * and a token's chunks depend on the keys that it sees: masked keys at most add exact zeros. */
 #include <math.h>
 #include <string.h>
 
@@ -13,33 +13,33 @@
 enum {
     TILE = 64,
     BLOCK = 32,
-    ENOUGH = 64 /* blocks that need no cut along the keys */,
+    ENOUGH = 64 /* blocks that need no split of the keys */,
     WIDE = 128 /* rows of a block over all KV heads */,
     WIDE_TOKENS = 4,
-    PART_BYTES = 64 << 20 /* of partial results; one token may need more */
+    PART_BYTES = 64 << 20 /* limit of partial results; a single token may need more */
 };
 
 struct job {
     struct cpu_exec *x;
     const struct op_attention *o;
-    int group, heads_per, tokens_per; /* query heads of a KV head; of these in a block; tokens in a block */
-    int head_blocks, token_blocks;    /* head blocks of one KV head, or 1 where wide */
-    int rows;                         /* of a block, at most */
-    int pitch16, rows16;              /* where job.bf16, packed rows from one KV head of a block to the next, and of all of them */
+    int group, heads_per, tokens_per; /* query heads per KV head; of these per block; tokens per block */
+    int head_blocks, token_blocks;    /* head blocks per KV head, or 1 if wide */
+    int rows;                         /* per block, at most */
+    int pitch16, rows16;              /* if bf16: packed rows per KV head of a block, and in all */
     bool wide;                        /* a block has all KV heads */
     int chunk, n_chunks;
     bool same;             /* v is k's own plane */
-    bool bf16;             /* keys and values are multiplied as they lie */
-    bool split;            /* then: queries and probabilities as two BF16 each */
-    float *part, *part_ms; /* chunks' partial out [chunk][token][head][v_dim] and (max, sum), when n_chunks > 1 */
+    bool bf16;             /* keys and values are read as BF16 in place */
+    bool split;            /* with bf16: queries and probabilities are the sum of two BF16 */
+    float *part, *part_ms; /* partial out [chunk][token][head][v_dim] and (max, sum) of the chunks, if n_chunks > 1 */
     uint8_t *scratch;
     size_t scratch_part;
 };
 
-struct scratch {               /* of one thread, carved from job.scratch */
+struct scratch {               /* per thread, part of job.scratch */
     float *k, *v, *out;        /* [TILE, k.dim], [TILE, v_dim], [rows, v_dim] */
-    float *s;                  /* [BLOCK, TILE], or of one KV head */
-    uint16_t *k16, *v16, *q16; /* where job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows16, q16_row] */
+    float *s;                  /* [BLOCK, TILE], or rows of one KV head */
+    uint16_t *k16, *v16, *q16; /* if job.bf16, instead of k and v: [TILE, k.dim], [TILE, v_dim], [rows16, q16_row] */
 };
 static int q16_row(const struct job *j) { return (j->o->k.dim + 31) / 32 * 32 * (j->split || j->x->k.tiles16 || j->x->k.exact16 ? 2 : 1); }
 static size_t scratch_bytes(const struct job *j) {
@@ -62,16 +62,16 @@ static struct scratch carve(const struct job *j, int thread) {
 }
 
 static int64_t q_pos(const struct op_attention *o, int i) { return o->q_pos ? o->q_pos[i] : (int64_t)o->q_pos0 + i; }
-/* The keys that token i sees are [*lo, *hi), as indices of rows, or of places in its list of chosen ones. */
+/* The keys that token i sees: [*lo, *hi), indexes of rows or into its list of selected rows. */
 static void visible(const struct op_attention *o, int i, int *lo, int *hi) {
     int64_t p = q_pos(o, i), begin = o->window > 0 ? p - o->k_pos0 + 1 - o->window : 0;
     *hi = op_seen_step(p, o->k_pos0, o->k_step, o->n_keys);
-    if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* places of the list, not rows */
+    if (o->chosen && *hi > o->n_chosen) *hi = o->n_chosen; /* indexes into the list, not rows */
     *lo = begin < 0 ? 0 : begin < *hi ? (int)begin : *hi;
 }
 
-/* What a head asks for of the next tile while it works on this one: `each` bytes a row, n rows so far apart. In a wide block
- * the shares of all heads are the whole of it, in order. */
+/* A head's prefetch of the next tile while it processes this one: `each` bytes per row, n rows a stride apart. In a wide block
+ * the shares of all heads cover the tile, in order. */
 static struct ahead ahead_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim) {
     const size_t width = (size_t)p->heads * dtype_bytes(p->dtype, (size_t)p->dim), one = dtype_bytes(p->dtype, (size_t)p->dim);
     const uint8_t *next = (const uint8_t *)p->data + (size_t)(j0 + n) * width;
@@ -79,8 +79,8 @@ static struct ahead ahead_of(const struct job *j, const struct kv_plane *p, int 
     return (struct ahead){next + one * (size_t)head, width, n, (int)dtype_bytes(p->dtype, (size_t)dim)};
 }
 
-/* Rows [j0, j0 + n) of one head as float32: in place where they are, else widened into buf. Scales are not applied.
- * pick: the rows to take instead of these, or NULL. */
+/* Rows [j0, j0 + n) of one head as float32: in place if stored as such, else widened into buf. Scales are not applied.
+ * pick: indexes of the rows to use instead, or NULL. */
 static const float *tile_of(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, float *buf, int *ld) {
     size_t width = (size_t)p->heads * (size_t)p->dim, at = (size_t)j0 * width + (size_t)head * (size_t)p->dim, size = dtype_bytes(p->dtype, 1);
     *ld = p->dtype == DT_F32 && !pick ? (int)width : dim;
@@ -97,8 +97,8 @@ static const float *tile_of(const struct job *j, const struct kv_plane *p, int h
     }
     return buf;
 }
-/* The same for products of BF16 pairs, where they lie, if they are that. Rows a page apart fall into few sets of the caches, so their tile is copied
- * together; not where it is read but once (tiles16). */
+/* Same as BF16, in place if stored as such. Rows at page distance map to few cache sets, so their tile is copied to contiguous
+ * memory, unless it is read only once (qk16_uses_tiles). */
 static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int head, int j0, int n, int dim, const int32_t *pick, uint16_t *buf, int *ld) {
     const size_t one = dtype_bytes(p->dtype, (size_t)p->dim), width = (size_t)p->heads * one;
     const uint8_t *first = (const uint8_t *)p->data + (size_t)head * one, *row = first + (size_t)j0 * width;
@@ -114,7 +114,7 @@ static const uint16_t *tile16(const struct job *j, const struct kv_plane *p, int
     return buf;
 }
 
-struct rows { /* the query rows of a block; those of a KV head lie together */
+struct rows { /* the query rows of a block; rows of a KV head are contiguous */
     int n, token[WIDE], head[WIDE], lo[WIDE], hi[WIDE];
     const float *q[WIDE];
     float max[WIDE], sum[WIDE];
@@ -134,7 +134,7 @@ static void times_scale(const struct job *j, const struct kv_plane *p, int head,
     for (int i = 0; i < rows; i++) j->x->k.scale(s + i * TILE, s + i * TILE, 1, by, 0, n);
 }
 
-/* One tile of keys of a KV head for rows [r0, r1). Rows that see none of it keep what they have. */
+/* One tile of keys of a KV head for rows [r0, r1). Rows that see no key of it are unchanged. */
 static void one_tile(const struct job *j, struct rows *r, int r0, int r1, const struct scratch *w, int kv_head, int j0, int n) {
     const struct op_attention *o = j->o;
     const struct kernels *k = &j->x->k;
@@ -179,7 +179,7 @@ static void finish(const struct job *j, int token, int head, const float *acc, f
         sum = sum * scale + expf(o->sinks[head] - m);
         max = m;
     }
-    scale = sum == 0 ? 0 : scale / sum; /* a NaN among the scores must show */
+    scale = sum == 0 ? 0 : scale / sum; /* NaN scores must propagate */
     for (int d = 0; d < o->v_dim; d++) out[d] = acc[d] * scale;
     if (o->lse) o->lse[(size_t)token * (size_t)o->n_heads + (size_t)head] = sum == 0 ? -INFINITY : max + logf(sum);
 }
@@ -225,7 +225,7 @@ static void block_task(void *arg, int task, int thread) {
     }
 }
 
-/* Joins the chunks of one (token, head). */
+/* Merges the chunks of one (token, head). */
 static void merge_task(void *arg, int task, int thread) {
     const struct job *j = arg;
     const struct op_attention *o = j->o;
@@ -243,25 +243,25 @@ static void merge_task(void *arg, int task, int thread) {
     finish(j, task / o->n_heads, task % o->n_heads, acc, max, sum);
 }
 
-/* Keys of a chunk: short enough that threads find work, long enough that joining them costs little. */
+/* Keys per chunk: small enough for parallelism, large enough that merging is cheap. */
 static int chunk_of(int n_keys) {
     int chunk = TILE;
     while (n_keys / chunk >= (chunk < 256 ? 32 : 128)) chunk *= 2;
     return chunk;
 }
 
-/* That a token attends to, at most. */
+/* Most keys that a token attends to. */
 static int most_keys(const struct op_attention *o) { return o->chosen && o->n_chosen < o->n_keys ? o->n_chosen : o->n_keys; }
 
 static bool as_bf16(const struct job *j, const struct kv_plane *p) { return j->x->k.qk16 && (p->dtype == DT_BF16 || (p->dtype == DT_E4M3 && j->x->k.widen16)); }
 
-/* Tokens whose chunks are `chunk` long. */
+/* Tokens whose chunks have `chunk` keys. */
 static int run(struct exec *base, const struct op_attention *o, int chunk, bool few) {
     struct job j = {.x = (struct cpu_exec *)base, .o = o, .group = o->n_heads / o->k.heads};
     j.same = o->v.data == o->k.data && o->v.heads == o->k.heads && o->v.dim == o->k.dim && o->v.dtype == o->k.dtype;
     j.wide = o->n <= (o->chosen ? 1 : WIDE_TOKENS) && o->n * o->n_heads <= WIDE;
     j.heads_per = j.group < BLOCK || j.wide ? j.group : BLOCK;
-    j.tokens_per = j.wide ? o->n : o->chosen ? 1 : BLOCK / j.heads_per; /* tokens that chose for themselves share no tile */
+    j.tokens_per = j.wide ? o->n : o->chosen ? 1 : BLOCK / j.heads_per; /* tokens with their own selection share no tile */
     j.rows = j.wide ? o->n * o->n_heads : BLOCK;
     j.head_blocks = (j.group + j.heads_per - 1) / j.heads_per;
     j.token_blocks = (o->n + j.tokens_per - 1) / j.tokens_per;
@@ -290,7 +290,7 @@ static int run(struct exec *base, const struct op_attention *o, int chunk, bool 
 int attention_run(struct exec *base, const struct op_attention *o) {
     int rc = 0, lo, hi;
     if (o->n > OP_FEW) return run(base, o, chunk_of(most_keys(o)), false);
-    for (int i = 0, n; !rc && i < o->n; i += n) { /* tokens side by side whose chunks are of one length: mostly all */
+    for (int i = 0, n; !rc && i < o->n; i += n) { /* consecutive tokens with the same chunk length: mostly all */
         struct op_attention part = *o;
         visible(o, i, &lo, &hi);
         part.n_keys = hi;

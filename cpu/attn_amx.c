@@ -1,11 +1,11 @@
-/* Attention tiles over BF16 keys and values in AMX tiles. Queries are a number and the BF16 of what it leaves over, since what is rounded there is an
- * exponent's; so are probabilities where they are split, and in prompts they are rounded to BF16, as their matrix products round activations.
+/* Attention tiles over BF16 keys and values in AMX. Queries are the sum of two BF16, because their rounding would change an
+ * exponent; probabilities too if split, while in prefill they are rounded to BF16, like activations in matrix products.
  *
- * Scores are computed turned, S^T = K Q^T, so that keys are the first operand as they lie; the queries were packed as the second when
- * the block began (qk16_pack): of each 16, tiles [dim / 32][2] of 16 pairs of columns by 16 queries. Then O = P V, where the values of two
- * keys are interleaved into pairs first. Whatever does not fill a tile is multiplied with zeros of this file's own. An output is
- * summed in one order whatever stands beside it. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+ * Computes scores transposed, S^T = K Q^T, so that keys in their stored order are the first operand; queries were packed as the second
+ * at the start of the block (qk16_pack): per 16 queries, tiles [dim / 32][2] of 16 column pairs by 16 queries. Then O = P V, with
+ * the values of two keys interleaved into pairs first. Partial tiles are padded with zeros in local buffers. The order of
+ * an output's sum is fixed, independent of the other rows. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <string.h>
@@ -17,9 +17,9 @@
 
 enum {
     SIDE = 16, /* rows and columns of a tile of sums */
-    DEEP = 32, /* columns of K, or keys, that a product takes at once */
+    DEEP = 32, /* columns of K, or keys, per product */
     TILE = SIDE * DEEP,
-    KEYS = 64, /* at most */
+    KEYS = 64, /* maximum */
     WIDE = ATTN_AMX_DIM
 };
 
@@ -27,7 +27,7 @@ static int up(int n, int unit) { return (n + unit - 1) / unit; }
 static __mmask16 first16(int n) { return (__mmask16)(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0); }
 static __mmask32 first32(int n) { return n >= 32 ? 0xffffffffu : n > 0 ? (1u << n) - 1 : 0; }
 
-/* The next row of what is asked for; a whole tile at once would be dropped. */
+/* Prefetches the next rows; the CPU would drop prefetches of a whole tile at once. */
 static void ask(struct ahead *a, int rows) {
     for (; rows-- && a->rows > 0; a->next += a->stride, a->rows--)
         for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
@@ -50,7 +50,7 @@ static QK16_PACK_FN(pack) {
     }
 }
 
-/* s[query][key] of a tile of sums by key. */
+/* Transposes a tile of sums by key to s[query][key]. */
 static void put_turned(float *s, int lds, const float *sums, int nq, int nk) {
     __m512i a[SIDE];
     for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512(sums + i * SIDE);
@@ -59,7 +59,7 @@ static void put_turned(float *s, int lds, const float *sums, int nq, int nk) {
         if (i < nq) _mm512_mask_storeu_epi32(s + (size_t)i * (size_t)lds, first16(nk), a[i]);
 }
 
-/* Two groups of 16 keys (or one, and nothing is done for the other) by two groups of queries. */
+/* Two groups of 16 keys (or one) by two groups of queries. */
 static void scores(float *sums, const uint16_t *k, int ldk, const uint16_t *q, int steps, bool keys2, bool queries2, struct ahead *a, int rows) {
     const size_t next = (size_t)steps * 2 * TILE;
     _tile_zero(0);
@@ -112,11 +112,11 @@ static QK16_FN(qk) {
     _tile_release();
 }
 
-/* pairs[key / 2][d]: the values of two keys side by side, zero past the last key and past dim (up to `width`, whole 32). */
+/* pairs[key / 2][d]: the interleaved values of two keys, zero past the last key and past dim (up to `width`, a multiple of 32). */
 static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int dim, int width, struct ahead *a) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     for (int j = 0; j < up(nk, DEEP) * DEEP; j += 2) {
-        ask(a, 1); /* half of them; the rest between products */
+        ask(a, 1); /* half of the prefetches; the rest between products */
         for (int d = 0; d < width; d += 32) {
             const uint16_t *at = v + (size_t)j * (size_t)ldv + d;
             __m512i u = _mm512_maskz_loadu_epi16(j < nk ? first32(dim - d) : 0, at), w = _mm512_maskz_loadu_epi16(j + 1 < nk ? first32(dim - d) : 0, at + ldv);
@@ -126,7 +126,7 @@ static void interleave(uint32_t *pairs, const uint16_t *v, int ldv, int nk, int 
         }
     }
 }
-/* to = from * corr (or, corr NULL, from), what there is of a tile of sums; zeros for the rest where `whole`. */
+/* to = from * corr (corr NULL: from) for the existing part of a tile of sums; the rest is zeroed if `whole`. */
 static void move(float *to, int ldt, const float *from, int ldf, const float *corr, int rows, int cols, bool whole) {
     const __mmask16 m = first16(cols);
     for (int i = 0; i < SIDE; i++) {
@@ -136,10 +136,10 @@ static void move(float *to, int ldt, const float *from, int ldf, const float *co
         _mm512_mask_storeu_ps(to + (size_t)i * (size_t)ldt, whole ? 0xffff : m, v);
     }
 }
-/* A tile of the output where it lies or, where it is none, in memory of this file's own until it is put back. */
+/* A tile of the output: in place, or in a local buffer if it is partial, until it is copied back. */
 struct place {
     float *at, own[SIDE * SIDE] __attribute__((aligned(64)));
-    size_t bytes; /* from row to row */
+    size_t bytes; /* row stride */
 };
 static void take(struct place *t, float *o, int ldo, const float *corr, int rows, int cols) {
     const bool whole = rows >= SIDE && cols >= SIDE;
@@ -154,7 +154,7 @@ static void take(struct place *t, float *o, int ldo, const float *corr, int rows
 static void put_back(const struct place *t, float *o, int ldo, int rows, int cols) {
     if (t->at == t->own) move(o, ldo, t->own, SIDE, NULL, rows < SIDE ? rows : SIDE, cols, false);
 }
-/* Probabilities as the first operand: [queries of two tiles][keys], zeros for queries and keys that are not there. rest: what BF16 leaves over of them. */
+/* Probabilities as the first operand: [queries of two tiles][keys], zeros for missing queries and keys. rest: their BF16 remainders. */
 struct probs {
     uint16_t head[2 * SIDE][KEYS], rest[2 * SIDE][KEYS];
 } __attribute__((aligned(64)));
@@ -169,7 +169,7 @@ static void probs_make(struct probs *t, const float *p, int ldp, int n, int nk, 
             _mm256_store_si256((__m256i *)(void *)&t->rest[i][j], (__m256i)_mm512_cvtneps_pbh(rest));
         }
 }
-/* Two tiles of columns by 16 queries, 0 and 1, or by 32 (also 2 and 3). Tiles 6 and 7 have the values. */
+/* Two column tiles by 16 queries, 0 and 1, or by 32 (also 2 and 3). Tiles 6 and 7 hold the values. */
 static void pv_step(uint16_t (*p)[KEYS], int j, bool two) {
     _tile_loadd(4, &p[0][j * DEEP], KEYS * 2);
     _tile_dpbf16ps(0, 4, 6);

@@ -1,8 +1,9 @@
-/* Attention tiles over planes of BF16 and E4M3 with AVX2: keys and values are widened between the products, not before, and queries and
- * probabilities stay float32.
+/* Attention tiles over BF16 and E4M3 planes with AVX2: keys and values are widened between the products, and queries and probabilities
+ * stay float32.
  *
- * Scores are computed turned: a vector holds two numbers in a row of each of 4 queries, and two of a key are multiplied with all of these at once. So
- * a score is summed in one order whatever stands beside it. Packed queries (qk16_pack): group of 4, pair of dimensions, query; zero past dim. */
+ * Computes scores transposed: a vector holds two consecutive elements of each of 4 queries, and two elements of a key are multiplied with
+ * all of these at once. So the order of a score's sum is fixed, independent of the others. Packed queries (qk16_pack): group of
+ * 4, pair of dimensions, query; zero past dim. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -11,13 +12,13 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 8") for
 
-enum { GROUP = 4, LINE = 32 /* numbers of a cache line */, MAX_TILE = 64, SOON = 8 /* keys whose values are asked for */ };
+enum { GROUP = 4, LINE = 32 /* elements per cache line */, MAX_TILE = 64, SOON = 8 /* keys between a prefetch of values and their use */ };
 
 static int pairs_of(int dim) { return (dim + LINE - 1) / LINE * (LINE / 2); }
 
 static QK16_PACK_FN(pack) {
     const int pairs = pairs_of(dim);
-    double *to = (double *)(void *)out + (ptrdiff_t)(row / GROUP * pairs) * GROUP + row % GROUP; /* a pair is as large */
+    double *to = (double *)(void *)out + (ptrdiff_t)(row / GROUP * pairs) * GROUP + row % GROUP; /* a double has the size of a pair */
     (void)split;
     for (int i = 0; i < pairs; i += 4) {
         float part[8] = {0};
@@ -30,14 +31,14 @@ static QK16_PACK_FN(pack) {
     }
 }
 
-/* The next row of what is asked for. A whole tile at once would be dropped: a core remembers only so many. */
+/* Prefetches the next row. Prefetches of a whole tile at once would exceed the core's fill buffers and be dropped. */
 INLINE void ask(struct ahead *a) {
     if (a->rows <= 0) return;
     for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
     a->next += a->stride, a->rows--;
 }
 
-/* The next pair of K keys, or its first half alone. */
+/* The next pair of K keys, or only its first half. */
 INLINE void qk_step(__m256 sum[2][8], const float *q, ptrdiff_t ldq, const uint16_t *k, ptrdiff_t ldk, const bool half, const int G, const int K) {
     const __m256i widen = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 0, 1, -1, -1, 2, 3);
     __m256 qv[2];
@@ -58,14 +59,14 @@ INLINE void turn(float *s, int lds, const __m256 *sum, int nq) {
     if (nq > 2) _mm_storeu_ps(s + 2 * (ptrdiff_t)lds, _mm256_extractf128_ps(even, 1));
     if (nq > 3) _mm_storeu_ps(s + 3 * (ptrdiff_t)lds, _mm256_extractf128_ps(odd, 1));
 }
-/* G groups of queries, nq in all, by K keys: 4 or 8, or 1 whose scores go to s alone. */
+/* G groups of queries, nq in all, by K keys: 4 or 8, or 1 whose scores are contiguous in s. */
 INLINE void qk_block(float *s, int lds, const float *q, int nq, const uint16_t *k, int ldk, int dim, struct ahead *a, const int G, const int K) {
     const ptrdiff_t ldq = (ptrdiff_t)pairs_of(dim) * 8, one = ldk;
     __m256 sum[2][8];
     int asked = 0, d = 0;
     EACH (int g = 0; g < G; g++)
         EACH (int j = 0; j < K; j++) sum[g][j] = _mm256_setzero_ps();
-    for (int line = 0; line < dim; line += LINE) { /* which line of the keys comes next, a core does not guess */
+    for (int line = 0; line < dim; line += LINE) { /* the hardware prefetcher does not predict the next key's lines */
         const uint16_t *soon = line + LINE < dim ? k + LINE : k - line + K * one;
         const int end = line + LINE < dim ? line + LINE : dim;
         for (; asked * dim < end * K; asked++) ask(a);
@@ -96,7 +97,7 @@ static QK16_FN(qk) {
     const float *at = (const float *)(const void *)q;
     const ptrdiff_t ldq = (ptrdiff_t)pairs_of(dim) * 8;
     (void)split;
-    for (int j = 0; j < nk; j += 16) { /* what several groups read stays in the first cache */
+    for (int j = 0; j < nk; j += 16) { /* keys shared by several groups stay in L1 */
         const int n = nk - j < 16 ? nk - j : 16;
         const uint16_t *keys = k + j * (ptrdiff_t)ldk;
         int i = 0;
@@ -105,7 +106,7 @@ static QK16_FN(qk) {
     }
 }
 
-/* Q queries by 16 dimensions: those of even and of odd number are sums of their own. */
+/* Q queries by 16 dimensions: even and odd dimensions have separate sums. */
 INLINE void pv_block(float *o, int ldo, const float *corr, const float *p, int ldp, const uint16_t *v, int ldv, int nk, struct ahead *a, const int Q) {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000);
     const ptrdiff_t one = ldv;
@@ -153,14 +154,14 @@ static PV16_FN(pv) {
     for (; i < nq; i++) pv_rows(o + i * (ptrdiff_t)ldo, ldo, corr + i, p + i * (ptrdiff_t)ldp, ldp, v, ldv, nk, dim, &a, 1);
 }
 
-/* 16 codes. The BF16 of the codes 0 to 7, which are 2^-9 times that, comes from a table: lower bytes, then upper ones. */
+/* 16 codes. The BF16 of codes 0 to 7, which are 2^-9 times the code, comes from a table: lower bytes, then upper ones. */
 INLINE __m256i bf16_of(__m128i codes) {
     const __m128i tiny = _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x20, 0x40, 0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c);
     const __m256i all = _mm256_set1_epi16(0x7f), code = _mm256_cvtepu8_epi16(codes), magnitude = _mm256_and_si256(code, all);
     const __m256i at = _mm256_or_si256(magnitude, _mm256_slli_epi16(_mm256_or_si256(magnitude, _mm256_set1_epi16(8)), 8));
     __m256i v = _mm256_add_epi16(_mm256_slli_epi16(magnitude, 4), _mm256_set1_epi16((127 - 7) << 7));
     v = _mm256_blendv_epi8(v, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(tiny), at), _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude));
-    v = _mm256_blendv_epi8(v, _mm256_set1_epi16(0x7fc0), _mm256_cmpeq_epi16(magnitude, all)); /* no number */
+    v = _mm256_blendv_epi8(v, _mm256_set1_epi16(0x7fc0), _mm256_cmpeq_epi16(magnitude, all)); /* NaN */
     return _mm256_or_si256(v, _mm256_slli_epi16(_mm256_andnot_si256(all, code), 8));
 }
 static WIDEN16_FN(widen) {

@@ -1,11 +1,11 @@
-/* Attention tiles over BF16 keys and values as they lie in the cache, with vdpbf16ps: no widening, and twice the products
- * an instruction. Queries and probabilities are BF16 too: as a number and the BF16 of what it leaves over where S is 2
- * (2^-17 of each, for decode), else rounded (for prefill, whose matrix products round activations in the same way).
+/* Attention tiles over BF16 keys and values in place, with vdpbf16ps: no widening, and twice the products per instruction. Queries
+ * and probabilities are BF16 too: the sum of two BF16 where S is 2 (error 2^-17, for decode), else rounded (for prefill, whose
+ * matrix products round activations in the same way).
  *
- * Scores are computed turned: a vector holds four numbers in a row of each of 8 queries (where they are split, of 4 of them and what they leave over),
- * and four of a key are multiplied with all of these at once. So there is little to add up across lanes, keys are read where they lie, and a score
- * is summed in one order whatever stands beside it. Packed queries (qk16_pack): group, four dimensions, plane, query; zero past dim. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+ * Computes scores transposed: a vector holds four consecutive elements of each of 8 queries (if split, of 4 queries and their remainders),
+ * and four elements of a key are multiplied with all of these at once. So little is summed across lanes, keys are read in place, and the
+ * order of a score's sum is fixed, independent of the others. Packed queries (qk16_pack): group, four dimensions, plane, query; zero past dim. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <math.h>
@@ -18,12 +18,12 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for
 
-enum { LANES = 32, MAX_TILE = 64, SIDE = 16 /* keys, and lanes, that are turned at once */, SOON = 8 /* keys whose values are asked for */ };
+enum { LANES = 32, MAX_TILE = 64, SIDE = 16 /* keys, and lanes, transposed at once */, SOON = 8 /* keys between a prefetch of values and their use */ };
 
 INLINE __m512i load(const uint16_t *p, int n) { return n >= LANES ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1), p); }
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 
-/* 16 floats as BF16, rounded to nearest even, and what is left. */
+/* 16 floats as BF16, rounded to nearest even, and the remainders. */
 INLINE __m256i head_of(__m512 v) { return (__m256i)_mm512_cvtneps_pbh(v); }
 INLINE __m512 rest_of(__m512 v, __m256i head) { return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(head), 16))); }
 
@@ -47,7 +47,7 @@ static QK16_PACK_FN(pack) {
     }
 }
 
-/* The next row of what is asked for. A whole tile at once would be dropped: a core remembers only so many. */
+/* Prefetches the next row. Prefetches of a whole tile at once would exceed the core's fill buffers and be dropped. */
 INLINE void ask(struct ahead *a) {
     if (a->rows <= 0) return;
     for (int c = 0; c < a->each; c += 64) _mm_prefetch((const char *)a->next + c, _MM_HINT_T1);
@@ -59,7 +59,7 @@ INLINE __m512i fours(const uint16_t *p, const int n) {
     memcpy(&v, p, (size_t)n * 2);
     return _mm512_set1_epi64(v);
 }
-/* The n next numbers of K keys, at most four, of which a core does not guess the line: it is asked for before. */
+/* The next n elements, at most four, of K keys. Prefetches their lines, which the hardware does not predict. */
 INLINE void qk_step(__m512 sum[2][SIDE], const uint64_t *q, ptrdiff_t ldq, const uint16_t *const *at, ptrdiff_t ldk, const int n, const int G, const int K) {
     __m512i qv[2];
     EACH (int g = 0; g < G; g++) qv[g] = _mm512_loadu_si512(q + g * ldq);
@@ -68,7 +68,7 @@ INLINE void qk_step(__m512 sum[2][SIDE], const uint64_t *q, ptrdiff_t ldq, const
         EACH (int g = 0; g < G; g++) sum[g][j] = dot(sum[g][j], qv[g], kv);
     }
 }
-/* G groups of queries by K keys, ldk numbers apart; out[group][key][lane]. */
+/* G groups of queries by K keys, ldk elements apart; out[group][key][lane]. */
 INLINE void qk_block(float *out, const uint64_t *q, const uint16_t *k, int ldk, int dim, struct ahead *a, const int G, const int K) {
     const ptrdiff_t ldq = (ptrdiff_t)fours_of(dim) * 8, one = ldk;
     const uint16_t *at[4] = {k, k + 4 * one, k + 8 * one, k + 12 * one};
@@ -100,7 +100,7 @@ INLINE void qk_keys(float *out, const uint64_t *q, const uint16_t *k, int ldk, i
     for (; j + 4 <= n; j += 4) qk_block(out + j * SIDE, q, k + j * (ptrdiff_t)ldk, ldk, dim, a, G, 4);
     for (; j < n; j++) qk_block(out + j * SIDE, q, k + j * (ptrdiff_t)ldk, ldk, dim, a, G, 1);
 }
-/* Scores of a group's first nq queries with 16 keys, of which there are nk. */
+/* Scores of a group's first nq queries with 16 keys, of which nk exist. */
 INLINE void turn(float *s, int lds, const float *sums, int nq, int nk, const bool split) {
     const __mmask16 m = (__mmask16)((1u << nk) - 1);
     __m512i a[SIDE];
@@ -132,8 +132,8 @@ static QK16_FN(qk) {
     else qk_all(s, lds, (const uint64_t *)(const void *)q, nq, k, ldk, nk, dim, &a, false);
 }
 
-/* Two keys at a time: their values interleaved, and their probabilities as a pair. Interleaving works on 128 bits at a time,
- * so of 32 dimensions one sum holds 0-3, 8-11, 16-19, 24-27 and the other the rest. */
+/* Two keys at a time: their values interleaved, and their probabilities as a pair. Interleaving works within 128 bits, so of
+ * 32 dimensions one sum holds 0-3, 8-11, 16-19, 24-27 and the other the rest. */
 static const uint32_t first_half[16] = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27};
 static const uint32_t join_low[16] = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
 
@@ -154,7 +154,7 @@ INLINE void pv_step(__m512 sum[8][2][2], const uint32_t *p, int ldp, const uint1
             }
         }
 }
-/* Q queries by D times 32 dimensions; p: pairs of BF16, plane after plane. */
+/* Q queries by D times 32 dimensions; p: pairs of BF16, one plane after the other. */
 INLINE void pv_block(float *o, int ldo, const float *corr, const uint32_t *p, int ldp, const uint16_t *v, int ldv, int nk, int dim, struct ahead *a,
                      const int Q, const int D, const int S) {
     const __m512i lo = _mm512_loadu_si512(first_half), hi = _mm512_add_epi32(lo, _mm512_set1_epi32(4)), back = _mm512_loadu_si512(join_low),

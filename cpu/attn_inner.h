@@ -1,15 +1,15 @@
-/* Attention tiles and element-wise kernels over the vocabulary of simd_<isa>.h, compiled once an ISA. */
+/* Attention tiles and element-wise kernels in the SIMD wrappers of simd_<isa>.h, compiled once per ISA. */
 #include <math.h>
 
-/* Loaded once: an FMA that loads for itself would do it again for each sum. */
-#ifdef HEARTH_SIMDE /* whose vectors are no registers */
+/* Loads once: FMAs with memory operands would load again for each sum. */
+#ifdef HEARTH_SIMDE /* SIMDe vectors are not registers */
 #define IN_REGISTER(v) (void)0
 #else
 #define IN_REGISTER(v) __asm__ volatile("" : "+v"(v))
 #endif
 
-/* Q rows of queries against K keys, one or four: each pair has one vector of partial sums, so a loaded key serves Q rows and a loaded
- * query K keys. Four keys' sums end side by side. */
+/* Q query rows against K keys, one or four. Each pair has one vector of partial sums, so that a loaded key is used by Q rows and a
+ * loaded query by K keys. The sums of four keys are stored together. */
 INLINE void qk_block(float *s, int lds, const float *const *q, const float *k, int ldk, int dim, float scale, const int Q, const int K) {
     V sum[4][4];
     EACH (int i = 0; i < Q; i++)
@@ -47,7 +47,7 @@ INLINE void qk_rows(float *s, int lds, const float *const *q, const float *k, in
     for (; i + Q <= nq; i += Q) qk_block(s + i * lds, lds, q + i, k, ldk, dim, scale, Q, K);
     for (; i < nq; i++) qk_block(s + i * lds, lds, q + i, k, ldk, dim, scale, 1, K);
 }
-/* Queries of half the first cache at a time, and for these key after key: rows of keys may lie so far apart that few of them fit. */
+/* Processes queries in groups that fill half of L1, and for these one key after the other: key rows may be so far apart that few fit. */
 static QK_FN(qk) {
     enum { HALF = 4096 };
     const int most = HALF / dim > 4 ? HALF / dim / 4 * 4 : 4;
@@ -145,7 +145,7 @@ static SCALE_FN(scale_row) {
         else vstore(out + i, vmul(vmul(vload(x + i), vs), vadd(vload(w + i), va)));
     }
 }
-struct glu_v { /* a struct glu in vectors */
+struct glu_v { /* struct glu in vectors */
     V limit, low, alpha, shift;
 };
 INLINE V glu_of(V g, V u, const struct glu_v *a, const bool plain) {

@@ -9,7 +9,7 @@
 #include "engine/base/half.h"
 #include "engine/base/mem.h"
 
-enum { MAX_ROUNDS = 99, HIDDEN = 7168, INTER = 2048 }; /* the expert of DeepSeek-V3 */
+enum { MAX_ROUNDS = 99, HIDDEN = 7168, INTER = 2048 }; /* an expert of DeepSeek-V3 */
 
 struct bench {
     const struct bench_options *o;
@@ -21,12 +21,12 @@ struct bench {
     size_t bytes;
     float *scales;
     float *in, *out;
-    int streams, ahead; /* the read pattern that was fastest with this pool */
+    int streams, ahead; /* the fastest read pattern of this pool */
 };
 
 /* --- The limits --- */
 
-static _Atomic uint32_t keep; /* what the compiler must not drop */
+static _Atomic uint32_t keep; /* keeps the compiler from dropping results */
 static void read_thread(void *arg, int t, int n) {
     const struct bench *b = arg;
     size_t part = b->bytes / (size_t)n / 65536 * 65536;
@@ -76,10 +76,10 @@ double bench_median(double *v, int n) {
     return v[n / 2];
 }
 
-/* One pass of a kernel: returns the bytes or float operations that it did. */
+/* One pass of a kernel; returns the bytes or float operations that it processed. */
 typedef double (*pass_fn)(struct bench *b, void *arg, int round);
 
-/* Runs the pass between two measurements of its limit, `rounds` times: what disturbs the machine for long hits both. */
+/* Runs the pass between two measurements of its limit, `rounds` times, so that longer disturbances affect both. */
 static int measure(struct bench *b, struct bench_row row, pass_fn pass, void *arg) {
     double rate[MAX_ROUNDS], limit[MAX_ROUNDS], share[MAX_ROUNDS];
     int n = b->o->rounds > 0 && b->o->rounds < MAX_ROUNDS ? b->o->rounds : 9;
@@ -131,11 +131,11 @@ static double gemv_pass(struct bench *b, void *arg, int round) {
     struct op_linear o = {.y = b->out, .x = b->in, .n = c->tokens, .ldx = c->cols, .ldy = rows};
     o.w = matrix(b, b->weights, rows, c->cols, c->format);
     b->x->base.ops->linear(&b->x->base, &o);
-    return (double)mat_bytes(&o.w); /* with scales beside: of FP4 a sixteenth */
+    return (double)mat_bytes(&o.w); /* including separate scales: a sixteenth for FP4 */
 }
 
 struct experts_case {
-    int n; /* experts that fit, of which a pass uses `of` and a shared one, or the token's 8 and a shared one */
+    int n; /* experts that fit in memory; a pass uses `of` routed ones (of one token: 8) and a shared one */
     struct expert *experts;
     int tokens, of, hidden, inter;
 };
@@ -147,7 +147,7 @@ static double experts_pass(struct bench *b, void *arg, int round) {
     bool used[256] = {false};
     double bytes = 0, one = 3.0 * c->hidden * c->inter;
     uint32_t seed = (uint32_t)round + 1;
-    for (int i = 0; i < c->tokens * TOPK; i++) { /* one token: the next ones in turn; many: as a router would, no expert twice a token */
+    for (int i = 0; i < c->tokens * TOPK; i++) { /* one token: the next ones in order; many: random like a router's choice, distinct per token */
         bool again = true;
         while (again) {
             ids[i] = c->tokens == 1 ? (round * 9 + i) % c->n : (int32_t)((seed = seed * 1664525 + 1013904223) >> 8) % c->of;
@@ -167,7 +167,7 @@ static double experts_pass(struct bench *b, void *arg, int round) {
 static int experts_rows(struct bench *b, int tokens, int of, int hidden, int inter) {
     struct experts_case e = {.n = (int)(b->bytes / ((size_t)3 * (size_t)hidden * (size_t)inter)), .tokens = tokens, .of = of, .hidden = hidden, .inter = inter};
     if (e.n > 256) e.n = 256;
-    if (e.n < of + 1) return 0; /* few bytes were asked for */
+    if (e.n < of + 1) return 0; /* `bytes` was set small */
     if (!(e.experts = mem_calloc((size_t)e.n, sizeof *e.experts))) return ERR_MEMORY;
     size_t part = (size_t)hidden * (size_t)inter;
     for (int i = 0; i < e.n; i++) {
@@ -235,14 +235,14 @@ static int run_all(struct bench *b) {
         rc = measure(b, row, gemv_pass, (void *)&gemv[i]);
     }
     if (!rc) rc = experts_rows(b, 1, 8, HIDDEN, INTER);
-    if (!rc) rc = experts_rows(b, MANY_TOKENS, 128, 2048, 768); /* a short prompt: a few tokens an expert */
+    if (!rc) rc = experts_rows(b, MANY_TOKENS, 128, 2048, 768); /* a short prompt: a few tokens per expert */
     for (size_t i = 0; !rc && i < sizeof attention / sizeof *attention; i++) {
         const struct attention_case *a = &attention[i];
         row = (struct bench_row){.kernel = "attention", .format = dtype_name(a->format), .tokens = a->n, .flops = true};
         snprintf(row.shape, sizeof row.shape, "%d heads, %d KV of %d/%d, %d keys", a->heads, a->kv_heads, a->dim, a->v_dim, a->keys);
         rc = measure(b, row, attention_pass, (void *)a);
     }
-    const size_t n_gemm = N_GEMM + (b->x->level > CPU_SCALAR ? sizeof many : 0); /* the reference would take minutes over them */
+    const size_t n_gemm = N_GEMM + (b->x->level > CPU_SCALAR ? sizeof many : 0); /* the scalar reference would take minutes */
     for (size_t i = 0; !rc && i < n_gemm; i++) {
         const struct gemm_case c = i < N_GEMM ? gemm[i] : (struct gemm_case){many[i - N_GEMM], MANY_TOKENS, HIDDEN, INTER};
         row = (struct bench_row){.kernel = "gemm", .format = dtype_name(c.format), .tokens = c.tokens, .flops = true};
@@ -284,7 +284,7 @@ int bench_kernels(const struct bench_options *o, bench_fn fn, void *ctx, struct 
     choose_pattern(&b);
     rc = run_all(&b);
     if (rc == ERR_CANCELLED) error_set(e, rc, "stopped");
-    else if (rc) error_set(e, rc, "an operation failed while it was measured");
+    else if (rc) error_set(e, rc, "an operation failed during the measurement");
 out:
     cpu_exec_close((struct exec **)(void *)&b.x);
     pool_close(&b.pool);

@@ -1,6 +1,6 @@
-/* The limits of the machine, over the vocabulary of simd_<isa>.h. */
+/* Machine limits, in the SIMD wrappers of simd_<isa>.h. */
 
-/* Touches every 64-byte line of `bytes` (a multiple of 4096 * 8), `streams` parts side by side. */
+/* Reads every 64-byte line of `bytes` (a multiple of 4096 * 8), in `streams` interleaved parts. */
 static READ_FN(read_all) {
     V a = vzero(), b = vzero(), c = vzero(), d = vzero();
     size_t part = bytes / (size_t)streams;
@@ -9,7 +9,7 @@ static READ_FN(read_all) {
             const float *q = (const float *)(const void *)(p + (size_t)s * part + o);
             if (ahead)
                 for (int l = 0; l < 256; l += 64) _mm_prefetch((const char *)q + ahead + l, _MM_HINT_T0);
-            EACH (int u = 0; u < 64; u += 4 * LANES) { /* max is one cheap instruction a load and keeps the loads alive */
+            EACH (int u = 0; u < 64; u += 4 * LANES) { /* max is one cheap instruction per load and keeps the loads from being optimised away */
                 a = vmax(a, vload(q + u));
                 b = vmax(b, vload(q + u + LANES));
                 c = vmax(c, vload(q + u + 2 * LANES));
@@ -19,7 +19,7 @@ static READ_FN(read_all) {
     return vtop(vmax(vmax(a, b), vmax(c, d)));
 }
 
-/* n times 12 independent FMAs; returns their number of float operations. */
+/* Runs n times 12 independent FMAs; returns the number of float operations. */
 static PEAK_FN(fma_peak) {
     V acc[12], a = vset1(1.000001f), b = vset1(1e-7f);
     EACH (int i = 0; i < 12; i++) acc[i] = vset1((float)i);

@@ -9,15 +9,15 @@ enum { ROWS = 32, COLS = 2048, TOKENS = 4, ROUNDS = 7 }; /* 64 KB of weights, wh
 
 extern const struct format_kernels avx512_e4m3;
 const struct format_kernels *const choose_e4m3_of[CHOOSE_E4M3] = {&avx512_e4m3, &avx512vbmi_e4m3, &avx512gfni_e4m3};
-static const char *const names[CHOOSE_E4M3] = {"E4M3 by conversion from FP16 (measured)", "E4M3 by look-ups (measured)", "E4M3 by maps of bits (measured)"};
+static const char *const names[CHOOSE_E4M3] = {"E4M3 by FP16 conversion (measured)", "E4M3 by table look-ups (measured)", "E4M3 by affine bit maps (measured)"};
 int choose_e4m3_count(void) { return cpu_flags() & CPU_F_GFNI ? CHOOSE_E4M3 : CHOOSE_E4M3 - 1; }
 
-/* Finite ones; subnormals as rare as in a checkpoint, of whose weights one in 8,000 is so small beside its block's largest. */
+/* Finite codes; subnormals as rare as in a checkpoint, where one weight in 8,000 is that small relative to its block's largest. */
 static uint8_t codes[ROWS * COLS];
 static float x[TOKENS * COLS], y[TOKENS * ROWS];
 static int best;
 
-/* One token, which decides decode, and several at once; the least of some rounds, taken in turn. */
+/* One token, which decides decode speed, and several; the minimum of interleaved rounds. */
 static void measure(void) {
     const float scale = 1;
     const struct mat w = {.data = codes,

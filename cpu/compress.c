@@ -1,6 +1,6 @@
-/* Windows of tokens that become one entry each (op_compress). Every element has a softmax of its own over the tokens of its
- * windows, kept up to date as they come (online softmax), so that nothing of an open window is kept but three numbers an element.
- * Elements never meet: a task is some of them through all rows. */
+/* Compresses each window of tokens into one entry (op_compress). Every element has its own online softmax over the tokens of its
+ * windows, so that the state of an open window is three numbers per element. Elements are independent: a task processes some of
+ * them for all rows. */
 #include <math.h>
 #include <string.h>
 
@@ -13,11 +13,11 @@ struct job {
     int blocks; /* of columns */
 };
 
-/* One more token of an entry, n elements of each. */
+/* Adds one token to n elements of an entry. */
 static void add_token(float *max, float *sum, float *acc, const float *kv, const float *gate, const float *bias, int n) {
     for (int c = 0; c < n; c++) {
         float g = gate[c] + bias[c], top = g > max[c] ? g : max[c], keep = expf(max[c] - top), w = expf(g - top);
-        if (g != g) top = keep = w = g; /* a NaN must show */
+        if (g != g) top = keep = w = g; /* NaN must propagate */
         sum[c] = sum[c] * keep + w;
         acc[c] = acc[c] * keep + w * kv[c];
         max[c] = top;
@@ -31,7 +31,7 @@ static void clear(float *entry, int dim, int n) {
 static void compress_task(void *arg, int task, int thread) {
     const struct op_compress *o = ((const struct job *)arg)->o;
     const int c = task * COLUMNS, n = o->dim - c < COLUMNS ? o->dim - c : COLUMNS, dim = o->dim, series = o->overlap ? 2 : 1;
-    float *open = o->after + c, *next = open + 3 * dim, *out = o->out + c; /* next: with overlap */
+    float *open = o->after + c, *next = open + 3 * dim, *out = o->out + c; /* next: only with overlap */
     for (int i = 0; i < 3 * series && o->pos0 && o->before != o->after; i++) memcpy(open + i * dim, o->before + i * dim + c, (size_t)n * sizeof(float));
     for (int i = 0; i < series && !o->pos0; i++) clear(open + 3 * i * dim, dim, n);
     for (int i = 0; i < o->n; i++) {

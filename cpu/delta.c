@@ -1,12 +1,12 @@
-/* What gated DeltaNet has instead of attention: a short convolution along the rows, and a state for each head that every row
- * changes. Rows follow each other, but columns of a state never meet: a task is some columns of a head through all rows, so that
- * its part of the state stays in the first cache. No sum depends on how many rows a call has, and none on the threads. */
+/* Gated DeltaNet, a replacement of attention: a short causal convolution along the rows, and a recurrent state per head. Rows are
+ * sequential, but columns of a state are independent: a task processes some columns of a head for all rows, so that its part of the
+ * state stays in L1. The order of sums depends neither on the number of rows in a call nor on the threads. */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/exec.h"
 
-enum { CHANNELS = 2048, ROWS = 8, TAPS_MOST = 64 }; /* of a task of the convolution */
+enum { CHANNELS = 2048, ROWS = 8, TAPS_MOST = 64 }; /* per task of the convolution */
 
 struct conv {
     struct cpu_exec *x;
@@ -15,7 +15,7 @@ struct conv {
     const float *zeros;
 };
 
-/* Row i of what the convolution sees, i < 0: before the first. */
+/* Input row i of the convolution, i < 0: before the first. */
 static const float *row_at(const struct conv *j, int i) {
     const struct op_conv *o = j->o;
     if (i >= 0) return o->x + (size_t)i * (size_t)o->ldx;
@@ -44,12 +44,12 @@ int conv_run(struct exec *base, const struct op_conv *o) {
         j.zeros = zeros;
     }
     int rc = exec_each(j.x, (o->n + ROWS - 1) / ROWS * j.blocks, conv_task, &j);
-    for (int i = 0; i < o->taps - 1 && !rc; i++) /* rising: each is read from behind its place */
+    for (int i = 0; i < o->taps - 1 && !rc; i++) /* in rising order: each source row is later than its target */
         memmove(o->after + (size_t)i * (size_t)o->channels, row_at(&j, o->n - o->taps + 1 + i), row);
     return rc;
 }
 
-/* --- The delta rule ----------------------------------------------------------------------------------------------------------- */
+/* --- The delta rule --------------------------------------------------------------------------------------------------------- */
 
 struct delta {
     struct cpu_exec *x;

@@ -1,4 +1,4 @@
-/* delta.c's kernels over the vocabulary of simd_<isa>.h, compiled once an ISA. */
+/* Kernels of delta.c in the SIMD wrappers of simd_<isa>.h, compiled once per ISA. */
 
 static GATE_FN(gate) {
     for (int i = 0; i < n; i += LANES) {
@@ -22,8 +22,8 @@ static CONV_FN(conv) {
     }
 }
 
-/* D vectors of columns; last: numbers in the last one, 0: all. Two partial sums a column, of even and odd rows, so that a sum
- * does not wait for the one before it. */
+/* D vectors of columns; last: elements of the last vector, 0: all. Two partial sums per column, of even and odd rows, shorten the
+ * dependency chain. */
 INLINE V delta_load(const float *p, int last) { return last ? vloadm(p, last) : vload(p); }
 INLINE void delta_columns(float *o, float *to, const float *from, int ld, const struct delta_row *r, const float *v, int k_dim, int last, const int D) {
     V u[2][4], d[4];

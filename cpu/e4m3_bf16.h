@@ -1,6 +1,6 @@
 #pragma once
-/* E4M3 as BF16, which has all of its numbers: for attention over planes of eight bits with the products of BF16 pairs. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+/* Converts E4M3 to BF16, exactly: for attention over E4M3 planes with BF16 pair products. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <stdint.h>
@@ -8,14 +8,14 @@
 
 #include "cpu/kernels.h"
 
-/* BF16 of the codes 0 to 7, 2^-9 times that. */
+/* BF16 of the subnormal codes 0 to 7: 2^-9 times the code. */
 static const uint16_t e4m3_tiny[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
 
 static inline __attribute__((always_inline)) __m512i e4m3_bf16_of(__m256i codes) {
     const __m512i all = _mm512_set1_epi16(0x7f), code = _mm512_cvtepu8_epi16(codes), magnitude = _mm512_and_si512(code, all);
     __m512i v = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16((127 - 7) << 7));
     v = _mm512_mask_permutexvar_epi16(v, _mm512_testn_epi16_mask(code, _mm512_set1_epi16(0x78)), magnitude, _mm512_loadu_si512(e4m3_tiny));
-    v = _mm512_mask_mov_epi16(v, _mm512_cmpeq_epi16_mask(magnitude, all), _mm512_set1_epi16(0x7fc0)); /* no number */
+    v = _mm512_mask_mov_epi16(v, _mm512_cmpeq_epi16_mask(magnitude, all), _mm512_set1_epi16(0x7fc0)); /* NaN */
     return _mm512_or_si512(v, _mm512_slli_epi16(_mm512_andnot_si512(all, code), 8));
 }
 static WIDEN16_FN(e4m3_bf16) {

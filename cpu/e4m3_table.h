@@ -1,5 +1,5 @@
 #pragma once
-/* The BF16 with the magnitude of each E4M3 code, times 2^lift, as a constant: for look-ups of 128 bytes. */
+/* Constant tables of the BF16 magnitude of each E4M3 code, times 2^lift: for 128-byte look-ups. */
 #include <stdint.h>
 
 #define E4M3_BF16(c, lift) \

@@ -1,12 +1,12 @@
-/* Operations that touch each activation once. Small ones stay on the calling thread: waking the pool costs more than
- * they do. A task is a number of rows that depends on the shape alone. */
+/* Operations that touch each activation once. Small ones run on the calling thread, because waking the pool costs more. The
+ * number of rows per task depends on the shape only. */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/exec.h"
 #include "engine/base/half.h"
 
-enum { GRAIN = 16384 }; /* elements that make a task worth handing over */
+enum { GRAIN = 16384 }; /* elements that make a task worth a thread */
 
 static int rows_per_task(int cols) { return cols >= GRAIN ? 1 : GRAIN / (cols > 0 ? cols : 1); }
 static int tasks_for(int rows, int per) { return rows <= 0 ? 0 : (rows + per - 1) / per; }
@@ -60,7 +60,7 @@ static void rms_norm_row(const struct job *j, const struct op_norm *o, float *ou
         j->x->k.scale(out + i, x + i, inv, w, o->add, m);
     }
 }
-/* The sum of squares overflows long before an activation does, so it only says that a closer look is needed. */
+/* The sum of squares overflows long before an activation does, so an infinite sum only triggers an exact check. */
 static bool finite_row(const struct job *j, const float *x, int n) {
     if (isfinite(j->x->k.sumsq(x, n))) return true;
     for (int i = 0; i < n; i++)
@@ -88,7 +88,7 @@ static void rope_table_task(void *arg, int task, int thread) {
         const bool far = o->longest && (o->length ? o->length[i] : o->total) > o->longest;
         const float *inv_freq = o->inv_freq + (far ? o->half : 0), mscale = far ? o->long_mscale : o->mscale;
         for (int c = 0; c < o->half; c++) {
-            /* The angle is rounded to float32, as in the models' own code; its cosine is not approximated further. */
+            /* The angle is rounded to float32, as in the models' own code; its cosine is exact. */
             double angle = (double)((float)(o->pos ? o->pos[i] : o->pos0 + i * o->step) * inv_freq[c]);
             o->cos[(size_t)i * (size_t)o->half + (size_t)c] = (float)cos(angle) * mscale;
             o->sin[(size_t)i * (size_t)o->half + (size_t)c] = (float)sin(angle) * mscale;
@@ -151,7 +151,7 @@ static void merge_row(const struct op_merge *a, int i, int h) {
     float *o = a->out + (size_t)i * (size_t)a->ldo + (size_t)h * (size_t)a->dim;
     const float *o2 = a->out2 + (size_t)i * (size_t)a->ldo2 + (size_t)h * (size_t)a->dim;
     float top = *l > l2 ? *l : l2;
-    if (l2 == -INFINITY) return; /* it saw no key */
+    if (l2 == -INFINITY) return; /* saw no key */
     float w = expf(*l - top), w2 = expf(l2 - top), sum = w + w2;
     for (int d = 0; d < a->dim; d++) o[d] = (w * o[d] + w2 * o2[d]) / sum;
     *l = top + logf(sum);
@@ -189,7 +189,7 @@ static void store_row(const struct kv_plane *p, const float *x, size_t row) {
             float amax = 0;
             for (int i = 0; i < p->dim; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
             float s = amax > 0 ? amax / 448 : 1;
-            if (s == 0) s = 0x1p-149f; /* amax so small that the division came to 0 */
+            if (s == 0) s = 0x1p-149f; /* amax is so small that the division underflowed to 0 */
             p->scale[row * (size_t)p->heads + (size_t)h] = s;
             for (int i = 0; i < p->dim; i++) ((uint8_t *)p->data)[at + (size_t)i] = f32_to_e4m3(x[i] / s);
         }

@@ -8,8 +8,8 @@
 
 enum { STAGES = 2 };
 
-/* A thread's share of a stage; others take from it too once they are through with theirs. A line of its own, since every
- * task begins with an increment here. */
+/* A thread's share of a stage; other threads steal from it after finishing theirs. Has its own cache line, since every task
+ * increments it. */
 struct exec_cursor {
     _Alignas(64) _Atomic int next[STAGES];
     int end[STAGES];
@@ -61,8 +61,8 @@ void kernels_fill(struct kernels *k, enum cpu_level level) {
     }
 }
 
-/* Whose work a thread of several nodes takes up: its own, its node's, then node by node as they are near; of a node first
- * what no thread there can do. Others of a node from the thread behind this one's place on, so that helpers spread. */
+/* The order in which a thread visits cursors with several nodes: its own, then node by node by distance. Of a node, first its own cursor
+ * (tasks of a node without threads), then its threads' cursors, starting after this thread's position so that helpers spread. */
 static void visit_order(const struct pool *pool, int thread, uint16_t *order) {
     int n = pool_threads(pool), at = 0;
     const uint8_t *near = pool_near(pool, pool_node(pool, thread));

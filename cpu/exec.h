@@ -1,5 +1,5 @@
 #pragma once
-/* The CPU executor: a pool, the kernels of a level, and workspace. Only cpu/ includes this. */
+/* The CPU executor: a pool, the kernels of a level, and workspace. Internal to cpu/. */
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
 
@@ -8,33 +8,32 @@ struct cpu_exec {
     struct pool *pool;
     enum cpu_level level;
     struct kernels k;
-    struct exec_cursor *cursor; /* one a thread, then one a node for work of nodes without threads */
-    uint16_t *order;            /* several nodes: the cursors as each thread looks at them, [threads, cursors]; else NULL */
+    struct exec_cursor *cursor; /* one per thread, then one per node for nodes without threads */
+    uint16_t *order;            /* several nodes: each thread's order of visiting cursors, [threads, cursors]; else NULL */
     int n_cursors;
     _Atomic int stopped; /* a thread saw cancel during this call; stays set until the call returns */
     uint8_t *space;      /* workspace of the running call */
     size_t space_size;
 };
 
-/* Workspace: at least `size` bytes for the running operation, 64-byte aligned, valid until the next exec_space of this
- * executor. NULL: no memory. */
+/* Returns at least `size` bytes of workspace for the running operation, 64-byte aligned, valid until the next exec_workspace of this
+ * executor. NULL: out of memory. */
 void *exec_space(struct cpu_exec *x, size_t size);
 
-/* Runs fn(arg, task, thread) for every task < n_tasks. A thread takes its own share first (tasks next to each other, so
- * that on several NUMA nodes it meets the same memory again), then helps the others. The tasks must be independent.
- * Returns 0 or ERR_CANCELLED; tasks that had not begun are then left out. */
+/* Runs fn(arg, task, thread) for every task < n_tasks. A thread takes its own share first (neighbouring tasks, so
+ * that on several NUMA nodes it uses the same memory in each call), then steals from others. Tasks must be independent.
+ * Returns 0 or ERR_CANCELLED; tasks not yet started are then skipped. */
 typedef void (*exec_fn)(void *arg, int task, int thread);
 int exec_each(struct cpu_exec *x, int n_tasks, exec_fn fn, void *arg);
 
-/* The two halves of exec_each, for operations with stages inside one pool_run. exec_next gives the next task or -1. */
+/* exec_each in two parts, for operations with stages inside one pool_run. exec_next returns the next task or -1. */
 void exec_share(struct cpu_exec *x, int stage, int n_tasks);
 int exec_next(struct cpu_exec *x, int stage, int thread);
-/* Like exec_share, where the tasks [begin[a], begin[a + 1]) belong to memory node a. A thread helps its node first, then the
- * nearest. */
+/* Like exec_share, with tasks [begin[a], begin[a + 1]) on memory node a. A thread helps its own node first, then the nearest. */
 void exec_share_nodes(struct cpu_exec *x, int stage, const int *begin);
-/* Like exec_share, but the tasks are begun in their order, whoever takes them. */
+/* Like exec_share, but tasks start in ascending order on whichever thread. */
 void exec_share_in_order(struct cpu_exec *x, int stage, int n_tasks);
-bool exec_stopped(struct cpu_exec *x); /* cancel was seen; cheap enough for every task */
+bool exec_stopped(struct cpu_exec *x); /* cancel was seen; cheap enough to call per task */
 
 int linear_run(struct exec *, const struct op_linear *);
 int experts_run(struct exec *, const struct op_experts *);

@@ -1,20 +1,20 @@
-/* The feed-forward of a layer: y += sum of weight * down(glu(gate x, up x)) over the experts of each token.
+/* The FFNs of a layer: y += sum of weight * down(glu(gate x, up x)) over the experts of each token.
  *
  * Tokens are grouped by expert, in rising order of expert, the shared one last; a group has at most GROUP_MAX tokens. All
  * groups of a wave run in one pool_run with two stages:
- *   1. tasks (group, rows of gate and up): what joins them is fused, the result goes to h. A group's counter falls with each.
- *   2. tasks (rows of y): walk all groups in order, wait for a group's counter where it has not reached 0 yet, multiply
- *      those rows of down with the group's h, and add to y with the router's weight.
- * So there is no barrier between the stages but one for each expert, and by the time that a thread runs out of stage 1
- * the first experts are long done; nobody else touches a task's rows of y, which fixes the order of the sum without
- * partial results. Groups of many tokens use gemm.h: their x is packed first (one more meeting of the threads), and
- * whoever finishes a group's stage 1 packs its h.
+ * 1. tasks (group, rows of gate and up), with the glu fused; the result goes to h. Each task decrements the group's counter.
+ * 2. tasks (rows of y): for all groups in order, wait until the group's counter is 0, multiply those rows of down with the
+ *    group's h, and add to y with the router's weight.
+ * So the stages have no barrier, only a counter per expert, and the first experts are long done when a thread finishes its
+ * part of stage 1. A task's rows of y have one writer, which fixes the order of the sum without partial results.
+ * Groups of many tokens use gemm.h: their x is packed first (one more barrier), and the thread that finishes a group's stage 1
+ * packs its h.
  *
- * Several memory nodes (op_experts.shards): each has some rows of gate and up, and some of down, so a task of either stage
- * belongs to a node, whose threads take it first. h is everybody's: stage 2 reads what other nodes made of it, a few KB beside
- * the megabytes of weights that stay where they are. A row is computed as without nodes, and gets the same bits.
+ * Several NUMA nodes (op_experts.shards): each has some rows of gate and up, and some of down, so a task of either stage belongs
+ * to a node, whose threads take it first. h is shared: stage 2 reads the other nodes' parts, a few KB compared to the
+ * megabytes of weights that stay local. A row is computed as without nodes, with the same bits.
  *
- * Waves bound the workspace: WAVE tokens (counted once for each of their experts) at a time. */
+ * Waves bound the workspace: WAVE tokens (counted once per selected expert) at a time. */
 #include <sched.h>
 #include <string.h>
 
@@ -31,16 +31,16 @@ struct group {
     const float *weights;  /* [n] */
     int id, n, inter;
     const struct gemm *gemm;      /* NULL: the GEMV kernels */
-    int tasks, per;               /* stage 1: how many on all nodes, rows in each */
+    int tasks, per;               /* stage 1: tasks on all nodes, rows per task */
     size_t h, packed_x, packed_h; /* offsets into the wave's workspace */
 };
-/* What a memory node has of a group's expert. */
+/* A memory node's part of a group's expert. */
 struct piece {
     const struct expert *expert;
     int group, row; /* its first row of gate and up */
-    int first;      /* number of its first task of stage 1 */
+    int first;      /* index of its first task of stage 1 */
 };
-/* Tasks of stage 1 not finished; a line each, since threads that wait spin on it. */
+/* Unfinished tasks of stage 1; one cache line each, because waiting threads spin on it. */
 struct counter {
     _Alignas(64) _Atomic int left;
 };
@@ -51,12 +51,12 @@ struct wave {
     struct group *groups;      /* [n] */
     struct piece *pieces;      /* [nodes, n] */
     struct counter *counters;  /* [n] */
-    int n, nodes, tasks, rows; /* groups; memory nodes; tasks of stage 1; rows of y in a task of stage 2 */
+    int n, nodes, tasks, rows; /* groups; memory nodes; tasks of stage 1; rows of y per task of stage 2 */
     int begin[NUMA_NODES + 1]; /* tasks of stage 2 by node */
-    int32_t *turn;             /* [nodes * n] pieces in the order that stage 1 begins them, by `first`; NULL: as they are */
+    int32_t *turn;             /* [nodes * n] indexes of pieces in the order in which stage 1 starts them, by `first`; NULL: array order */
     bool any_many;
-    uint8_t *space, *scratch;                     /* scratch: one part a thread */
-    size_t scratch_part, tile_bytes, inner_bytes; /* a task's outputs, a product's own, a turned matrix */
+    uint8_t *space, *scratch;                     /* scratch: one part per thread */
+    size_t scratch_part, tile_bytes, inner_bytes; /* a task's outputs, workspace of the product, a transposed matrix */
 };
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -97,7 +97,7 @@ static void gate_up_many(const struct wave *w, const struct group *g, const stru
 }
 
 static void stage1(const struct wave *w, int task, uint8_t *scratch) {
-    int lo = 0, hi = w->n * w->nodes - 1; /* the last piece that begins at or before task */
+    int lo = 0, hi = w->n * w->nodes - 1; /* the last piece that starts at or before task */
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
         if (w->pieces[w->turn ? w->turn[mid] : mid].first <= task) lo = mid;
@@ -111,7 +111,7 @@ static void stage1(const struct wave *w, int task, uint8_t *scratch) {
     _Atomic int *left = &w->counters[p->group].left;
     if (!g->gemm) {
         atomic_fetch_sub_explicit(left, 1, memory_order_release);
-    } else if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 2) { /* the count is one higher: for this pack */
+    } else if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) == 2) { /* the counter starts one higher, for this pack */
         g->gemm->pack(w->space + g->packed_h, (float *)(w->space + g->h), NULL, g->inter, g->n, g->inter, 0, 1);
         atomic_store_explicit(left, 0, memory_order_release);
     }
@@ -119,7 +119,7 @@ static void stage1(const struct wave *w, int task, uint8_t *scratch) {
 
 /* --- Stage 2 --- */
 
-/* False when the call was cancelled: then tasks of stage 1 may be missing for ever. */
+/* Returns false when the call was cancelled: tasks of stage 1 may then never finish. */
 static bool wait_for(const struct wave *w, int group) {
     for (int spins = 0; atomic_load_explicit(&w->counters[group].left, memory_order_acquire); spins++) {
         if (exec_stopped(w->x)) return false;
@@ -142,7 +142,7 @@ static void down_few(const struct wave *w, const struct group *g, const struct e
     }
 }
 
-/* Columns [c0, c1) of a matrix as rows of one in buf. */
+/* Columns [c0, c1) of a matrix, transposed to rows of a matrix in buf. */
 static struct mat turn(const struct mat *m, int c0, int c1, uint8_t *buf) {
     const size_t size = dtype_bytes(m->dtype, 1), stride = size * (size_t)m->rows;
     for (int r = 0; r < m->rows; r++) {
@@ -160,7 +160,7 @@ static void down_many(const struct wave *w, const struct group *g, const struct 
     } else g->gemm->rows(down, r0, r1, packed, g->n, tile - r0, r1 - r0, false, scratch);
 }
 
-/* Rows of y that a node has. */
+/* First row of y on a node. */
 static int y_first(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node] : 0; }
 static int y_rows(const struct op_experts *o, int node) { return o->shards ? o->shards->rows[node + 1] - o->shards->rows[node] : o->hidden; }
 
@@ -201,7 +201,7 @@ static void wave_thread(void *arg, int thread, int n_threads) {
 
 static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-/* Numbers the tasks of stage 1: node by node and group by group, and what is still being read behind all that is there. */
+/* Numbers the tasks of stage 1: node by node and group by group; groups whose weights are still being read come last. */
 static void number(struct wave *w, bool any_late) {
     const uint8_t *late = w->o->late;
     int at = 0;
@@ -233,10 +233,10 @@ static void share(const struct wave *w) {
 static const struct gemm *product_for(const struct cpu_exec *x, const struct group *g, int batch, bool wide) {
     const struct expert *e = g->expert;
     const struct gemm *few = gemm_few_for(x->level, g->n, batch);
-    if (wide && batch > OP_FEW) few = NULL; /* it would round to BF16, or by the largest of many columns */
-    if (e->turned) few = NULL;              /* to turn a matrix round takes some tokens to pay for */
+    if (wide && batch > OP_FEW) few = NULL; /* it would round to BF16, or quantise over many columns */
+    if (e->turned) few = NULL;              /* transposing a matrix pays off only from some tokens on */
     if (few && few->takes(&e->gate, g->n) && few->takes(&e->up, g->n) && few->takes(&e->down, g->n)) return few;
-    const int most = x->level == CPU_AVX2 && !e->turned ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* gemm_avx2's panels cost more to fill than 16 tokens pay for */
+    const int most = x->level == CPU_AVX2 && !e->turned ? 2 * KERNEL_TOKENS : KERNEL_TOKENS; /* filling gemm_avx2's panels costs more than 16 tokens save */
     return batch > OP_FEW && g->n > most ? gemm_for(x->level, wide) : NULL;
 }
 
@@ -255,9 +255,9 @@ static int wave_run(struct wave *w) {
         w->any_many |= g->gemm != NULL;
         any_late |= o->late && g->id < o->n_experts && o->late[g->id];
         int per = (int)(TASK_BYTES / dtype_bytes(g->expert->gate.dtype, (size_t)o->hidden)) / 4 * 4;
-        int share = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* every thread takes part in an expert, up to a point */
+        int share = g->inter / (n_threads < 8 ? n_threads : 8) / 4 * 4; /* up to a point, every thread takes part in each expert */
         per = per < share ? per : share;
-        g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* blocks of scales are not cut */
+        g->per = per < 4 ? 4 : per > TASK_ROWS ? TASK_ROWS : per > 64 ? per / 64 * 64 : per; /* scale blocks are not split */
         if (g->gemm) {
             g->per = round_up(g->per, 16);
             if (g->n > GEMM_FEW16) g->per = round_up(MANY_ROWS, g->gemm->row_tile), tile = g->gemm->row_tile > tile ? g->gemm->row_tile : tile;
@@ -273,7 +273,7 @@ static int wave_run(struct wave *w) {
         g->tasks = 0;
         for (int a = 0; a < w->nodes; a++) g->tasks += (w->pieces[a * w->n + i].expert->gate.rows + g->per - 1) / g->per;
     }
-    if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; what shares a decoding is the smaller */
+    if (tile > PANEL && o->hidden < tile * n_threads) tile = PANEL; /* else there would be fewer tasks than threads; fewer rows then share a decoded panel */
     w->rows = round_up(o->hidden / (n_threads * 4), tile);
     int cap = round_up(256, tile), floor = 16;
     w->rows = w->rows < floor ? floor : w->rows > cap ? cap : w->rows;
@@ -303,7 +303,7 @@ static bool usable(const struct cpu_exec *x, const struct expert *e) {
            (e->turned ? x->k.gevm[e->down.dtype] && !e->down.scale : x->k.gemv[e->down.dtype] != NULL);
 }
 
-struct plan {        /* tokens and weights sorted by expert, the shared one as number n_experts */
+struct plan {        /* tokens and weights sorted by expert; the shared one has index n_experts */
     int32_t *start;  /* [n_experts + 2] */
     int32_t *tokens; /* [n * (topk + 1)] */
     float *weights;
@@ -329,13 +329,13 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     total = routed + (o->shared ? o->n : 0);
     for (int e = 0; e < e_max; e++) p->start[e + 1] += p->start[e];
     p->start[e_max + 1] = total;
-    for (int i = slots - 1; i >= 0; i--) { /* from behind: start[e + 1] falls to where e begins, tokens stay in order */
+    for (int i = slots - 1; i >= 0; i--) { /* backwards: start[e + 1] decreases to e's first slot, token order is kept */
         if (o->ids[i] == -1) continue;
         int at = --p->start[o->ids[i] + 1];
         p->tokens[at] = i / o->topk;
         p->weights[at] = o->weights[i];
     }
-    for (int e = 0; e < e_max; e++) p->start[e] = p->start[e + 1]; /* now where e begins */
+    for (int e = 0; e < e_max; e++) p->start[e] = p->start[e + 1]; /* now the first slot of e */
     p->start[e_max] = routed;
     for (int i = 0; i < o->n && o->shared; i++) {
         p->tokens[routed + i] = i;
@@ -353,7 +353,7 @@ static int plan_make(struct cpu_exec *x, const struct op_experts *o, struct plan
     return 0;
 }
 
-/* What each node has of groups [0, n), in order of node. */
+/* Each node's part of groups [0, n), in order of node. */
 static void cut(const struct op_experts *o, const struct group *groups, int n, int nodes, struct piece *out) {
     for (int i = 0; i < n; i++)
         for (int a = 0, row = 0; a < nodes; a++) {

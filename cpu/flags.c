@@ -1,5 +1,5 @@
-/* What this processor may use. CPUID says what it could do; XCR0 says which registers the kernel saves, and without
- * that a wide instruction faults. AMX tiles also need a permission that a process asks for once. */
+/* CPU features that this process may use. CPUID reports what the CPU supports; XCR0 which registers the kernel saves, without which
+ * wide instructions fault. AMX tiles also need a permission that the process requests once. */
 #include <cpuid.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -44,7 +44,7 @@ static unsigned read_flags(void) {
 }
 
 unsigned cpu_flags(void) {
-    static _Atomic unsigned cache; /* top bit: has been read */
+    static _Atomic unsigned cache; /* top bit: initialised */
     unsigned f = atomic_load_explicit(&cache, memory_order_acquire);
     if (!f) atomic_store_explicit(&cache, f = read_flags() | 1u << 31, memory_order_release);
     return f & ~(1u << 31);

@@ -1,10 +1,11 @@
 #pragma once
-/* The formats of weights, one row each: number in enum dtype, columns of a block, bytes of a block, 1 where plain. A plain format
- * is numbers side by side without scales among them; its kernels may begin at any column and go LANES at a time.
+/* The weight formats, one row each: enum dtype, columns per block, bytes per block, 1 if plain. A plain format
+ * is an array of numbers without scales in between; its kernels may start at any column and advance by LANES.
  *
- * Another format is a row here, its name in the list of meson.build, what one element is (mat_at), and w64_<name> in
- * formats_inner.h, which turns 64 columns into float32: the walker of gemv_inner.h and the many-token products take it from there; and
- * what eight columns are on a device (gpu/cuda_blocks.cuh). Scales beside the weights (struct mat) are the walker's, those inside blocks w64's. */
+ * To add a format: a row here, its name in the list of meson.build, its element access (mat_at), w64_<name> in
+ * formats_inner.h, which converts 64 columns to float32 (used by gemv_inner.h and the many-token products), and
+ * its eight-column decoder for devices (gpu/cuda_blocks.cuh). gemv_inner.h applies scales stored beside the weights (struct mat); w64 applies scales
+ * inside blocks. */
 #include "engine/base/mat.h"
 
 #define FORMAT_f32    (DT_F32, 1, 4, 1)
@@ -33,4 +34,4 @@
 #define FORMAT_DTYPE(name)    FORMAT_OF_(FORMAT_1_, FORMAT_JOIN(FORMAT_, name))
 #define FORMAT_BLOCK(name)    FORMAT_OF_(FORMAT_2_, FORMAT_JOIN(FORMAT_, name))
 #define FORMAT_BYTES(name)    FORMAT_OF_(FORMAT_3_, FORMAT_JOIN(FORMAT_, name))
-#define FORMAT_PLAIN(name)    FORMAT_OF_(FORMAT_4_, FORMAT_JOIN(FORMAT_, name)) /* in #if, too */
+#define FORMAT_PLAIN(name)    FORMAT_OF_(FORMAT_4_, FORMAT_JOIN(FORMAT_, name)) /* usable in #if */

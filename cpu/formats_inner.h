@@ -1,8 +1,8 @@
-/* How each format becomes float32, over the vocabulary of simd_<isa>.h. EACH_<name>(p, n, use) calls use(j, v) for each vector v
- * of LANES weights, columns j, j + LANES, ... of those that begin at p, which is where a block begins. It does so for a unit: 64 columns, or
- * a whole block where that is more. n of the unit's columns exist: beyond them nothing is read and a weight is any finite
- * number, and vectors wholly beyond are left out. Scales inside blocks are in the weights, which equal mat_at; E4M3 is too small by
- * E4M3_X * E4M3_POST. */
+/* Conversion of each format to float32, in the SIMD wrappers of simd_<isa>.h. EACH_<name>(p, n, use) calls use(j, v) for each vector v
+ * of LANES weights, columns j, j + LANES, ... starting at p, the start of a block. It covers a unit: 64 columns, or a whole block if
+ * that is larger. n of the unit's columns exist: nothing after them is read, their weights are arbitrary finite numbers, and vectors
+ * entirely past them are skipped. Scales inside blocks are applied, so weights equal mat_at; E4M3 must still be multiplied
+ * by E4M3_X * E4M3_POST. */
 #include <string.h>
 
 #define EACH_PLAIN(name, bytes, p, n, use) \
@@ -38,7 +38,7 @@
         if (m_ > LANES) use((2 * u_ + 1) * LANES, b_); \
     }
 
-/* --- GGUF's blocks --- */
+/* --- GGUF blocks --- */
 
 INLINE float half_at(const uint8_t *p) {
     uint16_t h;
@@ -96,7 +96,7 @@ INLINE void q6_k_scales(const uint8_t *b, float *scale) {
                 } \
     } while (0)
 
-/* Q5_K's fifth bits lie in 32 bytes of their own, bit i for part i. */
+/* Q5_K's fifth bits are in 32 separate bytes, bit i for part i. */
 #define EACH_q5_k(p, n, use) \
     do { \
         float sc_[8], mn_[8]; \
@@ -110,7 +110,7 @@ INLINE void q6_k_scales(const uint8_t *b, float *scale) {
         } \
     } while (0)
 
-/* 32 columns in 16 bytes from q on, low halves first. */
+/* 32 columns in 16 bytes at q, low nibbles first. */
 #define EACH_LOOK(q, table, at, use) \
     EACH (int j_ = 0; j_ < 16; j_ += LANES) { \
         V v0_, v1_; \
@@ -145,7 +145,7 @@ INLINE void iq4_xs_scales(const uint8_t *b, float *scale) {
         } \
     } while (0)
 
-/* A block of hearth's own may end before its 128 columns. */
+/* hearth's own format: a block may end before its 128 columns. */
 #define EACH_int4(p, n, use) \
     do { \
         struct look t_ = look_make(mat_q4_0, 1); \

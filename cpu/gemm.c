@@ -1,4 +1,4 @@
-/* Which many-token product runs here, and what all of them share. */
+/* Selects the many-token product of this CPU, and holds what the implementations share. */
 #include "cpu/gemm.h"
 
 #include <pthread.h>
@@ -46,7 +46,7 @@ const struct kernels *gemm_kernels(enum cpu_level level) {
     return &tables[level];
 }
 
-/* A scale's bits as those of a float32, of formats that these files have to look at; of others a number that is no power of two. */
+/* A scale's bits as a float32, for the scale types of interest; for others a value that is not a power of two. */
 static inline uint32_t scale_bits(const struct mat *w, size_t i) {
     uint32_t word = 3;
     uint16_t half;
@@ -56,7 +56,7 @@ static inline uint32_t scale_bits(const struct mat *w, size_t i) {
     return word;
 }
 bool gemm_folds(const struct mat *w) {
-    enum { LEAST = 127 - 117, MOST = 127 + 119 }; /* exponents of E4M3's numbers are -9 to 8 */
+    enum { LEAST = 127 - 117, MOST = 127 + 119 }; /* E4M3 exponents are -9 to 8 */
     if (w->dtype != DT_E4M3 || !w->scale || (w->block_cols < w->cols && w->block_cols % 64)) return false;
     const size_t row = (size_t)((w->cols + w->block_cols - 1) / w->block_cols), end = scale_row(w, w->rows - 1);
     for (size_t at = scale_row(w, 0);; at += (size_t)w->scale_stride) {

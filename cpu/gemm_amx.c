@@ -1,27 +1,28 @@
-/* Products of many tokens in AMX tiles (gemm_amx_inner.h), which are rounded to BF16; up to 96 go to gemm_amx_few.c.
+/* Products of many tokens in AMX tiles (gemm_amx_inner.h), with activations rounded to BF16; up to 96 tokens run in gemm_amx_skinny.c.
  *
- * Sums of a segment (columns of W that share a scale, at most SPAN) stay in a tile and are then added, scaled, to those of the
- * row in memory. Where nothing scales them those in memory are fetched into the tile instead, which goes on from there.
+ * Sums of a segment (columns of W that share a scale, at most SPAN) stay in a tile and are then scaled and added to those of the row
+ * in memory. Unscaled sums are instead reloaded from memory into the tile, which continues accumulating.
  *
- * Formats with scales among the weights are decoded to BF16 (gemm_planes.c), rounded where it does not hold them: 2^-9 of a weight, as of an activation, where
- * the format itself keeps four to eight bits of it. `wide` products, on which choices hang, keep a BF16 number and the BF16 of what it leaves over: two
- * products, 2^-17 of the weight. So does everything else that is not exact in BF16. */
+ * Formats with in-block scales are decoded to BF16 (gemm_bf16_decoder.c) and rounded where BF16 cannot represent them: an error of 2^-9 of a
+ * weight, as for activations, while the format itself has four to eight bits. `wide` products, which feed discrete choices, use
+ * a BF16 number and its BF16 remainder: two products, 2^-17 of the weight. The same applies to all other weights that are not exact in
+ * BF16. */
 #include "cpu/gemm_amx_inner.h"
 
 #include "cpu/amx_tiles.h"
 
 enum {
     STRIPS = 2,                  /* of 16 rows, decoded at once */
-    ROWS = STRIPS * SIDE,        /* the same as rows */
-    BLOCK = 256,                 /* rows of W that go through a span of the tokens together */
-    COLUMNS = GEMM_CHUNK / SIDE, /* tiles of tokens at a time */
+    ROWS = STRIPS * SIDE,        /* the same in rows */
+    BLOCK = 256,                 /* rows of W processed together for a span of tokens */
+    COLUMNS = GEMM_CHUNK / SIDE, /* token tiles per pass */
 };
 
 /* --- Activations --- */
 
 static size_t packed_bytes(int n, int k) { return (size_t)up(n, SIDE) * (size_t)depth(k) * TILE * 2; }
 
-/* The numbers, or with `rest` what their BF16 leaves over. */
+/* The BF16 rounded numbers, or with `rest` their remainders. */
 INLINE void pack_plane(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts, const bool rest) {
     const int deep = depth(k);
     const int64_t tiles = (int64_t)up(n, SIDE) * deep;
@@ -42,7 +43,7 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
 
 /* --- Weights --- */
 
-/* BF16 of 32 floats, and of what it leaves over. */
+/* BF16 of 32 floats, and their remainders. */
 INLINE void split32(const float *from, __m512i *head, __m512i *rest) {
     __m512 u = _mm512_load_ps(from), v = _mm512_load_ps(from + 16);
     __m512i p = (__m512i)_mm512_cvtne2ps_pbh(v, u);
@@ -51,7 +52,7 @@ INLINE void split32(const float *from, __m512i *head, __m512i *rest) {
     *head = p;
     *rest = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(v, pv), _mm512_sub_ps(u, pu));
 }
-/* Any format, scaled unless sums are. False: nothing is left over, as with powers of two as scales of few bits. */
+/* Decodes any format, scaled unless sums are. Returns false if all remainders are 0, e.g. with power-of-two scales of few bits. */
 static bool fill_any(const struct job *j, const struct kernels *k, int r, int c0, int n) {
     float row[SPAN] __attribute__((aligned(64)));
     __m512i any = _mm512_setzero_si512();
@@ -83,15 +84,15 @@ INLINE void add(float *sums, const float *out, const float *scale, bool more) {
         EACH (int i = 0; i < SIDE; i++) _mm512_store_ps(sums + i * SIDE, _mm512_mul_ps(_mm512_load_ps(out + i * SIDE), _mm512_set1_ps(scale[i])));
 }
 
-/* --- Two strips by two column tiles at a time; while a step of them is under way in the tile unit, some rows of what comes next are decoded, so that
- * neither reading nor the tile unit ever stops --- */
+/* --- Two strips by two column tiles at a time. While the tile unit executes a step, some rows of the next unit are decoded, so that neither
+ * memory reads nor the tile unit stall --- */
 
-/* Sums in j->out that wait to be added, those of tile `at` and on: strip at / 2, column tile at % 2. */
+/* Sums in j->out that must still be added, from tile `at` on: strip at / 2, column tile at % 2. */
 struct pending {
     float *sums;
     const float *scale; /* [ROWS] */
     size_t ld;
-    int at, step; /* step 2: of one column tile */
+    int at, step; /* step 2: one column tile only */
     bool more;
 };
 INLINE void pending_one(const struct job *j, struct pending *p) {
@@ -101,7 +102,7 @@ INLINE void pending_one(const struct job *j, struct pending *p) {
     p->at += p->step;
 }
 
-/* A step along K: B column tiles from b on. Tiles 0-3: sums; 4, 5: weights; 6, 7: tokens. */
+/* A step along K: B column tiles starting at b. Tiles 0-3: sums; 4, 5: weights; 6, 7: tokens. */
 INLINE void many_step(const uint8_t *a, const uint16_t *b, size_t next, const int B) {
     _tile_loadd(6, b, 64);
     _tile_loadd(4, a, PITCH);
@@ -113,7 +114,7 @@ INLINE void many_step(const uint8_t *a, const uint16_t *b, size_t next, const in
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
 }
-/* And of what is left over of the weights, with the same tokens. */
+/* Same for the weights' remainders, with the same tokens. */
 INLINE void many_step_rest(const uint8_t *rest, const int B) {
     _tile_loadd(4, rest, PITCH);
     _tile_dpbf16ps(0, 4, 6);
@@ -123,7 +124,7 @@ INLINE void many_step_rest(const uint8_t *rest, const int B) {
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
 }
-/* Tiles of sums from `sums` (NULL: zero) and to there, the second strip's ld numbers behind the first one's. */
+/* Loads tiles of sums from `sums` (NULL: zero); the second strip's are ld elements after the first one's. */
 INLINE void many_begin(const float *sums, size_t ld, const int B) {
     if (!sums) {
         _tile_zero(0);
@@ -147,11 +148,11 @@ INLINE void many_end(float *sums, size_t ld, const int B) {
     _tile_stored(3, sums + ld + SIDE * SIDE, 64);
 }
 struct many {
-    const uint8_t *panel, *rest; /* rest: NULL, or what BF16 leaves over of the panel */
-    struct unit u, v;            /* in the panel; to be decoded into `other` if its data is not NULL */
+    const uint8_t *panel, *rest; /* rest: NULL, or the BF16 remainders of the panel */
+    struct unit u, v;            /* u: the unit in the panel; v: to be decoded into `other` if its data is not NULL */
     uint8_t *other, *other_rest;
     ptrdiff_t ahead;
-    int per, done; /* rows decoded a step; so far */
+    int per, done; /* rows decoded per step; so far */
     struct e4m3 codes;
     struct pending p;
 };
@@ -185,7 +186,7 @@ INLINE void many_columns(const struct job *j, struct many *m, int t, float *sums
         m->p = (struct pending){sums, j->scales + c / seg * ROWS, ld, 0, B > 1 ? 1 : 2, more};
     }
 }
-/* The unit m->u by column tiles [t0, t1), and m->v decoded on the way (not where all came decoded). */
+/* The unit m->u by column tiles [t0, t1); decodes m->v on the way (unless everything was decoded in advance). */
 INLINE void many(const struct job *j, struct many *m, int t0, int t1, float *sums, size_t ld, const int kind, const bool split) {
     const int steps = (t1 - t0 + 1) / 2 * depth(m->u.n);
     m->per = up(ROWS, steps), m->done = m->v.data ? 0 : ROWS;
@@ -212,7 +213,7 @@ static void many_turn(const struct job *j, struct many *m, int at) {
     m->other = j->panel[!at], m->other_rest = j->split ? j->rest[!at] : NULL;
 }
 
-/* Rows of W [rb, end) by column tiles [t0, t1): span after span, in each two strips after two strips. */
+/* Rows of W [rb, end) by column tiles [t0, t1): span after span, in each two strips at a time. */
 static void block(const struct job *j, int rb, int end, int t0, int t1) {
     const struct mat *w = j->w;
     const bool scaled = SCALED(j->kind) && j->seg;
@@ -221,7 +222,7 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
     const struct kernels *k = gemm_kernels(CPU_AVX512);
     size_t first[BLOCK + ROWS];
     struct many m = {.codes = e4m3_make()};
-    int at = 1; /* the panel in turn */
+    int at = 1; /* index of the current panel */
     many_turn(j, &m, at);
     for (int r = rb; r < end + ROWS; r++) first[r - rb] = scale_row(w, r < end ? r : end - 1);
     m.u = unit_at(j, rb, 0);
@@ -244,7 +245,7 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
                 if (scaled) strip_scales(w, scale, of, w->scale ? (size_t)((m.u.c0 + c) / w->block_cols) : 0, of[0] == of[SIDE - 1]);
                 else _mm512_store_ps(scale, _mm512_set1_ps(1));
             }
-        m.ahead = m.v.data ? m.v.data - m.u.data : 0; /* about as far again */
+        m.ahead = m.v.data ? m.v.data - m.u.data : 0; /* the distance to the unit after the next is similar */
         if (j->kind == DT_E4M3) many_e4m3(j, &m, t0, t1, sums, ld);
         else if (j->kind == FOLDED) many_folded(j, &m, t0, t1, sums, ld);
         else if (j->kind == DT_BF16) many_bf16(j, &m, t0, t1, sums, ld);
@@ -257,7 +258,7 @@ static void block(const struct job *j, int rb, int end, int t0, int t1) {
     for (int r = rb; r < end; r += SIDE) put(j, r, end - r, t0, t1, j->sums + (size_t)((r - rb) / SIDE) * ld);
 }
 
-/* exact: weights that are not BF16 numbers are not rounded to them. */
+/* exact: weights are not rounded to BF16. */
 static void product(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, bool exact) {
     struct job j = job_make(w, r1, packed, n, SIDE, y, ldy, accumulate);
     const int columns = up(n, SIDE), chunks = up(columns, COLUMNS);
@@ -290,7 +291,7 @@ static size_t scratch_bytes(int n, int k) {
     return few > many ? few : many;
 }
 
-/* Two planes: the tokens, and what BF16 leaves over of them. */
+/* Two planes: the rounded tokens, and their BF16 remainders. */
 static size_t packed_bytes_wide(int n, int k) { return 2 * packed_bytes(n, k); }
 static void pack_wide(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts) {
     pack_plane(dst, x, gather, ldx, n, k, part, parts, false);
@@ -298,7 +299,7 @@ static void pack_wide(void *dst, const float *x, const int32_t *gather, int ldx,
 }
 static void rows_wide(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch) {
     product(w, r0, r1, packed, n, y, ldy, accumulate, scratch, true);
-    product(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch, false); /* 2^-9 of 2^-9 */
+    product(w, r0, r1, (const uint8_t *)packed + packed_bytes(n, w->cols), n, y, ldy, true, scratch, false); /* error 2^-9 of 2^-9 */
 }
 
 const struct gemm gemm_amx = {

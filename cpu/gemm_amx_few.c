@@ -1,15 +1,15 @@
-/* Products of few tokens in AMX tiles (gemm_amx_inner.h): reading W is what takes the time. Tiles of tokens are no wider than there are tokens, so that those
- * of one or two stay in L1; that does not show in a token's sums. A strip of 16 rows after the other, SPAN columns of it at a time: while these are multiplied
- * the next ones are decoded. */
+/* Products of few tokens in AMX tiles (gemm_amx_inner.h), bound by reading W. Token tiles are no wider than the number of tokens, so that
+ * those of one or two tokens stay in L1; the width does not change a token's sums. Processes strips of 16 rows, SPAN columns at a time, and
+ * decodes the next unit while it multiplies the current one. */
 #include "cpu/gemm_amx_inner.h"
 
 #include "cpu/amx_tiles.h"
 
-enum { AHEAD = 2048 }; /* bytes that prefetch runs ahead in each row */
+enum { AHEAD = 2048 }; /* prefetch distance per row, in bytes */
 
 /* --- Tokens --- */
 
-/* Columns of a tile: a power of two, so that its rows never straddle lines. */
+/* Columns per tile: a power of two, so that rows do not straddle cache lines. */
 static int width_of(int columns) {
     int width = 1;
     while (width < columns && width < SIDE) width *= 2;
@@ -36,25 +36,26 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
 
 /* --- Products --- */
 
-/* sums (+)= scale * out, vectors of either in order of rows; one: the scale of all of these. */
+/* sums (+)= scale * out, vectors in order of rows; one: all scales are equal. */
 INLINE void add(float *sums, const float *out, int vectors, const float *scale, int width, bool one, bool more) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512 scales = _mm512_load_ps(scale);
     const __m128i shift = _mm_cvtsi32_si128(__builtin_ctz((unsigned)width));
     for (int v = 0; v < vectors; v++, sums += SIDE, out += SIDE) {
-        __m512 s = scales; /* where all are one */
+        __m512 s = scales; /* if all are equal */
         if (!one) s = _mm512_permutexvar_ps(_mm512_srl_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(v * SIDE)), shift), scales);
         const __m512 o = _mm512_load_ps(out);
         _mm512_store_ps(sums, more ? _mm512_fmadd_ps(o, s, _mm512_load_ps(sums)) : _mm512_mul_ps(o, s));
     }
 }
 
-/* A strip under way: sums in job.out wait (pending) to be added to job.sums, to others (more), times scale, of which all are one or not. */
+/* The current strip: if pending, sums in job.out must still be added to job.sums (more: on top of earlier ones), times scale; one: all
+ * scales are equal. */
 struct strip {
     const struct job *j;
     struct e4m3 codes;
     float scale[SIDE] __attribute__((aligned(64)));
-    size_t first[SIDE]; /* of scales */
+    size_t first[SIDE]; /* indexes of scales */
     bool one, pending, more;
 };
 INLINE void strip_add(struct strip *s, const int T) {
@@ -62,7 +63,7 @@ INLINE void strip_add(struct strip *s, const int T) {
     s->pending = false;
 }
 
-/* Tiles: sums 0 .. T - 1, weights 6, tokens 7. Their numbers must be constants. */
+/* Tiles: sums 0 .. T - 1, weights 6, tokens 7. Tile numbers must be constants. */
 #define FEW_EACH(what) \
     do { \
         if (T > 0) what(0); \
@@ -80,7 +81,7 @@ INLINE void strip_add(struct strip *s, const int T) {
         _tile_dpbf16ps(t, 6, 7); \
     } while (0)
 
-/* A step of unit u, from column c on, by all tokens, and as much of v decoded into the other panel. whole: both have SPAN columns, and v all rows. */
+/* One step of unit u, columns from c on, by all tokens; decodes a share of v into the other panel. whole: both have SPAN columns, and v all rows. */
 enum { STEPS = SPAN / DEEP, EACH_STEP = SIDE / STEPS };
 INLINE void few_step(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, int c, ptrdiff_t ahead, const int T,
                      const int kind, const bool whole) {
@@ -101,22 +102,22 @@ INLINE void few_step(struct strip *s, const struct unit *u, const struct unit *v
     FEW_EACH(FEW_STORE);
     s->pending = true;
     s->more = u->c0 + c >= seg;
-    const int scaled = u->c0 + c - (c & (seg - 1)); /* the last step may lie past the last column */
+    const int scaled = u->c0 + c - (c & (seg - 1)); /* the last step may start past the last column */
     if (w->scale) strip_scales(w, s->scale, s->first, (size_t)(scaled / w->block_cols), s->one);
 }
-/* Unit u, which lies decoded in panel, by all tokens, and v decoded into the other one. Steps go by twos, since no sum ends between them; all of them
- * unrolled would take twice as long to compile. */
+/* Unit u, decoded in panel, by all tokens; decodes v into the other panel. Two steps per iteration, since no sum ends between them; full
+ * unrolling would take twice as long to compile. */
 INLINE void few_unit(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, const int T, const int kind,
                      const bool whole) {
     const struct mat *w = s->j->w;
     const ptrdiff_t row = (ptrdiff_t)dtype_bytes(w->dtype, (size_t)w->cols), to = (v->c0 / SPAN) * (ptrdiff_t)s->j->span + AHEAD;
-    const ptrdiff_t ahead = to >= row ? AHEAD + SIDE * (ptrdiff_t)w->stride - row : AHEAD; /* behind the end of a row: in the next strip */
+    const ptrdiff_t ahead = to >= row ? AHEAD + SIDE * (ptrdiff_t)w->stride - row : AHEAD; /* past the end of a row: continue in the next strip */
     for (int i = 0; i < SPAN / 64; i++) {
         few_step(s, u, v, panel, other, 64 * i, ahead, T, kind, whole);
         few_step(s, u, v, panel, other, 64 * i + DEEP, ahead, T, kind, whole);
     }
 }
-/* One that is not whole: rare, so once for all T, which it need not know. */
+/* Partial units: rare, so one function for all T. */
 static __attribute__((noinline)) void few_rest(struct strip *s, const struct unit *u, const struct unit *v, const uint8_t *panel, uint8_t *other, int T,
                                                int kind) {
     if (kind == DT_E4M3) few_unit(s, u, v, panel, other, T, DT_E4M3, false);
@@ -137,7 +138,7 @@ INLINE void few(const struct job *j, int r0, const int T, const int kind) {
     float *const out = j->sums;
     if (kind == FOLDED) unit_times(&s.codes, j, &u, SIDE);
     unit_rows(j, &s.codes, &u, panel, NULL, 0, SIDE, AHEAD, kind, false);
-    _mm512_store_ps(s.scale, _mm512_set1_ps(1)); /* where there are none */
+    _mm512_store_ps(s.scale, _mm512_set1_ps(1)); /* without scales */
     while (u.r < j->r1) {
         const struct unit v = unit_next(j, &u);
         if (kind == FOLDED) unit_times(&s.codes, j, &v, SIDE);
@@ -194,7 +195,7 @@ static void rows(const struct mat *w, int r0, int r1, const void *packed, int n,
 static size_t scratch_bytes(int n, int k) { return gemm_amx_tiles_few_scratch(); }
 static bool takes(const struct mat *w, int n) { return plain(w) != DECODED; }
 
-const struct gemm gemm_amx_few16 = {.name = "amx few16",
+const struct gemm gemm_amx_few16 = {.name = "amx skinny",
                                     .bf16 = true,
                                     .row_tile = SIDE,
                                     .packed_bytes = packed_bytes,

@@ -1,5 +1,5 @@
 /* Products of BF16 pairs with vdpbf16ps: 32 rows of W by up to 12 tokens in registers. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <string.h>
@@ -20,7 +20,7 @@ static inline __attribute__((always_inline)) void micro(int n, const struct gemm
         int begin = s * t->seg, end = begin + t->seg < t->cols ? begin + t->seg : t->cols;
         for (int c = begin; c < end; c += 8) {
             _mm_prefetch(next + 4 * c, _MM_HINT_T1);
-            if (ahead) { /* a row's two lines each eighth column: GEMM_K_BF16 / 8 is GEMM_PANEL */
+            if (ahead) { /* two cache lines of a row per eighth column: GEMM_K_BF16 / 8 is GEMM_PANEL */
                 _mm_prefetch(ahead + (size_t)(c / 8) * t->ahead_stride, _MM_HINT_T0);
                 _mm_prefetch(ahead + (size_t)(c / 8) * t->ahead_stride + 64, _MM_HINT_T0);
             }
@@ -66,7 +66,7 @@ static void run(const struct gemm_tile *t) {
     for (int i = 0, n; i < t->n; i += n) {
         n = t->n - i < TOKENS ? t->n - i : TOKENS;
         if (t->n - i > TOKENS && t->n - i < 2 * TOKENS) n = (t->n - i + 1) / 2;          /* 13 as 7 + 6, not 12 + 1 */
-        const uint16_t *x = t->x + (size_t)i * GEMM_K_BF16, *next = x + n * GEMM_K_BF16; /* each panel asks for a part of what comes next */
+        const uint16_t *x = t->x + (size_t)i * GEMM_K_BF16, *next = x + n * GEMM_K_BF16; /* each panel prefetches a part of the next tokens */
         for (int p = 0; p < t->n_panels; p++, next += 4 * GEMM_K_BF16)
             tokens(n, t, t->w + (size_t)p * GEMM_K_BF16 * GEMM_PANEL, t->scale + p * t->n_seg * GEMM_PANEL, x, next,
                    t->sums + (size_t)i * (size_t)t->ld + p * GEMM_PANEL, t->ld);

@@ -1,11 +1,9 @@
-/* Float32 products: the body of gemm_avx2.c and gemm_avx512.c, which define first
- *
- *     LEVEL, LANES          enum cpu_level and floats of a vector
- *     TOKENS                tokens of a micro-kernel: TOKENS * 2 sums, 2 weights and a broadcast are the registers
+/* Float32 products: the body of gemm_avx2.c and gemm_avx512.c, which define before:
+ *     LEVEL, LANES          enum cpu_level and floats per vector
+ *     TOKENS                tokens of a micro-kernel: TOKENS * 2 sums, 2 weights and a broadcast fill the registers
  *     V, LOAD, STORE, SET1, ZERO, FMA, ADD    on vectors of floats
  *     transpose(V a[LANES]), and panel_e4m3 (below)
- *
- * A panel is 2 * LANES rows of W, decoded and scaled, column by column: panel[c * 2 * LANES + row]. */
+ * A panel is 2 * LANES rows of W, decoded and scaled, in column order: panel[c * 2 * LANES + row]. */
 #include <string.h>
 
 #include "cpu/gemm_inner.h"
@@ -15,11 +13,11 @@ enum { PANEL = 2 * LANES, PANEL_LEN = PANEL * GEMM_K_F32, PANELS = 4, CHUNK = GE
 
 /* ---- Decoding ---- */
 
-/* Columns [c0, c0 + n) of LANES rows of E4M3 into lanes of a panel, scales[i] for row i; false: a NaN among the codes, which
- * the arithmetic below takes for 480. `ahead`: what will be asked for next lies so many bytes further. */
+/* Columns [c0, c0 + n) of LANES rows of E4M3 into lanes of a panel, scales[i] for row i; false: a NaN among the codes, which this
+ * arithmetic decodes as 480. `ahead`: prefetch distance in bytes. */
 static bool panel_e4m3(float *panel, const uint8_t *const row[LANES], V scales, int c0, int n, ptrdiff_t ahead);
 
-/* Scales for one column of LANES rows; false: one is too large for the arithmetic of panel_e4m3. */
+/* Scales for one column of LANES rows; false: a scale is too large for the arithmetic of panel_e4m3. */
 static bool lane_scales(float out[LANES], const struct mat *w, int r0, int last, int c) {
     size_t was = SIZE_MAX;
     float v = 1;
@@ -33,7 +31,7 @@ static bool lane_scales(float out[LANES], const struct mat *w, int r0, int last,
     return small;
 }
 
-/* Any format, by rows; whole K blocks, which are whole blocks of every format. */
+/* Any format, row by row; whole K blocks, which are whole blocks of every format. */
 static void panel_any(float *panel, const struct mat *w, decode_fn decode, int r0, int last, int c0, int n, ptrdiff_t ahead) {
     float row[LANES][GEMM_K_F32] __attribute__((aligned(64)));
     const size_t bytes = dtype_bytes(w->dtype, (size_t)n);
@@ -61,7 +59,7 @@ static void panel_fill(float *panel, const struct mat *w, decode_fn decode, int 
         }
         const uint8_t *row[LANES];
         for (int i = 0; i < LANES; i++) row[i] = (const uint8_t *)w->data + (size_t)(r0 + i < last ? r0 + i : last) * w->stride;
-        for (int c = 0, m; c < n; c += m) { /* stretches of one scale */
+        for (int c = 0, m; c < n; c += m) { /* columns that share a scale */
             m = block - (c0 + c) % block;
             if (m > n - c) m = n - c;
             float scales[LANES] __attribute__((aligned(64)));
@@ -85,7 +83,7 @@ static inline __attribute__((always_inline)) void column(int n, V sum[TOKENS][2]
     }
 }
 
-/* n tokens, a constant at each call, so that the sums stay in registers. `next`: tokens that come after these. */
+/* n tokens, a constant at each call, so that the sums stay in registers. `next`: tokens to prefetch. */
 static inline __attribute__((always_inline)) void micro(int n, const float *w, int cols, const float *x, const float *next, float *y, int ldy, bool add) {
     V sum[TOKENS][2];
 #pragma GCC unroll 12
@@ -133,7 +131,7 @@ static void products(const float *panels, int n_panels, int cols, const float *x
     for (int i = 0, m; i < n; i += m) {
         m = n - i < TOKENS ? n - i : TOKENS;
         if (n - i > TOKENS && n - i < 2 * TOKENS) m = (n - i + 1) / 2;             /* 7 as 4 + 3, not 6 + 1 */
-        const float *xi = x + (size_t)i * GEMM_K_F32, *next = xi + m * GEMM_K_F32; /* each panel asks for a part of what comes next */
+        const float *xi = x + (size_t)i * GEMM_K_F32, *next = xi + m * GEMM_K_F32; /* each panel prefetches a part of the next tokens */
         for (int p = 0; p < n_panels; p++, next += 4 * GEMM_K_F32)
             tokens(m, panels + (size_t)p * PANEL_LEN, cols, xi, next, sums + (size_t)i * (size_t)ld + p * PANEL, ld, add);
     }

@@ -1,12 +1,13 @@
-/* Up to OP_FEW tokens, or GEMM_FEW16 of a larger batch: too few to make up for gemm_vnni.c's transposed panels. Weights are decoded to BF16 in registers as
- * they lie, 64 columns of a row at once, and multiplied with every token's columns by vdpbf16ps; lanes run along K and are summed at the end of the row.
+/* Products of up to BATCH_INVARIANT_ROWS tokens, or GEMM_SKINNY_MAX of a larger batch: too few to pay for gemm_vnni.c's transposed panels.
+ * Weights are decoded to BF16 in registers in their stored order, 64 columns of a row at once, and multiplied with every token's columns by
+ * vdpbf16ps; lanes run along K and are summed at the end of the row.
  *
- * Two versions: gemm_few keeps activations as a number and the BF16 of what it leaves over (2^-17: for decoding sessions
- * together and for checking drafts, where a token must get the bits that it gets alone), gemm_few16 rounds them to BF16 (for
- * small groups of a long prompt, whose large groups do the same).
+ * Two versions: gemm_skinny keeps activations as the sum of two BF16 (2^-17: for batched decode and verify, where a token
+ * must get the same bits as alone); gemm_skinny_bf16 rounds them to BF16 (for small groups of a long prompt, whose large groups do the
+ * same).
  *
- * Packed: token after token, S planes of k numbers, zero past the last up to a multiple of 64. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+ * Packed: token after token, S planes of k elements, zero-padded to a multiple of 64. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <string.h>
@@ -18,10 +19,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for
 
-enum { STEP = 64, AHEAD = 2560 /* bytes that prefetch runs ahead in each row */, MOST = 16, PART = 512, FOUR = 4 };
+enum { STEP = 64, AHEAD = 2560 /* prefetch distance per row, in bytes */, MOST = 16, PART = 512, FOUR = 4 };
 
 static size_t width(int k) { return (size_t)(k + STEP - 1) / STEP * STEP; }
-/* From plane to plane: a quarter of L1's sets further, or planes whose length is a power of two would fight for the same ones. */
+/* Plane stride: offset by a quarter of L1's sets, or planes with a power-of-two length would conflict. */
 static size_t plane(int k) { return (width(k) / 32 + 63 - 16) / 64 * 64 * 32 + 16 * 32; }
 static size_t bytes_1(int n, int k) { return (size_t)n * plane(k) * 2; }
 static size_t bytes_2(int n, int k) { return 2 * bytes_1(n, k); }
@@ -59,7 +60,7 @@ struct table {
 INLINE struct table table_load(void) {
     return (struct table){{_mm512_loadu_si512(e4m3_high), _mm512_loadu_si512(e4m3_high + 64)},
                           {_mm512_loadu_si512(e4m3_low), _mm512_loadu_si512(e4m3_low + 64)},
-                          _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)}; /* so that unpacking, which works on 128 bits, leaves them in order */
+                          _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7)}; /* so that unpacking, which works within 128 bits, keeps them in order */
 }
 INLINE void weights(const struct table *t, const uint8_t *p, __m512i out[2], const int format) {
     if (format == DT_BF16) {
@@ -80,26 +81,26 @@ INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(su
 struct job {
     const struct mat *w;
     const uint16_t *x; /* packed, of the first of N tokens */
-    float *y;          /* of the first token, indexed by row */
-    size_t ldx;        /* numbers from plane to plane */
+    float *y;          /* the first token's, indexed by row */
+    size_t ldx;        /* elements between planes */
     int ldy;
-    int last;        /* rows past it are taken for it, and their sums are for nothing */
-    int part, block; /* columns of a partial sum, and that share a scale: whole numbers of the first */
+    int last;        /* rows past it repeat it; their sums are discarded */
+    int part, block; /* columns of a partial sum, and of a scale: multiples of the former */
     bool accumulate;
 };
-/* A piece: rows r, r + gap, ... over columns [k0, k1). jump: where prefetch goes on past k1, from there. */
+/* A range: rows r, r + gap, ... over columns [k0, k1). jump: where prefetch continues past k1, relative to that. */
 struct piece {
     int r, gap, k0, k1, ahead;
     int64_t jump;
 };
 
-/* The last n < 64 columns of a row at `from`, with zeros behind them. */
+/* The last n < 64 columns of a row at `from`, zero-padded. */
 static __attribute__((noinline)) const uint8_t *row_end(uint8_t *to, const uint8_t *from, size_t n) {
     memset(to, 0, 128);
     return memcpy(to, from, n);
 }
 
-/* 64 columns of R rows from column c on; n < 64 at the end of the rows. */
+/* 64 columns of R rows, starting at c; n < 64 at the end of the rows. */
 INLINE void step(const struct job *j, const struct table *t, const struct piece *p, const uint8_t *const *row, __m512 part[4][MOST], int c, int n, const int R,
                  const int N, const int S, const int format) {
     const size_t size = format == DT_BF16 ? 2 : 1, at = size * (size_t)c;
@@ -108,7 +109,7 @@ INLINE void step(const struct job *j, const struct table *t, const struct piece 
     uint8_t ends[4][128];
     const uint8_t *from[4];
     EACH (int i = 0; i < R; i++) from[i] = row[i] + at;
-    if (n < STEP) /* once a row: what follows is written once, since it takes long to compile */
+    if (n < STEP) /* once per row; a single copy of the code after it, which takes long to compile */
         EACH (int i = 0; i < R; i++) from[i] = row_end(ends[i], from[i], size * (size_t)n);
     __m512i v[4][2];
     EACH (int i = 0; i < R; i++) {
@@ -123,7 +124,7 @@ INLINE void step(const struct job *j, const struct table *t, const struct piece 
         }
 }
 
-/* total[row * N + token] += the piece's sums, R rows of it. The order of a sum is: lanes, parts; and the same for all N and R. */
+/* total[row * N + token] += the range's sums, R rows of it. Order of a sum: lanes, parts; the same for all N and R. */
 INLINE void piece(const struct job *j, const struct table *t, const struct piece *p, __m512 *total, const int R, const int N, const int S, const int format) {
     const struct mat *w = j->w;
     const uint8_t *row[4];
@@ -147,7 +148,7 @@ INLINE void piece(const struct job *j, const struct table *t, const struct piece
     }
 }
 
-/* Chunks of rows, each walked as R streams far apart, in spans of columns whose tokens fit L1. */
+/* Chunks of rows, each walked as R distant streams, in spans of columns whose tokens fit L1. */
 INLINE void all_rows(struct job *j, const struct table *t, int r0, int r1, const int R, const int N, const int S, const int format) {
     enum { L1 = 24 << 10 };
     const int chunk = 256 / N / R * R, cols = j->w->cols, size = format == DT_BF16 ? 2 : 1;
@@ -164,10 +165,10 @@ INLINE void all_rows(struct job *j, const struct table *t, int r0, int r1, const
             struct piece p = {.gap = gap, .k0 = k0, .k1 = cols - k0 < span ? cols : k0 + span};
             const int64_t back = (int64_t)size * (p.k1 - k0);
             p.ahead = back < AHEAD ? (int)back : AHEAD;
-            for (int i = 0; i < gap + (rows > gap * R); i++) { /* prefetch goes on in the row below, at the end with the next span or chunk */
+            for (int i = 0; i < gap + (rows > gap * R); i++) { /* prefetch continues in the next row, at the end in the next span or chunk */
                 p.r = base + i, p.jump = stride - back;
                 if (i == gap - 1) p.jump = p.k1 < cols ? -(gap - 1) * stride : (rows - gap + 1) * stride - (int64_t)size * cols;
-                if (i == gap) p.r = base + gap * R, p.gap = 1; /* what is left of the chunk */
+                if (i == gap) p.r = base + gap * R, p.gap = 1; /* remainder of the chunk */
                 piece(j, t, &p, total + (p.r - base) * N, R, N, S, format);
             }
         }
@@ -187,7 +188,7 @@ INLINE void tokens(struct job *j, const struct table *t, int r0, int r1, int n, 
         CASE(2, 4)
         CASE(3, 4)
         CASE(4, 4)
-        /* Beside the table of E4M3 the sums of more do not fit the registers: decoding again for each four is faster. */
+        /* More sums do not fit the registers beside the E4M3 table: decoding again for each four tokens is faster. */
 #undef CASE
 #define CASE(n, R) \
     case n: \
@@ -219,12 +220,12 @@ static void rows_2(const struct mat *w, int r0, int r1, const void *packed, int 
 }
 static size_t no_scratch(int n, int k) { return 0; }
 
-/* A scale block holds whole steps. */
+/* A scale block must hold whole steps. */
 static bool takes(const struct mat *w, int n) {
     return (w->dtype == DT_E4M3 || w->dtype == DT_BF16) && (!w->scale || w->block_cols >= w->cols || w->block_cols % STEP == 0);
 }
 
 const struct gemm gemm_few = {
-    .name = "few", .bf16x2 = true, .row_tile = 32, .packed_bytes = bytes_2, .pack = pack_2, .scratch_bytes = no_scratch, .rows = rows_2, .takes = takes};
+    .name = "skinny", .bf16x2 = true, .row_tile = 32, .packed_bytes = bytes_2, .pack = pack_2, .scratch_bytes = no_scratch, .rows = rows_2, .takes = takes};
 const struct gemm gemm_few16 = {
-    .name = "few16", .bf16 = true, .row_tile = 32, .packed_bytes = bytes_1, .pack = pack_1, .scratch_bytes = no_scratch, .rows = rows_1, .takes = takes};
+    .name = "skinny bf16", .bf16 = true, .row_tile = 32, .packed_bytes = bytes_1, .pack = pack_1, .scratch_bytes = no_scratch, .rows = rows_1, .takes = takes};

@@ -1,10 +1,8 @@
 #pragma once
-/* What the files behind cpu/gemm.h share. Packed activations are blocks of K columns, each holding all tokens:
- *
+/* Shared by the implementations of cpu/gemm.h. Packed activations are blocks of K columns, each holding all tokens:
  *     packed[k / GEMM_K][token][GEMM_K]          float32 or BF16, zero past the last column
- *
- * so that a micro-kernel reaches the tokens of a block at fixed distances, packing is a copy of stretches of rows, and no
- * token is padded: 9 tokens cost 9. */
+ * so that a micro-kernel addresses the tokens of a block at fixed distances, packing copies contiguous parts of rows, and tokens
+ * are not padded: 9 tokens cost 9. */
 #include <string.h>
 
 #include "cpu/gemm.h"
@@ -12,18 +10,17 @@
 #include "engine/base/scale.h"
 
 enum {
-    GEMM_K_F32 = 256, /* columns of a block: a panel of decoded weights is 32 or 16 KB and leaves room in L1 for what streams by */
+    GEMM_K_F32 = 256, /* columns per block: a panel of decoded weights is 32 or 16 KB and leaves room in L1 for streamed data */
     GEMM_K_BF16 = 256,
     GEMM_PANEL = 32,  /* rows of a BF16 panel */
-    GEMM_PANELS = 4,  /* panels decoded before tokens run over them; together they stay in L2 */
-    GEMM_CHUNK = 512, /* tokens at a time: a K block of them and their sums stay in L2 beside the panels */
+    GEMM_PANELS = 4,  /* panels decoded before tokens are multiplied; together they stay in L2 */
+    GEMM_CHUNK = 512, /* tokens per pass: their K block and sums stay in L2 beside the panels */
 };
 
-/* Rows of W between two decodings. With few tokens a panel at a time keeps the reading of weights going between short products. */
+/* Rows of W per decoding step. With few tokens one panel at a time keeps weight reads flowing between short products. */
 static inline int gemm_step(int n, int tokens, int panel, int panels) { return n <= 10 * tokens ? panel : panel * panels; }
 
-/* Sums are kept apart from y until they are complete: y's rows may lie a power of two apart and then fight for the same
- * lines of the caches. */
+/* Sums are separate from y until they are complete: y's rows may be a power of two apart and would conflict in the caches. */
 static inline void gemm_put(float *y, int ldy, const float *sums, int ld, int n, int rows, bool accumulate) {
     for (int i = 0; i < n; i++, y += ldy, sums += ld)
         if (accumulate)
@@ -35,34 +32,35 @@ static inline void gemm_put(float *y, int ldy, const float *sums, int ld, int n,
 size_t gemm_packed_f32(int n, int k);
 void gemm_pack_f32(void *dst, const float *x, const int32_t *gather, int ldx, int n, int k, int part, int parts);
 
-/* Decoding of formats that have no path of their own: rows to float32, scaled. Filled once, never changes. */
+/* Row decoders to scaled float32, for formats without their own path. Filled once, then constant. */
 const struct kernels *gemm_kernels(enum cpu_level level);
 
 /* ---- BF16: E4M3 whose scales are powers of two ---- */
 
-/* Such a weight times its scale is still a BF16 number, so scales go into the exponents of the decoded weights, and sums need not end where a scale does.
- * All scales of the matrix decide, so that rows do not hang on the range or the group of tokens they are multiplied in. Blocks end at multiples of 64 columns,
- * and no product leaves the normal numbers. As V3.1 and V4 have it. */
+/* Multiplied by a power-of-two scale, such a weight is still a BF16 number, so scales are added to the exponents of the decoded
+ * weights, and sums may extend past a scale's columns. All scales of the matrix decide, so that a row's bits do not depend on
+ * the range or the group of tokens. Blocks end at multiples of 64 columns, and no product is subnormal or overflows. True for
+ * V3.1 and V4. */
 bool gemm_folds(const struct mat *w);
-/* The power of two that a scale is. */
+/* The exponent of a power-of-two scale. */
 static inline int gemm_power(const struct mat *w, size_t scale) {
     const float f = scale_load(w, scale);
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return (int)(bits >> 23) - 127;
 }
-/* What is added to a normal BF16 number's bits to multiply it by that. */
+/* The increment of a normal BF16 number's bits that multiplies it by that power. */
 static inline int16_t gemm_times(int power) { return (int16_t)(power * 128); }
 
-/* ---- BF16: formats with scales among the weights, in the order of gemm_amx.c's tiles (gemm_planes.c) ---- */
+/* ---- BF16: formats with scales among the weights, in the column order of gemm_amx.c's tiles (gemm_bf16_decoder.c) ---- */
 
-/* Columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of rows [r, r + rows): BF16 in the order of gemm_amx.c, 64-byte aligned, `pitch` numbers from
- * row to row, whole 64 columns, any finite number past the last one. rest: the BF16 of what that leaves over; NULL: not asked for. ahead: bytes to what will
- * be read next. */
+/* Columns [c0, c0 + n), c0 a multiple of 256 and n at most that, of rows [r, r + rows): BF16 in the column order of gemm_amx.c, 64-byte
+ * aligned, `pitch` elements between rows, in multiples of 64 columns, arbitrary finite numbers past the last one. rest: receives
+ * the BF16 remainders; may be NULL. ahead: prefetch distance in bytes. */
 typedef void (*planes_fn)(uint16_t *head, uint16_t *rest, int pitch, const struct mat *w, int r, int rows, int c0, int n, ptrdiff_t ahead);
 struct gemm_planes {
-    planes_fn rows; /* NULL: not for these weights */
-    bool exact;     /* nothing is ever left over */
+    planes_fn rows; /* NULL: unsupported weights */
+    bool exact;     /* remainders are always 0 */
 };
 struct gemm_planes gemm_planes_for(const struct mat *w);
 
@@ -73,22 +71,22 @@ void gemm_vnni_pack(void *dst, const float *x, const int32_t *gather, int ldx, i
 size_t gemm_vnni_scratch(int n, int k);
 
 /* One K block of up to GEMM_PANELS panels. panel p holds w[(p * GEMM_K_BF16 / 2 + kp) * 2 * GEMM_PANEL + 2 * row + (k & 1)];
- * scale[(p * n_seg + s) * GEMM_PANEL + row] belongs to columns [s * seg, (s + 1) * seg), seg a multiple of 32. */
+ * scale[(p * n_seg + s) * GEMM_PANEL + row] applies to columns [s * seg, (s + 1) * seg), seg a multiple of 32. */
 struct gemm_tile {
     const uint16_t *w;
     const float *scale;
     int n_panels;
-    int n_seg, seg, cols; /* cols: that count, rounded up to 32; the last segment may be shorter */
+    int n_seg, seg, cols; /* cols: column count rounded up to 32; the last segment may be shorter */
     const uint16_t *x;    /* [n][GEMM_K_BF16] */
     int n;
     float *sums; /* [n][ld], room for whole panels */
     int ld;
-    bool add; /* to the sums, else they are written */
-    /* While few tokens are multiplied memory would idle. So decoding asks for the first half of the one-byte weights that come
-     * next, and the product for the second, which begins here in GEMM_PANEL rows so far apart (NULL: decoding asks for all). */
+    bool add; /* add to the sums, else overwrite them */
+    /* With few tokens, memory would idle during the product. So decoding prefetches the first half of the next one-byte weights, and
+     * the product the second half, which starts here: GEMM_PANEL rows, this stride apart (NULL: decoding prefetches all). */
     const uint8_t *ahead;
     size_t ahead_stride;
 };
-/* sums (+)= scale * (w . x), segment after segment. */
+/* sums (+)= scale * (w . x), one segment after the other. */
 typedef void (*gemm_tile_fn)(const struct gemm_tile *t);
 void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int n, float *y, int ldy, bool accumulate, void *scratch, gemm_tile_fn run);

@@ -1,14 +1,15 @@
-/* Weights that hold their scales among them, and FP4 with an E8M0 for 32 columns, as BF16 for gemm_amx.c and gemm_vnni.c: rounded, or as a BF16 number
- * and the BF16 of what it leaves over, 2^-17 of the weight.
+/* Decodes weights with in-block scales, and FP4 with an E8M0 per 32 columns, to BF16 for gemm_amx.c and gemm_vnni.c: rounded, or as a BF16
+ * number and its BF16 remainder, 2^-17 of the weight.
  *
- * An AMX pair is two columns side by side, and gemm_amx.c wants 0-7, 16-23, 32-39 and 48-55 of 64 in the first of two tiles. Every format is brought to bytes
- * in the order of the columns, 64 at a time, which is two to five instructions. From there on:
+ * An AMX pair is two neighbouring columns, and gemm_amx.c expects 0-7, 16-23, 32-39 and 48-55 of 64 in the first of two tiles. Every
+ * format is unpacked to bytes in column order, 64 at a time, in two to five instructions. Then:
  *
- * Four bits: the sixteen weights that a block can have are made once for 32 columns, as BF16, and two unpacks and two look-ups of words do the rest.
+ * Four bits: the sixteen possible weights of a block are computed once per 32 columns, as BF16; two unpacks and two word look-ups
+ * do the rest.
  *
- * Five, six and eight: a look-up of bytes takes the codes of two lanes to the upper ends of dwords, where a conversion and a product with the scale make floats
- * of them; two such vectors become one of BF16. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+ * Five, six and eight bits: a byte look-up moves the codes of two lanes to the upper ends of dwords, where a conversion and a
+ * multiplication by the scale yield floats; two such vectors become one of BF16. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <string.h>
@@ -28,8 +29,8 @@ INLINE float half_at(const uint8_t *p) {
     memcpy(&h, p, 2);
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
-/* Eight numbers in memory: from there a product takes one for all lanes for nothing, from a register by a shuffle, of which there is one a cycle. Left alone
- * compilers keep such numbers in registers. */
+/* Keeps eight floats in memory: broadcasting one from memory is free, from a register it costs a shuffle, of which one can issue per cycle.
+ * Compilers would keep them in registers. */
 #define IN_MEMORY(name, v) \
     float name[8]; \
     _mm256_storeu_ps(name, v); \
@@ -39,7 +40,7 @@ INLINE float half_at(const uint8_t *p) {
 INLINE __m256 eight(uint64_t bytes, float d) {
     return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes))), _mm256_set1_ps(d));
 }
-/* Of Q4_K and Q5_K, each part of 32 columns: what its codes are multiplied by, and what is added then. */
+/* Q4_K and Q5_K: factor and addend of each part of 32 columns. */
 INLINE void k_scales(const uint8_t *p, __m256 *scale, __m256 *off) {
     uint32_t u[3];
     memcpy(u, p + 4, sizeof u);
@@ -53,7 +54,7 @@ INLINE void k_scales(const uint8_t *p, __m256 *scale, __m256 *off) {
 
 INLINE __m512 values(const int8_t *table) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)table))); }
 INLINE __m512 widen(__m256i words) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16)); }
-/* BF16 of what these, head, leave over of a and b. */
+/* BF16 remainders of a and b after rounding to head. */
 INLINE __m512i over(__m512 a, __m512 b, __m512i head) {
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(b, widen(_mm512_extracti64x4_epi64(head, 1))), _mm512_sub_ps(a, widen(_mm512_castsi512_si256(head))));
 }
@@ -61,36 +62,36 @@ INLINE void look(uint16_t *to, __m512i codes, __m512i table) {
     _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_unpacklo_epi8(codes, codes), table));
     _mm512_store_si512(to + 32, _mm512_permutexvar_epi16(_mm512_unpackhi_epi8(codes, codes), table));
 }
-/* 64 columns: a and b are all the weights that the first 32 of them and the others can be; codes have the number 16 added for the others. */
+/* 64 columns: a and b hold all possible weights of the first and the last 32; codes of the latter have 16 added. */
 INLINE void put_four(uint16_t *head, uint16_t *rest, __m512i codes, __m512 a, __m512 b) {
     const __m512i table = (__m512i)_mm512_cvtne2ps_pbh(b, a);
     look(head, codes, table);
     if (!rest) return;
     look(rest, codes, over(a, b, table));
 }
-/* The low four bits, and 16 for the second half. */
+/* The low four bits, plus 16 for the second half. */
 INLINE __m512i four_bits(__m512i b) {
     const __m512i other = _mm512_setr_epi64(0, 0, 0, 0, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010, 0x1010101010101010);
     return _mm512_ternarylogic_epi32(b, _mm512_set1_epi8(15), other, 0xea); /* (b & 15) | other */
 }
-/* Two times 16 bytes whose low halves come before their high ones. */
+/* Twice 16 bytes, low nibbles before high ones. */
 INLINE __m512i codes_16(const uint8_t *a, const uint8_t *b) {
     const __m512i both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)a)), 0xff00,
                                                      _mm_loadu_si128((const __m128i *)(const void *)b));
     return four_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)));
 }
-/* 32 bytes whose low halves come before their high ones. */
+/* 32 bytes, low nibbles before high ones. */
 INLINE __m512i codes_32(const uint8_t *p) {
     const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)p));
     return four_bits(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)));
 }
-/* 32 bytes, or what there is of them for n columns, of neighbours. */
+/* 32 bytes, or fewer for n columns, of neighbouring pairs. */
 INLINE __m512i codes_pairs(const uint8_t *p, int n) {
     const __mmask32 have = n >= 64 ? ~(__mmask32)0 : (__mmask32)(((uint64_t)1 << (n + 1) / 2) - 1);
     const __m512i wide = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(have, p));
     return four_bits(_mm512_or_si512(wide, _mm512_slli_epi16(wide, 4)));
 }
-/* A number for each block of 32 columns, of which there are n columns; blocks are `step` bytes apart. */
+/* One fp16 for each block of 32 columns, n columns in all; blocks are `step` bytes apart. */
 INLINE uint64_t half_of(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, 2);
@@ -105,7 +106,7 @@ INLINE __m256 half_scales(const uint8_t *p, int step, int n) {
     return _mm256_cvtph_ps(_mm_set_epi64x((long long)u[1], (long long)u[0]));
 }
 
-/* A byte for each block, as above. */
+/* One byte for each block, as above. */
 INLINE __m256i exponents(const uint8_t *p, int step, int n) {
     uint64_t u = 0;
     if (step == 1 && n >= 256) memcpy(&u, p, sizeof u);
@@ -115,14 +116,14 @@ INLINE __m256i exponents(const uint8_t *p, int step, int n) {
         for (int b = 0; 32 * b < n; b++) u |= (uint64_t)p[step * b] << 8 * b;
     return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)u));
 }
-/* 2^(e - 127), and 255, which is no number, as infinite; 2^(e - 128) for all of them (half.h). */
+/* 2^(e - 127), with 255 (NaN) as infinity; 2^(e - 128) for all of them (half.h). */
 INLINE __m256 powers(__m256i e) { return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000))); }
 INLINE __m256 half_powers(const uint8_t *p, int step, int n) {
     const __m256i e = exponents(p, step, n), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     return _mm256_castsi256_ps(_mm256_mask_sllv_epi32(normal, _mm256_cmplt_epu32_mask(e, _mm256_set1_epi32(2)), _mm256_set1_epi32(0x00200000), e));
 }
 
-/* Each twice: with what is left over, and without. */
+/* Two variants each: with remainders, and without. */
 #define PLANES_ARGS uint16_t *head, uint16_t *rest, const struct mat *w, int r, int c0, int n, ptrdiff_t ahead
 #define PLANES(name) \
     INLINE void make_##name(PLANES_ARGS, const bool split); \
@@ -136,7 +137,7 @@ INLINE __m256 half_powers(const uint8_t *p, int step, int n) {
 #define ROW_AT(name) ((const uint8_t *)w->data + (size_t)r * w->stride + (size_t)c0 / FORMAT_BLOCK(name) * FORMAT_BYTES(name))
 #define REST(c)      (split ? rest + (c) : NULL)
 
-/* The second block of 32 columns is the first one again where there is none: activations are zero there. */
+/* If the second block of 32 columns does not exist, the first is used again: activations are zero there. */
 #define PLANES_32(name, bytes, codes, table, make_scales) \
     PLANES(name) { \
         const uint8_t *p = ROW_AT(name); \
@@ -203,8 +204,8 @@ INLINE void put_tile(uint16_t *head, uint16_t *rest, __m512 a, __m512 b) {
     _mm512_store_si512(head, both);
     if (rest) _mm512_store_si512(rest, over(a, b, both));
 }
-/* Codes become floats as one byte of a number whose last place there is 1: 128 + a code of seven bits, 32,768 + one of eight. What that is too much goes off
- * again with the product's addition, which rounds once. */
+/* Converts codes by inserting them as a byte of a float whose last place there is 1: 128 + a seven-bit code, 32,768 + an eight-bit code.
+ * The addend of the FMA subtracts the offset, so the result is rounded once. */
 enum { SEVEN_BITS = 128, EIGHT_BITS = 32768 };
 #define LANES(byte, from) \
     _mm512_slli_epi32(_mm512_setr_epi32(from, from + 1, from + 2, from + 3, from + 4, from + 5, from + 6, from + 7, from + 16, from + 17, from + 18, \
@@ -214,7 +215,7 @@ INLINE __m512 floats(__m512i codes, const int from, const int lift) {
     if (lift == SEVEN_BITS) return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x43000000), 0x4444444444444444, LANES(2, from), codes));
     return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(0x47000000), 0x2222222222222222, LANES(1, from), codes));
 }
-/* 64 columns: codes times a, plus x, for the first 32 of them, times b, plus y, for the others. */
+/* 64 columns: codes times a, plus x, for the first 32, times b, plus y, for the others. */
 INLINE void put_codes(uint16_t *head, uint16_t *rest, __m512i codes, const int lift, __m512 a, __m512 x, __m512 b, __m512 y) {
     put_tile(head, rest, _mm512_fmadd_ps(floats(codes, 0, lift), a, x), _mm512_fmadd_ps(floats(codes, 32, lift), b, y));
     put_tile(head + 32, rest ? rest + 32 : NULL, _mm512_fmadd_ps(floats(codes, 8, lift), a, x), _mm512_fmadd_ps(floats(codes, 40, lift), b, y));
@@ -224,19 +225,19 @@ PLANES(q8_0) {
     const uint8_t *p = ROW_AT(q8_0);
     const __m256 scale = half_scales(p, 34, n);
     IN_MEMORY(s, scale);
-    IN_MEMORY(m, _mm256_mul_ps(scale, _mm256_set1_ps(-(EIGHT_BITS + 128)))); /* exact: a half, by nine bits */
+    IN_MEMORY(m, _mm256_mul_ps(scale, _mm256_set1_ps(-(EIGHT_BITS + 128)))); /* exact: an fp16 times nine bits */
     for (int c = 0, i = 0; c < n; c += 64, i += 2, p += 68) {
         const int second = n - c > 32;
         const uint8_t *q = second ? p + 34 : p;
         const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(p + 2)), high = _mm256_loadu_si256((const __m256i *)(const void *)(q + 2));
-        const __m512i codes = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), _mm512_set1_epi8((char)0x80)); /* 128 more */
+        const __m512i codes = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), _mm512_set1_epi8((char)0x80)); /* biased by 128 */
         ask(p, 68, ahead);
         put_codes(head + c, REST(c), codes, EIGHT_BITS, _mm512_set1_ps(s[i]), _mm512_set1_ps(m[i]), _mm512_set1_ps(s[i + second]),
                   _mm512_set1_ps(m[i + second]));
     }
 }
 
-/* Bits of bytes from number `low` on for the first 32 codes, `high` on for the others, to where they stand above four bits. */
+/* Shifts bits `low` and up (first 32 codes) or `high` and up (others) of each byte to above four bits. */
 #define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
 #define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
 #define FROM_32(b)   FROM_8(b), FROM_8(b), FROM_8(b), FROM_8(b)
@@ -274,7 +275,7 @@ PLANES(q6_k) {
         const __m512i q = more_bits(b, p + 128 + 32 * (i / 2), bits_q6_k[i & 1], 0x30);
         const __m512 x = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i)), scale);
         const __m512 y = _mm512_permutexvar_ps(_mm512_add_epi32(first, _mm512_set1_epi32(4 * i + 2)), scale);
-        put_codes(head + 64 * i, REST(64 * i), q, SEVEN_BITS, x, _mm512_mul_ps(x, off), y, _mm512_mul_ps(y, off)); /* exact: a half, by eight bits, by three */
+        put_codes(head + 64 * i, REST(64 * i), q, SEVEN_BITS, x, _mm512_mul_ps(x, off), y, _mm512_mul_ps(y, off)); /* exact: an fp16 by eight bits by three */
     }
 }
 

@@ -1,12 +1,12 @@
-/* Weights as BF16 pairs for vdpbf16ps: a lane is a row of W and
- * holds two neighbouring columns. So 16 rows are loaded as they lie, their dwords transposed (four 8-bit columns, or two
- * 16-bit ones, of one row stay together), and E4M3 is only then decoded, four rows of bytes an instruction.
+/* Weights as BF16 pairs for vdpbf16ps: a lane is a row of W and holds two neighbouring columns. 16 rows are loaded in their stored order,
+ * their dwords transposed (four 8-bit columns, or two 16-bit ones, of one row stay together), and E4M3 is decoded after that, four
+ * rows of bytes per instruction.
  *
- * Exactness: every E4M3 value is a BF16 number, so these are stored without their scale, which is applied to the float32 sum
- * of a segment; or with it, where it is a power of two (gemm_folds). Formats with scales among the weights are rounded to BF16, as in gemm_amx.c
- * (gemm_planes.c): 2^-9 of a weight. Others, as F16 and F32, go by way of float32 and are kept as a BF16 number and the BF16 of what it leaves over: two
- * products, 2^-17 of the weight. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+ * Exactness: every E4M3 value is a BF16 number, so these are stored unscaled, and the scale is applied to the float32 sum of a segment;
+ * or scaled, if the scale is a power of two (gemm_folds). Formats with in-block scales are rounded to BF16, as in gemm_amx.c
+ * (gemm_bf16_decoder.c): 2^-9 of a weight. Others, e.g. F16 and F32, are converted to float32 and split into a BF16 number and its
+ * BF16 remainder: two products, 2^-17 of the weight. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 #include <string.h>
@@ -39,7 +39,7 @@ void gemm_vnni_pack(void *dst, const float *x, const int32_t *gather, int ldx, i
 
 /* ---- Tables of codes ---- */
 
-struct codes { /* BF16 of a code, bytes apart, by its low seven bits */
+struct codes { /* BF16 of a code as separate bytes, indexed by its low seven bits */
     __m512i lo[2], hi[2];
 };
 static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, 0)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, 0)};
@@ -61,7 +61,7 @@ static void codes_times(struct codes *t, int power) {
 
 static inline __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1; }
 
-/* Where 16 rows of W begin and how far they lie apart; from row `have` on the last one is taken again. */
+/* Start and stride of 16 rows of W; rows from `have` on repeat the last one. */
 struct strip {
     const uint8_t *row;
     size_t stride;
@@ -69,8 +69,8 @@ struct strip {
 };
 #define NEXT_ROW(p, s, i) ((p) + ((i) + 1 < (s)->have ? (s)->stride : 0))
 
-/* 16 rows of codes, columns [c0, c0 + n), into lanes `half` of a panel; columns past n decode from zeros. ahead: what will be asked for next lies so many bytes
- * further, of the first `lines` columns. */
+/* 16 rows of codes, columns [c0, c0 + n), into lanes `half` of a panel; columns past n decode from zeros. ahead: prefetch distance in
+ * bytes, for the first `lines` columns. */
 static void panel_e4m3(const struct codes *t, uint16_t *panel, int half, const struct strip *rows, int c0, int n, ptrdiff_t ahead, int lines) {
     const __m512i pairs = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
     const __m512i sign = _mm512_set1_epi8((char)0x80);
@@ -96,7 +96,7 @@ static void panel_e4m3(const struct codes *t, uint16_t *panel, int half, const s
     }
 }
 
-/* The same, scales folded in; scale[i]: the number of row i's first one. */
+/* Same with scales folded in; scale[i]: index of row i's first scale. */
 static void panel_folded(const struct codes *codes, uint16_t *panel, int half, const struct mat *w, const size_t *scale, const struct strip *rows, int c0,
                          int n, ptrdiff_t ahead, int lines) {
     for (int c = 0, m; c < n; c += m) {
@@ -105,12 +105,12 @@ static void panel_folded(const struct codes *codes, uint16_t *panel, int half, c
         m = n - c < left ? n - c : left;
         uint16_t *to = panel + (size_t)c * GEMM_PANEL;
         struct codes t = *codes;
-        if (scale[0] == scale[LANES - 1]) { /* they rise with the rows */
+        if (scale[0] == scale[LANES - 1]) { /* non-decreasing over rows */
             codes_times(&t, power);
             panel_e4m3(&t, to, half, rows, c0 + c, m, ahead, lines - c);
             continue;
         }
-        uint32_t by[LANES]; /* of both numbers of a lane */
+        uint32_t by[LANES]; /* for both numbers of a lane */
         for (int i = 0; i < LANES; i++) by[i] = (uint16_t)gemm_times(gemm_power(w, scale[i] + at)) * 0x10001u;
         const __m512i power_of = _mm512_loadu_si512(by);
         panel_e4m3(&t, to, half, rows, c0 + c, m, ahead, lines - c);
@@ -136,10 +136,10 @@ static void panel_bf16(uint16_t *panel, int half, const struct strip *rows, int 
     }
 }
 
-/* Formats with scales among the weights, and FP4 with those of gemm_planes.c: rounded to BF16, scaled. That leaves them in the order of gemm_amx.c: of 64
- * columns, 0-7, 16-23, 32-39 and 48-55 first. */
+/* Formats with in-block scales, and FP4 with the scales that gemm_bf16_decoder.c supports: scaled and rounded to BF16, in the column order of
+ * gemm_amx.c: of 64 columns, 0-7, 16-23, 32-39 and 48-55 first. */
 static void panel_planes(uint16_t *panel, int half, const struct mat *w, planes_fn decode, int r, int have, int c0, int n, ptrdiff_t ahead) {
-    uint16_t row[LANES][GEMM_K_BF16 + 32] __attribute__((aligned(64))); /* an odd number of lines apart */
+    uint16_t row[LANES][GEMM_K_BF16 + 32] __attribute__((aligned(64))); /* an odd number of cache lines apart */
     if (have > LANES) have = LANES;
     decode(row[0], NULL, GEMM_K_BF16 + 32, w, r, have, c0, n, ahead);
     for (int c = 0; c < n; c += 64)
@@ -154,7 +154,7 @@ static void panel_planes(uint16_t *panel, int half, const struct mat *w, planes_
         }
 }
 
-/* BF16 of 32 floats, and of what it leaves over. */
+/* BF16 of 32 floats, and their remainders. */
 static inline __attribute__((always_inline)) void split32(const float *from, __m512i *head, __m512i *rest) {
     __m512 u = _mm512_load_ps(from), v = _mm512_load_ps(from + 16);
     __m512i p = (__m512i)_mm512_cvtne2ps_pbh(v, u);
@@ -195,14 +195,14 @@ size_t gemm_vnni_scratch(int n, int k) {
     return (2 * PANEL_LEN * sizeof(uint16_t) + MAX_SEG * GEMM_PANEL * sizeof(float) + sums) * GEMM_PANELS;
 }
 
-/* Columns that share a scale within a K block, or 0: the format, or its blocks, do not allow scaling afterwards. */
+/* Columns that share a scale within a K block; 0: the format or its blocks do not allow scaling after the sum. */
 static int segment(const struct mat *w, bool folds) {
     if (w->dtype != DT_E4M3 && w->dtype != DT_BF16 && w->dtype != DT_E2M1) return 0;
     if (!w->scale || w->block_cols >= w->cols || w->block_cols % GEMM_K_BF16 == 0 || folds) return GEMM_K_BF16;
     return w->block_cols % 32 == 0 && GEMM_K_BF16 % w->block_cols == 0 ? w->block_cols : 0;
 }
 
-/* Scales of a panel for segments of columns c0 + s * seg; first[i]: the number of row i's first scale. */
+/* Scales of a panel for segments of columns c0 + s * seg; first[i]: index of row i's first scale. */
 static void panel_scales(float *out, const struct mat *w, const size_t *first, int c0, int n_seg, int seg) {
     for (int s = 0; s < n_seg; s++, out += GEMM_PANEL) {
         float v = 1;
@@ -220,7 +220,8 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
     const planes_fn planes = gemm_planes_for(w).rows;
     const bool folds = w->block_cols < w->cols && w->block_cols % GEMM_K_BF16 && gemm_folds(w);
     int seg = planes ? 0 : segment(w, folds);
-    const bool scaled = !seg, split = !planes && (scaled || w->dtype == DT_E2M1); /* weights of a panel hold their scales; are two numbers each */
+    const bool scaled = !seg,
+               split = !planes && (scaled || w->dtype == DT_E2M1); /* scaled: weights of a panel include their scales; split: a number and its remainder */
     struct mat decoded = *w;
     if (scaled) seg = GEMM_K_BF16;
     else decoded.scale = NULL;
@@ -238,7 +239,7 @@ void gemm_vnni_rows(const struct mat *w, int r0, int r1, const void *packed, int
             ptrdiff_t ahead = (ptrdiff_t)dtype_bytes(w->dtype, GEMM_K_BF16);
             if (b + 1 == blocks(w->cols)) ahead = (ptrdiff_t)w->stride * step - (ptrdiff_t)dtype_bytes(w->dtype, (size_t)c0);
             tile.n_seg = (cols + seg - 1) / seg;
-            /* Few tokens: half of what comes next is asked for while they are multiplied. */
+            /* Few tokens: half of the next weights are prefetched during the product. */
             bool spread = step == GEMM_PANEL && w->dtype == DT_E4M3;
             int lines = spread ? GEMM_K_BF16 / 2 : GEMM_K_BF16;
             tile.ahead = spread ? (const uint8_t *)w->data + (size_t)rb * w->stride + c0 + ahead + lines : NULL;

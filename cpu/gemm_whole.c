@@ -1,14 +1,16 @@
-/* Groups of a prompt's tokens in whole numbers with AVX2: K blocks of GGUF, and blocks of 32 columns with a scale each. Compiled once more for AVX-VNNI, which
- * gives the same bits (meson.build: ISA).
+/* Integer products of groups of a prompt's tokens with AVX2: GGUF's K blocks, and blocks of 32 columns with one scale each.
+ * Compiled once more for AVX-VNNI, with the same bits (meson.build: ISA).
  *
- * Why. A float32 FMA multiplies 8 numbers, and two of them start in a cycle; vpmaddwd multiplies 16, and the addition behind it goes to ports that FMA leaves
- * idle. So products of 16-bit words pass the float32 peak, where they are not made floats often. Of Q4_K a weight times its part's scale of six bits is a
- * word still (945 at most), and its 256 columns are summed exactly in 32 bits: 32 products a lane, 945 * 32,640 each. Q5_K: 1,953. Q6_K and
- * IQ4_XS, 4,096 and 4,064, have room for 16 products a lane, so 128 columns. Others become floats every 32 columns, which have a scale of their own.
+ * Why. A float32 FMA multiplies 8 numbers, two per cycle; vpmaddwd multiplies 16, and the following addition runs on ports that
+ * FMA leaves idle. So 16-bit products exceed the float32 peak if sums are rarely converted to float. A Q4_K weight times its
+ * part's six-bit scale still fits a word (945 at most), and its 256 columns are summed exactly in 32 bits: 32 products per
+ * lane, 945 * 32,640 each. Q5_K: 1,953. Q6_K and IQ4_XS, 4,096 and 4,064, allow 16 products per lane, i.e. 128 columns. Others
+ * are converted every 32 columns, which have their own scale.
  *
- * Weights are decoded once for all tokens, some rows and columns at a time that stay in L1, as they lie: lanes run along K. x becomes words as in
- * whole_inner.h, but with a unit for 256 columns together: it loses 2^-15 of the largest of these at most. The sum of a row and a token is: blocks in order, of
- * each segments, then what minima take off, in each of 8 lanes; lanes at the end. Neither rows nor tokens beside it change that. */
+ * Weights are decoded once for all tokens, some rows and columns at a time that stay in L1, in their stored order: lanes run along K.
+ * x is quantised to words as in intdot_inner.h, but with one unit per 256 columns: an error of at most 2^-15 of the largest of these.
+ * The order of a sum is fixed: blocks in order, their segments, then the subtracted minima, in each of 8 lanes; lanes at the end;
+ * independent of the other rows and tokens. */
 #include <string.h>
 
 #include "cpu/formats.h"
@@ -19,16 +21,16 @@
 enum {
     BLOCK = 256,
     STRIP = 8,  /* rows decoded together */
-    DEPTH = 4,  /* blocks of each */
-    CHUNK = 64, /* tokens between two decodings, a few in a hundred of the time; their sums and x stay in L2 */
+    DEPTH = 4,  /* blocks per row */
+    CHUNK = 64, /* tokens per decoding, which then takes a few percent of the time; their sums and x stay in L2 */
 };
 
-/* 256 columns of a row or of a token. Of each 64, two times 32, four vectors, the first 32 in their lower halves: even ones of the first 16, odd ones of
- * them, and the same of the other 16 columns. Eights are in the order of halves_4. */
+/* 256 columns of a row or of a token. Each 64 are two times 32, four vectors, the first 32 in their lower halves: even columns of the
+ * first 16, odd ones, and the same of the other 16. Arrays of eight are in the order of halves_4. */
 struct block {
     int16_t word[16][16];
-    float scale[8]; /* of each 32 columns; or only of the first or the first two segments; a token's: its unit, eight times */
-    float rest[8];  /* of each 32 columns: what is taken off for the sum of x; a token's: that sum */
+    float scale[8]; /* of each 32 columns, or only of the first one or two segments; a token's: its unit, eight times */
+    float rest[8];  /* of each 32 columns: factor of the sum of x that is subtracted; a token's: that sum */
 } __attribute__((aligned(64)));
 
 static int blocks(int k) { return (k + BLOCK - 1) / BLOCK; }
@@ -75,20 +77,20 @@ static void pack(void *dst, const float *x, const int32_t *gather, int ldx, int 
 /* --- Weights --- */
 
 INLINE void put(struct block *g, int k, int v, __m256i words) { _mm256_store_si256((__m256i *)(void *)g->word[4 * k + v], words); }
-/* 32 codes as words, even ones and odd ones, times s. */
+/* 32 codes as words, even and odd, times s. */
 INLINE void put_32(struct block *g, int k, int half, __m256i code, __m256i s) {
     put(g, k, 2 * half, _mm256_mullo_epi16(_mm256_and_si256(code, _mm256_set1_epi16(255)), s));
     put(g, k, 2 * half + 1, _mm256_mullo_epi16(_mm256_srli_epi16(code, 8), s));
 }
 INLINE __m256i even_signed(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 INLINE __m256i odd_signed(__m256i v) { return _mm256_srai_epi16(v, 8); }
-/* 16 bytes in both halves of a vector, moved down by a bits in the lower one and by b in the upper one. */
+/* 16 bytes in both halves of a vector, shifted down by a bits in the lower and by b in the upper half. */
 INLINE __m256i both_16(const uint8_t *p, int a, int b) {
     return _mm256_srlv_epi32(_mm256_broadcastsi128_si256(load_16(p)), _mm256_setr_epi32(a, a, a, a, b, b, b, b));
 }
 INLINE __m256i two_16(const uint8_t *p, const uint8_t *q) { return _mm256_set_m128i(load_16(q), load_16(p)); }
 INLINE __m256i masked(__m256i v, const int mask) { return _mm256_and_si256(v, _mm256_set1_epi8((char)mask)); }
-/* Word i of each half of v, eight times there. */
+/* Broadcasts word i of each half of v within its half. */
 INLINE __m256i word_of(__m256i v, const int i) { return _mm256_shuffle_epi8(v, _mm256_set1_epi16((short)((2 * i + 1) << 8 | 2 * i))); }
 INLINE float half_of(const uint8_t *p) {
     uint16_t h;
@@ -98,7 +100,7 @@ INLINE float half_of(const uint8_t *p) {
 
 /* Q4_K, Q5_K */
 INLINE void decode_min(struct block *g, const uint8_t *p, const bool five) {
-    const __m128i all = load_16(p); /* as whole_k_avx2.c has it, but each four with even parts first */
+    const __m128i all = load_16(p); /* as in intdot_k_avx2.c, but even parts first in each four */
     const __m128i four = _mm_shuffle_epi8(all, _mm_setr_epi8(4, 6, 12, 14, 5, 7, 13, 15, 8, 10, 12, 14, 9, 11, 13, 15));
     const __m128i two = _mm_shuffle_epi8(all, _mm_setr_epi8(-1, -1, 4, 6, -1, -1, 5, 7, -1, -1, 8, 10, -1, -1, 9, 11));
     const __m128i low =
@@ -107,7 +109,7 @@ INLINE void decode_min(struct block *g, const uint8_t *p, const bool five) {
     const __m128 d = _mm_cvtph_ps(all);
     g->scale[0] = _mm_cvtss_f32(d);
     vstore(g->rest, vmul(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(six, 8))), _mm256_broadcastss_ps(_mm_movehdup_ps(d))));
-    const __m256i scale = _mm256_cvtepu8_epi16(_mm_shuffle_epi32(six, 0xd8)); /* even parts' below, odd parts' above */
+    const __m256i scale = _mm256_cvtepu8_epi16(_mm_shuffle_epi32(six, 0xd8)); /* even parts in the lower half, odd parts in the upper */
     EACH (int k = 0; k < 4; k++)
         EACH (int half = 0; half < 2; half++) {
             __m256i code = masked(both_16(p + (five ? 48 : 16) + 32 * k + 16 * half, 0, 4), 0x0f);
@@ -116,7 +118,7 @@ INLINE void decode_min(struct block *g, const uint8_t *p, const bool five) {
         }
 }
 INLINE void decode_q6_k(struct block *g, const uint8_t *p) {
-    const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15); /* of 32 columns in turn, below and above */
+    const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15); /* of 32 columns in order, lower and upper half */
     const __m256i scale = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(load_16(p + 192), order));
     g->scale[0] = g->scale[1] = half_of(p + 208);
     EACH (int k = 0; k < 4; k++)
@@ -129,7 +131,7 @@ INLINE void decode_q6_k(struct block *g, const uint8_t *p) {
             put(g, k, 2 * half + 1, _mm256_mullo_epi16(odd_signed(minus), s));
         }
 }
-/* 64 columns of which each 32 are in 16 bytes: low halves, then high ones. */
+/* 64 columns, each 32 in 16 bytes: low nibbles, then high ones. */
 INLINE void put_look(struct block *g, int k, __m256i codes, __m256i table, __m256i s, const bool scaled) {
     EACH (int half = 0; half < 2; half++) {
         const __m256i w = _mm256_shuffle_epi8(table, masked(half ? _mm256_srli_epi16(codes, 4) : codes, 15));
@@ -147,7 +149,7 @@ INLINE void decode_iq4_xs(struct block *g, const uint8_t *p) {
         put_look(g, k, load_32(p + 8 + 32 * k), table, _mm256_set_m128i(_mm_set1_epi16((short)b), _mm_set1_epi16((short)a)), true);
     }
 }
-/* Blocks of 32 columns, of which n <= 8 exist; behind them x is zero, and so are scales. */
+/* Blocks of 32 columns, of which n <= 8 exist; past them x and scales are zero. */
 INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype) {
     const __m256i table = dtype == DT_MXFP4 ? table_of(mat_mxfp4) : dtype == DT_IQ4_NL ? table_of(mat_iq4) : table_of(mat_q4_0);
     const int size = dtype == DT_MXFP4 ? 17 : dtype == DT_Q8_0 ? 34 : 18;
@@ -169,7 +171,7 @@ INLINE void decode_32(struct block *g, const uint8_t *p, int n, const int dtype)
         else put_look(g, k, two_16(a + size - 16, b + size - 16), table, table, false);
     }
 }
-/* Codes of FP4 beside their scales, the low half of a byte first; n columns of them exist. */
+/* FP4 codes with separate scales, the low nibble of a byte first; n columns of them exist. */
 INLINE void decode_e2m1(struct block *g, const uint8_t *p, const uint8_t *scale, int n) {
     const __m256i table = table_of(mat_mxfp4);
     uint8_t edge[BLOCK / 2], s[8] = {0};
@@ -189,9 +191,10 @@ INLINE void decode_e2m1(struct block *g, const uint8_t *p, const uint8_t *scale,
     }
 }
 
-/* What formats are to the products: columns that become a float together, whether something is taken off. */
+/* Properties of formats for the products: columns that are converted to float together; whether a minimum is subtracted. */
 INLINE int segment_of(int dtype) { return dtype == DT_Q4_K || dtype == DT_Q5_K ? 256 : dtype == DT_Q6_K || dtype == DT_IQ4_XS ? 128 : 32; }
-/* From how many tokens on that is faster than the GEMV kernels, which decode again for every four: by instructions, and measured (test/bench/NOTES.md). */
+/* Token count from which this is faster than the GEMV kernels, which decode again for every four: from instruction counts, and measured
+ * (test/bench/NOTES.md). */
 static bool takes(const struct mat *w, int n) {
     if (w->dtype == DT_E2M1) return n >= 8 && w->scale && w->scale_dtype == DT_E8M0 && w->block_cols == 32;
     if (w->scale) return false;
@@ -207,7 +210,7 @@ static bool takes(const struct mat *w, int n) {
     default: return false;
     }
 }
-/* n blocks of STRIP rows from column c on; rows past the last one are that again. Asks for what is `ahead` bytes further. */
+/* n blocks of STRIP rows starting at column c; rows past the last one repeat it. Prefetches `ahead` bytes further. */
 INLINE void decode_rows(struct block (*to)[DEPTH], const struct mat *w, int r, int last, int c, int n, ptrdiff_t ahead, const int dtype, const int bytes) {
     for (int i = 0; i < STRIP; i++) {
         const uint8_t *p = (const uint8_t *)w->data + (size_t)(r + i < last ? r + i : last) * w->stride + (size_t)(c / BLOCK * bytes);
@@ -272,7 +275,7 @@ INLINE void tile(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct b
         }
     }
 }
-/* The same where each 32 columns have a scale, whose sums become a lane each: a row by T tokens. */
+/* Same with one scale per 32 columns, whose sums become a lane each: a row by T tokens. */
 INLINE void tile_32(V (*sum)[STRIP], const struct block (*w)[DEPTH], const struct block *x, int ld, int n, const int T) {
     for (int b = 0; b < n; b++, x++) {
         const V scale = vload(w[0][b].scale);

@@ -1,12 +1,12 @@
-/* GEMV and its transpose of one format, written once over the vocabulary of simd_<isa>.h and compiled once an ISA and format
- * (meson.build: FORMAT is the name of a row of formats.h).
+/* GEMV and its transpose for one format, in the SIMD wrappers of simd_<isa>.h, compiled once per ISA and format (meson.build: FORMAT
+ * is the name of a row of formats.h).
  *
- * Several rows are walked side by side, because memory answers several streams faster than one, and because an x that is
- * in a register serves them all. Columns go by scale block: the block's product is summed without scale, and the scale is
- * applied once at its end. The sum of a row is: lane l takes columns l, l + LANES, ... of each block (or 4l to 4l + 3 of each 32: E4M3_SPLIT); blocks in
- * order; lanes at the end. Neither the rows nor the tokens beside it change that, so rows are free to be cut anywhere.
+ * Several rows are walked in parallel, because memory serves several streams faster than one, and because each loaded x is used for
+ * all of them. Columns are processed per scale block: the block's product is summed unscaled, and the scale is applied once at its
+ * end. The order of a row's sum is fixed: lane l takes columns l, l + LANES, ... of each block (or 4l to 4l + 3 of each
+ * 32: E4M3_SPLIT); blocks in order; lanes at the end. It is independent of the other rows and tokens, so rows may be split anywhere.
  *
- * E4M3 weights arrive too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first goes on x, the second on the scale. */
+ * E4M3 weights are too small by E4M3_X * E4M3_POST (simd_<isa>.h); the first is applied to x, the second to the scale. */
 #include <string.h>
 
 #include "cpu/formats.h"
@@ -17,19 +17,19 @@ enum {
     BLOCK = FORMAT_BLOCK(FORMAT),
     BYTES = FORMAT_BYTES(FORMAT),
     UNIT = BLOCK > 64 ? BLOCK : 64,                                  /* columns decoded together */
-    SMALL = FORMAT_DTYPE(FORMAT) == DT_E2M1 ? 32 : 0,                /* columns of the scale blocks that this format comes with; 0: no less than a unit */
-    LINES = (UNIT / BLOCK * BYTES + 63) / 64,                        /* of memory that a unit reaches into */
-    AHEAD = 2560,                                                    /* bytes that prefetch runs ahead in each row */
-    PART = 512,                                                      /* columns of a partial sum where no scale block ends it first */
-    STREAM = 256,                                                    /* rows of a chunk, walked as so many streams a quarter or so apart */
-    SPAN_FLOATS = 32768,                                             /* of several tokens' x */
-    SPAN_ALONE = 4096,                                               /* where a row is walked alone, with a load of x for each FMA: half of the first cache */
-    RARE = !FORMAT_PLAIN(FORMAT) && FORMAT_DTYPE(FORMAT) != DT_Q8_0, /* whole numbers take nearly all of these: few kernels, which build soon */
+    SMALL = FORMAT_DTYPE(FORMAT) == DT_E2M1 ? 32 : 0,                /* columns of this format's usual scale blocks; 0: at least a unit */
+    LINES = (UNIT / BLOCK * BYTES + 63) / 64,                        /* cache lines that a unit spans */
+    AHEAD = 2560,                                                    /* prefetch distance per row, in bytes */
+    PART = 512,                                                      /* columns of a partial sum if no scale block ends it first */
+    STREAM = 256,                                                    /* rows per chunk, walked as several streams about a quarter apart */
+    SPAN_FLOATS = 32768,                                             /* for the x of several tokens */
+    SPAN_ALONE = 4096,                                               /* for a row walked alone, with an x load per FMA: half of L1 */
+    RARE = !FORMAT_PLAIN(FORMAT) && FORMAT_DTYPE(FORMAT) != DT_Q8_0, /* rarely used, because integer kernels replace it: few variants, to build faster */
 };
 #define DTYPE       FORMAT_DTYPE(FORMAT)
 #define EACH_WEIGHT FORMAT_JOIN(EACH_, FORMAT)
-/* Plain formats go vector by vector, with each x in a register for all rows, or where the ISA has these by lines of 64 columns or by loads of several vectors;
- * the others unit by unit, a row at a time. */
+/* Plain formats are processed per vector, with each x in a register for all rows, or where the ISA provides it in lines of 64 columns or in
+ * loads of several vectors; other formats per unit, one row at a time. */
 #if FORMAT_PLAIN(FORMAT)
 #define LOAD   FORMAT_JOIN(load_, FORMAT)
 #define LOAD_M FORMAT_JOIN(FORMAT_JOIN(load_, FORMAT), m)
@@ -42,24 +42,24 @@ enum {
 #endif
 #endif
 #ifdef BY_SPLIT
-enum { VECTORS = E4M3_SPLIT }; /* of a load; x is copied in their order */
+enum { VECTORS = E4M3_SPLIT }; /* per load; x is copied in their order */
 #else
 enum { VECTORS = 1 };
 #endif
 enum { GROUP = VECTORS * LANES };
 static const float X_LIFT = DTYPE == DT_E4M3 ? E4M3_X : 1.0f, SCALE_LIFT = DTYPE == DT_E4M3 ? E4M3_POST : 1.0f;
-/* Bytes from the start of a row to column c, where a block begins. */
+/* Bytes from the start of a row to column c, the start of a block. */
 INLINE size_t bytes_to(int c) { return (size_t)c / BLOCK * BYTES; }
 
-/* One piece: R rows, r and then each `gap` further, columns [k0, k1), N tokens; R and N are constants where this is inlined. */
+/* A range of work: R rows, r and then each `gap` further, columns [k0, k1), N tokens; R and N are compile-time constants. */
 struct piece {
     const struct mat *w;
     const float *const *x;
     int r, gap, k0, k1;
-    int last;      /* rows past it are taken for it, and their sums are for nothing */
-    int block;     /* columns of a scale block; at least PART ones where there are no blocks */
-    int64_t ahead; /* bytes that prefetch runs ahead in a row, at most [k0, k1) */
-    int64_t jump;  /* from row r to the beginning of the piece where it runs on past k1 */
+    int last;      /* rows past it repeat it; their sums are discarded */
+    int block;     /* columns of a scale block; at least PART without blocks */
+    int64_t ahead; /* prefetch distance in bytes within a row, at most [k0, k1) */
+    int64_t jump;  /* prefetch past k1 continues here: offset from row r */
 };
 /* A partial sum ends with its scale block, after PART columns, and with the row. */
 INLINE int part_end(int c, int edge, int k1) {
@@ -73,11 +73,11 @@ INLINE void piece_scale(const struct piece *p, V *sum, V part[8][KERNEL_TOKENS],
         EACH (int t = 0; t < N; t++) sum[i * p->gap * N + t] = vfma(part[i][t], s, sum[i * p->gap * N + t]);
     }
 }
-/* One token's x is lifted as it is loaded, several tokens' while it is copied, and where the order changes all of them. */
+/* One token's x is multiplied by X_LIFT on load; that of several tokens, or reordered x, when it is copied. */
 INLINE V lift_x(V x, const int N) { return N == 1 && X_LIFT != 1 ? vmul(x, vset1(X_LIFT)) : x; }
 INLINE V load_x(const float *x, int n, const int N) { return lift_x(n < LANES ? vloadm(x, n) : vload(x), N); }
 
-/* part[row][token] += the products of n columns from c on, a constant. */
+/* part[row][token] += products of n columns starting at c; n is constant. */
 INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, const int n, const int R, const int N) {
 #if defined BY_SPLIT
     EACH (int u = 0; u < n; u += GROUP) {
@@ -85,7 +85,7 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
         EACH (int i = 0; i < R; i++) {
             codes[i] = e4m3_split(row[i] + c + u);
             if (N > 3) continue;
-            EACH (int q = 0; q < VECTORS; q++) { /* a row at a time: the sums of four leave no registers for x */
+            EACH (int q = 0; q < VECTORS; q++) { /* one row at a time: the sums of four rows leave no registers for x */
                 V wv = e4m3_nth(codes[i], q);
                 EACH (int t = 0; t < N; t++) part[i][t] = vfma(wv, vload(p->x[t] + c + u + q * LANES), part[i][t]);
             }
@@ -115,8 +115,8 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 #endif
         EACH (int t = 0; t < N; t++) {
             V xv = load_x(p->x[t] + c + u, LANES, N);
-#ifndef HEARTH_SIMDE /* whose vectors are no registers */
-            if (R > 1) __asm__("" : "+v"(xv)); /* one load for all rows: an FMA that loads for itself takes half as long again */
+#ifndef HEARTH_SIMDE /* SIMDe vectors are not registers */
+            if (R > 1) __asm__("" : "+v"(xv)); /* one load for all rows: FMAs with memory operands take 1.5 times as long */
 #endif
             EACH (int i = 0; i < R; i++) part[i][t] = vfma(wv[i], xv, part[i][t]);
         }
@@ -136,7 +136,7 @@ INLINE void unit(const struct piece *p, const uint8_t *const *row, V part[8][KER
 #endif
 }
 #ifdef BY_SPLIT
-/* The same for what is left of a part: beside zeros, as x is. */
+/* Same for the remaining columns of a part; weights past them meet zeros of x. */
 INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KERNEL_TOKENS], int c, int n, const int R, const int N) {
     uint8_t edge[8][UNIT * BYTES];
     const uint8_t *at[8];
@@ -148,7 +148,7 @@ INLINE void rest(const struct piece *p, const uint8_t *const *row, V part[8][KER
     unit(p, at, part, c, UNIT, R, N);
 }
 #else
-/* The same for what is left of a part, once for all R and N. */
+/* Same for the remaining columns of a part, shared by all R and N. */
 static __attribute__((noinline)) void rest_weights(float *out, const uint8_t *from, int n) {
 #define USE(j, v) vstore(out + (j), v)
     EACH_WEIGHT(from, n, USE);
@@ -188,7 +188,7 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
         if (SMALL && c + SMALL == end) { /* scale blocks of half a unit */
             int64_t ahead = (int64_t)bytes_to(c) + p->ahead;
             if (ahead >= past) ahead += p->jump - past;
-            if (c / (SMALL ? SMALL : 1) % 4 == 0) { /* a line has four of them */
+            if (c / (SMALL ? SMALL : 1) % 4 == 0) { /* a cache line holds four blocks */
                 EACH (int i = 0; i < R; i++) _mm_prefetch((const char *)row[i] + ahead, _MM_HINT_T0);
             }
             unit(p, row, part, c, SMALL, R, N);
@@ -201,27 +201,27 @@ INLINE void piece(const struct piece *p, V *sum, const int R, const int N) {
     }
 }
 
-/* Each of R streams takes a stretch of a chunk's rows and goes through it from row to row, as memory likes it best: few streams,
- * far apart, each straight on. Beside rows next to each other this gives a tenth more for one token and up to a half for several. */
+/* Each of R streams walks a contiguous part of a chunk's rows: few streams, far apart, each sequential, which memory serves best.
+ * Compared to neighbouring rows this gains 10 % for one token and up to 50 % for several. */
 
 INLINE void streams(const struct piece *span, V *sum, int r0, int rows, const int R, const int N) {
     const int64_t stride = (int64_t)span->w->stride, from = (int64_t)bytes_to(span->k0), to = (int64_t)bytes_to(span->k1), len = to - from;
     struct piece p = *span;
-    const int gap = rows / R, left = rows - gap * R, further = len < AHEAD ? (int)(AHEAD / (len + 1)) + 1 : 1; /* rows, where they are short */
+    const int gap = rows / R, left = rows - gap * R, further = len < AHEAD ? (int)(AHEAD / (len + 1)) + 1 : 1; /* in rows, if they are short */
     p.gap = gap, p.last = r0 + rows - 1, p.ahead = len < AHEAD ? len : AHEAD;
-    for (int i = 0; i < gap + (left > 0); i++) { /* written once: it takes long to compile */
+    for (int i = 0; i < gap + (left > 0); i++) { /* a single copy of the body: it takes long to compile */
         p.r = r0 + i, p.jump = further * stride + from;
-        if (i + further >= gap) { /* the streams begin again, in the next span or chunk */
+        if (i + further >= gap) { /* prefetch continues in the next span or chunk */
             if (p.k1 < p.w->cols) p.jump += to - from - gap * stride;
             else p.jump += (rows - gap) * stride - from;
         }
-        if (i == gap) p.r = r0 + gap * R, p.gap = 1; /* what is left of the chunk */
+        if (i == gap) p.r = r0 + gap * R, p.gap = 1; /* remainder of the chunk */
         piece(&p, sum + (p.r - r0) * N, R, N);
     }
 }
 INLINE int scale_cols(const struct mat *w) { return w->scale && w->block_cols < w->cols ? w->block_cols : w->cols; }
-/* E4M3 with one scale for many rows of a block of columns, as FP8 checkpoints have it: x takes the scales while it is copied, and a sum goes
- * on past the end of a block. That is a tenth to a fifth of the time. */
+/* E4M3 with one scale for many rows of a column block, as in FP8 checkpoints: x is multiplied by the scales when it is copied, and a sum
+ * continues past the end of a block. Saves 10 to 20 % of the time. */
 INLINE bool shared_scales(const struct mat *w) { return DTYPE == DT_E4M3 && w->scale && w->block_cols < w->cols && w->block_rows >= 64 && w->row_step == 1; }
 
 #ifndef BY_SPLIT
@@ -237,8 +237,8 @@ INLINE void all_rows_1(float *y, const float *const *x, const struct mat *w, con
 }
 #endif
 
-/* Several tokens' x is copied side by side, where memory's distances let it lie badly in the caches; as many columns as there is room
- * for, which are mostly all. The sums stay as vectors between such spans, so spans do not show in the result. */
+/* The x of several tokens is copied to be contiguous, because its original strides may conflict in the caches; as many columns as fit,
+ * mostly all. The sums stay in vectors between such spans, so spans do not change the result. */
 
 INLINE int span_end(int k0, int cols, int block, int fit) {
     for (int k1 = k0;;) { /* whole parts, which always fit */
@@ -247,7 +247,7 @@ INLINE int span_end(int k0, int cols, int block, int fit) {
         if ((k1 = end) == cols) return cols;
     }
 }
-/* GROUP columns of x times f; past the n-th zeros. */
+/* GROUP columns of x times f; zeros from the n-th on. */
 INLINE void copy_group(float *to, const float *from, int n, V f) {
     V v[4];
     EACH (int i = 0; i < VECTORS; i++) {
@@ -262,7 +262,8 @@ INLINE void copy_group(float *to, const float *from, int n, V f) {
 #endif
     EACH (int i = 0; i < VECTORS; i++) vstore(to + i * LANES, vmul(v[i], f));
 }
-/* copied[t][c] = x[t][c] for k0 <= c < k1, a line more than that apart: not a power of two. scale: of the blocks of `block` columns; NULL: none. */
+/* copied[t][c] = x[t][c] for k0 <= c < k1, one line more than that apart: not a power of two. scale: of the blocks of `block` columns;
+ * may be NULL. */
 INLINE void copy_span(float *span, const float **copied, const float *const *x, int n, int k0, int k1, const struct mat *scale, size_t row, const int N) {
     const int width = (k1 - k0 + UNIT - 1) / UNIT * UNIT + 16, block = scale ? scale->block_cols : k1;
     for (int c = k0, end; c < k1; c = end) {
@@ -280,7 +281,7 @@ INLINE void copy_span(float *span, const float **copied, const float *const *x, 
     }
 }
 
-/* n tokens as N, of which the rest are the first again, for nothing: kernels for every number would take long to build. */
+/* Runs n tokens with the kernel for N; surplus tokens repeat the first and are discarded. Kernels for every n would take long to build. */
 INLINE void all_rows(float *const *y, const float *const *x, int n, const struct mat *w, const int R, const int N) {
     const bool shared = shared_scales(w);
     struct mat plain = *w;
@@ -291,7 +292,7 @@ INLINE void all_rows(float *const *y, const float *const *x, int n, const struct
     for (int r0 = 0, rows; r0 < w->rows; r0 += rows) {
         rows = w->rows - r0 < chunk ? w->rows - r0 : chunk;
         if (shared) {
-            const int same = w->block_rows - (w->row0 + r0) % w->block_rows; /* rows of one scale */
+            const int same = w->block_rows - (w->row0 + r0) % w->block_rows; /* rows that share a scale */
             rows = rows < same ? rows : same;
         }
         for (int i = 0; i < rows * N; i++) sum[i] = vzero();
@@ -308,7 +309,7 @@ INLINE void all_rows(float *const *y, const float *const *x, int n, const struct
 }
 static GEMV_FN(gemv) {
     const int whole = VECTORS > 1 ? GROUP : BLOCK;
-    if (w->scale && w->block_cols % whole && w->block_cols < w->cols) { /* a byte, or a load, in two blocks: nobody publishes that */
+    if (w->scale && w->block_cols % whole && w->block_cols < w->cols) { /* a byte or a load that spans two blocks: no published model has that */
         gemv_scalar(y, x, n, w);
         return;
     }
@@ -343,7 +344,7 @@ static GEMV_FN(gemv) {
 /* --- Transposed: y[c] = sum over r of w[r][c] * x[r] --- */
 
 #if FORMAT_PLAIN(FORMAT)
-/* C vectors of columns from c on, N tokens. All columns lie in one scale block. `last` > 0: the last vector is partial. */
+/* C vectors of columns starting at c, N tokens. All columns are in one scale block. `last` > 0: the last vector is partial. */
 INLINE void cols(float *const *y, const float *const *x, const struct mat *w, int c, int at, int last, const int C, const int N) {
     const uint8_t *p = (const uint8_t *)w->data + bytes_to(c);
     const size_t b = w->scale ? (size_t)(c / w->block_cols) : 0;
@@ -386,7 +387,7 @@ static GEVM_FN(gevm) {
 }
 #define GEVM gevm
 #else
-#define GEVM NULL /* the reference */
+#define GEVM NULL /* keep the reference */
 #endif
 
 /* --- Widening and decoding --- */
@@ -413,7 +414,7 @@ static WIDEN_FN(widen) {
     }
 }
 
-/* The first columns are left to the reference where they lie inside a block. */
+/* Leading columns inside a block are left to the reference. */
 static DECODE_FN(decode) {
     for (; c0 % BLOCK && c0 < c1; c0++) *out++ = mat_at(w, r, c0);
     widen(out, (const uint8_t *)w->data + (size_t)r * w->stride + bytes_to(c0), c1 - c0);

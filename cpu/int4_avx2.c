@@ -1,17 +1,17 @@
-/* Compiled once more for AVX-VNNI, which sums in 32 bits at once and gives the same bits (meson.build: ISA). */
+/* Compiled once more for AVX-VNNI, which sums in 32 bits directly, with the same bits (meson.build: ISA). */
 #include "cpu/formats.h"
 #include "cpu/simd_avx2.h"
 
 struct group {
     int8_t high[128], low[128]; /* x = scale * (256 * high + low) */
 #ifdef __AVXVNNI__
-    int32_t eight[8]; /* -8 * x, of the columns of each lane */
+    int32_t eight[8]; /* -8 * x, over the columns of each lane */
 #else
-    int16_t eight_high[16], eight_low[16]; /* 8 * these, of the columns of each lane */
+    int16_t eight_high[16], eight_low[16]; /* 8 * high and low, over the columns of each lane */
 #endif
 } __attribute__((aligned(64)));
 struct group_x {
-    const struct group *g; /* its planes are operands in memory: there are too few registers */
+    const struct group *g; /* its planes are memory operands: there are too few registers */
 };
 INLINE struct group_x group_load(const struct group *g) { return (struct group_x){g}; }
 INLINE __m256i plane(const int8_t *p) { return _mm256_load_si256((const __m256i *)(const void *)p); }
@@ -28,7 +28,7 @@ INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(high, 8), low));
 }
 #else
-/* Sums of pairs in 16 bits: of eight products of at most 15 * 128 each, so that they fit. */
+/* Pair sums in 16 bits: of eight products of at most 15 * 128 each, which fit. */
 INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     const struct group *g = x->g;
     const __m256i four = _mm256_set1_epi8(15), u = _mm256_loadu_si256((const __m256i *)(const void *)p),
@@ -44,7 +44,7 @@ INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(256)), _mm256_madd_epi16(low, _mm256_set1_epi16(1))));
 }
 #endif
-/* The planes of LANES columns from c on; then what is the same for the whole group. */
+/* Stores the planes of LANES columns starting at c; group_end then the values common to the group. */
 INLINE void group_put(struct group *g, int c, V v);
 INLINE void group_end(struct group *g);
 
@@ -52,7 +52,7 @@ INLINE void group_end(struct group *g);
 
 INLINE void group_put(struct group *g, int c, V v) {
     const __m256i q = _mm256_cvtps_epi32(v), high = _mm256_srai_epi32(_mm256_add_epi32(q, _mm256_set1_epi32(128)), 8);
-    const __m256i both = _mm256_packs_epi32(high, _mm256_sub_epi32(q, _mm256_slli_epi32(high, 8))); /* of each half: 4 high, 4 low */
+    const __m256i both = _mm256_packs_epi32(high, _mm256_sub_epi32(q, _mm256_slli_epi32(high, 8))); /* per half: 4 high, 4 low */
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
     const __m128i sorted = _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0));
     _mm_storel_epi64((__m128i *)(void *)(g->high + c), sorted);

@@ -2,7 +2,7 @@
 
 struct group {
     int8_t high[128], low[128]; /* x = scale * (256 * high + low) */
-    int32_t eight[16];          /* -8 * x, of the columns of each lane */
+    int32_t eight[16];          /* -8 * x, over the columns of each lane */
 } __attribute__((aligned(64)));
 struct group_x {
     __m512i high[2], low[2], eight;
@@ -12,7 +12,7 @@ INLINE struct group_x group_load(const struct group *g) {
                             {_mm512_load_si512(g->low), _mm512_load_si512(g->low + 64)},
                             _mm512_load_si512(g->eight)};
 }
-/* The products of 128 columns, four of each half of the group's in a lane. */
+/* Products of 128 columns, four of each half of the group per lane. */
 INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     const __m512i codes = _mm512_loadu_si512(p), four = _mm512_set1_epi8(15);
     const __m512i a = _mm512_and_si512(codes, four), b = _mm512_and_si512(_mm512_srli_epi16(codes, 4), four);
@@ -20,7 +20,7 @@ INLINE V group_dot(const struct group_x *x, const uint8_t *p) {
     const __m512i low = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(x->eight, a, x->low[0]), b, x->low[1]);
     return _mm512_cvtepi32_ps(_mm512_add_epi32(low, _mm512_slli_epi32(high, 8)));
 }
-/* The planes of LANES columns from c on; then what is the same for the whole group. */
+/* Stores the planes of LANES columns starting at c; group_end then the values common to the group. */
 INLINE void group_put(struct group *g, int c, V v);
 INLINE void group_end(struct group *g);
 

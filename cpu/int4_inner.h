@@ -1,18 +1,17 @@
-/* One token and a few, INT4 with a scale for each 128 columns: the expert of a draft, which memory alone is to limit.
+/* GEMV for one or few tokens of INT4 weights with a scale per 128 columns: the experts of a draft. Memory-bound by design.
  *
- * Products are of whole numbers. x becomes, 128 columns at a time, the sum of two planes of eight bits and a scale, 16 bits of the largest of these
- * columns; codes stand 8 higher than what they mean, and 8 * x is taken off again in whole numbers, lane by lane, so that the sum of a group is
- * exact. It becomes a float once, times both scales. The sum of a row is: groups in order, lanes at the end; so rows and tokens beside do not
- * show in it.
+ * Products are exact integer products. Per 128 columns, x becomes the sum of two 8-bit planes times a scale: 16 bits of the largest element.
+ * Codes are biased by 8, and 8 * x is subtracted in integers, lane by lane, so a group's sum is exact. It is converted to float once,
+ * times both scales. The order of a row's sum is fixed: groups in order, lanes at the end; independent of the other rows and tokens.
  *
- * The including file has: V, LANES and the float vocabulary of simd_<isa>.h; struct group, group_put, group_end, group_load and group_dot. */
+ * The including file defines: V, LANES and the SIMD wrappers of simd_<isa>.h; struct group, group_put, group_end, group_load and group_dot. */
 #include <string.h>
 
 #include "engine/base/scale.h"
 
-enum { GROUP = 128, BYTES = GROUP / 2, AHEAD = 2560, ROWS = 4, STREAM = 256, COLUMNS = 32768 /* of all tokens that are looked at together */, PART = 16 };
+enum { GROUP = 128, BYTES = GROUP / 2, AHEAD = 2560, ROWS = 4, STREAM = 256, COLUMNS = 32768 /* total over all tokens processed together */, PART = 16 };
 
-/* scale[i] = s[i] * x[i] of the `n` <= PART groups from group g on, s the scales of row r. */
+/* scale[i] = s[i] * x[i] of the `n` <= PART groups starting at g, s the scales of row r. */
 INLINE void group_scales(float *out, const struct mat *w, int r, int g, const float *x, int n) {
     const size_t at = scale_row(w, r) + (size_t)g;
     if (w->scale_dtype == DT_BF16) {
@@ -26,7 +25,7 @@ INLINE void group_scales(float *out, const struct mat *w, int r, int g, const fl
         for (int i = 0; i < n; i++) out[i] = scale_load(w, at + (size_t)i) * x[i];
 }
 
-/* R rows, r0 and each `gap` further: y[row] = their products with x. */
+/* R rows, r0 and each `gap` further: y[row] = product with x. */
 INLINE void group_rows(float *y, const struct mat *w, const struct group *x, const float *scale, int r0, int gap, int groups, const int R) {
     const uint8_t *row[ROWS];
     V sum[ROWS];
@@ -47,8 +46,8 @@ INLINE void group_rows(float *y, const struct mat *w, const struct group *x, con
     EACH (int i = 0; i < R; i++) y[r0 + i * gap] = vsum(sum[i]);
 }
 
-/* The largest magnitude of n <= GROUP numbers; what is so small that its inverse is none counts as 0. */
-enum { WHOLE = 32512 }; /* 127 * 256: both planes stay within eight bits */
+/* The largest magnitude of n <= GROUP numbers; 0 if it is so small that its inverse overflows. */
+enum { WHOLE = 32512 }; /* 127 * 256: both planes fit eight bits */
 INLINE float group_most(const float *x, int n) {
     V most = vzero();
     const V minus = vset1(-1);
@@ -70,8 +69,8 @@ INLINE void group_make(struct group *g, float *scale, const float *x, int n) {
     group_end(g);
 }
 
-/* As many tokens as there is room for. Streams far apart, each straight on, as memory likes it best (gemv_inner.h); with several tokens the next one has
- * the rows from a cache. */
+/* As many tokens as fit. Few streams, far apart, each sequential, which memory serves best (gemv_inner.h); further tokens find the rows
+ * in a cache. */
 INLINE void some_tokens(float *const *y, const float *const *x, int n, const struct mat *w, int groups) {
     struct group packed[COLUMNS / GROUP];
     float scale[COLUMNS / GROUP];
@@ -93,5 +92,5 @@ INLINE void int4_gemv(float *const *y, const float *const *x, int n, const struc
     const int groups = (w->cols + GROUP - 1) / GROUP, most = COLUMNS / GROUP / groups;
     for (int t = 0; t < n; t += most) some_tokens(y + t, x + t, n - t < most ? n - t : most, w, groups);
 }
-/* Whose groups are these. */
+/* True if the weights have these groups. */
 static bool int4_takes(const struct mat *w) { return w->scale && w->block_cols == GROUP && w->cols <= COLUMNS; }

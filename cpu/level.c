@@ -1,4 +1,4 @@
-/* The levels of the processor's features, and their names. */
+/* The CPU feature levels and their names. */
 #include <stdio.h>
 
 #include "cpu/kernels.h"

@@ -1,6 +1,6 @@
-/* y = W x. For few tokens the time goes into reading W, and the GEMV kernels (or gemm_few) read it once for KERNEL_TOKENS of
- * them; with more it goes into arithmetic, and gemm.h decodes a tile of W once and runs it over all tokens.
- * Up to OP_FEW tokens, and with `exact`, it is always the first, which gives a token the same bits alone and in a batch. */
+/* y = W x. For few tokens reading W dominates, and the GEMV kernels (or gemm_skinny) read it once for KERNEL_TOKENS of
+ * them; for more tokens arithmetic dominates, and gemm.h decodes a tile of W once for all tokens. Up to
+ * BATCH_INVARIANT_ROWS tokens, and with `exact`, the former is always used: a token has the same bits alone and in a batch. */
 #include <math.h>
 #include <string.h>
 
@@ -8,23 +8,23 @@
 #include "cpu/gemm.h"
 
 enum {
-    TASK_BYTES = 512 << 10, /* of weights in a task, at most: long stretches are read faster than short ones */
-    TASK_ROWS = 256,        /* at most, the width of the tile on the stack */
+    TASK_BYTES = 512 << 10, /* weight bytes per task, at most: long sequential reads are faster */
+    TASK_ROWS = 256,        /* at most; the width of the tile on the stack */
     TASK_COLS = 256,        /* columns of a transposed product */
 };
 
-struct top { /* of the rows of a task */
+struct top { /* over the rows of a task */
     float value;
     int32_t row;
 };
 struct job {
     struct cpu_exec *x;
     const struct op_linear *o;
-    int per, parts;   /* rows or columns in a task; tasks in one matrix of the batch */
-    struct top *tops; /* [parts, n] where o->top */
+    int per, parts;   /* rows or columns per task; tasks per matrix of the batch */
+    struct top *tops; /* [parts, n] if o->top */
 };
 
-/* --- The largest output, while a task's outputs are still in the cache --- */
+/* --- Argmax, while a task's outputs are still in the cache --- */
 
 static void top_of(struct top *t, const float *y, int r0, int r1) {
     *t = (struct top){-INFINITY, r0};
@@ -47,7 +47,7 @@ static void top_join(const struct op_linear *o, const struct top *tops, int part
     }
 }
 
-/* Rows [0, rows) of a task: adds bias and what was there before. */
+/* Stores rows [0, rows) of a task: adds bias and the previous content. */
 static void put(const struct op_linear *o, float *y, const float *tile, int row, int rows) {
     for (int i = 0; i < rows; i++) {
         float v = o->accumulate ? y[i] + tile[i] : tile[i];
@@ -97,19 +97,19 @@ static void cols_task(void *arg, int task, int thread) {
     }
 }
 
-/* Many tokens: every thread packs its part of the activations, they meet once, and then take ranges of rows. A batch (the
- * heads of an up-projection) goes in groups whose packed activations fit PACKED_BYTES; one x for all of it is packed once. */
+/* Many tokens: every thread packs its part of the activations, a barrier, then all take ranges of rows. A batch (the heads of an
+ * up-projection) runs in groups whose packed activations fit PACKED_BYTES; an x shared by the batch is packed once. */
 enum { PACKED_BYTES = 64 << 20 };
 struct many {
     struct cpu_exec *x;
     const struct op_linear *o;
     const struct gemm *g;
     int first, count; /* matrices of the batch in this group */
-    int packs;        /* of x: as many, or one for all */
-    int per, parts;   /* rows in a task, tasks in a matrix */
+    int packs;        /* packed x: as many, or one for all */
+    int per, parts;   /* rows per task, tasks per matrix */
     uint8_t *packed, *scratch;
     size_t packed_part, scratch_part;
-    struct top *tops; /* [parts, n] where o->top */
+    struct top *tops; /* [parts, n] if o->top */
 };
 static void many_thread(void *arg, int thread, int n_threads) {
     const struct many *m = arg;
@@ -139,7 +139,7 @@ static int many_run(struct cpu_exec *x, const struct op_linear *o, int batch, co
     group = group < 1 ? 1 : group > batch ? batch : group;
     size_t packed = m.packed_part * (size_t)(one ? 1 : group), scratch = m.scratch_part * (size_t)n_threads;
     int share = o->w.rows / (n_threads * 4) * group, tile = m.g->row_tile;
-    if (o->n <= OP_FEW) { /* reading is what takes the time */
+    if (o->n <= OP_FEW) { /* reading W dominates */
         int most = (int)(TASK_BYTES / dtype_bytes(o->w.dtype, (size_t)o->w.cols));
         share = share < most ? share : most, tile = 8;
     }
@@ -175,10 +175,10 @@ int linear_run(struct exec *base, const struct op_linear *o) {
     if (!o->exact && few && !(o->wide && o->n > OP_FEW) && few->takes(&o->w, o->n)) return many_run(j.x, o, batch, few);
     if (!o->exact && o->n > OP_FEW) return many_run(j.x, o, batch, gemm_for(j.x->level, o->wide));
     size_t row = dtype_bytes(o->w.dtype, (size_t)o->w.cols);
-    int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* and enough of them to share evenly */
+    int share = o->w.rows * batch / (pool_threads(j.x->pool) * 4); /* enough tasks for an even distribution */
     j.per = (int)(TASK_BYTES / row) / 8 * 8;
     if (j.per > share) j.per = share / 8 * 8;
-    j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per > 64 ? j.per / 64 * 64 : j.per; /* blocks of scales are not cut */
+    j.per = j.per < 8 ? 8 : j.per > TASK_ROWS ? TASK_ROWS : j.per > 64 ? j.per / 64 * 64 : j.per; /* scale blocks are not split */
     j.parts = (o->w.rows + j.per - 1) / j.per;
     if (o->top && !(j.tops = exec_space(j.x, (size_t)j.parts * (size_t)o->n * sizeof *j.tops))) return ERR_MEMORY;
     int rc = exec_each(j.x, batch * j.parts, rows_task, &j);

@@ -36,7 +36,7 @@ void numa_read(struct numa *n) {
         return;
     }
     clear(n);
-    /* The kernel's numbers may have holes; ours do not. */
+    /* The kernel's node numbers may have gaps; ours do not. */
     for (int k = 0; k <= numa_max_node() && n->n_nodes < NUMA_NODES; k++) {
         long long size = numa_node_size64(k, NULL);
         if (size > 0) n->kernel[n->n_nodes] = (int16_t)k, n->memory[n->n_nodes++] = (size_t)size;
@@ -55,9 +55,9 @@ void numa_read(struct numa *n) {
         }
 }
 
-/* "0-31,64": marks the processors as node's; false on nonsense. */
+/* "0-31,64": assigns the CPUs to node; false on a syntax error. */
 static bool parse_cpus(struct numa *n, const char *p, int node) {
-    if (*p == '-' && !p[1]) return true; /* memory without processors */
+    if (*p == '-' && !p[1]) return true; /* memory without CPUs */
     for (;;) {
         char *end;
         long a = strtol(p, &end, 10), b = a;
@@ -119,7 +119,7 @@ int numa_parse(struct numa *n, const char *text, struct error *e) {
             return error_set(e, ERR_USAGE, "topology, line %d: expected `node <MiB> <cpus>`, `distance <row> <numbers>` or `speed <row> <numbers>`", number);
         text += len + (text[len] == '\n');
     }
-    return n->n_nodes ? 0 : error_set(e, ERR_USAGE, "topology: no node in it");
+    return n->n_nodes ? 0 : error_set(e, ERR_USAGE, "topology: no node line found");
 }
 
 void numa_split(const struct numa *n, int inter, int unit, struct numa_part *parts) {
@@ -132,7 +132,7 @@ void numa_split(const struct numa *n, int inter, int unit, struct numa_part *par
         parts[a] = (struct numa_part){first, (int)end - first};
         first = (int)end;
     }
-    /* The last node takes the rest; without processors it must not: the last one that has some does. */
+    /* The last node with CPUs takes the rest. */
     for (int a = n->n_nodes - 1; a > 0 && total && !n->cpus[a]; a--) {
         parts[a - 1].count += parts[a].count;
         parts[a] = (struct numa_part){inter, 0};
@@ -156,7 +156,7 @@ void numa_threads(const int *have, int n_nodes, int n_threads, uint8_t *node) {
     for (int a = 0; a < n_nodes; a++) total += have[a];
     for (int a = 0; a < n_nodes; a++) {
         seen += total ? have[a] : 1;
-        /* rounded up: what few threads there are begin at the first node */
+        /* rounded up: with few threads the first nodes get them */
         int64_t of = total ? total : n_nodes, end = (n_threads * seen + of - 1) / of;
         while (at < end && at < n_threads && (!total || have[a])) node[at++] = (uint8_t)a;
     }
@@ -174,7 +174,7 @@ int numa_bind_to(void *p, size_t size, int node, struct error *e) {
     return 0;
 }
 
-/* The kernel's mask of nodes with processors; returns how many. */
+/* Fills the kernel's mask of nodes with CPUs; returns their number. */
 static int working(const struct numa *n, unsigned long *mask) {
     int nodes = 0;
     for (int a = 0; a < n->n_nodes; a++) {
@@ -189,13 +189,13 @@ void numa_prefer(const struct numa *n, int node) {
     unsigned long mask[NUMA_NODES / 64 + 1] = {0};
     if (working(n, mask) < 2) return;
     if (node >= 0) memset(mask, 0, sizeof mask), mask[n->kernel[node] / 64] = 1ul << n->kernel[node] % 64;
-    set_mempolicy(node < 0 ? MPOL_INTERLEAVE : MPOL_PREFERRED, mask, NUMA_NODES + 1); /* best effort: elsewhere a page is only farther away */
+    set_mempolicy(node < 0 ? MPOL_INTERLEAVE : MPOL_PREFERRED, mask, NUMA_NODES + 1); /* best effort: on failure pages are only farther away */
 }
 int numa_spread(const struct numa *n, void *p, size_t size, struct error *e) {
     unsigned long mask[NUMA_NODES / 64 + 1] = {0};
     int nodes = working(n, mask);
     if (nodes < 2 || !mbind(p, size, MPOL_INTERLEAVE, mask, NUMA_NODES + 1, 0)) return 0;
-    return error_set(e, ERR_RUNTIME, "spreading %zu MiB over %d memory nodes: %s", size >> 20, nodes, strerror(errno));
+    return error_set(e, ERR_RUNTIME, "interleaving %zu MiB over %d memory nodes: %s", size >> 20, nodes, strerror(errno));
 }
 int numa_place(const struct numa *n, void *p, size_t size, int node, struct error *e) {
     return n->n_nodes < 2 || n->kernel[node] < 0 ? 0 : numa_bind_to(p, size, n->kernel[node], e);
@@ -207,5 +207,5 @@ void numa_enter(const struct numa *n, int node) {
     if (n->n_nodes < 2 || n->kernel[node] < 0) return;
     for (int c = 0; c < NUMA_CPUS && c < CPU_SETSIZE; c++)
         if (n->node_of[c] == node) CPU_SET((size_t)c, &set);
-    if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set); /* best effort: where it may not, it is only farther away */
+    if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set); /* best effort: on failure memory is only farther away */
 }

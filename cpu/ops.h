@@ -1,5 +1,5 @@
 #pragma once
-/* The operations of engine/base/ops.h on this machine's processors. */
+/* The operations of engine/base/ops.h on this machine's CPUs. */
 #include "engine/base/error.h"
 #include "engine/base/ops.h"
 
@@ -7,13 +7,13 @@ struct pool;
 enum cpu_level { CPU_SCALAR, CPU_AVX2, CPU_AVX512, CPU_AMX, CPU_LEVELS };
 
 const char *cpu_level_name(enum cpu_level l); /* "scalar", "avx2", "avx512", "amx" */
-/* The best level of this processor: CPUID together with XCR0; AMX also needs (and asks for) the kernel's permission. */
+/* The best level of this CPU: CPUID and XCR0; AMX also needs (and requests) the kernel's permission. */
 enum cpu_level cpu_level_best(void);
 bool cpu_level_has(enum cpu_level l);
 /* e.g. "avx512 (f bw vl vbmi bf16 vnni)"; for --version --verbose */
 const char *cpu_describe(void);
 
-/* An executor on the pool (not owned, must outlive it). One call at a time. Workspace grows as needed and is kept.
- * level must be one the processor has. NULL on ERR_MEMORY. */
+/* Opens an executor on the pool, which is borrowed and must outlive it. One call at a time. Workspace grows as needed and is kept.
+ * The CPU must have `level`. NULL: ERR_MEMORY. */
 struct exec *cpu_exec_open(struct pool *pool, enum cpu_level level, struct error *e);
 void cpu_exec_close(struct exec **x);

@@ -1,7 +1,7 @@
-/* Work is handed over through one counter, `turn`: even while idle, bumped once a call. Workers spin on it for a short
- * while, since inside a token the next operation is microseconds away, and then sleep in a futex, so that an idle chat
- * costs nothing. The same two phases serve the caller that waits for the workers and pool_barrier, so that more threads
- * than cores (tests, a busy machine) only make things slower. */
+/* Work is published through one counter, `turn`: even while idle, incremented once per call. Workers spin on it briefly,
+ * since within a token the next operation follows in microseconds, and then sleep in a futex, so that an idle chat costs
+ * nothing. The caller that waits for the workers and pool_barrier use the same two phases, so that
+ * oversubscription (tests, a busy machine) only slows things down. */
 #include "cpu/pool.h"
 
 #include <errno.h>
@@ -37,8 +37,8 @@ struct pool {
     void *arg;
     bool quit, full;
     int n;
-    struct worker *workers; /* [n], of 0 only its place counts: that is the caller */
-    cpu_set_t home;         /* of the caller: what the workers leave of the first thread's node */
+    struct worker *workers; /* [n]; entry 0 is the caller, only its CPU is used */
+    cpu_set_t home;         /* for the caller: CPUs of the first thread's node without a worker */
     int n_nodes;
     uint8_t node[MAX_THREADS];            /* of each thread */
     uint8_t near[NUMA_NODES][NUMA_NODES]; /* pool_near */
@@ -52,8 +52,8 @@ static void pause_cpu(void) {
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
 static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, MAX_THREADS, NULL, NULL, 0); }
 
-/* Returns when *word is no longer `seen`. `sleepers` counts who may need a wake, so that the writer skips the system
- * call while everyone spins; it is raised before the kernel compares *word again, so no wake can be lost. */
+/* Returns when *word is no longer `seen`. `sleepers` counts threads that may need a wake-up, so that the writer skips the system call
+ * while all threads spin; it is incremented before the kernel compares *word again, so no wake-up is lost. */
 static void wait_change(struct pool *p, _Atomic uint32_t *word, uint32_t seen) {
     for (int i = 0; i < SPIN; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
@@ -86,8 +86,8 @@ static void *work(void *arg) {
     }
 }
 
-/* The processors this process may use, one of each physical core before the second ones of any. Returns how many;
- * *n_cores of them are the first of their core. */
+/* Lists the CPUs that this process may use, one per physical core before any second ones. Returns their number; the first
+ * *n_cores are the first of their core. */
 static int processors(int *cpu, int max, int *n_cores) {
     cpu_set_t mask;
     int n = 0, turn[CPU_SETSIZE], last = 0;
@@ -96,7 +96,7 @@ static int processors(int *cpu, int max, int *n_cores) {
     for (int c = 0; c < CPU_SETSIZE; c++) {
         if (!CPU_ISSET((size_t)c, &mask)) continue;
         char path[96];
-        turn[c] = 0; /* how many siblings with a lower number we may use: they stand for this core before it */
+        turn[c] = 0; /* number of usable siblings with a lower index: they come before this CPU */
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", c);
         FILE *f = fopen(path, "re");
         int a, b;
@@ -121,14 +121,14 @@ static int processors(int *cpu, int max, int *n_cores) {
     return n;
 }
 
-/* Which node each thread is on, and its processor where it is pinned. */
+/* Assigns each thread a node, and a CPU if pinned. */
 static void place(struct pool *p, int n, bool pin, const struct numa *nodes, const int *cpu, int n_cpus, int n_cores) {
     bool here = !nodes || nodes->kernel[0] >= 0; /* this machine's nodes, not those of a text */
     int have[NUMA_NODES] = {0}, usable = n <= n_cores ? n_cores : n_cpus;
     p->n_nodes = nodes ? nodes->n_nodes : 1;
     for (int a = 0; a < p->n_nodes; a++) {
         for (int b = 0; b < p->n_nodes; b++) p->near[a][b] = (uint8_t)b;
-        for (int i = 0; i < p->n_nodes; i++) /* by distance, then number; few nodes: selection will do */
+        for (int i = 0; i < p->n_nodes; i++) /* by distance, then number; selection sort: there are few nodes */
             for (int j = i + 1; j < p->n_nodes; j++) {
                 uint8_t *x = &p->near[a][i], *y = &p->near[a][j], t = *x;
                 int dx = *x == a ? 0 : nodes->distance[a][*x], dy = *y == a ? 0 : nodes->distance[a][*y];
@@ -163,7 +163,7 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
     int n = n_threads;
     if (n <= 0) n = n_cores > 2 ? n_cores - 1 : n_cores;
     if (n < 1) n = 1;
-    if (n > MAX_THREADS) return error_set(e, ERR_USAGE, "%d threads asked for, at most %d are possible", n, MAX_THREADS);
+    if (n > MAX_THREADS) return error_set(e, ERR_USAGE, "%d threads requested, at most %d are supported", n, MAX_THREADS);
     struct pool *p = mem_aligned(64, sizeof *p);
     if (!p) return error_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n);
     memset(p, 0, sizeof *p);
@@ -174,7 +174,7 @@ int pool_open_nodes(struct pool **out, int n_threads, bool pin, const struct num
     }
     place(p, n, pin, nodes, cpu, n_cpus, n_cores);
     p->full = n >= n_cpus;
-    p->n = 1; /* as many as are running, for pool_close */
+    p->n = 1; /* the number of started threads, for pool_close */
     for (int i = 1; i < n; i++) {
         struct worker *w = &p->workers[i];
         w->pool = p, w->id = i;

@@ -1,8 +1,8 @@
 #pragma once
-/* What no CPUID bit says, measured when flags.c first asks, in some 0.2 ms, as the least of several rounds in turn. The answers decide between
- * kernels with other bits, so no noise may turn them over: what is compared differs by a factor of four (vdpbf16ps is issued as often as an
- * FMA on Zen 5, a quarter as often on Granite Rapids) or of hundreds (subnormal operands there), and the bound lies in the middle. */
+/* Measures CPU properties that CPUID does not report, when cpu_flags.c first asks: about 0.2 ms, minimum of several interleaved rounds. The
+ * results select kernels with different bits, so noise must not flip them: the compared times differ by a factor of four (vdpbf16ps issues at
+ * the rate of FMA on Zen 5, a quarter of it on Granite Rapids) or of hundreds (subnormal operands there), and the threshold is in the middle. */
 #include <stdbool.h>
 
-bool probe_subnormal(void); /* FMA takes subnormal operands at full speed; only where AVX2 is */
-bool probe_bf16(void);      /* vdpbf16ps, which does twice the work, is issued as often as an FMA; only where AVX-512 BF16 is */
+bool probe_subnormal(void); /* FMA takes subnormal operands at full speed; requires AVX2 */
+bool probe_bf16(void);      /* vdpbf16ps, which does twice the work, issues at the rate of FMA; requires AVX-512 BF16 */

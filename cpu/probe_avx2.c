@@ -1,4 +1,4 @@
-/* Whether products with subnormal operands cost what others cost: so on AMD's processors, by an assist of some hundred cycles each on Intel's. */
+/* Measures whether products with subnormal operands run at full speed: true on AMD; on Intel each takes an assist of several hundred cycles. */
 #include <immintrin.h>
 
 #include "cpu/probe.h"
@@ -19,7 +19,7 @@ static double products(float x, float *sink) {
 }
 
 bool probe_subnormal(void) {
-    volatile float subnormal = 0x1p-130f, normal = 0.25f; /* so that neither is multiplied while this is compiled */
+    volatile float subnormal = 0x1p-130f, normal = 0.25f; /* volatile, so that the compiler does not fold the products */
     double least[2] = {1, 1};
     float sink = 0;
     for (int i = 0; i < ROUNDS; i++)

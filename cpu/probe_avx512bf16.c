@@ -1,4 +1,4 @@
-/* Whether vdpbf16ps, which does twice the work of a float32 FMA, is issued as often: so on AMD's processors, a quarter as often on Intel's. */
+/* Measures whether vdpbf16ps, which does twice the work of a float32 FMA, issues at the same rate: true on AMD, a quarter of it on Intel. */
 #include <immintrin.h>
 
 #include "cpu/probe.h"
@@ -9,7 +9,7 @@ enum { ROUNDS = 15, LOOPS = 32, SUMS = 12 };
 
 static double products(bool bf16, float *sink) {
     __m512 a = _mm512_set1_ps(1.5f), b = _mm512_set1_ps(0.5f), sum[SUMS];
-    __asm__("" : "+v"(a), "+v"(b)); /* not known when this is compiled */
+    __asm__("" : "+v"(a), "+v"(b)); /* opaque to the compiler */
     double begin = clock_now();
     EACH (int i = 0; i < SUMS; i++) sum[i] = _mm512_set1_ps((float)i);
     if (bf16)

@@ -1,5 +1,5 @@
-/* The router. Its choice must not depend on the level of the processor, so there is this one version of it: a few
- * hundred experts a token are microseconds. */
+/* The router. Its choice must not depend on the CPU level, so there is only this version: a few hundred experts per token take
+ * microseconds. */
 #include <math.h>
 #include <string.h>
 
@@ -9,11 +9,11 @@ enum { TOKENS_PER_TASK = 8 };
 
 struct job {
     const struct op_route *o;
-    uint8_t *space; /* a task's scratch: scores, choices [n_experts], group scores [n_group], marks [max of both] */
+    uint8_t *space; /* scratch per task: scores, choices [n_experts], group scores [n_group], marks [max of both] */
     size_t part;
 };
 
-/* The best unmarked entry, ties to the lower index; NaN ranks as -inf, so there always is one. */
+/* The best unmarked entry, ties to the lower index; NaN ranks as -inf, so there is always one. */
 static int best_of(const float *v, const uint8_t *taken, int n) {
     int best = -1;
     float top = -INFINITY;
@@ -41,7 +41,7 @@ static void scores_of(const struct op_route *o, const float *logits, float *scor
     for (int i = 0; i < n; i++) score[i] /= sum;
 }
 
-/* Leaves only the topk_group best groups: the choices of the others become -inf. */
+/* Keeps only the topk_group best groups: the choices of the others become -inf. */
 static void keep_groups(const struct op_route *o, float *choice, float *group, uint8_t *mark) {
     int size = o->n_experts / o->n_group;
     for (int g = 0; g < o->n_group; g++) {
@@ -58,7 +58,7 @@ static void keep_groups(const struct op_route *o, float *choice, float *group, u
         for (int i = g * size; i < (g + 1) * size && !mark[g]; i++) choice[i] = -INFINITY;
 }
 
-/* The share of the best unmarked logit among those near enough to it, without those marked. */
+/* Weight of the best unmarked logit: its softmax share among the unmarked logits within the jitter threshold. */
 static float mixer_weight(const struct op_route *o, const float *logits, const uint8_t *mark, int best) {
     float top = logits[best], sum = 0;
     for (int i = 0; i < o->n_experts; i++) {

@@ -1,5 +1,5 @@
-/* The kernels in plain C: what every other level is held against, and what runs where no ISA level does. Written to be
- * read; the few partial sums side by side keep long float32 sums accurate and let the compiler use what it has. */
+/* The kernels in plain C: the reference for all other levels, and the fallback without an ISA level. Written for
+ * readability; several partial sums keep long float32 sums accurate and allow vectorisation. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ enum { LANES = 16, SPAN = 256 }; /* partial sums of a dot product; columns decod
 /* --- Narrow formats to float32 --- */
 
 static void widen_f32(float *out, const void *in, int n) { memcpy(out, in, (size_t)n * 4); }
-static uint16_t half_at(const void *in, int i) { /* tensors begin at any byte */
+static uint16_t half_at(const void *in, int i) { /* tensors may be unaligned */
     uint16_t h;
     memcpy(&h, (const uint8_t *)in + 2 * (size_t)i, 2);
     return h;
@@ -135,7 +135,7 @@ static SCALE_FN(scale_scalar) {
 }
 static GLU_FN(glu_scalar) {
     const float limit = a->limit > 0 ? a->limit : INFINITY, alpha = a->alpha > 0 ? a->alpha : 1;
-    for (int i = 0; i < n; i++) { /* what is no number fails every comparison and stays */
+    for (int i = 0; i < n; i++) { /* NaN fails every comparison and stays */
         float x = g[i] > limit ? limit : g[i], y = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
         h[i] = x / (1 + expf(-alpha * x)) * (y + a->shift);
     }

@@ -1,6 +1,6 @@
-/* Lightning indexer: scores of all keys that a query sees, a tile of keys at a time for some queries together, then its best
- * ones. The scores of a (query, key) are summed in one order whatever stands beside them, and which are best depends on
- * nothing else, so a query chooses the same in any company. */
+/* Lightning indexer: scores all keys that a query sees, a tile of keys at a time for several queries together, then selects the best.
+ * The order of a (query, key) score's sum is fixed and the selection depends on the scores only, so a query's result does not
+ * depend on the batch. */
 #include <math.h>
 #include <string.h>
 
@@ -9,10 +9,10 @@
 
 enum {
     TILE = 64,
-    TILES = 4,              /* of a task */
-    TOKENS = 8,             /* of a task: they share widened keys */
-    HEADS = 32,             /* whose products are at hand at once */
-    SCORES = 64 << 20 >> 2, /* numbers kept at a time; one query may need more */
+    TILES = 4,              /* per task */
+    TOKENS = 8,             /* per task: they share widened keys */
+    HEADS = 32,             /* heads whose products are computed at once */
+    SCORES = 64 << 20 >> 2, /* scores per pass; a single query may need more */
 };
 
 struct job {
@@ -20,13 +20,13 @@ struct job {
     const struct op_select *o;
     int token_blocks, first, n; /* queries [first, first + n) of the operation */
     float *score;               /* [n, n_keys] */
-    float *tile;                /* a thread's own: keys [TILE, k.dim], products [HEADS, TILE] */
+    float *tile;                /* per thread: keys [TILE, k.dim], products [HEADS, TILE] */
     size_t tile_part;
 };
 
 static int seen(const struct op_select *o, int token) { return op_seen_step((int64_t)o->q_pos0 + token, o->k_pos0, o->k_step, o->n_keys); }
 
-/* Keys [j0, j0 + n) as float32, without their scales. */
+/* Keys [j0, j0 + n) as float32, unscaled. */
 static const float *keys_of(const struct job *j, int j0, int n, float *buf) {
     const struct kv_plane *p = &j->o->k;
     if (p->dtype == DT_F32) return (const float *)p->data + (size_t)j0 * (size_t)p->dim;
@@ -58,7 +58,7 @@ static void score_task(void *arg, int task, int thread) {
     int t0 = j->first + task % j->token_blocks * TOKENS, t1 = t0 + TOKENS < j->first + j->n ? t0 + TOKENS : j->first + j->n;
     int begin = task / j->token_blocks * TILE * TILES, end = seen(o, t1 - 1);
     float *buf = j->tile + (size_t)thread * j->tile_part, *products = buf + (size_t)TILE * (size_t)o->k.dim;
-    if (seen(o, t1 - 1) <= o->topk) return; /* nobody has to choose */
+    if (seen(o, t1 - 1) <= o->topk) return; /* every query sees at most topk keys */
     for (int j0 = begin; j0 < end && j0 < begin + TILE * TILES; j0 += TILE) {
         int n = end - j0 < TILE ? end - j0 : TILE;
         const float *keys = keys_of(j, j0, n, buf);
@@ -67,14 +67,14 @@ static void score_task(void *arg, int task, int thread) {
     }
 }
 
-/* As a whole number that orders alike; no number comes first. */
+/* Maps a float to an integer of the same order; NaN ranks lowest. */
 static uint32_t rank_of(float v) {
     uint32_t u = f32_bits(v + 0.0f);
     if (isnan(v)) return 0;
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* The rank of the k-th best, and in *ties how many of that rank are among the best: eight bits after the other. */
+/* The rank of the k-th best, and in *ties how many of that rank are among the best: radix select, eight bits at a time. */
 static uint32_t threshold(const float *score, int n, int k, int *ties) {
     uint32_t prefix = 0, mask = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {

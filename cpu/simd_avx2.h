@@ -1,5 +1,5 @@
 #pragma once
-/* The vocabulary of simd_avx512.h for AVX2 + FMA + F16C. */
+/* The SIMD wrappers of simd_avx512.h for AVX2 + FMA + F16C. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -18,7 +18,7 @@ INLINE V vadd(V a, V b) { return _mm256_add_ps(a, b); }
 INLINE V vsub(V a, V b) { return _mm256_sub_ps(a, b); }
 INLINE V vmul(V a, V b) { return _mm256_mul_ps(a, b); }
 INLINE V vdiv(V a, V b) { return _mm256_div_ps(a, b); }
-INLINE V vmax(V a, V b) { return _mm256_max_ps(a, b); } /* b where one is no number */
+INLINE V vmax(V a, V b) { return _mm256_max_ps(a, b); } /* b if either is NaN */
 INLINE V vmin(V a, V b) { return _mm256_min_ps(a, b); }
 INLINE V vfma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE __m256i vmask(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
@@ -45,9 +45,11 @@ INLINE float vtop(V v) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
-INLINE V vclamp(V x, float low, float high) { return _mm256_max_ps(vset1(low), _mm256_min_ps(vset1(high), x)); } /* NaN passes: both keep the second */
+INLINE V vclamp(V x, float low, float high) {
+    return _mm256_max_ps(vset1(low), _mm256_min_ps(vset1(high), x));
+} /* NaN passes: both return the second operand */
 INLINE V vnearest(V x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-/* x * 2^n, n whole and from -151 to 128: in two factors */
+/* x * 2^n, integral n from -151 to 128: in two factors */
 INLINE V vscale(V x, V n) {
     __m256i k = _mm256_cvtps_epi32(n), a = _mm256_srai_epi32(k, 1), b = _mm256_sub_epi32(k, a), bias = _mm256_set1_epi32(127);
     V fa = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a, bias), 23));
@@ -58,7 +60,7 @@ INLINE V vscale(V x, V n) {
 
 /* --- Weights as LANES floats from one address --- */
 
-INLINE __m128i bytes_m(const uint8_t *p, int bytes) { /* bytes < 16, without touching more */
+INLINE __m128i bytes_m(const uint8_t *p, int bytes) { /* bytes < 16; reads nothing past them */
     uint8_t buf[16] = {0};
     memcpy(buf, p, (size_t)bytes);
     return _mm_loadu_si128((const __m128i *)(const void *)buf);
@@ -82,8 +84,8 @@ INLINE V e4m3_v(__m128i b) {
     __m256i w = _mm256_slli_epi32(_mm256_cvtepi8_epi32(b), 20);
     return _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0x87f00000)));
 }
-/* 32 codes in fewer instructions: vector q of four has columns q, q + 4, .... Codes with their signs, times 16, lie in the upper halves of dwords (2 and 3)
- * or in the lower ones. */
+/* 32 codes in fewer instructions: vector q of four has columns q, q + 4, .... The upper halves of dwords (2 and 3) or the lower ones hold
+ * codes with their signs, times 16. */
 #define E4M3_SPLIT 4
 struct e4m3_split {
     __m256i even, odd;
@@ -101,7 +103,7 @@ INLINE V load_e4m3(const uint8_t *p) { return e4m3_v(_mm_loadl_epi64((const __m1
 INLINE V load_e4m3m(const uint8_t *p, int n) { return e4m3_v(bytes_m(p, n)); }
 INLINE V e4m3_nan(V v) { return _mm256_blendv_ps(v, vset1(NAN), _mm256_cmp_ps(_mm256_andnot_ps(vset1(-0.0f), v), vset1(480), _CMP_EQ_OQ)); }
 
-INLINE V e2m1_lane(__m256i i) { /* magnitudes by the low three bits, the sign from bit 3 */
+INLINE V e2m1_lane(__m256i i) { /* magnitude by the low three bits, sign from bit 3 */
     const V table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
     __m256i sign = _mm256_and_si256(_mm256_slli_epi32(i, 28), _mm256_set1_epi32((int)0x80000000));
     return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, i), _mm256_castsi256_ps(sign));
@@ -124,7 +126,7 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
     *b = _mm256_permute2f128_ps(lo, hi, 0x31);
 }
 
-/* --- What GGUF's blocks are made of; see simd_avx512.h --- */
+/* --- Parts of GGUF blocks; see simd_avx512.h --- */
 
 INLINE __m128i load8(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
 INLINE V i8_v(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load8(p))); }
@@ -139,7 +141,7 @@ INLINE void nibble_i(__m256i i, struct nibble a, struct nibble b, V *lo, V *hi) 
 }
 INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) { nibble_i(_mm256_cvtepu8_epi32(load8(p)), a, b, lo, hi); }
 
-/* A table of sixteen for four bits, times a scale; look_v: what the low and the high halves of LANES bytes stand for. */
+/* A 16-entry table for four-bit codes, times a scale; look_v: decodes the low and the high nibbles of LANES bytes. */
 struct look {
     __m128i values;
     V scale;

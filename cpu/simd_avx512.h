@@ -1,7 +1,7 @@
 #pragma once
-/* The vocabulary that gemv_inner.h and attn_inner.h are written in, for AVX-512 F/BW/VL/DQ: V is LANES floats.
- * The suffix m means partial: only the first n < LANES elements are touched, the others read as 0. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place, for machines without AVX-512 */
+/* The SIMD wrappers in which gemv_inner.h and attn_inner.h are written, for AVX-512 F/BW/VL/DQ: V is LANES floats. The suffix m
+ * means partial: only the first n < LANES elements are accessed, the others read as 0. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe, for machines without AVX-512 */
 #include <immintrin.h>
 #endif
 #include <stdint.h>
@@ -12,7 +12,7 @@
 typedef __m512 V;
 #define INLINE static inline __attribute__((always_inline))
 #define EACH   _Pragma("GCC unroll 16") for /* a loop of constant count over arrays that must become registers */
-enum { LANES = 16, ROWS_1 = 4, ROWS_2 = 4, ROWS_4 = 4, ROWS_8 = 3 }; /* rows walked side by side for 1, 2, 3-4, 5-8 tokens: registers */
+enum { LANES = 16, ROWS_1 = 4, ROWS_2 = 4, ROWS_4 = 4, ROWS_8 = 3 }; /* rows walked in parallel for 1, 2, 3-4, 5-8 tokens, limited by registers */
 
 INLINE V vzero(void) { return _mm512_setzero_ps(); }
 INLINE V vset1(float f) { return _mm512_set1_ps(f); }
@@ -20,7 +20,7 @@ INLINE V vadd(V a, V b) { return _mm512_add_ps(a, b); }
 INLINE V vsub(V a, V b) { return _mm512_sub_ps(a, b); }
 INLINE V vmul(V a, V b) { return _mm512_mul_ps(a, b); }
 INLINE V vdiv(V a, V b) { return _mm512_div_ps(a, b); }
-INLINE V vmax(V a, V b) { return _mm512_max_ps(a, b); } /* b where one is no number */
+INLINE V vmax(V a, V b) { return _mm512_max_ps(a, b); } /* b if either is NaN */
 INLINE V vmin(V a, V b) { return _mm512_min_ps(a, b); }
 INLINE V vfma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE __mmask16 vmask(int n) { return (__mmask16)((1u << n) - 1); }
@@ -30,14 +30,14 @@ INLINE V vloadm(const float *p, int n) { return _mm512_maskz_loadu_ps(vmask(n), 
 INLINE void vstore(float *p, V v) { _mm512_storeu_ps(p, v); }
 INLINE void vstorem(float *p, V v, int n) { _mm512_mask_storeu_ps(p, vmask(n), v); }
 
-/* Sums of the lanes in one fixed order: halves onto each other. */
+/* Sum of the lanes in one fixed order: adds halves. */
 INLINE float vsum(V v) {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-/* out[0..3] = the sums of four vectors, each in one order of its own whatever the others hold. */
+/* out[0..3] = the sums of four vectors, each in a fixed order. */
 INLINE void vsum4(V a, V b, V c, V d, float scale, float *out) {
     V ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)), cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
     __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
@@ -52,7 +52,9 @@ INLINE float vtop(V v) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
-INLINE V vclamp(V x, float low, float high) { return _mm512_max_ps(vset1(low), _mm512_min_ps(vset1(high), x)); } /* NaN passes: both keep the second */
+INLINE V vclamp(V x, float low, float high) {
+    return _mm512_max_ps(vset1(low), _mm512_min_ps(vset1(high), x));
+} /* NaN passes: both return the second operand */
 INLINE V vnearest(V x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE V vscale(V x, V n) { return _mm512_scalef_ps(x, n); }
 #include "cpu/simd_exp.h"
@@ -66,12 +68,12 @@ INLINE V load_bf16(const uint8_t *p) { return bf16_v(_mm256_loadu_si256((const _
 INLINE V load_bf16m(const uint8_t *p, int n) { return bf16_v(_mm256_maskz_loadu_epi16(vmask(n), p)); }
 INLINE V load_f16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
 INLINE V load_f16m(const uint8_t *p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vmask(n), p)); }
-/* E4M3, exact for all 254 finite codes, times a power of two that the caller makes good: in part on x (E4M3_X, which
- * keeps products away from the subnormals), the rest on the scale (E4M3_POST). Codes 0x7f and 0xff arrive as 480.
- * Usual way: the sign-extended byte moved so that its exponent and mantissa lie where an fp16 has the low bits of its
- * own (value * 2^-8); the conversion to float makes subnormals normal. With E4M3_SUBNORMAL the same is done with a float
- * (value * 2^-120) and no conversion; subnormal codes stay subnormal, at no cost to an FMA on AMD but at a high one on
- * Intel. */
+/* E4M3, exact for all 254 finite codes, but too small by a power of two that the caller applies: in part to x (E4M3_X, which keeps
+ * products out of the subnormals), the rest to the scale (E4M3_POST). Codes 0x7f and 0xff decode as 480.
+ *
+ * Default: shifts the sign-extended byte so that exponent and mantissa match the low bits of an fp16's (value * 2^-8); the
+ * conversion to float normalises subnormals. E4M3_SUBNORMAL does the same with a float (value * 2^-120) without a
+ * conversion; subnormal codes stay subnormal, which costs an FMA nothing on AMD but much on Intel. */
 #ifndef E4M3_SUBNORMAL
 #define E4M3_X    1.0f
 #define E4M3_POST 0x1p8f
@@ -88,8 +90,8 @@ INLINE V e4m3_v(__m128i b) {
 }
 #endif
 #if defined HEARTH_VBMI || defined HEARTH_GFNI
-/* 64 codes at once, in order: two bytes of each, the upper half of a float, are made first (e4m3_line), and widened to sixteen
- * floats at a time when these are needed (e4m3_part). All values / E4M3_POST, as the conversion above gives them. */
+/* 64 codes at once, in order: builds the upper two bytes of each float (e4m3_line), and widens sixteen at a time when
+ * they are needed (e4m3_part). All values / E4M3_POST, as with the conversion above. */
 #define E4M3_LINE
 #include "cpu/e4m3_table.h"
 static const uint8_t e4m3_high[128] = {E4M3_ALL(E4M3_HIGH, -8)}, e4m3_low[128] = {E4M3_ALL(E4M3_LOW, -8)};
@@ -98,7 +100,7 @@ INLINE __m512i e4m3_codes(const uint8_t *p, int n) { /* n of 64; the rest is zer
 }
 #endif
 #ifdef HEARTH_VBMI
-/* The bytes by look-ups, in two registers that widening picks from. */
+/* The bytes by table look-ups, in two registers from which widening selects. */
 struct e4m3_line {
     __m512i high, low;
 };
@@ -117,10 +119,10 @@ INLINE V e4m3_part(struct e4m3_line line, const int u) {
 }
 #endif
 #ifdef HEARTH_GFNI
-/* The bytes by two affine maps of bits: the exponent's upper bits are 0111, whatever the code. That is wrong where the code's exponent is
- * 0, so those are looked up, behind a branch: few of a checkpoint's weights are so small beside the largest of their block. The codes are
- * put in such an order first that unpacking brings sixteen that follow each other to the upper halves of a vector and sixteen more to
- * the lower ones. */
+/* The bytes by two affine bit maps: the exponent's upper bits are assumed to be 0111. That is wrong for code exponent 0, so those are
+ * looked up in a branch: few weights of a checkpoint are that small relative to the largest of their block. The codes are
+ * first permuted so that unpacking leaves sixteen consecutive ones in the upper halves of a vector and sixteen more in the lower
+ * ones. */
 struct e4m3_line {
     __m512i first, second; /* columns 0 to 31, and 32 to 63 */
 };
@@ -146,16 +148,16 @@ INLINE V e4m3_part(struct e4m3_line line, const int u) {
 #endif
 INLINE V load_e4m3(const uint8_t *p) { return e4m3_v(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 INLINE V load_e4m3m(const uint8_t *p, int n) { return e4m3_v(_mm_maskz_loadu_epi8(vmask(n), p)); }
-INLINE V e4m3_nan(V v) { /* codes 0x7f and 0xff arrive as 480 */
+INLINE V e4m3_nan(V v) { /* codes 0x7f and 0xff decode as 480 */
     __m512i mag = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
     return _mm512_mask_mov_ps(v, _mm512_cmpeq_epi32_mask(mag, _mm512_castps_si512(vset1(480))), vset1(NAN));
 }
 
-/* E2M1: 2 * LANES weights, even columns and odd ones; x is taken apart in the same way. */
+/* E2M1: 2 * LANES weights, even columns and odd ones; x is split in the same way. */
 INLINE void e2m1_v(__m128i b, V *even, V *odd) {
     const V table = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
     __m512i i = _mm512_cvtepu8_epi32(b);
-    *even = _mm512_permutexvar_ps(i, table); /* looks at the low four bits only */
+    *even = _mm512_permutexvar_ps(i, table); /* uses only the low four bits */
     *odd = _mm512_permutexvar_ps(_mm512_srli_epi32(i, 4), table);
 }
 INLINE void load_e2m1(const uint8_t *p, V *even, V *odd) { e2m1_v(_mm_loadu_si128((const __m128i *)(const void *)p), even, odd); }
@@ -171,12 +173,12 @@ INLINE void vjoin(V even, V odd, V *a, V *b) {
     *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(lo, _mm512_set1_epi32(8)), odd);
 }
 
-/* --- What GGUF's blocks are made of: signed bytes; int4 values q * s - m, rounded once, low halves by a and high ones by b; Q6_K's halves
- * of ql with two bits of qh, less 32 --- */
+/* --- Parts of GGUF blocks: signed bytes; int4 values q * s - m, rounded once, low nibbles with a and high ones with b; Q6_K's nibbles of ql
+ * with two bits of qh, minus 32 --- */
 
 INLINE V i8_v(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p))); }
 
-/* All sixteen values in a register; a look-up takes the low four bits of each lane, whatever the others are. */
+/* All sixteen values in a register; a look-up uses the low four bits of each lane and ignores the others. */
 struct nibble {
     V values;
 };
@@ -191,7 +193,7 @@ INLINE void nibble_i(__m512i i, struct nibble a, struct nibble b, V *lo, V *hi) 
 INLINE void nibble_v(const uint8_t *p, struct nibble a, struct nibble b, V *lo, V *hi) {
     nibble_i(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), a, b, lo, hi);
 }
-/* A table of sixteen for four bits, times a scale; look_v: what the low and the high halves of LANES bytes stand for. */
+/* A 16-entry table for four-bit codes, times a scale; look_v: decodes the low and the high nibbles of LANES bytes. */
 struct look {
     V values;
 };

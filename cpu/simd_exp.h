@@ -1,4 +1,4 @@
-/* For both widths of vector, which include it where its parts are there. */
+/* Included by both vector widths, after their definitions. */
 
 /* e^x: 2^n times a polynomial on [-ln2/2, ln2/2], relative error about 1e-7; 0 from -104 down, inf from 89 up. */
 INLINE V vexp(V x) {

@@ -1,10 +1,11 @@
-/* Several residual streams: what a half of a block gave goes to each of them, and what the next half takes (op_spread, op_mix). */
+/* Residual streams (hyper-connections): adds a block's output to each of them, and mixes the next block's input (op_spread,
+ * op_mix). */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/exec.h"
 
-enum { SPAN = 256 }; /* elements of each stream at a time, which stay in the first cache */
+enum { SPAN = 256 }; /* elements of each stream at a time, which stay in L1 */
 
 struct job {
     struct cpu_exec *x;
@@ -27,7 +28,7 @@ int streams_spread(struct exec *base, const struct op_spread *o) {
 
 static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-/* comb[s][t], rows of n, in place of its logits. */
+/* Sinkhorn-Knopp: comb[s][t], rows of n, in place of its logits. */
 static void balance(float *comb, int n, int iters, float eps) {
     for (int s = 0; s < n; s++) {
         float *row = comb + s * n, top = row[0], sum = 0;
@@ -35,7 +36,7 @@ static void balance(float *comb, int n, int iters, float eps) {
         for (int t = 0; t < n; t++) sum += row[t] = expf(row[t] - top);
         for (int t = 0; t < n; t++) row[t] = row[t] / sum + eps;
     }
-    for (int i = 0; i < 2 * iters - 1; i++) { /* columns first, then rows and columns in turn */
+    for (int i = 0; i < 2 * iters - 1; i++) { /* columns first, then alternately rows and columns */
         int along = i % 2 ? 1 : n, across = i % 2 ? n : 1;
         for (int a = 0; a < n; a++) {
             float sum = eps;

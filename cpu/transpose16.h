@@ -1,6 +1,6 @@
 #pragma once
-/* 16 vectors of 16 dwords, turned: what the AVX-512 products do to rows of weights. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+/* Transposes 16 vectors of 16 dwords: used on rows of weights in the AVX-512 products. */
+#ifndef HEARTH_SIMDE /* test/kcheck substitutes SIMDe */
 #include <immintrin.h>
 #endif
 

@@ -1,39 +1,39 @@
-/* GEMV of blocks in whole numbers: the walker, for the files that say what a block is (whole_*_<isa>.c, each compiled once a format that
- * it takes; meson.build: FORMAT and ISA).
+/* Integer dot product GEMV for block formats: the walker, shared by the files that define a block (intdot_*_<isa>.c, each compiled once per
+ * format that it supports; meson.build: FORMAT and ISA).
  *
- * Why. Memory gives a core some 4.6 bytes a cycle, which leaves 14 cycles, 28 vector instructions of 64 bytes or 45 of 32, for 64 bytes of weights. Four
- * bits become float32 by 10 instructions for 16 numbers and are multiplied by 8 more: 80 for 64 bytes, twice that with AVX2. In whole numbers an instruction
- * multiplies 64 of them, or 16 with AVX2, and what a block costs besides is shared by 128 to 256 (counted in each file).
+ * Why. Memory delivers about 4.6 bytes per cycle and core, which leaves 14 cycles, i.e. 28 vector instructions of 64 bytes or 45
+ * of 32, per 64 bytes of weights. Converting four-bit codes to float32 takes 10 instructions per 16 elements and multiplying them
+ * 8 more: 80 per 64 bytes, twice that with AVX2. As integers, an instruction multiplies 64 of them, or 16 with AVX2, and the
+ * other costs of a block are amortised over 128 to 256 (counted in each file).
  *
- * x becomes whole numbers of 16 bits, q * 2^e with |q| < 32,640, e for 16 or 32 columns (K blocks) or 32 (whole_planes.h, whole_words.h). So what
- * x loses is half a unit, 2^-15 of the largest number of these columns at most; a BF16 x loses nothing unless the columns lie
- * further apart than 2^7. Products with the codes of a block are summed exactly; then floats begin. The sum of a row
- * is: blocks in order, in each of V's lanes; lanes at the end. Neither rows nor tokens beside it change that.
+ * x becomes 16-bit integers, q * 2^e with |q| < 32,640, one e per 16 or 32 columns (K blocks) or 32 (intdot_planes.h, intdot_words.h).
+ * So the error of x is at most half a unit, 2^-15 of the largest element of these columns; a BF16 x is exact unless
+ * the columns differ by more than 2^7. Dot products with a block's codes are exact; then float begins. The order of a row's sum is
+ * fixed: blocks in order, in each of V's lanes; lanes at the end; independent of the other rows and tokens.
  *
- * The including file has before: V and its vocabulary, DTYPE, FLOATS (the kernels of what this does not take), GROUP (columns that x is packed
- * by), BYTES (a row's bytes of them), TURN (groups of a row before the next row's), EACH_ROW (EACH, or `for`, which builds in a
- * third of the time and does not show in longer turns), struct group; behind: group_make and group_dot. */
+ * The including file defines before: V and its wrappers, DTYPE, FLOATS (kernels for unsupported weights), GROUP (columns
+ * packed together), BYTES (their bytes in a row), TURN (groups of a row before the next row's), EACH_ROW (EACH, or `for`,
+ * which compiles in a third of the time without a cost for longer turns), struct group; after: group_make and group_dot. */
 #include <string.h>
 
 #include "engine/base/scale.h"
 
 enum {
-    AHEAD = 2560,                               /* bytes that prefetch runs ahead in each row */
-    SCALES_AHEAD = AHEAD / 16 + 64,             /* the same in what lies beside, and a line for it to be whole */
-    ROWS = 4,                                   /* streams of rows, far apart, each straight on, as memory likes it best (gemv_inner.h) */
+    AHEAD = 2560,                               /* prefetch distance per row, in bytes */
+    SCALES_AHEAD = AHEAD / 16 + 64,             /* same for the separate scales, rounded up to include a whole line */
+    ROWS = 4,                                   /* row streams, far apart, each sequential, which memory serves best (gemv_inner.h) */
     STREAM = 256,                               /* rows of one token's chunk */
-    CHUNK = 32,                                 /* rows that stay in a cache while several tokens pass */
-    COLUMNS = 32768,                            /* of all tokens that are looked at together */
-    BESIDE = DTYPE == DT_E2M1 ? GROUP / 32 : 0, /* bytes of scales beside a group: an E8M0 for 32 columns */
+    CHUNK = 32,                                 /* rows that stay in a cache while several tokens are processed */
+    COLUMNS = 32768,                            /* total over all tokens processed together */
+    BESIDE = DTYPE == DT_E2M1 ? GROUP / 32 : 0, /* separate scale bytes per group: an E8M0 per 32 columns */
 };
 
-/* Of n <= GROUP columns, and zeros beyond. */
+/* Packs n <= GROUP columns, and zeros after them. */
 INLINE void group_make(struct group *g, const float *x, int n);
-/* sum[t] += the products of the group at p, with scales beside the weights from s on, and x[t * ld], t < N. n of its columns exist; a constant where
- * all do. */
+/* sum[t] += products of the group at p, with separate scales at s, and x[t * ld], t < N. n of its columns exist; a constant if all do. */
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N);
 
-/* ROWS rows, r0 and each `gap` further: y[t][row] = their products with x[t * ld]. Rows past the last one are that again. */
+/* ROWS rows, r0 and each `gap` further: y[t][row] = product with x[t * ld]. Rows past the last one repeat it. */
 INLINE void group_rows(float *const *y, const struct mat *w, const struct group *x, int ld, int r0, int gap, int last, const int N) {
     const uint8_t *row[ROWS], *scale[ROWS];
     int at[ROWS];
@@ -52,7 +52,7 @@ INLINE void group_rows(float *const *y, const struct mat *w, const struct group 
             const struct group *g = x;
             V part[4];
             EACH (int t = 0; t < N; t++) part[t] = sum[i][t];
-            if (BESIDE) _mm_prefetch((const char *)s + SCALES_AHEAD, _MM_HINT_T0); /* of a stream of their own */
+            if (BESIDE) _mm_prefetch((const char *)s + SCALES_AHEAD, _MM_HINT_T0); /* prefetched as a stream of its own */
             for (int k = 0; k < turn; k++, g++) {
                 EACH (int line = 0; line < (BYTES + 63) / 64; line++) _mm_prefetch((const char *)p + AHEAD + 64 * line, _MM_HINT_T0);
                 group_dot(part, p, s, g, ld, GROUP, N);
@@ -83,7 +83,7 @@ INLINE void some_tokens(float *const *y, const float *const *x, int n, const str
         if (n - t >= 1) chunk_rows(y + t, w, packed + t * groups, groups, base, rows, 1);
     }
 }
-/* Whether its scales are where group_dot looks for them; else float32 has to do. */
+/* True if group_dot supports the scales' layout; else float32 kernels are used. */
 static bool takes(const struct mat *w) {
     if (w->cols > COLUMNS) return false;
     return BESIDE ? w->scale && w->scale_dtype == DT_E8M0 && w->block_cols == 32 : !w->scale;

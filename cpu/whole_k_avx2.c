@@ -1,8 +1,9 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with a scale of its own. A vector of 32 codes is a part, or two of them, as words of
- * 16 bits: even columns, odd ones. Q4_K and Q5_K have each part's sums made floats and scaled, Q6_K those of eight parts as one vector.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with its own scale. A vector of 32 codes is one part, or
+ * two, as 16-bit words: even columns, odd ones. Q4_K and Q5_K convert and scale the sums of each part, Q6_K
+ * those of eight parts as one vector.
  *
- * For a block of 144, 176 or 210 bytes: 24, 51 or 56 to take the codes apart, 24 for products, 26 or 24 to scale and to add, 24 or 9 for
- * scales and minima: 98, 125 and 113. */
+ * Instructions per block of 144, 176 or 210 bytes: 24, 51 or 56 to unpack codes, 24 products, 26 or 24 to scale and add, 24
+ * or 9 for scales and minima: 98, 125 and 113. */
 #include <stdint.h>
 
 #include "cpu/formats.h"
@@ -16,14 +17,14 @@ enum {
     TURN = 8,
     BYTES = FORMAT_BYTES(FORMAT),
     Q6 = DTYPE == DT_Q6_K,
-    HALVES = Q6 ? 2 : 1, /* each of eight parts */
+    HALVES = Q6 ? 2 : 1, /* of eight parts each */
 };
 struct group {
     int16_t x[8][2][16];   /* of 32 columns: even ones, odd ones */
-    float unit[HALVES][8]; /* of each part: in order, Q6_K's in that of halves_4; Q4_K's as its codes need them */
+    float unit[HALVES][8]; /* of each part: in order, Q6_K's in the order of halves_4; Q4_K's adapted to its codes */
     union {
-        float sum[8];             /* of x, of each part */
-        int32_t start[HALVES][8]; /* Q6_K: -32 * that, in units */
+        float sum[8];             /* of x, per part */
+        int32_t start[HALVES][8]; /* Q6_K: -32 * sum, in units */
     };
 } __attribute__((aligned(64)));
 #include "cpu/whole_inner.h"
@@ -41,7 +42,7 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         const float *part = Q6 ? &f[v / 4][lane_of(v % 4 * 2, false)] : &f[0][v];
         V even[2], odd[2];
         split_16(x + 32 * v, vset1(part[0]), &even[0], &odd[0]);
-        split_16(x + 32 * v + 16, vset1(part[Q6 ? 4 : 0]), &even[1], &odd[1]); /* as lane_of has the next one */
+        split_16(x + 32 * v + 16, vset1(part[Q6 ? 4 : 0]), &even[1], &odd[1]); /* the second 16 columns in the order of lane_of */
         words_16(g->x[v][0], even[0], even[1]);
         words_16(g->x[v][1], odd[0], odd[1]);
         sum[v] = dot_words(bias, g->x[v], 2);
@@ -56,11 +57,11 @@ INLINE void group_make(struct group *g, const float *x, int n) {
 
 /* --- Weights --- */
 
-/* Bits of bytes moved to where `mask` has them: up, or with by < 0 down. */
+/* Shifts the bits of each byte left, or right if by < 0, and masks them. */
 INLINE __m256i moved(__m256i v, const int by, const int mask) {
     return _mm256_and_si256(by > 0 ? _mm256_slli_epi16(v, by) : by < 0 ? _mm256_srli_epi16(v, -by) : v, _mm256_set1_epi8((char)mask));
 }
-/* Columns 32 * v and on: even ones, odd ones. */
+/* Columns from 32 * v on: even ones, odd ones. */
 INLINE void load_words(__m256i w[2], const uint8_t *p, const int v) {
     const __m256i low_byte = _mm256_set1_epi16(255);
     __m256i codes;
@@ -78,7 +79,7 @@ INLINE void load_words(__m256i w[2], const uint8_t *p, const int v) {
     w[1] = _mm256_srli_epi16(codes, 8);
 }
 
-/* Each part's scale; *off: what is taken off for its sum of x, a minimum. */
+/* Each part's scale; *off: the factor of its sum of x that is subtracted, a minimum. */
 INLINE void load_scales(V scale[HALVES], V *off, const uint8_t *p) {
     if (Q6) {
         uint16_t d;
@@ -89,7 +90,7 @@ INLINE void load_scales(V scale[HALVES], V *off, const uint8_t *p) {
         EACH (int h = 0; h < HALVES; h++) scale[h] = vmul(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h ? _mm_srli_si128(s, 8) : s)), all);
         return;
     }
-    /* Two halves; eight scales and eight minima of six bits (formats_inner.h). */
+    /* Two fp16; eight scales and eight minima of six bits (formats_inner.h). */
     const __m128i all = load_16(p);
     const __m128i four = _mm_shuffle_epi8(all, _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15));
     const __m128i two = _mm_shuffle_epi8(all, _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11));

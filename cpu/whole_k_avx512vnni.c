@@ -1,9 +1,11 @@
-/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with a scale of its own. Codes are brought into such an order that a lane meets columns
- * of one part in a sum: even parts of 32 in one sum, odd ones in another, four parts of 16 in each of four. vpdpbusd multiplies them with the high plane of x,
- * and, moved up by eight bits, goes on with the low one; then the sum is a float, which takes scale and unit of its part.
+/* K blocks: 256 columns in parts of 32 (Q4_K, Q5_K) or 16 (Q6_K), each with its own scale. Codes are ordered so that a lane of a sum
+ * has columns of one part only: even parts of 32 in one sum, odd ones in another; four parts of 16 in each of four sums. vpdpbusd
+ * multiplies them with the high plane of x, the sum is shifted left by eight bits, and vpdpbusd adds the low plane; then the sum is
+ * converted to float and multiplied by its part's scale and unit.
  *
- * For a block of 144, 176 or 210 bytes: 8, 16 or 14 to take the codes apart, 8 products, 2 or 4 each to join the planes, to convert, to spread the scales and
- * to add, 6 for scales and minima: 30 to 44. Sums in whole numbers are exact: 8 * 31 * 32,640 at most (Q5_K), and 4 * 63 * 32,640, fit a float's 24 bits. */
+ * Instructions per block of 144, 176 or 210 bytes: 8, 16 or 14 to unpack codes, 8 products, 2 or 4 each to join the planes, convert,
+ * spread the scales and add, 6 for scales and minima: 30 to 44. Integer sums are exact: at most 8 * 31 * 32,640 (Q5_K)
+ * and 4 * 63 * 32,640, which fit a float's 24 bits. */
 #include <stdint.h>
 
 #include "cpu/formats.h"
@@ -20,17 +22,17 @@ enum {
     PART = Q6 ? 16 : 32,
     PARTS = GROUP / PART,
     SUMS = Q6 ? 4 : 2,
-    VECTORS = 4 / SUMS, /* of codes in a sum */
+    VECTORS = 4 / SUMS, /* of codes per sum */
 };
 struct group {
-    int8_t high[4][64], low[4][64]; /* in the order of the codes' vectors */
-    float unit[16], sum[16];        /* of x, of each part; 0 past PARTS */
+    int8_t high[4][64], low[4][64]; /* in the order of the code vectors */
+    float unit[16], sum[16];        /* of x, per part; 0 past PARTS */
 } __attribute__((aligned(64)));
 #include "cpu/whole_inner.h"
 
 /* --- x --- */
 
-/* Where quarter i of vector v of the codes begins: the number of a vector of x. */
+/* The vector of x that quarter i of code vector v starts at. */
 INLINE int quarter(int v, int i) { return Q6 ? 4 * v + i : 4 * i + v; }
 
 INLINE void group_make(struct group *g, const float *x, int n) {
@@ -58,7 +60,7 @@ INLINE void group_make(struct group *g, const float *x, int n) {
 
 /* --- Weights --- */
 
-/* Where bits of bytes stand that belong above four: numbers a to d, and so on, of bytes for each quarter of a vector. */
+/* Bit positions of the bits above four: numbers a to d, and so on, of bytes for each quarter of a vector. */
 #define FROM_1(b, k) (uint8_t)((b)-4 + 8 * (k))
 #define FROM_8(b)    FROM_1(b, 0), FROM_1(b, 1), FROM_1(b, 2), FROM_1(b, 3), FROM_1(b, 4), FROM_1(b, 5), FROM_1(b, 6), FROM_1(b, 7)
 #define FROM_16(b)   FROM_8(b), FROM_8(b)
@@ -67,7 +69,7 @@ INLINE void group_make(struct group *g, const float *x, int n) {
 static const uint8_t bits_q5_k[2][64] __attribute__((aligned(64))) = {FROM(0, 2, 4, 6), FROM(1, 3, 5, 7)};
 static const uint8_t bits_q6_k[2][64] __attribute__((aligned(64))) = {FROM(0, 0, 2, 2), FROM(4, 4, 6, 6)};
 
-/* Of low and high halves of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */
+/* Low and high nibbles of bytes; quarters of a vector are parts of 16, or 16 columns of every other part of 32. */
 INLINE void load_codes(__m512i w[4], const uint8_t *p) {
     const uint8_t *q = DTYPE == DT_Q5_K ? p + 48 : DTYPE == DT_Q4_K ? p + 16 : p;
     const __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 64), four = _mm512_set1_epi8(15);
@@ -83,7 +85,7 @@ INLINE void load_codes(__m512i w[4], const uint8_t *p) {
         *to = _mm512_ternarylogic_epi32(*to, bits, _mm512_set1_epi8(Q6 ? 0x30 : 0x10), 0xf8); /* codes | (bits & mask) */
     }
 }
-/* Each part's scale, and what is taken off for its sum of x: a minimum, or 32 scales. */
+/* Each part's scale, and the factor of its sum of x that is subtracted: a minimum, or 32 scales. */
 INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
     if (Q6) {
         uint16_t d;
@@ -93,7 +95,7 @@ INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
         *off = vmul(*scale, vset1(32));
         return;
     }
-    uint32_t u[4]; /* two halves; eight scales and eight minima of six bits (formats_inner.h) */
+    uint32_t u[4]; /* two fp16; eight scales and eight minima of six bits (formats_inner.h) */
     memcpy(u, p, sizeof u);
     const uint64_t sc = (u[1] & 0x3f3f3f3f) | (uint64_t)((u[3] & 0x0f0f0f0f) | (u[1] >> 2 & 0x30303030)) << 32;
     const uint64_t mn = (u[2] & 0x3f3f3f3f) | (uint64_t)((u[3] >> 4 & 0x0f0f0f0f) | (u[2] >> 2 & 0x30303030)) << 32;
@@ -103,7 +105,7 @@ INLINE void load_scales(V *scale, V *off, const uint8_t *p) {
     *scale = _mm512_zextps256_ps512(_mm256_mul_ps(s, _mm256_broadcastss_ps(d)));
     *off = _mm512_zextps256_ps512(_mm256_mul_ps(m, _mm256_broadcastss_ps(_mm_movehdup_ps(d))));
 }
-/* Which part's scale each lane of a sum takes. */
+/* Indexes of the part whose scale applies to each lane of a sum. */
 INLINE __m512i part_of(const int s) {
     const __m512i quarter = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     return _mm512_add_epi32(Q6 ? quarter : _mm512_slli_epi32(quarter, 1), _mm512_set1_epi32(Q6 ? 4 * s : s));

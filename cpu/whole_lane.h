@@ -1,12 +1,12 @@
 #pragma once
-/* The formats of whole_lane_*.c: what blocks of 32 columns in 16 bytes are, whatever multiplies them. */
+/* Properties of the intdot_block32_* formats: blocks of 32 columns in 16 bytes, on any ISA. */
 #include "cpu/formats.h"
 
 #define DTYPE FORMAT_DTYPE(FORMAT)
 enum {
     FP4 = DTYPE == DT_E2M1 || DTYPE == DT_MXFP4,
     IQ4 = DTYPE == DT_IQ4_NL || DTYPE == DT_IQ4_XS,
-    BIAS = FP4   ? 12 /* what codes stand for is no less than -BIAS */
+    BIAS = FP4   ? 12 /* decoded codes are at least -BIAS */
            : IQ4 ? 127
                  : 8,
 };

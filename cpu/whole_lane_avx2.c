@@ -1,11 +1,11 @@
-/* Blocks of 32 columns in 16 bytes, two of them in a vector, so that each has half of its lanes: a byte's low half is one column, its
- * high half another of the same block. Eight blocks' sums then become a lane each. Q4_0, IQ4_NL, MXFP4, E2M1, IQ4_XS.
+/* Blocks of 32 columns in 16 bytes, two of them per vector with half of its lanes each: a byte's low nibble is one column, its
+ * high nibble another of the same block. The sums of eight blocks then become one lane each. Q4_0, IQ4_NL, MXFP4, E2M1, IQ4_XS.
  *
- * For 256 columns, 128 to 144 bytes: 4 or 8 to bring the codes together, 24 to turn them into words of 16 bits, or 36 by a table, 28 for
+ * Instructions per 256 columns, 128 to 144 bytes: 4 or 8 to collect the codes, 24 to convert them to 16-bit words, or 36 with a table, 28 for
  * products, 9 for eight lanes, 4 to 13 for the scales, 4 to add: 78 to 98.
  *
- * Codes stand for numbers that may be negative, but are words with an empty upper half: so BIAS is added to them, and BIAS * x is taken off again in
- * whole numbers, lane by lane. */
+ * Decoded values may be negative, but the words have a zero upper half. So BIAS is added to them, and BIAS * x is subtracted in
+ * integers, lane by lane. */
 #include <stdint.h>
 
 #include "cpu/whole_lane.h"
@@ -19,15 +19,15 @@ enum {
     BYTES = GROUP / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT),
 };
 struct group {
-    int16_t x[4][4][16]; /* of two blocks: what low halves of even bytes are multiplied with, those of odd ones, high halves of even and of odd ones */
-    int32_t start[8];    /* -BIAS * x, of each block, in the order of halves_4 */
+    int16_t x[4][4][16]; /* of two blocks: factors of the low nibbles of even bytes, of odd bytes, of the high nibbles of even and of odd bytes */
+    int32_t start[8];    /* -BIAS * x, per block, in the order of halves_4 */
     float unit[8];
 } __attribute__((aligned(64)));
 #include "cpu/whole_inner.h"
 
 /* --- x --- */
 
-/* The words of two blocks, whose numbers are to be multiplied with f and g. */
+/* The words of two blocks, scaled by f and g. */
 INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
     V a[4], b[4];
     EACH (int i = 0; i < 2; i++) {
@@ -39,7 +39,7 @@ INLINE void two_blocks(int16_t to[4][16], const float *x, V f, V g) {
         return;
     }
     const __m256i in_turn = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-    EACH (int i = 0; i < 4; i++) { /* the low half of a byte is the first of two neighbours, so each fourth column, from the first, third, second and last on */
+    EACH (int i = 0; i < 4; i++) { /* a byte's nibbles are two neighbours, low first: every fourth column, starting at the first, third, second and last */
         const int odd = i / 2;
         const V c = i % 2 ? _mm256_shuffle_ps(a[odd], a[2 + odd], 0xdd) : _mm256_shuffle_ps(a[odd], a[2 + odd], 0x88);
         const V d = i % 2 ? _mm256_shuffle_ps(b[odd], b[2 + odd], 0xdd) : _mm256_shuffle_ps(b[odd], b[2 + odd], 0x88);
@@ -57,7 +57,7 @@ INLINE void group_make(struct group *g, const float *x, int n) {
     }
     for (int b = 0; b < 8; b++) most[b] = join(most_2(x + 32 * b), most_2(x + 32 * b + 16), true);
     const V unit = units_8(vectors_8(most, true, false), f);
-    vstore(g->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* of FP4 the numbers are doubled */
+    vstore(g->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* FP4 values are stored doubled */
     for (int k = 0; k < 4; k++) {
         two_blocks(g->x[k], x + 64 * k, vset1(f[lane_of(2 * k, false)]), vset1(f[lane_of(2 * k + 1, false)]));
         sum[k] = dot_words(bias, g->x[k], 4);
@@ -92,12 +92,13 @@ INLINE void load_words(__m256i w[4], const uint8_t *p, const int k) {
     w[3] = _mm256_srli_epi16(high, 8);
 }
 
-/* 2^(e - 127) of the lowest byte e of each lane; 0 is 2^-127, and what is no number is infinite. */
+/* 2^(e - 127) of the lowest byte e of each lane; 0 gives 2^-127, NaN gives infinity. */
 INLINE V power_v(__m256i e) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_and_si256(e, _mm256_set1_epi32(255)), 23);
     return _mm256_castsi256_ps(_mm256_max_epu32(exponent, _mm256_set1_epi32(0x00400000)));
 }
-/* What blocks begin with, block by lane in the order of halves_4: loads that have it in its lane already, all of them inside the group. */
+/* The first bytes of each block, one block per lane in the order of halves_4: loads that place them in the right lane, all within the
+ * group. */
 #define FIRSTS(LANE)     LANE(1, 2) LANE(2, 4) LANE(3, 6) LANE(4, 1) LANE(5, 3) LANE(6, 5) LANE(7, 7)
 #define FIRST_BYTE(l, b) e = _mm256_blend_epi32(e, load_32(p + (b)*SIZE - 4 * (l)), 1 << (l));
 #define FIRST_HALF(l, b) d = _mm_blend_epi16(d, load_16(p + (b)*SIZE - 2 * (l)), 1 << (l));
@@ -110,7 +111,7 @@ INLINE V broadcast_half(const uint8_t *p) {
 INLINE V load_scales(const uint8_t *p, const uint8_t *s) {
     if (DTYPE == DT_E2M1)
         return power_v(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(load8(s), _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1, -1))));
-    if (DTYPE == DT_IQ4_XS) { /* of six bits: two of each from the third byte on, four from the fifth */
+    if (DTYPE == DT_IQ4_XS) { /* six bits: the low four of two scales per byte from the fifth byte on, two bits of each from the third */
         uint32_t two, four;
         memcpy(&two, p, 4), memcpy(&four, p + 4, 4);
         const __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32((int)two), _mm256_setr_epi32(12, 16, 20, 24, 14, 18, 22, 26));
@@ -131,7 +132,7 @@ INLINE V load_scales(const uint8_t *p, const uint8_t *s) {
 INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct group *x, int ld, const int n, const int N) {
     uint8_t codes[BYTES], scales[8] = {0};
     __m256i dot[4][2];
-    if (n < GROUP) { /* nothing behind a row is read; there x is zero, and so are scales */
+    if (n < GROUP) { /* nothing past a row is read; x and scales are zero there */
         memset(codes, 0, sizeof codes);
         memcpy(codes, p, (size_t)(n + FORMAT_BLOCK(FORMAT) - 1) / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT));
         if (BESIDE) memcpy(scales, s, (size_t)(n + 31) / 32);

@@ -1,11 +1,11 @@
-/* Blocks of 32 columns in 16 bytes, four of them in a vector, so that each has four lanes: a byte's low half is one column, its
- * high half another of the same block, and a lane's sum takes one scale. Q4_0, IQ4_NL, MXFP4, E2M1, and eight at a time IQ4_XS.
+/* Blocks of 32 columns in 16 bytes, four of them per vector with four lanes each: a byte's low nibble is one column, its high
+ * nibble another of the same block, and a lane's sum has one scale. Q4_0, IQ4_NL, MXFP4, E2M1, and IQ4_XS eight at a time.
  *
- * For 128 columns, 64 to 72 bytes: 2 to bring the codes together, 3 to turn them into numbers, 2 to 4 for the scales, 4 products, 2 to join the planes, 1
- * conversion, 2 to add: 16 to 18.
+ * Instructions per 128 columns, 64 to 72 bytes: 2 to collect the codes, 3 to decode them, 2 to 4 for the scales, 4 products, 2 to
+ * join the planes, 1 conversion, 2 to add: 16 to 18.
  *
- * Codes stand for numbers that may be negative, the first operand of vpdpbusd must not be: so BIAS is added to them, and BIAS * x is taken off
- * again in whole numbers, lane by lane. */
+ * Decoded values may be negative, but the first operand of vpdpbusd is unsigned. So BIAS is added to them, and BIAS * x is subtracted in
+ * integers, lane by lane. */
 #include <stdint.h>
 
 #include "cpu/whole_lane.h"
@@ -14,16 +14,16 @@
 #define FLOATS   FORMAT_JOIN(avx512_, FORMAT)
 #define EACH_ROW EACH
 enum {
-    PAIR = 128,                                  /* columns of a vector's low and high halves */
-    PAIRS = FORMAT_BLOCK(FORMAT) == 256 ? 2 : 1, /* that x is packed by */
+    PAIR = 128,                                  /* columns in a vector's low and high nibbles */
+    PAIRS = FORMAT_BLOCK(FORMAT) == 256 ? 2 : 1, /* packed together */
     GROUP = PAIR * PAIRS,
     TURN = 1,
     BYTES = GROUP / FORMAT_BLOCK(FORMAT) * FORMAT_BYTES(FORMAT),
 };
 struct group {
     struct pair {
-        int8_t high[2][64], low[2][64]; /* what the low halves of bytes are multiplied with, and the high ones */
-        int32_t start[16];              /* -BIAS * x, of the columns of each lane */
+        int8_t high[2][64], low[2][64]; /* factors of the low and the high nibbles of bytes */
+        int32_t start[16];              /* -BIAS * x, over the columns of each lane */
         float unit[16];
     } pair[PAIRS];
 } __attribute__((aligned(64)));
@@ -38,24 +38,25 @@ INLINE void group_make(struct group *g, const float *x, int n) {
         float f[8];
         V u[8];
         EACH (int i = 0; i < 8; i++) u[i] = load_left(x + 16 * i, n - 16 * i);
-        if (DTYPE == DT_E2M1) /* the low half of a byte is the first of two neighbours */
+        if (DTYPE == DT_E2M1) /* a byte's nibbles are two neighbours, low first */
             EACH (int i = 0; i < 8; i += 2) vsplit(u[i], u[i + 1], &u[i], &u[i + 1]);
         const V unit = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(units_8(u, f, true)));
         EACH (int h = 0; h < 2; h++) planes_64(to->high[h], to->low[h], u[h], u[2 + h], u[4 + h], u[6 + h], f[h], f[2 + h], f[4 + h], f[6 + h]);
-        vstore(to->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* of FP4 the numbers are doubled */
+        vstore(to->unit, FP4 ? vmul(unit, vset1(0.5f)) : unit); /* FP4 values are stored doubled */
         _mm512_store_si512(to->start, _mm512_sub_epi32(_mm512_setzero_si512(), dot_planes(bias, to->high, to->low, 2)));
     }
 }
 
 /* --- Weights --- */
 
-/* Byte 16 * b + i of the codes of four blocks, SIZE bytes apart with codes from AT on: of the blocks at p, and for the last one of what begins PAST. */
+/* Byte 16 * b + i of the codes of four blocks, SIZE bytes apart with codes at offset AT: in the blocks at p, and for the last one in the
+ * load at PAST. */
 enum { SIZE = DTYPE == DT_MXFP4 ? 17 : 18, AT = SIZE - 16, PAST = 4 * SIZE - 64 };
 #define CODES_1(b, i) (uint8_t)((b)*SIZE + AT + (i) - ((b) == 3 ? PAST : 0))
 #define CODES_4(b, i) CODES_1(b, i), CODES_1(b, i + 1), CODES_1(b, i + 2), CODES_1(b, i + 3)
 #define CODES(b)      CODES_4(b, 0), CODES_4(b, 4), CODES_4(b, 8), CODES_4(b, 12)
 static const uint8_t where[64] __attribute__((aligned(64))) = {CODES(0), CODES(1), CODES(2), CODES(3)};
-/* A half's two bytes for each of four lanes; an E8M0 in the third byte of each. */
+/* The two bytes of an fp16 for each of four lanes; an E8M0 in the third byte of each. */
 #define HALF(b)   (b) * 18, (b)*18 + 1
 #define HALVES(b) HALF(b), HALF(b), HALF(b), HALF(b)
 static const uint8_t halves[64] __attribute__((aligned(64))) = {HALVES(0), HALVES(1), HALVES(2), HALVES(3)};
@@ -66,7 +67,7 @@ static const uint8_t powers_e2m1[64] __attribute__((aligned(64))) = {POWERS(0), 
 
 INLINE __mmask64 first(int n) { return n >= 64 ? ~(__mmask64)0 : n > 0 ? ((__mmask64)1 << n) - 1 : 0; }
 INLINE __m512i bytes(const uint8_t *p, int n, const bool all) { return all ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first(n), p); }
-/* 2^(e - 127) of a byte e in the third of each lane; 0 is 2^-127, and what is no number is infinite. */
+/* 2^(e - 127) of a byte e in the third of each lane; 0 gives 2^-127, NaN gives infinity. */
 INLINE V power_v(__m512i e) { return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 7), _mm512_set1_epi32(0x00400000))); }
 
 /* 64 bytes of codes and the scale of each lane. */
@@ -86,7 +87,7 @@ INLINE __m512i load_blocks(const uint8_t *p, const uint8_t *s, V *scale, const i
     const __m512i at = _mm512_load_si512(where);
     return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(at, u), 0xffff000000000000, at, v);
 }
-/* Codes as numbers from 0 on. Look-ups by six bits in a table that repeats, so that what stands above a code does not count. */
+/* Codes as biased values. Looks up six bits in a repeating table, so that bits above a code are ignored. */
 INLINE void numbers(__m512i codes, __m512i out[2]) {
     const __m512i high = _mm512_srli_epi16(codes, 4);
     if (!FP4 && !IQ4) {
@@ -116,7 +117,7 @@ INLINE void group_dot(V *sum, const uint8_t *p, const uint8_t *s, const struct g
         pair_dot(sum, codes, scale, x, ld, 0, N);
         return;
     }
-    /* Scales of six bits: two of each from the third byte on, four from the fifth. */
+    /* Six-bit scales: two bits of each from the third byte on, four from the fifth. */
     const __m128i head = _mm_loadl_epi64((const __m128i *)(const void *)p);
     const __m128i four = _mm_and_si128(_mm_multishift_epi64_epi8(_mm_set1_epi64x(0x3c3834302c282420), head), _mm_set1_epi8(15));
     const __m128i two = _mm_multishift_epi64_epi8(_mm_set1_epi64x(0x1a18161412100e0c), head);

@@ -1,11 +1,11 @@
 #pragma once
-/* x of the whole-number kernels (whole_inner.h) as AVX-512 VNNI multiplies it: two planes of eight bits, q = 256 * high + low. */
+/* Activations of the integer kernels (intdot_inner.h) for AVX-512 VNNI: two 8-bit planes, q = 256 * high + low. */
 #include "cpu/simd_avx512.h"
 
-INLINE __m512i magnitude(V v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)); } /* in order, and no number above all */
+INLINE __m512i magnitude(V v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)); } /* ordered as integers, NaN highest */
 INLINE V load_left(const float *x, int n) { return n >= LANES ? vload(x) : n > 0 ? vloadm(x, n) : vzero(); }
 
-/* The largest of eight vectors' lanes, unsigned, each. */
+/* The largest lane of each of eight vectors, unsigned. */
 INLINE __m256i largest_8(const __m512i v[8]) {
     __m512i a[4], b[2];
     EACH (int i = 0; i < 4; i++) a[i] = _mm512_max_epu32(_mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
@@ -14,15 +14,16 @@ INLINE __m256i largest_8(const __m512i v[8]) {
     const __m512i d = _mm512_max_epu32(c, _mm512_shuffle_i32x4(c, c, 0xb1));
     return _mm512_castsi512_si256(_mm512_shuffle_i32x4(d, d, 0x08));
 }
-/* The unit of each of eight vectors, or `both` of two next to each other, and 1 / unit; one that is infinite or no number makes the unit no number. */
+/* The unit (quantisation step) of each of eight vectors, or with `both` of each pair of neighbours, and 1 / unit. An infinite or NaN
+ * element makes the unit NaN. */
 enum { UNIT_LEAST = -100 };
 INLINE __m256 units_8(const V x[8], float inverse[8], const bool both) {
     __m512i v[8];
     EACH (int i = 0; i < 8; i++) v[i] = magnitude(x[i]);
     __m256i most = largest_8(v);
     if (both) most = _mm256_max_epu32(most, _mm256_shuffle_epi32(most, 0xb1));
-    const __m256i bits = _mm256_srli_epi32(_mm256_add_epi32(most, _mm256_set1_epi32(0x10200)), 23); /* what would be 32,640 units takes twice the unit */
-    const __m256i e = _mm256_max_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(14)), _mm256_set1_epi32(UNIT_LEAST + 127)); /* as a float has it */
+    const __m256i bits = _mm256_srli_epi32(_mm256_add_epi32(most, _mm256_set1_epi32(0x10200)), 23); /* a value that would be 32,640 units gets twice the unit */
+    const __m256i e = _mm256_max_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(14)), _mm256_set1_epi32(UNIT_LEAST + 127)); /* biased, as in a float */
     const __mmask8 none = _mm256_cmpge_epu32_mask(most, _mm256_set1_epi32(0x7f800000));
     _mm256_storeu_si256((__m256i *)(void *)inverse, _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254), e), 23));
     return _mm256_mask_mov_ps(_mm256_castsi256_ps(_mm256_slli_epi32(e, 23)), none, _mm256_set1_ps(NAN));
@@ -38,13 +39,13 @@ INLINE __m512i whole_32(V a, V b, float f, float g) {
 #define BYTES_32(from) BYTES_8(from), BYTES_8((from) + 16), BYTES_8((from) + 32), BYTES_8((from) + 48)
 static const uint8_t low_bytes[64] __attribute__((aligned(64))) = {BYTES_32(0), BYTES_32(64)};
 static const uint8_t high_bytes[64] __attribute__((aligned(64))) = {BYTES_32(1), BYTES_32(65)};
-/* Both planes of 64 numbers, sixteen of each of four vectors. */
+/* Both planes of 64 numbers, sixteen from each of four vectors. */
 INLINE void planes_64(int8_t *high, int8_t *low, V a, V b, V c, V d, float fa, float fb, float fc, float fd) {
     const __m512i q = whole_32(a, b, fa, fb), r = whole_32(c, d, fc, fd), up = _mm512_set1_epi16(128);
     _mm512_store_si512(low, _mm512_permutex2var_epi8(q, _mm512_load_si512(low_bytes), r));
     _mm512_store_si512(high, _mm512_permutex2var_epi8(_mm512_add_epi16(q, up), _mm512_load_si512(high_bytes), _mm512_add_epi16(r, up)));
 }
-/* The products of n vectors of codes with both planes, summed in each lane. */
+/* Dot products of n vectors of codes with both planes, summed per lane. */
 INLINE __m512i dot_planes(const __m512i *w, const int8_t (*high)[64], const int8_t (*low)[64], const int n) {
     __m512i dot = _mm512_setzero_si512();
     EACH (int v = 0; v < n; v++) dot = _mm512_dpbusd_epi32(dot, w[v], _mm512_load_si512(high[v]));

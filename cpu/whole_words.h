@@ -1,14 +1,14 @@
 #pragma once
-/* x of the whole-number kernels (whole_inner.h) as AVX2 multiplies it: words of 16 bits, which vpmaddwd multiplies with codes of 16 bits and sums in pairs
- * of 32. Planes of eight bits by vpmaddubsw would be as many products: two for 32 columns. They spare the codes' way from 8 bits to 16, but need
- * a sum of pairs and one of planes behind, for each token anew, and their pairs have no room for the numbers of IQ4. */
+/* Activations of the integer kernels (intdot_inner.h) for AVX2: 16-bit words, which vpmaddwd multiplies with 16-bit codes and sums in pairs
+ * to 32 bits. 8-bit planes with vpmaddubsw would need as many products: two per 32 columns. They would avoid widening codes from 8 to 16 bits,
+ * but cost one sum of pairs and one of planes per token, and their pair sums overflow with IQ4's values. */
 #include "cpu/simd_avx2.h"
 
-/* Weights, from any address. */
+/* Loads weights from any address. */
 INLINE __m128i load_16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 INLINE __m256i load_32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 
-/* sum and the products of pairs of words, which in whole numbers are the same in one instruction or two. */
+/* Adds the pair products of 16-bit words to sum; one or two instructions, same result. */
 INLINE __m256i add_products(__m256i sum, __m256i w, __m256i x) {
 #ifdef __AVXVNNI__
     return _mm256_dpwssd_avx_epi32(sum, w, x);
@@ -16,19 +16,19 @@ INLINE __m256i add_products(__m256i sum, __m256i w, __m256i x) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
 #endif
 }
-/* The products of n vectors of codes, summed in each lane. */
+/* Dot products of n vectors of codes, summed per lane. */
 INLINE __m256i dot_words(const __m256i *w, const int16_t (*x)[16], const int n) {
     __m256i dot = _mm256_madd_epi16(w[0], _mm256_load_si256((const __m256i *)(const void *)x[0]));
     EACH (int v = 1; v < n; v++) dot = add_products(dot, w[v], _mm256_load_si256((const __m256i *)(const void *)x[v]));
     return dot;
 }
 
-/* Each half of four vectors becomes one lane, its sum, or the largest of it: halves 0, 2, 4, 6 and 1, 3, 5, 7. */
+/* Reduces each half of four vectors to one lane, its sum or its maximum: halves 0, 2, 4, 6 and 1, 3, 5, 7. */
 INLINE __m256i join(__m256i a, __m256i b, const bool most) { return most ? _mm256_max_epi32(a, b) : _mm256_add_epi32(a, b); }
 INLINE __m256i pairs(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b), most); }
 INLINE __m256i fours(__m256i a, __m256i b, const bool most) { return join(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b), most); }
 INLINE __m256i halves_4(const __m256i v[4], const bool most) { return fours(pairs(v[0], v[1], most), pairs(v[2], v[3], most), most); }
-/* The same of eight whole vectors, in order or as halves_4 has them. */
+/* Same for eight whole vectors, in order or in the order of halves_4. */
 INLINE __m256i vectors_8(const __m256i v[8], const bool most, const bool in_order) {
     __m256i h[4];
     EACH (int i = 0; i < 4; i++) {
@@ -37,29 +37,30 @@ INLINE __m256i vectors_8(const __m256i v[8], const bool most, const bool in_orde
     }
     return halves_4(h, most);
 }
-/* Where vectors_8 has vector b. */
+/* The lane of vector b in vectors_8. */
 INLINE int lane_of(int b, const bool in_order) { return in_order ? b : b % 2 * 4 + b / 2; }
 
-INLINE __m256i magnitude(V v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); } /* in order, and no number above all */
-/* The unit of numbers of which each lane has the largest magnitude, and 1 / unit; one that is infinite or no number makes the unit no number. */
+INLINE __m256i magnitude(V v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); } /* ordered as integers, NaN highest */
+/* The unit (quantisation step) of numbers whose largest magnitude is in each lane, and 1 / unit. An infinite or NaN element makes the
+ * unit NaN. */
 enum { UNIT_LEAST = -100 };
 INLINE V units_8(__m256i most, float inverse[8]) {
-    const __m256i bits = _mm256_srli_epi32(_mm256_add_epi32(most, _mm256_set1_epi32(0x10200)), 23); /* what would be 32,640 units takes twice the unit */
-    const __m256i e = _mm256_max_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(14)), _mm256_set1_epi32(UNIT_LEAST + 127)); /* as a float has it */
+    const __m256i bits = _mm256_srli_epi32(_mm256_add_epi32(most, _mm256_set1_epi32(0x10200)), 23); /* a value that would be 32,640 units gets twice the unit */
+    const __m256i e = _mm256_max_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(14)), _mm256_set1_epi32(UNIT_LEAST + 127)); /* biased, as in a float */
     const __m256i none = _mm256_cmpgt_epi32(most, _mm256_set1_epi32(0x7f7fffff));
     _mm256_storeu_si256((__m256i *)(void *)inverse, _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254), e), 23));
     return _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_slli_epi32(e, 23)), vset1(NAN), _mm256_castsi256_ps(none));
 }
 INLINE __m256i most_2(const float *x) { return join(magnitude(vload(x)), magnitude(vload(x + LANES)), true); }
 
-/* Sixteen numbers times f: even ones and odd ones, either as words_16 takes them. */
+/* Sixteen numbers times f: even ones and odd ones, in words_16's input order. */
 INLINE void split_16(const float *x, V f, V *even, V *odd) {
     const V a = vmul(vload(x), f), b = vmul(vload(x + LANES), f);
     *even = _mm256_shuffle_ps(a, b, 0x88);
     *odd = _mm256_shuffle_ps(a, b, 0xdd);
 }
 INLINE __m256i words(V a, V b) { return _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b)); }
-/* Sixteen whole numbers in order, eight of each. */
+/* Sixteen integers in order, eight of each. */
 INLINE void words_16(int16_t *to, V a, V b) {
     _mm256_store_si256((__m256i *)(void *)to, _mm256_permutevar8x32_epi32(words(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
 }

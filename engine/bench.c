@@ -1,4 +1,4 @@
-/* What the processor can do, for --bench: the kernels' own figures, and the limit that decode is held against. */
+/* CPU benchmarks for --bench: kernel throughput, and the read bandwidth that limits decode. */
 #include <string.h>
 
 #include "cpu/bench.h"
@@ -30,17 +30,17 @@ static void on_row(void *ctx, const struct bench_row *r) {
 int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *json_row), void *ctx, struct error *e) {
     struct rows to = {.fn = fn, .ctx = ctx};
     enum cpu_level best = cpu_level_best();
-    for (int l = CPU_LEVELS; l-- > 0;) { /* the level that will be used first, and longest */
+    for (int l = CPU_LEVELS; l-- > 0;) { /* best level first, with the most rounds */
         if (!cpu_level_has((enum cpu_level)l)) continue;
         struct bench_options o = {.level = (enum cpu_level)l, .threads = threads, .cancel = &to.stop, .rounds = l == (int)best ? 7 : 3};
-        if (l == CPU_SCALAR) o.bytes = (size_t)64 << 20; /* far from any limit of memory: no need to wait for it */
+        if (l == CPU_SCALAR) o.bytes = (size_t)64 << 20; /* compute-bound, so less data suffices */
         int rc = bench_kernels(&o, on_row, &to, e);
         if (rc) return rc;
     }
     return 0;
 }
 
-/* --- The limit of decode: a plain streaming read over far more than the caches hold ------------------------------------- */
+/* --- The limit of decode: a streaming read of much more than the caches hold ----------------------------------------------- */
 
 struct reading {
     struct pool *pool;
@@ -49,14 +49,14 @@ struct reading {
     size_t part;
     int streams, ahead;
     double seconds;
-    _Atomic uint32_t keep; /* so that no read can be left out */
+    _Atomic uint32_t keep; /* keeps the compiler from dropping the reads */
 };
 static void read_part(void *arg, int thread, int n) {
     struct reading *r = arg;
     atomic_fetch_xor(&r->keep, f32_bits(r->k->read(r->data + (size_t)thread * r->part, r->part, r->streams, r->ahead)));
 }
 
-/* On the engine's thread, since the pool is its own. */
+/* On the engine thread, which owns the pool. */
 static int read_all(void *arg) {
     struct reading *r = arg;
     double begin = clock_now();

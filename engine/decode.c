@@ -1,4 +1,4 @@
-/* Decode: a step of all sessions that answer gives each a token, and those behind it that a draft guessed. */
+/* Decode batches: one batch gives each decoding session a token and verifies its drafted tokens. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ struct policy_machine decode_machine(const struct engine *e) {
     return m;
 }
 
-/* Those that waited longest where they are more than a step takes. Who has no room for another event waits for its reader. */
+/* Prefers the sessions that waited longest. A session with a full event queue waits for its reader. */
 int decode_pick(const struct engine *e, struct session *batch[ENGINE_BATCH]) {
     int n = 0;
     for (struct session *s = e->sessions; s; s = s->next) {
@@ -36,7 +36,7 @@ int decode_pick(const struct engine *e, struct session *batch[ENGINE_BATCH]) {
     return n;
 }
 
-/* How the next step of these runs, and how many of them it takes: the others wait for the one after it. */
+/* Chooses the mode of the next batch and how many sessions it takes; the others wait for the batch after it. */
 static int plan_step(struct engine *e, struct session **batch, int n) {
     static const enum policy_decode asks[] = {[DECODE_AUTO] = POLICY_DECODE_AUTO,
                                               [DECODE_CPU] = POLICY_DECODE_CPU,
@@ -56,7 +56,7 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
     e->step_expected = out.seconds[out.mode];
     bool same = *e->decode_why && out.mode == last->mode && out.batch == last->batch && out.layers == last->layers &&
                 !memcmp(out.refused, last->refused, sizeof out.refused) && fabs(out.seconds[out.mode] / last->seconds[out.mode] - 1) < 0.05;
-    if (!same) { /* words take as long as a layer of a small model */
+    if (!same) { /* formatting takes as long as a layer of a small model */
         char why[200];
         *last = out;
         policy_step_why(&m, &in, &out, why, sizeof why);
@@ -66,16 +66,15 @@ static int plan_step(struct engine *e, struct session **batch, int n) {
 }
 
 struct took {
-    uint64_t bytes;        /* of each */
-    double seconds, saved; /* saved: of each, by guesses */
+    uint64_t bytes;        /* per session */
+    double seconds, saved; /* saved: per session, by drafts */
     bool cold;             /* many experts were read for the first time */
     struct step_counts experts;
 };
 
-/* Where a cache keeps states and a guess was wrong, the state is that of before the step: so what was right is gone through again. */
+/* After a rejected draft a recurrent state is that of before the batch, so accepted tokens are processed again. */
 static int first_of(const struct session *s) { return kv_floor(&s->kv, s->n - 1); }
 
-/* Under the lock. */
 static struct row row_of(struct session *s) {
     struct row r = {.s = s, .cancel = &s->cancel[atomic_load(&s->live)], .turn = s->order, .pos = first_of(s), .room = ENGINE_EVENTS - s->n_unread};
     r.n = r.known = s->n - r.pos;
@@ -119,7 +118,7 @@ static uint64_t experts_of_token(const struct config *c) {
 }
 
 static int step(struct engine *e, const struct row *rows, int n, struct step_span *spans, struct took *took, struct error *err) {
-    enum { FEW_COLD = 32 }; /* one in so many experts that is read for the first time, and takes several times as long, does not show */
+    enum { FEW_COLD = 32 }; /* a share of cold experts, several times slower to read, below 1/FEW_COLD is negligible */
     uint64_t before = atomic_load(&e->machine.bytes_read);
     const uint64_t looked_at = e->machine.scan.experts;
     double begin = clock_now();
@@ -132,13 +131,13 @@ static int step(struct engine *e, const struct row *rows, int n, struct step_spa
     *took = (struct took){(atomic_load(&e->machine.bytes_read) - before) / (uint64_t)n, now - begin, e->saved,
                           (e->machine.scan.experts - looked_at) * FEW_COLD > (uint64_t)all * experts_of_token(&e->weights.config),
                           counts_since(step_counts(e->machine.step), &was)};
-    if (!rc && all == n && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first one may read weights from a disk */
+    if (!rc && all == n && e->step_expected > 0 && now - begin < 10 * e->step_expected) /* the first batch may read weights from disk */
         cost_observe(&e->cost, &e->cost.seen[COST_STEP_CPU + step_ran(e->machine.step)], n, e->step_expected, now - begin);
     e->last_decode = now;
     return rc;
 }
 
-/* After the step: whether the turn is still the row's; nobody else ends it from here on. */
+/* Whether the turn is still the row's after the batch. If so, no other thread ends it from this point. */
 static bool still(struct engine *e, const struct row *r) {
     struct session *s = r->s;
     pthread_mutex_lock(&e->lock);
@@ -149,9 +148,8 @@ static bool still(struct engine *e, const struct row *r) {
     return same;
 }
 
-/* The token behind each row is drawn as if nothing had been guessed, since its draw depends on the seed and its position alone; the
- * next row is of use if that is what was guessed for it. What the others wrote to the cache is written over. Returns how many
- * guesses were right. */
+/* Samples the token after each row as without drafts, since sampling depends on seed and position only. The next row counts if its drafted
+ * token equals the sampled one. Cache rows of rejected tokens are overwritten later. Returns the number of accepted tokens. */
 static int settle(struct engine *e, const struct row *r, const struct took *took, int rc, const struct error *why, const struct step_span *t) {
     static const char *const ran[] = {[STEP_CPU] = "cpu", [STEP_HYBRID] = "hybrid", [STEP_DUAL] = "dual"};
     struct session *s = r->s;
@@ -176,12 +174,12 @@ static int settle(struct engine *e, const struct row *r, const struct took *took
         s->n_kv = r->pos + i + 1;
         if (e->mtp && t->hidden) mtp_tell(e->mtp, &s->mtp, r->pos + i, 1, t->hidden + (size_t)i * (size_t)e->info.hidden);
         if (!turn_draw(s, t->logits + (size_t)i * (size_t)e->info.vocab, t->top[i], i + 1 < r->n ? r->tokens[i + 1] : -1)) break;
-        s->stats.accepted++, right++; /* the turn goes on: it is still ours */
+        s->stats.accepted++, right++; /* the turn continues and is still held */
     }
     return right;
 }
 
-/* An error may be one session's alone, or a guess's: each then goes by itself and by what is known, and only the guilty turn ends. */
+/* An error may concern one session or its drafts only. The batch is then repeated per session without drafts, and only failing turns end. */
 void decode_step(struct engine *e, struct row *rows, int n) {
     struct error err = {0};
     struct step_span spans[ENGINE_BATCH];

@@ -1,4 +1,4 @@
-/* Guesses of tokens to come, for the rows of a step: drafts propose, the governor says how many are worth their rows. */
+/* Drafted tokens for the rows of a decode batch: drafts propose tokens, the governor decides how many are worth verifying. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -11,19 +11,19 @@ const char *drafts_name(const struct engine *e) {
     return e->mtp && e->params.draft == DRAFT_AUTO ? "mtp and lookup" : e->int4 && !int4_ready(e->int4) ? NULL : names[e->params.draft];
 }
 
-/* How many tokens behind the known ones can be of use. */
+/* How many drafted tokens after the known ones can be used. */
 static int draft_room(const struct row *r) {
     const struct session *s = r->s;
     const struct config *c = &s->engine->weights.config;
     int most = s->request.max_tokens - s->answered - 1, context = s->engine->info.context - s->n, unread = r->room - 1;
-    int turn = c->rope.kind == ROPE_LONG && !s->far ? (int)c->rope.original_max - s->n : most; /* past it all keys turn otherwise */
+    int turn = c->rope.kind == ROPE_LONG && !s->far ? (int)c->rope.original_max - s->n : most; /* past it all keys are recomputed */
     if (context < most) most = context;
     if (unread < most) most = unread;
     if (turn < most) most = turn;
     return most < DRAFT_MOST ? most : DRAFT_MOST;
 }
 
-/* How a guess that waits to be judged has turned out so far, whether a step looked at it or not. */
+/* Compares a pending draft with the tokens generated since, whether or not a batch verified it. */
 static void judge(struct engine *e, const struct session *s, struct guess *g) {
     for (; g->seen < g->n && g->from + g->seen < s->n; g->seen++) {
         bool right = s->tokens[g->from + g->seen] == g->token[g->seen];
@@ -38,15 +38,14 @@ static void keep(const struct session *s, struct guess *g, int level, const int3
     memcpy(g->token, tokens, (size_t)n * sizeof *tokens);
 }
 
-/* Somebody has stopped a turn: that is not to wait until more is guessed. */
+/* A cancel must not wait for more drafting. */
 static bool any_cancelled(const struct engine *e, const struct row *rows, int n) {
     bool any = atomic_load(&e->closing);
     for (int i = 0; i < n; i++) any |= atomic_load(rows[i].cancel) != 0;
     return any;
 }
 
-/* The token that a draft's logits give at position n, drawn with the number that the model's own will be drawn with there: so the two agree as often
- * as they can. */
+/* Samples a draft's token at position n with the random number that the model will use there, which maximizes acceptance. */
 static int32_t draw_guess(struct session *s, float *logits, int32_t top, int n) {
     return top < 0 || sample_is_top(&s->request.sampling)
                ? top
@@ -55,10 +54,10 @@ static int32_t draw_guess(struct session *s, float *logits, int32_t top, int n) 
 
 static int32_t pick_guess(void *ctx, int i, float *logits, int32_t top) {
     struct session *s = ctx;
-    return s->tokens[s->n + i] = draw_guess(s, logits, top, s->n + i); /* behind what it knows: the next draw may look at it */
+    return s->tokens[s->n + i] = draw_guess(s, logits, top, s->n + i); /* appended to the known tokens for the repeat penalty of the next draft */
 }
 
-/* By the model with experts in INT4: for all sessions together a token at a time, k[i] of them at most; fewer where a turn would end. */
+/* Drafts with INT4 experts: for all sessions together one token at a time, at most k[i]; fewer where a turn would end. */
 static void guess_int4(struct engine *e, struct row *rows, int n, int *k) {
     const struct step_view view = {.experts = int4_experts(e->int4), .expert_bytes = int4_expert_bytes(e->int4), .seen = &e->seen};
     int made[ENGINE_BATCH] = {0}, who[ENGINE_BATCH];
@@ -84,7 +83,7 @@ static void guess_int4(struct engine *e, struct row *rows, int n, int *k) {
         step_view(e->machine.step, &v);
         const int rc = step_run(e->machine.step, e->cut, spans, m, n == 1 ? rows->cancel : &e->closing, &err);
         step_view(e->machine.step, NULL);
-        if (rc) break; /* the step that looks at what is there finds out, too, and tells */
+        if (rc) break; /* the verifying batch hits the same error and reports it */
         for (int j = 0; j < m; j++) {
             struct session *s = rows[who[j]].s;
             const int32_t id = pick_guess(s, at, spans[j].logits, *spans[j].top);
@@ -103,19 +102,18 @@ static void guess_int4(struct engine *e, struct row *rows, int n, int *k) {
     for (int i = 0; i < n; i++) k[i] = made[i], rows[i].s->stats.bytes_read += bytes / (uint64_t)n;
 }
 
-/* So many tokens in common are better than the prediction layer; rows that it is so far behind are no part of a guess. */
+/* A lookup match of CLEAR tokens beats MTP. A draft counts the MTP rows to catch up from FAR on. */
 enum { BY_MODEL = GOVERNOR_LEVELS - 1, CLEAR = 3, FAR = 4 };
 
 static int level_of(int matched) { return matched > 8 ? 4 : matched > 4 ? 3 : matched > 2 ? 2 : matched - (matched > 0); }
 
-/* What a draft could say behind row r, of `most` tokens at most: to `in` as that of row i, and how many to *k. A draft that costs nothing has
- * said it already. */
+/* Asks the draft of row r, entry i, for at most `most` tokens; fills `in` and *k. Drafts without cost propose their tokens at once. */
 static void ask(struct engine *e, struct row *r, int i, int most, struct governor_in *in, int *k) {
     struct session *s = r->s;
     int32_t *out = r->tokens + r->n;
     int matched = LOOKUP_MATCH;
     for (int g = 0; g < 2; g++) judge(e, s, &s->guess[g]);
-    if (r->known > 1) most = 0; /* a state that is behind catches up first */
+    if (r->known > 1) most = 0; /* a lagging state catches up first */
     *k = most < 1                       ? 0
          : e->params.draft_own          ? e->params.draft_own(e->params.draft_ctx, s->tokens, s->n, most, out)
          : e->params.draft == DRAFT_MTP ? most
@@ -129,7 +127,7 @@ static void ask(struct engine *e, struct row *r, int i, int most, struct governo
     in->behind[i] = e->mtp && in->dear[i] && s->mtp.waiting > FAR ? s->mtp.waiting - 1 : 0;
 }
 
-/* The prediction layer reads what its session has answered without it. */
+/* The MTP layer processes tokens that were generated without it. */
 static void catch_up(struct engine *e, struct row *rows, int n, const struct governor_in *in, const int *k) {
     struct governor_step *t = &e->drafted;
     const double begin = clock_now();
@@ -138,7 +136,7 @@ static void catch_up(struct engine *e, struct row *rows, int n, const struct gov
     if (t->behind) t->row_s = clock_now() - begin;
 }
 
-/* Guesses that take a model: k[i] behind row i, if dear[i]. */
+/* Runs model-based drafts: k[i] tokens for row i if dear[i]. */
 static void guess_dear(struct engine *e, struct row *rows, int n, const bool *dear, int *k) {
     const double begin = clock_now();
     bool any = false;
@@ -146,7 +144,7 @@ static void guess_dear(struct engine *e, struct row *rows, int n, const bool *de
         struct session *s = rows[i].s;
         if (!dear[i] || !k[i]) continue;
         any = true;
-        if (mem_grow(&s->tokens, &s->cap, (size_t)(s->n + k[i]), sizeof *s->tokens)) k[i] = 0; /* room for them behind what it knows */
+        if (mem_grow(&s->tokens, &s->cap, (size_t)(s->n + k[i]), sizeof *s->tokens)) k[i] = 0; /* room for drafts after the known tokens */
     }
     if (!any) return;
     if (e->int4) guess_int4(e, rows, n, k);
@@ -162,7 +160,7 @@ static void guess_dear(struct engine *e, struct row *rows, int n, const bool *de
 }
 
 void drafts_add(struct engine *e, struct row *rows, int n) {
-    const bool always = e->params.draft_own || (e->params.draft_len && e->params.draft != DRAFT_AUTO); /* no decision is left */
+    const bool always = e->params.draft_own || (e->params.draft_len && e->params.draft != DRAFT_AUTO); /* the governor has no choice */
     struct governor_in in = {.way = (int)e->cut, .n = n};
     int k[ENGINE_BATCH], room = STEP_ROWS;
     for (int i = 0; i < n; i++) in.rows += rows[i].n;

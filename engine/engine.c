@@ -1,4 +1,4 @@
-/* An engine from its parts: weights, processor, devices, thread. */
+/* Opens and closes an engine: weights, CPU, devices, thread. Also checks options. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static char *last_part(const char *dir) {
     return !strcmp(dir, "ember:") ? mem_strdup("ember") : mem_strndup(dir + at, n - at);
 }
 
-/* Rows of a prefill batch: enough that each expert sees many tokens, few enough that the workspace stays small. */
+/* Rows of a prefill batch: enough that each expert gets many tokens, few enough that the workspace stays small. */
 static int batch_rows(const struct config *c, int context) {
     int rows = (int)limit_get(LIMIT_ROWS, 1024);
     while (rows > 64 && work_bytes(c, rows) > (size_t)1 << 30) rows /= 2;
@@ -34,7 +34,7 @@ static int batch_rows(const struct config *c, int context) {
 int engine_check_level(const struct engine_params *p, struct error *e) {
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
     if (cpu_level_has(level)) return 0;
-    return error_set(e, ERR_USAGE, "--cpu %s: this processor has up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
+    return error_set(e, ERR_USAGE, "--cpu %s: this CPU supports up to %s", cpu_level_name(level), cpu_level_name(cpu_level_best()));
 }
 
 int engine_read_cache(const char *text, enum budget_ask *ask, size_t *n) {
@@ -59,20 +59,19 @@ int engine_check_modes(const struct engine_params *p, struct error *e) {
     int rc = engine_check_level(p, e);
     if (!rc && !none) rc = gpu_parse(&spec, p->gpus, e);
     if (rc) return rc;
-    if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: in virtual time nothing is computed", p->gpus);
+    if (spec.is_virtual) return error_set(e, ERR_USAGE, "--gpus %s: virtual time is a simulation and computes nothing", p->gpus);
     if (p->prefill == PREFILL_DSLP && spec.n == 1) return error_set(e, ERR_USAGE, "--prefill dslp needs two devices or more; --gpus names one");
     if (none && p->prefill > PREFILL_CPU)
         return error_set(e, ERR_USAGE, "--prefill %s needs a device: name one with --gpus", policy_name((enum policy_mode)p->prefill));
     if (none && p->decode > DECODE_CPU) return error_set(e, ERR_USAGE, "--decode %s needs a device: name one with --gpus", decode_name(p->decode));
     if (p->decode == DECODE_PAGED && p->draft > DRAFT_AUTO)
-        return error_set(e, ERR_USAGE,
-                         "--decode paged guesses nothing, since the row of a guess is less than a token and that of another prompt is one: leave out --draft");
+        return error_set(e, ERR_USAGE, "--decode paged uses no drafts, since a row of another prompt yields more than a drafted token: leave out --draft");
     enum budget_ask ask;
     size_t n;
     if (engine_read_cache(p->expert_cache, &ask, &n))
-        return error_set(e, ERR_USAGE, "--expert-cache %s: auto, off, so many experts a layer (8), or so much memory of each device (4G)", p->expert_cache);
-    if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: there is no such policy", p->evict);
-    return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: there is no such policy", p->split) : 0;
+        return error_set(e, ERR_USAGE, "--expert-cache %s: use auto, off, experts per layer (8) or memory per device (4G)", p->expert_cache);
+    if (p->evict && !score_find(p->evict)) return error_set(e, ERR_USAGE, "--evict %s: unknown policy", p->evict);
+    return p->split && !split_find(p->split) ? error_set(e, ERR_USAGE, "--split %s: unknown policy", p->split) : 0;
 }
 
 int engine_read_nodes(struct numa *nodes, const char *topology, struct error *err) {
@@ -88,7 +87,8 @@ int engine_read_nodes(struct numa *nodes, const char *topology, struct error *er
     return rc;
 }
 
-/* The processor's memory nodes as they were measured, or else alike but for how many processors they have. home: each computes what lies on it. */
+/* Enters the NUMA nodes into the cost model: as measured, or else with equal speeds, scaled by CPU count. home: each node computes the weights in its memory.
+ */
 static void know_nodes(struct engine *e, bool home) {
     const struct numa *n = &e->nodes;
     struct cost_machine *m = &e->cost;
@@ -105,7 +105,7 @@ static void know_nodes(struct engine *e, bool home) {
     if (home) return;
     struct nodes_lie shares = nodes_shares(m, &e->model, 1, OP_FEW), spread = nodes_spread(m);
     m->reach = fmin(1, nodes_expert(m, &e->model, 1, OP_FEW, &shares, NULL) / nodes_expert(m, &e->model, 1, OP_FEW, &spread, NULL));
-    log_say(LOG_INFO, "%d memory nodes, and weights lie on them by chance: %.0f%% of their bandwidth is expected", m->n_nodes, 100 * m->reach);
+    log_say(LOG_INFO, "%d NUMA nodes, weights are not placed by node: expecting %.0f%% of the bandwidth", m->n_nodes, 100 * m->reach);
 }
 
 void engine_path(struct engine *e) {
@@ -117,7 +117,7 @@ void engine_path(struct engine *e) {
     know_nodes(e, place_copies(e->machine.place) || (p && pin_chosen(p)->path == PIN_COPIED));
 }
 
-/* An emulated device that is held to speeds has these. */
+/* Sets the speeds that --gpus gave for emulated devices. */
 static void hold_devices(struct cost_machine *m, const struct gpu_spec *s) {
     for (int d = 1; d <= m->n_devices; d++)
         for (int k = 0; k < COST_KINDS; k++) {
@@ -130,7 +130,7 @@ static void hold_devices(struct cost_machine *m, const struct gpu_spec *s) {
         }
 }
 
-/* Speeds of this machine, for the choices between modes: assumed, until machine_measure; use corrects them. */
+/* Fills the cost model with assumed speeds; engine_calibrate() replaces them and observations correct them. */
 static void assume_machine(struct engine *e, enum cpu_level level) {
     const struct gpu_set *g = e->machine.gpus;
     const struct gpu_info *info = g ? gpu_info(g->gpu[0]) : NULL;
@@ -141,7 +141,7 @@ static void assume_machine(struct engine *e, enum cpu_level level) {
     if (g && g->spec.emu) hold_devices(&e->cost, &g->spec);
     e->cost.deterministic = e->params.deterministic;
     engine_path(e);
-    e->measured = !g || g->spec.emu || !e->params.machine; /* nothing to choose between; speeds that are given; nowhere to keep them */
+    e->measured = !g || g->spec.emu || !e->params.machine; /* no choice to make; speeds are given; no place to save results */
 }
 
 static int open_int4(struct engine *e, enum cpu_level level, struct error *err) {
@@ -168,7 +168,7 @@ static int open_machine(struct engine *e, struct error *err) {
     if (!e->logits || !e->scratch || !e->machine.touched) return error_set(err, ERR_MEMORY, "no memory for logits over %d tokens", c->vocab);
     rc = gpu_set_open(&e->machine.gpus, e->params.gpus, &e->weights, err);
     if (rc == ERR_RUNTIME && e->params.prefill <= PREFILL_CPU && e->params.decode <= DECODE_CPU) {
-        log_say(LOG_WARN, "--gpus %s: %s; going on with the processor", e->params.gpus, err->text);
+        log_say(LOG_WARN, "--gpus %s: %s; continuing on the CPU", e->params.gpus, err->text);
         *err = (struct error){0};
         rc = 0;
     }
@@ -179,22 +179,22 @@ static int open_machine(struct engine *e, struct error *err) {
     if ((rc = residency_open(&e->machine.known, c, err))) return rc;
     e->machine.scan = (struct scan){&e->weights, e->pool, &e->machine.known};
     size_t bytes = e->weights.files.bytes - e->weights.bytes_skipped - (c->tied ? 0 : mat_bytes(&e->weights.embed));
-    /* a device streams whole experts from the mapping: these stay one copy */
+    /* a device streams whole experts from the mapping: do not split these into node copies */
     bool copies = !e->machine.gpus && place_fits(&e->nodes, bytes, e->params.hugepages);
     bool cut = copies || (e->machine.gpus && e->nodes.n_nodes > 1);
     if (cut && (rc = place_open(&e->machine.place, &e->weights, &e->nodes, copies, e->params.hugepages, &e->machine.known, err))) return rc;
     if (!copies && (e->params.hugepages || e->nodes.n_nodes > 1))
-        log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "a device reads them there" : "a copy does not fit in memory");
+        log_say(LOG_INFO, "weights stay mapped from their files: %s", e->machine.gpus ? "devices read the mapping" : "a copy does not fit in memory");
     const char *evict = e->params.evict ? e->params.evict : "auto";
     e->machine.evict = score_find(e->params.draft == DRAFT_INT4 && !strcmp(evict, "auto") ? "lookahead" : evict);
     if (!copies && fetch_needed(&e->weights)) {
-        log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: experts are read as they are needed", bytes >> 20, mem_available() >> 20);
+        log_say(LOG_INFO, "%zu MB of weights, %zu MB of memory: reading experts from disk on demand", bytes >> 20, mem_available() >> 20);
         if ((rc = work_open(&e->guess_work, c, ENGINE_BATCH, NULL, NULL, NULL, err)) ||
             (rc = fetch_open(&e->machine.fetch, &e->weights, &e->machine.known, e->machine.evict, err)))
             return rc;
         e->machine.guess = &e->guess_work;
     }
-    if (!e->machine.gpus && !e->machine.place && !e->machine.fetch) e->large.files = &e->weights.files; /* whose maps nobody else has hold of */
+    if (!e->machine.gpus && !e->machine.place && !e->machine.fetch) e->large.files = &e->weights.files; /* no other part holds pointers into the mappings */
     e->machine.w = &e->weights;
     e->machine.run = engine_run;
     e->machine.wake = engine_wake;
@@ -215,12 +215,12 @@ static int open_machine(struct engine *e, struct error *err) {
     if ((e->params.draft == DRAFT_MTP || e->params.draft == DRAFT_AUTO) && !e->params.draft_own &&
         (rc = mtp_open(&e->mtp, &e->weights, e->machine.cpu, e->info.context, (enum dtype)e->params.kv, err)))
         return rc;
-    if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no prediction layer that hearth can run", e->name);
+    if (e->params.draft == DRAFT_MTP && !e->mtp) return error_set(err, ERR_USAGE, "--draft mtp: %s has no supported prediction layer", e->name);
     if (e->params.draft == DRAFT_INT4 && !e->params.draft_own && (rc = open_int4(e, level, err))) return rc;
     step_hidden(e->machine.step, e->mtp);
     int lacks = e->machine.gpus && e->machine.gpus->lost ? ERR_RUNTIME : ERR_MEMORY;
     if (e->params.prefill == PREFILL_BLEND && step_ranks(e->machine.step) > 1)
-        return error_set(err, ERR_USAGE, "--prefill blend needs devices with layers of their own, and --gpus says parallel=tensor");
+        return error_set(err, ERR_USAGE, "--prefill blend cannot be combined with parallel=tensor in --gpus");
     if (e->params.prefill == PREFILL_BLEND && !step_blends(e->machine.step))
         return error_set(err, lacks, "--prefill blend needs room for all layers on devices: %s", step_resident(e->machine.step));
     if ((e->params.decode == DECODE_HYBRID || e->params.decode == DECODE_DUAL) && !step_resident_layers(e->machine.step))
@@ -261,13 +261,13 @@ int engine_open(struct engine **out, const struct engine_params *p, struct error
         .fingerprint = e->weights.files.fingerprint,
     };
     if (p->context < 0 || (p->context > c->max_context && !p->force)) {
-        rc = error_set(err, ERR_USAGE, "-c %d: %s was made for up to %d tokens; --force overrides", p->context, e->name, c->max_context);
+        rc = error_set(err, ERR_USAGE, "-c %d: %s supports up to %d tokens; --force overrides", p->context, e->name, c->max_context);
         goto fail;
     }
     size_t have = mem_available(), need = p->context ? (size_t)p->context * e->info.kv_token_bytes : 0;
     if (have && need > have && !p->force) {
-        rc = error_set(err, ERR_MEMORY, "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; take a smaller one with -c or --kv fp8",
-                       p->context, need >> 20, have >> 20);
+        rc = error_set(err, ERR_MEMORY, "a context of %d tokens needs %zu MB for its KV cache, %zu MB are free; use a smaller -c or --kv fp8", p->context,
+                       need >> 20, have >> 20);
         goto fail;
     }
     if ((rc = generation_read(e, err)) || (rc = open_machine(e, err))) goto fail;
@@ -290,12 +290,12 @@ static void close_fetch(struct engine *e) {
     if (!e->machine.fetch) return;
     fetch_count(e->machine.fetch, &n);
     log_say(LOG_INFO,
-            "of %llu experts chosen %llu were not in memory; %llu were read ahead of it, %llu of these in vain; memory has %d slots a layer, %llu experts had "
-            "to leave them",
+            "of %llu chosen experts %llu were not in memory; %llu were prefetched, %llu of them unused; memory has %d slots per layer, %llu experts were "
+            "evicted",
             (unsigned long long)n.chosen, (unsigned long long)n.missing, (unsigned long long)n.likely, (unsigned long long)(n.likely - n.guessed), n.room,
             (unsigned long long)n.left);
     if (n.announced)
-        log_say(LOG_INFO, "a draft announced %llu that were not in memory, %llu of them were chosen", (unsigned long long)n.announced,
+        log_say(LOG_INFO, "the draft predicted %llu experts that were not in memory, %llu of them were chosen", (unsigned long long)n.announced,
                 (unsigned long long)n.foretold);
     fetch_close(&e->machine.fetch);
 }

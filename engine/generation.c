@@ -1,4 +1,4 @@
-/* generation_config.json: stop ids and the vendor's sampling. */
+/* Reads generation_config.json: stop ids and the vendor's sampling defaults. */
 #include <math.h>
 
 #include "engine/base/json.h"
@@ -6,7 +6,7 @@
 #include "engine/internal.h"
 
 static int add_eos(struct engine *e, int64_t id, struct error *err) {
-    if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids that their vocabulary lacks */
+    if (id < 0 || id >= e->info.vocab) return 0; /* some vendors list ids outside the vocabulary */
     for (int i = 0; i < e->info.n_eos; i++)
         if (e->eos[i] == id) return 0;
     int32_t *more = mem_realloc(e->eos, ((size_t)e->info.n_eos + 1) * sizeof *more);

@@ -1,4 +1,4 @@
-/* What is known without running anything: --inspect, --verify, --version. */
+/* Reports that run nothing: --inspect, --verify, --version. */
 #include <string.h>
 
 #include "cpu/choose.h"
@@ -42,7 +42,7 @@ static void put_skipped(struct buf *b, const struct checkpoint *f) {
         }
 }
 
-/* What lies where while sessions answer, and why. */
+/* Appends the placement of the weights during decode, with reasons. */
 static void put_where(struct buf *b, const struct step *s) {
     struct where list;
     step_where(s, &list);
@@ -61,7 +61,7 @@ static void put_where(struct buf *b, const struct step *s) {
     buf_str(b, "]");
 }
 
-/* The devices that would be used, and what of the model would lie on them while sessions answer; as when opening, those that cannot be
+/* Appends the devices that would be used and the weights resident on them during decode. As in engine_open(), devices that cannot be
  * opened are left out with a warning. */
 static int put_devices(struct buf *b, const struct engine_params *p, const struct weights *w, enum dtype kv, struct error *e) {
     struct cost_machine cost;
@@ -110,7 +110,7 @@ int engine_inspect(const struct engine_params *p, struct buf *b, struct error *e
         delta += c->layer[i].delta;
         if (c->layer[i].moe && first < 0) first = i;
     }
-    while (kind < c->n_layers - 1 && c->layer[kind].delta) kind++; /* the kind of attention, where there is some */
+    while (kind < c->n_layers - 1 && c->layer[kind].delta) kind++; /* first layer with attention, if any */
     buf_str(b, "{\"path\":");
     json_quote(b, p->dir, strlen(p->dir));
     buf_fmt(b, ",\"family\":\"%s\",\"model_type\":", c->arch->title);

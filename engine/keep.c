@@ -42,21 +42,21 @@ struct keep {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct job *first; /* under the lock, as the next two */
+    struct job *first; /* `first`, `closing` and `over` are guarded by the lock */
     bool closing, over;
-    _Atomic bool stop; /* at once */
-    bool full;         /* the thread's: the disk was; nothing more is written */
-    uint8_t *piece;    /* the thread's [KV_FILE_PIECE] */
+    _Atomic bool stop; /* drop pending writes */
+    bool full;         /* the background thread's: a write failed, stop writing */
+    uint8_t *piece;    /* the background thread's [KV_FILE_PIECE] */
 };
 
-/* A disk gives a gigabyte in a second; and a prompt that half a second reads is not worth the disk. */
+/* Assumes a disk that reads 1 GB/s. Prompts that take less than half a second (LIMIT_KEEP) are not worth storing. */
 bool keep_worth(uint64_t bytes, double seconds, double whole) { return seconds > (double)bytes / 1e9 && whole > (double)limit_get(LIMIT_KEEP, 500000) * 1e-6; }
 
-enum { NAME = 24, NAME_CHARS = 16 + 3, FORGOTTEN_S = 86400 }; /* FORGOTTEN_S: nobody has something from before that and has not written it */
+enum { NAME = 24, NAME_CHARS = 16 + 3, FORGOTTEN_S = 86400 }; /* FORGOTTEN_S: a pending write is never older */
 static const char ending[] = ".kv", forgotten[] = ".no";
 static void name_of(uint64_t key, const char *end, char out[NAME]) { snprintf(out, NAME, "%016" PRIx64 "%s", key, end); }
 
-/* --- Room ------------------------------------------------------------------------------------------------------------------------ */
+/* --- Eviction -------------------------------------------------------------------------------------------------------------------- */
 
 struct entry {
     char name[NAME];
@@ -68,7 +68,7 @@ static int by_use(const void *a, const void *b) {
     return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec) : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
-/* All files, those not used for longest first; *sum: their bytes. */
+/* Lists all files, least recently used first. *sum: their bytes. Deletes expired tombstones. */
 static struct entry *list(const struct keep *k, size_t *n, uint64_t *sum) {
     struct entry *all = NULL;
     size_t cap = 0;
@@ -93,7 +93,7 @@ static struct entry *list(const struct keep *k, size_t *n, uint64_t *sum) {
     return all;
 }
 
-/* Room for so many bytes within the limit; false: there is none. */
+/* Evicts files until `bytes` fit within the limit. Returns false if they cannot. */
 static bool make_room(struct keep *k, uint64_t bytes) {
     size_t n;
     uint64_t sum, limit = k->limit;
@@ -108,14 +108,14 @@ static bool make_room(struct keep *k, uint64_t bytes) {
     return sum + bytes <= limit && bytes < disk;
 }
 
-/* A beginning is of use without its end but not the other way round: the end counts as used earlier. */
+/* Updates the time of use. A chunk is useless without the chunks before it, so later chunks count as used earlier. */
 static void touch(int fd, int to) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     int64_t ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)to * 1000000;
     now = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
     if (futimens(fd, (struct timespec[]){now, now})) {
-    } /* it goes sooner then */
+    } /* evicted sooner */
 }
 
 /* --- Writing --------------------------------------------------------------------------------------------------------------------- */
@@ -149,17 +149,17 @@ static bool is_forgotten(const struct keep *k, const struct job *j) {
     return !fstatat(k->dir, name, &st, AT_SYMLINK_NOFOLLOW) && (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec >= j->made;
 }
 
-/* Whoever forgets waits meanwhile, and so finds the file, or is heard of. */
+/* Under the lock, engine_forget() either sees this file or we see its tombstone. */
 static int give_name(struct keep *k, const struct job *j, const char *link, const char *name) {
     int rc = 0;
     flock(k->dir, LOCK_SH);
     if (!is_forgotten(k, j) && linkat(AT_FDCWD, link, k->dir, name, AT_SYMLINK_FOLLOW) && errno != EEXIST)
-        rc = -errno; /* another process has just written the same */
+        rc = -errno; /* EEXIST: another process has written the same file */
     flock(k->dir, LOCK_UN);
     return rc;
 }
 
-/* A file without a name until it is whole: whatever ends this process leaves nothing. */
+/* Writes to an unnamed file that is linked when complete, so a crash leaves nothing. */
 static int write_file(struct keep *k, const struct job *j) {
     char name[NAME], link[40];
     name_of(j->head->key, ending, name);
@@ -179,7 +179,7 @@ static int write_file(struct keep *k, const struct job *j) {
 
 static void *run(void *arg) {
     struct keep *k = arg;
-    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* a thread has its own */
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* affects this thread only */
     pthread_mutex_lock(&k->lock);
     for (;;) {
         struct job *j = k->first;
@@ -193,7 +193,7 @@ static void *run(void *arg) {
         int rc = k->full || atomic_load(&k->stop) ? 0 : write_file(k, j);
         if (rc && rc != -ECANCELED) {
             k->full = true;
-            log_say(LOG_WARN, "the KV cache in %s is not written any more: %s", k->path, strerror(-rc));
+            log_say(LOG_WARN, "no longer writing the KV cache in %s: %s", k->path, strerror(-rc));
         }
         job_free(j);
         pthread_mutex_lock(&k->lock);
@@ -237,7 +237,7 @@ static int read_at(int fd, void *to, size_t n, uint64_t at) {
     return 0;
 }
 
-/* The whole head; NULL: *e says why. */
+/* Reads the complete header. NULL: *e holds the reason. */
 static struct kv_file_head *read_head(int fd, uint64_t size, const char *what, struct error *e) {
     uint64_t *data = NULL;
     size_t n = 0, need = 0;
@@ -247,7 +247,7 @@ static struct kv_file_head *read_head(int fd, uint64_t size, const char *what, s
         rc = more ? read_at(fd, more, need, 0) : ERR_MEMORY;
         if (more) data = more;
         if (rc) {
-            error_set(e, rc, "%s: it cannot be read", what);
+            error_set(e, rc, "%s: cannot be read", what);
             break;
         }
         n = need;
@@ -278,15 +278,15 @@ static int check_image(const struct kv_file_head *h, int fd, struct pool *pool, 
     if (!x.room) return error_set(e, ERR_MEMORY, "no memory");
     pool_run(pool, look_at, &x);
     mem_free(x.room);
-    return x.wrong < 0 ? 0 : error_set(e, ERR_MODEL, "%s: damaged (piece %d of %u)", what, x.wrong + 1, h->n_sums);
+    return x.wrong < 0 ? 0 : error_set(e, ERR_MODEL, "%s: damaged (block %d of %u)", what, x.wrong + 1, h->n_sums);
 }
 
 static int check_match(const struct keep *k, const struct kv *kv, const struct kv_file_head *h, uint64_t key, const int32_t *tokens, int from, int to,
                        const char *what, struct error *e) {
-    if (h->maker != k->maker || h->dtype != k->kv || h->key != key) return error_set(e, ERR_MODEL, "%s: of another model, machine or build", what);
+    if (h->maker != k->maker || h->dtype != k->kv || h->key != key) return error_set(e, ERR_MODEL, "%s: written for another model, machine or build", what);
     if ((int)h->from != from || (int)h->to != to || memcmp(kv_file_tokens(h), tokens, (size_t)to * sizeof *tokens))
-        return error_set(e, ERR_MODEL, "%s: of other tokens", what);
-    if ((h->state && !kv->states) || h->image != kv_image_bytes(kv, from, to, h->state)) return error_set(e, ERR_MODEL, "%s: not of this size", what);
+        return error_set(e, ERR_MODEL, "%s: holds other tokens", what);
+    if ((h->state && !kv->states) || h->image != kv_image_bytes(kv, from, to, h->state)) return error_set(e, ERR_MODEL, "%s: unexpected size", what);
     return 0;
 }
 
@@ -299,7 +299,8 @@ bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, co
     int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(k->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), rc = 0;
     if (fd < 0 && errno == ENOENT) return false;
     if (fd < 0 || fstat(fd, &st)) rc = error_set(&e, ERR_RUNTIME, "%s: %s", what, strerror(errno));
-    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 022) rc = error_set(&e, ERR_RUNTIME, "%s: no file of this user alone", what);
+    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 022)
+        rc = error_set(&e, ERR_RUNTIME, "%s: not a regular file that only this user can write", what);
     struct kv_file_head *h = rc ? NULL : read_head(fd, (uint64_t)st.st_size, what, &e);
     if (!rc && !h) rc = e.code;
     if (!rc) rc = check_match(k, kv, h, key, tokens, from, to, what, &e);
@@ -309,7 +310,7 @@ bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, co
     if (!rc) *state = h->state;
     if (rc) {
         bool gone = rc == ERR_MODEL && !unlinkat(k->dir, name, 0);
-        log_say(rc == ERR_MEMORY ? LOG_INFO : LOG_WARN, "%s; %swhat it held is read again", e.text, gone ? "it was removed, and " : "");
+        log_say(rc == ERR_MEMORY ? LOG_INFO : LOG_WARN, "%s; %sits tokens are prefilled again", e.text, gone ? "the file was deleted, " : "");
     }
     mem_free(h);
     if (fd >= 0) close(fd);
@@ -339,7 +340,8 @@ int engine_forget(const char *path, const uint64_t *keys, size_t n, struct error
         if (unlinkat(dir, name, 0) && errno != ENOENT) rc = -errno;
         name_of(keys[i], forgotten, name);
         int fd = fault_hit(FAULT_OPEN) ? (errno = EIO, -1) : openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-        if ((fd < 0 || futimens(fd, (struct timespec[]){now, now})) && errno != ENOSPC && errno != EDQUOT) rc = -errno; /* full: nobody writes either */
+        if ((fd < 0 || futimens(fd, (struct timespec[]){now, now})) && errno != ENOSPC && errno != EDQUOT)
+            rc = -errno; /* disk full: no writer can succeed either */
         if (fd >= 0) close(fd);
     }
     close(dir);
@@ -348,7 +350,7 @@ int engine_forget(const char *path, const uint64_t *keys, size_t n, struct error
 
 /* --- Open and close -------------------------------------------------------------------------------------------------------------- */
 
-/* Signals that are sent to the process are for its first thread; those of a mistake stay a thread's own. */
+/* Blocks signals in the thread, except synchronous ones: process signals belong to the main thread. */
 static int start(struct keep *k) {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
     sigset_t all, was;
@@ -369,12 +371,12 @@ struct keep *keep_open(const char *dir, uint64_t limit, uint64_t maker, enum dty
     int rc = k->path && k->piece ? file_mkdirs(dir, &e) : error_set(&e, ERR_MEMORY, "no memory");
     if (!rc && ((k->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || fstat(k->dir, &st)))
         rc = error_set(&e, ERR_RUNTIME, "%s: %s", dir, strerror(errno));
-    if (!rc && (st.st_uid != geteuid() || st.st_mode & 022)) rc = error_set(&e, ERR_RUNTIME, "%s: others may write there", dir);
+    if (!rc && (st.st_uid != geteuid() || st.st_mode & 022)) rc = error_set(&e, ERR_RUNTIME, "%s: writable by other users", dir);
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
-    if (!rc && start(k)) rc = error_set(&e, ERR_RUNTIME, "no thread");
+    if (!rc && start(k)) rc = error_set(&e, ERR_RUNTIME, "cannot start a thread");
     if (!rc) return k;
-    log_say(LOG_WARN, "no KV cache on disk: %s", e.text);
+    log_say(LOG_WARN, "KV disk cache disabled: %s", e.text);
     if (k->dir >= 0) close(k->dir);
     mem_free(k->path);
     mem_free(k->piece);

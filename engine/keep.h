@@ -1,8 +1,8 @@
 #pragma once
-/* The KV cache on disk: what sessions have read, for sessions to come, also of other processes and after a restart. A file holds one
- * batch of a beginning (prefix.h) and is named by the hash of all tokens up to its end, so it is looked for by name alone. Files are
- * written by a thread of their own, without being seen before they are whole; the ones not used for longest go when all together
- * exceed the limit. Nobody relies on them: what is not as it should be is removed, said, and read again from the tokens. */
+/* The KV disk cache: prefilled prefixes for later sessions, including other processes and restarts. A file holds one chunk of a prefix
+ * (prefix.h) and its name is the hash of all tokens up to its end, so lookups need no index. A background thread writes files and links them
+ * only when complete. The least recently used files are deleted above the size limit. Nothing depends on a file: an invalid one is
+ * deleted with a warning and its tokens are prefilled again. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -13,20 +13,20 @@ struct keep;
 struct pool;
 struct prefix_block;
 
-/* dir: absolute; it and what is above it are made, for this user alone. limit: bytes, 0: a tenth of what the disk has free, with what is
- * there already. maker: what decides the bits of a row beside its tokens. NULL: no place for it; that is said. */
+/* Opens the cache. dir: absolute; created with its parents, accessible to this user only. limit: bytes, 0: a tenth of the free disk space plus
+ * the cache's own size. kv_fingerprint: hash of everything besides the tokens that determines a row's bits. NULL on failure, which is logged. */
 struct keep *keep_open(const char *dir, uint64_t limit, uint64_t maker, enum dtype kv);
-/* Waits for what is being written, but no longer than KEEP_PATIENCE_S; the rest is not written. */
+/* Waits up to KV_DISK_CLOSE_WAIT_S for pending writes and drops the rest. */
 enum { KEEP_PATIENCE_S = 2 };
 void keep_close(struct keep **k);
-/* A block of positions, which the file gets a reference to; tokens [b->to] are copied. Returns at once. made: when it was, CLOCK_REALTIME
- * in ns: what was forgotten since is not written. */
+/* Queues a block for writing and returns at once. Takes a reference to the block and copies tokens [b->to]. made: time of computation,
+ * CLOCK_REALTIME in ns; a later engine_forget() prevents the write. */
 void keep_put(struct keep *k, struct prefix_block *b, uint64_t key, const int32_t *tokens, int64_t made);
-/* Positions [from, to) of a cache from the file of that key, checked with the threads of the pool, whose owner calls; false: there is none, or
- * none that is right. *state: with the state at `to`. */
+/* Maps positions [from, to) from the key's file into kv, verified with the pool's threads; the pool's owner calls. Returns false without a
+ * valid file. *state: whether the file has the state at `to`. */
 bool keep_get(struct keep *k, struct pool *pool, struct kv *kv, uint64_t key, const int32_t *tokens, int from, int to, bool *state);
-/* The files of the positions behind will be asked for soon. */
+/* Starts reading the file of the key into the page cache. */
 void keep_ahead(struct keep *k, uint64_t key);
-/* Whether to keep `bytes` that took so many seconds to make, of a prompt that took `whole`: where reading them from a disk would be faster,
- * and somebody would notice. */
+/* Whether to store `bytes` that took `seconds` to compute, in a prompt that took `whole` seconds: if reading from disk is faster and the
+ * prompt is long enough to matter. */
 bool keep_worth(uint64_t bytes, double seconds, double whole);

@@ -1,7 +1,7 @@
-/* The engine's thread, which owns the processor. It goes round and each time does one piece of what is ready: a step of all
- * sessions that answer, a piece of the prefill that runs (a layer; one at a time, clients take turns), or work that
- * another thread hands in. Where steps and the rest compete, each has the processor for half of the time. A prefill on devices
- * has a thread of its own, and steps go on beside it. */
+/* The engine thread, which owns the CPU executor. Each round it does one unit of ready work: a decode batch of all decoding
+ * sessions, a unit of the running prefill (a layer; one prefill at a time, clients take turns), or a task from another
+ * thread. When decode competes with the rest, each gets half of the time. A prefill on devices has its own thread and overlaps
+ * with decode batches. */
 #include <math.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 #include "engine/pipe/trace.h"
 #include "engine/sched/calibrate.h"
 
-/* --- Work of other threads --------------------------------------------------------------------------------------------------- */
+/* --- Tasks from other threads ---------------------------------------------------------------------------------------------------- */
 
 struct piece {
     int (*fn)(void *arg);
@@ -44,7 +44,7 @@ static void run_piece(struct engine *e, struct piece *p) {
 
 /* --- The loop ---------------------------------------------------------------------------------------------------------------- */
 
-/* Cards are to be chosen for, for the first time: takes seconds where what was measured before is not kept. */
+/* Calibrates the machine before the first decision that involves a GPU. Takes seconds unless the results are saved. */
 void engine_measure(struct engine *e) {
     struct gpu_set *g = e->machine.gpus;
     struct error err = {0};
@@ -62,7 +62,7 @@ void engine_measure(struct engine *e) {
                                               .dir = e->params.machine,
                                               .cancel = &e->closing},
                   &err)) {
-        log_say(LOG_WARN, "this machine could not be measured: %s; its speeds are assumed", err.text);
+        log_say(LOG_WARN, "calibration failed: %s; assuming typical speeds", err.text);
         return;
     }
     found.deterministic = e->params.deterministic;
@@ -70,17 +70,17 @@ void engine_measure(struct engine *e) {
     engine_path(e);
 }
 
-/* A round: what is ready by priority, of which one thing is done. */
+/* Work that is ready in this round, by priority. One unit of it runs. */
 struct round {
-    struct row rows[ENGINE_BATCH]; /* of the step that is taken; n 0: none is */
-    int n, decoding;               /* sessions that answer, whether this round takes their step or not */
+    struct row rows[ENGINE_BATCH]; /* rows of the decode batch; n 0: none this round */
+    int n, decoding;               /* decoding: sessions in decode, whether or not this round runs their batch */
     enum many_next many;
     struct piece *piece;
-    bool prompt; /* a piece of one can be done */
-    bool reads;  /* one is read, or stops */
-    bool asked;  /* something ever was: before that no weights were touched */
+    bool prompt; /* a unit of prefill can run */
+    bool reads;  /* a prefill runs or is stopping */
+    bool asked;  /* a turn was ever submitted; before that weights are untouched */
 };
-enum look { LOOK_OVER, LOOK_MEASURE, LOOK_WORK }; /* OVER: the engine closes and nothing is left to be done */
+enum look { LOOK_OVER, LOOK_MEASURE, LOOK_WORK }; /* OVER: the engine closes and no work is left */
 
 static enum look look(struct engine *e, struct round *r) {
     struct session *batch[ENGINE_BATCH];
@@ -105,18 +105,18 @@ static void step(struct engine *e, struct round *r) {
     pthread_mutex_lock(&e->lock);
     e->stepping = true;
     for (int i = 0; i < r->n; i++) r->rows[i].s->kept = true;
-    session_reap(e); /* who was cancelled meanwhile need not wait for the step */
+    session_reap(e); /* cancelled turns need not wait for the batch */
     pthread_mutex_unlock(&e->lock);
     decode_step(e, r->rows, r->n);
     pthread_mutex_lock(&e->lock);
     e->stepping = false;
     pthread_mutex_unlock(&e->lock);
-    /* a copy of a batch of the prompt: so seldom that on the average it is 4 MB a step, about a millisecond */
+    /* Copies a chunk of a prompt; rate-limited to 4 MB per batch on average, about a millisecond. */
     if (e->steps % (1 + ((uint64_t)e->prefill_work.rows * e->info.kv_token_bytes >> 22)) == 0) prefix_save_one(e);
 }
 
-/* Whether this thread has work, beside which an INT4 draft that is to lose nothing is made slowly: where there is a processor for each of both, and where
- * guesses are asked for whatever they cost, it is not. */
+/* Tells the INT4 draft whether the engine thread is busy. A lossless INT4 draft is then converted slowly, unless there is a spare core or
+ * drafts are forced. */
 static void beside(struct engine *e, bool work) {
     if (e->int4) int4_beside(e->int4, work && !e->params.draft_len && pool_full(e->pool));
 }
@@ -145,7 +145,7 @@ static bool go_round(struct engine *e) {
     else if (r.prompt) prompt_piece(e);
     else rest(e, &r);
     const double t = clock_now() - begin;
-    /* What one side had, the other may have next; not more than that, so that nobody waits for long. */
+    /* Time that one side used is credited to the other, capped at this unit, so that no side waits long. */
     if (r.n) e->balance = fmin(e->balance + t, t);
     else if (r.piece || r.prompt) e->balance = r.decoding ? fmax(e->balance - t, -t) : 0;
     prompt_progress(e);

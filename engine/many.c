@@ -14,29 +14,29 @@
 
 enum { SESSIONS = 4096, READ_ROWS = SEARCH_READ, USUAL_PROMPTS = 64, USUAL_PROMPT = 256, USUAL_ANSWER = 256 };
 static const char paged_mode[] = "paged";
-static const double leaves = 1.25; /* what is there is given up only where the other way is clearly faster */
+static const double leaves = 1.25; /* hysteresis: leave paged batches only if another mode is clearly faster */
 
-struct part { /* of a session in a step */
+struct part { /* a session's entry in a batch */
     struct session *s;
     uint64_t turn;
     int pos, n;
-    bool told, said; /* its token was drawn; logits before that were handed on */
+    bool told, said; /* its token was sampled; earlier logits were passed to the caller */
 };
 struct many {
-    bool asked, wanted, held; /* by --decode; by the policy for what was announced; more prompts are on their way */
-    bool refused;             /* no device can, any more */
+    bool asked, wanted, held; /* forced by --decode; chosen by the policy for announced prompts; waiting for announced prompts */
+    bool refused;             /* paged batches failed: not used again */
     struct engine_load load;
     struct search_out found;
     struct paged *paged;
     struct paged_options options;
-    size_t room[GPU_MAX]; /* of each device, before they were opened */
+    size_t room[GPU_MAX]; /* free memory of each device before paged batches opened */
     char why[400];
     struct part *parts;                   /* [SESSIONS] */
     struct paged_span *spans;             /* [SESSIONS + READ_ROWS] */
     int32_t *length, *micro, *order;      /* [SESSIONS] */
     int *part_of;                         /* [SESSIONS + READ_ROWS] */
     int32_t *tokens;                      /* [SESSIONS + READ_ROWS] */
-    int n_parts, n_spans, n_tokens, most; /* most: rows of a micro-batch of those that answer */
+    int n_parts, n_spans, n_tokens, most; /* most: decoding rows per micro-batch */
     double began, expected;
 };
 
@@ -46,7 +46,7 @@ int many_open(struct engine *e, struct error *err) {
     bool asked = e->params.decode == DECODE_PAGED;
     if (asked && cannot) return error_set(err, ERR_USAGE, "--decode paged: %s", cannot);
     struct many *m = e->many = mem_calloc(1, sizeof *m);
-    if (!m) return error_set(err, ERR_MEMORY, "no memory for many prompts");
+    if (!m) return error_set(err, ERR_MEMORY, "no memory for throughput batches");
     m->asked = asked;
     m->load = (struct engine_load){.prompts = USUAL_PROMPTS, .prompt = USUAL_PROMPT, .answer = USUAL_ANSWER};
     return 0;
@@ -77,12 +77,12 @@ static struct search_in question(const struct engine *e) {
     in.most[SEARCH_PAGED] = m->load.most > 0 && m->load.most < SESSIONS ? m->load.most : SESSIONS;
     in.host = (double)mem_available();
     if (!place_copies(e->machine.place))
-        in.host += (double)(e->weights.bytes_routed + e->weights.bytes_dense + e->weights.bytes_embed); /* mapped: counted as free */
+        in.host += (double)(e->weights.bytes_routed + e->weights.bytes_dense + e->weights.bytes_embed); /* mapped files count as free */
     if (step_resident_layers(e->machine.step)) in.can |= 1u << SEARCH_HYBRID;
     if (!paged_cannot(&e->machine) && !m->refused) in.can |= 1u << SEARCH_PAGED;
     if (m->asked) in.can &= 1u << SEARCH_PAGED;
     in.device = INFINITY;
-    for (int i = 0; i < g->n; i++) { /* less buffers that the search does not know */
+    for (int i = 0; i < g->n; i++) { /* reserve for buffers that the search does not model */
         size_t room = m->paged ? m->room[i] : gpu_mem_free(g->gpu[i]) + step_held(e->machine.step, i);
         in.device = fmin(in.device, 0.94 * (double)room);
     }
@@ -97,7 +97,7 @@ static void decide(struct engine *e) {
     m->wanted = m->found.found && m->found.policy.place == SEARCH_PAGED;
 }
 
-/* The device's memory goes to other steps. */
+/* Returns the device memory to other decode modes. */
 static void give_back(struct engine *e) {
     struct many *m = e->many;
     if (m->paged) step_back(e->machine.step);
@@ -120,14 +120,14 @@ int many_load(struct engine *e, const struct engine_load *load) {
     return m->wanted ? m->found.policy.n : 0;
 }
 
-/* Whether a paged step of so many rows is worth it beside the others. */
+/* Whether a paged batch of this many rows is worth it compared with the other modes. */
 static bool pays(struct engine *e, int rows, double keys) {
     struct many *m = e->many;
     struct search_in in = question(e);
     struct search_policy p = m->found.policy;
     struct search_cost c;
     p.n = rows;
-    in.prompts = 0, in.device = INFINITY; /* it is there */
+    in.prompts = 0, in.device = INFINITY; /* already resident */
     search_cost(&in, &p, &c);
     struct policy_machine pm = {.cost = &e->cost,
                                 .model = &e->model,
@@ -157,13 +157,13 @@ static void say_open(struct many *m) {
     struct paged *p = m->paged;
     char now[240];
     int n = 0;
-    if (paged_devices(p) > 1) n = snprintf(now, sizeof now, "layers in turn on %d cards, ", paged_devices(p));
+    if (paged_devices(p) > 1) n = snprintf(now, sizeof now, "layers alternate over %d cards, ", paged_devices(p));
     snprintf(now + n, sizeof now - (size_t)n,
-             "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, %d rows at once at most; ", 100 * paged_share(p),
+             "%.0f%% of the experts stay on the card, pages for %d%% of a layer's others; micro-batches of %d, up to %d rows per batch; ", 100 * paged_share(p),
              paged_layers(p), m->options.micro, m->options.rows);
-    log_say(LOG_INFO, "paged steps: %s", now);
+    log_say(LOG_INFO, "paged batches: %s", now);
     size_t len = strlen(now), cap = sizeof m->why - 1;
-    memmove(m->why + len, m->why, cap - len); /* what is, before what was expected */
+    memmove(m->why + len, m->why, cap - len); /* facts before predictions */
     memcpy(m->why, now, len);
     m->why[cap] = 0;
 }
@@ -177,21 +177,23 @@ static int open_paged(struct engine *e, struct error *err) {
         m->length = mem_alloc(n * sizeof *m->length), m->micro = mem_alloc(n * sizeof *m->micro), m->order = mem_alloc(n * sizeof *m->order);
     }
     if (!m->parts || !m->spans || !m->tokens || !m->part_of || !m->length || !m->micro || !m->order)
-        return error_set(err, ERR_MEMORY, "no memory for many prompts");
+        return error_set(err, ERR_MEMORY, "no memory for throughput batches");
     if (!m->found.found) decide(e);
     struct search_policy p = m->found.found ? m->found.policy : (struct search_policy){.n = USUAL_PROMPTS, .micro = OP_FEW};
-    if (p.ring < 2) p.n = p.n > USUAL_PROMPTS ? p.n : USUAL_PROMPTS, p.micro = p.micro > OP_FEW ? p.micro : OP_FEW; /* so tight that it is tried */
+    if (p.ring < 2)
+        p.n = p.n > USUAL_PROMPTS ? p.n : USUAL_PROMPTS,
+        p.micro = p.micro > OP_FEW ? p.micro : OP_FEW; /* the search found no fitting policy: try a minimal one */
     double rows = fmin(READ_ROWS, fmax(p.n, ceil(p.n * m->load.prompt)));
     m->options = (struct paged_options){.devices = p.cards, .micro = p.micro > SEARCH_READ_MICRO ? p.micro : SEARCH_READ_MICRO, .rows = (int)rows, .share = -1};
     if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
-    m->most = p.micro < OP_FEW ? OP_FEW : p.micro; /* as many cost a device nothing */
+    m->most = p.micro < OP_FEW ? OP_FEW : p.micro; /* extra rows cost a device nothing */
     step_yield(e->machine.step);
     for (int i = 0; i < e->machine.gpus->n; i++) m->room[i] = gpu_mem_free(e->machine.gpus->gpu[i]);
     for (;;) {
         int rc = paged_open(&m->paged, &e->machine, (enum dtype)e->params.kv, &m->options, &e->closing, err);
         if (!rc) say_open(m);
         if (rc != ERR_MEMORY || m->options.rows <= OP_FEW) return rc;
-        m->options.rows = m->options.rows / 2 > OP_FEW ? m->options.rows / 2 : OP_FEW; /* fewer rows at once, and try again */
+        m->options.rows = m->options.rows / 2 > OP_FEW ? m->options.rows / 2 : OP_FEW; /* retry with fewer rows */
         if (m->options.micro > m->options.rows) m->options.micro = m->options.rows;
         if (m->most > m->options.micro) m->most = m->options.micro;
         *err = (struct error){0};
@@ -202,7 +204,7 @@ int many_micro(const struct engine *e) { return e->many->most; }
 int many_devices(const struct engine *e) { return e->many && e->many->paged ? paged_devices(e->many->paged) : 0; }
 double many_share(const struct engine *e) { return e->many && e->many->paged ? paged_share(e->many->paged) : -1; }
 
-/* --- A step ------------------------------------------------------------------------------------------------------------------------- */
+/* --- One batch -------------------------------------------------------------------------------------------------------------------------- */
 
 enum many_next many_ready(struct engine *e) {
     struct many *m = e->many;
@@ -218,7 +220,7 @@ enum many_next many_ready(struct engine *e) {
     if (!n) return MANY_NOT;
     if (m->held) return MANY_HOLD;
     if (m->paged && !m->asked && !pays(e, n, keys / n)) {
-        log_say(LOG_INFO, "%d prompts are left: too few for paged steps", n);
+        log_say(LOG_INFO, "%d prompts left: too few for paged batches", n);
         give_back(e);
         return MANY_NOT;
     }
@@ -237,7 +239,7 @@ static void begin_prompt(struct engine *e, struct session *s) {
     s->stats.cached_tokens = s->n_kv;
 }
 
-/* Sessions of this step, those that answer first; under the lock. Both kinds in the order in which they came. */
+/* Under the lock: collects the sessions of this batch, decoding ones first, each kind in order of waiting time. */
 static void gather(struct engine *e) {
     struct many *m = e->many;
     m->n_parts = 0;
@@ -255,7 +257,7 @@ static void gather(struct engine *e) {
 static void add_span(struct many *m, int part, int n, int micro) {
     struct part *p = &m->parts[part];
     struct session *s = p->s;
-    int32_t *tokens = m->tokens + m->n_tokens; /* its own may be another turn's before the step has begun */
+    int32_t *tokens = m->tokens + m->n_tokens; /* a copy: another turn may replace the session's tokens before the batch starts */
     memcpy(tokens, s->tokens + p->pos + p->n, (size_t)n * sizeof *tokens);
     m->n_tokens += n;
     m->part_of[m->n_spans] = part;
@@ -264,7 +266,7 @@ static void add_span(struct many *m, int part, int n, int micro) {
     p->n += n;
 }
 
-/* Under the lock. Rows into micro-batches: of those that answer by their keys, then prompts, in what is left of the last one and in new ones. */
+/* Under the lock: assigns rows to micro-batches. Decoding sessions by KV length, then prompts, which fill the last micro-batch and new ones. */
 static void cut(struct engine *e) {
     struct many *m = e->many;
     const int most = m->most, chunk = m->options.micro < SEARCH_READ_MICRO ? m->options.micro : SEARCH_READ_MICRO;
@@ -281,16 +283,16 @@ static void cut(struct engine *e) {
                 if (m->micro[i] == k) add_span(m, i, 1, k), rows++, room--;
         }
     }
-    double left = (double)mem_available() / (double)e->info.kv_token_bytes; /* of the cache, for prompts that begin now */
+    double left = (double)mem_available() / (double)e->info.kv_token_bytes; /* KV cache tokens that free memory can hold, for prompts that start now */
     for (int i = n; i < m->n_parts && rows < m->options.rows; i++) {
         struct part *p = &m->parts[i];
         int want = p->s->n - p->pos;
-        if (left < want && rows && !e->params.force) continue; /* waits until others have ended */
+        if (left < want && rows && !e->params.force) continue; /* waits until other turns have ended */
         left -= want;
         begin_prompt(e, p->s);
-        while (want) { /* cut at positions, whoever else is there: how rows of a prompt are computed hangs on who goes with them */
+        while (want) { /* chunk ends depend on positions only: a row's bits depend on the rows of its chunk */
             int at = p->pos + p->n, k = chunk - at % chunk < want ? chunk - at % chunk : want;
-            if (p->s->request.logits) k = 1; /* all positions are asked for */
+            if (p->s->request.logits) k = 1; /* the caller wants the logits of all positions */
             if (k > m->options.rows - rows) return;
             if (k > room) {
                 if (micros == PAGED_MICROS) return;
@@ -302,13 +304,13 @@ static void cut(struct engine *e) {
     }
 }
 
-/* Under the lock: the turn is still the part's. */
+/* Under the lock: whether the turn is still the entry's. */
 static bool lasts(const struct part *p) {
     int state = atomic_load(&p->s->state);
     return (state == SESSION_DECODE || state == SESSION_QUEUED) && p->s->order == p->turn;
 }
 
-/* As decode.c's still; a session whose prompt was read comes in the state to draw from. */
+/* Like entry_still_current() in decode_batch.c. A session whose prompt is complete enters the state to sample in. */
 static bool still(struct engine *e, struct part *p, bool draws) {
     struct session *s = p->s;
     pthread_mutex_lock(&e->lock);
@@ -337,25 +339,25 @@ static void tell(void *ctx, int span, float *logits, int32_t top) {
     struct session *s = p->s;
     const struct paged_span *t = &m->spans[span];
     bool reads;
-    if (!goes_on(e, p, &reads)) return; /* its turn is over, and another's may have begun */
+    if (!goes_on(e, p, &reads)) return; /* its turn is over; another one may have begun */
     if (reads && s->request.logits && !s->answered) {
         p->said = true;
         if (s->request.logits(s->request.logits_ctx, t->pos, logits)) atomic_store(&s->cancel[atomic_load(&s->live)], 1);
     }
-    if (t->pos + t->n < t->total) return; /* not its last */
+    if (t->pos + t->n < t->total) return; /* not the last row of the prompt */
     p->told = true;
     if (!still(e, p, true)) return;
     double now = clock_now();
     if (reads && !s->answered) s->stats.prefill_s = now - m->began;
     s->stats.decode_mode = paged_mode;
     s->stats.step_expected_s = m->expected, s->stats.step_s = now - m->began;
-    const char *guesses = e->params.draft ? "; nothing is guessed: another prompt's row is a token, a guess's is less" : "";
+    const char *guesses = e->params.draft ? "; no drafts: a row of another prompt yields more than a drafted token" : "";
     snprintf(s->stats.decode_why, sizeof s->stats.decode_why, "%.*s%s", (int)(sizeof s->stats.decode_why - 1 - strlen(guesses)), m->why, guesses);
-    snprintf(s->stats.why, sizeof s->stats.why, "%d tokens in paged steps, with %d other prompts and answers", s->stats.prompt_tokens, m->n_parts - 1);
+    snprintf(s->stats.why, sizeof s->stats.why, "%d tokens in paged batches, with %d other prompts and answers", s->stats.prompt_tokens, m->n_parts - 1);
     turn_draw(s, logits, top, -1);
 }
 
-/* Nobody waits for this step any more. */
+/* Stops the batch when no turn needs it any more. */
 static int stop(void *ctx) {
     struct engine *e = ctx;
     struct many *m = e->many;
@@ -394,10 +396,10 @@ void many_step(struct engine *e) {
         if (rc) x->n = 0;
         if (!still(e, x, false)) continue;
         x->s->stats.bytes_read += bytes;
-        if (rc && rc != ERR_CANCELLED && x->said) turn_end(x->s, DONE_STOP, rc, &err); /* its caller has had some already */
+        if (rc && rc != ERR_CANCELLED && x->said) turn_end(x->s, DONE_STOP, rc, &err); /* some logits were already passed to the caller */
     }
     e->last_decode = clock_now();
     if (!rc || rc == ERR_CANCELLED) return;
-    log_say(LOG_WARN, "paged steps: %s; prompts go on without them", err.text);
+    log_say(LOG_WARN, "paged batches failed: %s; continuing without them", err.text);
     leave(e, err.text);
 }

@@ -28,25 +28,25 @@ enum {
     ANSWER = 256,
     MANY = 4096,
     ROWS = 16
-}; /* --batch: answers of so many tokens to prompts of lengths[0] each; at once where
-    * no policy says more, and at most; rows of a step that is not paged */
+}; /* --batch: ANSWER tokens for each prompt of lengths[0]; PROMPTS at once unless the policy says more, MANY at most; ROWS
+    * per batch that is not paged */
 static const int lengths[LENGTHS] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, batches[BATCHES] = {1, 2, 4, 6, 8};
-static const int asked_lengths[ASKED] = {2048, 32768}, asked_batches[ASKED] = {1, 4}; /* of a changed machine */
+static const int asked_lengths[ASKED] = {2048, 32768}, asked_batches[ASKED] = {1, 4}; /* for a modified machine */
 
 /* --- Runs ---------------------------------------------------------------------------------------------------------------------- */
 
-/* A question to a machine in virtual time. All layers of a kind are alike, so a prefill runs through some of them, and through a few more:
- * the difference is what the others take. */
+/* One query to a machine in virtual time. A prefill is simulated with some layers and with MORE more of them; since layers of a kind are
+ * alike, the difference extrapolates to the rest. */
 struct run {
     const struct cost_machine *cost;
-    enum policy_mode mode; /* a prefill; AUTO: a step */
+    enum policy_mode mode; /* mode of a prefill; AUTO: a decode batch */
     enum step_cut cut;
     int n;                    /* tokens, or sessions */
     double taken;             /* virtual_options */
-    struct virtual_many many; /* n > 0: paged steps, and nothing of the above */
-    double seconds, read;     /* read: of all those prompts */
+    struct virtual_many many; /* n > 0: paged batches; the fields above are unused */
+    double seconds, read;     /* read: prefill of all the prompts */
     struct virtual_used used;
-    bool refused; /* it does not fit, or the machine has no such devices */
+    bool refused; /* does not fit, or the machine lacks the devices */
 };
 struct runs {
     const struct weights *w;
@@ -56,10 +56,13 @@ struct runs {
     size_t cap;
     _Atomic int next, done, failed;
     pthread_mutex_t lock;
-    struct error error; /* the first */
+    struct error error; /* the first error */
 };
 
-enum { PERIOD = 4, MORE = 2 * PERIOD }; /* layers repeat by as many at most; a few milliseconds hang on which thread was first, so not by one period */
+enum {
+    PERIOD = 4,
+    MORE = 2 * PERIOD
+}; /* Layer kinds repeat with at most this period. Thread order changes the time by a few milliseconds, so more than one period is added. */
 static int some_layers(const struct config *c) {
     int dense = 0;
     while (dense < c->n_layers && !c->layer[dense].moe) dense++;
@@ -98,7 +101,7 @@ static int run_one(const struct runs *r, struct run *q, struct error *e) {
     if ((rc = run_with(r, q, few + MORE, &more, e))) return rc;
     struct cost_model model;
     cost_model_of(&model, c, DT_BF16, DT_BF16, r->kv);
-    double head = q->mode == POLICY_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* the processor's mode has it in */
+    double head = q->mode == POLICY_CPU ? 0 : cost_head(q->cost, 0, &model, 1); /* included in CPU prefills */
     q->seconds = more + (more - less) / MORE * (c->n_layers - few - MORE) + head;
     return 0;
 }
@@ -107,7 +110,7 @@ static void *work(void *arg) {
     struct runs *r = arg;
     for (int i; !atomic_load(&r->failed) && (i = atomic_fetch_add(&r->next, 1)) < r->n; atomic_fetch_add(&r->done, 1)) {
         struct error e = {0};
-        struct run *q = &r->run[r->n - 1 - i]; /* the longest are at the end */
+        struct run *q = &r->run[r->n - 1 - i]; /* longest runs are last: start with them */
         int rc = run_one(r, q, &e);
         if (!rc) continue;
         q->refused = true, q->seconds = INFINITY;
@@ -124,7 +127,7 @@ static int run_all(struct runs *r, int (*progress)(void *ctx, double share), voi
     int started = 0, cancelled = 0;
     long most = sysconf(_SC_NPROCESSORS_ONLN);
     while (started < THREADS && started < most && started < r->n && !pthread_create(&thread[started], NULL, work, r)) started++;
-    if (!started) return error_set(e, ERR_RUNTIME, "no thread for virtual time");
+    if (!started) return error_set(e, ERR_RUNTIME, "cannot start a thread for virtual time");
     while (progress && !cancelled && !atomic_load(&r->failed) && atomic_load(&r->done) < r->n) {
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
         if (progress(ctx, atomic_load(&r->done) / (double)r->n)) cancelled = 1, atomic_store(&r->failed, ERR_CANCELLED);
@@ -135,7 +138,7 @@ static int run_all(struct runs *r, int (*progress)(void *ctx, double share), voi
     return 0;
 }
 
-/* The number of a run with these in the list. */
+/* Returns the index of the query in the list, added if new. */
 static int ask(struct runs *r, struct run q, struct error *e) {
     for (int i = 0; i < r->n; i++) {
         const struct run *p = &r->run[i];
@@ -146,14 +149,14 @@ static int ask(struct runs *r, struct run q, struct error *e) {
     return r->n++;
 }
 
-/* --- What the engine would choose on a machine ----------------------------------------------------------------------------------- */
+/* --- The engine's decisions on a machine ------------------------------------------------------------------------------------------- */
 
 struct choice {
     const struct cost_machine *cost;
     struct cost_model model;
     struct policy_machine policy;
     int resident;        /* layers */
-    const char *unpaged; /* why the model cannot be paged; NULL: it can */
+    const char *unpaged; /* why the model cannot be paged; NULL: it can be */
     char why[256];
 };
 static double bytes_of(const struct weights *w) { return (double)w->bytes_routed + (double)w->bytes_dense + (double)w->bytes_embed; }
@@ -164,7 +167,7 @@ static void model_of(struct cost_model *q, const struct weights *w, enum dtype k
     const struct layer *last = &w->layers[w->config.n_layers - 1];
     cost_model_of(q, &w->config, (enum dtype)last->o.dtype, (enum dtype)(last->experts ? last->experts[0].gate : last->dense.gate).dtype, kv);
 }
-/* Weights in memory, or memory as a cache of experts before a disk whose speed is told. False: neither. */
+/* Whether weights fit in memory, or memory can cache experts of a disk with known speed. Sets cost->missing and cost->absent. */
 static bool reachable(struct cost_machine *cost, const struct weights *w, enum dtype kv) {
     struct cost_model q;
     model_of(&q, w, kv);
@@ -207,23 +210,23 @@ static struct policy_decode_out choose_step(const struct choice *c, int sessions
     return out;
 }
 
-/* --- What is asked ------------------------------------------------------------------------------------------------------------------ */
+/* --- Queries -------------------------------------------------------------------------------------------------------------------------- */
 
 struct plan {
     struct runs runs;
-    const char *what[1 + CHANGES]; /* [0] the machine as it is */
+    const char *what[1 + CHANGES]; /* [0]: the machine as described */
     struct cost_machine *machine;  /* [1 + CHANGES] */
     struct choice choice[1 + CHANGES];
     int machines;
-    int prefill[LENGTHS][POLICY_MODES], n_lengths; /* runs; < 0: the machine has no such mode */
+    int prefill[LENGTHS][POLICY_MODES], n_lengths; /* indices of runs; < 0: the machine lacks the mode */
     enum policy_mode chosen[LENGTHS];
     int step[BATCHES], beside[BATCHES];
     struct policy_decode_out decided[BATCHES];
     struct batch { /* --batch */
         struct search_out found;
-        int many, read, step; /* runs: paged, < 0: not; else a prompt, and a step of policy_decode_out's batch */
+        int many, read, step; /* indices of runs. many: paged, < 0: not used; otherwise a prompt, and a batch of `with.batch` rows */
         struct policy_decode_out with;
-        enum policy_mode mode; /* of read */
+        enum policy_mode mode; /* mode of `read` */
     } batch[1 + CHANGES];
     int asked_prefill[1 + CHANGES][ASKED], asked_step[1 + CHANGES][ASKED], asked_batch[1 + CHANGES][ASKED];
 };
@@ -235,7 +238,7 @@ static int ask_step(struct plan *p, int machine, int sessions, bool beside, stru
     return ask(&p->runs, (struct run){.cost = cost, .cut = (enum step_cut)(decided->mode - POLICY_DECODE_CPU), .n = decided->batch, .taken = taken}, e);
 }
 
-/* As the engine asks when prompts are announced. */
+/* The same query as the engine's for announced prompts. */
 static int ask_many(struct plan *p, int machine, struct error *e) {
     const struct choice *c = &p->choice[machine];
     struct search_out *found = &p->batch[machine].found;
@@ -257,7 +260,7 @@ static int ask_batch(struct plan *p, int machine, struct error *e) {
     return (b->many = ask_many(p, machine, e)) < 0 ? e->code : 0;
 }
 
-/* Machines with one thing more. */
+/* Adds variants of the machine with one upgrade each. */
 static void change(struct plan *p) {
     const struct cost_machine *now = &p->machine[0];
     struct cost_machine *m = &p->machine[p->machines];
@@ -333,9 +336,9 @@ static int ask_all(struct plan *p, const struct config *c, struct error *e) {
     return 0;
 }
 
-/* --- Saying it ------------------------------------------------------------------------------------------------------------------------ */
+/* --- Output --------------------------------------------------------------------------------------------------------------------------- */
 
-/* What was busy longest, as a name for programs, and its share. */
+/* Writes the busiest resource, as an identifier, and its share of the time. */
 static void put_limit(struct buf *b, const struct virtual_used *u) {
     const struct {
         const char *name;
@@ -351,10 +354,10 @@ static void put_seconds(struct buf *b, const struct run *q) {
     if (q->refused || !isfinite(q->seconds)) buf_str(b, "null");
     else buf_fmt(b, "%.4g", q->seconds);
 }
-/* Milliseconds from token to token of each of so many sessions, of which a step takes `batch`. */
+/* Milliseconds per token of each of `sessions` sessions, of which a batch takes `batch`. */
 static double tpot(const struct run *q, int sessions, int batch) { return q->seconds * 1e3 * sessions / batch; }
 
-/* What does not fit gives way to the fastest that does, as when a prompt is read. */
+/* Replaces chosen modes that do not fit by the fastest one that does, as the engine does. */
 static void settle(struct plan *p) {
     for (int i = 0; i < p->n_lengths; i++) {
         const bool refused = p->runs.run[p->prefill[i][p->chosen[i]]].refused;
@@ -389,7 +392,7 @@ static void put_decode(struct buf *b, const struct plan *p) {
         const struct run *q = &p->runs.run[p->step[i]], *beside = &p->runs.run[p->beside[i]];
         int batch = p->decided[i].batch;
         double t = tpot(q, batches[i], batch), with = tpot(beside, batches[i], batch);
-        if (!p->machine[0].n_devices) with = 2 * t; /* a prompt on the processor has half of it */
+        if (!p->machine[0].n_devices) with = 2 * t; /* a prefill on the CPU gets half of the time */
         buf_fmt(b, "%s{\"sessions\":%d,\"mode\":\"%s\",\"tpot_ms\":%.4g,\"tokens_per_s\":%.4g,\"tpot_beside_prefill_ms\":%.4g,", i ? "," : "", batches[i],
                 policy_decode_name(p->decided[i].mode), t, 1e3 * batches[i] / t, with);
         put_limit(b, &q->used);
@@ -399,8 +402,8 @@ static void put_decode(struct buf *b, const struct plan *p) {
 }
 
 static bool paged(const struct plan *p, const struct batch *b) { return b->many >= 0 && !p->runs.run[b->many].refused; }
-/* Tokens of answers a second: all prompts at once, as the search has it and virtual time then has that; else one read after the other, then
- * their answers together. */
+/* Answer tokens per second: all prompts at once in paged batches with the policy that the search found; otherwise prompts one after the other,
+ * then their answers together. */
 static double batch_rate(const struct plan *p, const struct batch *b) {
     const struct run *q = &p->runs.run[paged(p, b) ? b->many : b->step];
     const double n = b->found.policy.n;
@@ -509,7 +512,7 @@ out:
 
 /* --- The machine and the model ----------------------------------------------------------------------------------------------------- */
 
-/* This one, as the engine would open it. */
+/* Calibrates this machine, opened as the engine would. */
 static int measure(struct cost_machine *m, const struct engine_params *p, struct error *e) {
     enum cpu_level level = p->cpu_level ? (enum cpu_level)(p->cpu_level - 1) : cpu_level_best();
     struct pool *pool = NULL;
@@ -569,7 +572,7 @@ int engine_plan(const struct engine_params *p, const char *machine, const char *
     if (!k) {
         char all[300] = "";
         for (int i = 0; known_at(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", known_at(i)->name);
-        return error_set(e, ERR_USAGE, "--arch %s: unknown; known are %s. A checkpoint is planned for with -m DIR", arch, all);
+        return error_set(e, ERR_USAGE, "--arch %s: unknown; known: %s. Use -m DIR to plan for a checkpoint", arch, all);
     }
     int rc = strcmp(machine, "here") ? calibrate_read(&m, machine, e) : measure(&m, p, e);
     if (rc || !p->dir) return rc ? rc : plan_known(&m, k, p, json, e);

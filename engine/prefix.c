@@ -17,8 +17,8 @@
 #include "engine/layer/attention.h"
 #include "engine/layer/kv_image.h"
 
-/* What decides a row's bits beside its tokens: the weights, by where they lie and when they were written, the processor and how it computes, and
- * this very build. */
+/* Hashes everything besides the tokens that determines a row's bits: the weights (location and modification time), the CPU, the settings, and
+ * this build. */
 static uint64_t maker_of(const struct engine *e) {
     const struct checkpoint *c = &e->weights.files;
     struct buf b = {0};
@@ -66,8 +66,8 @@ int prefix_read(const struct prefix_block *b, size_t at, void *to, size_t n) {
     return pread(b->store->fd, to, n, b->at + (off_t)at) == (ssize_t)n ? 0 : ERR_RUNTIME;
 }
 
-/* Positions [from, to) of a session's cache, as a block. under: its memory becomes the block's, which must be held then. The caller has one
- * reference. NULL: no memory. */
+/* Copies positions [from, to) of a session's cache to a new block. under: replaces the session's memory with the block; the caller must then
+ * hold it. Returns one reference. NULL: no memory. */
 static struct prefix_block *freeze(struct session *s, int from, int to, bool under) {
     struct prefix_store *store = &s->engine->shared;
     int state = s->kv.states ? kv_find(&s->kv, to) : -1;
@@ -77,7 +77,7 @@ static struct prefix_block *freeze(struct session *s, int from, int to, bool und
         .store = store, .refs = 1, .at = store->size, .bytes = kv_image_bytes(&s->kv, from, to, state >= 0), .from = from, .to = to, .state = state >= 0};
     if (ftruncate(store->fd, b->at + (off_t)b->bytes) || kv_image_write(&s->kv, from, to, state, store->fd, b->at)) {
         if (ftruncate(store->fd, b->at)) {
-        } /* what was written of it goes with the next one */
+        } /* the next block overwrites what was written */
         mem_free(b);
         return NULL;
     }
@@ -86,7 +86,7 @@ static struct prefix_block *freeze(struct session *s, int from, int to, bool und
     return b;
 }
 
-/* What a cache has mapped must not become a hole. Room for one more is made before it is mapped. */
+/* Mapped blocks must not be hole-punched. Capacity is reserved before mapping, so that adding the reference cannot fail. */
 static int may_hold(struct prefix *p) { return mem_grow(&p->held, &p->cap_held, p->n_held + 1, sizeof *p->held); }
 static void hold(struct prefix *p, struct prefix_block *b) { p->held[p->n_held++] = prefix_hold(b); }
 
@@ -107,7 +107,7 @@ uint64_t engine_shared_bytes(const struct engine *e) {
     return e->shared.fd >= 0 && !fstat(e->shared.fd, &st) ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-/* The block of an end; the session holds it. */
+/* Returns the block of a chunk, created on demand; the session keeps the reference. */
 static struct prefix_block *block_of(struct session *s, size_t i) {
     struct prefix *p = &s->prefix;
     struct prefix_end *x = &p->ends[i];
@@ -136,10 +136,10 @@ void prefix_drop(struct session *s) {
     *p = (struct prefix){0};
 }
 
-/* --- Where batches end ------------------------------------------------------------------------------------------------------------ */
+/* --- Chunk ends --------------------------------------------------------------------------------------------------------------------- */
 
 int prefix_cut(const struct session *s) {
-    enum { SHORT = 256 }; /* tokens that are not worth a batch of their own */
+    enum { SHORT = 256 }; /* tokens; a shorter chunk is not worth its own batch */
     int rows = s->engine->prefill_work.rows, at = s->request.shared / 64 * 64;
     return at % rows >= (rows < SHORT ? 1 : SHORT) ? at : 0;
 }
@@ -156,7 +156,7 @@ int prefix_keep(const struct session *s, int keep, int n, int flags) {
     const struct prefix *p = &s->prefix;
     int at = 0;
     for (size_t i = 0; i < p->n && p->ends[i].key && p->ends[i].end <= keep; i++) at = p->ends[i].end;
-    if (keep < p->exact || flags & REQUEST_AFRESH) return at; /* in the middle of a batch */
+    if (keep < p->exact || flags & REQUEST_AFRESH) return at; /* inside a chunk */
     bool little = keep > at && n - at > s->engine->prefill_work.rows && (keep - at) * 8 <= n - at;
     return little ? at : keep;
 }
@@ -179,14 +179,14 @@ void prefix_made(struct session *s) {
         key = key_next(key, s->tokens, p->exact, end);
         if (push(p, end, key)) return;
         p->ends[p->n - 1].made = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-        p->ends[p->n - 1].kept = s->answered > 0; /* an answer so long that all was read again: of that key nobody was told */
+        p->ends[p->n - 1].kept = s->answered > 0; /* recomputed with the answer: session_disk_keys() did not list this key */
         memcpy(p->tokens + p->exact, s->tokens + p->exact, (size_t)(end - p->exact) * sizeof *p->tokens);
     }
 }
 
-/* --- What others have -------------------------------------------------------------------------------------------------------------- */
+/* --- Reuse of other sessions' chunks ---------------------------------------------------------------------------------------------- */
 
-/* How many of the ends that a session wants another one has: to the last of them one can go. */
+/* How many of the wanted chunks session o has, up to the last one at which prefill can resume. */
 static size_t common(const struct session *s, const struct prefix_end *want, size_t n, struct session *o) {
     const struct prefix *p = &o->prefix;
     size_t usable = 0;
@@ -215,7 +215,7 @@ static void give_back(struct session *o) {
     pthread_mutex_unlock(&o->engine->lock);
 }
 
-/* The next end of s is the i-th of o. */
+/* Maps the i-th chunk of o as the next chunk of s. */
 static int take_one(struct session *s, struct session *o, size_t i, struct error *e) {
     struct prefix *p = &s->prefix;
     struct prefix_block *b = block_of(o, i);
@@ -246,7 +246,7 @@ int prefix_same(void *engine, const struct kv *a, const struct kv *b) {
     struct engine *e = engine;
     const struct prefix *p = NULL, *q = NULL;
     int same = 0;
-    pthread_mutex_lock(&e->lock); /* one that is being closed is not in the list, and may be gone */
+    pthread_mutex_lock(&e->lock); /* a closing session is not in the list and may be freed */
     for (const struct session *s = e->sessions; s; s = s->next) {
         if (&s->kv == a) p = &s->prefix;
         if (&s->kv == b) q = &s->prefix;
@@ -256,7 +256,7 @@ int prefix_same(void *engine, const struct kv *a, const struct kv *b) {
     return same;
 }
 
-/* The ends that reading all but the last of its tokens would have. NULL: none, or no memory. */
+/* Returns the chunks that a prefill of all but the last token would produce. NULL: none, or no memory. */
 static struct prefix_end *wanted(const struct session *s, size_t *n) {
     struct prefix want = {0};
     uint64_t key = key_first(s);
@@ -266,7 +266,7 @@ static struct prefix_end *wanted(const struct session *s, size_t *n) {
     return want.ends;
 }
 
-/* One can go on from the last end. */
+/* Whether prefill can resume at the last chunk end. */
 static bool reached(const struct session *s) { return !s->kv.states || !s->prefix.exact || kv_find(&s->kv, s->prefix.exact) >= 0; }
 
 void prefix_find(struct session *s) {
@@ -287,7 +287,7 @@ void prefix_find(struct session *s) {
         p->exact = x->end;
         if (reached(s)) s->n_kv = x->end;
     }
-    cut(p, s->n_kv); /* where memory ended before the state that was to be reached */
+    cut(p, s->n_kv); /* memory ran out before a resumable state */
     if (o) give_back(o);
     mem_free(want);
 }
@@ -316,18 +316,18 @@ bool prefix_restore(struct session *s) {
     return true;
 }
 
-/* The first end of a session that may go to the disk and is not there; n: none. */
+/* Returns the index of the first chunk that should be written to disk; p->n: none. */
 static size_t unsaved(struct session *s) {
     struct prefix *p = &s->prefix;
     for (size_t i = 0; i < p->n && p->ends[i].key; i++) {
         int from = i ? p->ends[i - 1].end : 0, end = p->ends[i].end;
         if (p->ends[i].kept) continue;
         bool worth = keep_worth(kv_image_bytes(&s->kv, from, end, false), (end - from) * p->token_s, p->ends[p->n - 1].end * p->token_s);
-        return worth ? i : p->n; /* without this one those behind it are of no use */
+        return worth ? i : p->n; /* chunks after it are useless without it */
     }
     return p->n;
 }
-/* A session that goes on keeps its memory, whose pages may be large ones, and a copy lasts until it is written. */
+/* Writes one chunk. A continuing session keeps its own memory, whose pages may be huge; the copy lives until it is written. */
 static bool save_one(struct session *s, bool closes) {
     struct prefix *p = &s->prefix;
     size_t i = p->secret ? p->n : unsaved(s);
@@ -361,7 +361,7 @@ static int save_all(void *session) {
 void prefix_save_all(struct session *s) {
     if (!s->engine->keep || s->prefix.secret || unsaved(s) == s->prefix.n) return;
     if (s->engine->started) engine_run(s->engine, save_all, s);
-    else save_all(s); /* the thread has ended */
+    else save_all(s); /* the engine thread has ended */
 }
 
 /* --- Forks ------------------------------------------------------------------------------------------------------------------------- */

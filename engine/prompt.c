@@ -1,4 +1,4 @@
-/* Prompts: one is read at a time, in pieces, by a mode that the policy chooses (step/mode.h). */
+/* Prefills prompts, one at a time, unit by unit, in a mode that the policy chooses (step/mode.h). */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
     e->job.device = out.device;
     e->expected = s->stats.prefill_expected_s = out.seconds[out.mode];
     char where[100], weights[80] = "", nodes[80] = "";
-    if (mode == &mode_cpu) snprintf(where, sizeof where, "on the processor (%s, %d threads)", e->info.level, e->info.threads);
+    if (mode == &mode_cpu) snprintf(where, sizeof where, "on the CPU (%s, %d threads)", e->info.level, e->info.threads);
     else
         snprintf(where, sizeof where, "%s on %d of %d devices (%.40s)", mode == &mode_blend ? "blended" : "stream-loaded", mode == &mode_slp ? 1 : out.ranks,
                  g->n, gpu_info(g->gpu[mode == &mode_slp ? out.device : 0])->name);
@@ -46,13 +46,13 @@ static const struct mode *choose(struct engine *e, struct session *s, int n) {
         snprintf(weights, sizeof weights, "; weights %s, %.3g GB/s expected", pin_name(pin_chosen(g->pin)->path),
                  e->cost.domain[1 + out.device].link[COST_H2D].rate * 1e-9);
     if (e->cost.reach > 0)
-        snprintf(nodes, sizeof nodes, "; %.0f%% of %d memory nodes' bandwidth: weights lie there by chance", 100 * e->cost.reach, e->cost.n_nodes);
-    else if (e->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d memory nodes, each with rows of every expert", e->cost.n_nodes);
+        snprintf(nodes, sizeof nodes, "; %.0f%% of %d NUMA nodes' bandwidth: weights are not placed by node", 100 * e->cost.reach, e->cost.n_nodes);
+    else if (e->cost.n_nodes) snprintf(nodes, sizeof nodes, "; %d NUMA nodes, each with rows of every expert", e->cost.n_nodes);
     snprintf(s->stats.why, sizeof s->stats.why, "%d new tokens %s: %.130s%s%s", n, where, out.why, weights, nodes);
     return mode;
 }
 
-/* The first mode of a turn, or the one that goes on after a failure. PREFILL_MORE or an error. */
+/* Starts the turn's first mode, or the fallback after a failure. Returns PREFILL_MORE or an error. */
 static int begin(struct engine *e, const struct mode *mode, struct error *err) {
     struct prefill_job *j = &e->job;
     atomic_store(&j->ready, 0);
@@ -79,7 +79,7 @@ static int begin_turn(struct engine *e, struct error *err) {
         prefix_begin(s);
         prefix_find(s);
     }
-    if (prefix_restore(s)) return PREFILL_MORE; /* a file at a time */
+    if (prefix_restore(s)) return PREFILL_MORE; /* one file per unit */
     e->restoring = 0;
     e->begun = e->told = clock_now();
     e->worked = 0;
@@ -104,11 +104,11 @@ static int begin_turn(struct engine *e, struct error *err) {
         .aligned = prefix_exact(s),
         .cut = prefix_cut(s),
     };
-    kv_keep(&s->kv, s->n_kv); /* who takes the turn back comes here */
+    kv_keep(&s->kv, s->n_kv); /* a rewind of this turn restarts here */
     return begin(e, choose(e, s, n), err);
 }
 
-/* One piece of the running prefill, and what follows when it was the last. */
+/* Runs one unit of the running prefill; after the last one samples the first token. */
 static void read_on(struct engine *e) {
     struct session *s = e->reading;
     struct error err = {0};
@@ -117,15 +117,15 @@ static void read_on(struct engine *e) {
     int rc;
     if (!e->mode) rc = begin_turn(e, &err);
     else if ((rc = e->mode->advance(&e->machine, &e->job, &err)) != PREFILL_MORE) e->mode->close(&e->machine, &e->job);
-    if (rc == ERR_MEMORY && (e->mode == &mode_slp || e->mode == &mode_dslp) && step_yield(e->machine.step)) { /* what is resident makes room */
-        log_say(LOG_INFO, "%s prefill: %s; what answers need there makes room until the prompt is read", e->mode->name, err.text);
+    if (rc == ERR_MEMORY && (e->mode == &mode_slp || e->mode == &mode_dslp) && step_yield(e->machine.step)) { /* evict resident weights */
+        log_say(LOG_INFO, "%s prefill: %s; evicting resident weights until the prefill ends", e->mode->name, err.text);
         size_t at = strlen(s->stats.why);
-        snprintf(s->stats.why + at, sizeof s->stats.why - at, "; what answers need there made room");
+        snprintf(s->stats.why + at, sizeof s->stats.why - at, "; resident weights were evicted");
         err = (struct error){0};
         rc = begin(e, e->mode, &err);
     }
-    if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->mode && e->mode != &mode_cpu) { /* the device cannot; the processor can */
-        log_say(LOG_WARN, "%s prefill: %s; reading the prompt on the processor instead", e->mode->name, err.text);
+    if ((rc == ERR_MEMORY || rc == ERR_RUNTIME) && e->mode && e->mode != &mode_cpu) { /* fall back to the CPU */
+        log_say(LOG_WARN, "%s prefill: %s; using the CPU instead", e->mode->name, err.text);
         if (e->machine.gpus->lost) step_lost(e->machine.step, err.text);
         snprintf(s->stats.why, sizeof s->stats.why, "%s failed: %.200s", e->mode->name, err.text);
         err = (struct error){0};
@@ -135,8 +135,8 @@ static void read_on(struct engine *e) {
     s->stats.bytes_read += atomic_load(&e->machine.bytes_read) - bytes;
     e->worked += clock_now() - t;
     if (rc == PREFILL_MORE) return;
-    if (!rc && !s->request.logits && e->expected > 0) {                                            /* the next choice knows what this one took */
-        static const struct mode *const modes[] = {&mode_cpu, &mode_blend, &mode_slp, &mode_dslp}; /* as enum cost_whole */
+    if (!rc && !s->request.logits && e->expected > 0) {                                            /* feed the measured time back to the cost model */
+        static const struct mode *const modes[] = {&mode_cpu, &mode_blend, &mode_slp, &mode_dslp}; /* order of enum cost_whole */
         for (int i = 0; i < 4; i++)
             if (e->mode == modes[i])
                 cost_observe(&e->cost, &e->cost.seen[COST_PREFILL_CPU + i], e->job.n, e->expected, e->mode == &mode_cpu ? e->worked : clock_now() - e->begun);
@@ -154,7 +154,7 @@ static void read_on(struct engine *e) {
     else turn_draw(s, e->job.last, -1, -1);
 }
 
-/* The prefill whose turn is over stops. */
+/* Advances a prefill whose turn is over until it stops. */
 static void stop_left(struct engine *e) {
     struct error err = {0};
     if (e->mode->advance(&e->machine, &e->job, &err) == PREFILL_MORE) return;

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPAN = 16 }; /* logits looked at side by side */
+enum { SPAN = 16 }; /* logits tested together */
 
-/* A span with nothing in these bounds is passed over. */
+/* Whether a span has a value within the bounds; spans without are skipped. */
 static inline bool any(const float *l, float low, float high) {
     int n = 0;
     for (int k = 0; k < SPAN; k++) n |= (l[k] >= low) & (l[k] <= high);
@@ -23,7 +23,7 @@ static int32_t best(const float *logits, int vocab) {
     return top;
 }
 
-/* Divides positive and multiplies negative logits of tokens already there, each once however often it occurs. */
+/* Divides positive and multiplies negative logits of previous tokens, once per token. */
 static void penalise(float *logits, int vocab, float penalty, const int32_t *seen, int n, struct sample_item *scratch) {
     uint8_t *done = memset(scratch, 0, (size_t)vocab);
     for (int i = 0; i < n; i++) {
@@ -34,7 +34,7 @@ static void penalise(float *logits, int vocab, float penalty, const int32_t *see
     }
 }
 
-/* splitmix64 of (seed, position): no state to carry, so a resumed session draws what an unbroken one would. */
+/* splitmix64 of (seed, position): stateless, so a resumed session draws the same numbers. */
 static double uniform(uint64_t seed, uint64_t position) {
     uint64_t z = seed * 0x9E3779B97F4A7C15u + position * 0xD1B54A32D192ED03u + 0x9E3779B97F4A7C15u;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -46,39 +46,39 @@ static double uniform(uint64_t seed, uint64_t position) {
 static bool penalises(const struct sampling *s) { return s->repeat_penalty > 0 && s->repeat_penalty != 1; }
 bool sample_is_top(const struct sampling *s) { return !penalises(s) && (s->temperature <= 0 || s->top_k == 1); }
 
-/* --- Where a sum of weights is reached, without sorting the vocabulary ---
+/* --- Cumulative weights without sorting the vocabulary ---
  *
- * A token's weight is its probability over the best one's, in whole units of 2^-ONE: such sums do not depend on the order in which
- * they are taken. So the place of a sum among the tokens in falling order is found by a histogram of weights over logits, and
- * then within one of its columns. */
+ * A token's weight is its probability relative to the best token, in integer units of 2^-ONE, so sums do not depend on the order
+ * of addition. The token that reaches a cumulative weight in descending order is found by a histogram of weights over logits, then
+ * by a search within one of its columns. */
 
 enum {
-    ONE = 44, /* octaves: what is further below the best weighs nothing, and the weights of a vocabulary fit 64 bits */
+    ONE = 44, /* octaves: tokens further below the best weigh 0, and the weights of a vocabulary fit 64 bits */
     STEPS = 256,
-    WIDTH = 8, /* of an octave; of a column */
+    WIDTH = 8, /* in steps */
     COLUMNS = ONE * STEPS / WIDTH + 1,
-    FEW = 16, /* tokens that are sorted */
+    FEW = 16, /* at this many tokens, sort */
 };
 #define PER_NAT (STEPS * 1.4426950408889634) /* steps */
 
 struct pick {
     const float *logits;
     int vocab;
-    float top, steps; /* the best logit; steps for a difference of 1 */
-    bool counting;    /* every token weighs 1 */
-    bool cut;         /* `last` and what comes before it in falling order; else all */
+    float top, steps; /* the best logit; steps per unit of logit */
+    bool counting;    /* every token weighs 1 (for top-k) */
+    bool cut;         /* only tokens up to `last` in descending order count */
     struct sample_item last;
     float power[STEPS]; /* 2^(ONE - i / STEPS) */
     uint64_t sums[COLUMNS];
-    struct sample_item *items; /* those of `column` */
+    struct sample_item *items; /* tokens of `column` */
     int column, n_items;
 };
 
 static bool before(struct sample_item a, struct sample_item b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
-/* Steps below the best: the whole number of them nearest, and e^-(what is over). `below` is not below ONE * STEPS for a token that
- * weighs nothing, NaN for one that is no number; then the others mean nothing. The sum with 1.5 * 2^23 has the number as its low bits.
- * In single precision, since this is done for a whole vocabulary: a weight is right to 2e-6 of itself where it is 2^-ONE, to 2e-7 at
+/* Quantizes a logit: *n is the nearest whole number of steps below the best, *rest is e^-(remainder). *below is >= ONE * STEPS for a token
+ * without weight and NaN for a NaN logit; the other results are then undefined. Adding 1.5 * 2^23 leaves the integer in the low bits.
+ * Single precision for speed, as it runs over the whole vocabulary: a weight is accurate to 2e-6 relative at 2^-ONE and to 2e-7 at
  * the top. */
 static inline void place(const struct pick *p, float logit, float *below, float *rest, uint32_t *n) {
     const float whole = 0x1.8p23f;
@@ -107,18 +107,18 @@ static inline bool taken(const struct pick *p, bool cut, float below, float logi
     return below < ONE * STEPS && (!cut || !before(p->last, (struct sample_item){logit, id}));
 }
 
-/* A logit below all of a column and of those before it. */
+/* A logit below this column and all better ones. */
 static float floor_of(const struct pick *p, int column) {
     const double down = (column + 1) * WIDTH / p->steps;
     return (float)(p->top - down - 1e-6 * (fabs(p->top) + down));
 }
 
-/* Fills the histogram and returns the sum of it; of what comes behind the first `enough` it may leave some out. */
+/* Fills the histogram and returns its sum. May omit tokens after the first `enough`. */
 static uint64_t weigh(struct pick *p, uint64_t enough) {
     enum { OFTEN = 256 * SPAN };
     uint64_t sum = 0;
     float edge[SPAN], low = p->cut ? p->last.logit : -INFINITY;
-    const bool cut = p->cut, counting = p->counting; /* read again for each token otherwise, for all that the compiler knows */
+    const bool cut = p->cut, counting = p->counting; /* in locals: the compiler reloads the fields for every token otherwise */
     memset(p->sums, 0, sizeof p->sums);
     p->column = -1;
     for (int i = 0; i < p->vocab; i += SPAN) {
@@ -143,7 +143,7 @@ static uint64_t weigh(struct pick *p, uint64_t enough) {
     return sum;
 }
 
-/* The tokens of a column. */
+/* Collects the tokens of a column. */
 static void gather(struct pick *p, int column) {
     const double down = (column - 1) * WIDTH / p->steps;
     const float high = (float)(p->top - down + 1e-6 * (fabs(p->top) + fabs(down))), low = floor_of(p, column);
@@ -162,14 +162,14 @@ static void gather(struct pick *p, int column) {
     }
 }
 
-/* The first token in falling order with which the sum comes to target, 0 < target <= sum of all; *sum: what it comes to. */
+/* Returns the first token in descending order at which the cumulative weight reaches target, 0 < target <= total. *sum: that weight. */
 static struct sample_item reach(struct pick *p, uint64_t target, uint64_t *sum) {
     int column = 0, n;
     for (*sum = 0; *sum + p->sums[column] < target; column++) *sum += p->sums[column];
     gather(p, column);
     struct sample_item *at = p->items;
     uint32_t seed = 1;
-    for (n = p->n_items; n > FEW;) { /* what comes before one of them, and what behind */
+    for (n = p->n_items; n > FEW;) { /* quickselect: partition around a random pivot */
         seed = seed * 1664525 + 1013904223;
         struct sample_item *drawn = at + ((uint64_t)seed * (uint64_t)n >> 32), pivot = *drawn;
         uint64_t w = 0;
@@ -201,7 +201,7 @@ static struct sample_item reach(struct pick *p, uint64_t target, uint64_t *sum) 
     }
 }
 
-/* The sum of those at least min_p (up to 1) times as probable as the best. */
+/* Sum of the weights of tokens at least min_p (up to 1) times as probable as the best. */
 static uint64_t at_least(struct pick *p, double min_p) {
     uint64_t sum = 0;
     float edge[SPAN];
@@ -232,7 +232,7 @@ int32_t sample_token(float *logits, int vocab, const struct sampling *s, const i
         p.counting = false;
     }
     for (int i = 0; i < STEPS; i++) p.power[i] = (float)exp2(ONE - (double)i / STEPS);
-    if (!(sum = weigh(&p, UINT64_MAX))) return top; /* no numbers */
+    if (!(sum = weigh(&p, UINT64_MAX))) return top; /* all NaN */
     const uint64_t least = s->min_p > 0 ? at_least(&p, s->min_p) : sum;
     if (s->top_p > 0 && s->top_p < 1) {
         double target = ceil(s->top_p * (double)sum);

@@ -1,4 +1,4 @@
-/* Sessions: what state each is in, and the events that wait to be read. Who computes, and when, is loop.c. */
+/* Sessions: state transitions and event queues. When sessions compute is decided in loop.c. */
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +17,7 @@ void session_move(struct session *s, enum session_state to) {
         [SESSION_IDLE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* ENDED: the answer was known */
         [SESSION_QUEUED] = 1 << SESSION_PREFILL | 1 << SESSION_ENDED,
         [SESSION_PREFILL] = 1 << SESSION_DECODE | 1 << SESSION_QUEUED | 1 << SESSION_ENDED,
-        [SESSION_DECODE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* QUEUED: the answer is so long that all is to be read again */
+        [SESSION_DECODE] = 1 << SESSION_QUEUED | 1 << SESSION_ENDED, /* QUEUED: the RoPE factors changed, prefill everything again */
         [SESSION_ENDED] = 1 << SESSION_IDLE,
     };
     struct engine *e = s->engine;
@@ -46,12 +46,12 @@ static void signal_fd(int fd) {
     uint64_t one = 1;
     int saved = errno;
     if (write(fd, &one, sizeof one) < 0) {
-    } /* full counter: it is readable already */
+    } /* counter full: already readable */
     errno = saved;
 }
 void engine_wake(void *engine) { signal_fd(((struct engine *)engine)->wake); }
 
-/* One more event waits; its number. */
+/* Counts one more unread event and returns its serial number. */
 static uint64_t announce(struct engine *e) {
     if (!e->unread++) signal_fd(e->fd);
     return ++e->events;
@@ -71,17 +71,17 @@ void session_end(struct session *s, enum done_reason reason, int rc, const struc
     pthread_cond_broadcast(&e->over);
 }
 
-/* Whether the turn may be ended by whoever has the lock. */
+/* Whether a lock holder may end the turn. */
 static bool may_end(const struct session *s) {
     switch (atomic_load(&s->state)) {
     case SESSION_QUEUED: return true;
-    case SESSION_PREFILL: return s->engine->stepping && !s->request.logits; /* that call is the caller's, for whom the turn is over */
+    case SESSION_PREFILL: return s->engine->stepping && !s->request.logits; /* request.logits runs the caller's code, which must not outlive the turn */
     case SESSION_DECODE: return !s->held || s->kept;
     default: return false;
     }
 }
 
-/* The turn ends while its prefill waits for a step to end: that one stops later. */
+/* Ends a turn whose prefill is suspended by a decode batch; the prefill stops later. */
 static void leave(struct session *s) {
     struct engine *e = s->engine;
     if (!e->mode) return; /* not begun */
@@ -99,7 +99,7 @@ void session_reap(struct engine *e) {
     }
 }
 
-/* --- Events: each session keeps its own until they are read --------------------------------------------------------------- */
+/* --- Events: each session stores its own until they are polled ------------------------------------------------------------- */
 
 void session_tell_token(struct session *s, int32_t id) {
     assert(s->n_unread < ENGINE_EVENTS);
@@ -109,11 +109,11 @@ void session_tell_token(struct session *s, int32_t id) {
 }
 
 void session_tell_progress(struct session *s, const struct event *ev) {
-    s->progress = *ev; /* in place of one that is not read yet */
+    s->progress = *ev; /* replaces an unread one */
     if (!s->progress_order) s->progress_order = announce(s->engine);
 }
 
-/* The number of the next event of a session: its kinds follow each other. */
+/* Serial number of the session's next event; progress, tokens and end follow each other. */
 static uint64_t next_order(const struct session *s) {
     return s->progress_order ? s->progress_order : s->n_unread ? s->unread[s->first_unread].order : s->end_order;
 }
@@ -127,7 +127,7 @@ static void take(struct session *s, struct event *out) {
     } else if (s->n_unread) {
         *out = (struct event){.kind = EVENT_TOKEN, .session = s, .token = s->unread[s->first_unread].token};
         s->first_unread = (s->first_unread + 1) % ENGINE_EVENTS;
-        if (s->n_unread-- == ENGINE_EVENTS) engine_wake(e); /* it had to wait for room */
+        if (s->n_unread-- == ENGINE_EVENTS) engine_wake(e); /* the session paused for lack of room */
     } else {
         *out = s->end;
         s->end_order = 0;
@@ -141,11 +141,11 @@ bool engine_poll(struct engine *e, struct event *out, int timeout_ms) {
         struct session *next = NULL;
         uint64_t drop;
         pthread_mutex_lock(&e->lock);
-        session_reap(e); /* here too, since the engine's thread may be in the middle of something long */
+        session_reap(e); /* also here, as the engine thread may be busy for long */
         for (struct session *s = e->sessions; s; s = s->next)
             if (next_order(s) && (!next || next_order(s) < next_order(next))) next = s;
         if (next) take(next, out);
-        bool signalled = !next && read(e->fd, &drop, sizeof drop) > 0; /* by a cancel perhaps: look again */
+        bool signalled = !next && read(e->fd, &drop, sizeof drop) > 0; /* a cancel may have signalled: look again */
         pthread_mutex_unlock(&e->lock);
         if (next) return true;
         if (signalled) continue;
@@ -184,7 +184,7 @@ void session_close(struct session **sp) {
     session_reap(e);
     int state;
     while (((state = atomic_load(&s->state)) != SESSION_IDLE && state != SESSION_ENDED) || s->kept || s->borrowed) pthread_cond_wait(&e->over, &e->lock);
-    while (next_order(s)) take(s, &(struct event){0}); /* events of a session that is gone would point nowhere */
+    while (next_order(s)) take(s, &(struct event){0}); /* events must not point to a closed session */
     struct session **p = &e->sessions;
     while (*p != s) p = &(*p)->next;
     *p = s->next;
@@ -208,7 +208,7 @@ int session_fork(struct session *from, struct session *to, struct error *err) {
 void session_cancel(struct session *s) {
     atomic_store(&s->cancel[atomic_load(&s->live)], 1);
     engine_wake(s->engine);
-    signal_fd(s->engine->fd); /* whoever waits for events may be sooner than the engine's thread */
+    signal_fd(s->engine->fd); /* the thread that polls events may react sooner than the engine thread */
 }
 bool session_busy(const struct session *s) { return atomic_load(&s->state) != SESSION_IDLE; }
 int session_tokens(const struct session *s, const int32_t **tokens) {
@@ -229,7 +229,7 @@ static int check_request(const struct engine *e, const struct request *r, struct
             return error_set(err, ERR_USAGE, "token %d is %d; the vocabulary has 0 to %d", i, r->tokens[i], e->info.vocab - 1);
     if (room < 0 || (room == 0 && r->max_tokens))
         return error_set(err, ERR_CONTEXT, "the prompt has %d tokens, the context holds %d%s", r->n, e->info.context,
-                         e->info.context < e->info.max_context ? "; a larger one can be asked for with -c" : "");
+                         e->info.context < e->info.max_context ? "; use -c for a larger one" : "");
     return 0;
 }
 
@@ -262,7 +262,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
     s->n_kv = keep;
     s->n = r->n;
     s->answered = 0;
-    if (prefix_name(s, &s->keys)) s->request.flags |= REQUEST_SECRET; /* what has no name that is known stays off the disk */
+    if (prefix_name(s, &s->keys)) s->request.flags |= REQUEST_SECRET; /* without its keys known to the caller nothing is written to disk */
     s->guess[0].n = s->guess[1].n = 0;
     s->submitted = clock_now();
     s->stats = (struct turn_stats){.prompt_tokens = r->n, .cached_tokens = keep, .prefill_mode = "cpu", .decode_mode = "cpu"};
@@ -280,7 +280,7 @@ int session_submit(struct session *s, const struct request *r, struct error *err
 int session_say(struct session *s, int n_prompt, const int32_t *tokens, int n, int max_tokens, struct error *err) {
     struct engine *e = s->engine;
     if (session_busy(s)) return error_set(err, ERR_RUNTIME, "the session is still busy with its last turn");
-    if (n > ENGINE_EVENTS) return error_set(err, ERR_RUNTIME, "a known answer of %d tokens: %d are the most", n, ENGINE_EVENTS);
+    if (n > ENGINE_EVENTS) return error_set(err, ERR_RUNTIME, "a known answer has %d tokens, the limit is %d", n, ENGINE_EVENTS);
     bool cut = max_tokens >= 0 && max_tokens < n;
     pthread_mutex_lock(&e->lock);
     s->submitted = s->first = clock_now();

@@ -1,4 +1,4 @@
-/* How a turn goes on, and how it ends: on the engine's thread. */
+/* Continues and ends turns; engine thread. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -52,7 +52,7 @@ bool turn_draw(struct session *s, float *logits, int32_t top, int32_t guess) {
     s->held = false;
     if (s->answered >= s->request.max_tokens) session_end(s, s->n >= e->info.context ? DONE_CONTEXT : DONE_LENGTH, 0, NULL);
     else if (config_far(&e->weights.config, s->n) != s->far) {
-        s->n_kv = 0; /* all keys turn otherwise from here on */
+        s->n_kv = 0; /* the RoPE factors change: all keys are invalid */
         session_move(s, SESSION_QUEUED);
     } else if (atomic_load(&s->state) == SESSION_PREFILL) session_move(s, SESSION_DECODE);
     else s->held = goes_on = id == guess;

@@ -14,7 +14,7 @@
 struct virtual {
     struct cost_machine cost;
     struct cost_model model;
-    struct weights w; /* as the options', with fewer layers */
+    struct weights w; /* as in the options, with fewer layers */
     struct gpu_spec spec;
     struct machine m;
     struct gpu *host;
@@ -25,12 +25,12 @@ struct virtual {
     int layers;
     enum dtype kv;
     struct virtual_used used;
-    double chosen; /* as asked, and so are these */
+    double chosen; /* from the options, as are shares and parallel */
     const float *shares;
     enum gpu_parallel parallel;
 };
 
-/* --- The machine of the cost model as devices in virtual time ---------------------------------------------------------------- */
+/* --- The cost model's machine as devices in virtual time --------------------------------------------------------------------- */
 
 static struct gpu_curve curve(const struct cost_curve *from) {
     struct gpu_curve to = {.n = from->n};
@@ -40,7 +40,7 @@ static struct gpu_curve curve(const struct cost_curve *from) {
 }
 static double finite_or(double x, double none) { return isfinite(x) ? x : none; }
 
-/* What both sides have. */
+/* Fills the rates that CPU and devices have in common. */
 static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct cost_model *q) {
     static const enum gpu_kind of_kind[COST_KINDS] = {
         [COST_FFN] = GPU_EXPERTS, [COST_LINEAR] = GPU_LINEAR, [COST_ATTENTION] = GPU_ATTENTION, [COST_ELEM] = GPU_ELEM};
@@ -58,11 +58,11 @@ static void rates(struct gpu_spec *s, const struct cost_domain *d, const struct 
     s->linear_flops[0] = curve(cost_rate(d, COST_LINEAR, q->dense > COST_8BIT ? q->dense : COST_8BIT));
     s->linear_flops[1] = curve(cost_rate(d, COST_LINEAR, COST_16BIT));
     s->flops = finite_or(cost_at(cost_rate(d, COST_FFN, q->experts), 1), no_limit);
-    s->launch = d->latency[COST_ELEM] > 0 ? d->latency[COST_ELEM] : 1e-12; /* of copies inside, too */
+    s->launch = d->latency[COST_ELEM] > 0 ? d->latency[COST_ELEM] : 1e-12; /* also the latency of device-local copies */
     for (int k = 0; k < COST_KINDS; k++) s->launch_of[of_kind[k]] = d->latency[k];
 }
 
-/* As many as the disk serves at once are said. */
+/* `ranks` devices read from the disk at once and divide its rate. */
 static int open_devices(struct virtual *v, double left_out, int ranks, struct gpu_set **set, struct error *e) {
     const struct cost_domain *d = &v->cost.domain[1];
     struct gpu_spec s = {.n = v->cost.n_devices};
@@ -77,7 +77,7 @@ static int open_devices(struct virtual *v, double left_out, int ranks, struct gp
     return gpu_set_open_spec(set, &s, NULL, e);
 }
 
-/* What the layers that are left out would have on the device that holds all of them, with a cache of so many positions. */
+/* Bytes that the omitted layers would occupy on a device that holds all of them, with a KV cache of `positions`. */
 static double absent(const struct virtual *v, int positions) {
     double sum = 0;
     for (int l = v->w.config.n_layers; l < v->layers; l++) {
@@ -175,7 +175,7 @@ static void take_used(struct virtual *v, struct gpu_set *set, const struct since
     for (int i = 0; i < OP_COUNT; i++) v->used.cpu.op[i] /= parts, v->used.gpu.op[i] /= parts;
 }
 
-/* Its memory is never written, so none need be there. */
+/* The KV memory is never written, so no page is allocated. */
 static int open_kv(struct virtual *v, struct kv *kv, int capacity, struct error *e) {
     int rc = kv_open(kv, &v->w.config, capacity, v->kv, e);
     if (!rc) kv->committed = capacity;
@@ -195,7 +195,7 @@ int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, d
         for (int k = 0; k < sessions; k++) spans[k] = (struct step_span){.kv = &kv[k], .tokens = &token, .pos = keys + i, .n = 1};
         struct cost_step dual = {
             .how = COST_STEP_DUAL, .rows = sessions, .keys = keys, .on_device = step_resident_layers(v->m.step), .ranks = step_ranks(v->m.step)};
-        step_cut_at(v->m.step, cost_cut(&v->cost, &v->model, &dual)); /* as the policy has it */
+        step_cut_at(v->m.step, cost_cut(&v->cost, &v->model, &dual)); /* as the policy sets it */
         rc = step_run(v->m.step, cut, spans, sessions, NULL, e);
         if (!i && !rc) s = begin(v);
     }
@@ -210,7 +210,7 @@ int virtual_step(struct virtual *v, enum step_cut cut, int sessions, int keys, d
 
 /* --- Prefills ----------------------------------------------------------------------------------------------------------------- */
 
-/* Host memory that is only addressed. */
+/* Address space only. */
 static void *pages_alloc(void *ctx, size_t size) {
     size_t *p = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
@@ -239,7 +239,7 @@ static int on_processor(struct virtual *v, struct prefill_job *j, struct error *
     return by_mode(v, &mode_cpu, j, e);
 }
 
-/* On devices of its own, whose clocks begin anew: steps make room for such a prompt, or do without these. */
+/* Uses fresh devices whose clocks start at 0: resident weights are evicted for such a prompt, or it runs without them. */
 static int streamed(struct virtual *v, const struct prefill_job *j, int ranks, double *seconds, struct error *e) {
     struct gpu_set *set = NULL;
     struct pipe_stats stats;
@@ -255,8 +255,8 @@ static int streamed(struct virtual *v, const struct prefill_job *j, int ranks, d
     return rc;
 }
 
-/* With what lies on the device while sessions answer: a token brings it there before the time is taken. A model with fewer layers
- * gets devices of its own, whose memory is as it would be with all of them. */
+/* Starts with the weights that are resident during decode: one decode batch loads them before time is measured. With fewer layers it uses fresh
+ * devices whose memory is reduced by the omitted layers. */
 static int blended(struct virtual *v, struct prefill_job *j, double *seconds, struct error *e) {
     bool all = v->w.config.n_layers == v->layers;
     struct gpu_set *set = NULL, *was = v->m.gpus;
@@ -272,7 +272,7 @@ static int blended(struct virtual *v, struct prefill_job *j, double *seconds, st
     if (!rc) {
         struct since s = begin(v);
         rc = by_mode(v, &mode_blend, j, e);
-        double disk = 0; /* which serves processor and device */
+        double disk = 0; /* shared by CPU and device */
         for (int at = 0; at < j->n; at += COST_BLEND_ROWS) disk += cost_disk(&v->cost, &v->model, j->n - at < COST_BLEND_ROWS ? j->n - at : COST_BLEND_ROWS);
         *seconds = fmax(now(v) - s.at, disk) + v->cost.start;
         take_used(v, v->m.gpus, &s, *seconds, 1);
@@ -297,7 +297,7 @@ int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *sec
     if (mode == POLICY_BLEND) rc = blended(v, &j, seconds, e);
     else if (mode != POLICY_CPU) rc = streamed(v, &j, ranks, seconds, e);
     else if (!(rc = on_processor(v, &j, e))) *seconds = now(v) - s.at, take_used(v, NULL, &s, *seconds, 1);
-    if (!rc && mode != POLICY_CPU && v->w.config.n_layers == v->layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* the processor's, at the end */
+    if (!rc && mode != POLICY_CPU && v->w.config.n_layers == v->layers) *seconds += cost_head(&v->cost, 0, &v->model, 1); /* on the CPU, at the end */
     step_forget(v->m.step, &kv);
     kv_close(&kv);
     return rc;
@@ -305,13 +305,13 @@ int virtual_prefill(struct virtual *v, enum policy_mode mode, int n, double *sec
 
 /* --- Many prompts ------------------------------------------------------------------------------------------------------------- */
 
-/* A pass over the layers of `rows` rows in micro-batches of `most`: of sessions with n each, from position pos on. */
+/* One pass of `rows` rows over the layers in micro-batches of up to `most`; each session has n rows at positions from pos. */
 static int pass(struct virtual *v, struct paged *p, struct kv *kv, int rows, int most, int n, int pos, struct error *e) {
     int k = 0, micro = 0, room = most, at = 0;
     struct paged_span *spans = mem_alloc((size_t)rows * sizeof *spans);
     if (!spans) return error_set(e, ERR_MEMORY, "no memory for %d rows", rows);
     for (int left = rows; left; k++) {
-        int part = n - at < most - at % most ? n - at : most - at % most; /* cut as the engine does */
+        int part = n - at < most - at % most ? n - at : most - at % most; /* same chunk ends as in throughput.c */
         if (part > left) part = left;
         if (part > room) micro++, room = most;
         spans[k] = (struct paged_span){.kv = kv, .tokens = v->tokens, .pos = pos + at, .n = part, .total = pos + n, .micro = micro, .tell = at + part == n};
@@ -335,12 +335,12 @@ int virtual_paged(struct virtual *v, const struct virtual_many *q, double *read,
     if (o.micro > o.rows) o.micro = o.rows;
     if (mem_grow(&v->tokens, &v->cap, (size_t)o.rows, sizeof *v->tokens)) return error_set(e, ERR_MEMORY, "no memory for a prompt");
     memset(v->tokens, 0, (size_t)o.rows * sizeof *v->tokens);
-    if ((rc = open_kv(v, &kv, q->prompt + q->answer + 1, e))) return rc; /* nothing is written: one stands for all */
-    if (!(rc = open_devices(v, 0, 1, &set, e)) && !set) rc = error_set(e, ERR_RUNTIME, "there is no device");
+    if ((rc = open_kv(v, &kv, q->prompt + q->answer + 1, e))) return rc; /* never written: one cache serves all sessions */
+    if (!(rc = open_devices(v, 0, 1, &set, e)) && !set) rc = error_set(e, ERR_RUNTIME, "no device");
     v->m.gpus = set;
     if (!rc) rc = paged_open(&p, &v->m, v->kv, &o, NULL, e);
     struct since s = {0};
-    for (int i = 0; i < 2 && !rc; i++) { /* the first brings what stays */
+    for (int i = 0; i < 2 && !rc; i++) { /* the first pass loads resident weights */
         s = begin(v);
         rc = pass(v, p, &kv, rows, o.micro, q->prompt, 0, e);
     }

@@ -1,15 +1,15 @@
 #pragma once
-/* What a backend provides, and the heads its objects begin with. gpu.c calls through this table. */
+/* The operations that a backend implements, and the common first members of its objects. gpu.c calls through this table. */
 #include "gpu/gpu.h"
 #include "gpu/ops.h"
 
 struct gpu_backend {
     const char *name;
-    int (*describe)(char *out, size_t size); /* cards found */
+    int (*describe)(char *out, size_t size); /* one line: the cards found */
     int (*open)(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e);
     void (*close)(struct gpu *g);
     size_t (*mem_free)(struct gpu *g);
-    void (*used)(struct gpu *g, struct gpu_used *out); /* NULL: not counted */
+    void (*used)(struct gpu *g, struct gpu_used *out); /* NULL: no statistics */
     int (*alloc)(struct gpu *g, void **p, size_t size, struct error *e);
     void (*free)(struct gpu *g, void *p);
     int (*error)(struct gpu *g, struct error *e);
@@ -39,8 +39,8 @@ struct gpu_backend {
     void (*number_close)(struct gpu_number *n);
     int (*number_write)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
     int (*number_wait)(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
-    void (*number_wake)(struct gpu_number *n);                /* the host has written it */
-    void (*number_nap)(struct gpu_number *n, uint32_t value); /* the host sleeps for at most a millisecond; breaks what a failure left behind */
+    void (*number_wake)(struct gpu_number *n);                /* after the host has changed the value */
+    void (*number_nap)(struct gpu_number *n, uint32_t value); /* host side: sleeps at most 1 ms; aborts a timeline whose writer has failed */
 };
 extern const struct gpu_backend gpu_emu;
 #ifdef HEARTH_CUDA
@@ -49,7 +49,7 @@ extern const struct gpu_backend gpu_cuda;
 
 struct gpu {
     const struct gpu_backend *b;
-    size_t piece; /* of host memory, registered at once */
+    size_t piece; /* host memory is registered in chunks of this size */
     struct gpu_info info;
 };
 struct gpu_stream {
@@ -65,10 +65,10 @@ struct gpu_event {
 };
 struct gpu_number {
     struct gpu *g;
-    _Atomic uint32_t *word; /* [2] the number; not 0: broken */
+    _Atomic uint32_t *word; /* [2]: value; non-zero: aborted */
 };
-/* A broken number is raised by this after its mark is set, so that who waits for any value in use goes on. Who writes looks for
- * the mark afterwards and raises it again: whichever of the two came last, it stays up. */
+/* An abort sets the flag and then adds this to the value, so that every wait for a value in use ends. A writer checks the flag after
+ * its store and adds this again: whichever comes last, the value stays above all values in use. */
 enum { GPU_NUMBER_FAR = 1 << 30 };
 static inline bool gpu_number_is(const struct gpu_number *n, uint32_t value) {
     return (int32_t)(atomic_load_explicit(n->word, memory_order_acquire) - value) >= 0;

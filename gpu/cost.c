@@ -9,15 +9,15 @@ static void add_expert(const struct expert *x, double *flops, double *bytes) {
     *flops += mat_work(&x->gate) + mat_work(&x->up) + mat_work(&x->down);
     *bytes += size_of(&x->gate) + size_of(&x->up) + size_of(&x->down);
 }
-static void expert_work(const struct op_experts *a, int id, double *flops, double *bytes) { /* all its shards */
+static void expert_work(const struct op_experts *a, int id, double *flops, double *bytes) { /* sums its shards */
     const struct expert_shards *s = a->shards;
     for (int node = 0; s && node < s->n_nodes; node++) add_expert(&s->part[id * s->n_nodes + node], flops, bytes);
     if (!s) add_expert(&a->experts[id], flops, bytes);
 }
 
-/* Experts that n tokens choose, expected, when all are alike. */
+/* Expected number of distinct experts that n tokens select if routing is uniform. */
 static double distinct(double n, int topk, int n_experts) { return n_experts * (1 - pow(1 - (double)topk / n_experts, n)); }
-/* The same where it is known. */
+/* The known number if any, else the expected number. */
 static double chosen_of(const struct op_experts *a, double chosen) {
     double most = a->n_experts < a->n * (double)a->topk ? a->n_experts : a->n * (double)a->topk;
     return chosen > 0 ? fmin(chosen, most) : distinct(a->n, a->topk, a->n_experts);
@@ -26,8 +26,8 @@ static double chosen_of(const struct op_experts *a, double chosen) {
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window) {
     /* Query i sees the keys k_pos0 .. min(q_pos0 + i, k_pos0 + n_keys - 1), the last `window` of them where set. */
     double sum = 0;
-    long most = window > 0 && window < n_keys ? window : n_keys, first = (long)q_pos0 - k_pos0 + 1; /* seen by query 0 */
-    long lo = first < 0 ? 0 : first, skip = first < 0 ? -first : 0;                                 /* queries that see none */
+    long most = window > 0 && window < n_keys ? window : n_keys, first = (long)q_pos0 - k_pos0 + 1; /* keys seen by query 0 */
+    long lo = first < 0 ? 0 : first, skip = first < 0 ? -first : 0;                                 /* queries that see no key */
     if (skip >= n) return 0;
     long rows = n - skip, rising = most - lo;
     if (rising < 0) rising = 0;
@@ -47,7 +47,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
         w.flops = heads * a->n * mat_work(&a->w);
         w.rows_bytes = heads * 4.0 * a->n * ((a->accumulate ? 2.0 : 1.0) * a->w.rows + a->w.cols);
         w.bytes = heads * size_of(&a->w) + w.rows_bytes;
-        w.rows = a->exact && a->n > OP_FEW ? OP_FEW : a->n; /* float32 in batches of so many */
+        w.rows = a->exact && a->n > OP_FEW ? OP_FEW : a->n; /* float32 runs in batches of this size */
         break;
     }
     case OP_ROPE_TABLE: w.bytes = 8.0 * u->rope_table.n * u->rope_table.half; break;
@@ -56,8 +56,8 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
     case OP_KV_LOAD: w.bytes = 6.0 * u->kv_load.n * u->kv_load.plane.heads * u->kv_load.plane.dim; break;
     case OP_ATTENTION: {
         const struct op_attention *a = &u->attention;
-        int window = a->chosen ? a->n_chosen : a->window; /* of so many it sees as many as of a window */
-        /* With explicit positions (stripes) the values are the device's; the caller's q_pos0 stands for their mean. */
+        int window = a->chosen ? a->n_chosen : a->window; /* with selected keys a query sees n_chosen, like a window */
+        /* Explicit positions (stripes) are in device memory; the caller passes their mean as q_pos0. */
         double pairs = a->k_step > 1 ? (double)a->n * op_seen_step(a->q_pos0 + a->n / 2, a->k_pos0, a->k_step, window > 0 ? window : a->n_keys)
                        : a->q_pos    ? (double)a->n * cost_pairs(1, a->q_pos0, a->k_pos0, a->n_keys, window)
                                      : cost_pairs(a->n, a->q_pos0, a->k_pos0, a->n_keys, window);
@@ -82,7 +82,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
         if (a->ids && a->n > 0 && a->n_experts > 0) {
             double picks = share * a->n * a->topk, read = share * chosen_of(a, chosen);
             int some = 0;
-            while (!a->shards && some < a->n_experts - 1 && !a->experts[some].gate.data) some++; /* one that is there */
+            while (!a->shards && some < a->n_experts - 1 && !a->experts[some].gate.data) some++; /* finds a resident one */
             expert_work(a, some, &flops, &bytes);
             w.flops = picks * flops;
             w.rows_bytes = picks * 8.0 * a->hidden;
@@ -106,7 +106,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
     case OP_COPY: w.bytes = 8.0 * u->copy.n * u->copy.heads * u->copy.dim; break;
     case OP_GATE: w.bytes = 12.0 * u->gate.n * u->gate.heads * u->gate.dim; break;
     case OP_CONV: w.bytes = 8.0 * u->conv.n * u->conv.channels; break;
-    case OP_DELTA: { /* the state is read and written once; two products with it and the change, a row */
+    case OP_DELTA: { /* the state is read and written once; per row two products with it and the update */
         const struct op_delta *a = &u->delta;
         double state = (double)a->v_heads * a->k_dim * a->v_dim;
         w.attn = 6.0 * a->n * state;
@@ -134,7 +134,7 @@ struct cost_work cost_work(enum op_code code, const union op_args *u, double cho
         w.rows = a->n;
         break;
     }
-    case OP_GROUP: { /* activations narrowed once and read twice, results written apart, then added; pieces of one expert in turn read it once */
+    case OP_GROUP: { /* activations are narrowed once and read twice, results written separately, then added; consecutive parts of one expert read it once */
         const struct op_group *a = &u->group;
         for (int k = 0; k < a->n; k++) {
             double n = a->begin[k + 1] - a->begin[k], flops = 0, bytes = 0;
@@ -162,7 +162,7 @@ static double at(const struct gpu_curve *c, double rows) {
     return (double)c->value[c->n - 1];
 }
 double cost_bw(const struct cost_rates *m, double rows) { return m->bw_rows.n && rows > 0 ? at(&m->bw_rows, rows) : m->bw; }
-static const double NEAR = 4 << 20; /* bytes of activations that caches hold */
+static const double NEAR = 4 << 20; /* bytes of activations that fit the caches */
 static double over(double work, double rate) { return rate > 0 ? work / rate : 0; }
 static double rate_at(const struct gpu_curve *c, double rows, double plain) { return c->n && rows > 0 ? at(c, rows) : plain; }
 
@@ -179,14 +179,14 @@ static enum gpu_kind kind_of(enum op_code code) {
     }
 }
 
-/* What a few rows choose is there more often than its share of memory says; what all are chosen of is there as often. */
+/* Few rows tend to select cached experts, so their disk share is disk_share_few_rows; if all experts are selected it is disk_share. Interpolates. */
 static double from_disk(const struct cost_rates *m, const struct cost_work *w) {
     if (!(m->disk > 0) || !(w->routed > 0)) return 0;
     double most = w->routed / w->all;
     return w->routed * (m->missing + (m->absent - m->missing) * most) / m->disk;
 }
 
-/* Groups that go together are as far from alike as routers make them, and each is computed at the rate of its own rows. */
+/* Group sizes in a batch vary as routers make them; each group runs at the rate of its own rows. */
 static double groups(const struct cost_rates *m, const struct op_group *a) {
     double t = 0;
     for (int k = 0; k < a->n; k++) {

@@ -1,40 +1,40 @@
 #pragma once
-/* What an operation takes on a described device: the figures virtual time runs on, and the engine's own estimates.
- * Pure: numbers in, seconds out. */
+/* Predicts the time of an operation on a described device. Drives virtual time and the engine's own estimates.
+ * Pure: no I/O, no state. */
 #include <stddef.h>
 
 #include "gpu/ops.h"
 #include "gpu/spec.h"
 
-struct cost_rates {                              /* rates as reached, not as advertised; 0: takes no time */
-    double flops;                                /* FLOP/s of linear operations and expert feed-forwards */
+struct cost_rates {                              /* achieved rates, not peak; 0: takes no time */
+    double flops;                                /* FLOP/s of linear operations and expert FFNs */
     double attn;                                 /* FLOP/s of attention */
     double bw;                                   /* bytes/s of device memory */
-    double launch, launch_of[GPU_KINDS];         /* seconds an operation takes by itself; by its kind, 0: as any */
-    struct gpu_curve bw_rows, flops_rows;        /* with points: in place of bw and flops where weights are multiplied */
-    struct gpu_curve few_flops;                  /* of OP_EXPERTS of at most OP_FEW tokens, in place of flops_rows */
-    struct gpu_curve linear_bw, linear_flops[2]; /* of OP_LINEAR alone, in place of these: weights of 8 bits and less, of more */
-    struct gpu_curve attn_rows;                  /* with points: in place of attn, by rows */
-    double attn_bw;                              /* bytes/s of keys and values that attention reads; 0: bw */
-    double chosen;                               /* experts that the rows of a call choose in all; 0: as many as even choices */
-    double disk, missing, absent;                /* gpu_spec's */
-    bool apart;                                  /* a processor: what activations are more than caches hold comes and goes at bw, beside no arithmetic */
+    double launch, launch_of[GPU_KINDS];         /* seconds of overhead per operation; per kind, 0: launch */
+    struct gpu_curve bw_rows, flops_rows;        /* if it has points, replaces bw and flops in matrix products */
+    struct gpu_curve few_flops;                  /* replaces flops_rows for OP_EXPERTS of at most BATCH_INVARIANT_ROWS tokens */
+    struct gpu_curve linear_bw, linear_flops[2]; /* replace both for OP_LINEAR; flops: weights of at most 8 bits, of more */
+    struct gpu_curve attn_rows;                  /* if it has points, replaces attn, by rows */
+    double attn_bw;                              /* bytes/s at which attention reads keys and values; 0: bw */
+    double chosen;                               /* distinct experts selected by the rows of a call; 0: assume uniform routing */
+    double disk, missing, absent;                /* as in gpu_spec */
+    bool apart;                                  /* CPU: activations that exceed the caches move at bw and do not overlap with arithmetic */
 };
-struct cost_work {      /* what an operation asks for */
-    double flops, attn; /* of the two kinds */
-    double bytes;       /* moved to and from device memory */
-    double rows;        /* that each weight meets; 0: there are none */
-    double routed, all; /* bytes of routed experts that are chosen; of all of them */
-    double rows_bytes;  /* of `bytes`, those of activations, where weights are multiplied */
+struct cost_work {      /* work of one operation */
+    double flops, attn; /* linear; attention */
+    double bytes;       /* device memory traffic */
+    double rows;        /* rows per weight; 0: no weights */
+    double routed, all; /* bytes of the selected routed experts; of all routed experts */
+    double rows_bytes;  /* the part of `bytes` that is activations of matrix products */
     struct {
-        double flops, bytes, rows; /* the shared expert beside the routed ones; not in the above */
+        double flops, bytes, rows; /* the shared expert, not included above */
     } shared;
 };
-/* Routed experts: `chosen` of them, 0: as many as n tokens are expected to choose, each read once; op_experts.ids is not looked at. */
+/* `chosen`: number of distinct routed experts, each read once; 0: the expected number for n tokens. Does not read op_experts.ids. */
 struct cost_work cost_work(enum op_code code, const union op_args *a, double chosen);
 double cost_bw(const struct cost_rates *m, double rows);
 enum cost_bound { COST_BY_ARITHMETIC, COST_BY_MEMORY, COST_BY_DISK };
-/* launch + the longest of arithmetic, memory and disk; *by (or NULL): which that is */
+/* Returns launch + max(arithmetic, memory, disk); *by (may be NULL) receives which one. */
 double cost_seconds(const struct cost_rates *m, enum op_code code, const union op_args *a, enum cost_bound *by);
-/* Pairs (query, key) that causal attention computes for n queries from q_pos0 on over n_keys keys from k_pos0 on. */
+/* (query, key) pairs that causal attention computes for n queries starting at q_pos0 over n_keys keys starting at k_pos0. */
 double cost_pairs(int n, int q_pos0, int k_pos0, int n_keys, int window);

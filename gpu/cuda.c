@@ -7,7 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 
-/* CUDA 11 on a driver without a card, and no driver at all, both end here with a text for people. */
+/* CUDA 11 on a driver without a card, and a missing driver, both end here with a readable message. */
 static int count_cards(struct error *e) {
     int n = 0;
     cudaError_t r = cudaGetDeviceCount(&n);
@@ -32,7 +32,7 @@ static int cuda_describe(char *out, size_t size) {
     return 0;
 }
 
-/* What a call says that a recording does not hold: no failure of the device, the recording alone is lost. */
+/* Errors of operations that cannot be captured: only the recording is lost, the device has not failed. */
 enum { RECORDING_FIRST = 900, RECORDING_LAST = 908 }; /* cudaErrorStreamCaptureUnsupported, .. WrongThread */
 
 int cuda_check(struct cuda *g, cudaError_t r, const char *what) {
@@ -59,7 +59,7 @@ static int error(struct gpu *base, struct error *e) {
     pthread_mutex_unlock(&g->lock);
     return r;
 }
-/* Errors of a launch's arguments pass; a fault inside a kernel has killed the context, which the synchronisation shows. */
+/* Launch argument errors are recoverable; a fault inside a kernel kills the context, which the synchronisation reports. */
 static int clear(struct gpu *base, struct error *e) {
     struct cuda *g = (struct cuda *)base;
     cudaSetDevice(g->card);
@@ -72,7 +72,7 @@ static int clear(struct gpu *base, struct error *e) {
     return 0;
 }
 
-/* Memory, counted against the cap. The few dozen blocks of a run are kept in a plain list. */
+/* Memory, counted against the cap. A run has a few dozen blocks, kept in an unsorted array. */
 static size_t free_now(struct cuda *g) {
     size_t here = 0, total = 0, left = g->base.info.mem - g->used;
     cudaSetDevice(g->card);
@@ -88,7 +88,7 @@ static size_t mem_left(struct gpu *base) {
 }
 static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
     struct cuda *g = (struct cuda *)base;
-    size = (size + 3) & ~(size_t)3; /* kernels may read a word of which one byte is theirs */
+    size = (size + 3) & ~(size_t)3; /* kernels may read a word that only partly belongs to the block */
     pthread_mutex_lock(&g->lock);
     size_t left = free_now(g);
     cudaError_t r = cudaErrorMemoryAllocation;
@@ -105,7 +105,8 @@ static int alloc(struct gpu *base, void **p, size_t size, struct error *e) {
         cuda_check(g, r, "allocation");
         return error(base, e);
     }
-    return error_set(e, ERR_MEMORY, "device %d (%s): %zu bytes asked for, %zu of %zu left", base->info.rank, base->info.name, size, left, base->info.mem);
+    return error_set(e, ERR_MEMORY, "device %d (%s): cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, base->info.name, size, left,
+                     base->info.mem);
 }
 static void release(struct gpu *base, void *p) {
     struct cuda *g = (struct cuda *)base;
@@ -131,14 +132,14 @@ static int host_alloc(struct gpu *base, void **p, size_t size, struct error *e) 
         cuda_check(g, r, "pinned memory");
         return error(base, e);
     }
-    return error_set(e, ERR_MEMORY, "%zu bytes of pinned memory: %s", size, cudaGetErrorString(r));
+    return error_set(e, ERR_MEMORY, "cannot allocate %zu bytes of pinned memory: %s", size, cudaGetErrorString(r));
 }
 static void host_free(struct gpu *base, void *p) {
     cudaSetDevice(((struct cuda *)base)->card);
     cudaFreeHost(p);
 }
-/* Mapped checkpoints are read-only, which needs a flag that not every system knows; without it only memory that may be written
- * can be pinned. */
+/* Mapped checkpoints are read-only; registering them needs a flag that not every system supports. Without it only writable memory can be
+ * pinned. */
 static int host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
     int card = ((struct cuda *)base)->card, read_only = 0;
     cudaSetDevice(card);
@@ -146,7 +147,7 @@ static int host_register(struct gpu *base, const void *p, size_t size, struct er
     cudaError_t r = cudaHostRegister((void *)p, size, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0));
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
-    return error_set(e, ERR_MEMORY, "pinning %zu bytes: %s%s", size, cudaGetErrorString(r), read_only ? "" : " (this system pins no read-only mappings)");
+    return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s%s", size, cudaGetErrorString(r), read_only ? "" : " (this system cannot pin read-only mappings)");
 }
 static void host_unregister(struct gpu *base, const void *p) {
     cudaSetDevice(((struct cuda *)base)->card);
@@ -167,7 +168,7 @@ static void close_device(struct gpu *base) {
 static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, struct error *e) {
     int n = count_cards(e), card = spec->id[rank];
     if (n < 0) return n;
-    if (card >= n) return error_set(e, ERR_USAGE, "--gpus: there is no card %d, this machine has %d (0 to %d)", card, n, n - 1);
+    if (card >= n) return error_set(e, ERR_USAGE, "--gpus: card %d does not exist, this machine has %d (0 to %d)", card, n, n - 1);
     struct cudaDeviceProp p;
     struct cuda *g = mem_calloc(1, sizeof *g);
     if (!g) return error_set(e, ERR_MEMORY, "no memory for a device");
@@ -189,11 +190,11 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     }
     g->sm = p.major * 10 + p.minor;
     if (g->math == GPU_FP8 && g->sm < 89) {
-        error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores have no FP8; math=fp8 needs sm_89 or newer", card, p.name, g->sm);
+        error_set(e, ERR_USAGE, "card %d (%s) is sm_%d: its tensor cores do not support FP8; math=fp8 needs sm_89 or newer", card, p.name, g->sm);
         close_device(&g->base);
         return ERR_USAGE;
     }
-    /* Ranks on one card share it; the runtime and cuBLAS keep some for themselves. */
+    /* ranks on one card share its memory; the runtime and cuBLAS reserve some */
     int sharing = 0, peer = !spec->nopeer;
     for (int i = 0; i < spec->n; i++) sharing += spec->id[i] == card;
     for (int i = 0; i < spec->n && peer; i++) {
@@ -202,7 +203,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
     }
     for (int i = 0; i < spec->n && peer; i++)
         if (spec->id[i] != card) cudaDeviceEnablePeerAccess(spec->id[i], 0);
-    cudaGetLastError(); /* already enabled is fine */
+    cudaGetLastError(); /* already enabled is not an error */
     size_t here = 0, total = 0;
     cudaMemGetInfo(&here, &total);
     g->processors = p.multiProcessorCount;
@@ -216,7 +217,7 @@ static int open_device(struct gpu **out, const struct gpu_spec *spec, int rank, 
 
 int cuda_stream_state(struct cuda_stream *s) { return cancelled(s) ? ERR_CANCELLED : state(s->g) ? ERR_RUNTIME : 0; }
 
-/* While numbers are open a stream may stand before one: then it is asked, not waited for. */
+/* While timelines are open the stream may be blocked by one. Then poll instead of waiting. */
 cudaError_t cuda_stream_drain(struct cuda_stream *s) {
     while (cuda_number_sweep()) {
         cudaError_t r = cudaStreamQuery(s->s);
@@ -314,11 +315,11 @@ static int fill(struct gpu_stream *base, void *dst, int byte, size_t size) {
     return r ? r : cuda_check(s->g, cudaMemsetAsync(dst, byte, size, s->s), "fill");
 }
 
-/* Graphs. What a recording meets that it cannot hold is no failure of the device: the same is then launched piece by piece. */
+/* Graphs. A failed capture is not a device failure: the caller launches the same work operation by operation. */
 struct cuda_graph {
     struct gpu_graph base;
     cudaGraphExec_t exec;
-    const void *space; /* the stream's workspace, as its operations know it */
+    const void *space; /* address of the stream's workspace in the recorded operations */
 };
 static int graph_begin(struct gpu_stream *base) {
     struct cuda_stream *s = (struct cuda_stream *)base;
@@ -371,7 +372,7 @@ static int event_open(struct gpu *base, struct gpu_event **out, bool timed, stru
     struct cuda_event *ev = mem_calloc(1, sizeof *ev);
     if (!ev) return error_set(e, ERR_MEMORY, "no memory for an event");
     cudaSetDevice(g->card);
-    unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming); /* who waits leaves its core to others */
+    unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming); /* a waiting thread sleeps instead of spinning */
     if (cuda_check(g, cudaEventCreateWithFlags(&ev->ev, flags), "event")) {
         event_close(&ev->base);
         return error(base, e);

@@ -1,6 +1,6 @@
 #pragma once
-/* The CUDA backend, shared by its C files. The runtime is linked statically and finds the driver when first asked; cuBLAS is
- * loaded by name. So the binary needs neither to start. */
+/* The CUDA backend, shared by its C files. The runtime is linked statically and loads the driver on first use; cuBLAS is loaded by
+ * name. So the binary starts without either. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
@@ -14,8 +14,8 @@ struct cuda {
     int card, sm; /* 90: compute capability 9.0 */
     enum gpu_math math;
     enum gpu_gemm gemm;
-    cudaEvent_t begin;  /* times count from here */
-    double begin_clock; /* what the host's clock showed then */
+    cudaEvent_t begin;  /* origin of event times */
+    double begin_clock; /* host clock at that moment */
     size_t used;        /* of base.info.mem */
     struct cuda_block {
         void *p;
@@ -23,7 +23,7 @@ struct cuda {
     } * blocks;
     size_t n_blocks, cap_blocks;
     int processors;
-    pthread_mutex_t lock; /* of used, blocks, error */
+    pthread_mutex_t lock; /* protects used, blocks, error */
     struct error error;
 };
 struct cuda_stream {
@@ -33,37 +33,37 @@ struct cuda_stream {
     const _Atomic int *cancel;
     struct cuda_blas *blas; /* NULL: not opened yet, not found, or math=f32 */
     bool blas_tried;
-    _Atomic bool recording; /* nobody asks how far it is */
-    size_t wanted;          /* while recording: workspace that an operation lacked */
+    _Atomic bool recording; /* do not query the stream */
+    size_t wanted;          /* while recording: size of the workspace that an operation needs but lacks */
     void *space;            /* workspace: grows in the first layer, then stays */
     size_t space_size;
-    void **outgrown; /* [n_outgrown] workspaces that what was enqueued may still use */
+    void **outgrown; /* [n_outgrown] old workspaces that enqueued work may still use */
     size_t n_outgrown, cap_outgrown;
 };
 struct cuda_event {
     struct gpu_event base;
     cudaEvent_t ev;
-    bool recorded; /* under the pair's lock, or the caller's order */
+    bool recorded; /* protected by the pair's lock, or by the caller's order */
 };
 
 /* Records the first failure of a device; returns ERR_RUNTIME, or 0 for cudaSuccess. */
 int cuda_check(struct cuda *g, cudaError_t r, const char *what);
 int cuda_stream_state(struct cuda_stream *s); /* 0, ERR_CANCELLED, ERR_RUNTIME */
-/* Waits for it without hanging before a number. Nothing is recorded. */
+/* Waits for the stream without hanging on a timeline. Records no failure. */
 cudaError_t cuda_stream_drain(struct cuda_stream *s);
-/* Workspace of a stream; NULL after a failure, which is recorded. When it has to grow it waits for the stream, but where that stands before a
- * number: the caller may be who is to write it. */
+/* Workspace of a stream; NULL after a failure, which is recorded. Growing waits for the stream, unless it is blocked by a timeline: the
+ * caller may be the one that must signal. */
 void *cuda_space(struct cuda_stream *s, size_t size);
 
-/* A handle on the stream; NULL when the library is not there. */
+/* A handle on the stream; NULL when the library is not found. */
 struct cuda_blas *cuda_blas_open(cudaStream_t s);
-bool cuda_blas_has_fp8(const struct cuda_blas *b); /* cuBLASLt is there, too; b may be NULL */
+bool cuda_blas_has_fp8(const struct cuda_blas *b); /* cuBLASLt was found as well; b may be NULL */
 void cuda_blas_close(struct cuda_blas **b);
-const char *cuda_blas_name(void); /* the library that was loaded, NULL when none */
+const char *cuda_blas_name(void); /* the loaded library, NULL: none */
 /* y [n, rows] (+)= x [n, cols] w^T with BF16 x, rows ldx apart, and dense BF16 w; float32 y with rows ldy apart. */
 int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy, bool accumulate);
-/* The same in E4M3: x with scales [cols / 128, n], w with scales [rows / 128, cols / 128 rounded up to fours]. 1: the library has
- * no kernel for it. Negative: it failed. */
+/* Same in E4M3: x with scales [cols / 128, n], w with scales [rows / 128, cols / 128 rounded up to a multiple of 4]. Returns 1 when the
+ * library has no kernel for the shape, negative on failure. */
 struct cuda_fp8 {
     float *y;
     const void *x, *w;
@@ -94,10 +94,10 @@ size_t cuda_linear_space(const struct cuda_stream *s, const struct cuda_linear *
 int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *space);
 int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a);
 int cuda_expand_op(struct cuda_stream *s, const struct op_expand *a);
-/* Both products of a feed-forward of n tokens go through our tiles: these take several experts at once, and silu * mul with
+/* True if both products of an FFN of n tokens use our tiled kernels, which take several experts at once and fuse silu * mul into
  * the first product. */
 bool cuda_linear_tiled(const struct cuda_stream *s, const struct expert *e, int n);
-bool cuda_linear_alike(const struct mat *a, const struct mat *b); /* may be in one launch */
+bool cuda_linear_alike(const struct mat *a, const struct mat *b); /* may share a launch */
 /* cuda_number.c */
 int cuda_number_open(struct gpu *g, struct gpu_number **n, struct error *e);
 void cuda_number_close(struct gpu_number *n);
@@ -105,11 +105,11 @@ int cuda_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s
 int cuda_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);
 void cuda_number_wake(struct gpu_number *n);
 void cuda_number_nap(struct gpu_number *n, uint32_t value);
-bool cuda_number_before(const struct cuda_stream *s); /* it stands, or will stand, before a number that is not reached */
-bool cuda_number_sweep(void);                         /* breaks those that wait in vain; are there any? */
-void cuda_number_rest(void);                          /* between two sweeps */
+bool cuda_number_before(const struct cuda_stream *s); /* the stream waits, or will wait, for a timeline value not yet reached */
+bool cuda_number_sweep(void);                         /* aborts timelines whose wait cannot end; returns whether any timeline is open */
+void cuda_number_rest(void);                          /* sleeps between two sweeps */
 void cuda_number_forget(struct cuda_stream *s);
-void cuda_number_pass_over(struct cuda_stream *s, bool recording); /* s->recording, while nobody looks at it */
+void cuda_number_pass_over(struct cuda_stream *s, bool recording); /* sets s->is_recording, serialised with queries of the stream */
 /* cuda_experts.c */
 int cuda_ffn_op(struct cuda_stream *s, const struct op_ffn *a);
 int cuda_group_op(struct cuda_stream *s, const struct op_group *a);

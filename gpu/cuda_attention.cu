@@ -1,6 +1,6 @@
-/* Attention in float32, of any shape: a block has one query and up to 16 heads of one KV head, so a key that is read once serves
- * them all (absorbed MLA has one KV head for 128); with few queries the keys are split over blocks and the parts combined by
- * their log-sum-exp. Tensor cores: cuda_attention_mma.cu. */
+/* Attention in float32, of any shape. A block has one query and up to 16 heads of one KV head, so each key is read once for all
+ * of them (absorbed MLA has one KV head for 128 heads). With few queries the keys are split over blocks and the parts are combined
+ * by their log-sum-exp. Tensor cores: cuda_attention_mma.cu. */
 #include "gpu/cuda_attention.cuh"
 
 enum { KEYS = 32, WIDE = 4 /* 128 threads x 4 = values of up to 512 */, THREADS = 128 };
@@ -35,7 +35,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     __syncthreads();
     for (int k0 = lo; k0 < hi; k0 += KEYS) {
         int m = hi - k0 < KEYS ? hi - k0 : KEYS;
-        for (int k = warp; k < m; k += THREADS / 32) { /* a warp a key */
+        for (int k = warp; k < m; k += THREADS / 32) { /* one warp per key */
             float dot[HEADS] = {0};
             const struct plane_row row = plane_row(at.k, (size_t)(chosen ? chosen[k0 + k] : k0 + k));
             for (int d = lane; d < a.k.dim; d += 32) {
@@ -52,7 +52,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
             }
         }
         __syncthreads();
-        for (int h = warp; h < heads; h += THREADS / 32) { /* a warp a head, a lane a key */
+        for (int h = warp; h < heads; h += THREADS / 32) { /* one warp per head, one lane per key */
             float v = lane < m ? p[h][lane] : -INFINITY, old = top[h], now = fmaxf(old, warp_max(v));
             float w = now == -INFINITY ? 0.0f : expf(v - now), f = old == -INFINITY ? 0.0f : expf(old - now), s = warp_sum(w);
             p[h][lane] = w;
@@ -104,7 +104,7 @@ template <int HEADS> static __global__ void __launch_bounds__(THREADS) attention
     }
 }
 
-/* One block a (query, head): the parts weighted by exp(lse - total). */
+/* One block per (query, head): the parts weighted by exp(lse - total). */
 static __global__ void combine_kernel(struct cuda_attention a) {
     size_t at = blockIdx.x, i = at / (unsigned)a.n_heads, h = at % (unsigned)a.n_heads, rows = (size_t)a.n * (size_t)a.n_heads;
     float top = -INFINITY, sum = 0;

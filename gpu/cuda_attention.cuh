@@ -1,8 +1,8 @@
 #pragma once
-/* What both attention kernels need to know about their keys. */
+/* Key ranges, shared by both attention kernels. */
 #include "gpu/cuda_device.cuh"
 
-/* Where keys and values lie and the queries stand: as the call says, or as memory does by now. */
+/* Addresses of keys and values and the position of the queries: from the arguments, or read from memory (op_place) at run time. */
 struct where {
     struct cuda_plane k, v;
     int q_pos0, n_keys;
@@ -16,7 +16,7 @@ __device__ inline struct where where_of(const struct cuda_attention &a) {
     }
     return w;
 }
-/* Keys that a query at pos sees: rows [lo, hi), or places in its list of chosen ones. */
+/* Keys that a query at pos sees: rows [lo, hi), or indexes into its list of selected keys. */
 __device__ inline void seen(const struct cuda_attention &a, const struct where &w, int pos, int *lo, int *hi) {
     int h = pos < a.k_pos0 ? 0 : (pos - a.k_pos0) / a.k_step + 1, l = a.window > 0 ? pos - a.window + 1 - a.k_pos0 : 0;
     *hi = h > w.n_keys ? w.n_keys : h;
@@ -25,6 +25,6 @@ __device__ inline void seen(const struct cuda_attention &a, const struct where &
 }
 __device__ inline int position(const struct cuda_attention &a, const struct where &w, int i) { return a.q_pos ? a.q_pos[i] : w.q_pos0 + i; }
 
-/* Where chunk s of the keys begins when queries are few: 16 chunks of 256 rows, 16 of 512 and so on. It depends on s alone, so
- * that neither the other queries of a call nor later keys show in a query's result. */
+/* First key of chunk s when there are few queries: 16 chunks of 256 rows, 16 of 512 and so on. Depends on s only, so that neither the
+ * other queries of a call nor later keys change a query's result. */
 __host__ __device__ inline int chunk_begin(int s) { return 4096 * ((1 << s / 16) - 1) + s % 16 * (256 << s / 16); }

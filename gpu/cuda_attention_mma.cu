@@ -1,11 +1,11 @@
-/* Attention on tensor cores: BF16 products, float32 sums, online softmax. The rows of a block are pairs (query, head) of one KV
- * head, so that grouped queries share each key that is read: 128 queries of one head in the prefill of multi-head models, 32 of
- * the 128 heads of one query where MLA decodes in its latent space. A block walks over the tiles of keys that any of its rows
+/* Attention on tensor cores: BF16 products, float32 sums, online softmax. The rows of a block are (query, head) pairs of one KV
+ * head, so that grouped queries share each key read: 128 queries of one head in the prefill of multi-head models, 32 of
+ * the 128 heads of one query where MLA decodes in its latent space. A block iterates over the key tiles that any of its rows
  * sees, or, with few blocks, over a part of them.
  *
- * Keys and values lie in shared memory as they do in the cache, rows padded by 16 bytes against bank conflicts; ldmatrix makes
- * fragments of them, transposed for values. Values travel while scores are computed, the next keys while values are used. All
- * shapes stay within the 99 KB of consumer cards. */
+ * Keys and values have the cache's layout in shared memory, with rows padded by 16 bytes against bank conflicts; ldmatrix loads
+ * fragments, transposed for values. Values are copied while scores are computed, the next keys while values are used. All
+ * shapes fit the 99 KB of consumer cards. */
 #include "gpu/cuda_attention.cuh"
 #include "gpu/cuda_mma.cuh"
 
@@ -17,22 +17,22 @@ __device__ inline uint32_t pack(float x, float y) {
     return *(uint32_t *)&v;
 }
 
-/* Rows k0 .. k0 + ROWS of one head of a plane, columns behind `dim` and rows behind `rows` as zeros. */
+/* Rows k0 .. k0 + ROWS of one head of a plane; columns from `dim` and rows from `rows` on are zero-filled. */
 template <int ROWS, int COLS, int THREADS>
 __device__ inline void fetch(__nv_bfloat16 *dst, const struct cuda_plane &p, int head, int dim, int k0, int rows) {
     const int pieces = COLS / 8;
     for (int e = (int)threadIdx.x; e < ROWS * pieces; e += THREADS) {
         int k = e / pieces, d = e % pieces * 8;
         bool there = k0 + k < rows && d < dim;
-        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0)); /* an address that is none must still be one */
+        const struct plane_row row = plane_row(p, (size_t)(there ? k0 + k : 0)); /* the address must be valid even if nothing is read */
         const __nv_bfloat16 *data = (const __nv_bfloat16 *)row.data;
         const __nv_bfloat16 *src = there ? data + (row.row * (size_t)p.heads + (size_t)head) * (size_t)p.dim + (size_t)d : data;
         cp_async16(dst + k * (COLS + PAD) + d, src, there ? 16 : 0);
     }
 }
 
-/* KD, VD: dims of keys and values, multiples of 16. WR warps of 16 rows each, WD warps share the scores of their rows and have
- * VD / WD columns of the result each. KT keys a tile. ONE: values are the first VD elements of the keys. */
+/* KD, VD: dims of keys and values, multiples of 16. WR warps of 16 rows each; WD warps share the scores of their rows and hold
+ * VD / WD columns of the result each. KT keys per tile. ONE: values are the first VD elements of the keys. */
 template <int KD, int VD, int WR, int WD, int KT, bool ONE> struct shape {
     static const int rows = 16 * WR, threads = 32 * WR * WD, kl = KD + PAD, vl = ONE ? KD + PAD : VD + PAD, pl = KT + PAD;
     static const int q_at = 0, k_at = rows * kl, v_at = ONE ? k_at : k_at + KT * kl, p_at = k_at + KT * kl + (ONE ? 0 : KT * vl);
@@ -49,12 +49,12 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     float *tops = (float *)(smem + S::top_at); /* [WD][ROWS] */
     int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, wr = warp % WR, wd = warp / WR, g = lane / 4, t = lane % 4;
     int kv = (int)blockIdx.y, split = (int)blockIdx.z, group = a.n_heads / a.k.heads, rows = a.n * group;
-    int r0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS; /* the rows that see most begin first */
+    int r0 = (int)(gridDim.x - 1 - blockIdx.x) * ROWS; /* the rows that see most keys start first */
     bool idle = r0 + wr * 16 >= rows;
     const struct where at = where_of(a);
     if (!tid) first = 0x7fffffff, last = 0;
     __syncthreads();
-    if (tid < ROWS && r0 + tid < rows) { /* the keys that any row sees */
+    if (tid < ROWS && r0 + tid < rows) { /* range of keys that any row sees */
         int l, e;
         seen(a, at, position(a, at, (r0 + tid) / group), &l, &e);
         if (e > l) atomicMin(&first, l), atomicMax(&last, e);
@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
         }
         *(uint32_t *)(qs + r * S::kl + d) = pack(x, y);
     }
-    int lo[2], hi[2]; /* of the two rows whose sums this thread holds */
+    int lo[2], hi[2]; /* for the two rows whose sums this thread holds */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = r0 + wr * 16 + g + r * 8;
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     for (int j = 0; j < NO; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) o[j][e] = 0;
-    /* where this lane's row of each 8 x 8 matrix begins */
+    /* start of this lane's row of each 8 x 8 matrix */
     const __nv_bfloat16 *q_row = qs + (wr * 16 + lane % 16) * S::kl + lane / 16 * 8;
     const __nv_bfloat16 *k_row = ks + (wd * SLICE + lane / 16 * 8 + lane % 8) * S::kl + lane / 8 % 2 * 8;
     const __nv_bfloat16 *v_row = vs + (lane % 16) * S::vl + wd * (VD / WD) + lane / 16 * 8;
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
     cp_commit();
     for (int k0 = begin; k0 < end; k0 += KT) {
         cp_wait<0>();
-        __syncthreads(); /* the keys are there, and all are through with the values before */
+        __syncthreads(); /* the keys have arrived, and all threads are done with the previous values */
         if (!ONE) {
             fetch<KT, VD, S::threads>(vs, at.v, kv, a.v_dim, k0, at.n_keys);
             cp_commit();
@@ -134,7 +134,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                     most[r] = fmaxf(most[r], s[j][e]);
                 }
 #pragma unroll
-            for (int r = 0; r < 2; r++) { /* the four lanes of a row agree */
+            for (int r = 0; r < 2; r++) { /* across the four lanes of a row */
                 most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
                 most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
                 if (WD > 1 && !t) tops[wd * ROWS + wr * 16 + g + r * 8] = most[r];
@@ -170,12 +170,12 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
                 for (int e = 0; e < 4; e++) o[j][e] *= fade[e / 2];
         }
         if (!ONE) cp_wait<0>();
-        if (!ONE || WD > 1) __syncthreads(); /* the values are there, and the scores; all are through with the keys */
+        if (!ONE || WD > 1) __syncthreads(); /* values and scores have arrived; all threads are done with the keys */
         if (!ONE && k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
         if (!ONE) cp_commit();
         if (!idle) {
 #pragma unroll
-            for (int k = 0; k < KT / 16; k++) { /* the sums of two key tiles are the next product's left operand */
+            for (int k = 0; k < KT / 16; k++) { /* the sums of two key tiles are the left operand of the next product */
                 uint32_t p[4];
                 if (WD > 1) ldmatrix_x4(p, p_row + k * 16);
                 else
@@ -191,7 +191,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
             }
         }
         if (ONE) {
-            __syncthreads(); /* all are through with the values, which are the keys */
+            __syncthreads(); /* all threads are done with the values, which share memory with the keys */
             if (k0 + KT < end) fetch<KT, KD, S::threads>(ks, at.k, kv, a.k.dim, k0 + KT, at.n_keys);
             cp_commit();
         }
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(32 * WR * WD, 1) attention_mma_kernel(s
             sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
             sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
         }
-    if (WD > 1) { /* the last barrier of the loop was behind all reads of tops */
+    if (WD > 1) { /* the loop's last barrier came after all reads of tops */
 #pragma unroll
         for (int r = 0; r < 2; r++)
             if (!t) tops[wd * ROWS + wr * 16 + g + r * 8] = sum[r];
@@ -248,7 +248,7 @@ template <int KD, int VD, int WR, int WD, int KT, bool ONE> static cudaError_t l
     return a->splits > 1 ? cuda_attention_combine(s, a) : cudaGetLastError();
 }
 
-/* Shapes, the smallest that holds a model's dims is taken. */
+/* Shapes in rising order; the first that holds a model's dims is used. */
 static const struct {
     int k, v, rows, one;
     cudaError_t (*launch)(cudaStream_t, const struct cuda_attention *);

@@ -1,5 +1,5 @@
-/* cuBLAS and cuBLASLt, loaded by name at run time. Only the functions that are used are declared here, with the values that the
- * libraries' interface has fixed since version 11 (12.9 for scales of blocks). */
+/* cuBLAS and cuBLASLt, loaded by name at run time. Declares only the functions in use, with constants that the libraries' ABI
+ * has kept since version 11 (12.9 for block scales). */
 #include <string.h>
 
 #include "engine/base/library.h"
@@ -28,7 +28,7 @@ static struct {
     int (*destroy)(void *);
     int (*set_stream)(void *, cudaStream_t);
     int (*gemm)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int, int, int, int);
-    /* cuBLASLt; its handle may be one of cuBLAS */
+    /* cuBLASLt; its handle may be a cuBLAS handle */
     bool has_fp8;
     int (*desc_create)(void **, int, int);
     int (*desc_set)(void *, int, const void *, size_t);
@@ -54,25 +54,25 @@ static void load(void) {
                                             {"cublasLtMatmulPreferenceSetAttribute", &lib.pref_set}, {"cublasLtMatmulPreferenceDestroy", &lib.pref_destroy},
                                             {"cublasLtMatmulAlgoGetHeuristic", &lib.heuristics},     {"cublasLtMatmul", &lib.matmul}};
     lib.name = library_load(names, calls, sizeof calls / sizeof *calls);
-    for (int i = 0; lib.name && lt[i]; i++) /* of the same version */
+    for (int i = 0; lib.name && lt[i]; i++) /* same version */
         if (lib.name == names[i]) lib.has_fp8 = library_load((const char *const[]){lt[i], NULL}, lt_calls, sizeof lt_calls / sizeof *lt_calls) != NULL;
 }
 
-/* What cuBLASLt found for a shape, kept: asking takes tens of microseconds, and a layer's experts have the same few shapes again. */
+/* Cache of the plans that cuBLASLt found per shape: a query takes tens of microseconds, and a layer's experts repeat a few shapes. */
 struct shape {
     int n, rows, cols, ldx, ldw, ldy;
     uint32_t align[3]; /* of w, x, y: powers of two up to 256 */
 };
 struct plan {
     struct shape shape;
-    bool none; /* there is no kernel for it */
+    bool none; /* no kernel for the shape */
     void *desc, *w, *x, *y;
     uint64_t algo[8];
 };
 enum { PLANS = 64 };
 struct cuda_blas {
     void *handle;
-    struct plan plan[PLANS]; /* the oldest makes room */
+    struct plan plan[PLANS]; /* the oldest is replaced */
     uint64_t n_plans;
 };
 
@@ -104,7 +104,7 @@ void cuda_blas_close(struct cuda_blas **b) {
 
 bool cuda_blas_has_fp8(const struct cuda_blas *b) { return b && lib.has_fp8; }
 
-/* cuBLAS counts in columns: its y is our rows, [rows, n] with ldy, its w^T and x our row-major matrices. */
+/* cuBLAS is column-major: its y is our rows, [rows, n] with ldy, its w^T and x our row-major matrices. */
 int cuda_blas_gemm(struct cuda_blas *b, float *y, const void *x, const void *w, int n, int rows, int cols, int ldx, int ldy, bool accumulate) {
     const float one = 1, beta = accumulate ? 1 : 0;
     return lib.gemm(b->handle, OP_T, OP_N, rows, n, cols, &one, w, TYPE_BF16, cols, x, TYPE_BF16, ldx, &beta, y, TYPE_F32, ldy, COMPUTE_F32, ALGO_DEFAULT);
@@ -114,7 +114,7 @@ static uint32_t alignment(const void *p) {
     size_t bits = (size_t)p | 256;
     return (uint32_t)(bits & -bits);
 }
-/* The library takes all matrices for aligned to 256 unless told; weights lie where the checkpoint has them. */
+/* The library assumes 256-byte alignment unless told otherwise; weights may have any alignment in the checkpoint. */
 static int set_alignment(void *pref, const struct shape *s) {
     const uint32_t all[] = {s->align[0], s->align[1], s->align[2], s->align[2]};
     for (int i = 0; i < 4; i++)
@@ -126,7 +126,7 @@ static int set_scales(const struct plan *p, const struct cuda_fp8 *f) {
     return lib.desc_set(p->desc, DESC_A_SCALE, &f->w_scale, sizeof f->w_scale) || lib.desc_set(p->desc, DESC_B_SCALE, &f->x_scale, sizeof f->x_scale);
 }
 
-/* A library that does not know a scale mode refuses the attribute; one that has no kernel for the shape finds no algorithm. */
+/* A library that does not support a scale mode rejects the attribute; one without a kernel for the shape finds no algorithm. */
 static void make_plan(struct cuda_blas *b, struct plan *p, const struct cuda_fp8 *f) {
     const int32_t trans = OP_T, no_trans = OP_N, blocks = SCALE_BLOCK128, vectors = SCALE_VEC128;
     void *pref = NULL;

@@ -1,6 +1,6 @@
 #pragma once
-/* GGUF's blocks on the device; what they stand for is base/mat.c's. Neighbours from a column that is a multiple of their number
- * on, at most eight, share scales and the place of their bits, so these are worked out once. */
+/* Decodes GGUF blocks on the device; base/mat.c defines the formats. N neighbouring columns (N <= 8, first column a multiple of N)
+ * share scales and bit position, which are computed once. */
 #include <cuda_fp16.h>
 
 #include "gpu/cuda_kernels.h"
@@ -9,7 +9,7 @@ __device__ inline float block_half(const uint8_t *b) {
     uint16_t bits = (uint16_t)(b[0] | b[1] << 8);
     return __half2float(*(const __half *)&bits);
 }
-/* mat_iq4, a byte each */
+/* mat_iq4, one byte per entry */
 __device__ inline float block_iq4(uint32_t code) {
     uint64_t all = code < 8 ? 0xf6eaddcfbfad9881ull : 0x7159453526190d01ull;
     return (float)(int8_t)(uint8_t)(all >> (code % 8 * 8));
@@ -21,7 +21,7 @@ __device__ inline float block_e2m1(uint32_t code) {
 }
 __device__ inline float block_e8m0(uint32_t c) { return c == 255 ? __uint_as_float(0x7fc00000) : c ? __uint_as_float(c << 23) : 0x1p-127f; }
 
-/* 32 numbers of four bits, low halves of 16 bytes first. */
+/* 32 four-bit numbers; 16 bytes hold the first 16 in their low nibbles. */
 template <int N> __device__ inline void nibbles(float *v, const uint8_t *q, int i, float d, int dtype) {
     int shift = i / 16 * 4;
     q += i % 16;
@@ -31,7 +31,7 @@ template <int N> __device__ inline void nibbles(float *v, const uint8_t *q, int 
         v[k] = d * (dtype == DT_Q4_0 ? (float)((int)code - 8) : dtype == DT_MXFP4 ? block_e2m1(code) : block_iq4(code));
     }
 }
-/* Q4_K, and with a fifth bit in qh Q5_K. */
+/* Q4_K; with the fifth bits in qh, Q5_K. */
 template <int N> __device__ inline void k_quants(float *v, const uint8_t *b, const uint8_t *qh, const uint8_t *q, int i) {
     const uint8_t *s = b + 4;
     int j = i / 32;
@@ -79,7 +79,7 @@ template <int N> __device__ inline void blocks_at(float *v, const uint8_t *row, 
         b = row + c / 32 * 17;
         nibbles<N>(v, b + 1, c % 32, block_e8m0(b[0]), dtype);
         return;
-    case DT_INT4: /* its scales lie beside it, and are the caller's */
+    case DT_INT4: /* scales are stored separately; the caller applies them */
 #pragma unroll
         for (int k = 0; k < N; k++) v[k] = (float)((int)((uint32_t)row[c / 128 * 64 + c % 64 + k] >> (c % 128 / 64 * 4) & 15) - 8);
         return;

@@ -1,5 +1,5 @@
-/* Gated DeltaNet: a convolution along the rows, and the state that every row changes. Columns of a state never meet, so a warp has
- * a few of them through all rows, in its lanes' registers; no sum depends on how many rows a call has. */
+/* Gated DeltaNet: a causal convolution along the rows, and the recurrent state. Columns of a state are independent, so a warp
+ * processes a few of them for all rows with the state in registers; no sum depends on the number of rows in a call. */
 #include "gpu/cuda_device.cuh"
 
 static __global__ void gate_kernel(float *y, const float *g, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int silu, size_t n) {
@@ -16,13 +16,13 @@ cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads
     return cudaGetLastError();
 }
 
-/* The state before and after the call, which stand in memory where it was recorded. */
+/* The arguments with the state addresses read from memory (op_place), if the call was recorded. */
 template <typename T> __device__ inline T placed(T o) {
     if (o.at) o.before = (const float *)o.at->data, o.after = (float *)o.at->after;
     return o;
 }
 
-/* Row i of what the convolution sees in channel c; i < 0: before the first. */
+/* Input row i of channel c; i < 0: before the first row. */
 __device__ inline float conv_at(const struct cuda_conv &o, int i, int c) {
     if (i >= 0) return o.x[(size_t)i * (size_t)o.ldx + (size_t)c];
     return o.before ? o.before[(size_t)(i + o.taps - 1) * (size_t)o.channels + (size_t)c] : 0;
@@ -36,7 +36,7 @@ static __global__ void conv_kernel(struct cuda_conv called) {
         o.out[(size_t)i * (size_t)o.ldo + (size_t)c] = sum / (1.0f + expf(-sum));
     }
 }
-/* Rising rows: each is read from behind its place, where both are the same memory. */
+/* In rising order of rows: each is read from a later row than it is written to, if both are the same memory. */
 static __global__ void conv_keep_kernel(struct cuda_conv called) {
     const struct cuda_conv o = placed(called);
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -50,7 +50,7 @@ cudaError_t cuda_conv_rows(cudaStream_t s, const struct cuda_conv *o) {
     return cudaGetLastError();
 }
 
-/* A block has some columns of a head's state, a warp each: a lane keeps the rows lane, lane + 32, ... of it. */
+/* A block has several columns of a head's state, one per warp: a lane holds rows lane, lane + 32, ... */
 enum { DELTA_COLUMNS = 8, DELTA_LANES = 32, DELTA_KEPT = CUDA_DELTA_MOST / DELTA_LANES };
 
 template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called) {
@@ -69,10 +69,10 @@ template <int KEPT> static __global__ void delta_kernel(struct cuda_delta called
     }
     for (int t = 0; t < o.n; t++) {
         const float *q = o.q + (size_t)t * (size_t)o.ldx + key, *k = o.k + (size_t)t * (size_t)o.ldx + key;
-        __syncthreads(); /* the row before has been read */
+        __syncthreads(); /* all threads have read the previous row */
         for (int i = threadIdx.x; i < o.k_dim; i += blockDim.x) row[i] = q[i], row[o.k_dim + i] = k[i];
         __syncthreads();
-        if (warp < 2) { /* the lengths of q and k */
+        if (warp < 2) { /* norms of q and k */
             float sum = 0;
             for (int i = lane; i < o.k_dim; i += DELTA_LANES) sum += row[warp * o.k_dim + i] * row[warp * o.k_dim + i];
             sum = warp_sum(sum);

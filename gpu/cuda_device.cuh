@@ -1,5 +1,5 @@
 #pragma once
-/* Decoding on the device, one element at a time, and reductions; the meaning is base/mat.h's and base/half.h's. */
+/* Element-wise decoding on the device, and reductions. base/mat.h and base/half.h define the formats. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -63,7 +63,7 @@ __device__ inline float code_at(const struct mat &m, int r, int c) {
 }
 __device__ inline float weight_at(const struct mat &m, int r, int c) { return code_at(m, r, c) * scale_of(m, r, c); }
 
-/* Where a row lies: row `row` of data and scale. */
+/* Address of a plane row: row `row` of data and scale. */
 struct plane_row {
     char *data;
     float *scale;
@@ -88,7 +88,7 @@ __device__ inline float plane_value(const struct cuda_plane &p, const struct pla
     }
 }
 __device__ inline float plane_at(const struct cuda_plane &p, size_t row, int head, int d) { return plane_value(p, plane_row(p, row), head, d); }
-/* The plane is where memory says by now. */
+/* Sets the plane's addresses from memory. */
 __device__ inline void plane_move(struct cuda_plane *p, const struct cuda_place *to) { p->data = to->data, p->scale = to->scale, p->blocks = to->blocks; }
 
 __device__ inline float warp_sum(float v) {
@@ -99,7 +99,7 @@ __device__ inline float warp_max(float v) {
     for (int d = 16; d; d >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, d));
     return v;
 }
-/* Sum over a block of at most 1024 threads; every thread gets it, in one fixed order. */
+/* Sum over a block of at most 1024 threads, in one fixed order; every thread gets it. */
 __device__ inline float block_sum(float v, float *shared /* [32] */) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
     v = warp_sum(v);
@@ -112,7 +112,7 @@ __device__ inline float block_sum(float v, float *shared /* [32] */) {
 
 inline unsigned blocks_of(size_t n, size_t per) { return (unsigned)((n + per - 1) / per); }
 
-/* What joins the halves of a feed-forward; what is not a number stays so. */
+/* Combines gate and up of an FFN; NaN stays NaN. */
 __device__ inline float glu(float gate, float up, const struct cuda_glu &a) {
     if (a.limit > 0) {
         gate = gate > a.limit ? a.limit : gate;

@@ -1,4 +1,4 @@
-/* Everything that is not a matrix product or attention. One row or one head a block, so that sums have one order. */
+/* All operations except matrix products and attention. One row or one head per block, so that the order of sums is fixed. */
 #include "gpu/cuda_device.cuh"
 
 static __global__ void embed_kernel(float *out, const int32_t *ids, struct mat table) {
@@ -41,7 +41,7 @@ cudaError_t cuda_norm(cudaStream_t s, float *out, const float *x, const void *w,
     return cudaGetLastError();
 }
 
-/* The angle is rounded to float32, as in the models' own code and on the CPU; its cosine takes a double's range reduction. */
+/* The angle is rounded to float32, as in the models' own code and on the CPU; its cosine uses double range reduction. */
 static __global__ void rope_table_kernel(struct cuda_rope_table t) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x, i = at / (size_t)t.half;
     if (at >= (size_t)t.n * (size_t)t.half) return;
@@ -77,7 +77,7 @@ cudaError_t cuda_rope(cudaStream_t s, float *x, const float *cs, const float *sn
     return cudaGetLastError();
 }
 
-/* One block a (row, head). */
+/* One block per (row, head). */
 static __global__ void kv_store_kernel(struct cuda_plane p, const float *x, int row0, int ldx, const struct cuda_place *place, int every, int tokens) {
     __shared__ float shared[32];
     if (place) plane_move(&p, place), row0 = every ? place->pos / every : place->pos;
@@ -117,8 +117,8 @@ cudaError_t cuda_kv_load(cudaStream_t s, struct cuda_plane p, float *out, int ro
     return cudaGetLastError();
 }
 
-/* The router: one warp a token. Scores, choices and marks of a token lie in shared memory; the best of many is found by
- * every lane over its share and then across lanes, ties to the lower index. */
+/* The router: one warp per token. A token's scores, choices and marks are in shared memory; an argmax runs per lane over its share,
+ * then across lanes, ties to the lower index. */
 struct best {
     float v;
     int i;
@@ -142,7 +142,7 @@ __device__ static int best_of(const float *v, const uint8_t *taken, int n) {
     }
     return b.i;
 }
-/* The share of the best unmarked logit among those near enough to it, without those marked. */
+/* Weight of the best unmarked logit: its softmax share among the unmarked logits within the jitter threshold. */
 __device__ static float mixer_weight(const struct cuda_route &r, const float *logits, const uint8_t *mark, int best) {
     float top = logits[best], sum = 0;
     for (int i = threadIdx.x; i < r.n_experts; i += 32) {
@@ -269,17 +269,17 @@ cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit) {
     return cudaGetLastError();
 }
 
-/* Sorting by expert: a block an expert reads all choices and keeps its own in order. Hundreds of blocks read the same few
- * megabytes out of the L2 cache; no atomics, so the order inside a group never varies. */
+/* Sort by expert: one block per expert reads all choices and stores its own in order. Hundreds of blocks read the same few
+ * megabytes from the L2 cache; without atomics, the order inside a group is deterministic. */
 static __global__ void sort_count_kernel(int32_t *offset, const int32_t *ids, size_t picks, int first) {
     __shared__ float shared[32];
     int e = (int)blockIdx.x + first, mine = 0;
     for (size_t i = threadIdx.x; i < picks; i += blockDim.x) mine += ids[i] == e;
-    /* counts stay below 2^24 a thread's share, and the sum of 1024 shares of a prompt does too */
+    /* exact in float: a thread's count and the sum over 1024 threads stay below 2^24 for a prompt */
     float sum = block_sum((float)mine, shared);
     if (!threadIdx.x) offset[blockIdx.x + 1] = (int32_t)sum;
 }
-/* Counts to beginnings: one warp, 32 at a time. */
+/* Counts to offsets: one warp, 32 at a time. */
 static __global__ void sort_scan_kernel(int32_t *offset, int n) {
     int lane = (int)threadIdx.x, base = 0;
     for (int i0 = 1; i0 <= n; i0 += 32) {
@@ -297,7 +297,7 @@ static __global__ void sort_fill_kernel(const int32_t *offset, int32_t *token, f
     size_t picks, int topk, int first) {
     __shared__ int warp_count[32], base;
     int e = (int)blockIdx.x + first, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    if (!threadIdx.x) base = offset[blockIdx.x]; /* read behind the first barrier */
+    if (!threadIdx.x) base = offset[blockIdx.x]; /* read after the first barrier */
     for (size_t i0 = 0; i0 < picks; i0 += blockDim.x) {
         size_t i = i0 + threadIdx.x;
         bool mine = i < picks && ids[i] == e;
@@ -343,7 +343,7 @@ cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int
     return cudaGetLastError();
 }
 
-/* One block a (row, head); all threads read lse before the first writes it. */
+/* One block per (row, head); all threads read lse before the first writes it. */
 static __global__ void merge_kernel(float *out, float *lse, const float *out2, const float *lse2, int heads, int dim, int ldo, int ldo2) {
     size_t i = blockIdx.x / (unsigned)heads, h = blockIdx.x % (unsigned)heads, at = i * (size_t)heads + h;
     float l = lse[at], l2 = lse2[at], top = fmaxf(l, l2);
@@ -377,9 +377,9 @@ cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, in
     return cudaGetLastError();
 }
 
-/* A thread takes 16 neighbouring columns: one 16-byte load of FP8 and two stores where the rows allow it. */
+/* A thread converts 16 neighbouring columns: one 16-byte load of FP8 and two stores where alignment allows it. */
 static __global__ void mat_to_bf16_kernel(__nv_bfloat16 *out, struct mat w) {
-    int r = blockIdx.x, c0 = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 16; /* rows in x: y ends at 65,535 */
+    int r = blockIdx.x, c0 = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 16; /* rows in x: grid y is limited to 65,535 */
     if (c0 >= w.cols) return;
     __nv_bfloat16 *dst = out + (size_t)r * (size_t)w.cols;
     const uint8_t *row = (const uint8_t *)w.data + (size_t)r * w.stride;

@@ -1,20 +1,20 @@
-/* Feed-forwards: of one group of tokens, of all experts of a layer that are resident, and of the groups of a few experts at
- * once. Small groups go together: one launch for gate and up of all of them, one for down, one that adds the results to their
- * tokens. Large ones go one by one. How an expert's group is computed depends on its size alone, and a token's experts are
- * added in rising order, so results do not depend on which experts happened to go together. */
+/* FFNs: of one group of tokens, of all resident experts of a layer, and of the groups of several experts at once. Small groups
+ * are batched: one launch for gate and up, one for down, one that adds the results to their tokens. Large groups run one by one.
+ * How an expert's group is computed depends on its size alone, and a token's experts are added in rising order, so results do
+ * not depend on which experts were batched. */
 #include <string.h>
 
 #include "gpu/cuda.h"
 
-enum { TILED_TOKENS = 4096 };                      /* at once, to bound the workspace */
-static const size_t ffn_space = (size_t)128 << 20; /* of a group's activations, likewise */
+enum { TILED_TOKENS = 4096 };                      /* per pass, to bound the workspace */
+static const size_t ffn_space = (size_t)128 << 20; /* activations of a group, for the same reason */
 
-/* --- Tiles: up to CUDA_PARTS experts, or one ----------------------------------------------------------------------------- */
+/* --- Tiled kernels: one expert, or up to CUDA_PARTS ------------------------------------------------------------------------ */
 
 struct tiled {
     bool fp8;
     int ldx, ldh;
-    size_t x_scale, h, hq, h_scale, size; /* where they lie behind x */
+    size_t x_scale, h, hq, h_scale, size; /* offsets after x */
 };
 static struct tiled tiled_plan(const struct cuda_stream *s, const struct expert *e, int n) {
     struct tiled p = {.fp8 = s->g->math == GPU_FP8 && cuda_tiles_fp8_fit(&e->gate) && cuda_tiles_fp8_fit(&e->down)};
@@ -29,7 +29,7 @@ static struct tiled tiled_plan(const struct cuda_stream *s, const struct expert 
     return p;
 }
 
-/* A group is cut so that its rest has a tile of its own size: 65 tokens are one tile of 64 and one of 16. */
+/* A group is split so that its remainder has a tile size of its own: 65 tokens are one tile of 64 and one of 16. */
 static const int sizes[] = {128, 64, 32, 16};
 static void cut(int n, int part[4]) {
     int rest = n % 128;
@@ -71,7 +71,7 @@ static int run_tiles(struct cuda_stream *s, const struct products *g, const stru
 static struct cuda_glu glu_of(const struct expert *e) { return (struct cuda_glu){e->glu.limit, e->glu.alpha, e->glu.shift}; }
 static int out_of(const struct expert *e) { return e->turned ? e->down.cols : e->down.rows; }
 
-/* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x; not weighted. */
+/* y [rows, hidden] = the experts' results for rows index[i] (NULL: i) of x, not weighted. */
 static int run_products(struct cuda_stream *s, const struct products *g, float *y, const float *x, const int32_t *index, char *space) {
     int n = g->begin[g->n] - g->begin[0], hidden = g->e[0]->gate.cols, inter = g->e[0]->gate.rows, out = out_of(g->e[0]);
     struct tiled p = tiled_plan(s, g->e[0], n);
@@ -86,14 +86,14 @@ static int run_products(struct cuda_stream *s, const struct products *g, float *
     return run_tiles(s, g, &down, p.fp8);
 }
 
-/* --- One feed-forward, in pieces of tokens: gate and up side by side, what joins them, down ----------------------------------- */
+/* --- One FFN in chunks of tokens: gate and up next to each other, glu, down -------------------------------------------------- */
 
 struct ffn {
     bool tiled;
     const struct expert *e;
     struct cuda_linear gate, up, down;
     int piece, inter;
-    size_t gate_up, act, scratch; /* where they lie in the workspace, and its end */
+    size_t gate_up, act, scratch; /* offsets in the workspace, and its size */
     size_t size;
 };
 static struct ffn ffn_plan(const struct cuda_stream *s, const struct expert *e, int n, size_t base) {
@@ -157,7 +157,7 @@ struct groups {
     const int32_t *begin; /* [n + 1] */
     int n, hidden;
 };
-/* Workspace for groups of at most `most` tokens, `pairs` in all: what one by one or together needs more. */
+/* Workspace for groups of at most `most` tokens, `pairs` in all: the larger of the one-by-one and the batched need. */
 static size_t groups_space(const struct cuda_stream *s, const struct expert *experts, int n, int most, size_t pairs, int hidden) {
     size_t size = 0, row = (size_t)hidden * 4, few = pairs < TILED_TOKENS ? pairs : TILED_TOKENS;
     for (int i = 0; i < n; i++) {
@@ -195,8 +195,8 @@ static int run_groups(struct cuda_stream *s, const struct groups *g, char *space
         int n = g->begin[k + 1] - g->begin[k];
         const struct expert *e = &g->experts[k];
         if (n < 1) continue;
-        if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a chosen expert is not resident");
-        int as = n > CUDA_FEW ? n : CUDA_FEW + 1; /* a few tokens of many experts are what groups are for */
+        if (!e->gate.data) return cuda_check(s->g, cudaErrorInvalidValue, "a selected expert is not resident");
+        int as = n > CUDA_FEW ? n : CUDA_FEW + 1; /* batching pays off especially for few tokens */
         bool fits = n <= TILED_TOKENS / 4 && cuda_linear_tiled(s, e, as);
         bool joins = fits && p.n && p.n < CUDA_PARTS && begin[p.n] - begin[0] + n <= TILED_TOKENS && cuda_linear_alike(&batch[0]->gate, &e->gate) &&
                      cuda_linear_alike(&batch[0]->down, &e->down);
@@ -228,9 +228,9 @@ static int shared_op(struct cuda_stream *s, const struct op_experts *a, char *sp
     return cuda_check(s->g, cuda_scatter_add(s->s, a->y, (float *)space, NULL, a->shared_weight, a->n, a->hidden, a->hidden), "scatter");
 }
 
-/* --- INT4: a draft's -------------------------------------------------------------------------------------------------------------- */
+/* --- INT4 draft experts ----------------------------------------------------------------------------------------------------- */
 
-/* Whether the experts lie at one distance from each other, as engine/draft makes them, and have no biases. */
+/* True if the experts are at equal distances in memory, as engine/draft lays them out, and have no biases. */
 static bool int4_alike(const struct op_experts *a, struct cuda_int4 *out) {
     const struct expert *e = a->experts;
     if (!a->ids || a->n > CUDA_FEW || e[0].gate.dtype != DT_INT4 || a->n_experts < 2 || e[0].turned) return false;
@@ -244,7 +244,7 @@ static bool int4_alike(const struct op_experts *a, struct cuda_int4 *out) {
     *out = (struct cuda_int4){a->y, a->x, a->ids, a->weights, NULL, e[0].gate, e[0].up, e[0].down, each, glu_of(&e[0]), a->n, a->topk, a->n_experts};
     return cuda_int4_fits(out);
 }
-/* No host that reads the choices. */
+/* The host does not read the choices. */
 static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cuda_int4 *o) {
     size_t h = cuda_aligned((size_t)a->n * (size_t)a->topk * (size_t)o->gate.rows * 4), rows = cuda_aligned((size_t)a->n * (size_t)a->hidden * 4);
     char *space = cuda_space(s, h + (a->shared ? ffn_plan(s, a->shared, a->n, rows).size : 0));
@@ -254,8 +254,8 @@ static int int4_op(struct cuda_stream *s, const struct op_experts *a, struct cud
     return a->shared ? shared_op(s, a, space + h) : 0;
 }
 
-/* Experts that are resident on the device, in rising order, then the shared one. The host reads the sizes of the groups once.
- * (Stream-loading does the same steps itself, as experts arrive.) */
+/* Experts resident on the device, in rising order, then the shared one. The host reads the group sizes once. (SLP runs the same
+ * steps itself as experts arrive.) */
 int cuda_experts_op(struct cuda_stream *s, const struct op_experts *a) {
     if (a->n < 1) return 0;
     struct cuda_int4 draft;

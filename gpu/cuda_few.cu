@@ -1,16 +1,16 @@
-/* Products of a few tokens, where reading W is all that should count: every weight is read once in loads of 16 bytes, whatever the
- * tokens up to CUDA_FEW, and nothing about a token's result depends on how many others there are.
+/* Products of few tokens, bound by reading W: every weight is read once, in 16-byte loads, for any number of tokens up to
+ * CUDA_INVARIANT_ROWS, and a token's result does not depend on the number of tokens.
  *
  * few_kernel, for FP8 in blocks and BF16: on tensor cores, rows of W as the 16 rows of a product and tokens as its 8 columns.
- * The weights are exact in BF16; an activation goes as the sum of three BF16, which is all of its float32. The warps of a block
- * take steps of K in turn, so that few rows, too, keep enough loads under way, and their sums are added in order.
- * turned_kernel, for W^T x of the heads of absorbed MLA: a lane has four columns, the warps take rows in turn. */
+ * The weights are exact in BF16; an activation is the sum of three BF16, which hold its full float32 precision. The warps of a
+ * block alternate over steps of K, so that matrices with few rows also keep enough loads in flight; their sums are added in order.
+ * transposed_kernel, for W^T x of the heads of absorbed MLA: a lane has four columns, the warps alternate over rows. */
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
 enum { WARPS = 8, STEP = 64 };
 
-/* 16 bytes of a row, those behind `left` as zeros. */
+/* 16 bytes of a row; bytes from `left` on are zero. */
 __device__ static inline uint4 load16(const uint8_t *p, int left, bool wide) {
     if (wide && left >= 16) return *(const uint4 *)p;
     uint32_t v[4] = {0, 0, 0, 0};
@@ -33,7 +33,7 @@ __device__ static inline void load_x(float v[16], const float *p, int left, bool
         v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
     }
 }
-/* x and y as pairs of BF16 whose sum they are. */
+/* Splits x and y into three BF16 pairs that sum to them. */
 __device__ static inline void planes(uint32_t out[3], float x, float y) {
 #pragma unroll
     for (int i = 0; i < 3; i++) {
@@ -45,7 +45,7 @@ __device__ static inline void planes(uint32_t out[3], float x, float y) {
 }
 
 /* A lane's weights of a step: 16 neighbouring columns of rows g and g + 8 of each fragment. Product j of the step takes columns
- * 4j .. 4j + 3 of every lane: which they are does not matter, as long as the tokens' side agrees. */
+ * 4j .. 4j + 3 of every lane; any assignment works as long as the tokens use the same. */
 template <bool FP8, int MT> struct weights {
     uint4 v[MT][2][FP8 ? 1 : 2];
 };
@@ -78,7 +78,7 @@ template <bool FP8, int MT, int NT> static __global__ void __launch_bounds__(WAR
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int r = 0; r < 2; r++) { /* rows behind the last compute what nobody stores */
+        for (int r = 0; r < 2; r++) { /* rows past the last are computed but not stored */
             int o = o0 + m * 16 + r * 8 + g;
             o = o < w.rows ? o : w.rows - 1;
             row[m][r] = (const uint8_t *)w.data + (size_t)o * w.stride;
@@ -174,7 +174,7 @@ cudaError_t cuda_few(cudaStream_t s, const struct cuda_linear *l, int processors
     return l->w.dtype == DT_E4M3 ? few<true>(s, l, processors) : few<false>(s, l, processors);
 }
 
-/* Four neighbouring weights of a row, with their scale; columns behind the last as zeros. */
+/* Four neighbouring weights of a row, scaled; columns past the last are zero. */
 __device__ static inline void four(float v[4], const struct mat &w, int r, int c, bool wide) {
     const uint8_t *p = (const uint8_t *)w.data + (size_t)r * w.stride;
     if (wide && c + 4 <= w.cols) {
@@ -193,7 +193,7 @@ __device__ static inline void four(float v[4], const struct mat &w, int r, int c
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] = c + i < w.cols ? weight_at(w, r, c + i) : 0.0f;
 }
-enum { TURNED_N = 8, COLUMNS = 128 }; /* tokens at once; columns of a block */
+enum { TURNED_N = 8, COLUMNS = 128 }; /* tokens per pass; columns per block */
 static __global__ void __launch_bounds__(WARPS * 32) turned_kernel(struct cuda_linear l, int first, int count) {
     __shared__ float sums[WARPS][COLUMNS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c0 = (int)blockIdx.x * COLUMNS, c = c0 + lane * 4;

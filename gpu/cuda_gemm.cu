@@ -1,7 +1,7 @@
-/* Matrix products without a library. gemv for a few tokens of the formats that cuda_few.cu leaves, GGUF's among them, gemm_f32 for anything, gemm_mma on tensor cores for the rest.
- * gemm_mma keeps the weights exact: FP8, FP4, INT8 and BF16 codes are whole numbers of BF16, they go to the tensor cores
- * without their scale, and the scale is applied once per block of K to the float32 sum. Activations go as the sum of two
- * BF16 (16 bits of mantissa), so that a result agrees with float32 to about 1e-5. */
+/* Matrix products without a library: gemv for few tokens of the formats that cuda_few.cu does not support, including GGUF's;
+ * gemm_f32 for any format; gemm_mma on tensor cores for the rest. gemm_mma keeps the weights exact: FP8, FP4, INT8 and BF16
+ * codes are exact in BF16, so the tensor cores multiply unscaled codes, and the scale is applied once per block of K to the
+ * float32 sum. Activations are the sum of two BF16 (16 bits of mantissa), so results agree with float32 to about 1e-5. */
 #include "gpu/cuda_linear.cuh"
 #include "gpu/cuda_mma.cuh"
 
@@ -10,7 +10,7 @@ int cuda_mat_known(int dtype) {
            (dtype >= DT_Q8_0 && dtype < DT_COUNT);
 }
 
-/* Eight weights of a row from column c on, with their scale. wide: the row allows one load for all. */
+/* Eight weights of a row starting at column c, scaled. wide: alignment allows one load. */
 __device__ static inline void eight(float v[8], const struct mat &w, int r, const uint8_t *row, int c, bool wide) {
     if (is_blocks(w.dtype)) {
         blocks_at<8>(v, row, w.dtype, c);
@@ -33,7 +33,7 @@ __device__ static inline void eight(float v[8], const struct mat &w, int r, cons
     }
 }
 
-/* A warp a row of W, up to GEMV_N tokens at once, so that a weight is read and decoded once. */
+/* One warp per row of W, up to GEMV_N tokens at once, so that a weight is read and decoded once. */
 enum { GEMV_N = 8, GEMV_WARPS = 8 };
 static __global__ void gemv_kernel(struct cuda_linear l, int first, int count) {
     int r = (int)(blockIdx.x * GEMV_WARPS + threadIdx.x / 32), lane = threadIdx.x % 32, z = blockIdx.z;
@@ -78,7 +78,7 @@ cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l) {
     return cudaGetLastError();
 }
 
-/* 64 tokens x 64 outputs a block, 16 of K at a time, 4 x 4 a thread. */
+/* 64 tokens x 64 outputs per block, 16 of K at a time, 4 x 4 per thread. */
 enum { TILE = 64, DEPTH = 16 };
 static __global__ void gemm_f32_kernel(struct cuda_linear l) {
     __shared__ float xs[DEPTH][TILE + 4], ws[DEPTH][TILE + 4];
@@ -126,8 +126,8 @@ cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l) {
     return cudaGetLastError();
 }
 
-/* Tensor cores: 64 tokens x 128 rows of W a block, 32 of K at a time; 8 warps in 2 x 4, each 32 x 32 as 2 x 4 tiles of
- * m16n8k16. Shared rows are padded to 40 elements, so that the eight rows a fragment reads fall into different banks. */
+/* Tensor cores: 64 tokens x 128 rows of W per block, 32 of K at a time; 8 warps in 2 x 4, each 32 x 32 as 2 x 4 tiles
+ * of m16n8k16. Shared rows are padded to 40 elements, so that the eight rows of a fragment load hit different banks. */
 enum { MMA_M = 64, MMA_N = 128, MMA_K = 32, MMA_LD = MMA_K + 8 };
 
 __device__ static inline uint32_t word(const __nv_bfloat16 *p) { return *(const uint32_t *)p; }
@@ -139,12 +139,12 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
     struct mat w = head_of(l, z);
     int t0 = (int)blockIdx.x * MMA_M, o0 = (int)blockIdx.y * MMA_N, wm = warp / 4 * 32, wn = warp % 4 * 32;
     const float *x = l.x + (size_t)z * (size_t)l.batch_x;
-    int xr = tid / 4, xc = tid % 4 * 8, wr = tid / 2, wc = tid % 2 * 16; /* what this thread loads */
+    int xr = tid / 4, xc = tid % 4 * 8, wr = tid / 2, wc = tid % 2 * 16; /* this thread's loads */
     bool row_ok = o0 + wr < w.rows, tok_ok = t0 + xr < l.n;
     const uint8_t *wrow = (const uint8_t *)w.data + (size_t)(row_ok ? o0 + wr : 0) * w.stride;
     const float *xrow = x + (size_t)(tok_ok ? t0 + xr : 0) * (size_t)l.ldx;
     bool fast8 = w.dtype == DT_E4M3 && (size_t)wrow % 16 == 0, fast_x = (size_t)xrow % 16 == 0;
-    int block = w.scale && w.block_cols < w.cols ? w.block_cols : w.cols; /* columns that share a scale */
+    int block = w.scale && w.block_cols < w.cols ? w.block_cols : w.cols; /* columns per scale */
     float acc[2][4][4] = {{{0}}}, part[2][4][4] = {{{0}}};
 
     for (int k0 = 0; k0 < w.cols; k0 += MMA_K) {
@@ -166,7 +166,7 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
 #pragma unroll
             for (int i = 0; i < 16; i++) wv[i] = row_ok && wk + i < w.cols ? code_at(w, o0 + wr, wk + i) : 0.0f;
         }
-        __syncthreads(); /* all have read the last tile */
+        __syncthreads(); /* all threads have read the previous tile */
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             __nv_bfloat16 h = __float2bfloat16_rn(xv[i]);
@@ -201,7 +201,7 @@ static __global__ void __launch_bounds__(256) gemm_mma_kernel(struct cuda_linear
                     mma_bf16(part[i][j], al[i], b[j][0], b[j][1]);
                 }
         }
-        if ((k0 + MMA_K) % block == 0 || k0 + MMA_K >= w.cols) { /* the block of K is done: scale its sum */
+        if ((k0 + MMA_K) % block == 0 || k0 + MMA_K >= w.cols) { /* end of a block of K: scale its sum */
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll

@@ -1,5 +1,5 @@
-/* What goes around the tiled products of a group of experts, and of MLA's heads: tokens gathered in the type that the product reads, scales in the
- * layout that it wants, and results added to their tokens in one fixed order. */
+/* Surrounds the tiled products of expert groups and MLA heads: gathers tokens in the product's input type, converts scales to its
+ * layout, and adds results to their tokens in one fixed order. */
 #include "gpu/cuda_device.cuh"
 
 static __global__ void gather_bf16_kernel(__nv_bfloat16 *out, const float *x, const int32_t *index, int dim, int ldx, int ldo) {
@@ -11,7 +11,7 @@ cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const in
     return cudaGetLastError();
 }
 
-/* A warp 128 columns of a token. */
+/* One warp per 128 columns of a token. */
 static __global__ void gather_fp8_kernel(uint8_t *out, float *scale, const float *x, const int32_t *index, int dim, int ldx, int ldo,
                                          int scale_ld) {
     const float *src = x + (size_t)(index ? index[blockIdx.x] : (int)blockIdx.x) * (size_t)ldx;
@@ -66,8 +66,8 @@ cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e) {
     return cudaGetLastError();
 }
 
-/* A block a pair. The first pair of a token does all of them, so that a row of y has one writer; tokens rise inside a group,
- * so lane k finds the token's pair in group k by halving. */
+/* One block per pair. The first pair of a token adds all of the token's pairs, so that a row of y has one writer. Tokens rise within a
+ * group, so lane k finds the token's pair in group k by binary search. */
 static __global__ void combine_kernel(const __grid_constant__ struct cuda_combine c) {
     __shared__ int pair[CUDA_PARTS];
     int i = blockIdx.x, t = c.token[i], k = threadIdx.x;

@@ -1,19 +1,19 @@
-/* A layer's routed experts in INT4 for a few tokens, as a draft computes them: two launches, which read the device's own choices, so
- * that nothing waits for the host. Memory's speed is all that should count: a warp has one load of 16 bytes of each of several rows
- * under way, and multiplies four codes in an instruction, with activations as two planes of eight bits each (a share of 2^-15 of
- * the largest of 128 columns). A block makes these planes itself, in shared memory.
+/* A layer's routed experts in INT4 for few tokens, for drafts: two launches that read the choices on the device, so the host does
+ * not wait. Bound by memory bandwidth: a warp keeps one 16-byte load of each of several rows in flight and multiplies four
+ * codes per instruction, with activations as two planes of eight bits (steps of 2^-15 of the largest of 128 columns). Each block
+ * builds these planes in shared memory.
  *
- * DT_INT4 has column i of 128 in the low half of byte i and column 64 + i in the high half, each 8 more than it stands for; a lane
- * has 32 columns of 128, and takes 8 times the sum of its activations off. */
+ * DT_INT4 stores column i of 128 in the low nibble of byte i and column 64 + i in the high nibble, each with 8 added; a lane
+ * has 32 columns of 128 and subtracts 8 times the sum of its activations. */
 #include "gpu/cuda_device.cuh"
 
-enum { WARPS = 8, GROUP = 128, PIECES = 4, ROWS = 2 }; /* lanes that share a group; rows of a matrix that a warp has at once */
+enum { WARPS = 8, GROUP = 128, PIECES = 4, ROWS = 2 }; /* PIECES lanes share a group; a warp processes ROWS rows of a matrix at once */
 
-/* Activations of `groups` groups in shared memory. Planes lie [low or high half of a group][group][64]. */
+/* Activations of `groups` groups in shared memory. Plane layout: [low or high nibble][group][64]. */
 struct planes {
     int8_t *high, *low; /* v = 256 high + low */
     float *scale;       /* [groups] of v */
-    int *sum;           /* [groups, PIECES] of v, of a lane's columns */
+    int *sum;           /* [groups, PIECES] of v, over a lane's columns */
 };
 __device__ inline struct planes planes_at(uint8_t *space, int groups) {
     struct planes p;
@@ -24,7 +24,7 @@ __device__ inline struct planes planes_at(uint8_t *space, int groups) {
     return p;
 }
 static size_t planes_bytes(int groups) { return (size_t)groups * (2 * GROUP + 4 + 4 * PIECES); }
-/* A warp a group: lane l has columns 4l .. 4l + 3. */
+/* One warp per group: lane l has columns 4l .. 4l + 3. */
 __device__ inline void planes_fill(const struct planes &p, const float *x, int n, int groups) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int g = warp; g < groups; g += WARPS) {
@@ -49,7 +49,7 @@ __device__ inline void planes_fill(const struct planes &p, const float *x, int n
         int at = ((lane / 16) * groups + g) * (GROUP / 2) + lane % 16 * 4;
         *(uint32_t *)(p.high + at) = high;
         *(uint32_t *)(p.low + at) = low;
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1); /* piece j: columns 16j .. 16j + 15 and 64 behind them */
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1); /* lane j: columns 16j .. 16j + 15 and those + 64 */
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         sum += __shfl_xor_sync(0xffffffffu, sum, 16);
         if (lane < 16 && lane % 4 == 0) p.sum[g * PIECES + lane / 4] = sum;
@@ -57,7 +57,7 @@ __device__ inline void planes_fill(const struct planes &p, const float *x, int n
     }
 }
 
-/* Sums of ROWS rows from r on of each of N matrices, over all columns: every lane gets them. */
+/* Dot products of ROWS rows starting at r of each of N matrices, over all columns: every lane gets them. */
 template <int N> __device__ inline void dots(float out[N][ROWS], const struct mat *const m[N], const size_t skip[N], int r, const struct planes &p, int groups) {
     int lane = threadIdx.x % 32, j = lane % PIECES, rows = m[0]->rows;
 #pragma unroll
@@ -70,13 +70,13 @@ template <int N> __device__ inline void dots(float out[N][ROWS], const struct ma
 #pragma unroll
         for (int k = 0; k < N; k++)
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) { /* rows behind the last compute what nobody stores */
+            for (int i = 0; i < ROWS; i++) { /* rows past the last are computed but not stored */
                 size_t row = (size_t)(r + i < rows ? r + i : rows - 1);
                 w[k][i] = *(const uint4 *)((const uint8_t *)m[k]->data + skip[k] + row * m[k]->stride + (size_t)(g * (GROUP / 2) + j * 16));
                 s[k][i] = bf16_at((const uint8_t *)m[k]->scale + skip[k], row * (size_t)m[k]->scale_stride + (size_t)g);
             }
         const int4 *high = (const int4 *)(p.high + g * (GROUP / 2) + j * 16), *low = (const int4 *)(p.low + g * (GROUP / 2) + j * 16);
-        int4 x[4] = {high[0], high[groups * (GROUP / 2) / 16], low[0], low[groups * (GROUP / 2) / 16]}; /* columns of low halves, of high ones */
+        int4 x[4] = {high[0], high[groups * (GROUP / 2) / 16], low[0], low[groups * (GROUP / 2) / 16]}; /* columns of low nibbles, of high nibbles */
         const int *xs = (const int *)x;
         float f = p.scale[g];
         int eight = 8 * p.sum[g * PIECES + j];
@@ -101,7 +101,7 @@ template <int N> __device__ inline void dots(float out[N][ROWS], const struct ma
         for (int i = 0; i < ROWS; i++) out[k][i] = warp_sum(out[k][i]);
 }
 
-/* h[pair] = glu(gate x, up x): grid (rows of inter, pairs of a token and a choice). */
+/* h[pair] = glu(gate x, up x): grid (rows of inter, (token, choice) pairs). */
 static __global__ void __launch_bounds__(WARPS * 32) int4_up_kernel(const __grid_constant__ struct cuda_int4 a) {
     extern __shared__ __align__(16) uint8_t space[];
     int pair = (int)blockIdx.y, id = a.ids[pair], groups = (a.gate.cols + GROUP - 1) / GROUP, inter = a.gate.rows;
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(WARPS * 32) int4_down_kernel(const __gr
     float sum[ROWS] = {};
     for (int k = 0; k < a.topk; k++) {
         int pair = t * a.topk + k, id = a.ids[pair];
-        if (id < 0 || id >= a.n_experts) continue; /* the block's all alike */
+        if (id < 0 || id >= a.n_experts) continue; /* uniform within the block */
         __syncthreads();
         planes_fill(p, a.h + (size_t)pair * (size_t)a.down.cols, a.down.cols, groups);
         __syncthreads();

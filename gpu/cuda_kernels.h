@@ -1,6 +1,6 @@
 #pragma once
 /* Launchers of the CUDA kernels, one per operation, in a form that C and C++ both read (base/ops.h is C only).
- * Each enqueues on the stream and returns what cudaGetLastError says. Everything is device memory. */
+ * Each enqueues on the stream and returns cudaGetLastError(). All pointers are device memory. */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
@@ -17,7 +17,7 @@ struct cuda_plane { /* struct kv_plane */
     int block;
     const struct cuda_kv_block *blocks;
     size_t at, scale_at;
-    int first; /* with blocks: of all rows that one is row 0 here */
+    int first; /* with blocks: index of the row that is row 0 here */
 };
 struct cuda_kv_block { /* struct kv_block */
     char *mem;
@@ -42,8 +42,8 @@ struct cuda_attention { /* struct op_attention, and scratch for split keys */
     const int32_t *q_pos, *chosen;
     int n, n_heads, q_dim, v_dim, ldq, ldo, lse_ld, q_pos0, k_pos0, k_step, n_keys, window, n_chosen; /* k_step at least 1 */
     float scale;
-    int chunked;     /* few queries: keys are split at fixed places, cuda_attention_chunks, whatever the queries and keys */
-    int splits;      /* at least 1; > 1: partials go to part, then are combined */
+    int chunked;     /* few queries: keys are split at fixed boundaries (cuda_attention_chunks), independent of the number of queries and keys */
+    int splits;      /* at least 1; > 1: partial results go to part, then are combined */
     float *part;     /* [splits, n, n_heads, v_dim] */
     float *part_lse; /* [splits, n, n_heads] */
     const struct cuda_place *at, *v_at;
@@ -55,7 +55,7 @@ struct cuda_select { /* struct op_select, and scratch */
     int n, heads, topk, ldq, q_pos0, k_pos0, k_step, n_keys;
     float scale;
     float *score;                /* [n, n_keys] */
-    const struct cuda_place *at; /* then these are rows [first, first + n) of a call of `all` */
+    const struct cuda_place *at; /* then these are rows [first, first + n) of a call of `all` rows */
     int first, all;
 };
 enum { CUDA_SOFTMAX, CUDA_SIGMOID, CUDA_MIXER, CUDA_SQRT_SOFTPLUS }; /* enum score_fn */
@@ -63,12 +63,12 @@ struct cuda_route {                                                  /* struct o
     int32_t *ids;
     float *weights;
     const float *logits, *bias;
-    const int32_t *table, *tokens; /* table NULL: choose */
+    const int32_t *table, *tokens; /* table NULL: select by score */
     int n, n_experts, topk, n_group, topk_group, score, group_top2, norm;
     float scale, jitter;
 };
 
-/* Numbers (gpu.h): word [2] in pinned host memory. Wait polls it. */
+/* Timelines (gpu.h): word [2] in pinned host memory. wait polls. */
 cudaError_t cuda_word_write(cudaStream_t s, uint32_t *word, uint32_t value);
 cudaError_t cuda_word_wait(cudaStream_t s, const uint32_t *word, uint32_t value);
 
@@ -96,7 +96,7 @@ cudaError_t cuda_copy(cudaStream_t s, float *y, const float *x, int n, int heads
 cudaError_t cuda_add(cudaStream_t s, float *y, const float *x, size_t n);
 cudaError_t cuda_sigmoid(cudaStream_t s, float *x, size_t n);
 cudaError_t cuda_clip(cudaStream_t s, float *x, size_t n, float limit);
-/* y *= sigmoid(g), with silu g * sigmoid(g); [n, heads, dim] each */
+/* y *= sigmoid(g), or with silu g * sigmoid(g); [n, heads, dim] each */
 cudaError_t cuda_gate(cudaStream_t s, float *y, const float *g, int n, int heads, int dim, int ldy, int ldg, int head_ldy, int head_ldg, int silu);
 struct cuda_conv { /* struct op_conv */
     float *out;
@@ -113,7 +113,7 @@ struct cuda_delta { /* struct op_delta */
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
     const struct cuda_place *at;
 };
-enum { CUDA_DELTA_MOST = 1024 }; /* k_dim */
+enum { CUDA_DELTA_MOST = 1024 }; /* largest k_dim */
 cudaError_t cuda_delta_rows(cudaStream_t s, const struct cuda_delta *d);
 enum { CUDA_STREAMS_MOST = 16 };
 cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const float *post, int n, int hidden, int n_streams); /* struct op_spread */
@@ -129,7 +129,7 @@ struct cuda_compress { /* struct op_compress */
     const float *kv, *gate, *bias, *before;
     float *after;
     int n, pos0, ratio, dim, ldx, overlap;
-    int made; /* entries; with at at most */
+    int made; /* entries; with `at`, at most */
     const struct cuda_place *at;
     int state_at;
 };
@@ -137,67 +137,67 @@ cudaError_t cuda_compress_rows(cudaStream_t s, const struct cuda_compress *o);
 cudaError_t cuda_sort(cudaStream_t s, int32_t *offset, int32_t *token, float *weight, const int32_t *ids, const float *weights, int n, int topk, int first,
                       int last);
 cudaError_t cuda_gather(cudaStream_t s, float *out, const float *x, const int32_t *index, int n, int dim, int ldx);
-/* y[index[i]] += weight[i] * x[i]; index NULL: row i, weight NULL: 1 */
+/* y[index[i]] += weight[i] * x[i]; index NULL: i, weight NULL: 1 */
 cudaError_t cuda_scatter_add(cudaStream_t s, float *y, const float *x, const int32_t *index, const float *weight, int n, int dim, int ldy);
 cudaError_t cuda_merge(cudaStream_t s, float *out, float *lse, const float *out2, const float *lse2, int n, int heads, int dim, int ldo, int ldo2);
 cudaError_t cuda_bias(cudaStream_t s, float *y, const float *bias, int n, int m, int ldy);
 struct cuda_glu { /* struct glu */
     float limit, alpha, shift;
 };
-/* out [n, inter] = glu(gate, up); gate and up of a row lie side by side, [n, 2 * inter] */
+/* out [n, inter] = glu(gate, up); a row holds gate, then up: [n, 2 * inter] */
 cudaError_t cuda_glu(cudaStream_t s, float *out, const float *gate_up, int n, int inter, struct cuda_glu a);
 
-/* Weights as BF16 for cuBLAS; out rows are dense. */
+/* Weights as BF16 for cuBLAS; out rows are contiguous. */
 cudaError_t cuda_mat_to_bf16(cudaStream_t s, void *out, struct mat w);
 
-/* y (+)= W x in float32, weights of any type the device reads, one head after the other in z. */
+/* y (+)= W x in float32, weights of any supported type; grid z is the head. */
 struct cuda_linear {
     float *y;
     const float *x, *bias;
     struct mat w;
     int n, ldx, ldy, accumulate, transposed, batch, batch_rows, batch_x, batch_y, exact;
 };
-int cuda_mat_known(int dtype); /* cuda_gemv, cuda_gemm_f32 and embed read it */
-/* Up to CUDA_FEW tokens: a token's result does not depend on how many there are. */
+int cuda_mat_known(int dtype); /* supported by cuda_gemv, cuda_gemm_f32 and embed */
+/* Up to CUDA_INVARIANT_ROWS tokens: a token's result does not depend on the number of tokens. */
 enum { CUDA_FEW = 18 };
-int cuda_few_fits(const struct mat *w);                                            /* cuda_few reads it */
+int cuda_few_fits(const struct mat *w);                                            /* cuda_few supports this type */
 cudaError_t cuda_few(cudaStream_t s, const struct cuda_linear *l, int processors); /* not transposed */
 cudaError_t cuda_turned(cudaStream_t s, const struct cuda_linear *l);              /* transposed */
-cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                /* what cuda_few does not read */
-cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);            /* anything, no tensor cores */
+cudaError_t cuda_gemv(cudaStream_t s, const struct cuda_linear *l);                /* types that cuda_few does not support */
+cudaError_t cuda_gemm_f32(cudaStream_t s, const struct cuda_linear *l);            /* any type, no tensor cores */
 int cuda_gemm_mma_fits(const struct cuda_linear *l);
-cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tensor cores, weights exact, x as two BF16 */
+cudaError_t cuda_gemm_mma(cudaStream_t s, const struct cuda_linear *l); /* tensor cores, weights exact, x as the sum of two BF16 */
 
 /* Several products in one launch, in tiles of tokens: part k multiplies rows [row, row + n) of x with w[part.w], so that experts
- * with a few tokens each fill the card together. A launch has one tile size (16, 32, 64, 128); who cuts a group chooses.
+ * with few tokens each fill the GPU together. A launch has one tile size (16, 32, 64 or 128), chosen by the caller.
  * gated: y = glu(w x + bias, w2 x + bias2), BF16 where x is BF16, else float32. Otherwise float32, with bias and accumulate. */
 enum { CUDA_PARTS = 16 };
 struct cuda_tiles {
-    struct mat w[CUDA_PARTS], w2[CUDA_PARTS]; /* one type, one shape */
+    struct mat w[CUDA_PARTS], w2[CUDA_PARTS]; /* same type and shape */
     struct {
-        int w, row, n, tile; /* tile: of this part's first among all; filled by the launcher */
+        int w, row, n, tile; /* tile: index of this part's first tile; set by the launcher */
     } part[CUDA_PARTS];
     int n_parts;
     const void *x;        /* BF16 [rows, ldx], ldx a multiple of 8; or E4M3, a multiple of 16 */
-    const float *x_scale; /* E4M3: of 128 columns, [columns / 128, scale_ld] */
+    const float *x_scale; /* E4M3: per 128 columns, [columns / 128, scale_ld] */
     void *y;
     const float *bias[CUDA_PARTS], *bias2[CUDA_PARTS]; /* of each matrix; NULL: none */
     struct cuda_glu glu;
     int ldx, scale_ld, ldy, accumulate, gated;
-    /* Not 0 (BF16 x alone, one part): W is heads of so many rows, the first `nope` of which give y [rows, heads, ldy] and the others
-     * v [rows, heads, head_rows - nope], both BF16; all these even. No bias, nothing added. */
+    /* Non-zero (BF16 x only, one part): W consists of heads of head_rows rows; the first `nope` rows give y [rows, heads, ldy], the others
+     * v [rows, heads, head_rows - nope], both BF16; all three even. No bias, no accumulation. */
     int head_rows, nope;
     void *v;
-    int align; /* of the weights' rows; filled by the launcher */
+    int align; /* alignment of the weights' rows; set by the launcher */
 };
-int cuda_tiles_fit(const struct mat *w); /* BF16 x: E4M3, E2M1 and BF16, exact in the weights; GGUF's blocks, rounded to BF16 */
+int cuda_tiles_fit(const struct mat *w); /* BF16 x: E4M3, E2M1 and BF16 weights, exact; GGUF blocks, rounded to BF16 */
 cudaError_t cuda_tiles_bf16(cudaStream_t s, const struct cuda_tiles *t, int tokens);
-int cuda_tiles_blocks_fit(const struct mat *w); /* of these, what has a kernel of its own */
+int cuda_tiles_blocks_fit(const struct mat *w); /* the subset with a kernel of its own */
 cudaError_t cuda_tiles_blocks(cudaStream_t s, const struct cuda_tiles *t, int tokens);
 int cuda_tiles_fp8_fit(const struct mat *w); /* E4M3 x: E4M3 in blocks of 128 columns; sm_89 */
 cudaError_t cuda_tiles_fp8(cudaStream_t s, const struct cuda_tiles *t, int tokens);
 
-/* What tiles leave of op_expand: the rope key of each row for all heads; with y, the rest of it as well. */
+/* The part of op_expand that the tiled kernels omit: copies each row's rope key to all heads; with y, also converts k and v. */
 struct cuda_expand {
     void *k, *v;
     struct cuda_plane latent; /* rows 0 .. n */
@@ -206,27 +206,27 @@ struct cuda_expand {
 };
 cudaError_t cuda_expand_rest(cudaStream_t s, const struct cuda_expand *e);
 
-/* Routed experts in INT4, of few tokens: y[t] += sum over its choices of weight * expert(x[t]); an id that is none is left out. */
+/* Routed INT4 experts for few tokens: y[t] += sum over its choices of weight * expert(x[t]); invalid ids are skipped. */
 struct cuda_int4 {
     float *y;                  /* [n, hidden] */
     const float *x;            /* [n, hidden] */
     const int32_t *ids;        /* [n, topk] */
     const float *weights;      /* [n, topk] */
     float *h;                  /* scratch [n, topk, inter] */
-    struct mat gate, up, down; /* of the first expert; data and scales of the next lie `each` bytes behind */
+    struct mat gate, up, down; /* the first expert's; data and scales of expert i are at an offset of i * `each` bytes */
     size_t each;
     struct cuda_glu glu;
     int n, topk, n_experts;
 };
-int cuda_int4_fits(const struct cuda_int4 *a); /* cuda_int4_experts reads it */
+int cuda_int4_fits(const struct cuda_int4 *a); /* cuda_int4_experts supports these arguments */
 cudaError_t cuda_int4_experts(cudaStream_t s, const struct cuda_int4 *a);
 
-/* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with a scale for 128 columns: max(largest, 1e-4) / 448. */
+/* Rows index[i] (NULL: i) of x as BF16, or as E4M3 with one scale per 128 columns: max(largest, 1e-4) / 448. */
 cudaError_t cuda_gather_bf16(cudaStream_t s, void *out, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo);
 cudaError_t cuda_gather_fp8(cudaStream_t s, void *out, float *scale, const float *x, const int32_t *index, int n, int dim, int ldx, int ldo, int scale_ld);
-/* Scales of w as float32 [blocks of rows, ld]. */
+/* Scales of w as float32 [row blocks, ld]. */
 cudaError_t cuda_scales(cudaStream_t s, float *out, struct mat w, int ld);
-/* y[token[i]] += weight[i] * x[i] over the pairs of n groups, those of a token in rising order of group. Tokens rise in a group. */
+/* y[token[i]] += weight[i] * x[i] over the pairs of n groups; the pairs of a token are added in rising order of group. Tokens rise within a group. */
 struct cuda_combine {
     float *y;
     const float *x;
@@ -237,15 +237,15 @@ struct cuda_combine {
 };
 cudaError_t cuda_combine(cudaStream_t s, const struct cuda_combine *c);
 
-/* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose heads begin on 16 bytes: direct, or copied before. */
-int cuda_attention_mma_rows(const struct cuda_attention *a); /* (query, head) pairs of a KV head that a block takes; 0: no such shape */
+/* Tensor cores: BF16 products, float32 sums. They read BF16 planes whose heads are aligned to 16 bytes: directly, or after a copy. */
+int cuda_attention_mma_rows(const struct cuda_attention *a); /* (query, head) pairs of a KV head per block; 0: shape not supported */
 int cuda_attention_mma_direct(const struct cuda_attention *a);
 cudaError_t cuda_attention_mma(cudaStream_t s, const struct cuda_attention *a);
-/* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's own, zeros behind it */
+/* out [rows, heads, dim]: heads head0 .. of p as BF16, dim at least p's, padded with zeros */
 cudaError_t cuda_plane_to_bf16(cudaStream_t s, void *out, struct cuda_plane p, int head0, int heads, int rows, int dim);
-int cuda_attention_chunks(int keys);                                                /* splits of so many keys */
-int cuda_attention_f32_heads(const struct cuda_attention *a);                       /* heads that a block takes */
-cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a);     /* everything else */
+int cuda_attention_chunks(int keys);                                                /* number of splits */
+int cuda_attention_f32_heads(const struct cuda_attention *a);                       /* heads per block */
+cudaError_t cuda_attention_f32(cudaStream_t s, const struct cuda_attention *a);     /* all other shapes */
 cudaError_t cuda_attention_combine(cudaStream_t s, const struct cuda_attention *a); /* out and lse from part and part_lse */
 
 #ifdef __cplusplus

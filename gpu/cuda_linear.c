@@ -1,27 +1,27 @@
-/* Which kernel a product takes, and the workspace it needs. Workspace is sized before anything is enqueued, so that growing it
+/* Selects the kernel of a product and sizes its workspace. The workspace is sized before anything is enqueued, so that growing it
  * (in the first layer) is the only wait. */
 #include "gpu/cuda.h"
 
 enum {
-    TILE = 128,      /* rows of W in a tile of ours */
+    TILE = 128,      /* rows of W per tile of our kernels */
     BLAS_LEAST = 64, /* fewer do not fill cuBLAS's tiles */
-    TOKENS = 4096,   /* at once, to bound the workspace */
-    EXPAND = 512,    /* tokens from which writing W out as BF16 is paid back by cuBLAS (an estimate: see NOTES) */
+    TOKENS = 4096,   /* per pass, to bound the workspace */
+    EXPAND = 512,    /* tokens from which expanding W to BF16 for cuBLAS pays off (an estimate: see NOTES) */
 };
-static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones go in pieces */
-static const size_t fp8_space = (size_t)32 << 20;     /* cuBLASLt's own */
+static const size_t blas_weights = (size_t)128 << 20; /* of one matrix as BF16; larger ones are split */
+static const size_t fp8_space = (size_t)32 << 20;     /* for cuBLASLt itself */
 
 enum path { FEW, GEMV, TURNED, FLOAT, SPLIT, TILES, TILES_FP8, BLAS, BLAS_FP8 };
 
 static bool dense(const struct mat *w) { return w->dtype == DT_BF16 && !w->scale && w->stride == (size_t)w->cols * 2; }
 
-/* What cuBLASLt takes: FP8 in 128 x 128 blocks, whole vectors of 16 bytes, outputs in fours. */
+/* cuBLASLt requirements: FP8 in 128 x 128 blocks, rows a multiple of 16 bytes, outputs a multiple of 4. */
 static bool blas_fp8_fits(const struct cuda_stream *s, const struct mat *w) {
     return s->g->sm == 90 && cuda_blas_has_fp8(s->blas) && w->scale && w->block_rows == 128 && w->block_cols == 128 && w->row_step == 1 && w->row0 % 128 == 0 &&
            w->rows % 4 == 0 && w->cols % 16 == 0 && w->stride % 16 == 0 && (size_t)w->data % 16 == 0;
 }
 
-/* Where the operation asks for float32 it gets it: the router's choice must not hang on a rounding. */
+/* `exact` operations run in float32: rounding must not change the router's choice. */
 static enum path path_of(const struct cuda_stream *s, const struct cuda_linear *l) {
     const struct cuda *g = s->g;
     bool plain = !l->transposed && l->batch <= 1 && !l->exact && g->math != GPU_F32;
@@ -75,7 +75,7 @@ static int linear_blas(struct cuda_stream *s, const struct cuda_linear *l, char 
     return l->bias ? cuda_check(s->g, cuda_bias(s->s, l->y, l->bias, l->n, l->w.rows, l->ldy), "bias") : 0;
 }
 
-/* Tiles of 128 tokens where they fill the card, smaller ones for fewer tokens. */
+/* Tiles of 128 tokens where they fill the GPU, smaller ones for fewer tokens. */
 static int tile_tokens(const struct cuda *g, int n, int rows) {
     if (n <= 64) return n;
     return (long)((n + 127) / 128) * ((rows + TILE - 1) / TILE) >= g->processors ? 128 : 64;
@@ -100,7 +100,7 @@ static int linear_tiles(struct cuda_stream *s, const struct cuda_linear *l, char
     return 0;
 }
 
-/* Tokens [t, t + n), through cuBLASLt where it has a kernel for the shape. */
+/* Tokens [t, t + n), through cuBLASLt if it has a kernel for the shape. */
 static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *space, int t, int n, bool blas) {
     struct cuda_tiles p = tiles_of(l, t, n);
     char *scale = space + x_bytes(l, 1), *w_scale = scale + scale_bytes(l);
@@ -136,7 +136,7 @@ static int fp8_tokens(struct cuda_stream *s, const struct cuda_linear *l, char *
 }
 static int linear_fp8(struct cuda_stream *s, const struct cuda_linear *l, char *space, bool blas) {
     for (int t = 0; t < l->n; t += TOKENS) {
-        int n = t + TOKENS < l->n ? TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n; /* cuBLASLt takes tokens in fours, too */
+        int n = t + TOKENS < l->n ? TOKENS : l->n - t, fours = blas ? n / 4 * 4 : n; /* cuBLASLt also needs a multiple of 4 tokens */
         int r = fours ? fp8_tokens(s, l, space, t, fours, blas) : 0;
         if (!r && n > fours) r = fp8_tokens(s, l, space, t + fours, n - fours, false);
         if (r) return r;
@@ -150,7 +150,7 @@ int cuda_linear_run(struct cuda_stream *s, const struct cuda_linear *l, char *sp
     enum path path = path_of(s, l);
     switch (path) {
     case FEW: return cuda_check(s->g, cuda_few(s->s, l, s->g->processors), "few");
-    case TURNED: return cuda_check(s->g, cuda_turned(s->s, l), "turned");
+    case TURNED: return cuda_check(s->g, cuda_turned(s->s, l), "gemv transposed");
     case GEMV: return cuda_check(s->g, cuda_gemv(s->s, l), "gemv");
     case SPLIT: return cuda_check(s->g, cuda_gemm_mma(s->s, l), "gemm_mma");
     case TILES: return linear_tiles(s, l, space);
@@ -170,7 +170,7 @@ int cuda_linear_op(struct cuda_stream *s, const struct op_linear *a) {
     return space || !size ? cuda_linear_run(s, &l, space) : ERR_RUNTIME;
 }
 
-/* --- Expanding MLA ------------------------------------------------------------------------------------------------------- */
+/* --- MLA expansion --------------------------------------------------------------------------------------------------------- */
 
 static struct cuda_plane rows_of(const struct kv_plane *p, int row) {
     const size_t at = (size_t)row * (size_t)p->heads;
@@ -179,7 +179,7 @@ static struct cuda_plane rows_of(const struct kv_plane *p, int row) {
     else r.data = (char *)p->data + dtype_bytes((enum dtype)p->dtype, at * (size_t)p->dim), r.scale = p->scale ? p->scale + at : NULL;
     return r;
 }
-/* Formats without tiles: in float32, which is then rounded. */
+/* Formats without tiled kernels: compute in float32, then round. */
 static int expand_float(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
     struct cuda_linear l = {.w = a->w, .n = e->n, .ldx = a->latent.dim, .ldy = a->w.rows};
     size_t x = cuda_aligned((size_t)e->n * (size_t)l.ldx * 4), y = cuda_aligned((size_t)e->n * (size_t)l.ldy * 4);
@@ -191,7 +191,7 @@ static int expand_float(struct cuda_stream *s, const struct op_expand *a, const 
     if (cuda_check(s->g, cuda_kv_load(s->s, e->latent, (float *)space, 0, e->n, l.ldx), "latents") || cuda_linear_run(s, &l, space + x + y)) return ERR_RUNTIME;
     return cuda_check(s->g, cuda_expand_rest(s->s, &rest), "expand");
 }
-/* All heads in one launch; the cache itself is what tiles read where it is BF16. */
+/* All heads in one launch; a BF16 cache is read directly. */
 static int expand_tiles(struct cuda_stream *s, const struct op_expand *a, const struct cuda_expand *e) {
     int dim = e->latent.dim, ld = cuda_round(dim, 8), rope = dim - e->lora;
     bool direct = !e->latent.blocks && e->latent.dtype == DT_BF16 && ld == dim && (size_t)e->latent.data % 16 == 0;

@@ -1,5 +1,5 @@
 #pragma once
-/* What the products without tiles share: heads of a batch, and how a result is stored. */
+/* Shared by the product kernels without tiles: heads of a batch, and storing a result. */
 #include "gpu/cuda_device.cuh"
 
 /* The weights of one head of a batch. */

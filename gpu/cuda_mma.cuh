@@ -1,6 +1,6 @@
 #pragma once
-/* Instructions that CUDA C has no words for: products on tensor cores, the loads that feed them, and copies that run beside
- * them. Everything else in the kernels is plain C++, so that a build for another machine has only this file to replace.
+/* Instructions that CUDA C cannot express: products on tensor cores, the loads that feed them, and asynchronous copies.
+ * All other kernel code is plain C++, so a port replaces only this file.
  *
  * Fragments, lane = 4 g + q of a warp. A of m16n8k16 (bf16, k in pairs): a[0] row g, k 2q; a[1] row g + 8; a[2] row g, k 2q + 8;
  * a[3] row g + 8. b0: column g, k 2q; b1: k 2q + 8. c[0], c[1]: row g, columns 2q, 2q + 1; c[2], c[3]: row g + 8.
@@ -28,15 +28,15 @@ __device__ inline void mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, ui
 #endif
 }
 
-/* a * b + c of two BF16 each; subnormals stay. */
+/* a * b + c of two BF16 each; subnormals are kept. */
 __device__ inline uint32_t bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t d;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
 
-/* Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8 in shared memory and receives, of
- * each matrix, bytes 4q .. 4q + 3 of row g; transposed, of rows 2q and 2q + 1 the element in column g. */
+/* Loads four matrices of 8 rows of 16 bytes: lane l gives the shared-memory address of row l % 8 of matrix l / 8 and receives, of
+ * each matrix, bytes 4q .. 4q + 3 of row g; transposed: the elements in column g of rows 2q and 2q + 1. */
 __device__ inline void ldmatrix_x4(uint32_t r[4], const void *row) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at)
@@ -50,8 +50,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) {
                  : "memory");
 }
 
-/* Copies from global to shared memory that run on while the thread does; `bytes` are read, the rest of the piece is zeros.
- * Both addresses are multiples of the piece. cp_wait(n): all but the n latest groups of this thread have arrived. */
+/* Asynchronous copies from global to shared memory: `bytes` are read, the rest of the 16, 8 or 4 is zero-filled.
+ * Both addresses are aligned to that size. cp_wait(n): all but the n latest groups of this thread have arrived. */
 __device__ inline void cp_async16(void *dst, const void *src, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(dst)), "l"(src), "r"(bytes)
                  : "memory");
@@ -68,11 +68,11 @@ __device__ inline void cp_commit() { asm volatile("cp.async.commit_group;" ::: "
 template <int N> __device__ inline void cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 #endif
 
-/* Two E4M3 codes in the high bytes of the halves. Exponent and mantissa move to BF16's places, as a subnormal where the code is one;
- * a product with 2^120 then corrects the bias for both. 0x7f becomes NaN. */
+/* Decodes two E4M3 codes in the high bytes of the 16-bit halves. Exponent and mantissa move to BF16's positions, subnormal codes as
+ * subnormals; multiplying by 2^120 then corrects the bias of both. 0x7f becomes NaN. */
 __device__ inline uint32_t e4m3_pair(uint32_t w) {
     uint32_t mag = w >> 4 & 0x07f007f0, nan = (mag + 0x00100010) & 0x08000800;
     return bf16x2_fma((w & 0x80008000) | mag | nan * 15, 0x7b807b80, 0x80008000);
 }
-/* Two E4M3 codes in the high nibbles of the halves, likewise with 2^126. */
+/* Two E2M1 codes in the high nibbles of the 16-bit halves, in the same way with 2^126. */
 __device__ inline uint32_t e2m1_pair(uint32_t w) { return bf16x2_fma((w & 0x80008000) | (w >> 6 & 0x01c001c0), 0x7e807e80, 0x80008000); }

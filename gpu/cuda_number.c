@@ -1,14 +1,15 @@
-/* Numbers on CUDA. A stream writes one by a kernel of one thread, which looks for the mark of a broken number behind itself
- * (the driver's own stream write cannot, and would lower what a break has raised). It waits by the driver's
- * cuStreamWaitValue32, which takes no processor; where the driver lacks it, by a kernel that polls.
- * No call of CUDA's tells that a stream stands before a number that nobody will write, so all open numbers are in one list with
- * who waits for them: whoever waits for a stream walks it, and breaks those whose waiting stream has been cancelled or has failed. */
+/* Timelines on CUDA. A stream signals with a one-thread kernel that checks the abort flag after its store (the driver's own
+ * stream write cannot, and would lower an aborted value). It waits with the driver's cuStreamWaitValue32, which occupies no SM;
+ * where the driver lacks it, with a polling kernel.
+ * CUDA cannot tell that a stream waits for a timeline that will never be signalled. So all open timelines are in one list with
+ * their waiting streams: a host thread that waits for a stream sweeps the list and aborts the timelines whose waiting stream was
+ * cancelled or has failed. */
 #include <time.h>
 
 #include "engine/base/mem.h"
 #include "gpu/cuda.h"
 
-enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER = 12000 }; /* cuStreamWaitValue32 as of this driver needs no setting of the system */
+enum { WAITERS = 16, WAIT_GEQ = 0, DRIVER = 12000 }; /* from this driver version on, cuStreamWaitValue32 needs no system setting */
 
 struct cuda_number {
     struct gpu_number base;
@@ -17,7 +18,7 @@ struct cuda_number {
     struct {
         struct cuda_stream *s;
         uint32_t value;
-    } waiter[WAITERS]; /* the last value of each stream; s NULL: free */
+    } waiter[WAITERS]; /* the latest value per stream; s NULL: unused */
 };
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_number *list;
@@ -42,16 +43,16 @@ int cuda_number_open(struct gpu *base, struct gpu_number **out, struct error *e)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct cuda_number *n = mem_calloc(1, sizeof *n);
     void *word = NULL;
-    if (!n) return error_set(e, ERR_MEMORY, "no memory for a number");
+    if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
     cudaSetDevice(((struct cuda *)base)->card);
     cudaError_t r = cudaHostAlloc(&word, 2 * sizeof *n->base.word, cudaHostAllocPortable | cudaHostAllocMapped);
     if (r != cudaSuccess) {
         cudaGetLastError();
         mem_free(n);
-        return error_set(e, ERR_MEMORY, "a number in pinned memory: %s", cudaGetErrorString(r));
+        return error_set(e, ERR_MEMORY, "cannot allocate a timeline in pinned memory: %s", cudaGetErrorString(r));
     }
     pthread_once(&once, find_driver_wait);
-    n->base.g = base; /* before others find it in the list */
+    n->base.g = base; /* before the timeline is in the list */
     n->base.word = word;
     atomic_init(&n->base.word[0], 0);
     atomic_init(&n->base.word[1], 0);
@@ -74,9 +75,9 @@ void cuda_number_close(struct gpu_number *base) {
     mem_free(n);
 }
 
-/* Under the lock: a fault of the stream's work shows where its state is asked for. */
+/* Call under the lock. Querying the stream surfaces faults of its work. */
 static bool lost(struct cuda_stream *s) {
-    if (atomic_load(&s->recording)) return false; /* a question would spoil what it records */
+    if (atomic_load(&s->recording)) return false; /* a query would invalidate the capture */
     cudaError_t r = cudaStreamQuery(s->s);
     if (r != cudaErrorNotReady) cuda_check(s->g, r, "running");
     return cuda_stream_state(s) != 0;
@@ -126,7 +127,7 @@ int cuda_number_write(struct gpu_number *base, uint32_t value, struct gpu_stream
     pthread_mutex_unlock(&list_lock);
     int r = cuda_stream_state(s);
     if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
-    if (!r) r = cuda_check(s->g, cuda_word_write(s->s, (uint32_t *)base->word, value), "number write");
+    if (!r) r = cuda_check(s->g, cuda_word_write(s->s, (uint32_t *)base->word, value), "timeline signal");
     if (r) gpu_number_break(base);
     return r;
 }
@@ -139,14 +140,14 @@ int cuda_number_wait(struct gpu_number *base, uint32_t value, struct gpu_stream 
         if (n->waiter[i].s == s || (!n->waiter[i].s && at < 0)) at = i;
     if (at >= 0 && !r) n->waiter[at].s = s, n->waiter[at].value = value;
     pthread_mutex_unlock(&list_lock);
-    if (!r && at < 0) r = cuda_check(s->g, cudaErrorInvalidValue, "a number with too many streams");
+    if (!r && at < 0) r = cuda_check(s->g, cudaErrorInvalidValue, "timeline with too many streams");
     if (!r) r = cuda_check(s->g, cudaSetDevice(s->g->card), "device");
     bool done = false;
     if (!r && driver_wait && !atomic_load(&driver_refuses)) {
         done = driver_wait(s->s, (unsigned long long)(uintptr_t)base->word, value, WAIT_GEQ) == 0;
         if (!done) atomic_store(&driver_refuses, true);
     }
-    if (!r && !done) r = cuda_check(s->g, cuda_word_wait(s->s, (const uint32_t *)base->word, value), "number wait");
+    if (!r && !done) r = cuda_check(s->g, cuda_word_wait(s->s, (const uint32_t *)base->word, value), "timeline wait");
     if (r && !gpu_number_is(base, value)) gpu_number_break(base);
     return r;
 }

@@ -1,17 +1,17 @@
-/* Numbers in pinned host memory, written and waited for by a stream: one thread each. See GPU_NUMBER_FAR for the mark. */
+/* Timelines in pinned host memory, signalled and waited for by a stream: one thread each. See GPU_TIMELINE_ABORT_STEP. */
 #include "gpu/cuda_device.cuh"
 
-enum { FAR = 1 << 30, NAP = 200 /* ns between two looks over the bus */ };
+enum { FAR = 1 << 30, NAP = 200 /* ns between polls over the bus */ };
 
 static __global__ void number_write_kernel(volatile uint32_t *word, uint32_t value) {
-    __threadfence_system(); /* what the stream did before is seen before the number is */
+    __threadfence_system(); /* earlier work of the stream is visible before the value */
     word[0] = value;
     __threadfence_system();
     if (word[1]) word[0] = value + FAR;
 }
 static __global__ void number_wait_kernel(const volatile uint32_t *word, uint32_t value) {
     while ((int32_t)(word[0] - value) < 0) __nanosleep(NAP);
-    __threadfence_system(); /* and what follows after it */
+    __threadfence_system(); /* later work is ordered after the wait */
 }
 
 cudaError_t cuda_word_write(cudaStream_t s, uint32_t *word, uint32_t value) {

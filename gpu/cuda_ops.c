@@ -1,9 +1,9 @@
-/* Which kernel an operation takes. Workspace of an operation is sized before anything is enqueued, so that growing it
- * (in the first layer) is the only wait. */
+/* Selects the kernel of an operation. Its workspace is sized before anything is enqueued, so that growing it (in the first
+ * layer) is the only wait. */
 #include "gpu/cuda.h"
 
-static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; more go in groups of heads */
-static const size_t select_space = (size_t)64 << 20;     /* of scores; more go in groups of queries */
+static const size_t attention_space = (size_t)128 << 20; /* of keys and values as BF16; larger ones run in groups of heads */
+static const size_t select_space = (size_t)64 << 20;     /* of scores; larger ones run in groups of queries */
 
 _Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(struct op_place, pos) == offsetof(struct cuda_place, pos) &&
                    offsetof(struct op_place, after) == offsetof(struct cuda_place, after) &&
@@ -12,7 +12,7 @@ _Static_assert(sizeof(struct op_place) == sizeof(struct cuda_place) && offsetof(
 static const struct cuda_place *place_of(const struct op_place *p) { return (const struct cuda_place *)p; }
 _Static_assert(sizeof(struct kv_block) == sizeof(struct cuda_kv_block) && offsetof(struct kv_block, place) == offsetof(struct cuda_kv_block, place), "blocks");
 
-/* Keys are split where the blocks would leave processors idle: the tail of short prompts. With few queries always: chunk_begin. */
+/* Keys are split where the blocks would leave SMs idle: the tail of short prompts. With few queries always: chunk_begin. */
 static int splits_for(const struct cuda_stream *s, long blocks, long keys, long least) {
     long want = 2L * s->g->processors, splits = blocks >= want ? 1 : (want + blocks - 1) / blocks, most = (keys + least - 1) / least;
     return (int)(splits < most ? splits : most > 1 ? most : 1);
@@ -26,7 +26,7 @@ static void parts_at(struct cuda_attention *a, char *space) {
     a->part_lse = (float *)(space + cuda_aligned((size_t)a->splits * (size_t)a->n * (size_t)a->n_heads * (size_t)a->v_dim * 4));
 }
 
-/* Through tensor cores, which read BF16: other planes are copied first, as many KV heads at a time as fit the workspace. */
+/* Tensor cores read BF16: other planes are converted first, as many KV heads at a time as fit the workspace. */
 static int attention_mma(struct cuda_stream *s, struct cuda_attention *a, bool direct) {
     int group = a->n_heads / a->k.heads, rows = cuda_attention_mma_rows(a), heads = a->k.heads;
     int k_dim = (a->k.dim + 7) & ~7, v_dim = (a->v_dim + 7) & ~7;
@@ -89,7 +89,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
                                .v_at = place_of(o->v_at),
                                .splits = 1};
     if (o->n < 1) return 0;
-    /* copying the keys pays from a few queries on; a cache in BF16 needs no copy */
+    /* converting the keys pays off from a few queries on; a BF16 cache needs no conversion */
     bool direct = cuda_attention_mma_direct(&a);
     if (s->g->math != GPU_F32 && o->n_keys > 0 && !o->chosen && cuda_attention_mma_rows(&a) && (direct || !a.chunked)) return attention_mma(s, &a, direct);
     int group = o->n_heads / o->k.heads, heads = cuda_attention_f32_heads(&a);
@@ -103,7 +103,7 @@ static int attention(struct cuda_stream *s, const struct op_attention *o) {
     return cuda_check(s->g, cuda_attention_f32(s->s, &a), "attention_f32");
 }
 
-/* As many queries at a time as their scores fit the workspace. */
+/* As many queries at a time as have room for their scores in the workspace. */
 static int select_keys(struct cuda_stream *s, const struct op_select *o) {
     size_t row = (size_t)(o->n_keys > 0 ? o->n_keys : 1) * sizeof(float);
     int most = select_space / row < 1 ? 1 : select_space / row < (size_t)o->n ? (int)(select_space / row) : o->n;

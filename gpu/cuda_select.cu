@@ -1,5 +1,5 @@
-/* The lightning indexer: scores of the keys, then the best of each query. A block of scores is one query by 32 keys, a thread one
- * key and every eighth head; sums run in an order of their own, so a query's choice does not depend on the others. */
+/* The lightning indexer: scores the keys, then selects the best of each query. A score block is one query by 32 keys; a thread has
+ * one key and every eighth head. The order of sums is fixed, so a query's selection does not depend on the other queries. */
 #include "gpu/cuda_device.cuh"
 
 enum { KEYS = 32, LANES = 8 /* heads at once */, GROUP = 16 /* heads whose queries are in shared memory */, CHOOSERS = 256 };
@@ -38,14 +38,14 @@ static __global__ void score_kernel(struct cuda_select a) {
     a.score[(size_t)i * (size_t)a.n_keys + (size_t)(first + key)] = sum * a.scale;
 }
 
-/* As a whole number that orders alike; no number comes first. */
+/* Maps a float to an integer of the same order; NaN ranks lowest. */
 __device__ inline uint32_t rank_of(float v) {
     uint32_t u = __float_as_uint(v + 0.0f);
     if (isnan(v)) return 0;
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* The threshold eight bits after the other, then what is above it, and the first of what equals it, in order of rows. */
+/* Radix select of the threshold, eight bits at a time. Selects the keys above it, then the first keys equal to it, in order of rows. */
 static __global__ void __launch_bounds__(CHOOSERS) choose_kernel(struct cuda_select a) {
     __shared__ int count[256], warp_over[CHOOSERS / 32], warp_tie[CHOOSERS / 32], left;
     __shared__ uint32_t prefix;

@@ -1,7 +1,8 @@
-/* Several residual streams, and keys that stand for several tokens. Sums have one order: an element's own, whatever the rows of a call. */
+/* Residual streams (hyper-connections), and compressed keys that represent several tokens. Each element has its own fixed order of
+ * summation, independent of the number of rows in a call. */
 #include "gpu/cuda_device.cuh"
 
-/* --- Streams: what a half of a block gave goes to each of them, and what the next half takes --------------------------------------- */
+/* --- Streams: adding a block's output to each, and mixing the next block's input from them ------------------------------------------ */
 
 static __global__ void spread_kernel(float *streams, const float *x, const float *post, int hidden, int n_streams, size_t n) {
     size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -19,7 +20,7 @@ cudaError_t cuda_spread(cudaStream_t s, float *streams, const float *x, const fl
 enum { MIXERS = 256, MOST = CUDA_STREAMS_MOST };
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* A block a row. Each thread has an element of comb, n * n of them; then elements of all streams. */
+/* One block per row. Each thread has one of comb's n * n elements, then elements of all streams. */
 static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
     __shared__ float shared[32], pre[MOST], comb[MOST * MOST], total[MOST];
     int n = o.n_streams, all = o.post ? (2 + n) * n : n, tid = threadIdx.x, from = tid / n, to = tid % n;
@@ -35,14 +36,14 @@ static __global__ void __launch_bounds__(MIXERS) mix_kernel(struct cuda_mix o) {
     }
     if (mine) comb[tid] = mix[2 * n + tid] * r * o.scale[2] + o.base[2 * n + tid];
     __syncthreads();
-    if (tid < n && o.post) { /* a row's softmax */
+    if (tid < n && o.post) { /* softmax of a row */
         float *c = comb + tid * n, top = c[0], s = 0;
         for (int t = 1; t < n; t++) top = fmaxf(top, c[t]);
         for (int t = 0; t < n; t++) s += c[t] = expf(c[t] - top);
         for (int t = 0; t < n; t++) c[t] = c[t] / s + o.eps;
     }
     __syncthreads();
-    for (int i = 0; i < 2 * o.iters - 1 && o.post; i++) { /* columns first, then rows and columns in turn */
+    for (int i = 0; i < 2 * o.iters - 1 && o.post; i++) { /* columns first, then alternately rows and columns */
         if (tid < n) {
             float s = o.eps;
             for (int b = 0; b < n; b++) s += i % 2 ? comb[tid * n + b] : comb[b * n + tid];
@@ -73,7 +74,7 @@ cudaError_t cuda_mix_streams(cudaStream_t s, const struct cuda_mix *o) {
     return cudaGetLastError();
 }
 
-/* --- Windows of tokens that become one entry each ------------------------------------------------------------------------------------ */
+/* --- Compression: one entry per window of tokens ------------------------------------------------------------------------------------ */
 
 struct entry { /* an online softmax: the largest gate, the sum of weights, the weighted sum */
     float top, sum, acc;
@@ -81,14 +82,14 @@ struct entry { /* an online softmax: the largest gate, the sum of weights, the w
 __device__ inline struct entry entry_read(const float *state, int dim) { return {state[0], state[dim], state[2 * dim]}; }
 __device__ inline void entry_write(float *state, int dim, const struct entry &e) { state[0] = e.top, state[dim] = e.sum, state[2 * dim] = e.acc; }
 
-/* Tokens at positions [from, to) of the call's to an entry's column c; series: of which of the two. */
+/* Adds the call's tokens at positions [from, to) to column c of an entry; series: which of the two. */
 __device__ inline void add_tokens(const struct cuda_compress &o, struct entry *e, int from, int to, int series, int c) {
     int width = (o.overlap ? 2 : 1) * o.dim, at = series * o.dim + c;
     for (int pos = from; pos < to; pos++) {
         size_t row = (size_t)(pos - o.pos0) * (size_t)o.ldx + (size_t)at;
         float g = o.gate[row] + o.bias[(size_t)(pos % o.ratio) * (size_t)width + (size_t)at];
         float top = g > e->top ? g : e->top, keep = expf(e->top - top), w = expf(g - top);
-        if (g != g) top = keep = w = g; /* what is no number must show */
+        if (g != g) top = keep = w = g; /* NaN must propagate */
         e->sum = e->sum * keep + w;
         e->acc = e->acc * keep + w * o.kv[row];
         e->top = top;
@@ -96,10 +97,10 @@ __device__ inline void add_tokens(const struct cuda_compress &o, struct entry *e
 }
 __device__ inline int at_least(int pos, const struct cuda_compress &o) { return pos < o.pos0 ? o.pos0 : pos; }
 
-/* Column c of the entry of window w, from tokens before `end`: with overlap the first series of the window before, then its own of the
- * second. What came before this call is in the state: an entry that is open there, or the one behind it. */
+/* Column c of the entry of window w, from tokens before `end`; with overlap: the first series of window w - 1, the second of window w.
+ * Tokens before this call are in the state: the open entry and, with overlap, the next. */
 __device__ inline struct entry entry_of(const struct cuda_compress &o, int w, int end, int c) {
-    int begin = w * o.ratio, first = o.pos0 / o.ratio; /* the open window */
+    int begin = w * o.ratio, first = o.pos0 / o.ratio; /* first: the open window */
     struct entry e = {-INFINITY, 0, 0};
     if (w == first && o.pos0) e = entry_read(o.before + c, o.dim);
     if (w == first + 1 && o.overlap && o.pos0) e = entry_read(o.before + 3 * o.dim + c, o.dim);
@@ -108,7 +109,7 @@ __device__ inline struct entry entry_of(const struct cuda_compress &o, int w, in
     return e;
 }
 
-/* Where a recorded call stands is in memory. */
+/* For a recorded call, state and position are read from memory. */
 __device__ inline struct cuda_compress placed(struct cuda_compress o) {
     if (!o.at) return o;
     o.before = (const float *)o.at->data + o.state_at, o.after = (float *)o.at->after + o.state_at, o.pos0 = o.at->pos;
@@ -123,7 +124,7 @@ static __global__ void entries_kernel(struct cuda_compress called) {
     struct entry e = entry_of(o, w, (w + 1) * o.ratio, c);
     o.out[(size_t)blockIdx.x * (size_t)o.dim + (size_t)c] = e.acc / e.sum;
 }
-/* A thread reads all of its column before it writes: the two states may be the same memory. */
+/* A thread reads its whole column before it writes: both states may be the same memory. */
 static __global__ void open_kernel(struct cuda_compress called) {
     const struct cuda_compress o = placed(called);
     int c = (int)blockIdx.x * COLUMNS + (int)threadIdx.x, end = o.pos0 + o.n, w = end / o.ratio;

@@ -1,7 +1,7 @@
 #pragma once
-/* What the tiled products share: how a block finds its tokens and rows of W, how pieces of 16 bytes come into shared memory and
- * where they lie there. A tile of W has 128 rows; gated, these are 64 of gate and 64 of up, eight and eight in turn, so that a
- * thread has both sums of an output in its registers. */
+/* Shared by the tiled products: how a block finds its tokens and rows of W, and how 16-byte vectors are copied to and laid out in
+ * shared memory. A tile of W has 128 rows; gated: 64 of gate and 64 of up, alternating in groups of eight, so that a thread holds
+ * both sums of an output in registers. */
 #include "gpu/cuda_device.cuh"
 #include "gpu/cuda_mma.cuh"
 
@@ -11,7 +11,7 @@ enum { TILE_ROWS = 128, TILE_THREADS = 256 };
 template <int TM> struct tile_shape { static constexpr int M = TM >= 64 ? 2 : 1, N = 8 / M, MI = TM / M / 16, NI = TILE_ROWS / N / 8; };
 
 struct tile_at {
-    int w, t0, t1, o0, o1; /* matrix; tokens [t0, t1) as far as they go; first row of W, and the end of its head's or of all */
+    int w, t0, t1, o0, o1; /* matrix; tokens [t0, t1); first row of W, and the end of its head's rows or of all rows */
 };
 template <int TM> __device__ inline tile_at tile_find(const struct cuda_tiles &p) {
     int k = 0;
@@ -21,16 +21,17 @@ template <int TM> __device__ inline tile_at tile_find(const struct cuda_tiles &p
     return {w, t0, t0 + TM < end ? t0 + TM : end, head + (int)blockIdx.y * (p.gated ? TILE_ROWS / 2 : TILE_ROWS),
             p.head_rows ? head + p.head_rows : p.w[w].rows};
 }
-/* Row r of the tile is row *o of the matrix. */
+/* Returns the matrix, and in *o its row, for row r of the tile. */
 __device__ inline const struct mat &tile_row(const struct cuda_tiles &p, const tile_at &at, int r, int *o) {
     *o = p.gated ? at.o0 + r / 16 * 8 + r % 8 : at.o0 + r;
     return p.gated && r & 8 ? p.w2[at.w] : p.w[at.w];
 }
 
-/* Where piece c of a row of R bytes lies: halves are swapped in every other 128 bytes, so that lanes of a load meet different banks. */
+/* Offset of 16-byte vector c of a row of R bytes. The two halves of a row are swapped in every other 128 bytes, so that the lanes of a
+ * load hit different banks. */
 template <int R> __device__ inline int tile_place(int row, int c) { return row * R + ((c ^ (row / (128 / R) & 1) * (R / 32)) * 16); }
 
-/* 16 bytes to shared memory, `bytes` of them read and the rest zeros. Rows of a checkpoint need not begin on 16. */
+/* Copies 16 bytes to shared memory: `bytes` are read, the rest is zero. Rows of a checkpoint need not be 16-byte aligned. */
 __device__ inline void piece_load(uint8_t *dst, const uint8_t *src, int bytes, int align) {
     if (align >= 16) {
         cp_async16(dst, src, bytes < 0 ? 0 : bytes > 16 ? 16 : bytes);
@@ -45,7 +46,7 @@ __device__ inline void piece_load(uint8_t *dst, const uint8_t *src, int bytes, i
     }
 }
 
-/* Sums of a block of K are done: scaled, they join the result. */
+/* Scales the sums of a block of K, adds them to the result and clears them. */
 template <int MI, int NI>
 __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], const float xs[MI][2], const float ws[NI][2]) {
 #pragma unroll
@@ -59,7 +60,7 @@ __device__ inline void promote(float acc[MI][NI][4], float part[MI][NI][4], cons
             }
 }
 
-/* t, o of the upper left sum of each fragment are t0 + 16 i + g, row 8 j + 2 q of the tile. */
+/* The upper left sum of fragment i, j is token t0 + 16 i + g, row 8 j + 2 q of the tile. */
 template <int MI, int NI, bool BF16>
 __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at, float acc[MI][NI][4], int wm, int wn) {
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, rows = at.o1;
@@ -69,7 +70,7 @@ __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at,
         for (int half = 0; half < 2; half++) {
             int t = at.t0 + wm + i * 16 + half * 8 + g;
             if (t >= at.t1) continue;
-            if (BF16 && p.head_rows) { /* a pair of rows is never parted: nope, v_dim and ldy are even */
+            if (BF16 && p.head_rows) { /* a pair of rows is never split: nope, v_dim and ldy are even */
                 size_t row = (size_t)t * gridDim.z + blockIdx.z;
 #pragma unroll
                 for (int j = 0; j < NI; j++) {
@@ -86,7 +87,7 @@ __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at,
                 for (int j = 0; j < NI; j += 2) {
                     int o = at.o0 + (wn + j * 8) / 2 + 2 * q;
                     if (o >= rows) continue;
-                    size_t to = (size_t)t * (size_t)p.ldy + (size_t)o; /* ldy is even and at least rows: o + 1 is there to write */
+                    size_t to = (size_t)t * (size_t)p.ldy + (size_t)o; /* ldy is even and at least rows: o + 1 is writable */
                     float v[2];
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
@@ -113,7 +114,7 @@ __device__ inline void tile_store(const struct cuda_tiles &p, const tile_at &at,
         }
 }
 
-/* Launcher's part: tiles numbered, alignment found. Returns the grid. */
+/* Host side: numbers the tiles and finds the alignment. Returns the grid. */
 inline dim3 tile_plan(struct cuda_tiles *p, int tokens) {
     int tiles = 0;
     size_t bits = 0;

@@ -1,18 +1,18 @@
-/* Tiled products on tensor cores in BF16 with the weights as they are stored: FP8 and FP4 codes come into shared memory by
- * asynchronous copies, a thread turns them into BF16 in its registers (exactly), and their scale is applied once per block of
- * K to the float32 sum. So a matrix is read from device memory once, and never written there in a wider form.
+/* Tiled products on tensor cores in BF16 with weights in their stored format: FP8 and FP4 codes are copied asynchronously to shared
+ * memory, converted to BF16 in registers (exactly), and scaled once per block of K in the float32 sum. So a matrix is read from
+ * device memory once and never expanded there.
  *
- * K goes in steps of 64, each two chunks of 32. The order of K inside a chunk does not matter as long as both sides agree: a
- * thread takes eight neighbouring columns of a row, the first four for one product of 16 and the others for the next, so that
- * every format is read in one load of 4, 8 or 16 bytes. */
+ * A step is 64 of K, in two chunks of 32. The order of K inside a chunk is arbitrary as long as both operands agree: a thread
+ * takes eight neighbouring columns of a row, the first four for one product of 16 and the others for the next, so that every
+ * format is read in one load of 4, 8 or 16 bytes. */
 #include "gpu/cuda_tile.cuh"
 
 enum { STEP = 64, CHUNK = 32 };
 enum { W_BF16, W_E4M3, W_E2M1 };
-/* Bytes of a row of the tile, 64 columns. */
+/* Bytes per row of the tile, 64 columns. */
 template <int W> struct width { static constexpr int value = W == W_BF16 ? 128 : W == W_E4M3 ? 64 : 32; };
 
-/* Eight neighbouring columns of a row: of chunk c, those of lane q. */
+/* Eight neighbouring columns of a row: those of lane q in chunk c. */
 template <int W> __device__ inline void weights_at(uint32_t b[4], const uint8_t *tile, int row, int c, int q) {
     if (W == W_BF16) {
         uint4 v = *(const uint4 *)(tile + tile_place<128>(row, c * 4 + q));
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
     int wm = warp / shape::N * (MI * 16), wn = warp % shape::N * (NI * 8);
     int cols = p.w[at.w].cols, rows = at.o1, steps = (cols + STEP - 1) / STEP;
 
-    /* What this thread copies: a piece of every PASS-th row of W, of every 32nd of x. */
+    /* This thread copies one vector of every PASS-th row of W and of every 32nd row of x ... */
     int wr = tid / PIECES, wc = tid % PIECES, o;
     const struct mat &wm_mat = tile_row(p, at, wr, &o);
     const uint8_t *w_from = (const uint8_t *)wm_mat.data + (size_t)(o < rows ? o : 0) * wm_mat.stride + wc * 16;
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
     int so;
     const struct mat &sm = tile_row(p, at, tid % TILE_ROWS, &so);
     int s_row = sm.scale && so < rows ? (sm.row0 + so * sm.row_step) / sm.block_rows * sm.scale_stride : 0;
-    int block = sm.scale && sm.block_cols < cols ? sm.block_cols : steps * STEP; /* columns that share a scale */
+    int block = sm.scale && sm.block_cols < cols ? sm.block_cols : steps * STEP; /* columns per scale */
 
     auto load = [&](int k) {
         uint8_t *to = space + k % ring::N * ring::SIZE;
@@ -93,7 +93,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bf
     int left = block;
     for (int k = 0; k < steps; k++) {
         cp_wait<ring::N - 2>();
-        __syncthreads(); /* step k is there for all, and nobody reads step k - 1 any more */
+        __syncthreads(); /* step k has arrived for all threads; step k - 1 is no longer read */
         int ahead = k + ring::N - 1;
         if (ahead < steps) load(ahead);
         cp_commit();

@@ -1,13 +1,13 @@
-/* Tiled products on tensor cores with GGUF's blocks, which are turned into BF16 on the way into shared memory: a weight is read
- * once, as it is stored, and decoded once for all tokens of a tile. Blocks begin on any byte and have their scales inside, so
- * asynchronous copies cannot bring them; instead a thread has the codes of the step after the next in its registers while it
- * multiplies, and writes the next step's into the half of the buffer that nobody reads. Half of the warps decode first and the
- * others multiply first, so that each scheduler has one of either.
+/* Tiled products on tensor cores with GGUF blocks, which are converted to BF16 on the way to shared memory: a weight is read once, in
+ * its stored format, and decoded once for all tokens of a tile. Blocks are unaligned and contain their scales, so asynchronous
+ * copies cannot load them. Instead a thread holds the codes of the step after the next in registers while it multiplies, and
+ * writes the next step's weights to the unused half of the buffer. Half of the warps decode first and the others multiply first,
+ * so that each scheduler has one of each kind.
  *
- * Every format is bytes u of 0 .. 255 with a scale d and an offset m for 16 neighbouring columns, d * u - m: signed codes get 128
- * added, four bits of Q4_0 their 8. The weight is rounded to BF16 once. A thread has two runs of 16 columns of one row: of the
- * formats in blocks of 32 a block, low halves of its bytes first; of the others 16 bytes whose low and high halves are 32 columns
- * apart. */
+ * Every format is bytes u of 0 .. 255 with a scale d and an offset m for 16 neighbouring columns, d * u - m: signed codes are
+ * biased by 128, four-bit Q4_0 by 8. The weight is rounded to BF16 once. A thread has two runs of 16 columns of one row: for
+ * formats in blocks of 32, one block, low nibbles of its bytes first; for the others, 16 bytes whose low and high nibbles are 32
+ * columns apart. */
 #include "gpu/cuda_tile.cuh"
 
 enum { STEP = 64, DEPTH = 3 };
@@ -15,10 +15,10 @@ enum { STEP = 64, DEPTH = 3 };
 template <int TM> struct stage {
     static constexpr int X = TM * 128, W = TILE_ROWS * 128, SIZE = X * DEPTH + W * 2;
 };
-/* Where piece c of a row of W lies: eight rows that are written together meet different banks, and so do two that are read. */
+/* Offset of 16-byte vector c of a row of W: eight rows written together hit different banks, and so do two rows read together. */
 __device__ inline int w_place(int row, int c) { return row * 128 + ((c ^ ((row & 1) << 2 | (row >> 1 & 3))) * 16); }
 
-/* BYTES from any address, in aligned words: none is read that has no byte of them. */
+/* Reads BYTES from any address in aligned words; words without a requested byte are not read. */
 template <int BYTES> __device__ inline void take(uint32_t to[BYTES / 4], const uint8_t *p) {
     int off = (int)((size_t)p & 3);
     const uint32_t *word = (const uint32_t *)(p - off);
@@ -36,11 +36,11 @@ __device__ inline float half_of(uint32_t bits) {
     return __half2float(*(const __half *)&h);
 }
 
-/* What a thread reads of a row for 64 columns: codes, their upper bits where these lie apart, and scales as they are stored. */
+/* A thread's part of 64 columns of a row: codes, separately stored upper bits, and stored scales. */
 struct codes {
     uint32_t q[8], high[4], head[4];
 };
-/* Columns c .. c + 63 of a row, c a multiple of 64 inside it; the thread's half h. K: blocks of 256. */
+/* Columns c .. c + 63 of a row, c a multiple of 64; h: the thread's run pair. K: blocks of 256. */
 template <bool K> __device__ inline void codes_load(struct codes &to, const uint8_t *row, int dtype, int c, int h) {
     if (!K) {
         int scale = dtype == DT_MXFP4 ? 1 : 2;
@@ -60,12 +60,12 @@ template <bool K> __device__ inline void codes_load(struct codes &to, const uint
         take<16>(to.high, b + 128 + j / 2 * 32 + h * 16);
         return;
     }
-    take<16>(to.head, b); /* of IQ4_XS 8 would do */
+    take<16>(to.head, b); /* IQ4_XS needs only 8 */
     if (dtype == DT_Q5_K) take<16>(to.high, b + 16 + h * 16);
     take<16>(to.q, dtype == DT_IQ4_XS ? b + 8 + (2 * j + h) * 16 : b + (dtype == DT_Q5_K ? 48 : 16) + j * 32 + h * 16);
 }
 
-/* Four entries of a table of 16 bytes, one for each byte of `code`, which is below 16. */
+/* Looks up each byte of `code` (< 16) in a table of 16 bytes. */
 __device__ inline uint32_t look_up(uint32_t code, uint32_t t0, uint32_t t1, uint32_t t2, uint32_t t3) {
     uint32_t s = code & 0x07070707, high = (code >> 3 & 0x01010101) * 255;
     s |= s >> 4;
@@ -83,8 +83,8 @@ template <bool K> __device__ inline void codes_run(uint32_t to[4], float *d, flo
         if (!eight) w &= 0x0f0f0f0f;
         if (six) w |= (from.high[i] >> (j % 2 * 4 + u * 2) & 0x03030303) << 4;
         if (K && dtype == DT_Q5_K) w |= (from.high[i] >> (2 * j + u) & 0x01010101) << 4;
-        if (iq4) w = look_up(w, 0x3f2d1801, 0x766a5d4f, 0xa6998d81, 0xf1d9c5b5);                          /* mat_iq4 and 128 */
-        if (!K && dtype == DT_MXFP4) w = look_up(w, 0x83828180, 0x8c888684, 0x7d7e7f80, 0x74787a7c);       /* twice what E2M1 stands for, and 128 */
+        if (iq4) w = look_up(w, 0x3f2d1801, 0x766a5d4f, 0xa6998d81, 0xf1d9c5b5);                          /* mat_iq4 + 128 */
+        if (!K && dtype == DT_MXFP4) w = look_up(w, 0x83828180, 0x8c888684, 0x7d7e7f80, 0x74787a7c);       /* 2 * E2M1 + 128 */
         to[i] = eight ? w ^ 0x80808080 : w;
     }
     *d = !K && dtype == DT_MXFP4 ? 0.5f * block_e8m0(from.head[0]) : half_of(from.head[0]);
@@ -94,7 +94,7 @@ template <bool K> __device__ inline void codes_run(uint32_t to[4], float *d, flo
         *d *= (float)((int)((from.head[1] >> 4 * k & 15) | (from.head[0] >> (16 + 2 * k) & 3) << 4) - 32);
     }
     *m = *d * (six ? 32.0f : !K && dtype == DT_Q4_0 ? 8.0f : 128.0f);
-    if (K && (dtype == DT_Q4_K || dtype == DT_Q5_K)) { /* sub-block 2j + u: six bits each of scale and least, among twelve bytes */
+    if (K && (dtype == DT_Q4_K || dtype == DT_Q5_K)) { /* sub-block 2j + u: six bits each of scale and minimum, packed in twelve bytes */
         int at = (2 * j + u) % 4 * 8;
         uint32_t a = from.head[1] >> at & 255, b = from.head[2] >> at & 255, e = from.head[3] >> at & 255;
         *m = half_of(from.head[0] >> 16) * (float)(j < 2 ? b & 63 : e >> 4 | b >> 6 << 4);
@@ -105,7 +105,7 @@ __device__ inline uint32_t pack(float x, float y) {
     __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
     return *(uint32_t *)&v;
 }
-/* A byte as a number: the low bits of 2^23. */
+/* Converts a byte to float, through the low bits of 2^23. */
 __device__ inline float byte_at(uint32_t w, int b) { return __uint_as_float(__byte_perm(w, 0x4b000000, 0x7440u | (unsigned)b)) - 0x1p23f; }
 
 template <int TM, bool K>
@@ -120,12 +120,12 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
     int cols = p.w[at.w].cols, dtype = p.w[at.w].dtype, steps = (cols + STEP - 1) / STEP;
     uint8_t *const w_space = space + DEPTH * ring::X;
 
-    /* What this thread decodes: half h of row r. Rows behind the last give what nobody stores. */
+    /* This thread decodes runs h of row r; rows past the last are decoded but not stored ... */
     int r = tid / 2, h = tid % 2, o;
     const struct mat &w = tile_row(p, at, r, &o);
     const uint8_t *row = (const uint8_t *)w.data + (size_t)(o < at.o1 ? o : at.o0) * w.stride;
     bool runs_apart = K && dtype != DT_IQ4_XS;
-    /* ... and copies: a piece of every 32nd row of x. */
+    /* ... and copies one vector of every 32nd row of x. */
     int xr = tid / 8, xc = tid % 8, x_bytes = cols * 2 - xc * 16;
     const uint8_t *x_from = (const uint8_t *)p.x + ((size_t)(at.t0 + xr < at.t1 ? at.t0 + xr : at.t0) * (size_t)p.ldx + (size_t)xc * 8) * 2;
 
@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
         }
     };
     struct codes ahead;
-    auto there = [&](int k) { return k * STEP + (runs_apart ? 0 : 32 * h) < cols; }; /* the last step may have a block alone */
+    auto there = [&](int k) { return k * STEP + (runs_apart ? 0 : 32 * h) < cols; }; /* the last step may be a single block */
     auto load_w = [&](int k) {
         if (k < steps && there(k)) codes_load<K>(ahead, row, dtype, k * STEP, h);
     };
@@ -168,7 +168,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
     auto multiply = [&](int k) {
         const uint8_t *xs = space + k % DEPTH * ring::X, *ws = w_space + k % 2 * ring::W;
 #pragma unroll
-        for (int c = 0; c < 2; c++) { /* as in cuda_tile_bf16.cu: eight neighbouring columns a thread */
+        for (int c = 0; c < 2; c++) { /* as in cuda_tile_bf16.cu: eight neighbouring columns per thread */
             uint4 x[MI][2];
 #pragma unroll
             for (int i = 0; i < MI; i++) {
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_bl
     load_w(1);
     for (int k = 0; k < steps; k++) {
         cp_wait<DEPTH - 2>();
-        __syncthreads(); /* step k is there for all, and nobody reads step k - 1 any more */
+        __syncthreads(); /* step k has arrived for all threads; step k - 1 is no longer read */
         if (k + DEPTH - 1 < steps) load_x(k + DEPTH - 1);
         cp_commit();
 #pragma unroll 1

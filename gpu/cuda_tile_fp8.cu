@@ -1,13 +1,13 @@
-/* Tiled products on tensor cores in FP8: weights as they are stored, activations quantised to E4M3 for each token and 128 columns
- * (cuda_gather_fp8). A step is 128 of K; its sum, which the tensor cores hold with fewer bits than a float32 has, is promoted:
- * multiplied by both scales and added to a float32 sum. Twice the speed of BF16 and no decoding, for a precision of about 2^-4
+/* Tiled products on tensor cores in FP8: weights in their stored format, activations quantised to E4M3 per token and 128 columns
+ * (cuda_gather_fp8). A step is 128 of K; its sum, which the tensor cores hold with less than float32 precision, is promoted:
+ * multiplied by both scales and added to a float32 sum. Twice the speed of BF16 and no decoding, at a precision of about 2^-4
  * of an activation. */
 #include "gpu/cuda_tile.cuh"
 
 enum { STEP = 128, STAGES = 3 };
 
 template <int TM> struct stage { static constexpr int X = TM * STEP, WT = TILE_ROWS * STEP, SIZE = X + WT + (TM + TILE_ROWS) * 4; };
-/* Where piece c of a row lies: the eight rows that a matrix of ldmatrix reads meet different banks. */
+/* Offset of 16-byte vector c of a row: the eight rows of an ldmatrix load hit different banks. */
 __device__ inline int place(int row, int c) { return row * STEP + ((c ^ row % 8) * 16); }
 
 template <int TM>
@@ -21,13 +21,13 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_fp
     int wm = warp / shape::N * (MI * 16), wn = warp % shape::N * (NI * 8);
     int cols = p.w[at.w].cols, rows = at.o1, steps = (cols + STEP - 1) / STEP;
 
-    /* What this thread copies: a piece of every 32nd row of W and of x. */
+    /* This thread copies one vector of every 32nd row of W and of x ... */
     int r = tid / 8, c = tid % 8, o, w_step = p.gated ? PASS / 2 : PASS, bytes = cols - c * 16;
     const struct mat &w = tile_row(p, at, r, &o);
     const uint8_t *w_from = (const uint8_t *)w.data + (size_t)(o < rows ? o : 0) * w.stride + c * 16;
     size_t w_next = (size_t)w_step * w.stride;
     const uint8_t *x_from = (const uint8_t *)p.x + (size_t)(at.t0 + r < at.t1 ? at.t0 + r : at.t0) * (size_t)p.ldx + c * 16;
-    /* ... and a scale: of a row by the first half of the block, of a token by the others. */
+    /* ... and a scale: the first half of the block of a row, the second half of a token. */
     int st = tid - TILE_ROWS, so;
     const struct mat &sm = tile_row(p, at, tid % TILE_ROWS, &so);
     int s_row = sm.scale && so < rows ? (sm.row0 + so * sm.row_step) / sm.block_rows * sm.scale_stride : 0;
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM >= 64 ? 1 : 2) tile_fp
     }
     for (int k = 0; k < steps; k++) {
         cp_wait<STAGES - 2>();
-        __syncthreads(); /* step k is there for all, and nobody reads step k - 1 any more */
+        __syncthreads(); /* step k has arrived for all threads; step k - 1 is no longer read */
         int ahead = k + STAGES - 1;
         if (ahead < steps) load(ahead);
         cp_commit();

@@ -19,8 +19,8 @@ double emu_clock(void) {
     return clock_now() - clock_start;
 }
 
-/* Failures. The first one stays until emu_clear; a dead device never comes back. Whoever sees that something failed finds why: the text,
- * the stream's mark and the death are set together. */
+/* Failures. The first one stays until emu_clear; a dead device never recovers. Error text, the stream's flag and `dead` are set under
+ * one lock, so a thread that sees a failure also sees its text. */
 static void fail_locked(struct emu *g, int code, const char *text) {
     if (!g->error.code) error_set(&g->error, code, "device %d (%s): %s", g->base.info.rank, g->base.info.name, g->dead ? "lost (injected)" : text);
 }
@@ -83,11 +83,11 @@ static int emu_clear(struct gpu *base, struct error *e) {
     return r;
 }
 
-/* Memory. New memory is filled with NaNs, so that what was never written shows in the result; freed memory too, before
- * it goes back, so that a use after free does. */
+/* Memory. New memory is filled with NaNs, so that reads of uninitialized memory show in the result; freed memory too, so that a
+ * use after free does. */
 enum { POISON = 0xff };
 
-static size_t block_after(const struct emu *g, const char *p) { /* index of the first block that begins behind p */
+static size_t block_after(const struct emu *g, const char *p) { /* index of the first block that starts after p */
     size_t lo = 0, hi = g->n_blocks;
     while (lo < hi) {
         size_t mid = (lo + hi) / 2;
@@ -106,8 +106,8 @@ bool emu_owns(struct emu *g, const void *p, size_t size) {
     return ok;
 }
 
-/* A card's memory is always there. The host's comes page by page when it is first touched, at a tenth of the speed and less where the
- * machine is a virtual one, which takes idle pages away: so large blocks stay, for others of about their size. */
+/* GPU memory is always populated. Host memory is populated page by page on first access, ten times slower or worse in a virtual machine,
+ * which also reclaims idle pages. So large freed blocks are kept for reuse by allocations of similar size. */
 static const size_t stays = (size_t)1 << 20;
 
 static void drop_idle(struct emu *g, size_t i) {
@@ -115,7 +115,7 @@ static void drop_idle(struct emu *g, size_t i) {
     g->n_idle--;
     memmove(&g->idle[i], &g->idle[i + 1], (g->n_idle - i) * sizeof *g->idle);
 }
-/* The smallest idle one that is large enough, but not twice as large. */
+/* The smallest sufficient block of at most twice the size. */
 static bool take_idle(struct emu *g, size_t size, struct emu_block *b) {
     size_t best = g->n_idle;
     for (size_t i = 0; i < g->n_idle; i++) {
@@ -164,7 +164,7 @@ static void give(struct emu *g, const struct emu_block *b) {
     if (!kept) mem_free(b->p);
 }
 
-/* An allocation that is to fail, or finds the device dead. */
+/* Injected allocation failures, or a dead device. */
 static int alloc_fault(struct emu *g, size_t size, const char *what, struct error *e) {
     if (!emu_fault(g, GPU_FAULT_ALLOC)) return 0;
     if (g->spec.fail == GPU_FAULT_ALLOC) return error_set(e, ERR_MEMORY, "device %d: %s of %zu bytes failed (injected)", g->base.info.rank, what, size);
@@ -180,7 +180,7 @@ static int emu_alloc(struct gpu *base, void **out, size_t size, struct error *e)
     size_t left = base->info.mem - g->used;
     if (size > left || mem_grow(&g->blocks, &g->cap_blocks, g->n_blocks + 1, sizeof *g->blocks)) {
         pthread_mutex_unlock(&g->lock);
-        return error_set(e, ERR_MEMORY, "device %d: %zu bytes asked for, %zu of %zu left", base->info.rank, size, left, base->info.mem);
+        return error_set(e, ERR_MEMORY, "device %d: cannot allocate %zu bytes, %zu of %zu are free", base->info.rank, size, left, base->info.mem);
     }
     struct emu_block b = take(g, size);
     if (b.p) {
@@ -227,7 +227,7 @@ static size_t emu_mem_free(struct gpu *base) {
     return left;
 }
 
-/* Pinned memory is any device's, so there is one list of it, which only devices that tell it apart keep. */
+/* Pinned memory belongs to any device: one list, kept only by devices that distinguish pinned memory. */
 static struct {
     pthread_mutex_t lock;
     struct emu_block *blocks;
@@ -271,7 +271,7 @@ static int emu_host_alloc(struct gpu *base, void **p, size_t size, struct error 
         mem_free(*p);
         *p = NULL;
     }
-    return *p ? 0 : error_set(e, ERR_MEMORY, "no memory for %zu pinned bytes", size);
+    return *p ? 0 : error_set(e, ERR_MEMORY, "no memory for %zu bytes of pinned memory", size);
 }
 static void emu_host_free(struct gpu *base, void *p) {
     if (emu_tells((struct emu *)base)) unpin(p);
@@ -279,13 +279,13 @@ static void emu_host_free(struct gpu *base, void *p) {
 }
 static int emu_host_register(struct gpu *base, const void *p, size_t size, struct error *e) {
     struct emu *g = (struct emu *)base;
-    if (g->spec.nopin) return error_set(e, ERR_MEMORY, "pinning %zu bytes: this device pins only what it allocates (nopin)", size);
+    if (g->spec.nopin) return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: this device pins only what it allocates (nopin)", size);
     int rc = alloc_fault(g, size, "pinning", e);
     if (rc || !g->spec.nomap) return rc;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (madvise((void *)p, (size + page - 1) / page * page, MADV_POPULATE_WRITE)) /* as a driver that wants to write there */
-        return error_set(e, ERR_MEMORY, "pinning %zu bytes: %s (this device pins no read-only mappings: nomap)", size, strerror(errno));
-    return pin((struct emu_block){(char *)p, size}) ? error_set(e, ERR_MEMORY, "no memory for a list of pinned memory") : 0;
+    if (madvise((void *)p, (size + page - 1) / page * page, MADV_POPULATE_WRITE)) /* like a driver that needs write access */
+        return error_set(e, ERR_MEMORY, "cannot pin %zu bytes: %s (this device cannot pin read-only mappings: nomap)", size, strerror(errno));
+    return pin((struct emu_block){(char *)p, size}) ? error_set(e, ERR_MEMORY, "no memory for the list of pinned memory") : 0;
 }
 static void emu_host_unregister(struct gpu *base, const void *p) {
     if (emu_tells((struct emu *)base)) unpin(p);
@@ -312,7 +312,7 @@ static void emu_close(struct gpu *base) {
     mem_free(g);
 }
 
-/* An RTX 5090 as the paper's node has it, in rates as reached: linear operations in FP8 at 0.8 of 419 TFLOP/s, attention
+/* An RTX 5090 as in the paper's node, at achieved rates: linear operations in FP8 at 0.8 of 419 TFLOP/s, attention
  * in BF16 at 0.7 of 209, memory at 0.85 of 1.79 TB/s, the bus at 57 GB/s. */
 static void virtual_defaults(struct gpu_spec *s) {
     if (!s->mem) s->mem = (size_t)32 << 30;
@@ -348,7 +348,7 @@ static int emu_open(struct gpu **out, const struct gpu_spec *spec, int rank, str
                                      .h2d = g->spec.h2d,
                                      .d2h = g->spec.d2h,
                                      .link = g->spec.peer};
-    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->host ? " processor" : "", spec->is_virtual ? ", virtual time" : "");
+    snprintf(g->base.info.name, sizeof g->base.info.name, "emulated%s%s", g->host ? " CPU" : "", spec->is_virtual ? ", virtual time" : "");
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->all_done, NULL);
     emu_clock();

@@ -1,6 +1,6 @@
 #pragma once
-/* The emulated device, shared by its files. In real time memory is host memory and operations compute on CPU kernels;
- * in virtual time addresses are only reserved, nothing is touched, and streams carry a clock. */
+/* The emulated device, shared by its files. In real time, device memory is host memory and operations run on CPU kernels; in virtual
+ * time, addresses are only reserved, no data is touched, and each stream has a clock. */
 #include <pthread.h>
 
 #include "gpu/backend.h"
@@ -8,14 +8,14 @@
 
 struct emu_block { /* one allocation */
     char *p;
-    size_t size, room; /* room: bytes that it has of the host's memory, at least size */
+    size_t size, room; /* room: bytes of host memory allocated, at least size */
 };
 struct emu_link {           /* one direction of the bus; seconds on the device's clock */
-    double bulk_free, paid; /* paid: of what urgent copies took, by bulk copies */
+    double bulk_free, paid; /* paid: urgent link time that bulk copies have already paid for */
 };
 enum emu_way { EMU_TO, EMU_FROM, EMU_BETWEEN, EMU_WAYS };
-/* Virtual time: seconds that urgent copies of each of a device's streams have taken of its links, as far as somebody was told. Told it is by what
- * orders streams, so that it does not hang on which thread came first. */
+/* Virtual time: seconds of link time taken by urgent copies, per stream of a device: a vector clock. It is passed along events and
+ * timelines, that is, by whatever orders streams, so the result does not depend on thread timing. */
 enum { EMU_TELLERS = 12 };
 struct emu_told {
     double taken[EMU_WAYS][EMU_TELLERS];
@@ -25,21 +25,21 @@ struct emu {
     struct gpu base;
     struct gpu_spec spec;
     struct cost_rates machine;
-    bool host;                /* the processor, in virtual time */
-    bool slowed;              /* real time, but operations last as long as the machine says */
-    pthread_mutex_t lock;     /* all below */
+    bool host;                /* the CPU, in virtual time */
+    bool slowed;              /* real time, but operations take at least their modelled time */
+    pthread_mutex_t lock;     /* protects all below */
     struct emu_block *blocks; /* by address */
     size_t n_blocks, cap_blocks, used;
-    struct emu_block *idle;                    /* real time: what was given back and waits to be given out again, the oldest first */
-    size_t n_idle, cap_idle, idle_bytes, peak; /* peak: the most that was given out at once; together they never have more */
+    struct emu_block *idle;                    /* real time: freed blocks kept for reuse, the oldest first */
+    size_t n_idle, cap_idle, idle_bytes, peak; /* peak: most bytes allocated at once; used_bytes + idle_bytes never exceed it */
     struct emu_link link[EMU_WAYS];
-    struct emu_told all; /* what there is to know; a stream that is opened knows it */
-    unsigned tellers;    /* bit of each that an open stream has */
+    struct emu_told all; /* union of all known usage; a new stream starts with it */
+    unsigned tellers;    /* bit mask of the stream indexes in use */
     struct gpu_used taken;
-    _Atomic long queued;     /* commands of all streams that none has come to the end of */
+    _Atomic long queued;     /* unfinished commands of all streams */
     pthread_cond_t all_done; /* queued fell to 0 */
     long count[GPU_FAULT_DIE + 1];
-    _Atomic long held; /* copies that held their caller */
+    _Atomic long held; /* copies that blocked their caller */
     bool dead;
     int n_streams;
     struct error error; /* first failure */
@@ -50,12 +50,12 @@ struct emu_event {
     struct gpu_event base;
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    bool timed;         /* somebody may ask when it passed */
-    _Atomic int queued; /* records and waits that streams have not come to the end of */
+    bool timed;         /* gpu_event_time() may be called */
+    _Atomic int queued; /* unfinished records and waits */
     uint64_t issued, done;
-    double time[EMU_TIMES]; /* of the latest records: who waits for one must not be given a later one's time */
+    double time[EMU_TIMES]; /* the latest records: a wait must not get the time of a later record */
     struct emu_told told[EMU_TIMES];
-    struct emu *of; /* whose stream recorded it */
+    struct emu *of; /* device of the recording stream */
 };
 
 struct emu_number;
@@ -89,10 +89,10 @@ struct emu_graph {
     struct gpu_graph base;
     struct emu_cmd *cmds; /* [n] */
     size_t n, cap;
-    bool failed; /* something that cannot be recorded */
+    bool failed; /* contains a command that cannot be recorded */
 };
 
-enum { EMU_QUEUE = 1024, EMU_SMALL = 64 << 10 }; /* of a copy: a driver takes such a piece at once, wherever it lies */
+enum { EMU_QUEUE = 1024, EMU_SMALL = 64 << 10 }; /* EMU_SMALL_COPY: a driver copies such pageable memory at once */
 struct pool;
 struct emu_stream {
     struct gpu_stream base;
@@ -101,34 +101,34 @@ struct emu_stream {
     bool urgent;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t more, room; /* work came; a place fell free, or all is done */
+    pthread_cond_t more, room; /* a command was enqueued; a queue entry was freed or all work is done */
     struct emu_cmd *queue;     /* [EMU_QUEUE] */
     uint64_t head, tail;       /* run, enqueued */
-    _Atomic int failed;        /* its work, or it dropped work of a device that failed; stays when the device is cleared by others */
-    double t;                  /* virtual clock; the thread's own */
-    struct emu_told told;      /* and this */
-    int teller;                /* its place there; the last may be several streams' */
-    double due;                /* real time: when what came just before should have ended; 0: the stream waited for somebody since */
-    struct emu_graph *graph;   /* what is enqueued goes there: it is being recorded; NULL: it runs */
-    struct pool *pool;         /* opened by the first operation; the thread's own */
+    _Atomic int failed;        /* has failed, or dropped work of a failed device; remains set when another thread clears the device */
+    double t;                  /* virtual clock; only its own thread uses it */
+    struct emu_told told;      /* only its own thread uses it */
+    int teller;                /* its index in emu_link_usage; several streams may share the last */
+    double due;                /* real time: modelled end of the previous command; 0: the stream has waited since */
+    struct emu_graph *graph;   /* recording: commands go there; NULL: execute */
+    struct pool *pool;         /* opened by the first operation; only its own thread uses it */
     struct exec *cpu;
-    char *joined[2]; /* rows of planes that lay in blocks */
+    char *joined[2]; /* scratch: contiguous copies of planes stored in blocks */
     size_t joined_size[2];
-    unsigned lag; /* LIMIT_LAG, or 0 */
+    unsigned lag; /* microseconds of LIMIT_LAG, or 0 */
 };
 
 double emu_clock(void);
-void emu_tell(struct emu_told *to, const struct emu_told *from); /* what either knows */
-void emu_be_late(const struct emu_stream *s);                    /* its thread alone */
-/* True when the nth of a kind must fail; also counts towards GPU_FAULT_DIE. */
+void emu_tell(struct emu_told *to, const struct emu_told *from); /* element-wise maximum */
+void emu_be_late(const struct emu_stream *s);                    /* by its own thread only */
+/* Returns true when this, the nth event of a kind, must fail. Also counts towards GPU_FAULT_DIE. */
 bool emu_fault(struct emu *g, enum gpu_fault kind);
 void emu_fail(struct emu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* As a stream works: its own owner learns of it whoever clears the device meanwhile. */
+/* Fails the stream as well: its owner sees the failure even if another thread clears the device. */
 void emu_stream_fail(struct emu_stream *s, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int emu_state(struct emu *g); /* 0, or the code of the first failure */
 bool emu_owns(struct emu *g, const void *p, size_t size);
-static inline bool emu_tells(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* pinned memory from other */
-bool emu_pins(const void *p, size_t size);                                                   /* host memory of any device's host_alloc, or registered */
+static inline bool emu_tells(const struct emu *g) { return g->spec.nopin || g->spec.nomap; } /* distinguishes pinned from pageable memory */
+bool emu_pins(const void *p, size_t size);                                                   /* allocated by any device's host_alloc, or registered */
 
 int emu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
 void emu_stream_close(struct gpu_stream *s);
@@ -147,11 +147,10 @@ int emu_event_wait(struct gpu_event *ev, struct gpu_stream *s);
 int emu_event_sync(struct gpu_event *ev);
 bool emu_event_done(struct gpu_event *ev);
 double emu_event_time(struct gpu_event *ev);
-/* emu_stream.c */
 bool emu_drops(struct emu_stream *s);                           /* cancelled, or its device has failed */
 int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c); /* 0, or why the stream will drop it */
 
-/* Computes one operation on CPU kernels. Returns 0 or what the kernel returned. */
+/* Computes one operation on CPU kernels. Returns the kernel's result. */
 int emu_compute(struct exec *cpu, enum op_code code, const union op_args *a);
-/* The same of planes whose rows lie in blocks, which the kernels do not know. emu_blocks.c */
+/* Same for planes stored in blocks, which the kernels do not support. In emu_blocks.c. */
 int emu_compute_blocks(struct emu_stream *s, enum op_code code, const union op_args *a);

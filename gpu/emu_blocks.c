@@ -1,11 +1,11 @@
-/* Caches in blocks on the emulated device: the processor's kernels want a plane's rows one after the other, so they are given a copy
- * of those that an operation reads; what it stores goes to one block after the other. */
+/* KV planes in blocks on the emulated device. CPU kernels need contiguous rows, so they get a copy of the rows that an operation
+ * reads; stores go block by block. */
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "gpu/emu.h"
 
-/* Rows from r on that lie together, of those before `end`: as a plane, and how many. NULL: not memory of the device, which has failed. */
+/* Contiguous rows starting at r, before `end`: returns them as a plane, *n their number. NULL: not device memory, which fails the device. */
 static struct kv_plane *piece_of(struct emu_stream *s, const struct kv_plane *p, int r, int end, int *n, struct kv_plane *out) {
     const struct kv_block *b = &p->blocks[r / p->block];
     const size_t first = (size_t)b->place * (size_t)p->block + (size_t)(r % p->block), heads = (size_t)p->heads;
@@ -16,11 +16,11 @@ static struct kv_plane *piece_of(struct emu_stream *s, const struct kv_plane *p,
     out->data = b->mem + p->at + first * row;
     out->scale = scales ? (float *)(b->mem + p->scale_at + first * scales) : NULL;
     if (emu_owns(s->g, out->data, (size_t)*n * row) && (!scales || emu_owns(s->g, out->scale, (size_t)*n * scales))) return out;
-    emu_stream_fail(s, ERR_RUNTIME, "a block of a cache at %p is not memory of the device", (const void *)b->mem);
+    emu_stream_fail(s, ERR_RUNTIME, "a KV block at %p is not memory of the device", (const void *)b->mem);
     return NULL;
 }
 
-/* Rows [0, n) together. */
+/* Copies rows [0, n) to contiguous memory. */
 static int join(struct emu_stream *s, int which, struct kv_plane *p, int n) {
     const size_t heads = (size_t)p->heads, row = dtype_bytes(p->dtype, heads * (size_t)p->dim), scales = p->dtype == DT_E4M3 ? heads * 4 : 0;
     const size_t scale_at = ((size_t)n * row + 63) & ~(size_t)63;
@@ -59,7 +59,7 @@ int emu_compute_blocks(struct emu_stream *s, enum op_code code, const union op_a
     if (code == OP_SELECT) r = join(s, 0, &with.select.k, with.select.n_keys);
     if (code == OP_ATTENTION) {
         struct op_attention *a = &with.attention;
-        const bool same = a->k.blocks && a->k.blocks == a->v.blocks && a->k.at == a->v.at; /* the kernels look whether it is */
+        const bool same = a->k.blocks && a->k.blocks == a->v.blocks && a->k.at == a->v.at; /* kernels test whether v is k */
         r = join(s, 0, &a->k, a->n_keys);
         if (same) a->v = a->k;
         else if (!r) r = join(s, 1, &a->v, a->n_keys);

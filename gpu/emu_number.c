@@ -1,5 +1,5 @@
-/* Numbers on emulated devices. Streams wait on a condition, the host by polling and then on the same. In virtual time each
- * value carries the clock of the stream that wrote it. */
+/* Timelines on emulated devices. Streams wait on a condition, the host polls and then waits on the same condition. In virtual
+ * time each value carries the clock of the stream that signalled it. */
 #include <assert.h>
 #include <time.h>
 
@@ -8,7 +8,7 @@
 
 int emu_number_open(struct gpu *g, struct gpu_number **out, struct error *e) {
     struct emu_number *n = mem_calloc(1, sizeof *n);
-    if (!n) return error_set(e, ERR_MEMORY, "no memory for a number");
+    if (!n) return error_set(e, ERR_MEMORY, "no memory for a timeline");
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -21,7 +21,7 @@ int emu_number_open(struct gpu *g, struct gpu_number **out, struct error *e) {
 }
 void emu_number_close(struct gpu_number *base) {
     struct emu_number *n = (struct emu_number *)base;
-    assert(!atomic_load(&n->queued)); /* whoever closes it knows that no stream uses it */
+    assert(!atomic_load(&n->queued)); /* no stream may use it */
     pthread_mutex_destroy(&n->lock);
     pthread_cond_destroy(&n->cond);
     mem_free(n);
@@ -33,7 +33,7 @@ void emu_number_wake(struct gpu_number *base) {
     pthread_mutex_unlock(&n->lock);
 }
 
-/* Sleeps until it is written, a millisecond at most. True: nobody will write it any more. */
+/* Sleeps until a signal, at most 1 ms. Returns true when no signal can follow: a device has failed. */
 static bool doze(struct emu_number *n, uint32_t value) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -51,7 +51,7 @@ void emu_number_nap(struct gpu_number *base, uint32_t value) {
 
 static void put(struct emu_stream *s, struct emu_number *n, uint32_t value, bool work) {
     if (work && (int32_t)(value - atomic_load(n->words)) < 0 && !gpu_number_broken(&n->base))
-        emu_stream_fail(s, ERR_RUNTIME, "a number went back to %u", (unsigned)value);
+        emu_stream_fail(s, ERR_RUNTIME, "a timeline was signalled backwards, to %u", (unsigned)value);
     if (!work || emu_state(s->g)) {
         gpu_number_break(&n->base);
         return;
@@ -71,7 +71,7 @@ static void pass(struct emu_stream *s, struct emu_number *n, uint32_t value) {
     }
     if (lost && !gpu_number_is(&n->base, value)) gpu_number_break(&n->base);
     pthread_mutex_lock(&n->lock);
-    for (uint64_t i = n->n_past > EMU_PAST ? n->n_past - EMU_PAST : 0; i < n->n_past; i++) /* the first that was enough */
+    for (uint64_t i = n->n_past > EMU_PAST ? n->n_past - EMU_PAST : 0; i < n->n_past; i++) /* the first sufficient one */
         if ((int32_t)(n->past[i % EMU_PAST].value - value) >= 0) {
             if (n->past[i % EMU_PAST].time > s->t) s->t = n->past[i % EMU_PAST].time;
             if (n->writer == s->g) emu_tell(&s->told, &n->past[i % EMU_PAST].told);

@@ -1,5 +1,5 @@
 #pragma once
-/* Numbers of the emulated device: gpu.h. */
+/* Timelines of the emulated device: see gpu.h. */
 #include "gpu/emu.h"
 
 enum { EMU_PAST = 1024 };
@@ -8,17 +8,17 @@ struct emu_number {
     _Atomic uint32_t words[2];
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    struct emu *writer; /* NULL: no stream so far */
-    _Atomic int queued; /* writes and waits that streams have not come to the end of */
+    struct emu *writer; /* NULL: no stream has signalled yet */
+    _Atomic int queued; /* unfinished signals and waits */
     struct {
         uint32_t value;
         double time;
         struct emu_told told;
-    } past[EMU_PAST]; /* what streams wrote of late, and when */
+    } past[EMU_PAST]; /* the latest signals of streams, with their times */
     uint64_t n_past;
 };
 
-/* The last two are what a stream's thread does when it comes to a command; work: it drops nothing. */
+/* The last two run on a stream's thread; work: the stream is not dropping commands. */
 int emu_number_open(struct gpu *g, struct gpu_number **n, struct error *e);
 void emu_number_close(struct gpu_number *n);
 void emu_number_wake(struct gpu_number *n);

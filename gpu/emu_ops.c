@@ -1,5 +1,5 @@
-/* The operations of the emulated device: those of base/ops.h on the CPU's kernels, the rest here in plain C, which also is
- * the reference that CUDA's are held against. */
+/* The operations of the emulated device: those of base/ops.h on CPU kernels, the others in plain C, which is also the reference
+ * for the CUDA kernels. */
 #include <string.h>
 
 #include "engine/base/half.h"
@@ -14,7 +14,7 @@ static void sort_tokens(const struct op_sort *a) {
         if (e >= 0 && e < kept) a->offset[e]++;
     }
     int32_t at = 0;
-    for (int e = 0; e <= kept; e++) { /* counts to beginnings */
+    for (int e = 0; e <= kept; e++) { /* counts to offsets */
         int32_t n = a->offset[e];
         a->offset[e] = at;
         at += n;
@@ -27,7 +27,7 @@ static void sort_tokens(const struct op_sort *a) {
             a->token[a->offset[e]] = t;
             a->weight[a->offset[e]++] = a->weights[i];
         }
-    for (int e = kept; e > 0; e--) a->offset[e] = a->offset[e - 1]; /* each now points at its end: shift back */
+    for (int e = kept; e > 0; e--) a->offset[e] = a->offset[e - 1]; /* each is now its group's end: shift back */
     a->offset[0] = 0;
 }
 
@@ -64,7 +64,7 @@ static int group(struct exec *cpu, const struct op_group *a) {
     return rc;
 }
 
-/* Made in float32, then rounded. */
+/* Computed in float32, then rounded. */
 static int expand(struct exec *cpu, const struct op_expand *a) {
     int latent = a->latent.dim, lora = a->w.cols, rope = latent - lora, rows = a->nope + a->v_dim, k_dim = a->nope + rope, rc;
     float *x = mem_alloc((size_t)a->n * (size_t)(latent + rows) * 4), *y = x + (size_t)a->n * (size_t)latent;

@@ -1,6 +1,6 @@
-/* Streams of the emulated device: a thread each that runs its queue in order, and events between them.
- * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that whoever waits
- * for it wakes. Waits end because an event is only ever waited for after its record was enqueued, on a stream that runs. */
+/* Streams of the emulated device: one thread each that runs its queue in order, and events between them.
+ * After a failure or a cancel a stream drops operations and copies, but still records and waits, so that its waiters wake.
+ * Waits end because a record is always enqueued, on a running stream, before a wait for it. */
 #include <assert.h>
 #include <limits.h>
 #include <string.h>
@@ -14,18 +14,18 @@
 #include "gpu/emu_number.h"
 
 static bool cancelled(const struct emu_stream *s) { return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed); }
-/* Several streams of a device have several owners, and one may clear the device before another looks: what it dropped, it
- * has dropped. */
+/* Streams of a device have different owners, and one may clear the device before another looks. So a stream that dropped work
+ * remains failed. */
 bool emu_drops(struct emu_stream *s) {
     if (emu_state(s->g)) atomic_store(&s->failed, 1);
     return cancelled(s) || atomic_load(&s->failed);
 }
 
-/* Real time: when a command begins. A thread that slept wakes late, but the device would not have waited for it: what was enqueued by then
- * began when what came before it was due. */
+/* Real time: returns when a command begins. A sleeping thread wakes late, but a device would not: a command enqueued before `due` began
+ * at `due`, when its predecessor was to end. */
 static double begins(const struct emu_stream *s, double at, double now) { return at < s->due && s->due < now ? s->due : now; }
 
-/* Real time: sleeps until the clock shows t; a cancel cuts it short. */
+/* Real time: sleeps until the clock reaches t, or a cancel. */
 static void sleep_until(const struct emu_stream *s, double t) {
     for (double left; (left = t - emu_clock()) > 0 && !cancelled(s);) {
         double step = left < 1e-3 ? left : 1e-3;
@@ -39,9 +39,9 @@ void emu_tell(struct emu_told *to, const struct emu_told *from) {
             if (from->taken[way][i] > to->taken[way][i]) to->taken[way][i] = from->taken[way][i];
 }
 
-/* Copies share a direction of the bus. In real time they take turns in the order they come. In virtual time streams reach it in no particular
- * order of their clocks: an urgent copy goes at once, and what such took is a debt that the next bulk copy pays which has been told of it,
- * less the time in which the bus stood idle anyway. */
+/* Copies share one direction of the bus. In real time they are served in order of arrival. In virtual time streams reach the link in no
+ * particular order of their clocks: an urgent copy starts at once, and its link time becomes a debt. The next bulk copy whose stream
+ * knows of the debt pays it, less the time in which the bus was idle anyway. */
 static double link_take(struct emu_stream *s, enum emu_way way, double rate, size_t size, double at, bool from_disk) {
     struct emu_link *l = &s->g->link[way];
     double d = rate > 0 ? (double)size / rate : 0, now = s->g->spec.is_virtual ? s->t : emu_clock(), end;
@@ -79,8 +79,7 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
     bool dst_ok = (!fill && c->copy.dir == GPU_D2H && !peer) || emu_owns(g, dst, size);
     bool src_ok = fill || (!peer && c->copy.dir == GPU_H2D) || emu_owns(peer ? (struct emu *)c->copy.from : g, src, size);
     if (!dst_ok || !src_ok) {
-        emu_stream_fail(s, ERR_RUNTIME, "a copy's %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst,
-                        size);
+        emu_stream_fail(s, ERR_RUNTIME, "copy %s %p + %zu is not memory of the device", dst_ok ? "source" : "target", dst_ok ? (const void *)src : dst, size);
         return;
     }
     const enum emu_way way = peer ? EMU_BETWEEN : c->copy.dir == GPU_H2D ? EMU_TO : EMU_FROM;
@@ -100,7 +99,7 @@ static void run_copy(struct emu_stream *s, const struct emu_cmd *c) {
         s->t = end;
         return;
     }
-    const size_t step = (size_t)4 << 20; /* so that a cancel does not wait for gigabytes */
+    const size_t step = (size_t)4 << 20; /* so that a cancel takes effect within gigabyte copies */
     for (size_t at = 0; at < size && !cancelled(s); at += step) {
         size_t n = size - at < step ? size - at : step;
         if (fill) memset(dst + at, c->copy.byte, n);
@@ -131,7 +130,7 @@ static int check_args(struct emu_stream *s, enum op_code code, const union op_ar
     for (int i = -1; i < (x->ids ? x->n_experts : 0) && !r; i++) {
         if (i < 0 && !x->shared) continue;
         shared = i < 0 ? *x->shared : x->experts[i];
-        if (!shared.gate.data) continue; /* not resident: an error only where it is chosen */
+        if (!shared.gate.data) continue; /* not resident: an error only if selected */
         r = op_visit_expert(&shared, check_pointer, &c);
     }
     return r;
@@ -142,20 +141,20 @@ static int open_cpu(struct emu_stream *s, struct error *e) {
     int r = pool_open(&s->pool, n, false, e);
     if (r) return r;
     enum cpu_level level = s->g->spec.level ? (enum cpu_level)(s->g->spec.level - 1) : cpu_level_best();
-    if (!cpu_level_has(level)) return error_set(e, ERR_USAGE, "this processor has no %s", cpu_level_name(level));
+    if (!cpu_level_has(level)) return error_set(e, ERR_USAGE, "this CPU does not support %s", cpu_level_name(level));
     s->cpu = cpu_exec_open(s->pool, level, e);
     if (!s->cpu) return ERR_MEMORY;
     s->cpu->cancel = s->cancel;
     return 0;
 }
 
-/* What memory says of places by now. In virtual time it says nothing, and the call's own numbers stand. */
+/* Reads an op_place from memory. In virtual time it is not read, and the call's own values are used. */
 static int read_place(struct emu_stream *s, const struct op_place **at, struct op_place *out) {
     const struct op_place *p = *at;
     *at = NULL;
     if (!p || s->g->spec.is_virtual) return 0;
     if (emu_owns(s->g, p, sizeof *p)) return *out = *p, 1;
-    emu_stream_fail(s, ERR_RUNTIME, "a place at %p is not memory of the device", (const void *)p);
+    emu_stream_fail(s, ERR_RUNTIME, "an op_place at %p is not memory of the device", (const void *)p);
     return ERR_RUNTIME;
 }
 static void place_plane(struct kv_plane *to, const struct op_place *p) { to->data = p->data, to->scale = p->scale, to->blocks = p->blocks; }
@@ -221,7 +220,7 @@ static void run_op(struct emu_stream *s, const struct emu_cmd *called) {
     int r = emu_compute_blocks(s, c->code, &c->args);
     if (r && r != ERR_CANCELLED) emu_stream_fail(s, r, "operation %s failed", op_name(c->code));
     if (!g->slowed) return;
-    double took = emu_clock() - now; /* longer than it should where this processor is slower than the device */
+    double took = emu_clock() - now; /* exceeds cost where the host CPU is slower than the device */
     if (took < cost) took = cost;
     s->due = begin + took;
     take_op(g, c->code, cost, took, by);
@@ -297,7 +296,7 @@ static void enqueue(struct emu_stream *s, const struct emu_cmd *c) {
     pthread_mutex_unlock(&s->lock);
 }
 int emu_enqueue(struct emu_stream *s, const struct emu_cmd *c) {
-    if (s->graph) s->graph->failed = true; /* events and numbers are not for graphs */
+    if (s->graph) s->graph->failed = true; /* events and timelines cannot be recorded */
     enqueue(s, c);
     return status(s);
 }
@@ -349,11 +348,11 @@ int emu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum
     struct emu_stream *x = (struct emu_stream *)s;
     int r = enqueue_work(x, &(struct emu_cmd){.kind = EMU_COPY, .copy = {.dst = dst, .src = src, .size = size, .dir = dir}});
     if (r || !emu_tells(x->g) || dir != GPU_H2D || size <= EMU_SMALL || emu_pins(src, size)) return r;
-    if (x->graph) { /* only memory that is pinned by then: a driver would refuse it */
+    if (x->graph) { /* a graph copies only memory that is already pinned, as drivers require */
         x->graph->failed = true;
         return ERR_RUNTIME;
     }
-    atomic_fetch_add(&x->g->held, 1); /* as a driver that copies it by itself */
+    atomic_fetch_add(&x->g->held, 1); /* like a driver that copies pageable memory itself */
     return emu_stream_sync(s);
 }
 int emu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size) {
@@ -378,7 +377,7 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     s->g = (struct emu *)base;
     s->cancel = cancel;
     s->urgent = urgent;
-    if (!((uintptr_t)s * 0x9e3779b97f4a7c15u >> 62)) s->lag = (unsigned)limit_get(LIMIT_LAG, 0); /* others in each run */
+    if (!((uintptr_t)s * 0x9e3779b97f4a7c15u >> 62)) s->lag = (unsigned)limit_get(LIMIT_LAG, 0); /* chosen by address, so other streams in each run */
     op_exec_init(&s->base.exec, "emu", emu_run, cancel);
     if (s->g->spec.math == GPU_F32 && !s->g->spec.is_virtual) s->base.exec.table.expand = NULL;
     pthread_mutex_init(&s->lock, NULL);
@@ -387,10 +386,10 @@ int emu_stream_open(struct gpu *base, struct gpu_stream **out, const char *name,
     if (pthread_create(&s->thread, NULL, stream_thread, s)) {
         mem_free(s->queue);
         mem_free(s);
-        return error_set(e, ERR_RUNTIME, "no thread for a stream of device %d", base->info.rank);
+        return error_set(e, ERR_RUNTIME, "cannot start a thread for a stream of device %d", base->info.rank);
     }
     pthread_mutex_lock(&s->g->lock);
-    if (!s->g->n_streams++) memset(s->g->link, 0, sizeof s->g->link), s->g->all = (struct emu_told){0}; /* virtual time begins again at 0 */
+    if (!s->g->n_streams++) memset(s->g->link, 0, sizeof s->g->link), s->g->all = (struct emu_told){0}; /* virtual time restarts at 0 */
     while (s->teller < EMU_TELLERS - 1 && s->g->tellers >> s->teller & 1) s->teller++;
     s->g->tellers |= 1u << s->teller;
     s->told = s->g->all;
@@ -434,8 +433,8 @@ int emu_event_open(struct gpu *base, struct gpu_event **out, bool timed, struct 
 }
 void emu_event_close(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
-    pthread_mutex_lock(&ev->lock);     /* a stream that is done with it may still hold it */
-    assert(!atomic_load(&ev->queued)); /* whoever closes it knows that no stream uses it */
+    pthread_mutex_lock(&ev->lock);     /* a stream may still be inside its unlock */
+    assert(!atomic_load(&ev->queued)); /* no stream may use it */
     pthread_mutex_unlock(&ev->lock);
     pthread_mutex_destroy(&ev->lock);
     pthread_cond_destroy(&ev->cond);
@@ -475,7 +474,7 @@ bool emu_event_done(struct gpu_event *base) {
 double emu_event_time(struct gpu_event *base) {
     struct emu_event *ev = (struct emu_event *)base;
     if (!ev->timed) {
-        emu_fail((struct emu *)base->g, ERR_RUNTIME, "an event without timing was asked when it passed");
+        emu_fail((struct emu *)base->g, ERR_RUNTIME, "time of an event without timing requested");
         return 0;
     }
     pthread_mutex_lock(&ev->lock);

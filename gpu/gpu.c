@@ -34,7 +34,7 @@ int gpu_describe(char *out, size_t size) {
 int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e) {
     *g = NULL;
     bool host = rank == GPU_HOST && spec->host && spec->emu && spec->is_virtual;
-    if (!host && (rank < 0 || rank >= spec->n)) return error_set(e, ERR_USAGE, "device %d of %d asked for", rank, spec->n);
+    if (!host && (rank < 0 || rank >= spec->n)) return error_set(e, ERR_USAGE, "device %d of %d does not exist", rank, spec->n);
     const struct gpu_backend *b = find(spec->emu ? "emu" : "cuda");
     if (!b) return error_set(e, ERR_USAGE, "this build has no CUDA backend (nvcc was not found); use --gpus none or emu:N");
     int r = b->open(g, spec, rank, e);
@@ -74,7 +74,7 @@ void gpu_host_free(struct gpu *g, void *p) {
 }
 
 size_t gpu_piece(const struct gpu *g) { return g->piece; }
-/* Of `size` bytes from p on, those in the piece that p is in. */
+/* Returns how many of the `size` bytes at p are in p's registration chunk. */
 static size_t in_piece(const struct gpu *g, const void *p, size_t size) {
     size_t left = g->piece - (uintptr_t)p % g->piece;
     return size < left ? size : left;
@@ -157,9 +157,9 @@ int gpu_event_sync(struct gpu_event *ev) { return ev->g->b->event_sync(ev); }
 bool gpu_event_done(struct gpu_event *ev) { return ev->g->b->event_done(ev); }
 double gpu_event_time(struct gpu_event *ev) { return ev->g->b->event_time(ev); }
 
-/* Pairs. The host part counts records under a lock; the device part is the event itself. Recording for the next use
- * while a waiter of the last is still to enqueue its wait would make it wait for too much, so users keep the order
- * wait(n), use, OFF, record(n + 1): the ring and the layer budget do. */
+/* Pairs. The host part counts records under a lock; the device part is the event itself. A record for the next use, made before a
+ * waiter of the last has enqueued its wait, would make it wait too long. So users keep the order wait(n), use, OFF, record(n + 1):
+ * the ring and the layer budget do. */
 struct gpu_pair {
     struct gpu_event *event;
     pthread_mutex_t lock;

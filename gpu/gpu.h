@@ -1,14 +1,14 @@
 #pragma once
-/* Devices: memory, streams, events, copies and the operations table, over one of the backends (emu, cuda).
+/* GPU devices: memory, streams, events, copies and the operations table over a backend (emu, cuda).
  *
- * Threads. A gpu may be used from several threads; alloc and free are locked. A stream is fed by one host thread at a
- * time and runs its commands in order. Events are recorded by one stream and may be waited for by any other, on any device.
- * Ownership. What *_open returns is the caller's until *_close. Close streams and events before their gpu; closing a
- * stream waits for it. Memory that a queued command touches must stay until the stream has passed it.
- * Failure. Calls that take struct error fill it. The others enqueue: they return 0, or ERR_RUNTIME once the device has
- * failed (the text: gpu_error), or ERR_CANCELLED. After a failure a stream drops its work but still passes its events,
- * so that nobody hangs; gpu_clear tells whether the device can be used again. Then open other streams: one that failed
- * or dropped work may go on failing, since its owner must learn of it whoever cleared the device. */
+ * Threads. A gpu may be used by several threads; alloc and free are locked. Only one host thread at a time enqueues on a
+ * stream, whose commands run in order. An event is recorded by one stream; any stream of any device may wait for it.
+ * Ownership. The caller owns what *_open returns until *_close. Close streams and events before their gpu; closing a
+ * stream waits for it. Memory that a queued command uses must stay valid until the stream has executed the command.
+ * Failure. Calls that take struct error fill it. The others enqueue and return 0, ERR_RUNTIME once the device has
+ * failed (text: gpu_error), or ERR_CANCELLED. A failed stream drops its work but still signals its events, so waits end.
+ * gpu_clear() reports whether the device is usable again. Then open new streams: a stream that failed or dropped work
+ * may keep failing, because its owner must see the failure even if another thread cleared the device. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@
 #include "gpu/ops.h"
 #include "gpu/spec.h"
 
-int gpu_describe(char *out, size_t size); /* one line for --version --verbose: backends and cards found */
+int gpu_describe(char *out, size_t size); /* One line for --version --verbose: backends and cards found. */
 
 struct gpu;
 struct gpu_stream;
@@ -28,100 +28,101 @@ struct gpu_info {
     char name[96];
     int rank, id;
     size_t mem;            /* cap */
-    bool is_virtual;       /* no data is ever touched: only clocks move */
-    bool peer;             /* copies between ranks need no staging through the host */
-    double h2d, d2h, link; /* bytes/s as given or from the bus; 0 unknown */
+    bool is_virtual;       /* no data is touched, only clocks advance */
+    bool peer;             /* copies between ranks bypass the host */
+    double h2d, d2h, link; /* bytes/s, as configured or as the bus reports; 0: unknown */
 };
 
-int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e); /* rank GPU_HOST: see gpu_spec.host */
+int gpu_open(struct gpu **g, const struct gpu_spec *spec, int rank, struct error *e); /* rank GPU_HOST: see gpu_spec.has_cpu_rank */
 void gpu_close(struct gpu **g);
 const struct gpu_info *gpu_info(const struct gpu *g);
 size_t gpu_mem_free(struct gpu *g);
-/* In virtual time, of all streams since opening: seconds of operations that arithmetic bounds, or memory; that each way of the link
- * was taken; that a disk was waited for instead; and of each operation's seconds. Of an emulated device that is held to given speeds what these say,
- * in op what it took where the processor is slower than that, and in which its memory was given out and taken back. Elsewhere zeros. In virtual time
- * it waits for all that was enqueued, so that it says the same whichever thread was late; nothing of that may wait for what is not enqueued yet. */
+/* Returns statistics of all streams since gpu_open(), in seconds. In virtual time: operations bound by arithmetic and by
+ * memory, busy time of each link direction, time in which uploads waited for a disk instead, and time per operation.
+ * An emulated device with configured speeds derives arithmetic_s and memory_s from them; op_s is then the real time where the
+ * host CPU is slower, and alloc_s the time spent allocating and freeing. Zeros elsewhere. In virtual time the call waits for all
+ * enqueued work, so the result does not depend on thread timing; no queued work may wait for work not yet enqueued. */
 struct gpu_used {
     double computing, reading, h2d, d2h, disk, memory, op[OP_COUNT];
 };
 struct gpu_used gpu_used(struct gpu *g);
-int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY says need and have */
-void gpu_free(struct gpu *g, void *p);                                /* no queued work may touch it; NULL is fine */
-int gpu_error(struct gpu *g, struct error *e);                        /* the first failure since gpu_clear, 0 when none */
-int gpu_clear(struct gpu *g, struct error *e);                        /* streams idle; 0: usable again, else the device is lost */
+int gpu_alloc(struct gpu *g, void **p, size_t size, struct error *e); /* 256-byte aligned; ERR_MEMORY reports need and free bytes */
+void gpu_free(struct gpu *g, void *p);                                /* no queued work may use it; NULL is allowed */
+int gpu_error(struct gpu *g, struct error *e);                        /* the first failure since gpu_clear, 0: none */
+int gpu_clear(struct gpu *g, struct error *e);                        /* all streams idle; 0: usable again, else the device is lost */
 
-/* Host memory the copy engine can reach. Register takes [p, p + size) in pieces that end where an address is a multiple of gpu_piece
- * (large ones fail on some drivers), and copies are cut there, too, since none may reach across two. Read-only mappings are refused by
- * most drivers (ERR_MEMORY). About 0.1 s a GB: call it from a background thread. */
+/* Pinned host memory. Registration splits [p, p + size) at multiples of gpu_register_chunk() because some drivers fail on large
+ * ranges; copies are split at the same addresses because a copy must not cross two registrations. Most drivers refuse read-only
+ * mappings (ERR_MEMORY). Takes about 0.1 s per GB: call it from a background thread. */
 size_t gpu_piece(const struct gpu *g);
 int gpu_host_alloc(struct gpu *g, void **p, size_t size, struct error *e);
 void gpu_host_free(struct gpu *g, void *p);
 int gpu_host_register(struct gpu *g, const void *p, size_t size, struct error *e);
 void gpu_host_unregister(struct gpu *g, const void *p, size_t size);
 
-/* cancel may be NULL; once non-zero, queued work is dropped and calls give ERR_CANCELLED. name is kept by pointer. The
- * copies of urgent streams go before those of others where the device can order them: exchanges before weights. */
+/* cancel may be NULL; once it is non-zero, queued work is dropped and calls return ERR_CANCELLED. The pointer `name` is stored.
+ * Copies of urgent streams run first where the device can order them: exchanges before weights. */
 int gpu_stream_open(struct gpu *g, struct gpu_stream **s, const char *name, bool urgent, const _Atomic int *cancel, struct error *e);
 void gpu_stream_close(struct gpu_stream **s);
-int gpu_stream_sync(struct gpu_stream *s); /* the host waits until all that was enqueued has run */
+int gpu_stream_sync(struct gpu_stream *s); /* blocks until all enqueued work has run */
 struct gpu *gpu_stream_gpu(struct gpu_stream *s);
-/* Where operations run: base/ops.h on this stream, and gpu/ops.h for the rest. Lives as long as the stream. */
+/* The executor of this stream: base/ops.h and gpu/ops.h. Lives as long as the stream. */
 struct exec *gpu_stream_exec(struct gpu_stream *s);
 
 enum gpu_dir { GPU_H2D, GPU_D2H, GPU_D2D };
 int gpu_copy(struct gpu_stream *s, void *dst, const void *src, size_t size, enum gpu_dir dir);
-/* From another rank's memory into this one's; only where gpu_info(...)->peer of both. */
+/* From another rank's memory into this one's; only if gpu_info(...)->peer is set for both. */
 int gpu_copy_peer(struct gpu_stream *s, void *dst, struct gpu *from, const void *src, size_t size);
 int gpu_fill(struct gpu_stream *s, void *dst, int byte, size_t size);
 
 int gpu_event_open(struct gpu *g, struct gpu_event **ev, struct error *e);
-int gpu_event_open_timed(struct gpu *g, struct gpu_event **ev, struct error *e); /* dearer: one that gpu_event_time may ask */
-void gpu_event_close(struct gpu_event **ev);                                     /* no stream has a record or a wait of it before it */
+int gpu_event_open_timed(struct gpu *g, struct gpu_event **ev, struct error *e); /* slower; for gpu_event_time() */
+void gpu_event_close(struct gpu_event **ev);                                     /* no stream has a pending record or wait of it */
 int gpu_event_record(struct gpu_event *ev, struct gpu_stream *s);
-int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s); /* the stream waits for the latest record so far; none: no wait */
+int gpu_event_wait(struct gpu_event *ev, struct gpu_stream *s); /* the stream waits for the latest record so far, if any */
 int gpu_event_sync(struct gpu_event *ev);                       /* the host waits */
 bool gpu_event_done(struct gpu_event *ev);
-double gpu_event_time(struct gpu_event *ev); /* when a timed one passed, seconds on one clock for all devices; virtual where time is */
+double gpu_event_time(struct gpu_event *ev); /* completion time of a timed event in seconds; one clock for all devices, virtual in virtual time */
 
-/* An ON or OFF event of a module: a device event and a host one. A waiter first waits (host) until the event was
- * recorded for the nth time, then lets its stream wait for it, so that no stream waits for something not yet enqueued. */
+/* An ON or OFF event of a module: a device event and a host-side record count. A waiter first blocks on the host until
+ * the nth record was enqueued, then makes its stream wait, so that no stream waits for a record that is not enqueued. */
 struct gpu_pair;
 int gpu_pair_open(struct gpu *g, struct gpu_pair **p, struct error *e);
 void gpu_pair_close(struct gpu_pair **p);
 int gpu_pair_set(struct gpu_pair *p, struct gpu_stream *s);
 int gpu_pair_wait(struct gpu_pair *p, uint64_t nth, struct gpu_stream *s); /* s NULL: host part only */
 struct gpu_event *gpu_pair_event(struct gpu_pair *p);
-/* All waits on this pair, now and later, return ERR_CANCELLED: the way out for the other threads when one has failed. */
+/* All waits on this pair, current and future, return ERR_CANCELLED. Releases the other threads after a failure. */
 void gpu_pair_break(struct gpu_pair *p);
 
-/* Work that is enqueued once and run again with one call: operations, fills and copies (of pinned memory) of one stream, with the arguments
- * that they had; what changes from run to run is read from memory (op_place). Between begin and end nothing runs, and nothing but those may be
- * enqueued there; the stream's own thread alone uses it. What an operation opens when it first runs must be there: run the same once before. */
+/* A recorded sequence of operations, fills and copies (of pinned memory) of one stream, replayed by one call. Arguments are fixed; values
+ * that change between runs are read from memory (op_place). Between begin and end nothing executes, only such work may be enqueued, and
+ * only the stream's own thread may use the stream. Run the same work once before recording: first use allocates resources. */
 struct gpu_graph;
 int gpu_graph_begin(struct gpu_stream *s);
-/* *g is the caller's. NULL with 0: this work cannot be recorded; with GPU_STALE: workspace has grown meanwhile, record it again. Nothing of
- * it has run. */
+/* *g is owned by the caller. *g NULL with 0: this work cannot be recorded. NULL with GPU_STALE: the workspace has grown, record again.
+ * In both cases nothing has run. */
 enum { GPU_STALE = 1 };
 int gpu_graph_end(struct gpu_stream *s, struct gpu_graph **g);
-int gpu_graph_run(struct gpu_graph *g);     /* on its stream; GPU_STALE: memory that it counts on has moved, nothing has run: record it anew */
-void gpu_graph_close(struct gpu_graph **g); /* while its stream is open, and does not run it */
+int gpu_graph_run(struct gpu_graph *g);     /* on its stream; GPU_STALE: memory that it uses has moved; nothing has run, record again */
+void gpu_graph_close(struct gpu_graph **g); /* while its stream is open and is not running it */
 
-/* A number in pinned host memory, to hand work between streams of any devices and the host: streams write it and wait for
- * it, and so does the host. It begins at 0, has one writer, a stream or the host, and only grows: values are compared by
- * their signed difference, so it may pass 2^32 while those in use lie within 2^30 of each other.
- * A stream that drops its work (failed, cancelled) breaks each number that it is to write or waits for in vain: nobody hangs.
- * A stream that a broken number let pass computes from whatever lies there, so the caller drops all that hangs on it, breaks
- * the numbers in it, and opens others. While a stream waits, gpu_alloc, gpu_free and gpu_host_alloc may wait for it: not for the
- * thread that is to write the number. Close it when no stream is to come to it, before the devices. In virtual time a stream that
- * waits gets the time at which the value was written; the host has none. */
+/* A timeline semaphore: a counter in pinned host memory that streams of any device and the host signal and wait for. Starts at 0, has
+ * one writer (a stream or the host) and only grows. Values are compared by signed difference, so the counter may wrap while all
+ * values in use are within 2^30 of each other.
+ * A stream that drops its work (failed, cancelled) aborts every timeline that it should signal or can no longer wait for, so no wait
+ * hangs. A stream released by an abort computes on undefined data: the caller drops all dependent work, aborts the timelines
+ * involved and opens new ones. While a stream waits, gpu_alloc, gpu_free and gpu_host_alloc may block on it; do not call them from
+ * the thread that must signal. Close a timeline before its devices, with no pending signal or wait. In virtual time a waiting
+ * stream's clock advances to the time of the signal; the host has no clock. */
 struct gpu_number;
 int gpu_number_open(struct gpu *g, struct gpu_number **n, struct error *e);       /* g: any device that will use it; same backend */
-void gpu_number_close(struct gpu_number **n);                                     /* no stream has a write or a wait of it before it */
-int gpu_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s); /* when the stream is there; what it did before is seen */
-int gpu_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);  /* the stream goes on once it is value or more */
-void gpu_number_set(struct gpu_number *n, uint32_t value);                        /* the host writes; any thread */
-bool gpu_number_reached(const struct gpu_number *n, uint32_t value);              /* also when broken: await tells */
-/* The host waits: polls for some 50 us, then sleeps in between. 0; ERR_CANCELLED (cancel may be NULL); ERR_RUNTIME when it is
- * broken or the device of g or of its last writer has failed. */
+void gpu_number_close(struct gpu_number **n);                                     /* no stream has a pending signal or wait of it */
+int gpu_number_write(struct gpu_number *n, uint32_t value, struct gpu_stream *s); /* in stream order; all earlier work of the stream is visible to waiters */
+int gpu_number_wait(struct gpu_number *n, uint32_t value, struct gpu_stream *s);  /* the stream continues once the value is reached */
+void gpu_number_set(struct gpu_number *n, uint32_t value);                        /* signal from the host; any thread */
+bool gpu_number_reached(const struct gpu_number *n, uint32_t value);              /* also true when aborted: use wait_host to tell */
+/* Blocks the host: polls for about 50 us, then sleeps between polls. Returns 0; ERR_CANCELLED (cancel may be NULL); ERR_RUNTIME when the
+ * timeline is aborted, or g or the device of its last writer has failed. */
 int gpu_number_await(struct gpu_number *n, uint32_t value, const _Atomic int *cancel);
-void gpu_number_break(struct gpu_number *n); /* all who wait, now and later, go on; for good; any thread */
+void gpu_number_break(struct gpu_number *n); /* releases all current and future waits for good; any thread */

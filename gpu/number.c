@@ -1,5 +1,5 @@
-/* Numbers that streams and the host hand work over by: the host's part, the same for every backend. Streams do theirs in
- * emu_stream.c and cuda_number.c. */
+/* Timeline semaphores between streams and the host: the host side, common to all backends. Stream side: emu_timeline.c and
+ * cuda_timeline.c. */
 #include <stdatomic.h>
 
 #include "gpu/backend.h"
@@ -39,7 +39,7 @@ static void rest(void) {
 int gpu_number_await(struct gpu_number *n, uint32_t value, const _Atomic int *cancel) {
     for (int i = 0;; i++) {
         bool reached = gpu_number_reached(n, value);
-        if (reached && !gpu_number_broken(n)) return 0; /* its mark is set before a broken one is raised */
+        if (reached && !gpu_number_broken(n)) return 0; /* an abort sets its flag before it raises the value */
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) return ERR_CANCELLED;
         if (reached) return ERR_RUNTIME;
         if (i < SPIN) rest();

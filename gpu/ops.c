@@ -101,8 +101,8 @@ void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec
     x->run = run;
 }
 
-/* The visitor. Byte counts span from the first to the last byte an operation may touch, so that a check of the span
- * against an allocation is a check of the whole access. */
+/* The visitor. Byte counts span the first to the last byte that an operation may access, so checking that span against an
+ * allocation checks the whole access. */
 
 static int visit(visit_fn fn, void *ctx, const void *field, size_t bytes, enum visit_kind kind) {
     void *p;
@@ -136,7 +136,7 @@ static int visit_rows(struct mat *m, int32_t rows, visit_fn fn, void *ctx) {
 int op_visit_mat(struct mat *m, visit_fn fn, void *ctx) { return visit_rows(m, m->rows, fn, ctx); }
 
 static int visit_plane(struct kv_plane *p, int rows, visit_fn fn, void *ctx) {
-    if (p->blocks) { /* which the list names, where it lies */
+    if (p->blocks) { /* addresses are in the block table */
         VISIT(p->blocks, (size_t)((rows + p->block - 1) / p->block) * sizeof *p->blocks, VISIT_IN);
         return 0;
     }
@@ -364,7 +364,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         VISIT(o->weight, picks, VISIT_OUT);
         return 0;
     }
-    case OP_GATHER: /* rows of x are picked by the index: only its first is known to be touched */
+    case OP_GATHER: /* the index selects rows of x: only row 0 is known to be used */
         VISIT(a->gather.index, (size_t)a->gather.n * 4, VISIT_IN);
         VISIT(a->gather.x, (size_t)a->gather.dim * 4, VISIT_IN);
         VISIT(a->gather.out, (size_t)a->gather.n * (size_t)a->gather.dim * 4, VISIT_OUT);
@@ -377,7 +377,7 @@ int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx) {
         VISIT(a->ffn.y, rows, VISIT_OUT);
         return 0;
     }
-    case OP_GROUP: { /* as with OP_GATHER, only the first of the rows that are picked */
+    case OP_GROUP: { /* as for OP_GATHER, only row 0 is known to be used */
         struct op_group *o = &a->group;
         VISIT(o->token, (size_t)o->begin[o->n] * 4, VISIT_IN);
         VISIT(o->weight, (size_t)o->begin[o->n] * 4, VISIT_IN);

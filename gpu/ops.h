@@ -1,7 +1,7 @@
 #pragma once
-/* Operations as data. Every operation of base/ops.h, and those that only devices have, is a code and a struct of
- * arguments; a visitor lists the pointers inside. That one list serves the emulated device's memory check, the queue
- * of its streams, the cost model, and stream-loading, which puts device addresses where the model names its weights. */
+/* Operations as data: each operation of base/ops.h, and those that only devices have, is a code and an argument struct; a visitor
+ * lists the pointers inside. The emulated device's memory check, its stream queues, the cost model, and SLP (which substitutes
+ * device addresses for the model's weights) share that one list. */
 #include "engine/base/ops.h"
 
 enum op_code {
@@ -28,7 +28,7 @@ enum op_code {
     OP_SPREAD,
     OP_MIX,
     OP_EXPAND,
-    OP_BASE, /* the rest only on devices */
+    OP_BASE, /* the rest exist only on devices */
     OP_SORT = OP_BASE,
     OP_GATHER,
     OP_FFN,
@@ -37,11 +37,11 @@ enum op_code {
     OP_COUNT
 };
 
-/* Groups the (token, choice) pairs by expert, keeping the order of tokens inside a group. Only experts first <= e < last
- * are kept. offset[e - first] is where e's group begins, offset[last - first] the number kept. */
+/* Groups the (token, choice) pairs by expert and keeps the order of tokens inside a group. Only experts first <= e < last
+ * are included. offset[e - first] is the start of e's group, offset[last - first] the number of pairs. */
 struct op_sort {
     int32_t *offset;      /* [last - first + 1] */
-    int32_t *token;       /* [n * topk] row of x; entries past the last group are left alone */
+    int32_t *token;       /* [n * topk] row of x; entries after the last group are not written */
     float *weight;        /* [n * topk] */
     const int32_t *ids;   /* [n, topk] */
     const float *weights; /* [n, topk] */
@@ -54,16 +54,15 @@ struct op_gather {
     const int32_t *index;
     int n, dim, ldx;
 };
-/* y = expert(x): one feed-forward on a group of tokens, y not accumulated. The group's size is the host's: it
- * reads the offsets of OP_SORT once a layer. */
+/* y = expert(x): one FFN on a group of tokens, y not accumulated. The host knows n: it reads OP_SORT's offsets once per layer. */
 struct op_ffn {
     float *y;       /* [n, hidden] */
     const float *x; /* [n, hidden] */
     struct expert expert;
     int n, hidden;
-    bool wide; /* as op_linear's */
+    bool wide; /* as in op_linear */
 };
-/* y[index[i]] += weight[i] * x[i]; no index twice in one call. index NULL: i; weight NULL: 1 */
+/* y[index[i]] += weight[i] * x[i]; an index occurs once per call. index NULL: i; weight NULL: 1 */
 struct op_scatter_add {
     float *y;
     const float *x;
@@ -71,10 +70,10 @@ struct op_scatter_add {
     const float *weight;
     int n, dim, ldy;
 };
-/* OP_GATHER, OP_FFN and OP_SCATTER_ADD of several experts in one: for each of them in turn and each of its pairs i,
- * y[token[i]] += weight[i] * expert(x[token[i]]). Expert k has pairs [begin[k], begin[k + 1]), tokens rising, none twice; its
- * data may be NULL where it has none. x and y are different memory. How an expert is computed depends on the size of its own
- * group alone, so it does not matter with which others it goes. */
+/* OP_GATHER, OP_FFN and OP_SCATTER_ADD of several experts in one operation: for each expert in order and each of its pairs i,
+ * y[token[i]] += weight[i] * expert(x[token[i]]). Expert k has pairs [begin[k], begin[k + 1]), tokens rising and distinct; its
+ * data may be NULL if it has no pairs. x and y do not overlap. How an expert is computed depends only on the size of its own
+ * group, so results do not depend on the grouping. */
 enum { GROUP_MOST = 16 };
 struct op_group {
     float *y;             /* [.., hidden] */
@@ -82,7 +81,7 @@ struct op_group {
     const int32_t *token; /* [begin[n]] */
     const float *weight;  /* [begin[n]] */
     int n, hidden;
-    bool wide; /* as op_linear's */
+    bool wide; /* as in op_linear */
     int32_t begin[GROUP_MOST + 1];
     struct expert expert[GROUP_MOST];
 };
@@ -118,27 +117,27 @@ union op_args {
     struct op_group group;
 };
 const char *op_name(enum op_code c);
-size_t op_size(enum op_code c); /* of its struct */
+size_t op_size(enum op_code c); /* sizeof its argument struct */
 
-/* An executor that takes operations as data: op_exec_init points base.ops at a table whose every entry calls run. */
+/* An executor that takes operations as data: op_exec_init points base.ops at a table whose entries all call run. */
 struct op_exec {
     struct exec base;
     struct ops table;
-    int (*run)(struct op_exec *x, enum op_code code, const union op_args *a); /* a: only the code's own struct is readable */
+    int (*run)(struct op_exec *x, enum op_code code, const union op_args *a); /* a: only the struct of `code` is readable */
 };
 void op_exec_init(struct op_exec *x, const char *name, int (*run)(struct op_exec *, enum op_code, const union op_args *), const _Atomic int *cancel);
-/* Runs an operation on an executor that op_exec_init made. */
+/* Runs an operation on an executor made by op_exec_init. */
 int op_run(struct exec *x, enum op_code code, const void *args);
 
 enum visit_kind {
     VISIT_IN,
     VISIT_OUT,   /* activations; OUT may also be read */
     VISIT_CONST, /* weights and tables: never written */
-    VISIT_KV,    /* a plane of the cache, rows 0 .. the last one touched */
+    VISIT_KV,    /* a plane of the KV cache, rows 0 .. the last one used */
     VISIT_BAD,   /* the counter of op_norm */
 };
-/* Calls fn for each pointer in a that is not NULL; fn may change it. Stops at the first non-zero and returns that.
- * op_experts' table of experts is not walked: its arrays are the caller's. */
+/* Calls fn for each non-NULL pointer in a; fn may change it. Stops at the first non-zero result and returns it.
+ * Does not visit op_experts.experts: the caller owns that array. */
 typedef int (*visit_fn)(void *ctx, void **p, size_t bytes, enum visit_kind kind);
 int op_visit(enum op_code code, union op_args *a, visit_fn fn, void *ctx);
 int op_visit_mat(struct mat *m, visit_fn fn, void *ctx);

@@ -1,4 +1,4 @@
-/* --gpus LIST. A list of cards or emu:N, then options; anything not understood is an error that names it. */
+/* Parses --gpus LIST: a list of cards or emu:N, then options. An unknown part is an error that names it. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct piece {
 };
 static bool piece_is(struct piece p, const char *s) { return (int)strlen(s) == p.len && !strncmp(p.text, s, (size_t)p.len); }
 
-/* A positive number, with K, M, G, T (powers of 1024) behind it when units is set. */
+/* A positive number; with `units`, an optional suffix K, M, G or T (powers of 1024). */
 static int number(struct piece p, bool units, double *out) {
     char text[32], *end;
     if (p.len < 1 || p.len >= (int)sizeof text) return -1;
@@ -135,10 +135,10 @@ int gpu_parse(struct gpu_spec *s, const char *list, struct error *e) {
         } else {
             bad = -1;
         }
-        if (bad) return error_set(e, ERR_USAGE, "--gpus %s: '%.*s' is not understood; try none, 0, 0,1, or emu:2,mem=32G,h2d=57", list, part.len, part.text);
+        if (bad) return error_set(e, ERR_USAGE, "--gpus %s: unknown '%.*s'; try none, 0, 0,1, or emu:2,mem=32G,h2d=57", list, part.len, part.text);
         if (!end) break;
         p = end + 1;
     }
-    if (s->fail && s->fail_rank >= s->n) return error_set(e, ERR_USAGE, "--gpus %s: there is no rank %d to fail", list, s->fail_rank);
+    if (s->fail && s->fail_rank >= s->n) return error_set(e, ERR_USAGE, "--gpus %s: rank %d of fail= does not exist", list, s->fail_rank);
     return 0;
 }

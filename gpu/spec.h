@@ -1,5 +1,5 @@
 #pragma once
-/* Which devices to open and what they are like: --gpus LIST as a struct. Plain data, pure. */
+/* The devices to open and their properties: --gpus LIST as a struct. Plain data, pure. */
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -8,25 +8,23 @@
 enum { GPU_MAX = 8, GPU_HOST = -1, GPU_PIECE = 1 << 30 };
 enum gpu_fault { GPU_FAULT_NONE, GPU_FAULT_ALLOC, GPU_FAULT_COPY, GPU_FAULT_LAUNCH, GPU_FAULT_DIE };
 
-/* What --gpus LIST asks for: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each with options after it:
+/* --gpus LIST: "none", "0", "0,1", "0,0" (two ranks on one card), "emu:2", each followed by options:
  * mem=32G (cap per device), h2d= d2h= peer= (GB/s); parallel=auto|layers|tensor; math=bf16|f32; for cuda also math=fp8, gemm=own|cublas; for emu: virtual,
  * flops= attn= (TFLOP/s), bw= (GB/s), launch= (us), threads=N, cpu=LEVEL, nopeer, nopin, nomap, piece=SIZE, alltoall, ring=N, chunk=N,
- * fail=alloc|copy|launch|die:N[@RANK].
- */
-/* What products of many tokens compute with on cuda; the sums are float32 always. BF16: activations rounded to BF16, weights
- * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 for each token and 128 columns where the
- * weights are E4M3, to about 2^-4 of each, as the models were trained; from sm_89 on; elsewhere and for other weights as BF16. */
+ * fail=alloc|copy|launch|die:N[@RANK]. */
+/* Arithmetic of products of many tokens on cuda; sums are always float32. BF16: activations rounded to BF16, weights
+ * exact. F32: agrees with float32 to about 1e-5. FP8: activations quantised to E4M3 per token and 128 columns where the
+ * weights are E4M3, to about 2^-4 each, as the models were trained; needs sm_89, otherwise and for other weights as BF16. */
 enum gpu_math { GPU_BF16, GPU_F32, GPU_FP8 };
-/* Who computes them: our kernels read weights as they are stored; cuBLAS gets them expanded to BF16 first, which pays off for
- * many tokens (AUTO chooses by their number). */
+/* The library that computes them. Our kernels read weights in their stored format; cuBLAS needs them expanded to BF16 first, which pays
+ * off for many tokens (AUTO decides by their number). */
 enum gpu_gemm { GPU_GEMM_AUTO, GPU_GEMM_OWN, GPU_GEMM_CUBLAS };
-/* How devices that are to hold a model's attention and dense parts share them: layers of its own for each, or a share of every layer;
- * AUTO: as the cost model has it. */
+/* How several devices divide attention and dense weights: whole layers each, or tensor parallel; AUTO: as the cost model decides. */
 enum gpu_parallel { GPU_PARALLEL_AUTO, GPU_PARALLEL_LAYERS, GPU_PARALLEL_TENSOR };
-/* A rate over the rows that each weight of a product meets: straight lines between points on paper with both scales
- * logarithmic, flat outside. n 0: the plain rate beside it, whatever the rows. */
+/* A rate as a function of the rows per weight of a product: linear interpolation in log-log scale, constant outside. n 0: use the
+ * plain rate for any number of rows. */
 enum { GPU_POINTS = 12 };
-enum gpu_kind { GPU_EXPERTS, GPU_LINEAR, GPU_ATTENTION, GPU_ELEM, GPU_KINDS }; /* of operations: with many weights, one matrix, keys, none */
+enum gpu_kind { GPU_EXPERTS, GPU_LINEAR, GPU_ATTENTION, GPU_ELEM, GPU_KINDS }; /* of operations: expert FFNs, one matrix, attention, no weights */
 struct gpu_curve {
     int n;
     float rows[GPU_POINTS], value[GPU_POINTS]; /* rows rising; bytes/s or FLOP/s */
@@ -34,41 +32,41 @@ struct gpu_curve {
 struct gpu_spec {
     int n; /* ranks; 0: none */
     bool emu, is_virtual, nopeer;
-    bool nograph; /* each operation of a step is launched by itself */
+    bool nograph; /* decode launches each operation separately */
     enum gpu_parallel parallel;
-    /* emu: host memory that is not gpu_host_alloc's cannot be registered, or (nomap) only such that may be written can, as with drivers
-     * that register no read-only mappings. Then a copy to the device from memory that is not registered holds its caller. */
+    /* emu: host memory not from gpu_host_alloc() cannot be registered (nopin), or only writable memory can (nomap), like drivers that
+     * register no read-only mappings. Copies to the device from unregistered memory then block the caller. */
     bool nopin, nomap;
-    size_t piece; /* emu: registered at once, a power of two from 4 KiB on; 0: GPU_PIECE */
-    /* Ranks pass each other float32 with GPU_F32, and MLA's keys and values are expanded to it; else BF16. Otherwise an emulated
-     * device computes as its processor level does either way, and has GPU_F32 unless math=bf16. */
+    size_t piece; /* emu: registration chunk, a power of two of at least 4 KiB; 0: GPU_REGISTER_CHUNK */
+    /* GPU_F32: ranks exchange float32, and MLA expands keys and values to float32; else BF16. Otherwise an emulated device computes
+     * like its CPU level in either case, and has GPU_F32 unless math=bf16. */
     enum gpu_math math;
     enum gpu_gemm gemm;
     int id[GPU_MAX];        /* card of each rank */
-    size_t mem;             /* 0: what the card has; emu: 8 GiB, 32 GiB in virtual time */
+    size_t mem;             /* 0: all of the card's memory; emu: 8 GiB, 32 GiB in virtual time */
     double h2d, d2h, peer;  /* bytes/s; 0: unlimited */
-    double flops, attn, bw; /* FLOP/s of linear operations and attention, bytes/s of memory; 0: as fast as it goes */
-    double launch;          /* seconds an operation costs by itself */
-    /* emu, virtual: the processor of the machine, opened as rank GPU_HOST and no device of --gpus. Its memory is the host's: any
-     * pointer will do and nothing is read, no ids either; copies cost bandwidth alone. Nothing is assumed: a rate of 0 takes no time. */
+    double flops, attn, bw; /* FLOP/s of linear operations, of attention, bytes/s of memory; 0: unlimited */
+    double launch;          /* seconds of overhead per operation */
+    /* emu, virtual: the machine's CPU, opened as rank GPU_HOST; --gpus does not list it. Its memory is host memory: any pointer is valid,
+     * nothing is read, not even ids; copies cost bandwidth only. There are no defaults: a rate of 0 takes no time. */
     bool host;
-    struct gpu_curve bw_rows, flops_rows;        /* virtual, of products and experts, in place of bw and flops */
-    struct gpu_curve few_flops;                  /* of routed experts of at most OP_FEW rows in all, by rows of one; no points: flops_rows */
-    struct gpu_curve linear_bw, linear_flops[2]; /* of products by a single matrix, where they are others: of 8 bits and less, of more */
-    struct gpu_curve attn_rows;                  /* virtual: of attention, by its rows, in place of attn */
+    struct gpu_curve bw_rows, flops_rows; /* virtual: replace bw and flops in matrix products and experts */
+    struct gpu_curve few_flops;           /* of routed experts with at most BATCH_INVARIANT_ROWS rows in all, by rows per expert; no points: flops_rows */
+    struct gpu_curve linear_bw, linear_flops[2]; /* of OP_LINEAR if different; flops: weights of at most 8 bits, of more */
+    struct gpu_curve attn_rows;                  /* virtual: replaces attn, by rows */
     double attn_bw;                              /* virtual: bytes/s at which attention reads keys and values; 0: bw */
-    double launch_of[GPU_KINDS];                 /* virtual: in place of launch; 0: that */
-    double chosen;                               /* virtual: experts that the rows of a call choose in all; 0: as many as even choices */
-    const float *shares;                         /* virtual: [n_experts] of what the rows of a prompt choose, each one's part; the caller's; NULL: alike */
-    /* virtual: weights that are not in memory. The processor's: of routed experts that a call chooses, the share that is read from a disk first, at
-     * so many bytes/s beside the work on the others; and the share where all are chosen. A device's: copies of streams that are not urgent
-     * come at the disk's rate, where that is less than the link's (h2d of weights). 0: no such thing. */
+    double launch_of[GPU_KINDS];                 /* virtual: replaces launch per kind; 0: launch */
+    double chosen;                               /* virtual: distinct experts selected by the rows of a call; 0: assume uniform routing */
+    const float *shares;                         /* virtual: [n_experts] each expert's share of a prompt's selections; borrowed; NULL: uniform */
+    /* virtual: weights not in memory. CPU: disk_share_few_rows is the share of the selected routed experts that is first read from disk at disk_bw
+     * bytes/s, overlapped with work on the others; disk_share is the share when all experts are selected. GPU: copies of non-urgent streams
+     * run at disk_bw where that is below h2d (uploads of weights). 0: everything is in memory. */
     double disk, missing, absent;
-    int threads, level; /* emu: threads of a stream; enum cpu_level + 1, 0 the best */
-    int ring, chunk;    /* stream-loading's slots and rows at once, for tests; 0: chosen */
-    bool all_to_all;    /* emu: standard expert parallelism in place of SmallEP, to measure the difference */
+    int threads, level; /* emu: threads per stream; enum cpu_level + 1, 0: the best */
+    int ring, chunk;    /* SLP's ring slots and rows per chunk, for tests; 0: automatic */
+    bool all_to_all;    /* emu: standard expert parallelism instead of SmallEP, for comparison */
     enum gpu_fault fail;
     long fail_at;
     int fail_rank;
 };
-int gpu_parse(struct gpu_spec *s, const char *list, struct error *e); /* ERR_USAGE names the part that is wrong */
+int gpu_parse(struct gpu_spec *s, const char *list, struct error *e); /* ERR_USAGE names the invalid part */

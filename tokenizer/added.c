@@ -2,8 +2,8 @@
 
 #include "tokenizer/internal.h"
 
-/* Added tokens are found in a trie, leftmost first and the longest there: candidates are as long as the longest token, so
- * the search is linear in the text. */
+/* Finds added tokens with a trie: leftmost match first, longest match at a position. A candidate is at most as long as the longest added token, so the search
+ * is linear in the text. */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the added tokens"); }
 
@@ -20,7 +20,7 @@ int trie_add(struct trie *t, const char *s, size_t n, int32_t token) {
     uint32_t at = 0;
     if (!t->n) {
         if (mem_grow(&t->nodes, &t->cap, 1, sizeof *t->nodes)) return ERR_MEMORY;
-        t->nodes[t->n++] = (struct trie_node){.token = -1}; /* number 0 means none */
+        t->nodes[t->n++] = (struct trie_node){.token = -1}; /* index 0 means no node */
     }
     for (size_t i = 0; i < n; i++) {
         uint8_t b = (uint8_t)s[i];
@@ -54,7 +54,7 @@ void trie_free(struct trie *t) {
 int added_index(struct tokenizer *t, struct error *e) {
     struct encoder *x = NULL;
     int rc = 0;
-    for (int pass = 0; pass < 2 && !rc; pass++) /* those flagged special first, as the reference does */
+    for (int pass = 0; pass < 2 && !rc; pass++) /* special tokens first, as in the reference */
         for (size_t i = 0; i < t->n_added && !rc; i++) {
             const struct added *a = &t->added[i];
             struct flow text = {a->content, a->n, NULL, false};
@@ -69,7 +69,7 @@ int added_index(struct tokenizer *t, struct error *e) {
     return rc;
 }
 
-/* The token at s[from]: the longest whose bytes are all the template's. Returns its index or -1. */
+/* Finds the longest added token at s[from] whose bytes all come from the template. Returns its index or -1. */
 static int32_t longest(const struct trie *t, struct flow text, size_t from, size_t *end) {
     int32_t best = -1;
     uint32_t at = t->root[(uint8_t)text.s[from]];
@@ -112,7 +112,7 @@ int added_find(const struct tokenizer *t, const struct trie *trie, struct flow t
                 if (!unicode_is_space(utf8_next(&q))) break;
                 begin = (size_t)(p - text.s);
             }
-        if (a->lstrip && begin < done) begin = done; /* rstrip of the token before swallowed this one; without lstrip it counts still */
+        if (a->lstrip && begin < done) begin = done; /* The rstrip of the previous token took these spaces. A token without lstrip still matches. */
         if (begin >= end) continue;
         if (a->rstrip)
             for (const char *p = text.s + end; end < text.n && unicode_is_space(utf8_next(&p));) end = (size_t)(p - text.s);

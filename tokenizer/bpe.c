@@ -32,15 +32,15 @@ static inline struct merge *merge_slot(const struct merges *m, uint32_t a, uint3
 void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b) { __builtin_prefetch(&m->slots[pair_hash(a, b) & m->mask]); }
 void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id) { *merge_slot(m, a, b) = (struct merge){a + 1, b, rank, id}; }
 
-/* ---- a word ---- */
+/* ---- one word ---- */
 
 struct symbol {
     uint32_t id;
-    uint32_t at;         /* begin in the word */
+    uint32_t at;         /* byte offset in the word */
     uint32_t prev, next; /* no_id: none */
 };
 
-/* What s[0..n), made of a and b, may become. */
+/* Looks up the merge of symbols a and b, whose bytes are s[0..n). False: no merge. */
 static inline bool pair_of(const struct tokenizer *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *rank, uint32_t *id) {
     if (t->bpe.by_bytes) {
         int64_t k = vocab_find(&t->vocab, s, n, false);
@@ -55,7 +55,7 @@ static inline bool pair_of(const struct tokenizer *t, uint32_t a, uint32_t b, co
     return true;
 }
 
-/* Short words: the lowest rank is looked for among all pairs. */
+/* Short words: search all pairs for the lowest rank. */
 enum { short_word = 32 };
 static size_t merge_short(const struct tokenizer *t, struct symbol *v, size_t n, const char *s, size_t len) {
     uint32_t rank[short_word], id[short_word];
@@ -77,7 +77,7 @@ static size_t merge_short(const struct tokenizer *t, struct symbol *v, size_t n,
     return n;
 }
 
-/* Long ones: a heap of pairs over a linked list, n log n. Entries whose pair has changed since are recognised by rank. */
+/* Long words: a heap of pairs over a linked list, n log n. A heap entry is stale if the rank of its pair has changed. */
 static void sift_down(uint64_t *h, size_t n, size_t i) {
     uint64_t x = h[i];
     for (size_t c; (c = 2 * i + 1) < n; i = c) {
@@ -113,7 +113,7 @@ static int merge_long(struct encoder *x, struct symbol *v, size_t *count, const 
         v[i].next = k;
         v[j].id = no_id;
         if (k != no_id) v[k].prev = i;
-        for (int side = 0; side < 2; side++) { /* the pairs with the neighbours: at most two new entries for one removed symbol */
+        for (int side = 0; side < 2; side++) { /* one removed symbol adds at most two pairs, one with each neighbour */
             uint32_t a = side ? i : v[i].prev;
             if (a == no_id || v[a].next == no_id) continue;
             uint32_t b = v[a].next, c = v[b].next;
@@ -131,8 +131,8 @@ static int merge_long(struct encoder *x, struct symbol *v, size_t *count, const 
 }
 
 /* ---- first symbols ----
- * A character that is in the vocabulary starts as its id. Another one starts as its bytes (byte_fallback), or as the unknown
- * token, runs of which may fuse, or as nothing. The unknown token waits until the next known character, as in the reference. */
+ * A character in the vocabulary starts as its id. Any other character starts as its bytes (byte_fallback), as the unknown token (runs may fuse), or is dropped.
+ * As in the reference, the unknown token is added only before the next known character. */
 
 struct start {
     struct symbol *v;
@@ -195,8 +195,8 @@ static void start_bytes(const struct tokenizer *t, struct start *b, const char *
 
 static int encode_word(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
-    if (n >= no_id / 8) return error_set(e, ERR_RUNTIME, "a piece of %zu bytes without a break is too long to tokenize", n);
-    /* symbols a byte of the word may give: one, and more where unknown characters fall back to bytes after they grew */
+    if (n >= no_id / 8) return error_set(e, ERR_RUNTIME, "a word of %zu bytes is too long to tokenize", n);
+    /* Upper bound of symbols per byte of the word. More than one where the prefix or suffix falls back to bytes. */
     size_t more = t->bpe.raw && t->bpe.byte_fallback ? 2 : 1;
     if (t->bpe.prefix) more += 2 * strlen(t->bpe.prefix);
     if (t->bpe.suffix) more += strlen(t->bpe.suffix);
@@ -224,11 +224,11 @@ no_memory:
     return error_set(e, ERR_MEMORY, "no memory to tokenize %zu bytes", n);
 }
 
-/* ---- the cache ----
- * Text repeats its words. One cache line holds a word and its ids; a newer word takes the place of an older one. */
+/* ---- word cache ----
+ * One cache line holds a word and its ids. A new word replaces the old one. */
 
 struct cached {
-    uint8_t n, n_ids; /* n 0: free */
+    uint8_t n, n_ids; /* n is 0 if unused */
     char text[26];
     int32_t ids[9];
 };
@@ -269,8 +269,8 @@ static int encode_cached(struct encoder *x, const char *s, size_t n, struct ids 
     return 0;
 }
 
-/* SentencePiece's vocabularies come without a pre-tokenizer: a whole text is one word. Where no merge reaches over the
- * beginning of a word (bpe.cut_words), its words give the same ids one by one. */
+/* SentencePiece vocabularies have no pre-tokenizer, so the whole text is one word. If no merge crosses the start of a word (bpe.split_at_marks), encoding the
+ * words separately gives the same ids. */
 int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, struct error *e) {
     if (!x->t->bpe.cut_words) return encode_cached(x, s, n, out, e);
     for (size_t from = 0; from < n;) {

@@ -9,16 +9,16 @@
 #include "tokenizer/chat_known.h"
 #include "tokenizer/jinja.h"
 
-/* Which template a checkpoint has, and the special tokens that its text may name. The order of the places is that of
- * transformers: chat_template.jinja, chat_template.json, then tokenizer_config.json. */
+/* Owns the chat templates of a checkpoint and the special tokens that they may name. Searches in the order of transformers: chat_template.jinja,
+ * chat_template.json, tokenizer_config.json. Rendering is in jinja/. */
 
 enum { file_max = 64 << 20, n_special = 7 };
 static const char *const special[n_special] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 struct chat {
-    struct jinja *usual, *tools; /* tools: the one named "tool_use", if there is one */
+    struct jinja *usual, *tools; /* tools: the template named "tool_use", or NULL */
     struct jinja_var vars[n_special + 1];
-    struct arena arena; /* of the texts in vars */
+    struct arena arena; /* holds the text of vars */
     uint64_t hash;
 };
 
@@ -36,29 +36,29 @@ static int read_template(struct jinja **to, const char *path, struct error *e) {
     return rc;
 }
 
-/* "chat_template" of a JSON file: a string, or a list (or object) of named ones. */
+/* Reads "chat_template" of a JSON file: a string, or a list or object of named templates. */
 static int named_template(struct chat *c, const char *name, size_t name_n, const struct json *text, const char *path, struct error *e) {
     bool usual = name_n == 7 && !memcmp(name, "default", 7), tools = name_n == 8 && !memcmp(name, "tool_use", 8);
-    if (!usual && !tools) return 0; /* rag and the like are chosen by name only */
-    if (!text || text->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template is no string", path);
+    if (!usual && !tools) return 0; /* others ("rag") are never selected automatically */
+    if (!text || text->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template is not a string", path);
     return add_template(tools ? &c->tools : &c->usual, text->string, text->n, path, e);
 }
 static int json_template(struct chat *c, const struct json *t, const char *path, struct error *e) {
     int rc = 0;
     if (!t || t->type == JSON_NULL) return 0;
     if (t->type == JSON_STRING) return add_template(&c->usual, t->string, t->n, path, e);
-    if (t->type != JSON_ARRAY && t->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: chat_template is neither text nor a list of named texts", path);
+    if (t->type != JSON_ARRAY && t->type != JSON_OBJECT) return error_set(e, ERR_MODEL, "%s: chat_template is neither a string nor a list of named strings", path);
     for (uint32_t i = 0; i < t->n && !rc; i++) {
         const struct json *name = t->type == JSON_OBJECT ? &t->items[2 * i] : json_get(&t->items[i], "name");
         const struct json *text = t->type == JSON_OBJECT ? &t->items[2 * i + 1] : json_get(&t->items[i], "template");
-        if (!name || name->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template without a name", path);
+        if (!name || name->type != JSON_STRING) return error_set(e, ERR_MODEL, "%s: a chat template has no name", path);
         rc = named_template(c, name->string, name->n, text, path, e);
     }
-    if (!rc && !c->usual && !c->tools) return error_set(e, ERR_MODEL, "%s: several chat templates, none of them named default", path);
+    if (!rc && !c->usual && !c->tools) return error_set(e, ERR_MODEL, "%s: several chat templates, but none is named default", path);
     return rc;
 }
 
-/* A special token is a string, or an object with its content; what a file has first stands. */
+/* Reads the special tokens: strings, or objects with "content". The first file that defines a token wins. */
 static int take_special(struct chat *c, const struct json *config, struct error *e) {
     for (int i = 0; i < n_special; i++) {
         const struct json *t = json_get(config, special[i]);
@@ -71,7 +71,7 @@ static int take_special(struct chat *c, const struct json *config, struct error 
     return 0;
 }
 
-/* Opens dir/name as JSON and hands it to use(); a file that is not there is nothing. */
+/* Parses dir/name as JSON and calls use(). A missing file is not an error. */
 static int with_json(struct chat *c, const char *dir, const char *name, int (*use)(struct chat *, const struct json *, const char *, struct error *),
                      struct error *e) {
     char path[4096], *s;
@@ -114,10 +114,10 @@ static int find_template(struct chat *c, const char *dir, struct error *e) {
     return rc;
 }
 
-/* --- GGUF: the template and the special tokens lie in the metadata --- */
+/* --- GGUF: template and special tokens are metadata --- */
 
 static int gguf_special(struct chat *c, const struct json *meta, struct error *e) {
-    static const char *const ids[n_special] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"}; /* as the format spells them */
+    static const char *const ids[n_special] = {"bos", "eos", "unknown", "seperator", "padding", "cls", "mask"}; /* "seperator" is the spelling of the format */
     for (int i = 0; i < n_special; i++) {
         char key[64];
         snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", ids[i]);
@@ -136,7 +136,7 @@ static int gguf_template(struct chat *c, const struct json *meta, const char *fi
         const struct json *t = json_get(meta, keys[i]);
         struct jinja **to = i == 2 ? &c->tools : &c->usual;
         if (!t || *to) continue;
-        rc = t->type == JSON_STRING ? add_template(to, t->string, t->n, file, e) : error_set(e, ERR_MODEL, "%s: metadata '%s' is no string", file, keys[i]);
+        rc = t->type == JSON_STRING ? add_template(to, t->string, t->n, file, e) : error_set(e, ERR_MODEL, "%s: metadata '%s' is not a string", file, keys[i]);
     }
     if (!rc && !c->usual && !c->tools)
         rc = error_set(e, ERR_MODEL, "%s: no chat template in its metadata (tokenizer.chat_template); give one with --template, or use --raw", file);
@@ -160,7 +160,7 @@ static int open_files(struct chat *c, const char *dir, const char *template_file
     if (dir && !(rc = with_json(c, dir, "tokenizer_config.json", use_special, e))) rc = with_json(c, dir, "special_tokens_map.json", use_special, e);
     if (rc) return rc;
     if (template_file) return read_template(&c->usual, template_file, e);
-    return dir ? find_template(c, dir, e) : error_set(e, ERR_MODEL, "no chat template: neither a model nor a template file was given");
+    return dir ? find_template(c, dir, e) : error_set(e, ERR_MODEL, "no chat template: give a model or a template file");
 }
 
 static uint64_t mix(const struct jinja *j, uint64_t seed) {
@@ -197,7 +197,7 @@ uint64_t chat_hash(const struct chat *c) { return c->hash; }
 int chat_render(const struct chat *c, const struct json *conv, struct text *out, struct error *e) {
     const struct json *tools = json_get(conv, "tools");
     const struct jinja *j = tools && tools->type != JSON_NULL && c->tools ? c->tools : c->usual;
-    if (!j) return error_set(e, ERR_RUNTIME, "this model has a chat template for tools only");
+    if (!j) return error_set(e, ERR_RUNTIME, "this model has only a chat template for tool use; give tools or another --template");
     return jinja_render(j, conv, c->vars, out, e);
 }
 const char *chat_source(const struct chat *c, size_t *n) { return jinja_source(c->usual ? c->usual : c->tools, n); }

@@ -1,6 +1,6 @@
 #pragma once
-/* Prompt formats that their vendors publish as code rather than as a template, written by us as templates
- * (deepseek_v32.jinja, deepseek_v4.jinja) and embedded when the library is built. */
+/* Prompt formats that vendors publish as code instead of a template. We wrote them as templates (deepseek_v32.jinja, deepseek_v4.jinja), which the build
+ * embeds. */
 #include <stddef.h>
 
 struct chat_known {
@@ -10,6 +10,6 @@ struct chat_known {
 };
 extern const struct chat_known chat_known[]; /* ends with a NULL model_type */
 
-/* The template's text, for those who look for a family's markers in it (parts.c). */
+/* Returns the template text, to search it for the markers of a model family. */
 struct chat;
 const char *chat_source(const struct chat *c, size_t *n);

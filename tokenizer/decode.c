@@ -2,14 +2,14 @@
 
 #include "tokenizer/internal.h"
 
-/* What a token shows as is settled when the vocabulary is loaded: the decoder's steps are run on every piece once. Left for
- * the stream are the steps that look at the text as a whole, all of them at its very beginning. */
+/* Owns token ids to bytes. The decoder's steps run once on every token when the vocabulary is loaded. Only steps that see the text as a whole remain for the
+ * stream; all of them act at its beginning. */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the decoder"); }
 
-/* ---- the stream ---- */
+/* ---- streaming ---- */
 
-/* Bytes at the end of s that begin a character which more bytes may finish. */
+/* Returns the number of bytes at the end of s that start an incomplete character. */
 static size_t unfinished(const char *s, size_t n) {
     for (size_t k = 1; k <= 3 && k <= n; k++) {
         unsigned char c = (unsigned char)s[n - k];
@@ -61,7 +61,7 @@ int decoder_flush(struct decoder *d, struct buf *out) {
 /* ---- loading ---- */
 
 static struct dec_step *add_step(struct decoding *d, enum dec_kind kind, struct error *e) {
-    if (d->fused) return error_set(e, ERR_MODEL, "decoder: a step after Fuse or ByteLevel that needs the whole text"), NULL;
+    if (d->fused) return error_set(e, ERR_MODEL, "decoder: a step after Fuse or ByteLevel needs the whole text, which is not supported"), NULL;
     if (mem_grow(&d->steps, &d->cap, d->n + 1, sizeof *d->steps)) return no_memory(e), NULL;
     d->steps[d->n] = (struct dec_step){.kind = kind};
     return &d->steps[d->n++];
@@ -72,9 +72,9 @@ static int load_strip(struct decoding *d, const struct json *j, struct error *e)
     int64_t start = json_int(json_get(j, "start"), -1), stop = json_int(json_get(j, "stop"), -1);
     if (!content || content->type != JSON_STRING || !content->n || utf8_size((unsigned char)content->string[0]) != content->n || start < 0 || start > 100 ||
         stop < 0 || stop > 100)
-        return error_set(e, ERR_MODEL, "decoder: Strip without content, start or stop");
+        return error_set(e, ERR_MODEL, "decoder: Strip has no content, start or stop");
     if (d->fused) {
-        if (stop || d->strip) return error_set(e, ERR_MODEL, "decoder: Strip at the end of the text, or twice");
+        if (stop || d->strip) return error_set(e, ERR_MODEL, "decoder: Strip at the end of the text, or twice, is not supported");
         d->n_strip = (size_t)start;
         return (d->strip = json_strdup(content)) ? 0 : no_memory(e);
     }
@@ -90,7 +90,7 @@ static int load_any(struct decoding *d, const struct json *j, int depth, struct 
     struct dec_step *s;
     if (json_is(type, "Sequence")) {
         const struct json *list = json_get(j, "decoders");
-        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "decoder: a Sequence without a list");
+        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "decoder: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
             int rc = load_any(d, &list->items[i], depth + 1, e);
             if (rc) return rc;
@@ -111,7 +111,7 @@ static int load_any(struct decoding *d, const struct json *j, int depth, struct 
     if (json_is(type, "Replace")) {
         const struct json *from = json_path(j, "pattern.String"), *to = json_get(j, "content");
         if (!from || from->type != JSON_STRING || !from->n || !to || to->type != JSON_STRING)
-            return error_set(e, ERR_MODEL, "decoder: Replace without a string to replace");
+            return error_set(e, ERR_MODEL, "decoder: Replace has no string to replace");
         if (!(s = add_step(d, DEC_REPLACE, e))) goto failed;
         s->from = json_strdup(from);
         s->to = json_strdup(to);
@@ -120,7 +120,7 @@ static int load_any(struct decoding *d, const struct json *j, int depth, struct 
     if (json_is(type, "Metaspace")) {
         const struct json *mark = json_get(j, "replacement"), *scheme = json_get(j, "prepend_scheme");
         if (!mark || mark->type != JSON_STRING || !mark->n || utf8_size((unsigned char)mark->string[0]) != mark->n)
-            return error_set(e, ERR_MODEL, "decoder: Metaspace without a replacement");
+            return error_set(e, ERR_MODEL, "decoder: Metaspace has no replacement");
         if (!(s = add_step(d, DEC_METASPACE, e))) goto failed;
         d->plain_first = !json_is(scheme, "never") && json_bool(json_get(j, "add_prefix_space"), true);
         return (s->from = json_strdup(mark)) ? 0 : no_memory(e);
@@ -147,7 +147,7 @@ void decoding_free(struct decoding *d) {
     *d = (struct decoding){0};
 }
 
-/* ---- what every id shows as ---- */
+/* ---- bytes of every token ---- */
 
 static int replace(const struct buf *in, struct buf *out, const char *from, const char *to) {
     size_t n = strlen(from), at = 0;
@@ -169,7 +169,7 @@ static int strip(const struct dec_step *s, const struct buf *in, struct buf *out
     return buf_add(out, in->data + begin, end - begin);
 }
 
-static int byte_value(const struct buf *b) { /* of "<0x0A>", or -1 */
+static int byte_value(const struct buf *b) { /* value of "<0x0A>", or -1 */
     int v = 0;
     if (b->len != 6 || memcmp(b->data, "<0x", 3) || b->data[5] != '>') return -1;
     for (int i = 3; i < 5; i++) {
@@ -180,7 +180,7 @@ static int byte_value(const struct buf *b) { /* of "<0x0A>", or -1 */
     return v;
 }
 
-/* An added token's text is what it is, not bytes as characters. */
+/* An added token is literal text, not byte-level characters. */
 static int run_steps(const struct decoding *d, struct buf *a, struct buf *b, bool first, bool added) {
     for (size_t i = 0; i < d->n; i++) {
         const struct dec_step *s = &d->steps[i];
@@ -216,7 +216,7 @@ int decoding_show(struct tokenizer *t, struct error *e) {
     struct vocab *v = &t->vocab;
     struct buf a = {0}, b = {0};
     int rc = 0;
-    if ((t->bpe.raw && d->n == 1 && d->steps[0].kind == DEC_BYTES) || (!t->bpe.raw && !d->n)) return 0; /* they lie there as they are */
+    if ((t->bpe.raw && d->n == 1 && d->steps[0].kind == DEC_BYTES) || (!t->bpe.raw && !d->n)) return 0; /* the pool already holds the final bytes */
     for (uint32_t id = 0; id < v->n_ids && !rc; id++) {
         struct piece p = v->pieces[id];
         if (!(p.flags & PIECE_THERE)) continue;
@@ -234,7 +234,7 @@ int decoding_show(struct tokenizer *t, struct error *e) {
         if (rc || (same && !d->plain_first)) continue;
         rc = vocab_show(v, id, a.data, a.len, p.flags);
         if (rc || !d->plain_first) continue;
-        /* the form without marks follows in the pool, its length before it */
+        /* the form without marks follows in the pool, preceded by its length */
         a.len = 0;
         rc = buf_add(&a, v->pool + p.at, p.n);
         if (!rc) rc = run_steps(d, &a, &b, true, added);

@@ -4,8 +4,8 @@
 #include "engine/base/gguf.h"
 #include "tokenizer/internal.h"
 
-/* The tokenizer of a GGUF file: its lists of pieces, told as the tokenizer.json that they were made from. What that file says
- * beside them is reduced there to the name of a pre-tokenizer; these names are llama.cpp's, the patterns the vendors'. */
+/* Converts the tokenizer lists of a GGUF file to the tree of an equivalent tokenizer.json. GGUF stores only the name of the pre-tokenizer: the names are
+ * llama.cpp's, the patterns the vendors'. */
 
 enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
 
@@ -33,7 +33,7 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
 
 static const struct pre {
     const char *name, *steps;
-    bool nfc, whole, bos; /* whole: a piece of the vocabulary stays one (ignore_merges); bos: one before the text unless it is said otherwise */
+    bool nfc, whole, bos; /* whole: a word in the vocabulary is not split (ignore_merges); bos: default for adding a BOS */
 } pres[] = {
     {"gpt-2", GPT2, false, false, false},
     {"phi-2", GPT2, false, false, false},
@@ -79,13 +79,13 @@ static int unknown_pre(const struct json *name, struct error *e) {
     struct buf all = {0};
     for (size_t i = 0; i < sizeof pres / sizeof *pres; i++) buf_fmt(&all, "%s%s", i ? ", " : "", pres[i].name);
     bool named = name && name->type == JSON_STRING;
-    int rc = error_set(e, ERR_MODEL, "'tokenizer.ggml.pre' is %.*s; hearth knows %s", named ? (int)(name->n < 60 ? name->n : 60) : 7,
+    int rc = error_set(e, ERR_MODEL, "'tokenizer.ggml.pre' is %.*s; hearth supports %s", named ? (int)(name->n < 60 ? name->n : 60) : 7,
                        named ? name->string : "missing", all.data ? all.data : "");
     buf_free(&all);
     return rc;
 }
 
-/* --- SentencePiece's merges: any two pieces that make a piece, the better its score the sooner --- */
+/* --- SentencePiece merges: any two tokens that concatenate to a token; higher scores merge first --- */
 
 struct scored {
     double score;
@@ -118,7 +118,7 @@ int load_scores(struct tokenizer *t, const struct json *vocab, const struct json
     }
     int rc = merges_init(&t->bpe.merges, n) ? no_memory(e) : 0;
     if (n) qsort(list, n, sizeof *list, by_score);
-    uint32_t rank = 0; /* equal scores are equal: then the leftmost pair comes first */
+    uint32_t rank = 0; /* equal scores share a rank: the leftmost pair merges first */
     for (size_t i = 0; i < n && !rc; i++) {
         rank += i && list[i].score != list[i - 1].score;
         merges_add(&t->bpe.merges, list[i].a, list[i].b, rank, list[i].id);
@@ -148,7 +148,7 @@ static struct json truth(bool v) { return (struct json){.type = JSON_BOOL, .bool
 static struct json number(int64_t v) { return (struct json){.type = JSON_INT, .integer = v}; }
 static struct json text(const char *s) { return (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(s), .string = s}; }
 
-/* JSON text that stays in the arena; NULL text: null. */
+/* Parses JSON text into the arena. NULL: null. */
 static int put_parsed(struct tree *o, const char *key, const char *s) {
     struct json v = {.type = JSON_NULL};
     size_t n = s ? strlen(s) : 0;
@@ -174,7 +174,7 @@ static int read_lists(struct lists *l, const struct json *meta, struct error *e)
     if (!model || json_is(model, "no_vocab") || json_is(model, "none")) return error_set(e, ERR_MODEL, "no tokenizer in its metadata");
     if (!l->spm && !json_is(model, "gpt2")) {
         bool named = model->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth knows gpt2 and llama", named ? (int)(model->n < 60 ? model->n : 60) : 1,
+        return error_set(e, ERR_MODEL, "'tokenizer.ggml.model' is %.*s; hearth supports gpt2 and llama", named ? (int)(model->n < 60 ? model->n : 60) : 1,
                          named ? model->string : "?");
     }
     const struct {
@@ -185,16 +185,16 @@ static int read_lists(struct lists *l, const struct json *meta, struct error *e)
     for (size_t i = 0; i < 3; i++) {
         const struct json *a = all[i].list;
         if (!a && !all[i].needed) continue;
-        if (!a || a->type != JSON_ARRAY || !a->n) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is missing or no list", all[i].name);
+        if (!a || a->type != JSON_ARRAY || !a->n) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is missing or not a list", all[i].name);
         if (a->n != l->tokens->n)
             return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has %u items, 'tokenizer.ggml.tokens' %u", all[i].name, a->n, l->tokens->n);
         bool fits = all[i].number ? a->items[0].type == JSON_INT || a->items[0].type == JSON_FLOAT : a->items[0].type == JSON_STRING;
-        if (!fits) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' is a list of another kind", all[i].name);
+        if (!fits) return error_set(e, ERR_MODEL, "'tokenizer.ggml.%s' has elements of the wrong type", all[i].name);
     }
     return 0;
 }
 
-/* Control tokens are no pieces: no text may become one. Unused ones are nothing at all. */
+/* Control tokens are not in the vocabulary: no text may become one. Unused tokens are left out. */
 static int put_tokens(struct tree *root, struct tree *model, const struct lists *l, struct error *e) {
     uint32_t n = l->tokens->n, k = 0, added = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -225,7 +225,7 @@ static int put_tokens(struct tree *root, struct tree *model, const struct lists 
     return 0;
 }
 
-/* Byte-level BPE, as GPT-2's. */
+/* Byte-level BPE like GPT-2's. */
 static int put_bpe(struct tree *root, struct tree *model, const struct lists *l, const struct pre *pre, struct error *e) {
     struct buf steps = {0};
     buf_fmt(&steps, "{\"type\":\"Sequence\",\"pretokenizers\":[%s%s]}", pre->steps, bytes_step);
@@ -266,7 +266,7 @@ static int set_bos(struct tokenizer *t, const struct json *meta, const struct li
     int64_t id = json_int(json_get(meta, "tokenizer.ggml.bos_token_id"), l->spm ? 1 : -1);
     if (!json_bool(json_get(meta, "tokenizer.ggml.add_bos_token"), usual) || id < 0) return 0;
     if (id >= t->vocab.n_ids || !t->vocab.pieces[id].flags)
-        return error_set(e, ERR_MODEL, "'tokenizer.ggml.bos_token_id' is %lld, which is no token", (long long)id);
+        return error_set(e, ERR_MODEL, "'tokenizer.ggml.bos_token_id' is %lld, which is not a token id", (long long)id);
     t->bos = (int32_t)id;
     return 0;
 }
@@ -279,7 +279,7 @@ int load_gguf(struct tokenizer *t, const char *file, struct error *e) {
     struct tree root, model;
     int rc = file_map(&map, file, e);
     if (rc) return rc;
-    if ((rc = gguf_parse(&g, &arena, map.data, map.size, file, e))) goto out; /* names the file itself */
+    if ((rc = gguf_parse(&g, &arena, map.data, map.size, file, e))) goto out; /* its errors name the file */
     const struct pre *pre = find_pre(json_get(&g.meta, "tokenizer.ggml.pre"));
     rc = read_lists(&l, &g.meta, e);
     if (!rc && !l.spm && !pre) rc = unknown_pre(json_get(&g.meta, "tokenizer.ggml.pre"), e);

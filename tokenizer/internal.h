@@ -1,5 +1,5 @@
 #pragma once
-/* What the files of the tokenizer share. Only they include this. */
+/* Shared by the tokenizer's own source files. Nothing else includes it. */
 #include <pthread.h>
 
 #include "engine/base/buf.h"
@@ -10,12 +10,12 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
-/* ---- vocab.c: pieces and ids ---- */
+/* ---- vocab.c: tokens and ids ---- */
 
-/* A literal piece of a byte-level vocabulary holds a character that stands for no byte: no text ever becomes it. */
+/* A literal token of a byte-level vocabulary contains a character that stands for no byte, so no text becomes it. */
 enum { PIECE_THERE = 1, PIECE_LITERAL = 2, PIECE_ADDED = 4, PIECE_SPECIAL = 8, PIECE_FIRST = 16 /* see decode.c */ };
 struct piece {
-    uint32_t at, n; /* in the pool: what the token shows as */
+    uint32_t at, n; /* in the pool: the decoded bytes of the token */
     uint32_t flags;
 };
 struct vocab {
@@ -23,24 +23,23 @@ struct vocab {
     size_t used, cap;
     struct piece *pieces; /* [n_ids] */
     uint32_t n_ids, cap_ids;
-    struct slot *slots; /* hash table over the pieces that text may become */
+    struct slot *slots; /* hash table of the tokens that text may become */
     uint32_t mask;
 };
-int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes); /* room for so many; grows beyond */
+int vocab_init(struct vocab *v, size_t n_pieces, size_t n_bytes); /* initial capacity; grows as needed */
 void vocab_free(struct vocab *v);
 enum { VOCAB_TWICE_ID = 1, VOCAB_TWICE_PIECE };
-/* hash: vocab_hash of the piece. Returns 0, ERR_MEMORY or VOCAB_TWICE_*. */
+/* hash: vocab_hash of s. Returns 0, ERR_MEMORY or VOCAB_TWICE_*. */
 int vocab_add(struct vocab *v, uint32_t id, uint64_t hash, const char *s, size_t n, bool literal);
 void *table_alloc(size_t size); /* zeroed */
 void table_free(void *p, size_t size);
-int vocab_show(struct vocab *v, uint32_t id, const char *s, size_t n, uint32_t flags); /* sets what an id shows as */
+int vocab_show(struct vocab *v, uint32_t id, const char *s, size_t n, uint32_t flags); /* sets the decoded bytes of an id */
 int64_t vocab_find(const struct vocab *v, const char *s, size_t n, bool literal);      /* id or -1 */
 uint64_t vocab_hash(const char *s, size_t n);
 void vocab_prefetch(const struct vocab *v, uint64_t hash);
 int64_t vocab_find_hashed(const struct vocab *v, uint64_t hash, const char *s, size_t n, bool literal);
 
-/* Byte-level vocabularies write byte b as a character. Returns the bytes' number, or -1 when some character is none of
- * these; out has room for n. */
+/* Byte-level vocabularies write byte b as a character. Returns the number of bytes, or -1 if some character is not one of these. out has room for n. */
 long bytes_of_chars(const char *s, size_t n, char *out);
 size_t bytes_char(unsigned char b, char out[4]);
 
@@ -52,17 +51,17 @@ struct merges {
 };
 struct bpe {
     struct merges merges;
-    bool by_bytes; /* tiktoken: the rank of a pair is the id of its bytes together */
-    bool raw;      /* pieces come as bytes, not as the characters of a byte-level vocabulary */
+    bool by_bytes; /* tiktoken: the rank of a pair is the id of the concatenated bytes */
+    bool raw;      /* input is bytes, not the characters of a byte-level vocabulary */
     bool ignore_merges, byte_fallback, fuse_unk;
     int64_t unk;           /* id or -1 */
-    char *prefix, *suffix; /* of continuing pieces, of a word's last; NULL: none */
-    int32_t byte_id[256];  /* raw: what byte b starts as, -1: not in the vocabulary */
-    int32_t fallback[256]; /* <0xNN>, -1 */
-    bool cut_words;        /* no merge joins text with a following word mark (U+2581): words may be taken one at a time */
+    char *prefix, *suffix; /* of continuing tokens; of a word's last token; or NULL */
+    int32_t byte_id[256];  /* raw: initial id of byte b; -1: not in the vocabulary */
+    int32_t fallback[256]; /* ids of <0xNN>, or -1 */
+    bool cut_words;        /* no merge joins text with a following word mark (U+2581), so words can be encoded separately */
 };
 int merges_init(struct merges *m, size_t n);
-void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id); /* the last of equal pairs counts */
+void merges_add(struct merges *m, uint32_t a, uint32_t b, uint32_t rank, uint32_t id); /* a repeated pair replaces the earlier one */
 void merges_prefetch(const struct merges *m, uint32_t a, uint32_t b);
 void merges_free(struct merges *m);
 struct encoder;
@@ -70,23 +69,23 @@ int bpe_encode(struct encoder *x, const char *s, size_t n, struct ids *out, stru
 
 /* ---- normalize.c ---- */
 
-/* A text on its way, with the origin of each byte when they differ (else NULL). */
+/* A text during encoding. origin: of each byte, or NULL if all are equal. */
 struct flow {
     const char *s;
     size_t n;
     const uint8_t *origin;
-    bool cut; /* a normaliser took its beginning away */
+    bool cut; /* a normalizer step removed its beginning */
 };
-struct flow_buf { /* owns one */
+struct flow_buf { /* buffers of a norm_text */
     struct buf s, origin;
 };
 enum norm_kind { NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_PREPEND, NORM_REPLACE, NORM_STRIP, NORM_LOWERCASE };
 struct norm_step {
     uint8_t kind;
     bool left, right; /* strip */
-    char *text;       /* prepend, replace: what comes in */
+    char *text;       /* prepend, replace: the inserted text */
     size_t n_text;
-    char *literal; /* replace: what goes, or a regex */
+    char *literal; /* replace: the replaced text, or a pattern */
     size_t n_literal;
     struct alphabet alphabet;
     struct regex regex;
@@ -97,7 +96,7 @@ struct normalizer {
 };
 int normalizer_load(struct normalizer *z, const struct json *j, struct error *e);
 void normalizer_free(struct normalizer *z);
-/* out points into in or into the encoder's buffers, until the next call. */
+/* Points out into in or into the encoder's buffers; valid until the next call. */
 int normalize(struct encoder *x, const struct normalizer *z, struct flow in, struct flow *out, struct error *e);
 
 /* ---- pretok.c ---- */
@@ -107,7 +106,7 @@ enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTI
 struct pre_step {
     uint8_t kind, behavior;
     bool invert;
-    bool always, first; /* metaspace: whom a mark is put before */
+    bool always, first; /* metaspace: prepend a mark to every word, to the first word of the text */
     char mark[4];
     uint8_t n_mark;
     struct regex regex;
@@ -116,26 +115,26 @@ struct pretok {
     struct pre_step *steps;
     size_t n, cap;
     struct alphabet alphabet;
-    bool bytes; /* ByteLevel is among them */
+    bool bytes; /* has a ByteLevel step */
 };
 int pretok_load(struct pretok *p, const struct json *j, struct error *e);
-int pretok_pattern(struct pretok *p, const char *pattern, size_t n, enum behavior b, struct error *e); /* one Split */
+int pretok_pattern(struct pretok *p, const char *pattern, size_t n, enum behavior b, struct error *e); /* a single Split */
 int pretok_compile(struct pretok *p, struct error *e);
 void pretok_free(struct pretok *p);
 struct spans {
     struct pre_span {
         size_t begin, end; /* in characters */
-        bool first;        /* begins where the whole text does */
+        bool first;        /* starts at the beginning of the whole text */
     } * v;
     size_t n, cap;
 };
-/* Cuts s and hands the pieces to bpe_encode. first: s begins where the whole text does. */
+/* Splits s into words and passes them to bpe_encode. first: s starts at the beginning of the whole text. */
 int pretok_encode(struct encoder *x, const char *s, size_t n, bool first, struct ids *out, struct error *e);
 
 /* ---- added.c ---- */
 
 struct added {
-    char *content; /* as in the text; the trie may hold its normalised form */
+    char *content; /* as written in the text; the trie may hold the normalized form */
     size_t n;
     int32_t id;
     bool special, normalized, single_word, lstrip, rstrip;
@@ -143,7 +142,7 @@ struct added {
 struct trie {
     struct trie_node {
         uint32_t child, sibling; /* 0: none */
-        int32_t token;           /* index into added tokens, -1 */
+        int32_t token;           /* index into tokenizer.added, or -1 */
         uint8_t byte;
     } * nodes;
     size_t n, cap;
@@ -157,31 +156,31 @@ struct matches {
     struct match *v;
     size_t n, cap;
 };
-int trie_add(struct trie *t, const char *s, size_t n, int32_t token); /* of equal ones the first stays */
+int trie_add(struct trie *t, const char *s, size_t n, int32_t token); /* a duplicate is ignored */
 void trie_free(struct trie *t);
-/* Leftmost-longest tokens whose bytes all come from the template, in order. */
+/* Finds leftmost-longest tokens whose bytes all come from the template, in order. */
 int added_find(const struct tokenizer *t, const struct trie *trie, struct flow text, uint8_t origin, struct matches *out, struct error *e);
 
 /* ---- decode.c ---- */
 
 struct decoding {
-    bool separate;    /* no decoder: tokens with a space between */
-    bool plain_first; /* Metaspace: the first token loses its marks */
-    char *strip;      /* what the text loses at its beginning, up to n_strip times */
+    bool separate;    /* no decoder: join tokens with a space */
+    bool plain_first; /* Metaspace: remove the marks of the first token */
+    char *strip;      /* removed from the start of the text, up to n_strip times */
     size_t n_strip;
     struct dec_step {
         enum dec_kind { DEC_BYTES, DEC_FALLBACK, DEC_STRIP, DEC_REPLACE, DEC_METASPACE } kind;
-        char *from, *to; /* metaspace: from is the mark; strip: what goes */
+        char *from, *to; /* metaspace: from is the mark; strip: the removed text */
         size_t start, stop;
-    } * steps; /* on each token alone */
+    } * steps; /* applied to each token */
     size_t n, cap;
-    bool fused; /* while loading: later steps see the text as a whole */
+    bool fused; /* while loading: later steps would see the whole text */
 };
 int decoding_load(struct decoding *d, const struct json *j, struct error *e);
-int decoding_show(struct tokenizer *t, struct error *e); /* sets what every id shows as */
+int decoding_show(struct tokenizer *t, struct error *e); /* sets the decoded bytes of every id */
 void decoding_free(struct decoding *d);
 
-/* ---- the whole ---- */
+/* ---- tokenizer ---- */
 
 struct tokenizer {
     struct vocab vocab;
@@ -190,16 +189,16 @@ struct tokenizer {
     struct pretok pretok;
     struct added *added;
     size_t n_added, cap_added;
-    struct trie names, raw, normal; /* added tokens: all, and those looked for before and after normalising */
+    struct trie names, raw, normal; /* added tokens: all; those matched before normalization; those matched after it */
     struct decoding decoding;
     int32_t bos;
-    size_t max_chars, max_run; /* longer texts, and longer runs with or without white space, are cut first (0: never) */
+    size_t max_chars, max_run; /* limits in characters of a text and of a run with or without white space; longer ones are split first (0: never) */
     pthread_mutex_t *lock;     /* guards idle */
     struct encoder **idle;
 };
 
 struct cached; /* bpe.c */
-/* What one encoding call works with; kept for the next one, so that its cache is warm. */
+/* State of one encoding call. Pooled, so that its word cache stays warm. */
 struct encoder {
     const struct tokenizer *t;
     struct encoder *next;
@@ -218,15 +217,15 @@ void encoder_give(struct encoder *x);
 void encoder_free(struct encoder *x);
 
 int load_json(struct tokenizer *t, const char *path, struct error *e);
-int load_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* what such a file says */
+int load_tree(struct tokenizer *t, const struct json *root, size_t file_size, struct error *e); /* root: contents of a tokenizer.json */
 int load_gguf(struct tokenizer *t, const char *file, struct error *e);
-/* The merges of a vocabulary whose pieces have scores [id] and types [id]. */
+/* Builds the merges of a vocabulary whose tokens have scores [id] and types [id]. */
 int load_scores(struct tokenizer *t, const struct json *vocab, const struct json *scores, const struct json *types, struct error *e);
-bool mark_inside(const char *s, size_t n); /* a word mark (U+2581) after something else */
+bool mark_inside(const char *s, size_t n); /* a word mark (U+2581) after another character */
 int load_tiktoken(struct tokenizer *t, const char *path, const struct json *config, struct error *e);
-/* bos_token and add_bos_token of tokenizer_config.json. */
+/* Reads bos_token and add_bos_token of tokenizer_config.json. */
 int load_bos(struct tokenizer *t, const struct json *config, struct error *e);
-int added_append(struct tokenizer *t, struct added a, struct error *e); /* takes content over, also on failure */
-int added_index(struct tokenizer *t, struct error *e);                  /* fills the tries once all are there */
-int64_t load_find(const struct tokenizer *t, const char *s, size_t n);  /* a piece as the file spells it: id or -1 */
+int added_append(struct tokenizer *t, struct added a, struct error *e); /* takes ownership of content, also on failure */
+int added_index(struct tokenizer *t, struct error *e);                  /* builds the tries after all tokens were added */
+int64_t load_find(const struct tokenizer *t, const char *s, size_t n);  /* finds a token as spelled in the file: id or -1 */
 int32_t added_id(const struct tokenizer *t, const char *s, size_t n);

@@ -5,11 +5,11 @@
 #include "tokenizer/jinja_eval.h"
 #include "tokenizer/unicode.h"
 
-/* The door: parsing and rendering each get an arena and one place that errors come back to. */
+/* Entry points. Parsing and rendering each use one arena and one error handler (setjmp). */
 
 enum { parse_memory = 256 << 20, render_memory = 1 << 30 };
 
-/* Newlines become \n alone, and one at the very end goes, as Jinja2 reads a template. */
+/* Converts newlines to \n and drops one at the end, as Jinja2 does. */
 static size_t normalise(char *to, const char *s, size_t n) {
     size_t o = 0;
     for (size_t i = 0; i < n; i++) {
@@ -33,10 +33,10 @@ int jinja_parse(struct jinja **out, const char *source, size_t n, const char *wh
     struct jinja *j = mem_calloc(1, sizeof *j);
     int rc = ERR_MEMORY;
     *out = NULL;
-    if (!j) return error_set(e, ERR_MEMORY, "%s: no memory for it", what);
+    if (!j) return error_set(e, ERR_MEMORY, "%s: out of memory", what);
     j->arena.limit = parse_memory;
     if (!(j->what = arena_strndup(&j->arena, what, strlen(what))) || n > UINT32_MAX / 2 || !(j->source = arena_alloc(&j->arena, n + 1)))
-        error_set(e, rc, "%s: no memory for it", what);
+        error_set(e, rc, "%s: out of memory", what);
     else if (utf8_valid(source, n) != n) rc = error_set(e, ERR_MODEL, "%s: not UTF-8", what);
     else {
         j->n = normalise(j->source, source, n);
@@ -85,7 +85,7 @@ struct jval jinja_import(struct jrun *r, const struct json *j) {
     return v;
 }
 
-/* Bytes and their origins leave the arena as spans. */
+/* Copies the output out of the arena and turns the origins into runs. */
 static int deliver(const struct jbuf *b, struct text *out) {
     size_t n = 0, cap = 0;
     for (size_t i = 0; i < b->n;) {

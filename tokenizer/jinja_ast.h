@@ -1,5 +1,5 @@
 #pragma once
-/* A parsed template: tokens, the tree, and where each name lives. */
+/* A parsed template: tokens, syntax tree, and the slot of each variable. */
 #include "tokenizer/jinja_value.h"
 
 enum jtoken_type {
@@ -40,14 +40,14 @@ enum jtoken_type {
     T_COMMA,
     T_SEMICOLON,
     T_IN,
-    T_NOTIN, /* the last two as operators */
+    T_NOTIN, /* the last two are operators */
 };
 struct jtoken {
     uint8_t type;
     uint32_t pos;  /* in the source */
     struct jval v; /* string, int and float: the value; name and data: the text as a string */
 };
-/* All tokens of r->source, T_EOF at the end. Newlines are already \n alone. */
+/* Returns all tokens of r->source, with T_EOF at the end. Newlines must already be \n. */
 struct jtoken *jlex(struct jrun *r, size_t *n);
 
 enum jnode_kind {
@@ -88,33 +88,33 @@ enum jnode_kind {
     N_BREAK,
     N_CONTINUE,
 };
-/* Which fields a kind uses stands beside its parser. Lists hang together by next. */
+/* The parser function of each kind documents the fields it uses. Lists are linked by next. */
 struct jnode {
-    uint8_t kind, op;             /* op: the token of an operand in N_COMPARE and N_MATH */
+    uint8_t kind, op;             /* op: the operator token of an operand in N_COMPARE and N_MATH */
     bool flag, store;             /* N_FOR: recursive; N_NAME: assigned to */
-    bool caller, varargs, kwargs; /* N_MACRO, N_CALLBLOCK: reads them */
-    uint16_t hops, slot;          /* N_NAME, N_NSREF, N_MACRO: frames outwards, and the variable there */
+    bool caller, varargs, kwargs; /* N_MACRO, N_CALLBLOCK: the body reads them */
+    uint16_t hops, slot;          /* N_NAME, N_NSREF, N_MACRO: number of frames outwards, and the slot there */
     uint32_t pos;
     struct jnode *next, *a, *b, *c, *d, *list, *keywords, *body, *orelse;
     struct jnode *star, *starstar;          /* f(*a, **b) */
     struct jval v;                          /* constant, name */
-    const void *fn;                         /* N_FILTER, N_TEST: the function; NULL: unknown, an error when it is reached */
+    const void *fn;                         /* N_FILTER, N_TEST: the function; NULL: unknown, an error only if executed */
     struct jscope *scope, *scope2, *scope3; /* body; N_FOR: condition, else */
 };
 
-/* How a variable begins in a fresh frame: Jinja2 decides that when it compiles, and templates depend on it. */
+/* Initial value of a variable in a new frame. Jinja2 decides it at compile time, and templates depend on it. */
 enum jload { LOAD_UNDEFINED, LOAD_PARAMETER, LOAD_RESOLVE, LOAD_ALIAS };
 struct jvar {
     struct jval name;
     uint8_t load;
     bool stored;
-    uint16_t hops, slot; /* LOAD_ALIAS: where its first value is */
+    uint16_t hops, slot; /* LOAD_ALIAS: source of its initial value */
 };
 struct jscope {
     struct jscope *up;
     struct jvar *vars;
     uint16_t n, cap;
-    uint16_t *index; /* hashed: number of a variable + 1; NULL while there are few */
+    uint16_t *index; /* hash index: variable number + 1; NULL while there are few */
     uint32_t n_index;
     int loop, caller, varargs, kwargs; /* slots of the special names, or -1 */
 };
@@ -128,5 +128,5 @@ struct jinja {
     struct jscope *scope;
 };
 
-struct jnode *jparse(struct jrun *r);                              /* statements of the whole template */
-struct jscope *jscope_resolve(struct jrun *r, struct jnode *body); /* gives every name its place; the root scope */
+struct jnode *jparse(struct jrun *r);                              /* parses the whole template */
+struct jscope *jscope_resolve(struct jrun *r, struct jnode *body); /* assigns a slot to every name; returns the root scope */

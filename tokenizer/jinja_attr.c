@@ -3,8 +3,8 @@
 
 #include "tokenizer/jinja_eval.h"
 
-/* obj.name and obj[key]. Attributes are Python's: a dict's own methods hide keys of the same name behind the dot, and
- * what would change a list or dict is handed out as an undefined value that fails when it is used. */
+/* obj.name and obj[key] with Python's attribute rules: methods of a dict hide equal keys after a dot. Methods that would modify a list or dict are undefined
+ * values that fail when used (sandbox). */
 
 static bool one_of(const struct jstr *name, const char *const *names) {
     for (; *names; names++)
@@ -94,7 +94,7 @@ static bool hashable(struct jval v) {
     }
     return v.type != J_LIST && v.type != J_DICT && !(v.type == J_VIEW && v.sub != VIEW_VALUES);
 }
-/* obj[key] in Python, with the errors that mean "no such item" as false. */
+/* obj[key] in Python. Returns false for the errors that mean "no such item". */
 static bool subscript(struct jrun *r, struct jval obj, struct jval key, struct jval *out) {
     if (obj.type == J_UNDEF) jfail_undef(r, obj.u);
     if (obj.type == J_DICT) {
@@ -187,7 +187,7 @@ struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, stru
         return jstr_sub(r, s, from, to - from);
     }
     struct jbuf b = {0};
-    uint32_t *at = NULL; /* offsets of the characters, when they are not all one byte */
+    uint32_t *at = NULL; /* byte offsets of the characters, unless all are one byte */
     if (jstr_chars(s) != s->n) {
         size_t k = 0;
         at = jalloc(r, (s->chars + 1) * sizeof *at);

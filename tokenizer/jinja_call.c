@@ -5,7 +5,7 @@
 
 #include "tokenizer/jinja_eval.h"
 
-/* Calls: how arguments find their parameters, and the global functions. */
+/* Calls: binds arguments to parameters. Also the global functions. */
 
 static size_t word_len(const char *s) { return strcspn(s, ","); }
 static int param_index(const char *params, const struct jstr *name) {
@@ -30,7 +30,7 @@ void jcall_bind(struct jrun *r, const char *what, const char *params, int need, 
     }
     const char *p = params;
     for (int i = 0; i < need; i++) {
-        if (out[i].type == J_MISSING) jfail(r, "%s misses the argument '%.*s'", what, (int)word_len(p), p);
+        if (out[i].type == J_MISSING) jfail(r, "%s: the argument '%.*s' is missing", what, (int)word_len(p), p);
         p += word_len(p);
         p += *p == ',';
     }
@@ -116,8 +116,7 @@ static struct jval g_raise(struct jrun *r, const struct jargs *args) {
     error_set(r->e, r->code, "%.*s", (int)(s->n < 500 ? s->n : 500), s->s);
     longjmp(r->out, 1);
 }
-/* The date as strftime writes it: of SOURCE_DATE_EPOCH where that is set, so that prompts can be reproduced. A naive
- * datetime has no zone (%z and %Z give nothing), and %f is its microseconds. */
+/* Formats the current date, or SOURCE_DATE_EPOCH if set, so that prompts are reproducible. Like a naive datetime: %z and %Z are empty, %f is microseconds. */
 static struct jval g_strftime(struct jrun *r, const struct jargs *args) {
     struct jval a[JCALL_MAX];
     jcall_bind(r, "strftime_now", "format", 1, args, a);
@@ -130,11 +129,11 @@ static struct jval g_strftime(struct jrun *r, const struct jargs *args) {
         char *end;
         now.tv_sec = (time_t)strtoll(epoch, &end, 10);
         now.tv_nsec = 0;
-        if (*end) jfail(r, "SOURCE_DATE_EPOCH is no number of seconds");
+        if (*end) jfail(r, "SOURCE_DATE_EPOCH is not a number of seconds");
     }
     struct tm tm;
     tzset();
-    if (!localtime_r(&now.tv_sec, &tm)) jfail(r, "SOURCE_DATE_EPOCH is no date");
+    if (!localtime_r(&now.tv_sec, &tm)) jfail(r, "SOURCE_DATE_EPOCH is not a valid date");
     struct jbuf b = {0};
     for (size_t i = 0; i < s->n; i++) {
         char fmt[8] = "%", out[256];

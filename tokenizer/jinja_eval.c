@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Expressions to values. Whatever fails leaves by jfail with the position of the innermost node that was being done. */
+/* Evaluates expressions. Errors leave through jfail with the position of the innermost node. */
 
 static struct jval name_value(struct jrun *r, const struct jnode *n, struct jframe *f) {
     for (int h = n->hops; h; h--) f = f->up;
@@ -120,7 +120,7 @@ static struct jargs arguments(struct jrun *r, const struct jnode *n, struct jfra
     }
     return a;
 }
-/* caller: the block of a {% call %}, handed over as the keyword "caller"; J_MISSING else. */
+/* caller: the block of a {% call %}, passed as the keyword "caller"; otherwise J_MISSING. */
 struct jval jeval_call(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval caller) {
     struct jval fn = jeval(r, n->a, f);
     struct jargs args = arguments(r, n, f, 1);
@@ -132,7 +132,7 @@ struct jval jeval_call(struct jrun *r, const struct jnode *n, struct jframe *f, 
     r->pos = n->pos;
     return jcall(r, fn, &args);
 }
-/* input: what a filter block or a set block collected; it goes to the filter that has nothing before it. */
+/* input: the captured text of a filter block or set block, passed to the first filter of the chain. */
 struct jval jeval_filter(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval input) {
     struct jval v = !n->a ? input : n->a->kind == N_FILTER ? jeval_filter(r, n->a, f, input) : jeval(r, n->a, f);
     struct jargs args = arguments(r, n, f, 0);
@@ -211,7 +211,7 @@ struct jval jeval(struct jrun *r, const struct jnode *n, struct jframe *f) {
     return v;
 }
 
-/* ---- sorting: stable, by keys; a merge sort, because the comparison may leave by jfail and qsort is not stable */
+/* ---- stable merge sort by keys; qsort is not stable and jfail must not leave it */
 static void merge_sort(struct jrun *r, struct jval *item, struct jval *key, struct jval *tmp, size_t n, bool reverse) {
     if (n < 2) return;
     size_t half = n / 2, i = 0, j = half, k = 0;

@@ -1,5 +1,5 @@
 #pragma once
-/* Running a template: frames, calls, and what the tables of filters, tests and methods share. */
+/* Executes a template: frames, calls, and the tables of filters, tests and methods. */
 #include "tokenizer/jinja_ast.h"
 #include "tokenizer/jinja_str.h"
 
@@ -16,9 +16,9 @@ struct jloop {
     struct jiter *it;
     struct jval src, current, before, after;
     bool has_after, started;
-    size_t index0, length; /* length SIZE_MAX: not known yet */
+    size_t index0, length; /* SIZE_MAX: length not yet computed */
     int64_t depth0;
-    const struct jnode *node; /* recursive: to call; else NULL */
+    const struct jnode *node; /* recursive loops: the node to call again; otherwise NULL */
     struct jframe *up;
     struct jval changed;
 };
@@ -36,14 +36,14 @@ size_t jloop_index(const struct jloop *loop);
 struct jval jloop_attr(struct jrun *r, struct jloop *loop, const struct jstr *name);
 struct jstr *jmacro_name(struct jrun *r, const struct jmacro *m);
 
-/* -- jinja_attr.c: attributes and items as the sandbox gives them out */
+/* -- jinja_attr.c: attributes and items as the sandbox exposes them */
 struct jval jattr_get(struct jrun *r, struct jval obj, struct jval name); /* obj.name */
 struct jval jattr_item(struct jrun *r, struct jval obj, struct jval key); /* obj[key] */
 struct jval jattr_slice(struct jrun *r, struct jval obj, struct jval start, struct jval stop, struct jval step);
-bool jattr_has(struct jrun *r, struct jval obj, const struct jstr *name, struct jval *out);  /* getattr alone */
-struct jval jeval_path(struct jrun *r, struct jval obj, struct jval path, struct jval none); /* "a.b.0" as filters take it */
+bool jattr_has(struct jrun *r, struct jval obj, const struct jstr *name, struct jval *out);  /* getattr only, without item access */
+struct jval jeval_path(struct jrun *r, struct jval obj, struct jval path, struct jval none); /* path "a.b.0", as filters accept it */
 struct json;
-struct jval jinja_import(struct jrun *r, const struct json *j); /* jinja.c: JSON as a value; its text is TEXT_VALUE */
+struct jval jinja_import(struct jrun *r, const struct json *j); /* jinja.c: converts JSON to a value; its strings are TEXT_VALUE */
 /* -- jinja_op.c */
 struct jval jop_math(struct jrun *r, uint8_t op, struct jval a, struct jval b);
 struct jval jop_neg(struct jrun *r, struct jval a, bool minus);
@@ -55,7 +55,7 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *spec);
 struct jval jcall(struct jrun *r, struct jval fn, const struct jargs *args);
 struct jval jcall_filter(struct jrun *r, const void *fn, struct jval v, const struct jargs *args);
 bool jcall_test(struct jrun *r, const void *fn, struct jval v, const struct jargs *args);
-/* Gives each parameter of "a,b,c" its argument, J_MISSING where there is none; the first `need` must be there. */
+/* Binds args to the parameters "a,b,c". Missing ones become J_MISSING; the first `need` are required. */
 void jcall_bind(struct jrun *r, const char *what, const char *params, int need, const struct jargs *args, struct jval *out);
 bool jcall_global(const struct jstr *name, struct jval *out);
 enum { JCALL_MAX = 8 };
@@ -63,7 +63,7 @@ enum { JCALL_MAX = 8 };
 struct jfilter {
     const char *name;
     struct jval (*fn)(struct jrun *r, struct jval v, struct jval *a);
-    struct jval (*raw)(struct jrun *r, struct jval v, const struct jargs *args); /* takes any arguments */
+    struct jval (*raw)(struct jrun *r, struct jval v, const struct jargs *args); /* takes unbound arguments */
     const char *params;
     int need;
 };
@@ -73,10 +73,10 @@ struct jtest {
     const char *params;
     int need;
 };
-const struct jfilter *jfilter_find(const struct jstr *name); /* both tables: jinja_filter.c, jinja_seq.c */
+const struct jfilter *jfilter_find(const struct jstr *name); /* searches jinja_filter.c and jinja_seq.c */
 const struct jtest *jtest_find(const struct jstr *name);
 extern const struct jfilter jfilter_text[], jfilter_seq[]; /* end with a NULL name */
-/* -- jinja_method.c: methods of str, list, tuple and dict. False: there is none of that name. */
+/* -- jinja_method.c: methods of str, list, tuple and dict. Returns false if there is no such method. */
 bool jmethod_find(struct jval self, const struct jstr *name, struct jval *out);
 struct jval jmethod_call(struct jrun *r, const struct jmethod *m, int sub, const struct jargs *args);
 /* -- shared by filters and methods */
@@ -85,5 +85,5 @@ struct jval jtext_strip(struct jrun *r, struct jstr *s, struct jval chars, bool 
 struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, struct jstr *neu, int64_t count);
 struct jval jtext_join(struct jrun *r, struct jstr *sep, struct jval items, bool any);
 struct jlist *jtext_lines(struct jrun *r, struct jstr *s, bool keep);
-struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr *fill, int where); /* -1 left of it, 0 around, 1 right */
-int64_t jtext_int(struct jrun *r, struct jval v, int64_t none);                                     /* an optional whole number */
+struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr *fill, int where); /* padding: -1 left, 0 both sides, 1 right */
+int64_t jtext_int(struct jrun *r, struct jval v, int64_t none);                                     /* an optional integer */

@@ -2,7 +2,7 @@
 
 #include "tokenizer/jinja_eval.h"
 
-/* Statements, frames, loops and macros. A frame is filled when it is entered as jinja_scope.c decided. */
+/* Executes statements, frames, loops and macros. A new frame is initialized by the scopes of jinja_scope.c. */
 
 enum flow { GO, BREAK, CONTINUE };
 static enum flow exec_body(struct jrun *r, const struct jnode *n, struct jframe *f, struct jbuf *out);
@@ -115,7 +115,7 @@ static void run_loop(struct jrun *r, const struct jnode *n, struct jframe *up, s
     struct jloop *l = jalloc(r, sizeof *l);
     *l = (struct jloop){.src = over, .length = SIZE_MAX, .depth0 = depth0, .node = n->flag ? n : NULL, .up = up, .changed = jval_missing()};
     l->it = jiter_of(r, over);
-    if (n->c) { /* the condition is asked when the next item is, not before the loop begins */
+    if (n->c) { /* the condition is evaluated when the next item is fetched, not before the loop */
         struct where *w = jalloc(r, sizeof *w);
         *w = (struct where){.node = n, .frame = jexec_frame(r, n->scope2, up)};
         struct jiter *it = jalloc(r, sizeof *it);
@@ -124,7 +124,7 @@ static void run_loop(struct jrun *r, const struct jnode *n, struct jframe *up, s
         l->src = (struct jval){.type = J_ITER, .it = it};
     }
     struct jframe *f = jexec_frame(r, n->scope, up);
-    bool completed = false; /* Jinja2 notes an iteration at the end of the body, so break and continue do not count */
+    bool completed = false; /* Jinja2 records an iteration at the end of the body, so break and continue do not count */
     while (loop_next(r, l)) {
         if (n->scope->loop >= 0) f->v[n->scope->loop] = (struct jval){.type = J_LOOP, .loop = l};
         jexec_assign(r, n->a, f, l->current);
@@ -166,7 +166,7 @@ static struct jval no_argument(struct jrun *r, const struct jstr *name) {
     struct jbuf b = {0};
     jbuf_text(r, &b, "parameter '", TEXT_TEMPLATE);
     jbuf_str(r, &b, name);
-    jbuf_add(r, &b, "' was not provided", 19, TEXT_TEMPLATE); /* with its NUL */
+    jbuf_add(r, &b, "' was not provided", 19, TEXT_TEMPLATE); /* 19: includes the NUL */
     return jval_undef(r, b.data);
 }
 struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *given) {
@@ -221,7 +221,7 @@ struct jval jexec_macro(struct jrun *r, struct jmacro *m, const struct jargs *gi
     return jbuf_done(r, &b);
 }
 
-/* ---- the others */
+/* ---- other statements */
 
 struct jval jeval_call(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval caller);
 struct jval jeval_filter(struct jrun *r, const struct jnode *n, struct jframe *f, struct jval input);

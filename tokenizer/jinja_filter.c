@@ -6,11 +6,11 @@
 #include "engine/base/json.h"
 #include "tokenizer/jinja_eval.h"
 
-/* Filters on one value: text, numbers, JSON. Those on sequences are in jinja_seq.c. */
+/* Filters on single values: text, numbers, JSON. Filters on sequences are in jinja_seq.c. */
 
-static struct jstr *soft(struct jrun *r, struct jval v) { return jrepr_of(r, v); } /* soft_str: markup stays markup */
+static struct jstr *soft(struct jrun *r, struct jval v) { return jrepr_of(r, v); } /* soft_str: keeps markup */
 static struct jval str(struct jstr *s) { return (struct jval){.type = J_STR, .s = s}; }
-static struct jstr *plain(struct jrun *r, struct jval v) { /* str(): markup is dropped */
+static struct jstr *plain(struct jrun *r, struct jval v) { /* str(): drops markup */
     struct jstr *s = jrepr_of(r, v);
     if (!s->markup) return s;
     s = jstr_sub(r, s, 0, s->n).s;
@@ -27,7 +27,7 @@ static struct jval f_center(struct jrun *r, struct jval v, struct jval *a) { ret
 static struct jval f_replace(struct jrun *r, struct jval v, struct jval *a) {
     return jtext_replace(r, plain(r, v), plain(r, a[0]), plain(r, a[1]), jtext_int(r, a[2], -1));
 }
-/* Words begin after white space, "-", "(", "{", "[" and "<" here, unlike in str.title(). */
+/* For this filter words also begin after "-", "(", "{", "[" and "<", unlike str.title(). */
 static bool breaks(uint32_t c) { return junicode_space(c) || (c && c < 0x80 && strchr("-({[<", (int)c)); }
 static struct jval f_title(struct jrun *r, struct jval v, struct jval *a) {
     struct jstr *s = soft(r, v);
@@ -59,7 +59,7 @@ static struct jval f_indent(struct jrun *r, struct jval v, struct jval *a) {
     if (a[0].type == J_STR) by = a[0].s;
     else {
         int64_t n = jtext_int(r, a[0], 4);
-        if (n > JINJA_OUTPUT) jfail(r, "a text of more than %d MB", JINJA_OUTPUT >> 20);
+        if (n > JINJA_OUTPUT) jfail(r, "the text exceeds %d MB", JINJA_OUTPUT >> 20);
         for (; n > 0; n--) jbuf_add(r, &pad, " ", 1, TEXT_TEMPLATE);
         by = jbuf_done(r, &pad).s;
     }
@@ -125,7 +125,7 @@ static struct jval f_urlencode(struct jrun *r, struct jval v, struct jval *a) {
         struct jval item;
         for (size_t i = 0; jiter_next(r, it, &item); i++) {
             struct jlist *pair = jiter_list(r, item);
-            if (pair->n != 2) jfail(r, "urlencode wants pairs");
+            if (pair->n != 2) jfail(r, "urlencode expects pairs");
             if (i) jbuf_add(r, &b, "&", 1, TEXT_TEMPLATE);
             quote(r, &b, pair->v[0], true);
             jbuf_add(r, &b, "=", 1, TEXT_TEMPLATE);
@@ -155,7 +155,7 @@ static struct jval f_tojson(struct jrun *r, struct jval v, struct jval *a) {
         else {
             int64_t n = jval_index(r, a[1], "indent");
             n = n < 0 ? 0 : n;
-            if (n > 1000) jfail(r, "an indent of more than 1000");
+            if (n > 1000) jfail(r, "the indent exceeds 1000");
             char *pad = jalloc(r, (size_t)n + 1);
             memset(pad, ' ', (size_t)n);
             pad[n] = 0;
@@ -171,7 +171,7 @@ static struct jval f_tojson(struct jrun *r, struct jval v, struct jval *a) {
     return jrepr_json(r, v, &o);
 }
 
-/* Not Jinja2's: our own templates of formats that are published as code read tool arguments with it (chat_known.h). */
+/* Our extension: built-in templates (chat_known.h) parse tool arguments with it. */
 static struct jval f_parse_json(struct jrun *r, struct jval v, struct jval *a) {
     struct json j;
     struct jstr *s = plain(r, v);
@@ -186,7 +186,7 @@ static struct jval f_parse_json(struct jrun *r, struct jval v, struct jval *a) {
 
 /* ---- numbers */
 
-/* int("12") and float("1.5") of Python: white space around, underscores between digits. False: not a number. */
+/* Accepts Python's int("12") and float("1.5"): surrounding white space, underscores between digits. False: not a number. */
 static bool clean_number(struct jrun *r, struct jstr *s, char *out, size_t cap) {
     struct jstr *t = jtext_strip(r, s, jval_missing(), true, true).s;
     size_t n = 0;
@@ -216,7 +216,7 @@ static bool parse_int(struct jrun *r, struct jstr *s, int base, int64_t *v) {
     if (!jascii_letter(*p) && !jascii_digit(*p)) return false;
     unsigned long long u = strtoull(p, &end, base);
     if (*end) return false;
-    if (u > INT64_MAX) jfail(r, "a whole number beyond 64 bits");
+    if (u > INT64_MAX) jfail(r, "the integer does not fit in 64 bits");
     *v = minus ? -(int64_t)u : (int64_t)u;
     return true;
 }
@@ -238,11 +238,11 @@ static struct jval f_int(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type == J_UNDEF) jfail_undef(r, v.u);
     out.from = v.type == J_STR ? v.s->origin : v.from;
     if (jval_is_int(v)) return out.i = jval_as_int(v), out;
-    if (v.type == J_STR && (base < 0 || base == 1 || base > 36)) base = 10; /* a base that Python refuses: as if it were no number */
+    if (v.type == J_STR && (base < 0 || base == 1 || base > 36)) base = 10; /* Python rejects this base: treat the text as not a number */
     if (v.type == J_STR && parse_int(r, v.s, (int)base, &i)) return out.i = i, out;
     if (v.type == J_FLOAT && isinf(v.f)) jfail(r, "cannot convert float infinity to integer");
     if (to_float(r, v, &f) && isfinite(f)) {
-        if (!(fabs(f) < 0x1p63)) jfail(r, "a whole number beyond 64 bits");
+        if (!(fabs(f) < 0x1p63)) jfail(r, "the integer does not fit in 64 bits");
         return out.i = (int64_t)f, out;
     }
     return a[0].type == J_MISSING ? jval_int(0) : a[0];
@@ -259,7 +259,7 @@ static struct jval f_abs(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type == J_FLOAT) return v.f = fabs(v.f), v;
     return jop_neg(r, v, jval_as_int(v) < 0);
 }
-/* round(): to the nearest decimal, ties to even, on the exact value; printf rounds just so. */
+/* Rounds to the nearest decimal of the exact value, ties to even, as printf does. */
 static struct jval f_round(struct jrun *r, struct jval v, struct jval *a) {
     int64_t prec = jtext_int(r, a[0], 0);
     struct jstr *how = a[1].type == J_MISSING ? jstr_text(r, "common").s : jrepr_of(r, a[1]);
@@ -282,7 +282,7 @@ static struct jval f_round(struct jrun *r, struct jval v, struct jval *a) {
         for (int64_t i = prec; i < 0; i++) p *= 10;
         int64_t q = out.i / p, rest = out.i % p, twice = (rest < 0 ? -rest : rest);
         if (twice > p - twice || (twice == p - twice && (q & 1))) q += out.i < 0 ? -1 : 1;
-        if (__builtin_mul_overflow(q, p, &out.i)) jfail(r, "a whole number beyond 64 bits");
+        if (__builtin_mul_overflow(q, p, &out.i)) jfail(r, "the integer does not fit in 64 bits");
         return out;
     }
     char t[800];

@@ -9,14 +9,14 @@
 
 struct spec {
     struct jstr *fill; /* NULL: a space */
-    char align;        /* < > = ^, 0: the type's own */
+    char align;        /* < > = ^; 0: the default of the type */
     char sign, type, group;
     bool alt, zero;
     int64_t width, prec; /* -1: none */
 };
 enum { prec_max = 400 };
 
-/* Sign and digits of a number, then padding between, before or behind them. */
+/* Assembles sign, digits and padding, which goes between, before or after them. */
 static struct jval place(struct jrun *r, const struct spec *f, const char *prefix, struct jval body, uint8_t from) {
     struct jval head = jstr_new(r, prefix, strlen(prefix), from);
     int64_t width = f->width;
@@ -32,7 +32,7 @@ static struct jval place(struct jrun *r, const struct spec *f, const char *prefi
     }
     struct jval v = *prefix ? jstr_concat(r, head.s, body.s) : body;
     if (align != '^') return jtext_pad(r, v.s, width, fill, align == '<' ? 1 : -1);
-    int64_t pad = width - (int64_t)jstr_chars(v.s); /* format centres with the odd one on the right */
+    int64_t pad = width - (int64_t)jstr_chars(v.s); /* "^" puts the odd column on the right */
     if (pad <= 0) return v;
     v = jtext_pad(r, v.s, (int64_t)jstr_chars(v.s) + pad / 2, fill, -1);
     return jtext_pad(r, v.s, width, fill, 1);
@@ -80,7 +80,7 @@ static struct jval format_float(struct jrun *r, const struct spec *f, double v, 
     bool negative = signbit(v) && v == v;
     double a = fabs(v);
     if (type == '%') a *= 100;
-    if (prec > prec_max) jfail(r, "a precision of more than %d", prec_max);
+    if (prec > prec_max) jfail(r, "the precision exceeds %d", prec_max);
     if (!isfinite(a))
         snprintf(t, sizeof t, "%s%s", type == 'E' || type == 'F' || type == 'G' ? (a != a ? "NAN" : "INF") : a != a ? "nan" : "inf", type == '%' ? "%" : "");
     else if (!type && prec < 0) {
@@ -164,7 +164,7 @@ struct jval jformat_percent(struct jrun *r, struct jstr *s, struct jval args) {
     struct jbuf b = {0};
     struct jlist one = {.n = 1, .v = &args}, *all = args.type == J_TUPLE ? args.l : &one;
     size_t used = 0, i = 0;
-    bool mapping = args.type == J_DICT || args.type == J_LIST || args.type == J_RANGE || args.type == J_UNDEF; /* has [] in Python */
+    bool mapping = args.type == J_DICT || args.type == J_LIST || args.type == J_RANGE || args.type == J_UNDEF; /* types with [] in Python */
     while (i < s->n) {
         const char *p = memchr(s->s + i, '%', s->n - i);
         size_t end = p ? (size_t)(p - s->s) : s->n;
@@ -206,7 +206,7 @@ struct jval jformat_percent(struct jrun *r, struct jstr *s, struct jval args) {
             } else
                 for (; i < s->n && s->s[i] >= '0' && s->s[i] <= '9'; i++) {
                     if (*to < 0) *to = 0;
-                    if (*to > JINJA_OUTPUT) jfail(r, "a width that is too big");
+                    if (*to > JINJA_OUTPUT) jfail(r, "the width is too large");
                     *to = *to * 10 + (s->s[i] - '0');
                 }
         }
@@ -250,14 +250,14 @@ struct jval jformat_spec(struct jrun *r, struct jval v, struct jstr *s) {
     if (i < s->n && s->s[i] == '0') f.zero = true, i++;
     for (; i < s->n && s->s[i] >= '0' && s->s[i] <= '9'; i++) {
         if (f.width < 0) f.width = 0;
-        if (f.width > JINJA_OUTPUT) jfail(r, "a width that is too big");
+        if (f.width > JINJA_OUTPUT) jfail(r, "the width is too large");
         f.width = f.width * 10 + (s->s[i] - '0');
     }
     if (i < s->n && (s->s[i] == ',' || s->s[i] == '_')) f.group = s->s[i++];
     if (i < s->n && s->s[i] == '.') {
         if (++i >= s->n || s->s[i] < '0' || s->s[i] > '9') jfail(r, "Format specifier missing precision");
         for (f.prec = 0; i < s->n && s->s[i] >= '0' && s->s[i] <= '9'; i++) {
-            if (f.prec > JINJA_OUTPUT) jfail(r, "a precision that is too big");
+            if (f.prec > JINJA_OUTPUT) jfail(r, "the precision is too large");
             f.prec = f.prec * 10 + (s->s[i] - '0');
         }
     }

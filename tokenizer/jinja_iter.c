@@ -3,8 +3,8 @@
 #include "tokenizer/jinja_eval.h"
 #include "tokenizer/jinja_str.h"
 
-/* Reading one after the other. Generators work as late as Python's do: an item is asked for when it is needed, so that a
- * template sees the same order of effects and the same exhausted generator the second time. */
+/* Iteration. Generators are as lazy as Python's: an item is computed when requested, so side effects occur in the same order and a second loop finds the
+ * generator exhausted. */
 
 bool jiter_can(struct jval v) {
     switch (v.type) {
@@ -68,7 +68,7 @@ static bool next_value(struct jrun *r, struct jiter *it, struct jval *out) {
         if (i >= jrange_len(it->obj.r)) return false;
         *out = jrange_at(it->obj, it->i++);
         return true;
-    default: return false; /* undefined or none: nothing in it */
+    default: return false; /* undefined or none: empty */
     }
 }
 
@@ -110,7 +110,7 @@ static bool next_batch(struct jrun *r, struct jiter *it, struct jval *out) {
     while (fill && n < it->n) out->l->v[n++] = it->fill;
     return true;
 }
-/* slice(k): k columns of as equal length as can be; obj is the whole list. */
+/* slice(k): k columns of nearly equal length. obj is the whole list. */
 static bool next_slice(struct jrun *r, struct jiter *it, struct jval *out) {
     if (it->i >= it->n) return false;
     size_t all = it->obj.l->n, per = all / it->n, extra = all % it->n, k = it->i++;

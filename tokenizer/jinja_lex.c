@@ -5,9 +5,8 @@
 #include "tokenizer/jinja_ast.h"
 #include "tokenizer/jinja_str.h"
 
-/* Template text and tags to tokens. White space control happens here: "-" strips up to the next text, a block at the
- * start of a line takes its indentation with it (lstrip_blocks), and the newline behind a block or comment goes
- * (trim_blocks). The rules follow jinja2/lexer.py, whose corner cases templates rely on without knowing. */
+/* Tokenizes template text and tags, and handles white space control: "-" strips up to the next text, a block at the start of a line removes its indentation
+ * (lstrip_blocks), and the newline after a block or comment is removed (trim_blocks). Follows jinja2/lexer.py, because templates rely on its corner cases. */
 
 struct lexer {
     struct jrun *r;
@@ -15,7 +14,7 @@ struct lexer {
     size_t n, at;
     struct jtoken *tokens;
     size_t count, cap;
-    char open[256]; /* brackets that wait for their other half */
+    char open[256]; /* open brackets */
     size_t n_open;
     bool line_start;
 };
@@ -53,7 +52,7 @@ static size_t strip_right(const struct lexer *x, size_t from, size_t end) {
 }
 static bool at_text(const struct lexer *x, size_t i, const char *t) { return x->n - i >= strlen(t) && !memcmp(x->s + i, t, strlen(t)); }
 
-/* Text from..end before a tag with that sign: what is left of it. */
+/* Returns the end of the text from..end before a tag with that sign. */
 static size_t text_end(const struct lexer *x, size_t from, size_t end, char sign, bool variable) {
     if (sign == '-') return strip_right(x, from, end);
     if (sign == '+' || variable) return end;
@@ -70,7 +69,7 @@ static void push_text(struct lexer *x, size_t from, size_t end) {
 
 static bool name_byte(unsigned char c, bool first) { return jascii_letter((char)c) || c == '_' || c >= 0x80 || (!first && jascii_digit((char)c)); }
 
-/* ---- numbers: digits may be parted by single underscores */
+/* ---- numbers: digits may be separated by single underscores */
 static size_t digits(const struct lexer *x, size_t i, int base) {
     size_t begin = i;
     for (;;) {
@@ -116,7 +115,7 @@ static size_t number(struct lexer *x) {
     if (real) t->v = jval_float(strtod(text, NULL));
     else {
         unsigned long long v = strtoull(text, NULL, base);
-        if (v > INT64_MAX || n > 62) fail_at(x, begin, "a whole number beyond 64 bits");
+        if (v > INT64_MAX || n > 62) fail_at(x, begin, "the integer does not fit in 64 bits");
         t->v = jval_int((int64_t)v);
     }
     return e;
@@ -132,7 +131,7 @@ static int hex_run(const char *s, size_t n, int want, uint32_t *v) {
     }
     return want;
 }
-static size_t escape(struct lexer *x, struct jbuf *b, size_t i, size_t end) { /* i is behind the backslash */
+static size_t escape(struct lexer *x, struct jbuf *b, size_t i, size_t end) { /* i is after the backslash */
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     unsigned char c = (unsigned char)x->s[i];
     const char *k = c ? strchr(from, c) : NULL;
@@ -151,7 +150,7 @@ static size_t escape(struct lexer *x, struct jbuf *b, size_t i, size_t end) { /*
         jbuf_char(x->r, b, v, TEXT_TEMPLATE);
         return i + 1 + (size_t)want;
     } else if (c == 'N') fail_at(x, i - 1, "\\N{name} escapes are not supported");
-    else if (c >= 0x80) { /* Python escapes the character first, then reads "\\" from that */ size_t len;
+    else if (c >= 0x80) { /* Python first escapes the character, then reads "\\" from the result */ size_t len;
         v = junicode_get(x->s + i, end - i, &len);
         char t[16];
         snprintf(t, sizeof t, v < 0x100 ? "\\x%02x" : v < 0x10000 ? "\\u%04x" : "\\U%08x", v);
@@ -171,7 +170,7 @@ static size_t string(struct lexer *x) {
         if (x->s[end] == '\\') escaped = true, end++;
         end++;
     }
-    if (end >= x->n) fail_at(x, x->at, "a string without end");
+    if (end >= x->n) fail_at(x, x->at, "unterminated string");
     struct jval v;
     if (!escaped) v = jstr_new(x->r, x->s + begin, end - begin, TEXT_TEMPLATE);
     else {
@@ -216,12 +215,12 @@ static size_t operator(struct lexer *x) {
     fail_at(x, x->at, "unexpected character");
 }
 
-/* Inside a tag, up to and with its end. */
+/* Tokenizes the inside of a tag and its end. */
 static void tag(struct lexer *x, bool variable) {
     const char *close = variable ? "}}" : "%}";
     for (;;) {
         x->at = skip_space(x, x->at);
-        if (x->at >= x->n) return; /* the parser says what is missing */
+        if (x->at >= x->n) return; /* the parser reports what is missing */
         if (!x->n_open) {
             char sign = x->s[x->at];
             size_t end = x->at + (sign == '-' || (sign == '+' && !variable));
@@ -268,7 +267,7 @@ static void comment(struct lexer *x, size_t begin) {
     fail_at(x, begin, "missing end of comment tag");
 }
 
-/* {% raw %} … {% endraw %}: text, whatever it looks like. True when a raw block began at x->at (behind "{%" and sign). */
+/* Emits {% raw %} ... {% endraw %} as text. Returns true if a raw block began at x->at (after "{%" and sign). */
 static bool raw(struct lexer *x, size_t begin, size_t text_from, size_t tag_at, char sign) {
     size_t i = skip_space(x, x->at);
     if (!at_text(x, i, "raw")) return false;

@@ -2,7 +2,7 @@
 
 #include "tokenizer/jinja_eval.h"
 
-/* Methods of str, list, tuple, dict and of the loop variable, those that change nothing. */
+/* Methods of str, list, tuple, dict and the loop variable that modify nothing. */
 
 struct method {
     uint8_t type; /* of self */
@@ -87,7 +87,7 @@ static struct jval affix(struct jrun *r, struct jval self, struct jval *a, bool 
 static struct jval s_startswith(struct jrun *r, struct jval self, struct jval *a) { return affix(r, self, a, false); }
 static struct jval s_endswith(struct jrun *r, struct jval self, struct jval *a) { return affix(r, self, a, true); }
 
-/* ---- str: cutting */
+/* ---- str: splitting */
 static struct jval s_strip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], true, true); }
 static struct jval s_lstrip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], true, false); }
 static struct jval s_rstrip(struct jrun *r, struct jval self, struct jval *a) { return jtext_strip(r, self.s, a[0], false, true); }
@@ -124,7 +124,7 @@ static struct jval split_space(struct jrun *r, struct jstr *s, int64_t max) {
         while (i < s->n && junicode_space(junicode_get(s->s + i, s->n - i, &k))) i += k;
         if (i >= s->n) break;
         if (max-- == 0) {
-            add_piece(r, &p, jstr_sub(r, s, i, s->n - i)); /* the white space at its other end stays, as in Python */
+            add_piece(r, &p, jstr_sub(r, s, i, s->n - i)); /* Python keeps the white space at the other end */
             break;
         }
         size_t from = i;
@@ -218,7 +218,7 @@ static struct jval s_removesuffix(struct jrun *r, struct jval self, struct jval 
     return is ? jstr_sub(r, s, 0, s->n - w->n) : self;
 }
 
-/* ---- str: changing */
+/* ---- str: transforming */
 static struct jval s_upper(struct jrun *r, struct jval self, struct jval *a) { return junicode_map(r, self.s, CASE_UPPER); }
 static struct jval s_lower(struct jrun *r, struct jval self, struct jval *a) { return junicode_map(r, self.s, CASE_LOWER); }
 static struct jval s_capitalize(struct jrun *r, struct jval self, struct jval *a) { return junicode_capitalize(r, self.s); }
@@ -274,7 +274,7 @@ static struct jval s_expandtabs(struct jrun *r, struct jval self, struct jval *a
             col = c == '\n' || c == '\r' ? 0 : col + 1;
         } else if (size > 0) {
             int64_t pad = size - col % size;
-            if (pad > JINJA_OUTPUT) jfail(r, "a text of more than %d MB", JINJA_OUTPUT >> 20);
+            if (pad > JINJA_OUTPUT) jfail(r, "the text exceeds %d MB", JINJA_OUTPUT >> 20);
             col += pad;
             jstep(r, (size_t)pad >> 3);
             while (pad-- > 0) jbuf_add(r, &b, " ", 1, jstr_origin_at(s, i));
@@ -291,7 +291,7 @@ static struct jval s_format_map(struct jrun *r, struct jval self, struct jval *a
     return jformat_braces(r, self.s, &args);
 }
 
-/* ---- str: asking */
+/* ---- str: predicates */
 static bool is_ascii(uint32_t c) { return c < 0x80; }
 static bool is_alnum(uint32_t c) { return junicode_word(c) && c != '_'; }
 static bool is_decimal(uint32_t c) { return junicode_digit(c); }
@@ -476,7 +476,7 @@ bool jmethod_find(struct jval self, const struct jstr *name, struct jval *out) {
         }
     return false;
 }
-/* Methods of str written in C take most arguments by position only; those that Python lets be named are these. */
+/* C methods of str take most arguments by position only. These accept keywords. */
 static bool named_ok(const struct method *m) {
     return m->type != J_STR || !strcmp(m->name, "split") || !strcmp(m->name, "rsplit") || !strcmp(m->name, "splitlines") || !strcmp(m->name, "expandtabs");
 }

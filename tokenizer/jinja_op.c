@@ -2,7 +2,7 @@
 
 #include "tokenizer/jinja_eval.h"
 
-/* Arithmetic as Python's, on 64-bit whole numbers: what does not fit is an error rather than a wrong number. */
+/* Arithmetic with Python's rules on 64-bit integers. Overflow is an error instead of a wrong number. */
 
 static const char *sign_of(uint8_t op) {
     switch (op) {
@@ -21,7 +21,7 @@ _Noreturn static void bad_types(struct jrun *r, uint8_t op, struct jval a, struc
         jfail(r, "can only concatenate %s (not \"%s\") to %s", jval_type(a), jval_type(b), jval_type(a));
     jfail(r, "unsupported operand type(s) for %s: '%s' and '%s'", sign_of(op), jval_type(a), jval_type(b));
 }
-_Noreturn static void too_big(struct jrun *r) { jfail(r, "a whole number beyond 64 bits"); }
+_Noreturn static void too_big(struct jrun *r) { jfail(r, "the integer does not fit in 64 bits"); }
 _Noreturn static void by_zero(struct jrun *r) { jfail(r, "division by zero"); }
 
 static int64_t int_power(struct jrun *r, int64_t a, int64_t n) {
@@ -86,7 +86,7 @@ static struct jval float_math(struct jrun *r, uint8_t op, double a, double b) {
         return jval_float(float_mod(a, b));
     default:
         if (a == 0 && b < 0) jfail(r, "0.0 cannot be raised to a negative power");
-        if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b)) jfail(r, "a complex number");
+        if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b)) jfail(r, "the result is a complex number");
         double p = pow(a, b);
         if (isinf(p) && isfinite(a) && isfinite(b)) jfail(r, "numerical result out of range");
         return jval_float(p);
@@ -97,7 +97,7 @@ static struct jval repeat(struct jrun *r, struct jval v, int64_t n) {
     if (n < 0) n = 0;
     if (v.type == J_STR) {
         struct jbuf b = {0};
-        if (v.s->n && (uint64_t)n > JINJA_OUTPUT / v.s->n) jfail(r, "a text of more than %d MB", JINJA_OUTPUT >> 20);
+        if (v.s->n && (uint64_t)n > JINJA_OUTPUT / v.s->n) jfail(r, "the text exceeds %d MB", JINJA_OUTPUT >> 20);
         for (int64_t i = 0; v.s->n && i < n; i++) jbuf_str(r, &b, v.s);
         jstep(r, v.s->n ? (size_t)n : 0);
         struct jval out = jbuf_done(r, &b);
@@ -105,7 +105,7 @@ static struct jval repeat(struct jrun *r, struct jval v, int64_t n) {
         out.s->markup = v.s->markup;
         return out;
     }
-    if (v.l->n && (uint64_t)n > JINJA_ITEMS / v.l->n) jfail(r, "a list of more than %d items", JINJA_ITEMS);
+    if (v.l->n && (uint64_t)n > JINJA_ITEMS / v.l->n) jfail(r, "the list exceeds %d items", JINJA_ITEMS);
     struct jval out = jval_list(r, v.type, v.l->n * (size_t)n);
     for (size_t i = 0; i < out.l->n; i++) out.l->v[i] = v.l->v[i % v.l->n];
     return out;
@@ -120,7 +120,7 @@ static struct jval add_strings(struct jrun *r, struct jval a, struct jval b) {
     return v;
 }
 static struct jval add_lists(struct jrun *r, struct jval a, struct jval b) {
-    if (a.l->n + b.l->n > JINJA_ITEMS) jfail(r, "a list of more than %d items", JINJA_ITEMS);
+    if (a.l->n + b.l->n > JINJA_ITEMS) jfail(r, "the list exceeds %d items", JINJA_ITEMS);
     struct jval v = jval_list(r, a.type, a.l->n + b.l->n);
     for (size_t i = 0; i < a.l->n; i++) v.l->v[i] = a.l->v[i];
     for (size_t i = 0; i < b.l->n; i++) v.l->v[a.l->n + i] = b.l->v[i];

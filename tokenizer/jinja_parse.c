@@ -110,7 +110,7 @@ static struct jnode *primary(struct jparser *p, bool spaces) {
         if (jstr_is(t->v.s, "true") || jstr_is(t->v.s, "True")) n = constant(p, jval_bool(true), t->pos);
         else if (jstr_is(t->v.s, "false") || jstr_is(t->v.s, "False")) n = constant(p, jval_bool(false), t->pos);
         else if (jstr_is(t->v.s, "none") || jstr_is(t->v.s, "None")) n = constant(p, jval_none(), t->pos);
-        else if (spaces && p->t->type == T_DOT) { /* N_NSREF: v the namespace's name, a the attribute as a constant */ n = jparse_new(p, N_NSREF, t->pos);
+        else if (spaces && p->t->type == T_DOT) { /* N_NSREF: v namespace name, a attribute as a constant */ n = jparse_new(p, N_NSREF, t->pos);
             n->v = t->v;
             p->t++;
             struct jtoken *attr = jparse_expect(p, T_NAME, "a name");
@@ -120,7 +120,7 @@ static struct jnode *primary(struct jparser *p, bool spaces) {
             n->v = t->v;
         }
         break;
-    case T_STRING: { /* neighbours are one string */
+    case T_STRING: { /* adjacent strings are one string */
         struct jval v = t->v;
         for (p->t++; p->t->type == T_STRING; p->t++) {
             v = jstr_concat(p->r, v.s, p->t->v.s);
@@ -148,7 +148,7 @@ static struct jnode *primary(struct jparser *p, bool spaces) {
     return n;
 }
 
-/* The name of a filter or test; dots belong to it. */
+/* Parses the name of a filter or test, which may contain dots. */
 static struct jval dotted(struct jparser *p, const char *what) {
     struct jval v = jparse_expect(p, T_NAME, what)->v;
     while (jparse_skip_type(p, T_DOT)) {
@@ -208,7 +208,7 @@ static struct jnode *postfix(struct jparser *p, struct jnode *of, bool filters) 
     for (;;) {
         struct jtoken *t = p->t;
         struct jnode *n;
-        if (t->type == T_DOT && !filters) { /* N_ATTR: a of, v name; a number is an item */
+        if (t->type == T_DOT && !filters) { /* N_ATTR: a object, v name; a number is an item */
             p->t++;
             if (p->t->type != T_NAME && p->t->type != T_INT) jparse_fail(p, "expected name or number");
             n = jparse_new(p, p->t->type == T_NAME ? N_ATTR : N_ITEM, t->pos);
@@ -216,13 +216,13 @@ static struct jnode *postfix(struct jparser *p, struct jnode *of, bool filters) 
             if (n->kind == N_ATTR) n->v = p->t->v;
             else n->b = constant(p, p->t->v, p->t->pos);
             p->t++;
-        } else if (t->type == T_LBRACKET && !filters) { /* N_ITEM: a of, b key; N_SLICE: a of */
+        } else if (t->type == T_LBRACKET && !filters) { /* N_ITEM: a object, b key; N_SLICE: a object */
             p->t++;
             struct jnode *parts = NULL, **end = &parts;
             while (p->t->type != T_RBRACKET) {
                 if (parts) jparse_expect(p, T_COMMA, "','");
                 *end = subscript_part(p);
-                if ((*end)->kind == N_SLICE && !(*end)->a && (p->t->type != T_RBRACKET || parts != *end)) jparse_fail(p, "a slice among several keys");
+                if ((*end)->kind == N_SLICE && !(*end)->a && (p->t->type != T_RBRACKET || parts != *end)) jparse_fail(p, "a slice cannot be combined with other keys");
                 end = &(*end)->next;
             }
             p->t++;
@@ -240,12 +240,12 @@ static struct jnode *postfix(struct jparser *p, struct jnode *of, bool filters) 
                     n->b->list = parts;
                 }
             }
-        } else if (t->type == T_LPAREN) { /* N_CALL: a of */
+        } else if (t->type == T_LPAREN) { /* N_CALL: a callee */
             n = jparse_new(p, N_CALL, t->pos);
             n->a = of;
             call_args(p, n);
         } else if (filters && t->type == T_PIPE) n = jparse_filters(p, of, false);
-        else if (filters && jparse_is(p, "is")) { /* N_TEST: a of, v name */ p->t++;
+        else if (filters && jparse_is(p, "is")) { /* N_TEST: a operand, v name */ p->t++;
             bool negate = jparse_skip(p, "not");
             uint32_t pos = p->t->pos;
             n = jparse_new(p, N_TEST, pos);
@@ -266,7 +266,7 @@ static struct jnode *postfix(struct jparser *p, struct jnode *of, bool filters) 
         of = n;
     }
 }
-struct jnode *jparse_filters(struct jparser *p, struct jnode *of, bool first) { /* N_FILTER: a of, v name */
+struct jnode *jparse_filters(struct jparser *p, struct jnode *of, bool first) { /* N_FILTER: a operand, v name */
     while (first || p->t->type == T_PIPE) {
         if (!first) p->t++;
         first = false;
@@ -294,8 +294,8 @@ static struct jnode *unary(struct jparser *p, bool filters) {
 }
 static struct jnode *power(struct jparser *p) { return unary(p, true); }
 
-/* A row of operators of one level: N_MATH or N_COMPARE: a first operand, list of the others with op set. Rows instead of
- * a tree, so that a sum of a thousand terms is not a thousand levels deep. */
+/* Operators of one level: N_MATH or N_COMPARE with the first operand in a and the others, with op set, in list. A list instead of a tree, so that a sum of a
+ * thousand terms is not a thousand levels deep. */
 static struct jnode *operand(struct jnode *n, uint8_t op, struct jparser *p, uint32_t pos) {
     struct jnode *o = jparse_new(p, N_PAIR, pos);
     o->op = op;
@@ -366,7 +366,7 @@ struct jnode *jparse_expr(struct jparser *p) { /* N_COND: a test, b then, c else
     return n;
 }
 
-/* ---- what can be assigned to */
+/* ---- assignment targets */
 static void mark_stored(struct jparser *p, struct jnode *n) {
     if (n->kind == N_NAME) n->store = true;
     else if (n->kind == N_TUPLE)

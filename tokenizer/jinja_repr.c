@@ -6,10 +6,9 @@
 #include "tokenizer/jinja_eval.h"
 #include "tokenizer/jinja_str.h"
 
-/* Values as text, as Python prints them. Prompts hold such text (a list printed into a system message), and the models
- * were trained on exactly that. */
+/* Values as text, exactly as Python prints them. Prompts contain such text (a list in a system message), and models were trained on that form. */
 
-/* The fewest digits that give the number back; point notation from 1e-4 up to 1e16, like repr(float). */
+/* The fewest digits that round-trip. Point notation from 1e-4 up to 1e16, like repr(float). */
 int jrepr_float(double f, char out[40]) {
     if (f != f) return snprintf(out, 40, "nan");
     if (isinf(f)) return snprintf(out, 40, f < 0 ? "-inf" : "inf");
@@ -112,7 +111,9 @@ void jrepr_add(struct jrun *r, struct jbuf *b, struct jval v) {
         snprintf(t, sizeof t, "<LoopContext %zu/%zu>", jloop_index(v.loop), jval_len(r, v));
         jbuf_text(r, b, t, TEXT_TEMPLATE);
         break;
-    default: /* Python prints an address here, which nobody can mean */ snprintf(t, sizeof t, "<%s object>", jval_type(v)); jbuf_text(r, b, t, TEXT_TEMPLATE);
+    default: /* Python prints an address, which no template can rely on */
+        snprintf(t, sizeof t, "<%s object>", jval_type(v));
+        jbuf_text(r, b, t, TEXT_TEMPLATE);
     }
     r->depth--;
 }

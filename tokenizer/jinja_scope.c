@@ -3,9 +3,8 @@
 #include "engine/base/hash.h"
 #include "tokenizer/jinja_eval.h"
 
-/* Where each name lives. Jinja2 turns names into Python variables when it compiles a template, frame by frame, and the
- * result is visible: a name that is set somewhere in a frame never reads the context before, unless it is read first or
- * set in a branch. This file does what jinja2/idtracking.py does, so that those corners come out the same. */
+/* Resolves names to slots. Jinja2 turns names into Python variables per frame at compile time, with visible effects: a name that is set in a frame never reads
+ * the context first, unless it is read before or set in a branch. This file reproduces jinja2/idtracking.py. */
 
 enum { few_vars = 16 };
 
@@ -15,7 +14,7 @@ static void index_add(struct jscope *s, int var) {
     while (s->index[i]) i = (i + 1) & (s->n_index - 1);
     s->index[i] = (uint16_t)(var + 1);
 }
-static void index_all(struct jrun *r, struct jscope *s) { /* for as many as s->cap */
+static void index_all(struct jrun *r, struct jscope *s) { /* sized for s->cap */
     s->index = NULL;
     if (s->cap <= few_vars) return;
     for (s->n_index = 4 * few_vars; s->n_index < 2u * s->cap;) s->n_index *= 2;
@@ -81,7 +80,7 @@ static void store(struct jrun *r, struct jscope *s, struct jval name) {
     if (outer) v->hops = hops + 1, v->slot = slot;
 }
 
-/* ---- first pass over the nodes of one frame: what is read and set in it, in the order Jinja2 looks */
+/* ---- first pass over one frame: records reads and writes in the order of Jinja2 */
 
 static void scan_expr(struct jrun *r, struct jscope *s, const struct jnode *n) {
     for (; n; n = n->next) {
@@ -101,7 +100,7 @@ static void scan_expr(struct jrun *r, struct jscope *s, const struct jnode *n) {
         r->depth--;
     }
 }
-static void scan_one(struct jrun *r, struct jscope *s, const struct jnode *n) { /* an expression without its neighbours */
+static void scan_one(struct jrun *r, struct jscope *s, const struct jnode *n) { /* an expression without its next siblings */
     if (!n) return;
     struct jnode alone = *n;
     alone.next = NULL;
@@ -109,7 +108,7 @@ static void scan_one(struct jrun *r, struct jscope *s, const struct jnode *n) { 
 }
 static void scan_body(struct jrun *r, struct jscope *s, const struct jnode *n);
 
-/* if: each branch starts from what was known before it. What only a branch sets begins with the outer value. */
+/* if: each branch starts from the state before it. A name set in only one branch starts with the outer value. */
 static void merge(struct jrun *r, struct jscope *s, const struct jscope *branch) {
     for (int i = 0; i < branch->n; i++) {
         const struct jvar *from = &branch->vars[i];
@@ -179,7 +178,7 @@ static void scan_body(struct jrun *r, struct jscope *s, const struct jnode *n) {
     r->depth--;
 }
 
-/* ---- second pass: names get their places, inner frames are opened, unknown filters and tests are refused */
+/* ---- second pass: assigns slots, opens inner frames, rejects unknown filters and tests */
 
 static struct jscope *open_scope(struct jrun *r, struct jscope *up) {
     struct jscope *s = jalloc(r, sizeof *s);
@@ -195,18 +194,18 @@ static int slot_of(struct jrun *r, struct jscope *s, const char *name) {
     return find_here(s, &v);
 }
 
-/* "x" or y: Jinja2 folds that into "x" and never looks at y. */
+/* Jinja2 folds "x" or y into "x" and never checks y. */
 static bool decided(struct jrun *r, const struct jnode *n) {
     return (n->kind == N_OR || n->kind == N_AND) && n->a->kind == N_CONST && jval_true(r, n->a->v) == (n->kind == N_OR);
 }
-/* soft: inside an if or a ternary, where an unknown filter is an error only when it is reached. */
+/* soft: inside an if or a ternary, where an unknown filter is an error only if executed. */
 static void place_expr(struct jrun *r, struct jscope *s, struct jnode *n, bool soft) {
     for (; n; n = n->next) {
         jdown(r);
         r->pos = n->pos;
         bool inner = soft || n->kind == N_COND;
         if (n->kind == N_NAME || n->kind == N_NSREF) {
-            if (!find_up(s, &n->v, &n->hops, &n->slot)) jfail(r, "a name that is not known here: '%s'", jstr_show(r, n->v.s));
+            if (!find_up(s, &n->v, &n->hops, &n->slot)) jfail(r, "unknown name '%s'", jstr_show(r, n->v.s));
         } else if (n->kind == N_FILTER) {
             n->fn = jfilter_find(n->v.s);
             if (!n->fn && !soft) jfail(r, "no filter named '%s'", jstr_show(r, n->v.s));
@@ -238,7 +237,7 @@ static void place_for(struct jrun *r, struct jscope *s, struct jnode *n, bool so
     place_body(r, in, n->body, false);
     if (n->c) {
         struct jscope *test = n->scope2 = open_scope(r, s);
-        declare(r, test, jstr_text(r, "")); /* where the body has loop: so the targets get the same slots */
+        declare(r, test, jstr_text(r, "")); /* the body has `loop` in this slot: the targets get equal slots */
         declare_targets(r, test, n->a);
         scan_one(r, test, n->c);
         place_expr(r, test, n->c, false);
@@ -292,7 +291,7 @@ static void place_body(struct jrun *r, struct jscope *s, struct jnode *n, bool s
         case N_SETBLOCK:
         case N_FILTERBLOCK: {
             struct jscope *in = n->scope = open_scope(r, s);
-            if (n->kind == N_FILTERBLOCK) scan_one(r, in, n->b); /* the filters of a set block are not looked at there either */
+            if (n->kind == N_FILTERBLOCK) scan_one(r, in, n->b); /* Jinja2 does not scan the filters of a set block here either */
             scan_body(r, in, n->body);
             place_one(r, in, n->b, false);
             place_body(r, in, n->body, false);

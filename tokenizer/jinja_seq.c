@@ -2,7 +2,7 @@
 
 #include "tokenizer/jinja_eval.h"
 
-/* Filters on sequences. Those that are generators in Jinja2 are generators here. */
+/* Filters on sequences. Those that are generators in Jinja2 are generators here, too. */
 
 static struct jval none_if_missing(struct jval v) { return v.type == J_MISSING ? jval_none() : v; }
 static void start_plain(struct jrun *r, struct jiter *it) { it->src = jiter_of(r, it->obj); }
@@ -71,7 +71,7 @@ static struct jval f_items(struct jrun *r, struct jval v, struct jval *a) {
 
 /* ---- order */
 
-/* Keys to sort by: the item, or its attributes "a,b"; strings without their case unless asked. */
+/* Sort keys: the item, or its attributes "a,b". Strings are lowered unless case_sensitive. */
 static struct jval sort_key(struct jrun *r, struct jval item, struct jval attr, bool case_sensitive) {
     size_t n = 1, at = 0;
     for (size_t i = 0; attr.type == J_STR && i < attr.s->n; i++) n += attr.s->s[i] == ',';
@@ -168,12 +168,12 @@ static struct jval f_groupby(struct jrun *r, struct jval v, struct jval *a) { /*
     return out;
 }
 
-/* ---- parts and sums */
+/* ---- batches and sums */
 
 static struct jval f_batch(struct jrun *r, struct jval v, struct jval *a) {
     int64_t n = jval_index(r, a[0], "linecount");
-    if (n < 1) jfail(r, "batches of %lld items", (long long)n);
-    if (n > JINJA_ITEMS && a[1].type != J_MISSING) jfail(r, "batches of %lld items", (long long)n);
+    if (n < 1) jfail(r, "a batch of %lld items is not possible", (long long)n);
+    if (n > JINJA_ITEMS && a[1].type != J_MISSING) jfail(r, "a batch of %lld items is not possible", (long long)n);
     struct jiter *it = generator(r, ITER_BATCH, v);
     it->n = (size_t)n;
     it->fill = none_if_missing(a[1]);
@@ -188,7 +188,7 @@ static struct jval f_slice(struct jrun *r, struct jval v, struct jval *a) {
     struct jiter *it = generator(r, ITER_SLICE, v);
     it->start = start_slice;
     it->n = n >= 0 ? (size_t)n : 1;
-    it->i = n >= 0 ? 0 : 1; /* fewer than none: nothing */
+    it->i = n >= 0 ? 0 : 1; /* negative: empty */
     it->fill = none_if_missing(a[1]);
     return gen(it);
 }
@@ -208,7 +208,7 @@ static struct jargs without_first(const struct jargs *args, size_t n) {
     a.n -= n;
     return a;
 }
-static bool nothing(struct jrun *r, struct jiter *it) { /* falsy values are not even looked into */
+static bool nothing(struct jrun *r, struct jiter *it) { /* falsy values are not iterated */
     if (jval_true(r, it->obj)) return false;
     it->exhausted = true;
     it->obj = jval_none();

@@ -1,13 +1,13 @@
 #include "tokenizer/jinja_parse.h"
 
-/* Statements. Tags that Jinja2 has and that make no sense for a template without a loader are refused by their name. */
+/* Parses statements. Rejects by name the Jinja2 tags that need a template loader. */
 
 static void down(struct jparser *p) {
     if (++p->r->depth > JINJA_NEST * 4) jparse_fail(p, "nested too deeply");
 }
 static struct jnode *statement(struct jparser *p);
 
-/* Until one of the closing tags (a list of words with '|' between); the current token is then that word. */
+/* Parses up to one of the closing tags (words separated by '|'), which becomes the current token. */
 static bool word_in(const struct jtoken *t, const char *words) {
     if (t->type != T_NAME) return false;
     for (const char *w = words; *w;) {
@@ -50,7 +50,7 @@ static struct jnode *body(struct jparser *p, const char *until) {
     p->r->depth--;
     return first;
 }
-/* ":" %} … {% until; the word itself is left when there are several to choose from. */
+/* ":" %} ... {% until. With several closing words, the word remains the current token. */
 static struct jnode *block(struct jparser *p, const char *until, bool drop) {
     jparse_skip_type(p, T_COLON);
     jparse_expect(p, T_BLOCK_END, "end of statement block");
@@ -140,12 +140,12 @@ static struct jnode *signature(struct jparser *p) {
     return first;
 }
 
-/* Does a macro's body read that name before it sets it? Then the caller's block or the surplus arguments are handed in. */
+/* Checks whether a macro's body reads the name before setting it. If so, it receives the caller's block or the surplus arguments. */
 static int reads(const struct jnode *n, const char *name) { /* 1 reads, 2 sets, 0 neither */
     for (; n; n = n->next) {
         int k = 0;
         if ((n->kind == N_NAME || n->kind == N_NSREF) && jstr_is(n->v.s, name)) k = n->store ? 2 : 1;
-        const struct jnode *set_last[] = {n->b, n->list, n->a}; /* a set's value comes before its target */
+        const struct jnode *set_last[] = {n->b, n->list, n->a}; /* the value of a set is evaluated before its target */
         const struct jnode *usual[] = {n->a, n->b, n->c, n->d, n->list, n->keywords, n->star, n->starstar, n->body, n->orelse};
         bool set = n->kind == N_SET;
         for (size_t i = 0; !k && i < (set ? 3 : 10); i++) k = reads(set ? set_last[i] : usual[i], name);
@@ -191,7 +191,7 @@ static struct jnode *parse_call(struct jparser *p, uint32_t pos) { /* list argum
     special_args(p, n);
     return n;
 }
-/* {% generation %} marks what a model wrote, for training; its body is a scope of its own, as in a call block. */
+/* {% generation %} marks model output for training. Its body has its own scope, like a call block. */
 static struct jnode *parse_generation(struct jparser *p, uint32_t pos) {
     struct jnode *n = jparse_new(p, N_CALLBLOCK, pos);
     int loops = p->loops;

@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-/* ---- writing: bytes and, beside them, the origin of each */
+/* ---- writing: bytes with the origin of each */
 
 static void make_room(struct jrun *r, struct jbuf *b, size_t n) {
-    if (n > JINJA_OUTPUT || b->n + n > JINJA_OUTPUT) jfail(r, "a text of more than %d MB", JINJA_OUTPUT >> 20);
+    if (n > JINJA_OUTPUT || b->n + n > JINJA_OUTPUT) jfail(r, "the text exceeds %d MB", JINJA_OUTPUT >> 20);
     jstep(r, n >> 6);
     if (b->cap - b->n >= n) return;
     size_t cap = b->cap ? b->cap * 2 : 64;
@@ -54,7 +54,7 @@ struct jval jbuf_done(struct jrun *r, struct jbuf *b) {
     return (struct jval){.type = J_STR, .s = s};
 }
 
-/* ---- making and cutting */
+/* ---- construction */
 
 struct jval jstr_new(struct jrun *r, const char *p, size_t n, uint8_t origin) {
     struct jstr *s = jalloc(r, sizeof *s);
@@ -70,8 +70,8 @@ struct jval jstr_sub(struct jrun *r, const struct jstr *s, size_t at, size_t n) 
     v.s->markup = s->markup;
     return v;
 }
-/* Templates build texts by adding to the end. The sum's buffer keeps room behind it, and when the left side ends where
- * its buffer ends, the right side is written there: n additions cost n, not n squared. */
+/* Templates build text by appending. A sum's buffer has spare room: if the left side ends at the end of its buffer, the right side is appended in place, so n
+ * additions cost n, not n squared. */
 struct jval jstr_concat(struct jrun *r, const struct jstr *a, const struct jstr *b) {
     struct jbuf *room = a->room;
     if (!room || a->s + a->n != room->data + room->n) {
@@ -113,7 +113,7 @@ struct jval jstr_at(struct jrun *r, struct jstr *s, size_t i) {
     return jstr_sub(r, s, at, end - at);
 }
 bool jstr_is(const struct jstr *s, const char *text) { return s->n == strlen(text) && !memcmp(s->s, text, s->n); }
-int jstr_cmp(const struct jstr *a, const struct jstr *b) { /* UTF-8 sorts as its code points do */
+int jstr_cmp(const struct jstr *a, const struct jstr *b) { /* UTF-8 order is code point order */
     size_t n = a->n < b->n ? a->n : b->n;
     int c = n ? memcmp(a->s, b->s, n) : 0;
     return c ? (c > 0) - (c < 0) : (a->n > b->n) - (a->n < b->n);

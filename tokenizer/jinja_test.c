@@ -45,14 +45,14 @@ static bool t_ge(struct jrun *r, struct jval v, struct jval *a) {
     int c = jval_cmp(r, v, a[0], ">=");
     return c == 1 || c == 0;
 }
-/* The same object: constants, small numbers and strings are shared in Python, the rest is itself only. */
+/* Object identity: Python shares constants, small integers and strings; other values are identical only to themselves. */
 static bool t_sameas(struct jrun *r, struct jval v, struct jval *a) {
     if (v.type != a[0].type) return false;
     if (v.type == J_LIST || v.type == J_TUPLE || v.type == J_DICT) return v.l == a[0].l;
     return jval_eq(r, v, a[0]);
 }
 static bool t_filter(struct jrun *r, struct jval v, struct jval *a) {
-    jval_hash(r, v); /* a key that cannot be one is an error */
+    jval_hash(r, v); /* an unhashable key is an error */
     return v.type == J_STR && jfilter_find(v.s);
 }
 static bool t_test(struct jrun *r, struct jval v, struct jval *a) {

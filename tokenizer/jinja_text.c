@@ -2,7 +2,7 @@
 
 #include "tokenizer/jinja_eval.h"
 
-/* What filters and methods of strings share. Every result byte keeps the origin of the byte it came from. */
+/* Shared by string filters and methods. Every result byte keeps the origin of its source byte. */
 
 int64_t jtext_int(struct jrun *r, struct jval v, int64_t none) { return v.type == J_MISSING || v.type == J_NONE ? none : jval_index(r, v, "the argument"); }
 
@@ -42,7 +42,7 @@ struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, stru
     struct jbuf b = {0};
     size_t at = 0;
     if (count < 0) count = INT64_MAX;
-    if (!old->n) { /* between all characters, and at both ends */
+    if (!old->n) { /* insert between all characters and at both ends */
         for (; count > 0; count--) {
             jbuf_str(r, &b, neu);
             jstep(r, 1);
@@ -65,7 +65,7 @@ struct jval jtext_replace(struct jrun *r, struct jstr *s, struct jstr *old, stru
     return done_like(r, &b, s);
 }
 
-/* any: items become text as they print; else they must be strings. */
+/* any: converts items to text; otherwise they must be strings. */
 struct jval jtext_join(struct jrun *r, struct jstr *sep, struct jval items, bool any) {
     struct jbuf b = {0};
     struct jiter *it = jiter_of(r, items);
@@ -81,7 +81,7 @@ struct jval jtext_join(struct jrun *r, struct jstr *sep, struct jval items, bool
     return out;
 }
 
-static size_t line_end(const struct jstr *s, size_t i, size_t *len) { /* a line break at i? its length, or 0 */
+static size_t line_end(const struct jstr *s, size_t i, size_t *len) { /* length of the line break at i, or 0 */
     uint32_t c = junicode_get(s->s + i, s->n - i, len);
     if (c == '\r' && i + 1 < s->n && s->s[i + 1] == '\n') return *len = 2;
     return (c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029 ? *len : 0;
@@ -107,7 +107,7 @@ struct jval jtext_pad(struct jrun *r, struct jstr *s, int64_t width, struct jstr
     int64_t left = where < 0 ? pad : where > 0 ? 0 : pad / 2 + (pad & width & 1);
     struct jbuf b = {0};
     if (fill && jstr_chars(fill) != 1) jfail(r, "The fill character must be exactly one character long");
-    if (pad > JINJA_OUTPUT) jfail(r, "a text of more than %d MB", JINJA_OUTPUT >> 20);
+    if (pad > JINJA_OUTPUT) jfail(r, "the text exceeds %d MB", JINJA_OUTPUT >> 20);
     for (int64_t i = 0; i < pad; i++) {
         if (i == left) jbuf_str(r, &b, s);
         if (fill) jbuf_str(r, &b, fill);

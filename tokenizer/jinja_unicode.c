@@ -3,8 +3,8 @@
 
 #include "tokenizer/jinja_str.h"
 
-/* Characters as Python's str sees them. utf8proc has the properties; what it lacks are the characters whose upper or
- * lower case is more than one character (SpecialCasing.txt), which stand in the table below. */
+/* Character properties and case as in Python's str. utf8proc lacks the characters whose upper or lower case has several characters (SpecialCasing.txt); the
+ * table below has them. */
 
 uint32_t junicode_get(const char *s, size_t n, size_t *len) {
     unsigned char c = (unsigned char)*s;
@@ -188,7 +188,7 @@ static bool ignorable(uint32_t c) {
     return c == '\'' || c == '.' || c == ':' || c == 0xB7 || c == 0x2019 || k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME ||
            k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
 }
-/* A sigma at a word's end is written differently: something cased before it, nothing cased after it. */
+/* Final sigma: a cased character before it, none after it. */
 static bool final_sigma(const struct jstr *s, size_t at, size_t len) {
     size_t k, i = at;
     bool before = false;

@@ -8,7 +8,7 @@
 #include "engine/base/hash.h"
 #include "tokenizer/jinja_str.h"
 
-/* ---- leaving: an error anywhere unwinds to jinja.c, which frees the arena. Nothing else is held while rendering. */
+/* ---- errors: unwind to jinja.c, which frees the arena. Rendering holds no other resources. */
 
 _Noreturn void jfail(struct jrun *r, const char *fmt, ...) {
     char text[420];
@@ -27,7 +27,7 @@ _Noreturn void jfail(struct jrun *r, const char *fmt, ...) {
 }
 _Noreturn void jfail_memory(struct jrun *r) {
     r->code = ERR_MEMORY;
-    error_set(r->e, ERR_MEMORY, "%s: no memory for it", r->what);
+    error_set(r->e, ERR_MEMORY, "%s: out of memory", r->what);
     longjmp(r->out, 1);
 }
 _Noreturn void jfail_undef(struct jrun *r, const struct jundef *u) {
@@ -48,14 +48,14 @@ void *jalloc(struct jrun *r, size_t size) {
     return p;
 }
 void jstep(struct jrun *r, size_t n) {
-    if (r->steps < n) jfail(r, "more than %d steps", JINJA_STEPS);
+    if (r->steps < n) jfail(r, "the template exceeds %d steps", JINJA_STEPS);
     r->steps -= n;
 }
 void jdown(struct jrun *r) {
     if (++r->depth > JINJA_DEPTH) jfail(r, "nested too deeply");
 }
 
-/* ---- kinds */
+/* ---- types */
 
 static const char *object_name(struct jrun *r, struct jval v) {
     if (v.type == J_NONE) return "None";
@@ -129,7 +129,7 @@ bool jval_true(struct jrun *r, struct jval v) {
     case J_BOOL: return v.b;
     case J_INT: return v.i != 0;
     case J_FLOAT: return v.f != 0;
-    case J_LOOP: return true; /* its length would be asked for in Python; a running loop is never empty */
+    case J_LOOP: return true; /* Python would ask for its length; a running loop is never empty */
     default: return jval_has_len(v) ? jval_len(r, v) > 0 : true;
     }
 }
@@ -162,7 +162,7 @@ int64_t jval_index(struct jrun *r, struct jval v, const char *what) {
     return jval_as_int(v);
 }
 
-/* ---- comparing, as Python does: numbers by value whatever their type, everything else only with its own kind */
+/* ---- comparison as in Python: numbers by value regardless of type, others only with their own type */
 
 static bool eq_lists(struct jrun *r, const struct jlist *a, const struct jlist *b) {
     if (a->n != b->n) return false;
@@ -202,7 +202,7 @@ static bool eq_deep(struct jrun *r, struct jval a, struct jval b) {
     }
     case J_GLOBAL: return a.sub == b.sub;
     case J_METHOD: return a.sub == b.sub && jval_eq(r, a.me->self, b.me->self);
-    default: return a.l == b.l; /* the same object */
+    default: return a.l == b.l; /* identity */
     }
 }
 bool jval_eq(struct jrun *r, struct jval a, struct jval b) {
@@ -269,14 +269,14 @@ bool jval_in(struct jrun *r, struct jval item, struct jval in) {
     return false;
 }
 
-/* ---- dict: an array in order of insertion, with a hash index once it is no longer small */
+/* ---- dict: an array in insertion order, with a hash index once it is large */
 
 uint64_t jval_hash(struct jrun *r, struct jval v) {
     switch (v.type) {
     case J_STR: return hash64(v.s->s, v.s->n, 1);
     case J_FLOAT:
         if (!eq_int_float((int64_t)(fabs(v.f) < 0x1p62 ? v.f : 0), v.f)) return hash64(&v.f, sizeof v.f, 2);
-        v = jval_int((int64_t)v.f); /* fall through: 1.0 is the key 1 */
+        v = jval_int((int64_t)v.f); /* fall through: 1.0 and 1 are the same key */
         return hash64(&v.i, sizeof v.i, 3);
     case J_BOOL:
     case J_INT: {
@@ -339,7 +339,7 @@ void jdict_set(struct jrun *r, struct jdict *d, struct jval key, struct jval v) 
         return;
     }
     if (d->n == d->cap) {
-        if (d->n >= JINJA_ITEMS) jfail(r, "a dict of more than %d items", JINJA_ITEMS);
+        if (d->n >= JINJA_ITEMS) jfail(r, "the dict exceeds %d items", JINJA_ITEMS);
         size_t cap = d->cap ? d->cap * 2 : 4;
         struct jval *kv = jalloc(r, 2 * cap * sizeof *kv);
         if (d->n) memcpy(kv, d->kv, 2 * d->n * sizeof *kv);

@@ -1,6 +1,6 @@
 #pragma once
-/* Values of a running template. They live in the arena of one rendering and die with it, so nothing here is freed, and
- * an error leaves by longjmp to the one place that owns the arena (jinja.c). Strings are immutable and know their origin. */
+/* Values of a running template. The arena of a rendering owns them, so nothing is freed individually, and errors longjmp to the owner of the arena (jinja.c).
+ * Strings are immutable and carry their origin. */
 #include <setjmp.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@
 #include "tokenizer/tokenizer.h"
 
 enum jtype {
-    J_MISSING, /* no value: an argument that was not given, a variable before its assignment */
+    J_MISSING, /* no value: an argument not given, a variable before assignment */
     J_UNDEF,
     J_NONE,
     J_BOOL,
@@ -35,7 +35,7 @@ enum jview { VIEW_KEYS, VIEW_VALUES, VIEW_ITEMS };
 
 struct jval {
     uint8_t type;
-    uint8_t from; /* enum text_origin of what is printed for it; strings know better (struct jstr) */
+    uint8_t from; /* enum text_origin of the printed value; strings have their own (struct jstr) */
     uint8_t sub;
     union {
         bool b;
@@ -60,22 +60,22 @@ struct jstr {
     struct jbuf *room;   /* the buffer that s ends in, for appending in place */
     size_t n, chars;     /* chars: SIZE_MAX until counted */
     uint8_t origin;
-    bool markup; /* went through safe or escape: what is added to it gets escaped */
+    bool markup; /* result of safe or escape: text appended to it is escaped */
 };
 struct jlist {
     size_t n;
     struct jval *v;
-    bool group; /* groupby's pair, which also answers to .grouper and .list */
+    bool group; /* groupby's pair, which also has .grouper and .list */
 };
-struct jdict { /* in order of insertion */
+struct jdict { /* in insertion order */
     size_t n, cap, n_index;
     struct jval *kv; /* key, value, key, value … */
     uint32_t *index; /* open addressing, entry + 1; NULL while small */
 };
 struct jundef {
-    const char *hint; /* or the name and what lacks it */
+    const char *hint; /* message, or NULL if name and object are set */
     struct jval name;
-    const char *object; /* type of the value without that attribute; NULL: a variable */
+    const char *object; /* type name of the value without that attribute; NULL: a variable */
 };
 struct jrange {
     int64_t start, stop, step;
@@ -98,20 +98,20 @@ struct jargs {
     size_t nk;      /* pairs */
 };
 
-/* A generator: what it reads from and what it does to each item. */
+/* A generator: its source and the operation on each item. */
 enum jiter_kind { ITER_VALUE, ITER_REVERSE, ITER_MAP_ATTR, ITER_MAP, ITER_SELECT, ITER_UNIQUE, ITER_BATCH, ITER_SLICE, ITER_WHERE };
 struct jrun;
 struct jiter {
     uint8_t kind;
     bool negate, by_attr, on_test, folded, exhausted;
     struct jiter *src;
-    struct jval obj, attr, fill;                     /* what is read; the attribute's path; default or filling */
-    void (*start)(struct jrun *r, struct jiter *it); /* before the first item: Python's generators check their arguments then */
+    struct jval obj, attr, fill;                     /* source; attribute path; default or filler */
+    void (*start)(struct jrun *r, struct jiter *it); /* called before the first item, when Python's generators check arguments */
     const void *fn;                                  /* struct jfilter or struct jtest */
     struct jargs args;
     size_t i, n;
     struct jdict *seen;
-    void *where; /* the evaluator's state for a loop's own condition */
+    void *where; /* evaluator state of a loop's filter condition */
 };
 
 struct jrun {
@@ -120,26 +120,26 @@ struct jrun {
     jmp_buf out;
     const char *what, *source; /* for errors */
     size_t source_n;
-    uint32_t pos;   /* offset in the source of what is being done */
-    uint64_t steps; /* left */
+    uint32_t pos;   /* current offset in the source */
+    uint64_t steps; /* remaining */
     int depth, calls;
-    int code; /* of an error that is no template error: ERR_MEMORY; also the parser's ERR_MODEL */
+    int code; /* of errors outside the template: ERR_MEMORY; also the parser's ERR_MODEL */
     struct jdict *vars;
 };
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-enum { JINJA_STEPS = 20000 }; /* a fuzzer learns nothing from a loop that is merely long */
+enum { JINJA_STEPS = 20000 }; /* fuzzing gains nothing from long loops */
 #else
 enum { JINJA_STEPS = 10000000 };
 #endif
 enum { JINJA_NEST = 100, JINJA_DEPTH = 1500, JINJA_RANGE = 100000, JINJA_OUTPUT = 64 << 20, JINJA_ITEMS = 4000000 };
 
-/* -- leaving with an error (jinja_value.c) */
+/* -- errors (jinja_value.c) */
 _Noreturn void jfail(struct jrun *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void jfail_undef(struct jrun *r, const struct jundef *u);
 _Noreturn void jfail_memory(struct jrun *r);
 void *jalloc(struct jrun *r, size_t size);
 void jstep(struct jrun *r, size_t n);
-void jdown(struct jrun *r); /* one level deeper; the caller takes it back with r->depth-- */
+void jdown(struct jrun *r); /* enters a level of nesting; the caller leaves it with r->depth-- */
 
 static inline struct jval jval_none(void) { return (struct jval){.type = J_NONE, .from = TEXT_TEMPLATE}; }
 static inline struct jval jval_missing(void) { return (struct jval){.type = J_MISSING}; }
@@ -153,8 +153,8 @@ static inline double jval_as_float(struct jval v) { return v.type == J_FLOAT ? v
 
 struct jval jval_undef(struct jrun *r, const char *hint);
 struct jval jval_undef_name(struct jrun *r, struct jval name, const struct jval *object);
-struct jval jval_list(struct jrun *r, uint8_t type, size_t n); /* n items, to be filled in */
-const char *jval_type(struct jval v);                          /* Python's name of the type */
+struct jval jval_list(struct jrun *r, uint8_t type, size_t n); /* n uninitialized items */
+const char *jval_type(struct jval v);                          /* Python's type name */
 bool jval_true(struct jrun *r, struct jval v);
 bool jval_eq(struct jrun *r, struct jval a, struct jval b);
 int jval_cmp(struct jrun *r, struct jval a, struct jval b, const char *op); /* <0 0 >0; 2: unordered (NaN) */

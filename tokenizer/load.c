@@ -3,7 +3,7 @@
 
 #include "tokenizer/internal.h"
 
-/* tokenizer.json of the reference. Whatever would change a token and is not known here is an error that names it. */
+/* Loads tokenizer.json. Rejects by name anything unknown that would change tokens. */
 
 enum { max_id = 1 << 22 };
 
@@ -11,11 +11,11 @@ static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memo
 
 struct loading {
     struct tokenizer *t;
-    char *a, *b; /* space for pieces on their way */
+    char *a, *b; /* scratch: decoded and spelled-out tokens */
     size_t cap;
 };
 
-/* A piece as spelled in the file: its bytes when the vocabulary is byte-level (else *literal). Returns the length. */
+/* Decodes a token as spelled in the file: to its bytes if the vocabulary is byte-level (otherwise sets *literal). Returns the length. */
 static size_t unspell(const struct tokenizer *t, const char *s, size_t n, char *out, bool *literal) {
     *literal = false;
     if (t->bpe.raw) {
@@ -46,8 +46,7 @@ static int room(struct loading *l, size_t n) {
     return l->a ? 0 : ERR_MEMORY;
 }
 
-/* The tables are larger than the caches, so pieces are looked up a block at a time: first all their slots are asked for,
- * then they are read. */
+/* The tables exceed the CPU caches, so tokens are looked up in blocks: prefetch all slots of a block, then read them. */
 enum { block = 32 };
 struct staged {
     size_t at, n;
@@ -80,8 +79,8 @@ static int load_vocab(struct loading *l, const struct json *vocab, size_t file_s
                 return error_set(e, ERR_MODEL, "model.vocab: the id of \"%.*s\" is not a number from 0 to %d", (int)(k->n < 80 ? k->n : 80), k->string,
                                  max_id - 1);
             int rc = vocab_add(&t->vocab, (uint32_t)v->integer, q->hash, l->a + q->at, q->n, q->literal);
-            if (rc == VOCAB_TWICE_ID) return error_set(e, ERR_MODEL, "model.vocab: two pieces have the id %d", (int)v->integer);
-            if (rc == VOCAB_TWICE_PIECE) return error_set(e, ERR_MODEL, "model.vocab: \"%.*s\" stands there twice", (int)(k->n < 80 ? k->n : 80), k->string);
+            if (rc == VOCAB_TWICE_ID) return error_set(e, ERR_MODEL, "model.vocab: two tokens have the id %d", (int)v->integer);
+            if (rc == VOCAB_TWICE_PIECE) return error_set(e, ERR_MODEL, "model.vocab: \"%.*s\" is defined twice", (int)(k->n < 80 ? k->n : 80), k->string);
             if (rc) return no_memory(e);
         }
     }
@@ -102,14 +101,14 @@ static int merge_halves(const struct json *m, uint32_t i, struct half h[2], stru
     }
     const char *space = m->type == JSON_STRING ? memchr(m->string, ' ', m->n) : NULL;
     if (!space || memchr(space + 1, ' ', (size_t)(m->string + m->n - space - 1)))
-        return error_set(e, ERR_MODEL, "model.merges: number %u is not a pair of pieces", i);
+        return error_set(e, ERR_MODEL, "model.merges: entry %u is not a pair of tokens", i);
     h[0] = (struct half){m->string, (size_t)(space - m->string)};
     h[1] = (struct half){space + 1, (size_t)(m->string + m->n - space - 1)};
     return 0;
 }
 
 static int unknown_piece(uint32_t i, const char *s, size_t n, struct error *e) {
-    return error_set(e, ERR_MODEL, "model.merges: number %u needs \"%.*s\", which is not in the vocabulary", i, (int)(n < 80 ? n : 80), s);
+    return error_set(e, ERR_MODEL, "model.merges: entry %u needs \"%.*s\", which is not in the vocabulary", i, (int)(n < 80 ? n : 80), s);
 }
 
 bool mark_inside(const char *s, size_t n) {
@@ -118,14 +117,14 @@ bool mark_inside(const char *s, size_t n) {
     return at < n && memmem(s + at, n - at, "\xE2\x96\x81", 3);
 }
 
-/* What a pair becomes: the id of both together, or -1. */
+/* Returns the id of the concatenated pair, or -1. */
 static int64_t merged(struct loading *l, const struct half h[2], const struct staged *a, const struct staged *b, size_t n_prefix, uint32_t guess) {
     const struct tokenizer *t = l->t;
     const struct vocab *v = &t->vocab;
-    const char *s = l->a + a->at; /* b lies behind a */
+    const char *s = l->a + a->at; /* b follows a in l->a */
     size_t n = a->n + b->n;
     bool literal = a->literal;
-    if (a->literal != b->literal || n_prefix) { /* spelled out: one of them stands for no bytes, or the prefix goes */
+    if (a->literal != b->literal || n_prefix) { /* spell it out: one token is literal, or the prefix is removed */
         memcpy(l->b, h[0].s, h[0].n);
         memcpy(l->b + h[0].n, h[1].s + n_prefix, h[1].n - n_prefix);
         s = l->b;
@@ -133,7 +132,7 @@ static int64_t merged(struct loading *l, const struct half h[2], const struct st
         literal = t->bpe.raw;
     }
     if (l->t->bpe.cut_words && mark_inside(s, n)) l->t->bpe.cut_words = false;
-    /* most vocabularies number their pieces as they were merged */
+    /* most vocabularies number tokens in merge order */
     const struct piece *p = guess < v->n_ids ? &v->pieces[guess] : NULL;
     if (p && p->n == n && p->flags == (PIECE_THERE | (literal ? PIECE_LITERAL : 0u)) && !memcmp(v->pool + p->at, s, n)) return guess;
     return vocab_find(v, s, n, literal);
@@ -175,7 +174,7 @@ static int load_merges(struct loading *l, const struct json *merges, struct erro
             merges_prefetch(&t->bpe.merges, (uint32_t)id[i][0], (uint32_t)id[i][1]);
             id[i][2] = merged(l, h[i], &p[i][0], &p[i][1], n_prefix, guess);
             if (id[i][2] < 0)
-                return error_set(e, ERR_MODEL, "model.merges: number %u makes \"%.*s%.*s\", which is not in the vocabulary", number[i],
+                return error_set(e, ERR_MODEL, "model.merges: entry %u makes \"%.*s%.*s\", which is not in the vocabulary", number[i],
                                  (int)(h[i][0].n < 80 ? h[i][0].n : 80), h[i][0].s, (int)(h[i][1].n < 80 ? h[i][1].n : 80), h[i][1].s);
             guess = (uint32_t)id[i][2] + 1;
         }
@@ -188,7 +187,7 @@ static int load_merges(struct loading *l, const struct json *merges, struct erro
 
 static int affix(const struct json *j, char **out, struct error *e) {
     if (!j || j->type == JSON_NULL || (j->type == JSON_STRING && !j->n)) return 0;
-    if (j->type != JSON_STRING || memchr(j->string, 0, j->n)) return error_set(e, ERR_MODEL, "model: an affix that is no text");
+    if (j->type != JSON_STRING || memchr(j->string, 0, j->n)) return error_set(e, ERR_MODEL, "model: a prefix or suffix is not a string");
     return (*out = json_strdup(j)) ? 0 : no_memory(e);
 }
 
@@ -200,7 +199,7 @@ static int load_model(struct loading *l, const struct json *model, size_t file_s
         bool named = type && type->type == JSON_STRING;
         return error_set(e, ERR_MODEL, "unknown tokenizer model %.*s", named ? (int)type->n : 1, named ? type->string : "?");
     }
-    if (json_num(json_get(model, "dropout"), 0) != 0) return error_set(e, ERR_MODEL, "model.dropout: tokens drawn by lot are not supported");
+    if (json_num(json_get(model, "dropout"), 0) != 0) return error_set(e, ERR_MODEL, "model.dropout is not supported");
     b->ignore_merges = json_bool(json_get(model, "ignore_merges"), false);
     b->byte_fallback = json_bool(json_get(model, "byte_fallback"), false);
     b->fuse_unk = json_bool(json_get(model, "fuse_unk"), false);
@@ -209,7 +208,7 @@ static int load_model(struct loading *l, const struct json *model, size_t file_s
     if (rc) return rc;
     struct pretok *p = &t->pretok;
     if (p->n && p->steps[p->n - 1].kind == PRE_BYTES && !b->prefix && !b->suffix) {
-        b->raw = true; /* the last step need not spell the bytes out when the vocabulary is read as bytes */
+        b->raw = true; /* the vocabulary is read as bytes, so the last step need not spell them out */
         p->n--;
     }
     b->cut_words = !b->raw && !b->prefix && !b->suffix && !b->ignore_merges;
@@ -235,7 +234,7 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
     for (uint32_t i = 0; list && i < list->n; i++) {
         const struct json *j = json_at(list, i), *content = json_get(j, "content");
         int64_t id = json_int(json_get(j, "id"), -1), known;
-        if (!content || content->type != JSON_STRING) return error_set(e, ERR_MODEL, "added_tokens: number %u has no content", i);
+        if (!content || content->type != JSON_STRING) return error_set(e, ERR_MODEL, "added_tokens: entry %u has no content", i);
         int shown = (int)(content->n < 80 ? content->n : 80);
         if (id < 0 || id >= max_id)
             return error_set(e, ERR_MODEL, "added_tokens: the id of \"%.*s\" is not a number from 0 to %d", shown, content->string, max_id - 1);
@@ -246,7 +245,7 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
         if (known >= 0 && known != id)
             return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d, elsewhere %d", shown, content->string, (int)id, (int)known);
         if (known < 0 && id < t->vocab.n_ids && t->vocab.pieces[id].flags)
-            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d of another piece", shown, content->string, (int)id);
+            return error_set(e, ERR_MODEL, "added_tokens: \"%.*s\" has the id %d of another token", shown, content->string, (int)id);
         struct added a = {.n = content->n, .id = (int32_t)id, .special = special};
         a.normalized = json_bool(json_get(j, "normalized"), !special);
         a.single_word = json_bool(json_get(j, "single_word"), false);
@@ -263,10 +262,10 @@ static int load_added(struct tokenizer *t, const struct json *list, struct error
     return 0;
 }
 
-/* The token that a template puts before the text. What it puts behind is for training, not for a prompt. */
+/* Reads the token that the template puts before the text. Tokens after the text are for training, not for prompts. */
 static int load_template(struct tokenizer *t, const struct json *j, struct error *e) {
     const struct json *list = json_get(j, "single");
-    if (!list || list->type != JSON_ARRAY) return error_set(e, ERR_MODEL, "post_processor: a template without \"single\"");
+    if (!list || list->type != JSON_ARRAY) return error_set(e, ERR_MODEL, "post_processor: the template has no \"single\"");
     for (uint32_t i = 0; i < list->n; i++) {
         const struct json *name = json_path(&list->items[i], "SpecialToken.id");
         if (json_get(&list->items[i], "Sequence")) return 0;
@@ -284,7 +283,7 @@ static int load_template(struct tokenizer *t, const struct json *j, struct error
 
 static int load_post(struct tokenizer *t, const struct json *j, int depth, struct error *e) {
     const struct json *type = json_get(j, "type");
-    if (!j || j->type == JSON_NULL || json_is(type, "ByteLevel")) return 0; /* it only moves offsets */
+    if (!j || j->type == JSON_NULL || json_is(type, "ByteLevel")) return 0; /* ByteLevel only moves offsets */
     if (json_is(type, "TemplateProcessing")) return load_template(t, j, e);
     const struct json *list = json_get(j, "processors");
     if (json_is(type, "Sequence") && list && list->type == JSON_ARRAY && depth < 8) {
@@ -333,7 +332,7 @@ int load_json(struct tokenizer *t, const char *path, struct error *e) {
     int rc = file_map(&map, path, e);
     if (rc) return rc;
     if (!map.size) rc = error_set(e, ERR_MODEL, "%s is empty", path);
-    if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, 0, path, &root, e))) goto out; /* names the file itself */
+    if (!rc && (rc = json_parse(&arena, (const char *)map.data, map.size, 0, path, &root, e))) goto out; /* its errors name the file */
     if (!rc && root.type != JSON_OBJECT) rc = error_set(e, ERR_MODEL, "not an object");
     if (!rc) rc = load_tree(t, &root, map.size, e);
     if (rc) error_prefix(e, "%s", path);

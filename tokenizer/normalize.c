@@ -13,11 +13,11 @@ static int put(struct flow_buf *o, const struct flow *in, const char *s, size_t 
         if (buf_char(&o->origin, (char)value)) return ERR_MEMORY;
     return rc;
 }
-/* Bytes [begin, end) of in as they are. */
+/* Copies bytes [begin, end) of in unchanged. */
 static int keep(struct flow_buf *o, const struct flow *in, size_t begin, size_t end) {
     return put(o, in, in->s + begin, end - begin, in->origin ? in->origin + begin : NULL, 0);
 }
-/* What a stretch becomes is a value's as soon as one of its bytes is. */
+/* The output of a stretch is TEXT_VALUE if any of its bytes is. */
 static uint8_t origin_of(const struct flow *in, size_t begin, size_t end) {
     uint8_t v = TEXT_TEMPLATE;
     for (size_t i = begin; in->origin && i < end; i++)
@@ -26,9 +26,9 @@ static uint8_t origin_of(const struct flow *in, size_t begin, size_t end) {
 }
 
 /* ---- normal forms ----
- * The reference's tables are Unicode 9.0: younger characters pass untouched (unicode_opaque), whatever utf8proc knows. */
+ * The reference uses Unicode 9.0: newer characters pass unchanged (unicode_opaque), whatever utf8proc says. */
 
-/* Characters that never change and never join what stands before them. */
+/* Returns whether a character never changes and never composes with the preceding one. */
 static bool inert(uint8_t kind, uint32_t c) {
     if (c < 0x80) return true;
     if (kind != NORM_NFC) return false;
@@ -44,8 +44,7 @@ struct scratch {
 
 static int ccc(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-/* Canonical order: each run of marks by combining class, equal ones as they stood. Long runs by counting, so that a text
- * made of marks stays linear. */
+/* Canonical order: sorts each run of marks by combining class, stably. Long runs use a counting sort, so that a text of marks stays linear. */
 static int order_marks(struct scratch *w) {
     int32_t *spare = NULL;
     for (size_t i = 0; i < w->n;) {
@@ -84,7 +83,7 @@ static int form_run(uint8_t kind, struct scratch *w, struct flow_buf *o, const s
         uint32_t c = utf8_next(&s);
         if (mem_grow(&w->v, &w->cap, w->n + 32, sizeof *w->v)) return ERR_MEMORY;
         utf8proc_ssize_t k = utf8proc_decompose_char((int32_t)c, w->v + w->n, 32, (utf8proc_option_t)options, &bound);
-        if (k < 0 || k > 32) w->v[w->n] = (int32_t)c, k = 1; /* not assigned */
+        if (k < 0 || k > 32) w->v[w->n] = (int32_t)c, k = 1; /* unassigned */
         w->n += (size_t)k;
     }
     if (order_marks(w)) return ERR_MEMORY;
@@ -99,7 +98,7 @@ static int form_run(uint8_t kind, struct scratch *w, struct flow_buf *o, const s
     return 0;
 }
 
-/* Returns 1 when o holds the result, 0 when in is its own normal form as far as can be seen quickly. */
+/* Returns 1 if o holds the result, 0 if a quick check finds in already normalized. */
 static int form(uint8_t kind, const struct flow *in, struct flow_buf *o) {
     struct scratch w = {0};
     const char *s = in->s, *end = in->s + in->n;
@@ -110,7 +109,7 @@ static int form(uint8_t kind, const struct flow *in, struct flow_buf *o) {
         if (s == end) break;
         const char *c = s;
         if (inert(kind, utf8_next(&s))) continue;
-        /* a run that may change: from the character before, which may take the marks in, to the next inert one */
+        /* A run that may change: from the character before, which may absorb the marks, to the next inert character. */
         size_t begin = (size_t)(c - in->s);
         if (begin > done) begin = (size_t)(utf8_back(c) - in->s);
         if (kind == NORM_NFC || kind == NORM_NFKC) rc = keep(o, in, done, begin);
@@ -143,7 +142,7 @@ static int lowercase(const struct flow *in, struct flow_buf *o) {
         uint32_t c = utf8_next(&s);
         char text[4];
         uint8_t from = in->origin ? in->origin[at] : 0;
-        if (c == 0x130) { /* the only letter whose lower case is two characters */
+        if (c == 0x130) { /* U+0130 is the only letter with a two-character lower case */
             rc = put(o, in, "i\xCC\x87", 3, NULL, from);
             continue;
         }
@@ -233,7 +232,7 @@ int normalize(struct encoder *x, const struct normalizer *z, struct flow in, str
         case NORM_STRIP: in = stripped(k, in), changed = false; break;
         case NORM_LOWERCASE: rc = lowercase(&in, o); break;
         }
-        if (rc) return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory to normalise %zu bytes", in.n) : rc;
+        if (rc) return rc == ERR_MEMORY ? error_set(e, ERR_MEMORY, "no memory to normalize %zu bytes", in.n) : rc;
         if (!changed) continue;
         in = (struct flow){o->s.data ? o->s.data : "", o->s.len, in.origin ? (const uint8_t *)o->origin.data : NULL, cut};
         side = !side;
@@ -273,7 +272,7 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
     const struct json *pattern = json_get(j, "pattern"), *regex = json_get(pattern, "Regex");
     if (rc) return rc;
     if (!regex) return copy_text(pattern, "String", &z->literal, &z->n_literal, e);
-    if (regex->type != JSON_STRING) return error_set(e, ERR_MODEL, "normalizer: the pattern is no text");
+    if (regex->type != JSON_STRING) return error_set(e, ERR_MODEL, "normalizer: the pattern is not a string");
     rc = regex_parse(&z->regex, &z->alphabet, regex->string, regex->n, e);
     if (!rc) rc = alphabet_build(&z->alphabet, e);
     if (!rc) rc = regex_compile(&z->regex, &z->alphabet, e);
@@ -281,15 +280,15 @@ static int load_step(struct norm_step *z, const struct json *j, struct error *e)
     size_t begin, end;
     if (!rc && !(rc = regex_run_open(&run, e))) rc = regex_match(&z->regex, &run, (const uint8_t *)"", 0, 0, &begin, &end, e);
     regex_run_close(&run);
-    /* the reference inserts at empty matches in a way of its own */
-    return rc == 1 ? error_set(e, ERR_MODEL, "normalizer: Replace with a regex that matches nothing at all is not supported") : rc;
+    /* the reference inserts at empty matches in its own way */
+    return rc == 1 ? error_set(e, ERR_MODEL, "normalizer: Replace with a regex that matches the empty string is not supported") : rc;
 }
 
 static int load_any(struct normalizer *z, const struct json *j, int depth, struct error *e) {
     if (!j || j->type == JSON_NULL) return 0;
     if (json_is(json_get(j, "type"), "Sequence")) {
         const struct json *list = json_get(j, "normalizers");
-        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "normalizer: a Sequence without a list");
+        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "normalizer: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
             int rc = load_any(z, &list->items[i], depth + 1, e);
             if (rc) return rc;

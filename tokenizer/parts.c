@@ -5,12 +5,11 @@
 #include "tokenizer/chat.h"
 #include "tokenizer/chat_known.h"
 
-/* Model output comes as one stream; what is thought, said and called is told apart by markers that the model's own
- * template knows. A marker may arrive in pieces, so bytes that could still become one are held back; everything else
- * goes on at once. Markers of thinking are swallowed, markup of tool calls is passed on for whoever parses it. */
+/* Splits the stream of model output into text, thinking and tool calls by the markers that occur in the model's template. Bytes that may start a marker are
+ * held back; all others pass at once. Thinking markers are dropped; tool-call markup is passed on to its parser. */
 
 struct pair {
-    const char *open, *close; /* close NULL: up to the end of the answer */
+    const char *open, *close; /* close is NULL: up to the end of the answer */
     uint8_t part;
 };
 static const struct pair pairs[] = {
@@ -29,7 +28,7 @@ static const struct pair pairs[] = {
     {"<|python_tag|>", NULL, PART_TOOL}, /* Llama 3 */
     {"<|tool_call|>", "<|/tool_call|>", PART_TOOL},
 };
-/* gpt-oss names the channel in a header: <|channel|>analysis<|message|> … <|end|> */
+/* gpt-oss puts the channel in a header: <|channel|>analysis<|message|> ... <|end|> */
 enum { H_START, H_CHANNEL, H_CONSTRAIN, H_MESSAGE, H_END, H_RETURN, H_CALL, n_harmony };
 static const char *const harmony[n_harmony] = {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"};
 
@@ -37,7 +36,7 @@ enum { n_pairs = sizeof pairs / sizeof *pairs, held_max = 64, header_max = 512 }
 struct parts {
     bool use[n_pairs], harmony, header; /* header: between <|start|> or <|channel|> and <|message|> */
     uint8_t part;
-    int inside; /* the pair that is open, or -1 */
+    int inside; /* index of the open pair, or -1 */
     bool skip_newlines;
     char held[held_max];
     bool held_special[held_max];
@@ -74,7 +73,7 @@ struct parts *parts_open(const struct chat *c, const char *tail, size_t n) {
         const struct pair *k = &pairs[i];
         p->use[i] = contains(text, m, k->open) || (k->part == PART_THINKING && contains(text, m, k->close)); /* some prompts only close it */
         if (!p->use[i] || k->part != PART_THINKING) continue;
-        size_t end = n, m2 = strlen(k->open); /* opened by the prompt: its marker and white space are the last of it */
+        size_t end = n, m2 = strlen(k->open); /* opened by the prompt if it ends with the marker and white space */
         while (end && strchr(" \t\r\n", tail[end - 1]) && tail[end - 1]) end--;
         if (end < m2 || memcmp(tail + end - m2, k->open, m2) != 0) continue;
         p->inside = i;
@@ -88,7 +87,7 @@ void parts_close(struct parts **p) {
     *p = NULL;
 }
 
-/* ---- passing on: control tokens that mark nothing are not for the reader; inside tool markup they are */
+/* ---- output: other control tokens are dropped, except inside tool markup ---- */
 static int emit(struct parts *p, const char *s, const bool *special, size_t n, parts_fn fn, void *ctx) {
     for (size_t i = 0, run; i < n; i = run) {
         for (run = i + 1; run < n && special[run] == special[i]; run++) {
@@ -106,7 +105,8 @@ static int emit(struct parts *p, const char *s, const bool *special, size_t n, p
 }
 static int emit_marker(struct parts *p, const char *s, parts_fn fn, void *ctx) { return fn(ctx, PART_TOOL, s, strlen(s)); }
 
-/* ---- markers: which may come in this state. k counts them; NULL: that one not now; past the last: false. */
+/* ---- markers ----
+ * Sets *text to marker k, or NULL if it cannot occur in this state. Returns false past the last marker. */
 static bool marker(const struct parts *p, int k, const char **text) {
     *text = NULL;
     if (p->harmony) {
@@ -129,7 +129,7 @@ static int header_done(struct parts *p, parts_fn fn, void *ctx) {
     p->part = tool ? PART_TOOL : thought ? PART_THINKING : PART_TEXT;
     p->header = false;
     if (!tool) return 0;
-    int rc = fn(ctx, PART_TOOL, p->head, p->n_head); /* who is called stands in the header */
+    int rc = fn(ctx, PART_TOOL, p->head, p->n_head); /* the header names the called function */
     return rc ? rc : emit_marker(p, harmony[H_MESSAGE], fn, ctx);
 }
 static void head_add(struct parts *p, const char *s, size_t n) {
@@ -158,7 +158,7 @@ static int found(struct parts *p, int k, const char *text, parts_fn fn, void *ct
     return rc;
 }
 
-/* What may be said of held[i..): 1 a marker (*which, *text), 0 not yet, -1 none. */
+/* Classifies held[i..): 1 a marker (*which, *text), 0 undecided, -1 not a marker. */
 static int look(const struct parts *p, size_t i, int *which, const char **text) {
     size_t n = p->n_held - i;
     bool maybe = false;
@@ -215,7 +215,7 @@ int parts_add(struct parts *p, const char *data, size_t n, bool special, parts_f
 }
 int parts_flush(struct parts *p, parts_fn fn, void *ctx) {
     int rc = work(p, true, fn, ctx);
-    if (!rc && p->header && p->n_head) { /* an answer that ended inside a header: better shown than lost */
+    if (!rc && p->header && p->n_head) { /* the answer ended inside a header: show it rather than lose it */
         p->header = false;
         p->part = PART_TEXT;
         rc = fn(ctx, PART_TEXT, p->head, p->n_head);

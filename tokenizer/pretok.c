@@ -2,20 +2,19 @@
 
 #include "tokenizer/internal.h"
 
-/* The text on its way through the steps: spans of it, in characters. Steps that split read the map (a byte a character),
- * steps that rewrite make a new text and a new map. The last split hands its pieces straight on, so that a long text does
- * not need a list of its words. */
+/* Owns pre-tokenization. The text is a list of ranges in characters. Split steps read the map (one byte per character); rewrite steps produce a new text and
+ * map. The last split passes its words on directly, so a long text needs no word list. */
 struct work {
     struct encoder *x;
     const struct pretok *p;
     const char *s;
     size_t n;
-    const uint8_t *map; /* the text itself when it is ASCII */
+    const uint8_t *map; /* the text itself if it is ASCII */
     size_t chars;
-    size_t at_char, at_byte; /* where the last conversion stood: pieces come in order */
+    size_t at_char, at_byte; /* position of the last conversion; ranges come in order */
     struct ids *out;
     struct error *e;
-    struct spans *to; /* NULL: pieces are encoded */
+    struct spans *to; /* NULL: encode the words */
 };
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory to split a text"); }
@@ -55,14 +54,13 @@ static int emit(struct work *w, struct pre_span from, size_t begin, size_t end) 
     return bpe_encode(w->x, w->s + b, e - b, w->out, w->e);
 }
 
-/* Stretches that match and those between come in order; the behaviour says what becomes of them. A piece may still grow, so
- * one is kept back. */
+/* Matches and gaps arrive in order; the behavior decides how they join. A range may still grow, so one is held back. */
 struct splitter {
     struct work *w;
     const struct pre_step *step;
     struct pre_span from;
-    size_t begin, end;  /* of the piece kept back */
-    bool open, matched; /* there is one; it was a match */
+    size_t begin, end;  /* the held range */
+    bool open, matched; /* a range is held; it was a match */
 };
 
 static int stretch(struct splitter *k, size_t begin, size_t end, bool match) {
@@ -108,7 +106,7 @@ static int rewrite(struct work *w, const struct pre_step *step, struct spans *sp
     struct buf *o = &w->x->rewritten;
     struct buf old = {0};
     size_t chars = 0;
-    if (w->s == o->data) { /* the text lies where the new one goes */
+    if (w->s == o->data) { /* the new text would overwrite the old one */
         if (buf_add(&old, w->s, w->n)) return no_memory(w->e);
         w->s = old.data;
     }
@@ -210,8 +208,8 @@ static int load_split(struct pretok *p, const struct json *j, struct error *e) {
     int rc = load_behavior(step, json_get(j, "behavior"), e);
     if (rc) return rc;
     if (regex && regex->type == JSON_STRING) return regex_parse(&step->regex, &p->alphabet, regex->string, regex->n, e);
-    if (!string || string->type != JSON_STRING) return error_set(e, ERR_MODEL, "pre-tokenizer: Split without a pattern");
-    if (!string->n) return regex_text(&step->regex, "(?!)", e); /* nothing to look for is found nowhere */
+    if (!string || string->type != JSON_STRING) return error_set(e, ERR_MODEL, "pre-tokenizer: Split has no pattern");
+    if (!string->n) return regex_text(&step->regex, "(?!)", e); /* an empty pattern never matches */
     for (const char *s = string->string, *end = s + string->n; s < end && !rc;) {
         struct charset one = {0};
         uint32_t c = utf8_next(&s);
@@ -221,7 +219,7 @@ static int load_split(struct pretok *p, const struct json *j, struct error *e) {
     return rc;
 }
 
-/* A split at single characters of a set. */
+/* Adds a split at single characters of a set. */
 static int split_at(struct pretok *p, struct charset *s, int rc, enum behavior b, struct error *e) {
     struct pre_step *step = rc ? NULL : add_step(p, PRE_SPLIT, e);
     if (!step) {
@@ -252,7 +250,7 @@ static int load_whitespace(struct pretok *p, struct error *e) {
 static int load_metaspace(struct pretok *p, const struct json *j, struct error *e) {
     const struct json *mark = json_get(j, "replacement"), *scheme = json_get(j, "prepend_scheme");
     const char *s = mark && mark->type == JSON_STRING && mark->n ? mark->string : NULL;
-    if (!s || utf8_size((unsigned char)*s) != mark->n) return error_set(e, ERR_MODEL, "pre-tokenizer: Metaspace without a replacement");
+    if (!s || utf8_size((unsigned char)*s) != mark->n) return error_set(e, ERR_MODEL, "pre-tokenizer: Metaspace has no replacement");
     struct pre_step *step = add_step(p, PRE_METASPACE, e);
     if (!step) return ERR_MEMORY;
     memcpy(step->mark, s, mark->n);
@@ -284,7 +282,7 @@ static int load_any(struct pretok *p, const struct json *j, int depth, struct er
     struct charset s = {0};
     if (json_is(type, "Sequence")) {
         const struct json *list = json_get(j, "pretokenizers");
-        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "pre-tokenizer: a Sequence without a list");
+        if (!list || list->type != JSON_ARRAY || depth > 8) return error_set(e, ERR_MODEL, "pre-tokenizer: a Sequence has no list");
         for (uint32_t i = 0; i < list->n; i++) {
             int rc = load_any(p, &list->items[i], depth + 1, e);
             if (rc) return rc;

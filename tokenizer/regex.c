@@ -17,8 +17,8 @@ struct parse {
     struct error *e;
     int depth;
     bool fold;         /* inside (?i:...) */
-    int in_class;      /* how many brackets deep */
-    uint32_t previous; /* the literal before, under fold: "ss" would match a sharp s too */
+    int in_class;      /* bracket depth */
+    uint32_t previous; /* the literal before, under fold: "ss" would also match a sharp s */
 };
 
 static int unknown(struct parse *p, const char *what) {
@@ -29,7 +29,7 @@ static int put(struct parse *p, const char *s) { return buf_str(&p->re->source, 
 
 /* ---- sets ---- */
 
-/* Registers s (taken over) in the alphabet and writes a reference to it. */
+/* Registers s in the alphabet (taking ownership) and writes a reference to it. */
 static int put_set(struct regex *re, struct alphabet *a, struct charset *s, struct error *e) {
     size_t i = 0;
     while (i < a->n_sets && !charset_equal(&a->sets[i], s)) i++;
@@ -49,7 +49,7 @@ static int put_set(struct regex *re, struct alphabet *a, struct charset *s, stru
     return buf_add(&re->source, ref, 3) ? no_memory(e) : 0;
 }
 
-/* Simple case folding, as far as it is certain: ASCII letters with their long s and Kelvin sign. */
+/* Simple case folding as far as it is unambiguous: ASCII letters with long s and Kelvin sign. */
 static int fold_set(struct parse *p, struct charset *s) {
     struct charset more = {0};
     int rc = 0;
@@ -66,7 +66,7 @@ static int fold_set(struct parse *p, struct charset *s) {
     return rc ? no_memory(p->e) : 0;
 }
 
-static bool cased(const struct charset *s) { /* has letters beyond ASCII whose other case would be missing */
+static bool cased(const struct charset *s) { /* Returns whether the set has cased letters beyond ASCII, which fold_set would miss. */
     for (size_t i = 0; i < s->n; i++)
         if (s->r[i].hi >= 0x80) return true;
     return false;
@@ -90,7 +90,7 @@ static int hex(struct parse *p, int min, int max, uint32_t *c) {
     return 0;
 }
 
-/* After a backslash: one character in *c, or a set added to s (*is_set). Tidies s in that case. */
+/* Parses an escape: stores one character in *c, or adds a set to s (*is_set) and tidies s. */
 static int escape(struct parse *p, struct charset *s, bool *is_set, uint32_t *c) {
     *is_set = false;
     if (p->at >= p->end) return unknown(p, "a backslash ends it");
@@ -156,7 +156,7 @@ static int escape(struct parse *p, struct charset *s, bool *is_set, uint32_t *c)
 
 static int char_class(struct parse *p, struct charset *out);
 
-/* One side of &&: items up to && or the closing bracket. */
+/* Parses one operand of &&: items up to && or the closing bracket. */
 static int class_items(struct parse *p, struct charset *s, bool first) {
     int rc;
     while (p->at < p->end && (*p->at != ']' || first)) {
@@ -258,7 +258,7 @@ static int group(struct parse *p) {
     return put(p, ")");
 }
 
-/* {n}, {n,}, {n,m}, {,m} at p->at; false: an ordinary brace. */
+/* Parses {n}, {n,}, {n,m}, {,m} at s. False: a literal brace. */
 static bool counts(const char *s, const char *end, int *lo, int *hi, const char **after) {
     int v[2] = {-1, -1}, k = 0;
     for (s++; s < end && *s != '}'; s++) {
@@ -275,7 +275,7 @@ static bool counts(const char *s, const char *end, int *lo, int *hi, const char 
     return true;
 }
 
-/* Quantifiers after the item that begins at source[begin]. */
+/* Parses the quantifiers of the item that begins at source[begin]. */
 static int quantifier(struct parse *p, size_t begin) {
     if (p->at >= p->end) return 0;
     int lo, hi, rc;
@@ -299,7 +299,7 @@ static int quantifier(struct parse *p, size_t begin) {
             if (exact) return unknown(p, "'?' after {n}");
             *o++ = '?', *o = 0;
             p->at++;
-        } else if (p->at < p->end && *p->at == '+') { /* in Ruby's syntax not possessive: the counted item, repeated */
+        } else if (p->at < p->end && *p->at == '+') { /* not possessive in Ruby's syntax: repeats the counted item */
             p->at++;
             if (buf_add(&p->re->source, "???", 3)) return no_memory(p->e);
             char *s = p->re->source.data;
@@ -315,7 +315,7 @@ static int quantifier(struct parse *p, size_t begin) {
     return 0;
 }
 
-/* Oniguruma folds these pairs into one letter beyond ASCII; no tokenizer has them under (?i:. */
+/* Oniguruma folds these pairs into one non-ASCII letter. No tokenizer has them under (?i:. */
 static bool folds_together(uint32_t a, uint32_t b) {
     a |= 32, b |= 32;
     return (a == 's' && (b == 's' || b == 't')) || (a == 'f' && (b == 'f' || b == 'i' || b == 'l'));
@@ -395,14 +395,14 @@ int regex_text(struct regex *re, const char *pcre, struct error *e) { return buf
 
 /* ---- the alphabet ---- */
 
-/* Beyond ASCII, characters that lie in the same sets share a byte. Sweeps over all sets' borders at once. */
+/* Non-ASCII characters in the same sets share a byte. Sweeps over the borders of all sets at once. */
 int alphabet_build(struct alphabet *a, struct error *e) {
     enum { max_classes = 128, max_wide = 64 };
     size_t wide[max_wide], at[max_wide], n_wide = 0;
     for (size_t i = 0; i < a->n_sets; i++) {
         const struct charset *s = &a->sets[i];
         if (!s->n || s->r[s->n - 1].hi < 0x80) continue;
-        if (n_wide == max_wide) return error_set(e, ERR_MODEL, "regex: more than %d classes beyond ASCII", max_wide);
+        if (n_wide == max_wide) return error_set(e, ERR_MODEL, "regex: more than %d non-ASCII classes", max_wide);
         wide[n_wide] = i;
         at[n_wide++] = 0;
     }
@@ -424,7 +424,7 @@ int alphabet_build(struct alphabet *a, struct error *e) {
         int k = 0;
         while (k < a->n_classes && classes[k] != sig) k++;
         if (k == a->n_classes) {
-            if (k == max_classes) return error_set(e, ERR_MODEL, "regex: its classes cut the characters into more than %d kinds", max_classes);
+            if (k == max_classes) return error_set(e, ERR_MODEL, "regex: its classes divide the characters into more than %d groups", max_classes);
             a->first[a->n_classes] = c;
             classes[a->n_classes++] = sig;
         }
@@ -509,7 +509,7 @@ int regex_compile(struct regex *re, const struct alphabet *a, struct error *e) {
         }
         goto out;
     }
-    number = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE); /* where it is not allowed, the interpreter gives the same */
+    number = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE); /* without JIT permission the interpreter gives the same result */
     if (number == PCRE2_ERROR_NOMEMORY) rc = no_memory(e);
     re->jit = number == 0;
 out:

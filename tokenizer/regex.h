@@ -1,9 +1,8 @@
 #pragma once
-/* Regular expressions as Oniguruma (Ruby syntax) and tiktoken read them, run by PCRE2.
+/* Translates Oniguruma (Ruby) and tiktoken patterns to PCRE2 and runs them.
  *
- * A pattern tells characters apart only by the sets it names. So all patterns of one pre-tokenizer share an alphabet: every
- * character becomes one byte, ASCII itself, the others a number for "in these sets and not in those". PCRE2 then works on
- * bytes with plain bitmaps: fast, and \p{L} means what our own tables say. A match is measured in characters. */
+ * All patterns of a pre-tokenizer share an alphabet that maps each character to one byte: ASCII to itself, the others to the number of their class (which sets
+ * contain them). PCRE2 then works on bytes with plain bitmaps: fast, and \p{L} means what our own tables say. Matches are measured in characters. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,8 +14,8 @@
 struct alphabet {
     struct charset *sets;
     size_t n_sets, cap_sets;
-    uint8_t *byte_of;    /* [UNICODE_END] once built */
-    uint32_t first[128]; /* of each class beyond ASCII: one of its characters */
+    uint8_t *byte_of;    /* [UNICODE_END] after alphabet_build */
+    uint32_t first[128]; /* one character of each non-ASCII class */
     int n_classes;
 };
 struct regex {
@@ -24,29 +23,29 @@ struct regex {
     void *code;        /* pcre2_code_8 once compiled */
     bool jit;
 };
-/* Parses pattern, adding its sets to the alphabet. ERR_MODEL names what it does not know. */
+/* Parses pattern and adds its sets to the alphabet. ERR_MODEL names unsupported syntax. */
 int regex_parse(struct regex *re, struct alphabet *a, const char *pattern, size_t n, struct error *e);
-/* The same for a set followed by a quantifier ("" or "+"), appended to what is there; takes the set over, also on failure. */
+/* Appends a set and a quantifier ("" or "+") to the pattern. Takes ownership of the set, also on failure. */
 int regex_set(struct regex *re, struct alphabet *a, struct charset *s, const char *quantifier, struct error *e);
-int regex_text(struct regex *re, const char *pcre, struct error *e); /* "|" between sets */
-/* After all patterns were parsed; then each regex is compiled. */
+int regex_text(struct regex *re, const char *pcre, struct error *e); /* appends PCRE2 syntax, such as "|" between sets */
+/* Call after all patterns were parsed and before any is compiled. */
 int alphabet_build(struct alphabet *a, struct error *e);
 void alphabet_free(struct alphabet *a);
 int regex_compile(struct regex *re, const struct alphabet *a, struct error *e);
 void regex_free(struct regex *re);
 
-/* Writes one byte for each character of s (valid UTF-8); out has room for n. Returns how many. */
+/* Writes one byte per character of s (valid UTF-8). out has room for n. Returns the number of characters. */
 size_t alphabet_map(const struct alphabet *a, const char *s, size_t n, uint8_t *out);
 
-struct regex_run { /* what one thread needs to match */
+struct regex_run { /* match state of one thread */
     void *data, *context, *stack;
 };
 int regex_run_open(struct regex_run *run, struct error *e);
 void regex_run_close(struct regex_run *run);
-/* First match in s[0..n) at or after from: 1 and its place, 0 none, ERR_RUNTIME on a limit. */
+/* Finds the first match in s[0..n) at or after from: 1 and its range, 0 if none, ERR_RUNTIME on a limit. */
 int regex_match(const struct regex *re, struct regex_run *run, const uint8_t *s, size_t n, size_t from, size_t *begin, size_t *end, struct error *e);
 
-/* All matches one after the other, as the reference counts them: an empty one right after a match does not count. */
+/* Iterates over all matches as the reference does: an empty match directly after a match is skipped. */
 struct regex_walk {
     size_t from, last;
     bool any;

@@ -3,8 +3,8 @@
 
 #include "tokenizer/internal.h"
 
-/* tiktoken.model of Kimi: a line for each piece, "base64 rank". The pattern that cuts the text and the names of the control
- * tokens are code, not data, in the checkpoint; here they are a table by tokenizer_class. */
+/* Loads Kimi's tiktoken.model: one "base64 rank" line per token. The checkpoint has the split pattern and the control tokens as code, so they are a table by
+ * tokenizer_class. */
 
 static const char kimi_pattern[] = "[\\p{Han}]+|"
                                    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&["
@@ -14,7 +14,7 @@ static const char kimi_pattern[] = "[\\p{Han}]+|"
                                    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 static const struct {
-    int offset; /* from the end of the ranks */
+    int offset; /* added to the number of ranks */
     const char *name;
 } kimi_control[] = {{0, "[BOS]"},
                     {1, "[EOS]"},
@@ -29,7 +29,7 @@ static const struct {
                     {254, "[UNK]"},
                     {255, "[PAD]"}};
 enum { n_control = 256, max_line = 4096 };
-enum { kimi_chars = 400000, kimi_run = 25000 }; /* where the vendor cuts a text before anything looks at it, control tokens included */
+enum { kimi_chars = 400000, kimi_run = 25000 }; /* limits at which the vendor splits a text before all other processing, control tokens included */
 
 static int no_memory(struct error *e) { return error_set(e, ERR_MEMORY, "no memory for the vocabulary"); }
 
@@ -59,7 +59,7 @@ static int load_ranks(struct tokenizer *t, const char *s, const char *end, struc
             uint32_t rank = 0;
             int n = space && space - s <= max_line ? base64(s, (size_t)(space - s), piece) : -1;
             const char *d = space ? space + 1 : last;
-            if (n < 1 || d == last || last - d > 7) return error_set(e, ERR_MODEL, "line %d is not a base64 piece and its rank", line);
+            if (n < 1 || d == last || last - d > 7) return error_set(e, ERR_MODEL, "line %d is not a base64 token and its rank", line);
             for (; d < last; d++) {
                 if (*d < '0' || *d > '9') return error_set(e, ERR_MODEL, "line %d: the rank is not a number", line);
                 rank = rank * 10 + (uint32_t)(*d - '0');
@@ -67,7 +67,7 @@ static int load_ranks(struct tokenizer *t, const char *s, const char *end, struc
             if (rank >= 1 << 22) return error_set(e, ERR_MODEL, "line %d: the rank is out of range", line);
             int rc = vocab_add(&t->vocab, rank, vocab_hash(piece, (size_t)n), piece, (size_t)n, false);
             if (rc == ERR_MEMORY) return no_memory(e);
-            if (rc) return error_set(e, ERR_MODEL, "line %d: the %s stands there twice", line, rc == VOCAB_TWICE_ID ? "rank" : "piece");
+            if (rc) return error_set(e, ERR_MODEL, "line %d: duplicate %s", line, rc == VOCAB_TWICE_ID ? "rank" : "token");
         }
         s = stop + 1;
     }
@@ -99,7 +99,7 @@ static int load_control(struct tokenizer *t, const struct json *config, struct e
                 if (kimi_control[k].offset == (int)i) name = kimi_control[k].name;
             n = strlen(name);
         }
-        if (added_id(t, name, n) >= 0) return error_set(e, ERR_MODEL, "added_tokens_decoder: two control tokens are called %.*s", (int)(n < 80 ? n : 80), name);
+        if (added_id(t, name, n) >= 0) return error_set(e, ERR_MODEL, "added_tokens_decoder: two control tokens are named %.*s", (int)(n < 80 ? n : 80), name);
         int rc = add_control(t, first + i, name, n, e);
         if (rc) return rc;
     }
@@ -110,7 +110,7 @@ int load_tiktoken(struct tokenizer *t, const char *path, const struct json *conf
     const struct json *class = json_get(config, "tokenizer_class");
     if (!json_is(class, "TikTokenTokenizer")) {
         bool named = class && class->type == JSON_STRING;
-        return error_set(e, ERR_MODEL, "%s: tokenizer_config.json must say what it is; unknown tokenizer_class %.*s", path, named ? (int)class->n : 4,
+        return error_set(e, ERR_MODEL, "%s: unknown tokenizer_class in tokenizer_config.json: %.*s", path, named ? (int)class->n : 4,
                          named ? class->string : "none");
     }
     struct file_map map = {0};

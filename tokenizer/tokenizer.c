@@ -28,7 +28,7 @@ static int read_config(const char *dir, char **text, struct arena *a, struct jso
     return json_parse(a, *text, n, 0, path, config, e);
 }
 
-/* The files of a checkpoint directory. */
+/* Loads the tokenizer of a checkpoint directory. */
 static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
     char path[4096], *text = NULL;
     struct arena arena = {0};
@@ -38,7 +38,7 @@ static int load_files(struct tokenizer *t, const char *dir, struct error *e) {
     if (!rc && file_exists(path)) rc = load_json(t, path, e);
     else if (!rc && !(rc = file_join(path, sizeof path, dir, "tiktoken.model", e))) {
         if (file_exists(path)) rc = load_tiktoken(t, path, &config, e);
-        else rc = error_set(e, ERR_RUNTIME, "%s: neither tokenizer.json nor tiktoken.model is there", dir);
+        else rc = error_set(e, ERR_RUNTIME, "%s: no tokenizer.json or tiktoken.model", dir);
     }
     if (!rc) rc = load_bos(t, &config, e);
     arena_free(&arena);
@@ -102,9 +102,9 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *n, bo
 int32_t tokenizer_id(const struct tokenizer *t, const char *piece) { return added_id(t, piece, strlen(piece)); }
 int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
 
-/* ---- encoders ----
- * The caches of words pay only when they outlive a call, and a call must not wait for another thread's: finished encoders
- * wait in a list, and a thread that finds none makes one. */
+/* ---- encoder pool ----
+ * Word caches pay off only if they outlive a call, and a call must not wait for another thread's encoder. Finished encoders go to a list; a thread that finds
+ * it empty creates one. */
 
 int encoder_take(const struct tokenizer *t, struct encoder **out, struct error *e) {
     pthread_mutex_lock(t->lock);
@@ -124,7 +124,7 @@ int encoder_take(const struct tokenizer *t, struct encoder **out, struct error *
     return 0;
 }
 
-static void trim(struct buf *b) { /* what one huge text needed is not kept */
+static void trim(struct buf *b) { /* do not keep the memory of one huge text */
     if (b->cap > 4 << 20) buf_free(b);
     b->failed = false;
 }
@@ -175,7 +175,7 @@ static int add_id(struct ids *out, int32_t id, struct error *e) {
     return 0;
 }
 
-/* A stretch between two of them: normalised, then searched for the added tokens that want it so. */
+/* Encodes the text between two raw added tokens: normalizes it, then finds the added tokens that match normalized text. */
 static int encode_stretch(struct encoder *x, struct flow in, uint8_t origin, bool first, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
     struct flow f = in;
@@ -205,7 +205,7 @@ static int encode_flow(struct encoder *x, struct flow f, uint8_t origin, struct 
     return rc;
 }
 
-/* The flow in pieces that the vendor's limits allow, each as if it were a text of its own. White space is Python's here. */
+/* Splits a text at the vendor's limits and encodes each part as a text of its own. White space is Python's. */
 static int encode_cut(struct encoder *x, struct flow f, uint8_t origin, struct ids *out, struct error *e) {
     const struct tokenizer *t = x->t;
     const char *from = f.s, *end = f.s + f.n;
@@ -229,7 +229,7 @@ static int encode_cut(struct encoder *x, struct flow f, uint8_t origin, struct i
     return rc;
 }
 
-/* Broken UTF-8 becomes U+FFFD, as it would on its way into the reference. */
+/* Replaces invalid UTF-8 with U+FFFD, as Python does for the reference. */
 static int clean(struct encoder *x, struct flow *f, struct error *e) {
     if (utf8_valid(f->s, f->n) == f->n) return 0;
     x->clean.len = 0;
@@ -264,7 +264,7 @@ static int encode(struct encoder *x, struct flow f, uint8_t origin, struct ids *
     size_t before = out->n;
     int rc = clean(x, &f, e);
     if (!rc) rc = encode_cut(x, f, origin, out, e);
-    if (rc) out->n = before; /* never half a text */
+    if (rc) out->n = before; /* all or nothing */
     encoder_give(x);
     return rc;
 }
@@ -280,11 +280,11 @@ int tokenizer_encode_text(const struct tokenizer *t, const struct text *text, st
     bool mixed = false;
     size_t sum = 0;
     for (size_t i = 0; i < text->n_spans; i++) {
-        if (text->spans[i].n > text->n - sum) return error_set(e, ERR_RUNTIME, "the spans of a text are longer than it");
+        if (text->spans[i].n > text->n - sum) return error_set(e, ERR_RUNTIME, "the runs of a text exceed its length");
         sum += text->spans[i].n;
         mixed |= text->spans[i].origin != text->spans[0].origin;
     }
-    if (sum != text->n) return error_set(e, ERR_RUNTIME, "the spans of a text cover %zu of %zu bytes", sum, text->n);
+    if (sum != text->n) return error_set(e, ERR_RUNTIME, "the runs of a text cover %zu of %zu bytes", sum, text->n);
     struct encoder *x;
     int rc = encoder_take(t, &x, e);
     if (rc) return rc;

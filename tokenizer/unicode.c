@@ -90,7 +90,7 @@ void charset_free(struct charset *s) {
 
 /* ---- properties ---- */
 
-/* In the order of unicode_data.py. */
+/* The order is that of unicode_data.py. */
 static const char categories[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
                                      "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs", "Cn"};
 enum { n_categories = sizeof categories / sizeof *categories };
@@ -177,7 +177,7 @@ size_t utf8_ascii(const char *s, size_t n) {
     return i;
 }
 
-/* Bytes of the character at s that are there and fit together; *whole when it is complete. 0: no character starts so. */
+/* Returns the number of valid leading bytes of the character at s; *whole if it is complete. 0: not the start of a character. */
 static size_t prefix(const unsigned char *s, size_t n, bool *whole) {
     *whole = false;
     if (s[0] < 0x80) return *whole = true, 1;

@@ -3,11 +3,11 @@
 #include "engine/base/hash.h"
 #include "tokenizer/internal.h"
 
-/* Loading looks half a million pieces up and encoding one for each word it has not met, so a look-up should touch one
- * cache line: short pieces, nearly all, lie in the table itself. */
+/* Loading looks up half a million tokens; encoding looks up one per new word. A look-up should touch one cache line, so short tokens (nearly all) are stored in
+ * the table itself. */
 struct slot {
-    uint32_t id1; /* id + 1; 0: free */
-    uint8_t n;    /* long_piece: text holds the place in the pool and the length, 4 bytes each */
+    uint32_t id1; /* id + 1, or 0 if unused */
+    uint8_t n;    /* long_piece: text holds offset in the pool and length, 4 bytes each */
     uint8_t literal;
     char text[26];
 };
@@ -30,7 +30,7 @@ uint64_t vocab_hash(const char *s, size_t n) {
     return h ^ h >> 29;
 }
 
-/* Look-ups jump all over a table of megabytes: in 2 MB pages they miss no TLB, and filling it takes few page faults. */
+/* Look-ups hit random places of a table of megabytes: 2 MB pages avoid TLB misses and page faults. */
 enum { big_table = 2 << 20 };
 void *table_alloc(size_t size) { return size >= big_table ? mem_pages(size, MEM_HUGE) : mem_calloc(1, size); }
 void table_free(void *p, size_t size) {
@@ -116,13 +116,13 @@ int vocab_add(struct vocab *v, uint32_t id, uint64_t hash, const char *s, size_t
 }
 
 /* ---- bytes as characters ----
- * GPT-2 wrote every byte as a visible character: those that are one in Latin-1 as themselves, the others from U+0100 on. */
+ * GPT-2 writes every byte as a visible character: those visible in Latin-1 as themselves, the others from U+0100 on. */
 
 static bool visible(unsigned b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; }
 
 size_t bytes_char(unsigned char b, char out[4]) {
     if (visible(b)) return utf8_put(b, out);
-    uint32_t k = b <= 32 ? b : b == 173 ? 67u : b - 127u + 33u; /* how many bytes below b are not visible */
+    uint32_t k = b <= 32 ? b : b == 173 ? 67u : b - 127u + 33u; /* number of invisible bytes below b */
     return utf8_put(256 + k, out);
 }
 

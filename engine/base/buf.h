@@ -1,11 +1,11 @@
 #pragma once
-/* A growing byte string. Zero-initialised is valid and empty. A failed append leaves it as it was and returns
- * ERR_MEMORY; `failed` stays set, so that a writer may check once at the end. */
+/* A growing byte string. Zero-initialised is valid and empty. A failed append leaves the contents unchanged and returns ERR_MEMORY; `failed` stays set, so a
+ * writer may check once at the end. */
 #include <stdbool.h>
 #include <stddef.h>
 
 struct buf {
-    char *data; /* NUL-terminated once anything was appended */
+    char *data; /* NUL-terminated after the first append */
     size_t len, cap;
     bool failed;
 };

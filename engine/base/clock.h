@@ -1,7 +1,7 @@
 #pragma once
 #include <time.h>
 
-/* Seconds on a clock that only goes forward. */
+/* Monotonic time in seconds. */
 static inline double clock_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

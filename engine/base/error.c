@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names out of a hostile file may hold escape sequences: nothing below 0x20 leaves through an error. */
+/* Names from a hostile file may hold escape sequences: no byte below 0x20 leaves through an error. */
 static void clean(char *s) {
     size_t n = strlen(s);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)s[i] < 0x20 || s[i] == 0x7f) s[i] = '?';
-    /* Cutting at the buffer's end may have split a character. */
+    /* Truncation may have split a character. */
     size_t i = n;
     while (i > 0 && n - i < 3 && ((unsigned char)s[i - 1] & 0xC0) == 0x80) i--;
     if (i == 0) return;

@@ -1,6 +1,6 @@
 #pragma once
-/* How functions of hearth fail: they return 0 or one of these negative codes and fill the caller's struct error.
- * The text says what was wrong, in which file, tensor and number, and what to do next. Never printed below cli/. */
+/* Error handling: functions return 0 or one of these negative codes and fill the caller's struct error. The text says what was wrong, in which file, tensor and
+ * number, and what to do next. Nothing below cli/ prints it. */
 
 enum {
     ERR_RUNTIME = -1,   /* exit 1 */
@@ -8,7 +8,7 @@ enum {
     ERR_MODEL = -3,     /* exit 3: a damaged or unknown checkpoint */
     ERR_CONTEXT = -4,   /* exit 4: prompt does not fit the context */
     ERR_MEMORY = -5,    /* exit 5 */
-    ERR_CANCELLED = -6, /* stopped by the user; exit 130 where it reaches main */
+    ERR_CANCELLED = -6, /* stopped by the user; exit 130 if it reaches main */
 };
 
 struct error {
@@ -16,10 +16,10 @@ struct error {
     char text[512];
 };
 
-/* Fills *e (may be NULL) and returns code, so that `return error_set(e, ERR_MODEL, "...")` reads as one thought.
- * The text is cut at 511 bytes, at a UTF-8 boundary; control bytes in it (names from a file) become '?'. */
+/* Fills *e (may be NULL) and returns code, for use as `return error_set(e, ERR_MODEL, "...")`. The text is truncated at 511 bytes, at a UTF-8 boundary; control
+ * bytes in it (names from a file) become '?'. */
 int error_set(struct error *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Puts "prefix: " before the text that is already there; returns e->code. */
+/* Prepends "prefix: " to the text; returns e->code. */
 int error_prefix(struct error *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The process exit code for a negative error code. */
 int error_exit_code(int code);

@@ -2,8 +2,8 @@
 
 #include <stddef.h>
 
-/* A client that nobody waits of is forgotten. When it comes back it is one round behind who was served last, as it would be had it been
- * remembered; so whoever comes and goes does not get ahead of those that stay. */
+/* Clients without entries are not stored. A returning client starts one round after the last served one, the same as if it had been stored, so leaving and
+ * returning gives no advantage. */
 void fair_wait(struct fair *f, struct fair_turn *t, uint64_t client, uint64_t order) {
     struct fair_turn **at = &f->first;
     *t = (struct fair_turn){.client = client, .order = order, .round = f->round + 1};

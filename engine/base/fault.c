@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Atomic long armed; /* kinds that are set: the fast path is this one load */
+static _Atomic long armed; /* number of kinds that are set: the fast path is this one load */
 static struct {
     _Atomic long nth, count;
     bool forever, kill;

@@ -31,7 +31,7 @@ static const struct file_embedded *find_embedded(const char *path) {
     return NULL;
 }
 
-/* Who maps what, for the SIGBUS handler: slots are filled and emptied with single stores, never moved. */
+/* All maps, for the SIGBUS handler: slots are filled and cleared with single stores, never moved. */
 enum { max_maps = 2048 };
 static struct {
     _Atomic(const uint8_t *) begin;
@@ -72,13 +72,13 @@ const char *file_map_owner(const void *address) {
 }
 
 void file_map_ahead(const void *p, size_t size) {
-    enum { SLICE = 128 << 10 }; /* the kernel cuts longer advice at its own read-ahead */
+    enum { SLICE = 128 << 10 }; /* the kernel truncates longer advice at its own read-ahead */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = (uintptr_t)p / page * page, end = ((uintptr_t)p + size + page - 1) / page * page;
     for (; begin < end; begin += SLICE) madvise((void *)begin, end - begin < SLICE ? end - begin : SLICE, MADV_WILLNEED);
 }
 
-/* The file of a map that an address is in, opened; where in it. -1: of none, or it is gone. */
+/* Opens the file that is mapped at p; *at: offset in the file. -1: not mapped, or the file was removed. */
 static int open_owner(const uint8_t *p, off_t *at) {
     int fd = -1;
     errno = ENOENT;
@@ -99,7 +99,7 @@ void file_map_drop(const void *p, size_t size) {
     off_t at = 0;
     int fd = end <= begin ? -1 : open_owner((const uint8_t *)begin, &at);
     if (fd < 0) return;
-    madvise((void *)begin, end - begin, MADV_DONTNEED); /* out of this process, or the cache would keep them */
+    madvise((void *)begin, end - begin, MADV_DONTNEED); /* unmap from this process first, otherwise the page cache keeps the pages */
     posix_fadvise(fd, at, (off_t)(end - begin), POSIX_FADV_DONTNEED);
     close(fd);
 }
@@ -136,7 +136,7 @@ int file_map_copy(void *to, const void *begin, size_t size, struct error *e) {
         if (fault_hit(FAULT_READ)) errno = EIO;
         else n = pread(fd, (char *)to + done, size - done, at + (off_t)done);
         if (n > 0) done += (size_t)n;
-        else if (!n) break; /* the file's end */
+        else if (!n) break; /* end of the file */
         else if (errno != EINTR) rc = error_set(e, ERR_RUNTIME, "%s: %s", file_map_owner(begin), strerror(errno));
     }
     posix_fadvise(fd, at, (off_t)size, POSIX_FADV_DONTNEED);
@@ -160,7 +160,7 @@ static int open_read(const char *path, struct stat *st, struct error *e) {
     return fd;
 }
 
-/* Large files begin on a 2 MB boundary, so that 2 MB pages can take their place. */
+/* Aligns large files to 2 MB so that 2 MB pages can replace their pages. */
 static void *map_at(int fd, size_t size) {
     const size_t huge = (size_t)2 << 20, page = (size_t)sysconf(_SC_PAGESIZE), whole = (size + page - 1) / page * page;
     if (size < 16 * huge) return mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
@@ -248,7 +248,7 @@ int file_read(const char *path, size_t max, char **data, size_t *size, struct er
             rc = error_set(e, ERR_RUNTIME, "%s: read failed at byte %zu of %zu: %s", path, at, n, strerror(errno));
             goto out;
         }
-        if (got == 0) break; /* it shrank meanwhile: what is there is what there is */
+        if (got == 0) break; /* the file shrank: return what was read */
         at += (size_t)got;
     }
     buf[at] = 0;
@@ -285,7 +285,7 @@ static int sync_fd(int fd) {
 
 /* --- outputs --------------------------------------------------------------------------------------------------------- */
 
-/* The temporaries of this process, for a signal that ends it. */
+/* Temporary files of this process, for a fatal signal. */
 enum { max_outs = 16 };
 static _Atomic(char *) pending[max_outs];
 
@@ -311,7 +311,7 @@ static void random_name(char *to, size_t n) {
     for (size_t i = 0; i < n; i++, x = x * 6364136223846793005u + 1442695040888963407u) to[i] = letters[(x >> 33) % (sizeof letters - 1)];
 }
 
-/* Not mkostemp: that gives 0600, whatever the umask says. */
+/* Not mkostemp: it creates 0600 regardless of the umask. */
 static int open_beside(struct file_out *o, unsigned mode) {
     size_t n = strlen(o->path);
     for (int tries = 0; tries < 100; tries++) {
@@ -349,18 +349,18 @@ int file_out_open(struct file_out *o, const char *path, unsigned mode, struct er
     }
     if (beside) note_pending(NULL, o->tmp);
     if (beside && there && fchmod(o->fd, st.st_mode & mode)) {
-    } /* a file system without modes */
+    } /* e.g. a file system without modes */
     return 0;
 }
 
-/* The new name counts only once the directory is on the disk too. */
+/* The rename is durable only after the directory is synced. */
 static void sync_directory(char *path) {
     char *slash = strrchr(path, '/');
     if (slash == path) slash++;
     if (slash) *slash = 0;
     int dir = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0) return;
-    sync_fd(dir); /* the new file is already in place: an error here cannot lose the old one */
+    sync_fd(dir); /* the new file is in place: an error cannot lose the old one */
     close(dir);
 }
 
@@ -437,7 +437,7 @@ int file_looks_wrong(const uint8_t *d, size_t n, const char *what, struct error 
         return error_set(e, ERR_MODEL, "%s: a Git LFS pointer instead of the weights; fetch the real file (git lfs pull)", what);
     size_t i = 0;
     while (i < n && i < 64 && (d[i] == ' ' || d[i] == '\n' || d[i] == '\r' || d[i] == '\t')) i++;
-    bool text = i + 4 <= n; /* a header's length may begin with such a byte, too, but not go on like a text */
+    bool text = i + 4 <= n; /* a header's length may begin with such a byte as well, but not continue like text */
     for (size_t k = i; text && k < i + 4; k++) text = d[k] >= ' ' && d[k] < 127;
     if (text && d[i] == '<') return error_set(e, ERR_MODEL, "%s: a web page instead of the weights; download it again", what);
     return 0;

@@ -12,9 +12,9 @@ struct reader {
     const uint8_t *data;
     size_t size, at;
     struct arena *arena;
-    size_t items; /* of all arrays */
+    size_t items; /* items of all arrays */
     const char *what;
-    const struct json *key; /* the one being read; NULL: none yet */
+    const struct json *key; /* the key being read; NULL: none yet */
     struct error *e;
 };
 
@@ -31,7 +31,7 @@ static int cut(struct reader *r) { return bad(r, "the file ends in the middle of
 
 static int take(struct reader *r, void *to, size_t n) {
     if (n > r->size - r->at) return cut(r);
-    memcpy(to, r->data + r->at, n); /* little-endian, as this machine is */
+    memcpy(to, r->data + r->at, n); /* both are little-endian */
     r->at += n;
     return 0;
 }
@@ -48,7 +48,7 @@ static int take_string(struct reader *r, struct json *out) {
 }
 
 enum value_type { V_U8, V_I8, V_U16, V_I16, V_U32, V_I32, V_F32, V_BOOL, V_STRING, V_ARRAY, V_U64, V_I64, V_F64, V_COUNT };
-static const uint8_t value_bytes[V_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8}; /* at least */
+static const uint8_t value_bytes[V_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8}; /* minimum size */
 
 static int take_number(struct reader *r, uint32_t type, struct json *out) {
     uint8_t raw[8] = {0};
@@ -103,7 +103,7 @@ static int take_value(struct reader *r, uint32_t type, int depth, struct json *o
     return type == V_ARRAY ? take_array(r, depth, out) : take_number(r, type, out);
 }
 
-/* --- The head ------------------------------------------------------------------------------------------------------------ */
+/* --- Header ---------------------------------------------------------------------------------------------------------------- */
 
 static int take_head(struct reader *r, uint64_t *n_tensors, uint64_t *n_keys) {
     uint32_t version;
@@ -143,7 +143,7 @@ static int take_meta(struct reader *r, uint64_t n, struct json *out) {
 
 static const struct {
     const char *name;
-    uint8_t dtype; /* DT_NONE: not computed with */
+    uint8_t dtype; /* DT_NONE: unsupported */
 } formats[] = {
     [0] = {"F32", DT_F32},      [1] = {"F16", DT_F16},        [2] = {"Q4_0", DT_Q4_0},   [3] = {"Q4_1", DT_NONE},      [6] = {"Q5_0", DT_NONE},
     [7] = {"Q5_1", DT_NONE},    [8] = {"Q8_0", DT_Q8_0},      [9] = {"Q8_1", DT_NONE},   [10] = {"Q2_K", DT_NONE},     [11] = {"Q3_K", DT_NONE},
@@ -203,7 +203,7 @@ static int take_tensor(struct reader *r, struct gguf_tensor *t) {
 
 static uint64_t up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-/* Tensors follow each other in the order of their names in the head, each from a multiple of the alignment, and fill the file. */
+/* Tensors are stored in header order, each at a multiple of the alignment, and fill the file. */
 static int place(struct reader *r, struct gguf *g, uint64_t alignment) {
     uint64_t begin = up(r->at, alignment), room = r->size > begin ? r->size - begin : 0, at = 0;
     for (size_t i = 0; i < g->n_tensors; i++) {
@@ -216,7 +216,7 @@ static int place(struct reader *r, struct gguf *g, uint64_t alignment) {
                              (unsigned long long)(at + t->size), (unsigned long long)room);
         t->offset += begin;
         at = up(at + t->size, alignment);
-        if (at > room) at = room; /* the last one may go without its padding */
+        if (at > room) at = room; /* the last one may omit its padding */
     }
     if (room - at >= alignment)
         return error_set(r->e, ERR_MODEL, "%s: %llu bytes follow the last tensor, which ends at %llu", r->what, (unsigned long long)(room - at),
@@ -232,7 +232,7 @@ int gguf_parse(struct gguf *g, struct arena *a, const uint8_t *data, size_t size
     if (rc || (rc = take_head(&r, &n_tensors, &n_keys)) || (rc = take_meta(&r, n_keys, &g->meta))) return rc;
     int64_t alignment = json_get(&g->meta, "general.alignment") ? json_int(json_get(&g->meta, "general.alignment"), 0) : 32;
     if (alignment < 8 || alignment > max_alignment || alignment & (alignment - 1)) return bad(&r, "'general.alignment' is no power of two from 8 on");
-    if (n_tensors > (size - r.at) / 32) return cut(&r); /* a name of no bytes, one dimension, format, place */
+    if (n_tensors > (size - r.at) / 32) return cut(&r); /* minimum: empty name, one dimension, format, offset */
     if (!(g->tensors = arena_calloc(a, n_tensors, sizeof *g->tensors))) return no_memory(&r);
     for (; g->n_tensors < n_tensors; g->n_tensors++)
         if ((rc = take_tensor(&r, &g->tensors[g->n_tensors]))) return rc;
@@ -266,12 +266,12 @@ static int on_file(void *ctx, const char *name) {
     struct listing *l = ctx;
     int number, count;
     size_t stem, n = strlen(name);
-    /* the picture part of a model that sees is a file of its own beside it */
+    /* the vision tower of a multimodal model is a separate file */
     if (!ends_gguf(name) || n >= sizeof l->first || !strncmp(name, "mmproj", 6)) return 0;
     if (gguf_split(name, &number, &count, &stem) && number > 1) return 0;
     char *to = l->first[0] ? l->other : l->first;
     memcpy(to, name, n + 1);
-    if (l->other[0] && strcmp(l->other, l->first) < 0) { /* named in the order of the alphabet */
+    if (l->other[0] && strcmp(l->other, l->first) < 0) { /* in alphabetical order */
         char t[256];
         memcpy(t, l->first, sizeof t);
         memcpy(l->first, l->other, sizeof t);

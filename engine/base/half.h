@@ -1,5 +1,5 @@
 #pragma once
-/* Narrow number formats, one value at a time: the reference that every SIMD kernel is held against. */
+/* Narrow number formats, one value at a time: the reference for every SIMD kernel. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static inline uint16_t f32_to_f16(float f) {
     u &= 0x7fffffff;
     if (u > 0x7f800000) return (uint16_t)(sign | 0x7e00);
     if (u >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
-    if (u < 0x38800000) /* subnormal: adding 0.5 puts the rounding where fp16's last bit is */
+    if (u < 0x38800000) /* subnormal: adding 0.5 rounds at fp16's last bit */
         return (uint16_t)(sign | (f32_bits(f32_of_bits(u) + 0.5f) - f32_bits(0.5f)));
     return (uint16_t)(sign | ((u - (112u << 23) + 0xfff + (u >> 13 & 1)) >> 13));
 }
@@ -52,7 +52,7 @@ static inline uint8_t f32_to_e4m3(float f) {
     u &= 0x7fffffff;
     if (u > 0x7f800000) return (uint8_t)(sign | 0x7f);
     if (u >= f32_bits(448.0f)) return (uint8_t)(sign | 0x7e);
-    if (u < f32_bits(0x1p-6f)) /* subnormal step 2^-9: 2^14 has its last bit there */
+    if (u < f32_bits(0x1p-6f)) /* subnormal step 2^-9, the last bit of 2^14 */
         return (uint8_t)(sign | (f32_bits(f32_of_bits(u) + 0x1p14f) - f32_bits(0x1p14f)));
     return (uint8_t)(sign | ((u - (120u << 23) + 0x7ffff + (u >> 20 & 1)) >> 20));
 }
@@ -61,7 +61,7 @@ static inline float e8m0_to_f32(uint8_t c) {
     if (c == 255) return f32_of_bits(0x7fc00000);
     return c ? f32_of_bits((uint32_t)c << 23) : 0x1p-127f;
 }
-/* Half of that, which the doubled numbers of GGUF's MXFP4 are multiplied by. */
+/* Half of e8m0_to_f32: GGUF's MXFP4 stores doubled codes. */
 static inline float e8m0_half(uint8_t c) { return f32_of_bits(c < 2 ? 0x00200000u << c : (uint32_t)(c - 1) << 23); }
 /* FP4 E2M1, low four bits: 0 .5 1 1.5 2 3 4 6 and their negatives. */
 static inline float e2m1_to_f32(uint8_t c) {

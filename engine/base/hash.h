@@ -1,5 +1,5 @@
 #pragma once
-/* 64-bit hash of bytes (XXH3): tables and checksums; not for secrets. */
+/* 64-bit hash of bytes (XXH3), for tables and checksums; not cryptographic. */
 #include <stddef.h>
 #include <stdint.h>
 uint64_t hash64(const void *data, size_t size, uint64_t seed);

@@ -16,7 +16,7 @@ struct parser {
     const char *text, *at, *end;
     const char *what;
     struct error *e;
-    struct json *stack; /* values of the containers that are still open */
+    struct json *stack; /* values of the open containers */
     size_t top, cap;
     int flags, depth;
 };
@@ -41,7 +41,7 @@ static void skip_space(struct parser *p) {
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\n' || *p->at == '\r' || *p->at == '\t')) p->at++;
 }
 
-/* Length of the UTF-8 sequence at s, or 0 when it is malformed, overlong or a surrogate. */
+/* Returns the length of the UTF-8 sequence at s, or 0 if it is malformed, overlong or a surrogate. */
 static int utf8_len(const unsigned char *s, const unsigned char *end) {
     if (s[0] < 0x80) return 1;
     int n = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
@@ -77,7 +77,7 @@ static char *put_utf8(char *o, unsigned c) {
     return o;
 }
 
-/* 8 bytes at once while none of them ends the run: a quote, a backslash, a control byte or a byte of UTF-8. */
+/* Skips 8 bytes at a time while none of them ends the run: a quote, a backslash, a control byte or a non-ASCII byte. */
 static const char *plain_run(const char *s, const char *end) {
     const uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
     while (end - s >= 8) {
@@ -352,7 +352,7 @@ int json_quote(struct buf *b, const char *s, size_t n) {
     return b->failed ? ERR_MEMORY : 0;
 }
 
-/* Never as a whole number, nor as what JSON has no text for. */
+/* Never writes a float as an integer, nor a value without a JSON representation. */
 static void write_float(struct buf *b, double v) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", v);
@@ -388,7 +388,7 @@ int json_write(struct buf *b, const struct json *j) {
     return b->failed ? ERR_MEMORY : 0;
 }
 
-/* --- Changed copies -------------------------------------------------------------------------------------------------------------- */
+/* --- Modified copies --------------------------------------------------------------------------------------------------------------- */
 
 struct json *json_members(struct arena *a, const struct json *object, uint32_t more) {
     struct json *m = arena_alloc(a, 2 * ((size_t)object->n + more) * sizeof *m);

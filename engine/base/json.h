@@ -1,7 +1,7 @@
 #pragma once
-/* Bounded JSON reader for files nobody vouches for: config.json, tokenizer.json, safetensors headers, sessions.
- * RFC 8259, nothing more: no comments, no trailing commas, no NaN, valid UTF-8 only. Members keep their order.
- * The tree lives in the caller's arena; strings without escapes point into the text, which must outlive the tree. */
+/* Bounded JSON reader for untrusted files: config.json, tokenizer.json, safetensors headers, sessions. Strict RFC 8259: no comments, no trailing commas, no
+ * NaN, valid UTF-8 only. Members keep their order. The tree is in the caller's arena; strings without escapes point into the text, which must outlive the tree.
+ */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@ struct json {
     uint32_t n; /* bytes of a string, items of an array, members of an object */
     union {
         bool boolean;
-        int64_t integer; /* whole numbers that fit; the others are JSON_FLOAT */
+        int64_t integer; /* whole numbers in range; others are JSON_FLOAT */
         double number;
         const char *string;       /* not NUL-terminated */
         const struct json *items; /* array: n values; object: 2n, key (a string) then value */
@@ -25,8 +25,8 @@ struct json {
 
 enum { JSON_UNIQUE = 1 /* a repeated key is an error */ };
 
-/* Parses text[0..n); trailing bytes that are not white space are an error, nesting deeper than 128 too.
- * `what` names the file in errors ("FILE: line 3, column 9: ..."). Codes: ERR_MODEL, ERR_MEMORY. */
+/* Parses text[0..n). Trailing bytes other than white space, and nesting deeper than 128, are errors. `what` names the file in errors ("FILE: line 3, column 9:
+ * ..."). ERR_MODEL, ERR_MEMORY. */
 int json_parse(struct arena *a, const char *text, size_t n, int flags, const char *what, struct json *root, struct error *e);
 
 /* Look-ups: NULL when j is NULL, of another type, or lacks the key. The last of repeated keys counts. */
@@ -35,17 +35,17 @@ const struct json *json_at(const struct json *j, uint32_t i);
 const struct json *json_path(const struct json *j, const char *dotted); /* "a.b.c" */
 bool json_is(const struct json *j, const char *text);                   /* a string equal to text */
 bool json_bool(const struct json *j, bool none);
-int64_t json_int(const struct json *j, int64_t none); /* whole floats count */
+int64_t json_int(const struct json *j, int64_t none); /* accepts whole floats */
 double json_num(const struct json *j, double none);
-char *json_strdup(const struct json *j);    /* mem_alloc'd, NULL if no string */
-bool json_is_utf8(const char *s, size_t n); /* as a JSON text must be */
+char *json_strdup(const struct json *j);    /* mem_alloc'd, NULL if not a string */
+bool json_is_utf8(const char *s, size_t n); /* strict, as JSON requires */
 /* Appends text as a JSON string, quotes included, ensure_ascii=False; for writers. Returns 0 or ERR_MEMORY. */
 struct buf;
 int json_quote(struct buf *b, const char *s, size_t n);
-/* Appends a tree as JSON text; numbers read back as they were. */
+/* Appends a tree as JSON text; numbers survive a round trip. */
 int json_write(struct buf *b, const struct json *j);
 
-/* Changed copies of objects. A copy's members, keys and values in turn, with room for `more` behind them (the caller's to fill);
- * NULL: no memory. json_set changes the value of the members with that key among n. */
+/* Modified copies of objects. json_members copies an object's members (keys and values alternate) with room for `more` at the end, for the caller to fill;
+ * NULL: no memory. json_set replaces the value of the members with that key among n. */
 struct json *json_members(struct arena *a, const struct json *object, uint32_t more);
 void json_set(struct json *members, uint32_t n, const char *key, const struct json *value);

@@ -1,11 +1,11 @@
 #pragma once
-/* Shared libraries that only some commands need, loaded by name when they do: a program that starts many times a minute does not wait for them. */
+/* Shared libraries that only some commands need, loaded by name on first use to keep start-up fast. */
 #include <stddef.h>
 
-struct library_call { /* a function of a library, and where it is to be known */
+struct library_call { /* a function of a library and the pointer that receives its address */
     const char *name;
-    void *to; /* the address of a pointer to a function */
+    void *to; /* address of a function pointer */
 };
-/* The first of the names (ended by NULL) under which there is a library with all n functions; it then stays for the life of the process, and
- * the pointers are set. NULL: there is none, and the pointers are not to be used. Not for several threads at once with the same pointers. */
+/* Loads the first of the names (NULL-terminated) that has all n functions, sets the pointers, and keeps the library for the life of the process. Returns its
+ * name. NULL: not found, the pointers are invalid. Do not call concurrently with the same pointers. */
 const char *library_load(const char *const *names, const struct library_call *calls, size_t n);

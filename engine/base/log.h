@@ -1,5 +1,5 @@
 #pragma once
-/* Things worth telling that are no errors. Nothing below cli/ prints: cli sets the sink, tests too. Thread-safe. */
+/* Log messages other than errors. Nothing below cli/ prints: cli or a test sets the sink. Thread-safe. */
 enum log_level { LOG_WARN, LOG_INFO, LOG_DEBUG };
 typedef void (*log_fn)(void *ctx, enum log_level level, const char *text);
 void log_set(log_fn fn, void *ctx, enum log_level max);

@@ -4,7 +4,7 @@
 
 static const struct {
     const char *name;
-    uint16_t block, bytes; /* elements and bytes of the smallest unit */
+    uint16_t block, bytes; /* elements and bytes per block */
 } types[DT_COUNT] = {
     [DT_NONE] = {"none", 1, 0},       [DT_F32] = {"F32", 1, 4},           [DT_BF16] = {"BF16", 1, 2},     [DT_F16] = {"F16", 1, 2},
     [DT_E4M3] = {"F8_E4M3", 1, 1},    [DT_E8M0] = {"F8_E8M0", 1, 1},      [DT_E2M1] = {"F4_E2M1", 2, 1},  [DT_I8] = {"I8", 1, 1},
@@ -34,13 +34,13 @@ struct mat mat_cols(struct mat m, int32_t begin, int32_t end) {
 
 float scale_at(const struct mat *m, int32_t r, int32_t c) { return m->scale ? scale_load(m, scale_row(m, r) + (size_t)(c / m->block_cols)) : 1; }
 
-/* Source of the blocks: ggml-quants.c. What four bits stand for, and the scale that it is multiplied by, are exact in float32. */
+/* Source of the block formats: ggml-quants.c. The codes' values and their scales are exact in float32. */
 const int8_t mat_q4_0[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 const int8_t mat_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 const int8_t mat_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* twice E2M1, without its negative zero */
 
 static float half_at(const uint8_t *b) { return f16_to_f32((uint16_t)(b[0] | b[1] << 8)); }
-/* Number i of 32 in 16 bytes: low halves first. */
+/* Code i of 32 in 16 bytes: low nibbles first. */
 static int nibble_at(const uint8_t *q, int i) { return i < 16 ? q[i] & 15 : q[i - 16] >> 4; }
 
 static float iq4_xs_at(const uint8_t *b, int i) {
@@ -48,7 +48,7 @@ static float iq4_xs_at(const uint8_t *b, int i) {
     return half_at(b) * (float)((low | high << 4) - 32) * (float)mat_iq4[nibble_at(b + 8 + 16 * k, i % 32)];
 }
 
-/* Q4_K and Q5_K: eight parts, each with a scale and a minimum of six bits; qh: a fifth bit of each, NULL in Q4_K. */
+/* Q4_K and Q5_K: eight sub-blocks, each with a scale and a minimum of six bits; qh: the fifth bits, NULL for Q4_K. */
 static float q45_k_at(const uint8_t *b, const uint8_t *qh, const uint8_t *q, int i) {
     const uint8_t *s = b + 4;
     int j = i / 32, sc, mn;
@@ -109,7 +109,7 @@ size_t mat_bytes(const struct mat *m) {
     size_t n = (size_t)m->rows * dtype_bytes(m->dtype, (size_t)m->cols);
     if (m->scale) {
         size_t blocks = last_block(m) - (size_t)m->row0 / (size_t)m->block_rows + 1;
-        if (blocks > (size_t)m->rows) blocks = (size_t)m->rows; /* every other one is another view's */
+        if (blocks > (size_t)m->rows) blocks = (size_t)m->rows; /* every other row belongs to another view */
         n += blocks * (size_t)m->scale_stride * dtype_bytes(m->scale_dtype, 1);
     }
     return n;

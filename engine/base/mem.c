@@ -64,7 +64,7 @@ char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
 void *mem_pages(size_t size, int flags) {
     if (refuse()) return NULL;
     bool huge = size >= HUGE_PAGE && !(flags & MEM_SMALL) && (flags & MEM_HUGE || atomic_load(&prefer_huge));
-    size_t more = huge ? HUGE_PAGE : 0; /* to begin on a 2 MB boundary; what is too much goes back */
+    size_t more = huge ? HUGE_PAGE : 0; /* aligns to 2 MB; the excess is unmapped */
     int may = flags & MEM_RESERVE ? PROT_NONE : PROT_READ | PROT_WRITE;
     uint8_t *p = mmap(NULL, size + more, may, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
@@ -109,8 +109,8 @@ static size_t number_in(const char *path, size_t none) {
     return got == 1 ? (size_t)v : none;
 }
 
-/* --- Memory groups: the limits of the one this process is in and of all above it. Version 1 and 2 differ in their file
- * names and in where they are mounted. File pages count as used there, but go as soon as somebody wants the memory. --- */
+/* --- Cgroups: the limits of this process's cgroup and all its ancestors. Versions 1 and 2 differ in file names and mount points. File pages count as used, but
+ * are reclaimed when memory is needed. --- */
 
 static size_t group_files(const char *dir, const char *prefix) {
     char path[4096], word[64];
@@ -129,7 +129,7 @@ static size_t group_files(const char *dir, const char *prefix) {
 static void group(bool one, char *own, size_t *limit, size_t *left) {
     const char *mount = one ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
     own[strcspn(own, "\n")] = 0;
-    for (;;) { /* a container may show only the end of the path that the host knows: then nothing is found until "/" */
+    for (;;) { /* a container may see only the end of the host's path: then nothing is found up to "/" */
         char dir[2048], path[2200];
         snprintf(dir, sizeof dir, "%s%.1900s", mount, strcmp(own, "/") ? own : "");
         snprintf(path, sizeof path, "%s/%s", dir, one ? "memory.limit_in_bytes" : "memory.max");
@@ -151,7 +151,7 @@ static void groups(size_t *limit, size_t *left) {
     char line[2048], *own;
     FILE *f = fopen("/proc/self/cgroup", "re");
     *limit = *left = SIZE_MAX;
-    while (f && fgets(line, sizeof line, f)) { /* "4:memory:/path", or "0::/path" of version 2 */
+    while (f && fgets(line, sizeof line, f)) { /* "4:memory:/path", or "0::/path" for version 2 */
         char *controllers = strchr(line, ':');
         if (!controllers || !(own = strchr(controllers + 1, ':'))) continue;
         *own++ = 0;

@@ -1,17 +1,14 @@
 #pragma once
-/* The operations that a model is made of. engine/layer/ is written against this table once; the CPU (cpu/ops.h), the
- * emulated device and CUDA (gpu/gpu.h) each fill it, so every mode runs the same definition of the model.
+/* The operations that a model is made of. engine/layer/ is written once against this table; the CPU (cpu/ops.h), the emulated device and CUDA (gpu/gpu.h)
+ * implement it, so every mode runs the same definition of the model.
  *
- * Conventions. Activations are float32, row-major, one row a token; `ld` is the distance of rows in floats. All pointers
- * in the argument structs are memory of the executor (host memory for the CPU). Weights are struct mat.
- * The CPU has finished when a call returns. A device enqueues on the executor's stream and copies the argument struct,
- * arrays that it points to stay valid until the stream has passed.
- * Results do not depend on the number of threads: each output element is summed in one fixed order.
- * On the processor, at every level, a row of a call of at most OP_FEW rows has the bits that it has alone, and activations keep 16
- * bits or more (float32, the sum of two BF16, or whole numbers to the largest of some columns): so decoding sessions and drafts
- * being verified give the same text in any company. Larger calls may round activations to BF16, or count in whole numbers
- * of 16 bits for more columns together, and a row may have other bits there.
- * Calls return 0, or ERR_MEMORY (no workspace), ERR_RUNTIME (device fault), ERR_CANCELLED (exec->cancel was set). */
+ * Conventions. Activations are float32, row-major, one row per token; `ld` is the row stride in floats. All pointers in the argument structs are memory of the
+ * executor (host memory for the CPU). Weights are struct mat. A CPU call has finished when it returns. A device enqueues on the executor's stream and copies
+ * the argument struct; arrays that it points to must stay valid until the stream has passed. Results do not depend on the number of threads: each output
+ * element is summed in one fixed order. On the CPU, at every level, a row of a call of at most BATCH_INVARIANT_ROWS rows has the same bits as alone, and
+ * activations keep 16 bits or more (float32, the sum of two BF16, or integers scaled by the largest of some columns). So decoding sessions and verified drafts
+ * give the same text in any batch. Larger calls may round activations to BF16, or quantize them to 16-bit integers over more columns, which can change a row's
+ * bits. Calls return 0, or ERR_MEMORY (no workspace), ERR_RUNTIME (device fault), ERR_CANCELLED (exec->cancel was set). */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,9 +18,9 @@
 enum { OP_FEW = 24 };
 
 struct ops;
-struct exec { /* where operations run; each backend's own struct begins with this */
+struct exec { /* the executor; each backend's own struct begins with it */
     const struct ops *ops;
-    const _Atomic int *cancel; /* may be NULL; non-zero: give up soon with ERR_CANCELLED */
+    const _Atomic int *cancel; /* may be NULL; non-zero: return ERR_CANCELLED soon */
 };
 
 /* out[i] = row ids[i] of table, float32 [n, cols] */
@@ -34,9 +31,8 @@ struct op_embed {
     int n;
 };
 
-/* out = x / sqrt(mean(x^2) + eps) * (w + add); rows of `dim`, `rows` of them, e.g. n tokens or n * heads. w NULL: all 1, of RMS norms.
- * With mean != 0: LayerNorm ((x - mean) / sqrt(var + eps) * w + bias). x and out may be the same.
- * bad: NULL, or an int that receives tag when it still was -1 and an input was not finite. */
+/* out = x / sqrt(mean(x^2) + eps) * (w + add), for `rows` rows of `dim` (e.g. n tokens or n * heads). w NULL: all 1 (RMS only). mean != 0: LayerNorm
+ * ((x - mean) / sqrt(var + eps) * w + bias). x and out may be the same. bad: NULL, or an int, initially -1, that receives tag if an input is not finite. */
 struct op_norm {
     float *out;
     const float *x;
@@ -48,9 +44,8 @@ struct op_norm {
     _Atomic int *bad;
 };
 
-/* y[i] = W x[i] (+ bias) (+ y[i] when accumulate). W [rows, cols], x [n, cols], y [n, rows]. With transposed:
- * y = W^T x, x [n, rows], y [n, cols]. bias float32. `batch` > 1 does it for several heads at once:
- * W advances by batch_rows rows, x by batch_x and y by batch_y floats for each. */
+/* y[i] = W x[i] (+ bias) (+ y[i] if accumulate). W [rows, cols], x [n, cols], y [n, rows]. transposed: y = W^T x, x [n, rows], y [n, cols]. bias float32.
+ * `batch` > 1 repeats this per head: W advances by batch_rows rows, x by batch_x and y by batch_y floats. */
 struct op_linear {
     float *y;
     const float *x;
@@ -58,26 +53,26 @@ struct op_linear {
     struct mat w;
     int n, ldx, ldy;
     bool accumulate, transposed;
-    bool exact; /* as with at most OP_FEW tokens, in float32, however many there are (routers: a rounding must not flip a choice) */
-    bool wide;  /* however many there are, the processor keeps at least 16 bits of an activation, where BF16 would keep 8 */
+    bool exact; /* computes in float32 as for few tokens, whatever n (routers: rounding must not change a selection) */
+    bool wide;  /* the CPU keeps at least 16 bits of an activation whatever n; BF16 would keep 8 */
     int batch, batch_rows, batch_x, batch_y;
-    int32_t *top; /* NULL, or [n]: receives the row of W that gave a token's largest y, the first of equals; -1: one was no
-                   * number. The processor only, without transposed and batch: an output head whose answer is its largest. */
+    int32_t *top; /* NULL, or [n]: receives the row of W with a token's largest y, the first on ties; -1: a y was NaN. CPU only, without transposed and batch: a
+                     greedy LM head. */
 };
 
-/* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half; pos NULL: i * step + pos0. With longest > 0 (LongRoPE), rows of sequences longer
- * than that take the second row of inv_freq, and long_mscale. */
+/* cos[i][j], sin[i][j] = mscale * cos/sin(pos[i] * inv_freq[j]), j < half; pos NULL: i * step + pos0. longest > 0 (LongRoPE): rows of longer sequences use the
+ * second row of inv_freq, and long_mscale. */
 struct op_rope_table {
     float *cos, *sin; /* [n, half] */
     const int32_t *pos;
     const float *inv_freq; /* [half], or [2, half] */
-    const int32_t *length; /* [n]: how long the sequence of a row is; NULL: all are `total` long */
+    const int32_t *length; /* [n]: sequence length of each row; NULL: `total` for all */
     int n, half, longest, total, pos0, step;
     float mscale, long_mscale;
-    const struct op_place *at; /* NULL, or for pos0: the last multiple of step up to the position there */
+    const struct op_place *at; /* NULL, or supplies pos0: its position rounded down to a multiple of step */
 };
-/* Rotates in place the 2*half numbers that start at x + i * ld + h * head_ld, for each token i and head h.
- * interleaved: pairs (2j, 2j+1), the layout is kept; else pairs (j, j + half). inverse rotates by -angle. */
+/* Rotates in place the 2*half numbers at x + i * ld + h * head_ld, for each token i and head h. interleaved: pairs (2j, 2j+1), keeping the layout; else pairs
+ * (j, j + half). inverse rotates by -angle. */
 struct op_rope {
     float *x;
     const float *cos, *sin; /* [n, half] */
@@ -85,41 +80,41 @@ struct op_rope {
     bool interleaved, inverse;
 };
 
-/* A plane of the KV cache: rows of heads * dim elements, row = token position. F32, BF16, or E4M3 with one float32
- * scale a (row, head): amax / 448, 1 where amax is 0.
- * On devices rows may lie in blocks of so many, which caches with a common beginning share: the b-th is where blocks[b] says, a piece of
- * memory that has the same rows of all planes, those of each plane together. The list is read when the operation runs. */
+/* A plane of the KV cache: rows of heads * dim elements, row = token position. F32, BF16, or E4M3 with a float32 scale per (row, head): amax / 448, 1 if amax
+ * is 0. On devices, rows may be in blocks, which caches with a common prefix share: blocks[b] gives the memory of block b, which holds the same rows of all
+ * planes, those of each plane together. The list is read when the operation runs. */
 struct kv_block {
     char *mem;
-    int64_t place; /* this block is that one of those in mem */
+    int64_t place; /* index of the block in mem */
 };
 struct kv_plane {
-    void *data;   /* with blocks: not looked at, nor scale */
+    void *data;   /* unused with blocks, like scale */
     float *scale; /* [rows, heads], E4M3 only */
     int heads, dim;
     uint8_t dtype;
-    int block;                     /* rows of one */
-    const struct kv_block *blocks; /* NULL: one row after the other */
-    size_t at, scale_at;           /* of the rows of mem's first block, in bytes */
+    int block;                     /* rows per block */
+    const struct kv_block *blocks; /* NULL: contiguous rows */
+    size_t at, scale_at;           /* offset of the rows in mem's first block, bytes */
 };
-/* What stands in memory for a plane's addresses and a position, so that an operation that was recorded once serves every token of any
- * session (gpu.h's graphs). Read when the operation runs. Devices alone; the processor is never given one. */
+/* A plane's addresses and a position, read from memory when the operation runs, so that an operation recorded once serves every token of any session (graphs,
+ * gpu.h). Devices only. */
 struct op_place {
-    void *data; /* of a state: what it is before the call's first row, NULL: it begins */
+    void *data; /* a state before the call's first row; NULL: initial */
     float *scale;
-    void *after;                   /* of a state: where it goes */
-    const struct kv_block *blocks; /* as a plane's; what else a plane says of blocks is the call's */
-    int32_t pos;                   /* of the first row of the call */
+    void *after;                   /* destination of the state */
+    const struct kv_block *blocks; /* as in kv_plane; the call supplies the plane's other block fields */
+    int32_t pos;                   /* position of the call's first row */
 };
-/* Rows of `every` tokens each that tokens [pos, pos + n) complete; and at most, wherever these stand. */
+/* Returns the number of groups of `every` tokens that tokens [pos, pos + n) complete; and the maximum over all positions. */
 static inline int op_completed(int pos, int n, int every) { return (pos + n) / every - pos / every; }
 static inline int op_completed_most(int n, int every) { return (n + every - 1) / every; }
 struct op_kv_store {
     struct kv_plane plane;
     const float *x; /* [n, heads * dim], rows ldx apart */
     int row0, n, ldx;
-    const struct op_place *at; /* NULL, or for plane.data, plane.scale, row0 */
-    int every, tokens;         /* with at, of rows of several tokens: from row at->pos / every on, those that so many tokens complete, at most n */
+    const struct op_place *at; /* NULL, or supplies plane.data, plane.scale, row0 */
+    int every,
+        tokens; /* with at, for rows that cover several tokens: starts at row at->pos / every and stores the rows that `tokens` tokens complete, at most n */
 };
 /* out [n, heads * dim] = rows row0 .. row0 + n of the plane, as float32 */
 struct op_kv_load {
@@ -128,9 +123,9 @@ struct op_kv_load {
     int row0, n, ldo;
 };
 
-/* Keys and values of `heads` heads, as BF16, from rows row0 .. row0 + n of a latent cache (one head: W's columns, then the rope key
- * that all heads share): k[i][h] = W_h latent[i] and the rope key, v[i][h] = the last v_dim rows of W_h times it. How devices whose
- * attention reads BF16 expand MLA; elsewhere ops->expand is NULL, and linear makes them in float32. */
+/* Keys and values of `heads` heads as BF16, from rows row0 .. row0 + n of a latent cache (one head: W's columns, then the rope key that all heads share):
+ * k[i][h] = W_h latent[i] and the rope key, v[i][h] = the last v_dim rows of W_h times it. Expands MLA on devices whose attention reads BF16; elsewhere
+ * ops->expand is NULL and linear computes them in float32. */
 struct op_expand {
     void *k;                /* BF16 [n, heads, nope + latent.dim - w.cols] */
     void *v;                /* BF16 [n, heads, v_dim] */
@@ -139,14 +134,12 @@ struct op_expand {
     int row0, n, heads, nope, v_dim;
 };
 
-/* Causal attention with online softmax. Query row i stands at position q_pos0 + i (or q_pos[i]); key row j at k_pos0 + j, or with
- * k_step, and no window then, at k_pos0 + j * k_step.
- * A key is seen when its position <= the query's, and > query's - window when window > 0. Query head h uses KV head
- * h / (n_heads / k.heads). The value is the first v_dim elements of v's row (absorbed MLA: v is k's own plane).
- * With `chosen` a row sees, of the keys that it would see, only those that op_select chose for it.
- * sinks [n_heads]: a logit that takes part in the softmax with no value. lse, when set, receives log(sum exp) [n, n_heads]
- * of the scaled scores, for merging partial results (zig-zag stripes, split KV); a query that sees no key gives 0 and -inf.
- * Keys that a row does not see, and n_keys, are without influence on its bits in a call of at most OP_FEW rows. */
+/* Causal attention with online softmax. Query row i is at position q_pos0 + i (or q_pos[i]); key row j at k_pos0 + j, or with k_step (without window) at
+ * k_pos0 + j * k_step. A key is visible if its position <= the query's, and > query's - window if window > 0. Query head h uses KV head
+ * h / (n_heads / k.heads). The value is the first v_dim elements of v's row (absorbed MLA: v is k's own plane). With `chosen`, a row sees only those visible
+ * keys that op_select chose for it. sinks [n_heads]: a logit that takes part in the softmax without a value. lse, if set, receives log(sum exp) [n, n_heads] of
+ * the scaled scores, for merging partial results (zig-zag stripes, split KV); a query without visible keys gives 0 and -inf. In a call of at most
+ * BATCH_INVARIANT_ROWS rows, a row's bits do not depend on n_keys or on keys that it does not see. */
 struct op_attention {
     float *out;     /* [n, n_heads, v_dim], rows ldo apart */
     const float *q; /* [n, n_heads, k.dim], rows ldq apart */
@@ -154,18 +147,18 @@ struct op_attention {
     const float *sinks;
     float *lse;
     const int32_t *q_pos;  /* NULL: q_pos0 + i */
-    const int32_t *chosen; /* NULL, or [n, n_chosen] rows of k and v; no window then */
+    const int32_t *chosen; /* NULL, or [n, n_chosen] rows of k and v; not with window */
     int n, n_heads, v_dim, ldq, ldo;
     int q_pos0, k_pos0, k_step, n_keys, window, n_chosen;
     float scale;
-    /* NULL, or for the addresses of k and v, and q_pos0; keys go up to the last query's own then, and n_keys (no less) is only what
-     * the work is laid out for. Of at most OP_FEW rows. */
+    /* NULL, or supplies the addresses of k and v, and q_pos0. Keys then end at the last query's position; n_keys is an upper bound for the launch. At most
+     * BATCH_INVARIANT_ROWS rows. */
     const struct op_place *at, *v_at;
 };
 
-/* Lightning indexer: the `topk` best keys of each query, in rising order; all that it sees where these are no more, and -1 in
- * the places that are left over. A key's score is scale * sum over heads of weight * max(0, q . k), in float32; ties go to the
- * lower row, what is no number ranks last. Positions as in op_attention; the plane has one head. */
+/* Lightning indexer: selects the `topk` best keys of each query, in ascending order; all visible keys if there are no more, padded with -1. A key's score is
+ * scale * sum over heads of weight * max(0, q . k), in float32; ties go to the lower row, NaN ranks last. Positions as in op_attention; the plane has one head.
+ */
 struct op_select {
     int32_t *chosen;     /* [n, topk] */
     const float *q;      /* [n, heads, k.dim], rows ldq apart */
@@ -174,16 +167,16 @@ struct op_select {
     int n, heads, topk, ldq;
     int q_pos0, k_pos0, k_step, n_keys;
     float scale;
-    const struct op_place *at; /* NULL, or for k's addresses and q_pos0; keys then go up to the last query's own, as op_attention's */
+    const struct op_place *at; /* NULL, or supplies k's addresses and q_pos0; keys then end at the last query's position, as in op_attention */
 };
-/* Keys that a query at position pos sees of n_keys rows that begin at k_pos0, k_step apart (0: 1). */
+/* Number of keys visible at position pos among n_keys rows that begin at k_pos0, k_step apart (0: 1). */
 static inline int op_seen_step(int64_t pos, int k_pos0, int k_step, int n_keys) {
     int64_t n = pos < k_pos0 ? 0 : (pos - k_pos0) / (k_step ? k_step : 1) + 1;
     return n < n_keys ? (int)n : n_keys;
 }
 static inline int op_seen(int64_t pos, int k_pos0, int n_keys) { return op_seen_step(pos, k_pos0, 1, n_keys); }
 
-/* Merges two partial attentions over disjoint keys into the first: lse = log(exp(lse) + exp(lse2)), out weighted alike. */
+/* Merges two partial attentions over disjoint keys into the first: lse = log(exp(lse) + exp(lse2)), out weighted accordingly. */
 struct op_merge {
     float *out;        /* [n, heads, dim], rows ldo apart */
     float *lse;        /* [n, heads] */
@@ -192,20 +185,19 @@ struct op_merge {
     int n, heads, dim, ldo, ldo2;
 };
 
-/* Router. score = softmax, sigmoid or sqrt(softplus) (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only
- * experts of the topk_group best groups may be chosen (others -inf); a group's score is the sum of its two best choices
- * (group_top2, V3) or its best (V2). ids [n, topk] in falling order of choice, ties to the lower index, never -1;
- * weights = score of the chosen, divided by their sum (+ 1e-20) when norm, times scale.
- * SCORE_MIXER (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the
- * softmax over those which are not behind it, in relation to their size, by more than 2 * jitter, the ones chosen before left out.
- * With `table` nothing is chosen: ids are table[tokens[i]], in its order, and scores weight them (DeepSeek-V4's hash layers). */
+/* Router. score = softmax, sigmoid or sqrt(softplus) (float32) of logits [n, n_experts]; choice = score + bias. With n_group > 1 only experts of the topk_group
+ * best groups may be chosen (others -inf); a group's score is the sum of its two best choices (group_top2, V3) or its best (V2). ids [n, topk] in descending
+ * order of choice, ties to the lower index, never -1; weights = scores of the chosen, divided by their sum (+ 1e-20) if norm, times scale. SCORE_MIXER
+ * (Phi-3.5-MoE's sparse mixer): the best logit, then the best of the others; an expert's weight is its share of the softmax over the logits within 2 * jitter
+ * (relative) of it, without those chosen before. With `table` nothing is chosen: ids are table[tokens[i]], in its order, and scores weight them (DeepSeek-V4's
+ * hash layers). */
 enum score_fn { SCORE_SOFTMAX, SCORE_SIGMOID, SCORE_MIXER, SCORE_SQRT_SOFTPLUS };
 struct op_route {
     int32_t *ids;
     float *weights;
     const float *logits;
     const float *bias;     /* [n_experts] or NULL */
-    const int32_t *table;  /* [vocab, topk], all of them experts; NULL: choose */
+    const int32_t *table;  /* [vocab, topk], valid experts; NULL: choose */
     const int32_t *tokens; /* [n], with table */
     int n, n_experts, topk, n_group, topk_group, vocab;
     uint8_t score; /* enum score_fn */
@@ -213,50 +205,48 @@ struct op_route {
     float scale, jitter;
 };
 
-/* How a feed-forward joins its halves: g * sigmoid(alpha * g) * (u + shift), after g was held below limit and u within +-limit.
- * All zero: silu(g) * u. */
+/* Activation of an FFN: g * sigmoid(alpha * g) * (u + shift), with g clamped to <= limit and u to +-limit. All zero: silu(g) * u. */
 struct glu {
     float limit; /* 0: none */
     float alpha; /* 0: 1 */
     float shift;
 };
-struct expert {                 /* one feed-forward: down(glu(gate x, up x)) */
+struct expert {                 /* one FFN: down(glu(gate x, up x)) */
     struct mat gate, up;        /* [inter, hidden] */
-    struct mat down;            /* [hidden, inter]; turned: stored as [inter, hidden] */
+    struct mat down;            /* [hidden, inter]; turned: transposed, stored as [inter, hidden] */
     float *gate_bias, *up_bias; /* [inter] or NULL */
     float *down_bias;           /* [hidden] or NULL */
     struct glu glu;
     bool turned; /* plain formats without scales only */
 };
-/* The same experts cut by memory node: part [e * n_nodes + a] is what node a has of expert e, the shared one follows the last: some rows of
- * gate and up, in order of node, and rows [rows[a], rows[a + 1]) of down (turned: its columns). A row is computed as in the whole expert,
- * so nothing of a result hangs on the cut. */
+/* The same experts split by NUMA node: part [e * n_nodes + a] is node a's part of expert e, the shared expert follows the last: some rows of gate and up, in
+ * node order, and rows [rows[a], rows[a + 1]) of down (columns if transposed). Each row is computed as in the unsplit expert, so the split does not change
+ * results. */
 struct expert_shards {
     const struct expert *part;
     const int32_t *rows; /* [n_nodes + 1] */
     int n_nodes;
 };
-/* y += sum over the token's experts of weight * expert(x), plus the shared expert (weight 1, or shared_weight[i]).
- * The sum runs in rising order of expert id, then the shared one, whatever the threads and the batch.
- * An id of -1 is not computed here (another executor has that expert): the rest is summed as if it were not in the list, and a
- * token with nothing else gets the shared expert alone, or stays as it is. Any other id outside [0, n_experts), or a chosen expert
- * whose gate.data is NULL, is an ERR_RUNTIME. Tokens are grouped by expert. */
+/* y += sum over the token's experts of weight * expert(x), plus the shared expert (weight 1, or shared_weight[i]). The sum runs in ascending order of expert
+ * id, then the shared expert, whatever the threads and the batch. An id of -1 is skipped (another executor computes that expert): the others are summed as if
+ * it were not in the list, and a token without other experts gets the shared expert only, or stays unchanged. Any other id outside [0, n_experts), or a chosen
+ * expert whose gate.data is NULL, is an ERR_RUNTIME. Tokens are grouped by expert. */
 struct op_experts {
     float *y;                           /* [n, hidden] */
     const float *x;                     /* [n, hidden] */
-    const int32_t *ids;                 /* [n, topk], -1: left out */
+    const int32_t *ids;                 /* [n, topk], -1: skipped */
     const float *weights;               /* [n, topk]; ids NULL: no routed experts (a dense FFN is one shared expert) */
     const struct expert *experts;       /* [n_experts] */
     const struct expert *shared;        /* NULL: none */
     const float *shared_weight;         /* [n] or NULL */
-    const struct expert_shards *shards; /* NULL: whole. Else it is what is computed; the CPU alone takes it */
-    const uint8_t *late;                /* NULL, or [n_experts]: not 0 where the weights are still being read: begun last */
+    const struct expert_shards *shards; /* NULL: not split. Otherwise it replaces experts and shared; CPU only */
+    const uint8_t *late;                /* NULL, or [n_experts]: non-zero where the weights are still being read; those are started last */
     int n, topk, n_experts, hidden;
     bool wide;   /* as op_linear's */
-    float share; /* of the choices, those computed here, as far as is known beforehand; 0: all. What a cost model goes by */
+    float share; /* expected fraction of the choices computed by this call, for cost models; 0: all */
 };
 
-/* Element-wise, m numbers in a row, n rows */
+/* Element-wise, n rows of m numbers */
 struct op_add {
     float *y;
     const float *x;
@@ -270,7 +260,7 @@ struct op_clip {
     float *x;
     int n, m;
     float limit;
-}; /* x = min(max(x, -limit), limit); what is no number stays so */
+}; /* x = min(max(x, -limit), limit); NaN stays NaN */
 
 /* y[i * ldy + h * head_ldy + d] = x[i * ldx + h * head_ldx + d], d < dim; head_ldx 0 repeats one head for all. No overlap. */
 struct op_copy {
@@ -279,17 +269,16 @@ struct op_copy {
     int n, heads, dim, ldx, ldy, head_ldx, head_ldy;
 };
 
-/* y *= f(g), g with rows and heads of its own distances: f the sigmoid, or with silu g * sigmoid(g). */
+/* y *= f(g), where g has its own row and head strides: f the sigmoid, or with silu g * sigmoid(g). */
 struct op_gate {
     float *y;       /* [n, heads, dim], rows ldy apart, heads head_ldy */
-    const float *g; /* the same, ldg and head_ldg */
+    const float *g; /* the same, with strides ldg and head_ldg */
     int n, heads, dim, ldy, ldg, head_ldy, head_ldg;
     bool silu;
 };
 
-/* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(sum of w[j][c] * x[i - taps + 1 + j][c]). Rows
- * before the first are `before`, NULL: zeros; `after` receives the last taps - 1 rows, those before them included, and may be the
- * same memory. */
+/* Causal convolution of each channel along the rows, then SiLU: out[i][c] = silu(sum of w[j][c] * x[i - taps + 1 + j][c]). Rows before the first come from
+ * `before`, NULL: zeros; `after` receives the last taps - 1 rows, including those from `before`, and may be the same memory. */
 struct op_conv {
     float *out;          /* [n, channels], rows ldo apart */
     const float *x;      /* [n, channels], rows ldx apart */
@@ -297,17 +286,16 @@ struct op_conv {
     const float *before; /* [taps - 1, channels] */
     float *after;
     int n, channels, taps, ldx, ldo;
-    const struct op_place *at; /* NULL, or for before and after */
+    const struct op_place *at; /* NULL, or supplies before and after */
 };
 
-/* The gated delta rule, row after row of one sequence, for each value head h with its key head h / (v_heads / k_heads), all in
- * float32:
- *     q, k of unit length (x / sqrt(sum x^2 + 1e-6)), q times k_dim^-0.5
- *     S *= exp(rate[h] * softplus(a + dt[h]))
- *     S += k (x) sigmoid(b) (v - S^T k)
- *     out = S^T q
- * The state S is `before` the first row, NULL: zeros, and `after` the last, which may be the same memory. A row has the same bits
- * however many are in a call. */
+/* The gated delta rule, row by row over one sequence, for each value head h with its key head h / (v_heads / k_heads), all in float32: q, k normalized to unit
+ * length (x / sqrt(sum x^2 + 1e-6)), q times k_dim^-0.5
+ *   S *= exp(rate[h] * softplus(a + dt[h]))
+ *   S += k (x) sigmoid(b) (v - S^T k)
+ *   out = S^T q
+ * The state S is `before` before the first row (NULL: zeros) and `after` after the last; both may be the same memory. A row's bits do not depend on the number
+ * of rows in the call. */
 struct op_delta {
     float *out;             /* [n, v_heads, v_dim], rows ldo apart */
     const float *q, *k, *v; /* [n, k_heads, k_dim] twice, [n, v_heads, v_dim]; rows ldx apart */
@@ -316,15 +304,15 @@ struct op_delta {
     const float *before;    /* [v_heads, k_dim, v_dim] */
     float *after;
     int n, k_heads, v_heads, k_dim, v_dim, ldx, ldg, ldo;
-    const struct op_place *at; /* NULL, or for before and after */
+    const struct op_place *at; /* NULL, or supplies before and after */
 };
 
-/* Windows of `ratio` tokens each become one entry: for every element the mean of the window's kv, weighted by the softmax of
- * its gates, gate + bias[place in the window]. With `overlap` there are two series, [series, dim] of a row: an entry is made of the
- * second of its own window and the first of the window before. Row i stands at position pos0 + i; out receives the entries of the
- * windows that end in these rows, one after the other. What the open windows have come to so far is `before` the first row (pos0 0:
- * not read) and `after` the last, which may be the same memory: for the open entry, then with overlap the next, the largest gate,
- * the sum of weights and the weighted sum. A row is added in the order of positions, however many are in a call. */
+/* Compresses windows of `ratio` tokens into one entry each: for every element the mean of the window's kv, weighted by the softmax of its gates, gate +
+ * bias[index in the window]. With `overlap` a row has two series, [series, dim]: an entry uses the second series of its own window and the first series of the
+ * window before. Row i is at position pos0 + i; out receives the entries of the windows that end in these rows, in order. The accumulators of the open windows
+ * are `before` before the first row (not read if pos0 is 0) and `after` after the last; both may be the same memory. They hold, for the open entry and with
+ * overlap for the next one, the largest gate, the sum of weights and the weighted sum. Rows are added in the order of positions, whatever their number in a
+ * call. */
 struct op_compress {
     float *out;             /* [entries, dim] */
     const float *kv, *gate; /* [n, series * dim], rows ldx apart */
@@ -333,31 +321,31 @@ struct op_compress {
     float *after;
     int n, pos0, ratio, dim, ldx;
     bool overlap;
-    const struct op_place *at; /* NULL, or for pos0, and for before and after, which are state_at floats behind what it says; out has room for the most */
+    const struct op_place *at; /* NULL, or supplies pos0, and before and after, which are state_at floats past its addresses; out has room for the maximum */
     int state_at;
 };
-static inline int op_compressed(const struct op_compress *o) { /* entries; with at the most */
+static inline int op_compressed(const struct op_compress *o) { /* entries; with at the maximum */
     return o->at ? op_completed_most(o->n, o->ratio) : op_completed(o->pos0, o->n, o->ratio);
 }
 
-/* Several residual streams (manifold-constrained hyper-connections). What a half of a block gave goes to each of them:
- * streams[i][s] += post[i][s] * x[i]; post NULL: streams[i][s] = x[i], where they begin. */
+/* Several residual streams (manifold-constrained hyper-connections). Adds the output of an attention or FFN block to each stream: streams[i][s] += post[i][s] *
+ * x[i]; post NULL: initializes them, streams[i][s] = x[i]. */
 struct op_spread {
     float *streams;    /* [n, n_streams, hidden] */
     const float *x;    /* [n, hidden] */
     const float *post; /* [n, n_streams] */
     int n, hidden, n_streams;
 };
-/* What the next half takes of them, and how they mix meanwhile. With r = 1 / sqrt(mean of all streams' squares + norm_eps) and the
- * parts pre [s], post [s], comb [s, s] of mix, m * r * scale[part] + base:
- *     pre = sigmoid(.) + eps, post = 2 * sigmoid(.)
- *     comb = softmax over its last dimension + eps, then divided by the sums (+ eps) of its columns, and iters - 1 times those of
- *            its rows and of its columns (Sinkhorn-Knopp)
- *     in = sum of pre[s] * streams[s];  streams[t] = sum over s of comb[s][t] * streams[s];  out = 0
- * post NULL: after the last half, mix has pre alone and the streams stay. */
+/* Computes the next block's input from the streams and mixes them. With r = 1 / sqrt(mean of all streams' squares + norm_eps), and the parts pre [s], post [s],
+ * comb [s, s] of mix, m * r * scale[part] + base:
+ *   pre = sigmoid(.) + eps, post = 2 * sigmoid(.)
+ *   comb = softmax over its last dimension + eps, then divided by the sums (+ eps) of its columns, and iters - 1 times by those of its rows and of its columns
+ *   (Sinkhorn-Knopp)
+ *   in = sum of pre[s] * streams[s];  streams[t] = sum over s of comb[s][t] * streams[s];  out = 0
+ * post NULL: after the last block; mix has pre only and the streams stay. */
 struct op_mix {
     float *in;          /* [n, hidden] */
-    float *out;         /* [n, hidden] or NULL: what the half adds up */
+    float *out;         /* [n, hidden] or NULL: the block's accumulator */
     float *streams;     /* [n, n_streams, hidden] */
     float *post;        /* [n, n_streams] */
     const float *mix;   /* [n, (2 + s) * s], or [n, s] */

@@ -1,9 +1,9 @@
 #pragma once
-/* Scales beside the weights of a struct mat: where a row's begin, and one as float32. */
+/* Scales of a struct mat: the index of a row's first scale, and a scale as float32. */
 #include "engine/base/half.h"
 #include "engine/base/mat.h"
 
-/* The number of the first scale of row r; that of column c lies c / block_cols further. */
+/* Index of the first scale of row r; the scale of column c is c / block_cols further. */
 static inline size_t scale_row(const struct mat *m, int32_t r) {
     return m->scale ? (size_t)((m->row0 + r * m->row_step) / m->block_rows) * (size_t)m->scale_stride : 0;
 }

@@ -9,53 +9,53 @@
 #include "engine/base/mem.h"
 
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels refuse it, and the pages are mapped as they are touched */
+#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels reject it, and pages are mapped on first touch */
 #endif
 #ifndef MADV_COLD
-#define MADV_COLD 20 /* Linux 5.4; older kernels refuse it, and keep what was used last */
+#define MADV_COLD 20 /* Linux 5.4; older kernels reject it, and pages stay in LRU order */
 #endif
 
 enum {
-    RANGES = 2 * PARAMS_MAX, /* of an expert: its matrices and their scales */
+    RANGES = 2 * PARAMS_MAX, /* an expert's matrices and their scales */
     ROWS = 32
-}; /* of whose routers a score looks at all that they said */
+}; /* largest batch whose router logits are scored */
 
 struct list {
     const struct expert **e; /* [n_experts] */
     int n, done;
 };
 
-enum foretold { NOT, ANNOUNCED, LOOKED, ASKED }; /* nobody's word; in the list; taken off it; read for that */
-struct told {                                    /* by a draft */
+enum foretold { NOT, ANNOUNCED, LOOKED, ASKED }; /* unannounced; queued; dequeued; read */
+struct told {                                    /* an expert announced by a draft */
     const struct expert *e;
     int layer;
 };
 
 struct fetch {
     const struct weights *w;
-    struct param params[PARAMS_MAX]; /* of a routed expert */
+    struct param params[PARAMS_MAX]; /* a routed expert's parameters */
     int n_params;
-    size_t page, window; /* bytes that may be read ahead for a layer */
-    size_t reserved;     /* bytes of memory that are others' */
-    uint8_t *late;       /* [n_experts] */
+    size_t page, window; /* read-ahead limit per layer, bytes */
+    size_t reserved;     /* bytes of memory reserved for others */
+    uint8_t *late;       /* [n_experts] flags returned by fetch_chosen */
     struct residency *known;
-    struct list now;              /* asked for, to be waited for and mapped */
-    struct list next;             /* to be asked for when now is through */
-    size_t ahead;                 /* bytes of next that were asked for */
-    struct told *told;            /* [n_layers * n_experts] announced, to be asked for when next is through, too */
-    int n_told, told_done, layer; /* layer: the one that chose last */
-    size_t told_ahead;            /* bytes of those that were asked for and whose layer has not chosen since */
-    uint8_t *foretold;            /* [n_layers, n_experts] of those whose layer has not: enum foretold */
-    uint8_t *was;                 /* [n_experts] a layer's when it chose */
+    struct list now;              /* selected and requested; to be waited for and mapped */
+    struct list next;             /* likely, requested after now */
+    size_t ahead;                 /* bytes requested from next */
+    struct told *told;            /* [n_layers * n_experts] announced, requested after `next` */
+    int n_told, told_done, layer; /* layer: the last one that selected */
+    size_t told_ahead;            /* bytes of announced experts in memory or being read whose layer has not selected since */
+    uint8_t *foretold;            /* [n_layers, n_experts] enum foretold, until the layer selects */
+    uint8_t *was;                 /* [n_experts] the layer's flags when it selected */
     struct lookahead_want *want;  /* [n_experts] scratch */
-    float skill;                  /* share of what was read ahead and then chosen, of late */
-    unsigned held_back;           /* layers for which a bad guesser was not asked */
+    float skill;                  /* recent share of likely experts that were selected */
+    unsigned held_back;           /* layers without a prediction because skill is low */
     struct fetch_counts counts;
     struct score score;
     void *score_mem;
-    uint8_t *slot; /* [n_layers, n_experts] it has one */
-    int *taken;    /* [n_layers] */
-    int32_t *near; /* [ROWS, 2 * topk] scratch, as score_near fills it */
+    uint8_t *slot; /* [n_layers, n_experts] it has a slot */
+    int *taken;    /* [n_layers] slots in use */
+    int32_t *near; /* [ROWS, 2 * topk] scratch for score_near */
     float *chance;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -76,7 +76,7 @@ static struct range whole_pages(const struct fetch *f, const void *p, size_t siz
 static int ranges(const struct fetch *f, const struct expert *e, struct range *out) {
     int n = 0;
     for (int i = 0; i < f->n_params; i++) {
-        if (!f->params[i].cols) continue; /* vectors are copies, always there */
+        if (!f->params[i].cols) continue; /* vectors are copies in memory */
         const struct mat *m = params_mat(e, &f->params[i]);
         out[n++] = whole_pages(f, m->data, mat_span(m));
         if (m->scale) out[n++] = whole_pages(f, m->scale, mat_scale_span(m));
@@ -89,7 +89,7 @@ static bool resident(const struct fetch *f, const struct expert *e) {
     for (int i = 0, n = ranges(f, e, r); i < n; i++)
         for (size_t at = 0, step; at < r[i].size; at += step) {
             step = r[i].size - at < sizeof in * f->page ? r[i].size - at : sizeof in * f->page;
-            if (mincore(r[i].p + at, step, in)) return true; /* not to be known: as if nothing were asked */
+            if (mincore(r[i].p + at, step, in)) return true; /* unknown: assume resident */
             for (size_t k = 0; k < step / f->page; k++)
                 if (!(in[k] & 1)) return false;
         }
@@ -104,7 +104,7 @@ static void wait_for(const struct fetch *f, const struct expert *e) {
     for (int i = 0, n = ranges(f, e, r); i < n; i++) madvise(r[i].p, r[i].size, MADV_POPULATE_READ);
 }
 
-/* --- The thread: maps what comes in, so that the pool's threads need not, and asks for what is likely --- */
+/* --- The thread: maps what arrives, so that compute threads need not, and requests what is likely --- */
 
 static uint8_t *foretold_of(const struct fetch *f, const struct told *t) {
     return f->foretold + (size_t)t->layer * (size_t)f->w->config.n_experts + (size_t)(t->e - f->w->layers[t->layer].experts);
@@ -133,20 +133,20 @@ static void *run(void *arg) {
         pthread_mutex_lock(&f->lock);
         if (!tell || !gone) continue;
         f->counts.announced++;
-        if (*mark == LOOKED) *mark = ASKED, f->told_ahead += bytes; /* else its layer has chosen meanwhile */
+        if (*mark == LOOKED) *mark = ASKED, f->told_ahead += bytes; /* else its layer has selected in the meantime */
     }
     pthread_mutex_unlock(&f->lock);
     return NULL;
 }
 
-/* --- What the layers ask --- */
+/* --- Requests by layers --- */
 
 const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int n) {
     const struct expert *all = f->w->layers[layer].experts;
     int n_experts = f->w->config.n_experts, missing = 0, right = 0, guesses = 0;
     enum { THERE, GONE, UNSEEN };
     pthread_mutex_lock(&f->lock);
-    f->now.n = f->now.done = f->next.n = f->next.done = 0; /* what the last layer did not come to read is not wanted any more */
+    f->now.n = f->now.done = f->next.n = f->next.done = 0; /* drop what the previous layer did not get to */
     f->ahead = 0;
     f->layer = layer;
     uint8_t *foretold = f->foretold + (size_t)layer * (size_t)n_experts;
@@ -187,11 +187,11 @@ const uint8_t *fetch_chosen(struct fetch *f, int layer, const int32_t *ids, int 
 static void leave(const struct fetch *f, const struct expert *e) {
     struct range r[RANGES];
     for (int i = 0, n = ranges(f, e, r); i < n; i++) {
-        if (r[i].size <= 2 * f->page) continue; /* the pages at its ends are others', too */
+        if (r[i].size <= 2 * f->page) continue; /* the first and last page are shared with neighbours */
         madvise(r[i].p + f->page, r[i].size - 2 * f->page, MADV_COLD);
     }
 }
-/* The one that is worth least and is not asked for now; -1: there is none. */
+/* Picks the eviction victim: lowest score, not selected now; -1: none. */
 static int worst(const struct fetch *f, int layer) {
     const uint8_t *slot = f->slot + (size_t)layer * (size_t)f->w->config.n_experts;
     int at = -1;
@@ -223,7 +223,7 @@ bool fetch_wants(struct fetch *f) { return f->skill >= 0.5f || f->held_back++ % 
 void fetch_likely(struct fetch *f, int layer, const int32_t *ids, int n) {
     const struct expert *all = f->w->layers[layer].experts;
     int count = 0;
-    for (int i = 0; i < n; i++) { /* the thread leaves next.e alone while there is nothing in it */
+    for (int i = 0; i < n; i++) { /* the thread does not touch next.e while next.n is 0 */
         int id = ids ? ids[i] : i;
         if (residency_is(f->known, layer, id, RESIDENCY_AHEAD) || resident(f, &all[id])) continue;
         residency_set(f->known, layer, id, RESIDENCY_AHEAD);
@@ -239,7 +239,7 @@ void fetch_likely(struct fetch *f, int layer, const int32_t *ids, int n) {
 void fetch_announced(struct fetch *f, const struct lookahead *a, bool unlikely) {
     const struct config *c = &f->w->config;
     pthread_mutex_lock(&f->lock);
-    f->n_told = f->told_done = 0; /* what was not come to is announced again */
+    f->n_told = f->told_done = 0; /* the rest is announced again */
     f->layer = -1;
     for (int l = 0; l < c->n_layers; l++) {
         uint8_t *foretold = f->foretold + (size_t)l * (size_t)c->n_experts;
@@ -247,7 +247,7 @@ void fetch_announced(struct fetch *f, const struct lookahead *a, bool unlikely) 
         for (int i = 0; i < n; i++) {
             const struct lookahead_want *w = &f->want[i];
             score_announce(&f->score, l, &w->expert, 1, w->ahead + 1);
-            if (foretold[w->expert] > ANNOUNCED || (!unlikely && w->confidence * (float)c->topk < 1)) continue; /* less than its share */
+            if (foretold[w->expert] > ANNOUNCED || (!unlikely && w->confidence * (float)c->topk < 1)) continue; /* below an equal share */
             foretold[w->expert] = ANNOUNCED;
             f->told[f->n_told++] = (struct told){&f->w->layers[l].experts[w->expert], l};
         }
@@ -268,7 +268,7 @@ bool fetch_needed(const struct weights *w) {
     return have && w->files.bytes - w->bytes_skipped > have - have / 16;
 }
 
-/* Experts of a layer that memory holds beside everything else; an eighth of it is left for what comes and goes. */
+/* Slots per layer that memory holds beside everything else; an eighth of memory stays free. */
 static int room_of(const struct fetch *f) {
     const struct config *c = &f->w->config;
     size_t have = mem_available(), all = 0, one = 0;
@@ -312,7 +312,7 @@ int fetch_open(struct fetch **out, const struct weights *w, struct residency *kn
     f->counts.room = room_of(f);
     bool all = f->late && f->now.e && f->next.e && f->score_mem && f->slot && f->taken && f->near && f->chance && f->told && f->foretold && f->was && f->want;
     int rc = all ? 0 : error_set(e, ERR_MEMORY, "no memory to read weights ahead");
-    if (!rc && pthread_create(&f->thread, NULL, run, f)) rc = error_set(e, ERR_RUNTIME, "no thread to read weights ahead");
+    if (!rc && pthread_create(&f->thread, NULL, run, f)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread to read weights ahead");
     f->started = !rc;
     if (rc) fetch_close(&f);
     *out = f;

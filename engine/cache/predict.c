@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-/* A judgement counts for a thirty-second of the skill, a step for a fourteenth of the rate, as in MRS. Who took the place of an expert
- * that has more work keeps it for some steps, until the link brings that one back; how many is by the tables in test/bench/NOTES.md. After so
- * many questions in vain routers are asked every so many steps. */
+/* Moving averages: skill 1/32 per judgement, rate 1/14 per batch, as in MRS. `regret`: batches that an evicted busier expert is missed
+ * before the link brings it back, measured in test/bench/NOTES.md. After IDLE_MOST fruitless questions routers run ahead only every
+ * AGAIN batches. */
 static const float skill_alpha = 1 / 32.f, rate_alpha = 0.07f;
 static const double regret = 2;
 enum { IDLE_MOST = 64, AGAIN = 32 };
@@ -44,7 +44,7 @@ void predict_seen(struct predict *p, int layer, const int32_t *rows) {
 struct predict_answer predict_worth(const struct predict *p, const struct predict_ask *a, struct split_plan *plan) {
     struct split_in in = {.domain = a->domain, .expert = a->expert, .n_domains = 2, .n = a->n};
     struct predict_answer out = {.expert = -1};
-    for (int i = 0; i < a->n; i++) { /* all take the same over the link, so the heaviest saves most; of equals who is used most beside */
+    for (int i = 0; i < a->n; i++) { /* uploads cost the same, so the expert with most rows saves most; ties go to the higher rate */
         if (a->expert[i].resident & 2) continue;
         int best = out.expert;
         bool more = best < 0 || a->expert[i].rows > a->expert[best].rows;

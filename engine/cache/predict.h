@@ -1,31 +1,30 @@
 #pragma once
-/* What the next layers will choose, as their own routers say of the residual stream as it is now, which is mostly what they will get
- * (paper D, section 4.C): how often that was right, by distance, and whether an expert is worth bringing for it. Pure: no clock, no
- * allocation. One thread. */
+/* Rates router predictions: the next layers' routers run on the current residual stream, which is close to their real input (paper D,
+ * section 4.C). Tracks their accuracy by distance and estimates whether an upload pays. Pure: no clock, no allocation. One thread. */
 #include "engine/sched/split.h"
 
 enum { PREDICT_FAR = 3 }; /* layers ahead */
-struct predict_said {     /* experts that were foreseen, and of these chosen */
+struct predict_said {     /* predicted experts; of these selected */
     int all, right;
 };
 struct predict {
     int n_layers, n_experts;
-    float skill[PREDICT_FAR]; /* share that was right of late, distance 1 first */
-    bool judged[PREDICT_FAR]; /* it is known */
-    float *rate;              /* [n_layers, n_experts] share of a layer's steps in which each had work, of late */
+    float skill[PREDICT_FAR]; /* recent accuracy by distance, 1 first */
+    bool judged[PREDICT_FAR]; /* skill is valid */
+    float *rate;              /* [n_layers, n_experts] recent share of batches in which the expert had work */
     uint8_t *mark;            /* [n_experts] scratch */
     unsigned idle, steps;
 };
 size_t predict_bytes(int n_layers, int n_experts);
-/* mem: predict_bytes of it, zeroed, aligned for float; the caller's until p is done with. */
+/* mem: predict_bytes, zeroed, aligned for float; in use until the caller is done with p. */
 void predict_open(struct predict *p, int n_layers, int n_experts, void *mem);
 
-/* Whether routers are worth asking in the step that begins: while something was brought for what they said of late, and now and
- * then to see whether something would be. */
+/* Returns whether to run routers ahead in the next batch: while recent predictions led to uploads, and now and then as a retry. */
 bool predict_asks(struct predict *p);
-/* A layer chose `chosen` [n], of which `said` [n] was foreseen that many layers before; in any order, twice is once, what is no expert is none. */
+/* Compares a layer's selection `chosen` [n] with the prediction `said` [n] made `distance` layers before; any order, duplicates and
+ * invalid ids are ignored. */
 struct predict_said predict_judge(struct predict *p, int distance, const int32_t *said, const int32_t *chosen, int n);
-/* rows [n_experts] that chose each in a step. */
+/* Updates rates; rows [n_experts]: rows that selected each expert in the batch. */
 void predict_seen(struct predict *p, int layer, const int32_t *rows);
 static inline double predict_rate(const struct predict *p, int layer, int expert) {
     return (double)p->rate[(size_t)layer * (size_t)p->n_experts + (size_t)expert];
@@ -34,19 +33,19 @@ static inline double predict_rate(const struct predict *p, int layer, int expert
 struct predict_ask {
     int layer, distance;
     const struct split_policy *split;
-    /* The layer as it is foreseen, times from its beginning: domain 0 the processor, 1 the device. What lies there is as it is now. */
+    /* The layer as predicted, times from its start: domain 0 the CPU, 1 the device, with its current residency. */
     const struct split_domain *domain;
-    struct split_expert *expert; /* [n]; the same after as before */
-    const int16_t *id;           /* [n] which each is */
+    struct split_expert *expert; /* [n]; unchanged on return */
+    const int16_t *id;           /* [n] expert ids */
     int n;
-    double late; /* seconds after the layer's beginning at which an expert that is sent for now would be there; < 0: before it */
-    int victim;  /* whose place it would take; -1: nobody's */
+    double late; /* seconds after the layer's start at which an upload started now would arrive; < 0: before it */
+    int victim;  /* expert it would evict; -1: empty slot */
 };
 struct predict_answer {
-    int expert;   /* index in `expert`; -1: nothing is missing */
-    double saved; /* seconds of this layer when it is there, if it is chosen */
-    double worth; /* seconds, with how likely that is and with what is lost; > 0: bring it */
+    int expert;   /* index in `expert`; -1: all are resident */
+    double saved; /* seconds saved in this layer if it is resident and selected */
+    double worth; /* expected seconds, including the loss of the victim; > 0: upload it */
 };
 struct predict_answer predict_worth(const struct predict *p, const struct predict_ask *a, struct split_plan *plan);
-/* What was asked has come to this: brought or not. */
+/* Reports whether the predictions of a layer led to an upload. */
 void predict_used(struct predict *p, bool brought);

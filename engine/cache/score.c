@@ -5,12 +5,12 @@
 
 #include "engine/base/ops.h"
 
-/* Paper C, and ours: D leaves its coefficient open. Hit rates by it are in test/bench/NOTES.md. */
+/* load_alpha is paper C's; recent_alpha is ours, paper D gives none. Hit rates: test/bench/NOTES.md. */
 static const double load_alpha = 0.3, recent_alpha = 0.07;
 
 static double *layer_of(const struct score *s, double *all, int layer) { return all + (size_t)layer * (size_t)s->n_experts; }
 
-/* --- Policies: load and mass are of the rows just seen --------------------------------------------------------------------- */
+/* --- Policies: load and mass are those of the rows just seen ---------------------------------------------------------------  */
 
 static void lru(struct score *s, int layer) {
     double *v = layer_of(s, s->value, layer);
@@ -27,24 +27,24 @@ static void average(struct score *s, double *v, const float *now, double alpha) 
 static void ema(struct score *s, int layer) { average(s, layer_of(s, s->value, layer), s->load, load_alpha); }
 static void mrs(struct score *s, int layer) { average(s, layer_of(s, s->value, layer), s->mass, recent_alpha); }
 
-/* What a draft announced goes before everything else, the sooner the higher; the rest by mrs, which stays below 1. */
+/* Announced experts first, the nearest highest; the rest by mrs, which stays below 1. */
 static void lookahead(struct score *s, int layer) {
     double *v = layer_of(s, s->value, layer), *base = layer_of(s, s->base, layer);
     uint32_t *until = s->until + (size_t)layer * (size_t)s->n_experts, now = s->tokens[layer];
     average(s, base, s->mass, recent_alpha);
     for (int i = 0; i < s->n_experts; i++) {
-        if (until[i] <= now) until[i] = 0; /* its token has come */
+        if (until[i] <= now) until[i] = 0; /* its token has passed */
         v[i] = base[i] + (until[i] ? 1 + 1.0 / (until[i] - now) : 0);
     }
 }
 
 const struct score_policy score_policies[] = {
-    {"auto", "as mrs; with an INT4 draft, which announces, as lookahead", mrs},
-    {"lru", "used last", lru},
-    {"lfu", "used most often", lfu},
-    {"mrs", "the router's scores of late, of its best 2k a token (paper D)", mrs},
-    {"ema", "the load of late (paper C)", ema},
-    {"lookahead", "what a draft announced, then as mrs", lookahead},
+    {"auto", "mrs; lookahead with an INT4 draft", mrs},
+    {"lru", "most recently used", lru},
+    {"lfu", "most frequently used", lfu},
+    {"mrs", "recent router scores of each token's best 2k experts (paper D)", mrs},
+    {"ema", "recent load (paper C)", ema},
+    {"lookahead", "experts that a draft announced, then mrs", lookahead},
     {0},
 };
 const struct score_policy *score_find(const char *name) {
@@ -53,7 +53,7 @@ const struct score_policy *score_find(const char *name) {
     return NULL;
 }
 
-/* --- What goes in ---------------------------------------------------------------------------------------------------------- */
+/* --- Updates -----------------------------------------------------------------------------------------------------------------  */
 
 size_t score_bytes(int n_layers, int n_experts) {
     size_t all = (size_t)n_layers * (size_t)n_experts;
@@ -76,7 +76,7 @@ void score_seen(struct score *s, int layer, const struct score_step *step) {
     for (int i = 0; i < step->n * s->topk; i++) {
         if (step->ids[i] < 0) continue;
         s->load[step->ids[i]]++;
-        if (!step->near) s->mass[step->ids[i]] += part / (float)s->topk; /* all alike */
+        if (!step->near) s->mass[step->ids[i]] += part / (float)s->topk; /* unknown scores: all alike */
     }
     for (int i = 0; i < step->n * p && step->near; i++)
         if (step->near[i] >= 0) s->mass[step->near[i]] += part * step->chance[i];
@@ -97,9 +97,9 @@ void score_announce(struct score *s, int layer, const int32_t *ids, int n, int a
 
 void score_near(int fn, const float *bias, const float *logits, int n_experts, int p, int32_t *near, float *chance) {
     int n = 0;
-    for (int i = 0; i < n_experts; i++) { /* into a short list in order; chance has what orders it until the sum below */
+    for (int i = 0; i < n_experts; i++) { /* insertion into a short sorted list; chance holds the sort key until the sum below */
         float c = logits[i];
-        if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order is the logits' */
+        if (bias || fn == SCORE_SQRT_SOFTPLUS) /* else the order of the logits */
             c = (fn == SCORE_SIGMOID ? 1 / (1 + expf(-c)) : fn == SCORE_SQRT_SOFTPLUS ? sqrtf(c > 20 ? c : log1pf(expf(c))) : c) + (bias ? bias[i] : 0);
         if (n == p && !(c > chance[n - 1])) continue;
         int k = n < p ? n++ : n - 1;

@@ -2,14 +2,14 @@
 
 #include <math.h>
 
-/* It pays: what it must gain. A step with guesses may take so many times as long as one without, where others wait for it too. Of all time may be
- * lost; so many steps may lie on the account, and are lent. */
+/* pays: least gain. longest_*: most time of a batch with drafts, relative to one without; shorter if other sessions wait. may_lose: fraction of
+ * all time. at_most, credit: limits of the account, in batches. */
 static const double pays = 1.05, longest_beside = 2, longest_alone = 8, may_lose = 0.005, at_most = 8, credit = 2;
-/* A step of less than so much of what such steps took shows that those were held up by something: none is shorter than what it has to do. */
+/* A batch below this fraction of the known time shows that the earlier ones were disturbed: a batch cannot be faster than its work. */
 static const double held_up = 0.5;
-/* A cost that others are compared with is old after so many steps, another one after so many; it is known when it was seen so often, and can be compared with
- * when it was seen so often. A trial guesses so many tokens; without hope one, after so many steps, then after twice as many, up to so many, and at once when
- * it was right. So many steps without guesses behind those with them tell nothing: they find a cache as these left it. */
+/* In batches: the base cost expires after FRESH, other costs after OLD. In samples: a cost is known after SURE, usable as the base after KNOWN. A trial drafts
+ * TRIAL tokens. Without expected gain it drafts one, after SOON batches, then twice as many, up to SELDOM, reset by an accepted token. The first REST
+ * batches after drafts are ignored, since drafts disturb the caches. */
 enum { FRESH = 32, OLD = 256, SURE = 4, KNOWN = 8, TRIAL = 3, SOON = 256, SELDOM = 4096, REST = 2 };
 
 double governor_cost(const struct governor *g, int way, int rows) {
@@ -21,16 +21,16 @@ double governor_cost(const struct governor *g, int way, int rows) {
         else if (!above) above = r;
     }
     if (!first) return 0;
-    if (!below) return g->cost[way][above].seconds; /* at most */
+    if (!below) return g->cost[way][above].seconds; /* an upper bound */
     const double at = g->cost[way][below].seconds;
     if (above) return at + (g->cost[way][above].seconds - at) * (rows - below) / (above - below);
     const double slope = below > first ? (at - g->cost[way][first].seconds) / (below - first) : at / below;
     return at + (slope > 0 ? slope : 0) * (rows - below);
 }
 
-/* Of guesses at this place those that are right; of a place that was hardly seen, as at the one before it. */
+/* Acceptance rate at this position of a draft; a rarely seen position tends to the previous one's. */
 static double share(const struct governor *g, int level, int place) {
-    static const double before[GOVERNOR_LEVELS] = {0.3, 0.4, 0.5, 0.7, 0.8, 0.85}; /* weighs as two that were seen */
+    static const double before[GOVERNOR_LEVELS] = {0.3, 0.4, 0.5, 0.7, 0.8, 0.85}; /* prior; weighs as two samples */
     double x = before[level];
     for (int i = 0; i <= place; i++) {
         const double n = g->right[level][i].n < 16 ? g->right[level][i].n : 16;
@@ -39,11 +39,11 @@ static double share(const struct governor *g, int level, int place) {
     return x;
 }
 
-/* A guess of which nothing is known is taken to cost what a step does. */
+/* Unknown drafting cost is assumed to be that of a batch. */
 double governor_choose(struct governor *g, const struct governor_in *in, int *k) {
-    int path[GOVERNOR_ROWS], n_path = 0; /* whose guess is the next row */
+    int path[GOVERNOR_ROWS], n_path = 0; /* path: session of each next row */
     double chance[GOVERNOR_ROWS], expected[GOVERNOR_ROWS + 1];
-    double cost[GOVERNOR_ROWS + 1] = {0}, once[GOVERNOR_ROWS + 1] = {0}; /* of guesses so far; of catching up */
+    double cost[GOVERNOR_ROWS + 1] = {0}, once[GOVERNOR_ROWS + 1] = {0}; /* cost: drafting so far; once: catching up */
     int taken[GOVERNOR_ROWS];
     const double base = governor_cost(g, in->way, in->rows), longest = in->n > 1 ? longest_beside : longest_alone;
     const double guess_s = g->guess_s > 0 ? g->guess_s : base;
@@ -54,7 +54,7 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
     }
     if (!base || !in->n) return 1;
     expected[0] = in->n;
-    while (in->rows + n_path < GOVERNOR_ROWS) { /* the likeliest next */
+    while (in->rows + n_path < GOVERNOR_ROWS) { /* the likeliest token next */
         int best = 0;
         for (int i = 1; i < in->n; i++)
             if (chance[i] > chance[best]) best = i;
@@ -70,20 +70,21 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
     int best = 0, trial = 0;
     double most = pays;
     const double room = g->account + credit * base;
-    bool seen = false, one = false, could = false; /* steps of more rows; one guess can be paid for; it would pay if all were right */
+    bool seen = false, one = false,
+         could = false; /* seen: samples with more rows; one: a single draft is affordable; could: it would pay off if all were accepted */
     for (int r = in->rows + 1; r <= GOVERNOR_ROWS; r++) seen |= g->cost[in->way][r].n > 0;
     for (int m = 1; m <= n_path; m++) {
         const int r = in->rows + m;
         const double t = governor_cost(g, in->way, r), all = t + cost[m], gain = expected[m] / all * base / in->n, known = g->guess_s > 0 ? cost[m] : 0;
         could |= (in->n + m) * base > pays * in->n * ((seen ? t : base) + known);
-        if (all + once[m] - base > room) continue; /* if all of them were wrong */
+        if (all + once[m] - base > room) continue; /* if all were rejected */
         one |= m == 1;
         if (all <= longest * base && gain > most) most = gain, best = m;
         const bool unknown = g->cost[in->way][r].n < SURE || g->steps - g->cost[in->way][r].at >= OLD;
-        if (m <= TRIAL && unknown && expected[m] * base > pays * in->n * (base + known)) trial = m; /* rows more might cost nothing */
+        if (m <= TRIAL && unknown && expected[m] * base > pays * in->n * (base + known)) trial = m; /* extra rows might be free */
     }
     if (!trial && one && dear && g->steps - g->tried >= (could ? g->wait : SELDOM)) trial = 1;
-    const double old = best ? fmin(FRESH, 64 * (most - 1)) : 4; /* what is compared with must be known, the better the less is gained */
+    const double old = best ? fmin(FRESH, 64 * (most - 1)) : 4; /* the base must be recent, more so for small gains */
     if (g->cost[in->way][in->rows].n < KNOWN || (double)(g->steps - g->cost[in->way][in->rows].at) >= old) return 1;
     if (best) g->wait = SOON;
     else if ((best = trial)) {
@@ -95,12 +96,12 @@ double governor_choose(struct governor *g, const struct governor_in *in, int *k)
     return best ? most : 1;
 }
 
-/* The average of what was seen, and then of late. */
+/* Exponential average, starting from the first value. */
 static void learn(double *average, double x, double weight) { *average += (*average > 0 ? weight : 1) * (x - *average); }
 
-/* A step took x. */
+/* Adds a sample. */
 static void know(struct governor_cost *c, double x, uint64_t at) {
-    float v[GOVERNOR_LAST]; /* in rising order */
+    float v[GOVERNOR_LAST]; /* sorted */
     if (x < held_up * c->seconds) c->n = 0;
     c->last[c->n++ % GOVERNOR_LAST] = (float)x;
     const int n = c->n < GOVERNOR_LAST ? c->n : GOVERNOR_LAST;
@@ -119,7 +120,7 @@ double governor_ran(struct governor *g, const struct governor_step *s) {
     g->steps++;
     const double base = governor_cost(g, s->way, s->rows), known = g->cost[s->way][r].seconds;
     double x = s->seconds, saved = 0;
-    if (g->cost[s->way][r].n >= SURE) x = fmin(fmax(x, known / 2), known * 2); /* something else ran */
+    if (g->cost[s->way][r].n >= SURE) x = fmin(fmax(x, known / 2), known * 2); /* limit outliers: other load ran */
     g->rested = s->guesses ? 0 : g->rested + 1;
     if (!s->cold && (s->guesses || g->rested > REST || !g->cost[s->way][r].n)) know(&g->cost[s->way][r], s->seconds, g->steps);
     if (s->dear && s->right) g->wait = 0;

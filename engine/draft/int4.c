@@ -22,15 +22,15 @@
 #include "engine/base/mem.h"
 
 enum { ALIGN = 64, PIECE = 4 << 20, STRIPE = 128, REST = 199 };
-static const double stint = 1e-3; /* seconds of work beside something else, after which it rests so many times as long */
+static const double stint = 1e-3; /* seconds of work between rests while the CPU is busy; a rest takes REST times as long */
 
 struct int4_head {
     char magic[8]; /* "hearthI4" */
     uint32_t version, n_layers, n_experts, group;
-    uint64_t fingerprint, sample; /* of the checkpoint: its headers, and some of its weights */
-    uint64_t layer;               /* bytes of each that has experts; they follow each other from `at` on */
+    uint64_t fingerprint, sample; /* identify the checkpoint: hashes of its headers and of some weights */
+    uint64_t layer;               /* bytes per layer with experts; layers are contiguous from `at` */
     uint64_t at;
-    uint64_t sum; /* of this struct with 0 here, and of the sums [n_layers] behind it, one for each layer */
+    uint64_t sum; /* of this struct with 0 here, and of the following sums [n_layers], one per layer */
 };
 
 struct int4 {
@@ -38,8 +38,8 @@ struct int4 {
     struct kernels k;
     char *dir;
     struct expert **experts;      /* [n_layers] */
-    uint64_t expert, layer, size; /* bytes of one, of a layer's, of all */
-    uint8_t *data;                /* [size]: own pages, or the file's */
+    uint64_t expert, layer, size; /* bytes of one expert, of a layer, of all */
+    uint8_t *data;                /* [size] allocated pages or the mapped file */
     bool pages;
     struct file_map map;
     uint64_t *sums; /* [n_layers] */
@@ -47,19 +47,19 @@ struct int4 {
     bool started;
     _Atomic bool stop, ready, busy;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* stop or busy, which are changed under the lock */
-    double began;           /* of the thread's own: what it had worked when it began or had rested; < 0: it need not rest */
+    pthread_cond_t changed; /* signals stop and busy, which change under the lock */
+    double began;           /* the background thread's CPU time when its stint began; < 0: no rest needed */
 };
 
-/* --- Its time ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Rate limit --------------------------------------------------------------------------------------------------------------------- */
 
-static double worked(void) { /* seconds, by this thread */
+static double worked(void) { /* CPU seconds of this thread */
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Between two pieces of work. False: it was stopped. */
+/* Called between units of work; rests if due. False: stopped. */
 static bool go_on(struct int4 *d) {
     if (!atomic_load(&d->busy)) d->began = -1;
     else if (d->began < 0) d->began = worked();
@@ -94,10 +94,10 @@ void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
         uint8_t code[INT4_GROUP];
         for (int c = 0; c < m; c++) most = fabsf(x[c0 + c]) > most ? fabsf(x[c0 + c]) : most;
         const uint16_t scale = f32_to_bf16(most / 7);
-        const float s = bf16_to_f32(scale), by = s > 1e-37f ? 1 / s : 0; /* the scale is rounded up or down: at most 7.04 of it */
+        const float s = bf16_to_f32(scale), by = s > 1e-37f ? 1 / s : 0; /* the scale is rounded, so quotients reach 7.04 */
         for (int c = 0; c < INT4_GROUP; c++) {
             const float v = c < m ? x[c0 + c] * by + 8.5f : 8.5f;
-            code[c] = v > 0 ? (uint8_t)v : 0; /* no number: whatever; what computes with it will tell */
+            code[c] = v > 0 ? (uint8_t)v : 0; /* NaN: arbitrary code; computing with it is detected elsewhere */
         }
         for (int c = 0; c < INT4_GROUP / 2; c++) codes[c] = (uint8_t)((code[c] & 15) | code[INT4_GROUP / 2 + c] << 4);
         *scales++ = scale;
@@ -107,7 +107,7 @@ void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales) {
 static uint64_t code_bytes(int rows, int cols) { return (uint64_t)rows * dtype_bytes(DT_INT4, (size_t)cols); }
 static uint64_t scale_bytes(int rows, int cols) { return ((uint64_t)rows * (uint64_t)((cols + INT4_GROUP - 1) / INT4_GROUP) * 2 + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Rows and columns of the matrices of an expert: gate, up, down as it is multiplied. */
+/* Rows and columns of an expert's gate, up and down as multiplied. */
 static void shapes(const struct expert *e, int shape[3][2]) {
     const struct mat *m[3] = {&e->gate, &e->up, &e->down};
     for (int i = 0; i < 3; i++) shape[i][0] = m[i]->rows, shape[i][1] = m[i]->cols;
@@ -121,7 +121,7 @@ static uint64_t expert_bytes(const struct expert *e) {
     return sum;
 }
 
-/* The expert as it lies from p on: codes of all three, then scales. */
+/* Views an expert stored at p: codes of all three matrices, then scales. */
 static struct expert view(const struct expert *e, const uint8_t *p) {
     struct expert v = *e;
     struct mat *m[3] = {&v.gate, &v.up, &v.down};
@@ -146,7 +146,7 @@ static struct expert view(const struct expert *e, const uint8_t *p) {
     return v;
 }
 
-/* to: where `view` has it, to be written. */
+/* to: from expert_view(), to be written. */
 static void make_row(const struct mat *to, int r, const float *x) {
     int4_row(x, to->cols, (uint8_t *)(uintptr_t)to->data + (size_t)r * to->stride, (uint16_t *)(uintptr_t)to->scale + (size_t)r * (size_t)to->scale_stride);
 }
@@ -181,14 +181,14 @@ static void point(struct int4 *d) {
         for (int i = 0; i < d->w->config.n_experts && has_experts(d, l); i++)
             d->experts[l][i] = view(&d->w->layers[l].experts[i], layer_at(d, l) + (uint64_t)i * d->expert);
 }
-/* Of less than a layer where the thread is stopped. */
+/* Incomplete if the thread is stopped. */
 static uint64_t layer_sum(struct int4 *d, int layer) {
     uint64_t sum = (uint64_t)layer;
     for (uint64_t i = 0; i < d->layer && go_on(d); i += PIECE) sum = hash64(layer_at(d, layer) + i, d->layer - i < PIECE ? d->layer - i : PIECE, sum);
     return sum;
 }
 
-/* Headers are the same in two trainings of one model: some rows of it are not. */
+/* Two trainings of one model have equal headers: hash some rows, too. */
 static uint64_t sample(const struct int4 *d) {
     uint64_t sum = 0;
     for (int l = 0; l < d->w->config.n_layers; l++)
@@ -206,7 +206,7 @@ static int make_all(struct int4 *d, struct error *e) {
     shapes(first, shape);
     size_t widest = (size_t)(shape[0][1] > shape[2][1] ? shape[0][1] : shape[2][1]);
     float *row = mem_alloc((widest + 64) * sizeof *row), *stripe = first->turned ? mem_alloc((size_t)shape[2][1] * STRIPE * sizeof *stripe) : NULL;
-    int rc = !row || (first->turned && !stripe) ? error_set(e, ERR_MEMORY, "no memory to make them") : 0;
+    int rc = !row || (first->turned && !stripe) ? error_set(e, ERR_MEMORY, "not enough memory to convert the experts") : 0;
     if (!rc && !(d->data = mem_pages(d->size, 0))) rc = error_set(e, ERR_MEMORY, "no memory for %" PRIu64 " MB of experts", d->size >> 20);
     d->pages = d->data != NULL;
     if (!rc) point(d);
@@ -226,7 +226,7 @@ static int make_all(struct int4 *d, struct error *e) {
 static void path_of(const struct int4 *d, char *out, size_t cap) { snprintf(out, cap, "%s/%016" PRIx64 ".int4", d->dir, d->w->files.fingerprint); }
 static struct int4_head head_of(const struct int4 *d) {
     const struct config *c = &d->w->config;
-    struct int4_head h = {.magic = "hearthI4", /* without its end */
+    struct int4_head h = {.magic = "hearthI4", /* without the terminator */
                           .version = INT4_VERSION,
                           .n_layers = (uint32_t)c->n_layers,
                           .n_experts = (uint32_t)c->n_experts,
@@ -241,7 +241,7 @@ static uint64_t head_sum(const struct int4_head *h, const uint64_t *sums) {
     return hash64(sums, (size_t)h->n_layers * 8, hash64(h, offsetof(struct int4_head, sum), 0));
 }
 
-/* 0: all is there and whole; ERR_RUNTIME: there is none, or it is of no use, *why says so where it is damaged. */
+/* 0: valid and mapped. ERR_RUNTIME: missing or unusable; *why is set if damaged. */
 static int read_file(struct int4 *d, char *why, size_t cap) {
     char path[4096];
     struct error e = {0};
@@ -266,7 +266,7 @@ static int read_file(struct int4 *d, char *why, size_t cap) {
         point(d);
         return 0;
     }
-    if (!good && !atomic_load(&d->stop)) snprintf(why, cap, "%s is damaged, or of another version", path);
+    if (!good && !atomic_load(&d->stop)) snprintf(why, cap, "%s is damaged or of another version", path);
     file_unmap(&d->map);
     d->data = NULL;
     return atomic_load(&d->stop) ? ERR_CANCELLED : ERR_RUNTIME;
@@ -285,7 +285,7 @@ static int write_all(struct int4 *d, int fd) {
     return rc;
 }
 
-/* Without a name until it is whole, so that whatever ends this process leaves nothing. */
+/* Writes to an unnamed file that is linked when complete, so a crash leaves nothing. */
 static int write_file(struct int4 *d) {
     char path[4096], link[40];
     struct statvfs fs;
@@ -297,9 +297,10 @@ static int write_file(struct int4 *d) {
     if (fd < 0) return -errno;
     if (!(rc = write_all(d, fd))) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        if (unlink(path)) errno = 0; /* a damaged one; mostly there is none */
+        if (unlink(path)) errno = 0; /* a damaged one; usually absent */
         if (fault_hit(FAULT_RENAME)) rc = -EIO;
-        else if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) && errno != EEXIST) rc = -errno; /* another process has just written the same */
+        else if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) && errno != EEXIST)
+            rc = -errno; /* EEXIST: another process has written the same file */
     }
     close(fd);
     return rc;
@@ -312,18 +313,18 @@ static void *run(void *arg) {
     struct error e = {0};
     char why[4400] = "";
     const double begin = clock_now();
-    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* a thread has its own */
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* affects this thread only */
     int rc = d->dir ? read_file(d, why, sizeof why) : ERR_RUNTIME;
     const bool read = !rc;
-    if (*why) log_say(LOG_WARN, "the INT4 draft is made again: %s", why);
+    if (*why) log_say(LOG_WARN, "converting the INT4 draft again: %s", why);
     if (rc == ERR_RUNTIME) rc = make_all(d, &e);
     if (rc) {
-        if (rc != ERR_CANCELLED) log_say(LOG_WARN, "no INT4 draft: %s", e.text);
+        if (rc != ERR_CANCELLED) log_say(LOG_WARN, "INT4 draft disabled: %s", e.text);
         return NULL;
     }
     atomic_store(&d->ready, true);
-    log_say(LOG_INFO, "the INT4 draft is there: %" PRIu64 " MB %s in %.1f s", d->size >> 20, read ? "read" : "made", clock_now() - begin);
-    if (!read && d->dir && (rc = write_file(d)) && rc != -ECANCELED) log_say(LOG_INFO, "the INT4 draft is not kept in %s: %s", d->dir, strerror(-rc));
+    log_say(LOG_INFO, "INT4 draft ready: %" PRIu64 " MB %s in %.1f s", d->size >> 20, read ? "read" : "converted", clock_now() - begin);
+    if (!read && d->dir && (rc = write_file(d)) && rc != -ECANCELED) log_say(LOG_INFO, "the INT4 draft is not saved in %s: %s", d->dir, strerror(-rc));
     return NULL;
 }
 
@@ -340,7 +341,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     int moe = 0, rc = 0;
     *out = NULL;
     for (int l = 0; l < c->n_layers; l++) moe += w->layers[l].experts != NULL;
-    if (!moe) return error_set(e, ERR_USAGE, "--draft int4: a model without routed experts has no such draft");
+    if (!moe) return error_set(e, ERR_USAGE, "--draft int4 needs a model with routed experts");
     if (!(d = mem_calloc(1, sizeof *d))) return error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     *out = d;
     pthread_condattr_t clock;
@@ -355,8 +356,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
     d->layer = d->expert * (uint64_t)c->n_experts;
     d->size = d->layer * (uint64_t)moe;
     uint64_t weights = w->files.bytes - w->bytes_skipped, have = mem_available();
-    if (have && weights > have)
-        weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w); /* experts are read as they are needed */
+    if (have && weights > have) weights = w->bytes_dense + (uint64_t)moe * (uint64_t)c->topk * weights_expert_bytes(w); /* then experts are read on demand */
     if (!force) rc = int4_fits(d->size, weights, have, e);
     kernels_fill(&d->k, level);
     if (dir && !rc && !(d->dir = mem_strdup(dir))) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
@@ -366,7 +366,7 @@ int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, 
         if (w->layers[l].experts && !(d->experts[l] = mem_calloc((size_t)c->n_experts, sizeof **d->experts)))
             rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
     if (!rc && (!d->sums || !d->experts)) rc = error_set(e, ERR_MEMORY, "no memory for an INT4 draft");
-    if (!rc && pthread_create(&d->thread, NULL, run, d)) rc = error_set(e, ERR_RUNTIME, "cannot start the thread that makes the INT4 draft");
+    if (!rc && pthread_create(&d->thread, NULL, run, d)) rc = error_set(e, ERR_RUNTIME, "cannot start the INT4 draft thread");
     d->started = !rc;
     if (rc) int4_close(out);
     return rc;

@@ -1,29 +1,29 @@
 #pragma once
-/* What a draft by the same model computes with: its routed experts in INT4, symmetric, with a scale for each 128 columns (paper E, section 3.4.2).
- * All else, caches too, is the model's own.
+/* Weights of the INT4 draft: the model's routed experts in INT4, symmetric, with one scale per 128 columns (paper E, section 3.4.2). Everything
+ * else, including KV caches, is the model's own.
  *
- * A thread of its own makes them from the checkpoint, or reads them where an earlier run of the same checkpoint has left them; until all are there
- * none is. The file is named by the checkpoint's fingerprint, gets its name when it is whole, and is never changed: several processes may make the
- * same. One that is damaged goes and is made again; what the disk has no room for is made again next time. */
+ * A background thread converts them from the checkpoint, or reads the file of an earlier run; no expert is usable before all are. The file is named by
+ * the checkpoint's fingerprint, linked when complete and never changed; several processes may write the same one. A damaged file is
+ * replaced. Without disk space the draft is converted again in the next run. */
 #include "cpu/ops.h"
 #include "engine/store/weights.h"
 
 enum { INT4_GROUP = 128, INT4_VERSION = 2 };
 struct int4;
 
-/* Begins. w must outlive it. dir: where it is kept, NULL: nowhere. ERR_MEMORY with what it needs and what there is, unless `force`; ERR_USAGE where there
- * is nothing to make: no routed experts. */
+/* Starts the background thread. w must outlive it. dir: cache directory, NULL: none. ERR_MEMORY names needed and free memory, unless `force`.
+ * ERR_USAGE: the model has no routed experts. */
 int int4_open(struct int4 **out, const struct weights *w, enum cpu_level level, const char *dir, bool force, struct error *e);
-void int4_close(struct int4 **d); /* stops it */
+void int4_close(struct int4 **d); /* stops the thread */
 bool int4_ready(const struct int4 *d);
-/* Whether the processor has something else to do from now on: then the thread works for a two hundredth of the time, else all of it. Any thread. */
+/* Tells whether the CPU is otherwise busy: the thread then uses 1/200 of the time, otherwise all of it. Callable from any thread. */
 void int4_beside(struct int4 *d, bool busy);
-/* [n_layers] of [n_experts], NULL for layers without. Valid until close; to be computed with once it is ready. */
+/* [n_layers] of [n_experts], NULL for layers without. Valid until close; use once ready. */
 struct expert *const *int4_experts(const struct int4 *d);
-uint64_t int4_bytes(const struct int4 *d);        /* of all of them */
-uint64_t int4_expert_bytes(const struct int4 *d); /* of one */
+uint64_t int4_bytes(const struct int4 *d);        /* all experts */
+uint64_t int4_expert_bytes(const struct int4 *d); /* one expert */
 
-/* Whether these experts of `size` bytes fit beside the weights into `have` (0: not known). ERR_MEMORY says what they need and what there is. Pure. */
+/* Whether experts of `size` bytes fit beside the weights into `have` bytes (0: unknown). ERR_MEMORY names needed and free memory. Pure. */
 int int4_fits(uint64_t size, uint64_t weights, uint64_t have, struct error *e);
-/* A row of n numbers: codes [(n + 127) / 128 * 64], a BF16 scale for each 128. Pure. */
+/* Quantizes a row of n numbers: codes [(n + 127) / 128 * 64], one BF16 scale per 128. Pure. */
 void int4_row(const float *x, int n, uint8_t *codes, uint16_t *scales);

@@ -1,9 +1,9 @@
 #pragma once
-/* A draft that costs next to nothing: what followed when the last tokens occurred before. It guesses well where an answer repeats
+/* A draft at almost no cost: the tokens that followed an earlier occurrence of the last tokens. Works well where an answer repeats
  * its prompt or itself: documents, code. Source: "Prompt lookup decoding" (Saxena). Pure. */
 #include <stdint.h>
 
-/* Guesses up to `most` tokens that follow tokens[0..n) into out, by the longest earlier occurrence of their end, of equally long ones
- * the latest. Returns how many; *matched: tokens that it has in common, up to LOOKUP_MATCH; 0: there is none. */
+/* Writes up to `most` tokens that may follow tokens[0..n) to out, from the longest earlier occurrence of their end, the latest of equally long
+ * ones. Returns their number. *matched: tokens in common, up to LOOKUP_MATCH; 0: no occurrence. */
 enum { LOOKUP_MATCH = 16 };
 int draft_lookup(const int32_t *tokens, int n, int most, int32_t *out, int *matched);

@@ -7,13 +7,13 @@
 #include "engine/layer/block.h"
 #include "engine/model/rope.h"
 
-enum { ROWS = 64 }; /* gone through at once */
+enum { ROWS = 64 }; /* rows per pass */
 
 struct mtp {
     const struct weights *w;
     const struct prediction *p;
     struct exec *x;
-    struct config c; /* of a model of this layer alone */
+    struct config c; /* config of a one-layer model */
     struct work work;
     float *pair;   /* [ROWS, 2 * hidden] */
     float *h;      /* [hidden] */
@@ -58,7 +58,7 @@ void mtp_chat_close(struct mtp_chat *c) {
     *c = (struct mtp_chat){0};
 }
 
-/* Of those that wait, the i-th: a position has its place, so that to be told of one more moves nothing. */
+/* Slot of the i-th waiting position: a ring, so feeding one more moves nothing. */
 static int slot(const struct mtp_chat *c, int i) { return (c->first + c->rows + i) % MTP_WAITING; }
 
 void mtp_tell(struct mtp *m, struct mtp_chat *c, int pos, int n, const float *h) {
@@ -70,20 +70,20 @@ void mtp_tell(struct mtp *m, struct mtp_chat *c, int pos, int n, const float *h)
         c->first = pos + n - MTP_WAITING, c->rows = c->waiting = 0;
         n = MTP_WAITING;
     }
-    if (c->waiting + n > MTP_WAITING) { /* nobody asked for long: what is furthest back is left out */
+    if (c->waiting + n > MTP_WAITING) { /* not used for long: drop the oldest */
         const int drop = c->waiting + n - MTP_WAITING;
         c->first += c->rows + drop, c->rows = 0, c->waiting -= drop;
     }
     for (int i = 0; i < n; i++) memcpy(c->h + (size_t)slot(c, c->waiting++) * width, h + (size_t)i * width, width * sizeof *c->h);
 }
 
-void mtp_rewind(struct mtp_chat *c, int pos) { /* a row is of its position and of the token behind */
+void mtp_rewind(struct mtp_chat *c, int pos) { /* a row depends on its position and on the next token */
     const int left = pos - 1 - c->first < 0 ? 0 : pos - 1 - c->first;
     if (c->rows > left) c->rows = left, c->waiting = 0;
     else if (c->rows + c->waiting > left) c->waiting = left - c->rows;
 }
 
-/* The last of n rows of the workspace. */
+/* Views the last of n rows of the workspace. */
 static struct work last_row(const struct config *c, const struct work *w, int n) {
     struct work r = *w;
     const size_t at = (size_t)n - 1;
@@ -92,8 +92,8 @@ static struct work last_row(const struct config *c, const struct work *w, int n)
     return r;
 }
 
-/* Rows [row, row + n) of the cache from h [n, hidden] and the tokens behind; of the last of them the whole layer where out is not NULL: what it
- * left is in out->x then. final: h is the model's, which its final norm comes over first. */
+/* Computes cache rows [row, row + n) from h [n, hidden] and the next tokens. If out is not NULL, runs the whole layer for the last row; its output is in
+ * out->x. final: h is the model's output, to which its final norm is applied first. */
 static int go(struct mtp *m, struct mtp_chat *chat, const int32_t *tokens, int row, int n, const float *h, bool final, struct work *out) {
     const struct config *c = &m->c;
     const struct layer *y = &m->p->layer;
@@ -122,14 +122,14 @@ static int go(struct mtp *m, struct mtp_chat *chat, const int32_t *tokens, int r
     return 0;
 }
 
-/* The likeliest token after what the layer left; < 0: a logit is no number. */
+/* Computes logits and argmax from the layer's output; *top < 0: a logit is NaN. */
 static int likeliest(struct mtp *m, const struct work *v, float *logits, int32_t *top) {
     const struct config *c = &m->c;
     TRY(block_norm(m->x, c, v->xn, c->hidden, v->x, c->hidden, m->p->norm, NULL, 1, c->hidden, 0, NULL));
     return m->x->ops->linear(m->x, &(struct op_linear){.y = logits, .x = v->xn, .w = m->p->head, .n = 1, .ldx = c->hidden, .ldy = c->vocab, .top = top});
 }
 
-/* Goes through the first n that wait; out: as go has it, of the last of them. */
+/* Processes the first n waiting positions. out: as in go(), for the last one. */
 static int go_waiting(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, struct work *out) {
     const size_t width = (size_t)m->c.hidden;
     m->x->cancel = NULL;
@@ -151,7 +151,7 @@ int mtp_guess(struct mtp *m, struct mtp_chat *c, const int32_t *tokens, int n, i
     struct work v = {0};
     if (most < 1 || !c->waiting || c->first + c->rows + c->waiting != n - 1) return 0;
     if (go_waiting(m, c, tokens, c->waiting, &v)) return 0;
-    for (int i = 0;; i++) { /* rows of guesses are not counted, and are written over */
+    for (int i = 0;; i++) { /* rows of drafted tokens are not counted and are overwritten later */
         if (likeliest(m, &v, m->logits, &out[i])) return i;
         if (out[i] >= 0 && pick) out[i] = pick(ctx, i, m->logits, out[i]);
         if (out[i] < 0) return i;

@@ -16,7 +16,7 @@ struct kv_plane attention_plane(struct kv_plane p, int row) {
 
 const struct op_place *attention_place(const struct span *s, int layer, int plane) { return s->at ? &s->at[layer * CACHE_PLANES + plane] : NULL; }
 
-/* The first piece leaves its log-sum-exp in lse [n, n_heads of o], later ones are made in w->part, as many rows at a time as
+/* The first piece stores its log-sum-exp in lse [n, o->n_heads]. Later pieces are computed in w->part, as many rows at a time as
  * fit, and merged. */
 int attention_pieces(struct exec *x, struct work *w, struct op_attention *o, int piece, float *lse) {
     if (piece != PIECE_ALL) o->lse = lse;

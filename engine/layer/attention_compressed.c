@@ -1,13 +1,13 @@
-/* DeepSeek-V4's attention: one key a token, which is its value too, shared by all heads, of which a query sees the last few (a
- * window); and behind these, in layers that have them, keys that stand for several tokens each. CSA's stand for `ratio` tokens and
- * as many before, and an indexer chooses which of them a query sees; HCA's stand for more, and a query sees all. What the open
- * windows have come to so far is a state (op_compress). Values were turned with their keys, so results are turned back.
+/* DeepSeek-V4 attention. One key per token, which is also its value, shared by all heads; a query sees the last few (a
+ * window). Some layers add earlier keys that represent several tokens each. CSA keys represent `ratio` tokens plus
+ * as many before, and an indexer selects which ones a query sees. HCA keys represent more tokens, and a query sees all. The partial
+ * sums of open groups are a state (op_compress). Values are rotated with their keys, so results are rotated back.
  * Sources: the V4 paper, section 2.3; transformers, models/deepseek_v4. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
 
-enum { TOKENS, ENTRIES, INDEX, STATES }; /* planes; INDEX only where keys are chosen, STATES then is the last */
+enum { TOKENS, ENTRIES, INDEX, STATES }; /* planes; INDEX only with selection, otherwise STATES takes its index */
 
 static int ratio_of(const struct config *c, int layer) { return c->layer[layer].ratio; }
 static bool chooses(const struct config *c, int layer) { return c->layer[layer].overlap; }
@@ -25,7 +25,7 @@ static int cache(const struct config *c, int layer, struct cache_desc *out) {
 }
 static int states_plane(const struct config *c, int layer) { return chooses(c, layer) ? STATES : INDEX; }
 
-/* The last dimensions of each head, by the angles of the layer's kind. */
+/* Rotates the last dimensions of each head with the RoPE of the layer's kind. */
 static int rotate(struct exec *x, const struct config *c, int layer, const struct work *w, int row, float *v, int n, int heads, int dim, bool inverse) {
     const size_t at = (size_t)row * (size_t)(c->rope.dim / 2);
     const bool far = ratio_of(c, layer) > 0;
@@ -40,14 +40,14 @@ static int rotate(struct exec *x, const struct config *c, int layer, const struc
                                              .interleaved = c->rope.interleaved,
                                              .inverse = inverse});
 }
-/* What choices follow from stays in float32. */
+/* Inputs of the selection stay in float32. */
 static int exact(struct exec *x, float *y, int ldy, const float *in, int ldx, struct mat m, int n) {
     return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .exact = true});
 }
 
-/* --- Keys of several tokens ---------------------------------------------------------------------------------------------------- */
+/* --- Multi-token keys ------------------------------------------------------------------------------------------------------------ */
 
-/* One of the two compressors of a layer: what it takes, where its entries go, and where in a state its numbers are. */
+/* One of a layer's two compressors: weights, destination plane, and offset of its sums within a state. */
 struct compressor {
     struct mat kv, gate;
     const float *bias, *norm;
@@ -58,7 +58,7 @@ static float *state_of(const struct config *c, int layer, const struct span *s, 
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[states_plane(c, layer)], row).data + k->state_at;
 }
 
-/* Rows [row, row + n) of a span from one state to another; the entries that they complete into the cache. */
+/* Processes rows [row, row + n) of a span from one state to another; stores completed entries in the cache. */
 static int entries(struct exec *x, const struct config *c, int layer, const struct compressor *k, struct work *w, const struct span *s, int row, int n,
                    int from, int to) {
     const int ratio = ratio_of(c, layer), width = series_of(c, layer) * k->dim, half = c->rope.dim / 2, first = (s->pos + row) / ratio;
@@ -77,7 +77,7 @@ static int entries(struct exec *x, const struct config *c, int layer, const stru
                             .overlap = c->layer[layer].overlap,
                             .at = attention_place(s, layer, states_plane(c, layer)),
                             .state_at = k->state_at};
-    const int made = op_compressed(&o); /* recorded: those there may be, of which the cache takes those that there are */
+    const int made = op_compressed(&o); /* when recorded: the most possible; the cache stores only completed ones */
     TRY(x->ops->compress(x, &o));
     if (!made) return 0;
     TRY(block_norm(x, c, w->entries, k->dim, w->entries, k->dim, k->norm, NULL, made, k->dim, 0, NULL));
@@ -117,14 +117,14 @@ static int compress(struct exec *x, const struct config *c, int layer, const str
     TRY(exact(x, w->wide + width, 2 * width, w->xn, c->hidden, k->gate, n));
     for (int i = 0; i < n_spans; i++) {
         const struct span *s = &spans[i];
-        const struct kv_move *v = &s->move; /* where the state on the way is wanted, in two pieces */
+        const struct kv_move *v = &s->move; /* two parts if an intermediate state is wanted */
         if (v->mark) TRY(entries(x, c, layer, k, w, s, 0, v->mark, v->from, v->marked));
         TRY(entries(x, c, layer, k, w, s, v->mark, s->n - v->mark, v->mark ? v->marked : v->from, v->to));
     }
     return 0;
 }
 
-/* --- The steps of attention ------------------------------------------------------------------------------------------------------- */
+/* --- Attention ------------------------------------------------------------------------------------------------------------------ */
 
 static int kv(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n) {
     const int dim = c->head_dim;
@@ -162,7 +162,7 @@ static int query(struct exec *x, const struct config *c, const struct layer *y, 
     return exact(x, w->index_weights, c->index_heads, w->xn, c->hidden, y->index_weights, n);
 }
 
-/* The position from which on an entry is seen is that of its last token. */
+/* An entry is visible from the position of its last token. */
 static int choose(struct exec *x, const struct config *c, int layer, const struct work *w, const struct span *s, int n_entries) {
     const int width = c->index_heads * c->index_dim, ratio = ratio_of(c, layer);
     return x->ops->select(x, &(struct op_select){.chosen = w->chosen + (size_t)s->row * (size_t)c->index_topk,
@@ -185,12 +185,12 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
     const int dim = c->head_dim, heads = c->n_heads, qd = heads * dim, ratio = ratio_of(c, layer), n_entries = ratio ? (s->pos + s->n) / ratio : 0;
     const int low = c->o_groups * c->o_lora, ld = qd > low ? qd : low;
     const size_t row = (size_t)s->row, lse_at = row * (size_t)heads;
-    float *out = w->wide + row * (size_t)qd, *far = w->att + row * (size_t)ld; /* of the window; of entries */
+    float *out = w->wide + row * (size_t)qd, *far = w->att + row * (size_t)ld; /* results of the window; of the entries */
     struct op_attention o = {.out = out,
                              .q = w->q + row * (size_t)qd,
                              .k = s->cache[layer].p[TOKENS],
                              .v = s->cache[layer].p[TOKENS],
-                             .sinks = y->sinks, /* they count once */
+                             .sinks = y->sinks, /* added once */
                              .lse = w->own_lse + lse_at,
                              .n = s->n,
                              .n_heads = heads,

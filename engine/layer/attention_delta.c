@@ -1,9 +1,9 @@
-/* Gated DeltaNet: in place of keys and values a state that every row changes (the delta rule), and before it a short convolution
- * whose last inputs are kept too. Sources: "Gated Delta Networks" (Yang, Kautz, Hatamizadeh); transformers, models/qwen3_next. */
+/* Gated DeltaNet: instead of keys and values a state that every row updates (the delta rule), preceded by a short convolution
+ * whose last inputs are also stored. Sources: "Gated Delta Networks" (Yang, Kautz, Hatamizadeh); transformers, models/qwen3_next. */
 #include "engine/layer/attention.h"
 
 struct dims {
-    int keys, values, channels, group, share; /* share: value heads of a key head; group: rows of a key head in the fused input */
+    int keys, values, channels, group, share; /* share: value heads per key head; group: rows per key head in the fused input */
 };
 static struct dims dims_of(const struct config *c) {
     const struct delta_config *d = &c->delta;
@@ -21,11 +21,11 @@ static int cache(const struct config *c, int layer, struct cache_desc *out) {
     return 2;
 }
 
-/* A part of each key head's rows, to where all heads' parts lie together. */
+/* Gathers one part of each key head's rows so that all heads' parts are contiguous. */
 static int part(struct exec *x, float *y, int ldy, const float *in, int ldx, int n, int heads, int dim, int each) {
     return x->ops->copy(x, &(struct op_copy){.y = y, .x = in, .n = n, .heads = heads, .dim = dim, .ldx = ldx, .ldy = ldy, .head_ldx = each, .head_ldy = dim});
 }
-/* From w->xn. All rows behind feel what a row does to the state: nothing that goes into it is rounded to BF16. */
+/* Projects w->xn. Errors in the state persist for all later rows, so inputs are not rounded to BF16. */
 static int input(struct exec *x, const struct config *c, const struct work *w, float *y, int ldy, struct mat m, int n) {
     return x->ops->linear(x, &(struct op_linear){.y = y, .x = w->xn, .w = m, .n = n, .ldx = c->hidden, .ldy = ldy, .wide = true});
 }
@@ -67,7 +67,7 @@ static float *state_at(const struct span *s, int layer, int plane, int row) {
     return row < 0 ? NULL : (float *)attention_plane(s->cache[layer].p[plane], row).data;
 }
 
-/* Rows [row, row + n) of the workspace from one state to another. */
+/* Processes rows [row, row + n) of the workspace from one state to another. */
 static int run(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, int row, int n, int from,
                int to) {
     const struct delta_config *d = &c->delta;
@@ -107,7 +107,7 @@ static int run(struct exec *x, const struct config *c, const struct layer *y, in
                                                .at = attention_place(s, layer, STATE)});
 }
 
-/* The span's rows; where the state on the way is wanted, in two pieces. */
+/* Processes the span's rows, in two parts if an intermediate state is wanted. */
 static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
     const struct delta_config *d = &c->delta;
     struct dims m = dims_of(c);
@@ -127,7 +127,7 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                                           .ldx = d->v_dim,
                                           .ldo = d->v_dim,
                                           .eps = c->norm_eps,
-                                          .w_dtype = DT_F32})); /* this one without 1 */
+                                          .w_dtype = DT_F32})); /* this norm does not add 1 */
     return x->ops->gate(
         x,
         &(struct op_gate){

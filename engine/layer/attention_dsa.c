@@ -1,6 +1,6 @@
-/* DeepSeek sparse attention: MLA over the keys that a lightning indexer chooses for each query. The indexer has a key of its own
- * for each token beside the latent in the cache; what it chooses may serve the layers behind it, too. A query that sees no more
- * keys than it may choose is plain MLA. */
+/* DeepSeek sparse attention: MLA over the keys that a lightning indexer selects for each query. The indexer stores its own key
+ * per token next to the latent in the cache; later layers may reuse its selection. A query with no more visible
+ * keys than the selection size uses plain MLA. */
 #include <math.h>
 
 #include "engine/layer/attention.h"
@@ -13,11 +13,11 @@ static int cache(const struct config *c, int layer, struct cache_desc *out) {
     return n;
 }
 
-/* Everything of the indexer is float32: a rounding must not change what is chosen. */
+/* The indexer runs in float32, so that rounding does not change the selection. */
 static int exact(struct exec *x, float *y, const float *in, int ldx, struct mat m, int n) {
     return x->ops->linear(x, &(struct op_linear){.y = y, .x = in, .w = m, .n = n, .ldx = ldx, .ldy = m.rows, .exact = true});
 }
-/* The first dimensions of each head. */
+/* Rotates the first dimensions of each head. */
 static int rotate(struct exec *x, const struct config *c, const struct work *w, float *v, int n, int heads) {
     return x->ops->rope(x, &(struct op_rope){.x = v,
                                              .cos = w->cos,
@@ -84,7 +84,7 @@ static int choose(struct exec *x, const struct config *c, int layer, const struc
                                                  .at = attention_place(s, layer, 1)});
 }
 
-/* Rows [from, from + n) of a span as one of their own. */
+/* Rows [from, from + n) of a span as a span. */
 static struct span part_of(const struct span *s, int from, int n) {
     struct span p = *s;
     p.row += from, p.pos += from, p.n = n;
@@ -92,7 +92,7 @@ static struct span part_of(const struct span *s, int from, int n) {
 }
 
 static int attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
-    int all = c->index_topk - s->pos; /* rows that see no more than that */
+    int all = c->index_topk - s->pos; /* rows that see at most index_topk keys */
     if (all < 0) all = 0;
     if (all > s->n) all = s->n;
     if (all) {

@@ -1,4 +1,4 @@
-/* Grouped-query attention: each of n_kv_heads keys and values serves a group of query heads. */
+/* Grouped-query attention: each of n_kv_heads key and value heads serves a group of query heads. */
 #include "engine/layer/attention.h"
 
 static int cache(const struct config *c, int layer, struct cache_desc *out) {
@@ -6,7 +6,7 @@ static int cache(const struct config *c, int layer, struct cache_desc *out) {
     return 2;
 }
 
-/* What becomes of n rows of `heads` keys, queries or values (norm NULL) of their projection before they are turned. */
+/* Clips and norms n projected rows of `heads` keys, queries or values (norm NULL) before RoPE. */
 static int projected(struct exec *x, const struct config *c, float *v, int heads, const float *norm, int n) {
     const int dim = c->head_dim, all = heads * dim;
     if (c->qkv_clip > 0) TRY(x->ops->clip(x, &(struct op_clip){.x = v, .n = n, .m = all, .limit = c->qkv_clip}));
@@ -45,7 +45,7 @@ static int kv(struct exec *x, const struct config *c, const struct layer *y, int
 }
 
 static int query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n) {
-    int dim = c->head_dim, qd = c->n_heads * dim, each = c->attn_gate ? 2 * dim : dim; /* a head's query, and its gate behind it */
+    int dim = c->head_dim, qd = c->n_heads * dim, each = c->attn_gate ? 2 * dim : dim; /* a head's query, followed by its gate */
     float *q = c->attn_gate ? w->wide : w->q;
     TRY(block_linear(x, c, q, c->n_heads * each, w->xn, c->hidden, y->q, y->q_bias, n, false));
     if (c->attn_gate)
@@ -71,7 +71,7 @@ static int attend(struct exec *x, const struct config *c, const struct layer *y,
                              .q = w->q + row * (size_t)qd,
                              .k = attention_plane(s->cache[layer].p[0], keys.first),
                              .v = attention_plane(s->cache[layer].p[1], keys.first),
-                             .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* they count once */
+                             .sinks = keys.piece & PIECE_FIRST ? y->sinks : NULL, /* added once */
                              .n = s->n,
                              .n_heads = c->n_heads,
                              .v_dim = dim,

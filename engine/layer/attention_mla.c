@@ -1,8 +1,8 @@
-/* Multi-head latent attention: the cache holds one latent and one rope key a token, from which each head's are made. */
+/* Multi-head latent attention: the cache holds one latent and one rope key per token, from which each head's are computed. */
 #include "engine/base/limit.h"
 #include "engine/layer/attention.h"
 
-/* The norms inside, whose eps is the same whatever rms_norm_eps says of the others (the vendor's model.py and transformers alike). */
+/* The inner norms. Their eps is fixed, whatever rms_norm_eps is (the vendor's model.py and transformers agree). */
 static int latent_norm(struct exec *x, float *v, int ld, const float *weight, int rows, int dim) {
     return x->ops->norm(x, &(struct op_norm){.out = v, .x = v, .w = weight, .rows = rows, .dim = dim, .ldx = ld, .ldo = ld, .eps = 1e-6f, .w_dtype = DT_F32});
 }
@@ -13,18 +13,18 @@ static int cache(const struct config *c, int layer, struct cache_desc *out) {
 }
 
 bool block_expands(const struct config *c, int n) {
-    /* a row of few is the same in any company; W_k lies transposed in k_b, which makes queries and no keys */
+    /* few rows must be batch-invariant; with split_kv_b W_k is stored transposed in k_b, which can produce queries but not keys */
     if (n <= OP_FEW || c->split_kv_b) return false;
-    /* Work a key and head: absorbed n * (2 * latent + rope); expanded latent * (nope + v) once, then n * (nope + rope + v). */
+    /* FLOP per key and head: absorbed n * (2 * latent + rope); expanded latent * (nope + v) once, then n * (nope + rope + v). */
     double absorbed = (double)n * (2 * c->kv_lora + c->qk_rope), once = (double)c->kv_lora * (c->qk_nope + c->v_dim);
     return once + (double)n * (c->head_dim + c->v_dim) < absorbed;
 }
 
-/* One span in absorbed form: queries go through W_k into the latent space, the cache is both key and value. */
+/* Absorbed form: queries are projected by W_k into the latent space; the cache is both key and value. */
 int attention_absorbed(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys,
                        const int32_t *chosen) {
     int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, heads = c->n_heads, rows = c->qk_nope + c->v_dim;
-    bool cut = c->split_kv_b; /* W_k lies transposed, and W_v alone */
+    bool cut = c->split_kv_b; /* W_k is stored transposed, and W_v separately */
     const float *q = w->q + (size_t)s->row * (size_t)(heads * dim);
     float *out = w->att + (size_t)s->row * (size_t)(heads * c->v_dim);
     struct kv_plane plane = attention_plane(s->cache[layer].p[0], keys.first);
@@ -93,17 +93,17 @@ static float *grown(struct work *w, float **p, size_t *have, size_t need) {
     return *p;
 }
 
-/* Heads whose keys and values of so many positions fit 256 MB, at least one. */
+/* Number of heads whose keys and values of `keys` positions fit in 256 MB, at least one. */
 static int heads_at_once(const struct config *c, int keys, size_t number) {
     size_t budget = limit_get(LIMIT_EXPAND, (256u << 20) / sizeof(float)) * sizeof(float), per_head = (size_t)keys * (size_t)(c->head_dim + c->v_dim) * number;
     return per_head * (size_t)c->n_heads <= budget ? c->n_heads : per_head < budget ? (int)(budget / per_head) : 1;
 }
 static size_t grown_bytes(const struct config *c, int keys) {
     size_t row = (size_t)heads_at_once(c, keys, sizeof(float)) * (size_t)(c->head_dim + c->v_dim) + (size_t)(c->kv_lora + c->qk_rope);
-    return (size_t)keys * row * sizeof(float) / 4 * 5; /* it grows by a quarter at a time */
+    return (size_t)keys * row * sizeof(float) / 4 * 5; /* grown() adds a quarter */
 }
 
-/* Keys [n, heads, head_dim] and values [n, heads, v_dim] of some heads from w->latent, in float32. */
+/* Computes float32 keys [n, heads, head_dim] and values [n, heads, v_dim] of some heads from w->latent. */
 static int expand_float(struct exec *x, const struct config *c, struct mat kv_b, const struct work *w, float *k, float *v, int n, int heads) {
     int dim = c->head_dim, rows = c->qk_nope + c->v_dim, latent = c->kv_lora + c->qk_rope;
     struct op_linear part = {.y = k,
@@ -130,9 +130,9 @@ static int expand_float(struct exec *x, const struct config *c, struct mat kv_b,
                                              .head_ldy = dim});
 }
 
-/* Expanded: keys and values of the positions asked for are made from the latent cache, a group of heads at a time so that
- * they fit 256 MB, and attended to as usual. Groups follow from all positions, so that they are the same for each piece. In BF16
- * on an executor that has an operation for it. */
+/* Expanded form: computes keys and values of the requested positions from the latent cache, one group of heads at a time so that
+ * they fit in 256 MB, then ordinary attention. The group size depends on all positions, so it is the same for each piece. Uses BF16
+ * if the executor has an expand operation. */
 static int expanded(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys) {
     int dim = c->head_dim, latent = c->kv_lora + c->qk_rope, rows = c->qk_nope + c->v_dim, heads = c->n_heads, most = s->pos + s->n;
     const bool narrow = x->ops->expand;

@@ -37,10 +37,10 @@ int block_linear(struct exec *x, const struct config *c, float *y, int ldy, cons
         x, &(struct op_linear){.y = y, .x = in, .bias = bias, .w = m, .n = n, .ldx = ldx, .ldy = ldy, .accumulate = accumulate, .wide = config_wide(c)});
 }
 
-/* --- Into a half of a block ----------------------------------------------------------------------------------------------- */
+/* --- Input of a block ----------------------------------------------------------------------------------------------------- */
 
-/* Several residual streams: what the half before gave goes to each of them, and what this one takes of them comes to w->xn, while
- * w->x is 0 again. first: there was none, w->x is the embedding. last: nothing follows, and w->xn is what is left. */
+/* With several residual streams: adds the previous block's output to each stream, mixes this block's input into w->xn and
+ * clears w->x. first: no previous block, w->x is the embedding. last: merges the streams into w->x. */
 static int mix_streams(struct exec *x, const struct config *c, const struct stream_mix *m, struct work *w, bool first, bool last, int n) {
     const int s = c->streams.n;
     TRY(x->ops->spread(x, &(struct op_spread){.streams = w->streams, .x = w->x, .post = first ? NULL : w->post, .n = n, .hidden = c->hidden, .n_streams = s}));
@@ -63,13 +63,13 @@ int block_close(struct exec *x, const struct weights *m, struct work *w, int n) 
     return m->config.streams.n ? mix_streams(x, &m->config, &m->head_mix, w, false, true, n) : 0;
 }
 
-/* The input of a half, normed, in w->xn. tag: its place, as struct work's bad counts them. */
+/* Computes the normed input of a block in w->xn. tag: its index as counted by work.bad. */
 static int enter(struct exec *x, const struct config *c, const struct stream_mix *m, const float *weight, const float *bias, struct work *w, int n, int tag) {
     if (c->streams.n) TRY(mix_streams(x, c, m, w, tag == 0, false, n));
     return block_norm(x, c, w->xn, c->hidden, c->streams.n ? w->xn : w->x, c->hidden, weight, bias, n, c->hidden, tag, w->bad);
 }
 
-/* --- The attention half ------------------------------------------------------------------------------------------------ */
+/* --- The attention block ----------------------------------------------------------------------------------------------- */
 
 size_t block_grown_bytes(const struct config *c, int keys) {
     size_t most = 0;
@@ -145,7 +145,7 @@ int block_experts(struct exec *x, const struct config *c, const struct layer *y,
         o.ids = w->ids, o.weights = w->weights, o.late = w->late, o.share = w->share, o.experts = y->experts, o.topk = c->topk, o.n_experts = c->n_experts;
     if (y->dense.gate.data && parts & PART_SHARED) o.shared = &y->dense;
     if (moe && c->shared_gate) o.shared_weight = w->shared_weight;
-    if (moe && !routed && y->shards) { /* without the routed ones the shared one's shards are the first */
+    if (moe && !routed && y->shards) { /* without routed experts the shared expert's shards come first */
         shared = (struct expert_shards){y->shards->part + (size_t)c->n_experts * (size_t)y->shards->n_nodes, y->shards->rows, y->shards->n_nodes};
         o.shards = &shared;
     }

@@ -1,6 +1,6 @@
 #pragma once
-/* One transformer block, written once against the operations table. A mode decides where it runs: it hands over the
- * executor, weights, workspace and KV planes in that executor's memory. Sources: models.md; DeepSeek-V3 section 2.1
+/* One transformer block, written once against the operations table. The execution mode decides where it runs: it passes the
+ * executor, and weights, workspace and KV planes in that executor's memory. Sources: models.md; DeepSeek-V3 section 2.1
  * (MLA absorbed and expanded), the vendors' modeling code. */
 #include "engine/layer/kv.h"
 #include "engine/store/weights.h"
@@ -9,74 +9,73 @@
 struct span {
     const struct kv_layer *cache; /* [n_layers] */
     int row, n, pos;
-    struct kv_move move; /* in that cache */
-    /* NULL, or where its planes and position stand in the executor's memory, [n_layers, CACHE_PLANES]; pos then is only the most that it may
-     * be, and cache any of the same shape, but for its states, which are those of this call. Layers of which block_placed says so. */
+    struct kv_move move; /* state transition in that cache */
+    /* NULL, or addresses of planes and position in the executor's memory, [n_layers, CACHE_PLANES], for recorded graphs. pos is then only an upper
+     * bound, and cache may be any cache of this shape, except that its states are this call's. Only for layers with block_is_recordable(). */
     const struct op_place *at;
 };
 
-/* Workspace for up to `rows` tokens. All pointers are the executor's memory. */
+/* Workspace for up to `rows` tokens. All pointers are in the executor's memory. */
 struct work {
     int rows;
-    float *x;                    /* [rows, hidden] the residual stream; of several, what the half of a block has given so far */
+    float *x;                    /* [rows, hidden] the residual stream; with several streams, the output of the current block */
     float *xn;                   /* [rows, hidden] normed */
-    float *streams, *post, *mix; /* several: [rows, n, hidden], [rows, n] how much of x goes to each, [rows, (2 + n) * n] before op_mix */
+    float *streams, *post, *mix; /* several streams: [rows, n, hidden], [rows, n] weight of x in each stream, [rows, (2 + n) * n] input of op_mix */
     float *q;                    /* [rows, n_heads * head_dim] */
-    float *kv;                   /* [rows, what a layer caches]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
+    float *kv;                   /* [rows, cached floats of a layer]: latent and rope key, or k [rows, n_kv_heads * head_dim], then v */
     float *low;                  /* [rows, q_lora] */
     int absorb_rows;
     float *qc;          /* [absorb_rows, n_heads * (kv_lora + rope)] absorbed queries */
     float *oc;          /* [absorb_rows, n_heads * kv_lora] */
     float *att;         /* [rows, n_heads * v_dim] */
-    float *wide;        /* [rows, ..] gated attention: what q_proj gives; DeltaNet: its fused inputs, then what leaves the convolution */
-    float *mixed, *z;   /* DeltaNet: [rows, channels] what enters it, [rows, v_heads * v_dim] */
+    float *wide;        /* [rows, ..] gated attention: output of q_proj; DeltaNet: fused inputs, then convolution output */
+    float *mixed, *z;   /* DeltaNet: [rows, channels] convolution input, [rows, v_heads * v_dim] */
     float *ba;          /* [rows, b [v_heads], a [v_heads]] */
     float *latent, *ek; /* expanded prefill: [keys, kv_lora + rope]; [keys, G, head_dim] then [keys, G, v_dim]; grown on demand */
     size_t latent_floats, expanded_floats;
-    float *lse, *part, *part_lse; /* attention in pieces: [rows, n_heads], a piece's own result, its lse [rows, n_heads]; the caller's, NULL without */
+    float *lse, *part, *part_lse; /* attention in pieces: [rows, n_heads], one piece's result, its lse [rows, n_heads]; owned by the caller, may be NULL */
     size_t part_floats;
-    float *entries, *entry_cos, *entry_sin; /* keys of several tokens: [rows, head_dim], [rows, rope.dim / 2] */
-    float *own_lse;                         /* [2, rows, n_heads] of the window, of such keys */
-    float *index_q, *index_weights;         /* [rows, index_heads * index_dim], [rows, index_heads] the indexer's queries and their heads' weights */
-    int32_t *chosen;                        /* [rows, index_topk] rows of the cache; outlives a layer where the next one takes it over */
+    float *entries, *entry_cos, *entry_sin; /* multi-token keys: [rows, head_dim], [rows, rope.dim / 2] */
+    float *own_lse;                         /* [2, rows, n_heads] of the window and of multi-token keys */
+    float *index_q, *index_weights;         /* indexer: [rows, index_heads * index_dim] queries, [rows, index_heads] head weights */
+    int32_t *chosen;                        /* [rows, index_topk] selected cache rows; kept for layers that reuse the selection */
     float *router;                          /* [rows, n_experts] */
     int32_t *ids;                           /* [rows, topk] */
     float *weights;                         /* [rows, topk] */
     float *shared_weight;                   /* [rows] */
-    const uint8_t *late;                    /* [n_experts] or NULL: as op_experts says; not owned */
-    float share;                            /* as op_experts says */
+    const uint8_t *late;                    /* [n_experts] or NULL: as in op_experts; not owned */
+    float share;                            /* as in op_experts */
     float *cos, *sin;                       /* [rows, rope.dim / 2] */
-    float *far_cos, *far_sin;               /* the same by far_rope, where the model has it */
+    float *far_cos, *far_sin;               /* the same for far_rope, if the model has it */
     int32_t *pos, *tokens;                  /* [rows] */
-    int32_t *length;                        /* [rows] how long the sequence of a row is; LongRoPE alone, else NULL */
+    int32_t *length;                        /* [rows] sequence length of a row; LongRoPE only, otherwise NULL */
     float *inv_freq;
-    _Atomic int *bad;                       /* first place where something was not finite: 2 * layer before its attention, + 1 before its FFN */
-    void *(*alloc)(void *ctx, size_t size); /* of the executor's memory; NULL: none left */
+    _Atomic int *bad;                       /* first non-finite value: 2 * layer before its attention, + 1 before its FFN */
+    void *(*alloc)(void *ctx, size_t size); /* allocates executor memory; NULL: out of memory */
     void (*release)(void *ctx, void *p);
     void *ctx;
 };
 
-/* Takes memory through alloc/release (host: NULL, NULL, NULL). */
+/* Allocates through alloc/release (host memory: NULL, NULL, NULL). */
 int work_open(struct work *w, const struct config *c, int rows, void *(*alloc)(void *, size_t), void (*release)(void *, void *), void *ctx, struct error *e);
 void work_close(struct work *w);
-size_t work_bytes(const struct config *c, int rows); /* what work_open takes */
+size_t work_bytes(const struct config *c, int rows); /* bytes that work_open allocates */
 
-/* From n rows on, more than OP_FEW, attention over MLA is cheaper with keys and values expanded than in absorbed form. Pure. */
+/* Whether MLA over n rows is cheaper with expanded keys and values than in absorbed form. False up to OP_FEW rows. Pure. */
 bool block_expands(const struct config *c, int n);
-/* What attention over so many keys takes beside the workspace, at most. */
+/* Most bytes that attention over `keys` keys allocates beyond the workspace. */
 size_t block_grown_bytes(const struct config *c, int keys);
 
-/* Each adds its result to w->x; with several residual streams it is what each half gives, and the next one begins by adding it to
- * the streams. n: rows of the batch, cos/sin filled for them. Return 0 or an operation's error code. */
-/* total: how long the sequence of all these rows is; 0: as w->length says. It matters to LongRoPE alone. */
+/* Each of these adds its result to w->x. With several residual streams w->x is the block's output, which the next block adds to the streams.
+ * n: rows of the batch, with cos/sin filled. Return 0 or an operation's error code. */
+/* total: sequence length of all rows; 0: use w->length. Only LongRoPE depends on it. */
 int block_rope(struct exec *x, const struct config *c, struct work *w, float mscale, int n, int total);
-bool block_placed(const struct config *c, int layer); /* its attention half can be recorded: all that changes with the token is in memory */
-int block_few_keys(const struct config *c,
-                   int layer); /* spans whose rows see no more keys are recorded apart from those whose rows see more; 0: all are alike */
+bool block_placed(const struct config *c, int layer);  /* whether its attention block can be recorded: everything that varies by token is in memory */
+int block_few_keys(const struct config *c, int layer); /* rows that see at most this many keys are recorded separately; 0: no distinction */
 int block_attention(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *spans, int n_spans, int n);
-/* The same step by step, for keys that come in pieces: norm, keys and values of the rows into the cache; queries; for each
- * span attention over keys [first, first + n) of its cache, a piece after the other or all at once; output.
- * Pieces of a span follow each other with no other span between; they need part, part_lse and lse in the workspace. */
+/* block_attention in parts, for keys that come in pieces: block_kv norms and stores keys and values; block_query; block_attend
+ * for each span over keys [first, first + n) of its cache, piece by piece or all at once; block_output.
+ * The pieces of a span must be consecutive. They need part, part_lse and lse in the workspace. */
 enum { PIECE_FIRST = 1, PIECE_LAST = 2, PIECE_ALL = 3 };
 struct block_keys {
     int first, n, piece;
@@ -86,15 +85,15 @@ int block_kv(struct exec *x, const struct config *c, const struct layer *y, int 
 int block_query(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
 int block_attend(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, const struct span *s, struct block_keys keys);
 int block_output(struct exec *x, const struct config *c, const struct layer *y, struct work *w, int n);
-/* After the last layer: w->x [rows, hidden] is the residual stream, made of several where the model has them. */
+/* Call after the last layer: merges several residual streams, if any, into w->x [rows, hidden]. */
 int block_close(struct exec *x, const struct weights *m, struct work *w, int n);
 /* Norm and router: fills w->xn, ids, weights, shared_weight. */
 int block_route(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int n);
-/* The feed-forwards over w->xn, added to out [n, hidden] (w->x, or a part that is joined later): the routed experts in w->ids,
- * the shared one or a dense layer's only one, or both in one operation, which the processor's threads meet once for. */
+/* FFNs over w->xn, added to out [n, hidden] (w->x, or a partial sum that is added later): routed experts of w->ids,
+ * shared expert or dense FFN, or both in one operation, which saves the CPU pool a barrier. */
 enum { PART_ROUTED = 1, PART_SHARED = 2, PART_BOTH = 3 };
 int block_experts(struct exec *x, const struct config *c, const struct layer *y, int layer, struct work *w, int parts, float *out, int n);
-/* Final norm of rows [row, row + n) and logits [n, vocab] of them; top [n] or NULL: the largest of each (op_linear). */
+/* Final norm of rows [row, row + n) and their logits [n, vocab]. top: [n] argmax of each (op_linear), or NULL. */
 int block_head(struct exec *x, const struct weights *w, struct work *k, int row, int n, float *logits, int32_t *top);
 /* Embeds w->tokens[0..n) into w->x. */
 int block_embed(struct exec *x, const struct weights *m, struct work *w, int n);

@@ -105,12 +105,12 @@ static int commit_plane(void *ctx, const struct kv_plane *p, const struct kv_pla
 }
 
 int kv_reach(struct kv *kv, int end, struct error *e) {
-    enum { AT_ONCE = 1024 }; /* so that an answer does not ask for each token */
+    enum { AT_ONCE = 1024 }; /* commit in steps, so that decode does not call this for each token */
     if (end <= kv->committed) return 0;
     struct reach r = {kv, (end + AT_ONCE - 1) / AT_ONCE * AT_ONCE};
     if (r.end > kv->capacity) r.end = kv->capacity;
     if (kv_each(kv, commit_plane, &r))
-        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end); /* what was given is given again next time */
+        return error_set(e, ERR_MEMORY, "no memory for a KV cache of %d tokens", end); /* already committed memory is committed again next time */
     kv->committed = r.end;
     return 0;
 }
@@ -123,7 +123,7 @@ void kv_close(struct kv *kv) {
 
 /* --- States -------------------------------------------------------------------------------------------------------------------- */
 
-int kv_find(const struct kv *kv, int pos) { /* a kept one first, so that the other may be written to */
+int kv_find(const struct kv *kv, int pos) { /* prefers a kept one, so that the other can be overwritten */
     int best = -1;
     for (int i = 0; i < KV_STATES; i++)
         if (kv->state[i].at == pos && (best < 0 || kv->state[i].kept)) best = i;
@@ -142,7 +142,7 @@ void kv_rewind(struct kv *kv, int pos) {
         if (kv->state[i].at > pos) kv->state[i].at = -1, kv->state[i].kept = false;
 }
 
-/* How far one who goes back to it would come without it. */
+/* How many more tokens a rewind to this state would recompute without it. */
 static int loss(const struct kv *kv, int i) {
     int before = 0;
     for (int k = 0; k < KV_STATES; k++)
@@ -150,7 +150,7 @@ static int loss(const struct kv *kv, int i) {
     return kv->state[i].at - before;
 }
 
-/* A row to write to, which is neither of these: one that serves nobody, else the kept one whose loss costs least. */
+/* Returns a row to write to, other than a and b: an unkept one, otherwise the kept one with the smallest loss. */
 static int take(struct kv *kv, int a, int b) {
     int best = -1;
     for (int i = 0; i < KV_STATES; i++)
@@ -213,7 +213,7 @@ void kv_keep(struct kv *kv, int pos) {
     if (i >= 0) kv->state[i].kept = true;
 }
 
-/* A template may end a prompt with a few tokens that the next turn writes otherwise, so it is not the very last one. */
+/* Not the very end: a template may end a prompt with a few tokens that the next turn replaces. */
 int kv_mark(int pos, int n) {
     enum { BLOCK = 64, LAST = 16 };
     int at = (pos + n - LAST) / BLOCK * BLOCK - pos;

@@ -40,16 +40,16 @@ struct kv_file_head *kv_file_new(const struct kv_file_head *about, const int32_t
 int kv_file_check(const uint8_t *data, size_t n, uint64_t size, const char *what, size_t *need, struct error *e) {
     const struct kv_file_head *h = (const struct kv_file_head *)data;
     if (n < sizeof *h) {
-        if (size < sizeof *h) return error_set(e, ERR_MODEL, "%s: %" PRIu64 " bytes are no KV cache", what, size);
+        if (size < sizeof *h) return error_set(e, ERR_MODEL, "%s: %" PRIu64 " bytes, too short for a KV cache file", what, size);
         return *need = sizeof *h, 0;
     }
-    if (memcmp(h->magic, magic, sizeof magic)) return error_set(e, ERR_MODEL, "%s: no KV cache of hearth", what);
-    if (h->version != KV_FILE_VERSION) return error_set(e, ERR_MODEL, "%s: of version %u, this is %d", what, h->version, KV_FILE_VERSION);
+    if (memcmp(h->magic, magic, sizeof magic)) return error_set(e, ERR_MODEL, "%s: not a hearth KV cache file", what);
+    if (h->version != KV_FILE_VERSION) return error_set(e, ERR_MODEL, "%s: file version %u, expected %d", what, h->version, KV_FILE_VERSION);
     if (h->from >= h->to || h->to > KV_FILE_HEAD / 8 || h->state > 1 || !h->image || h->image > (uint64_t)1 << 46 || h->image % MEM_PAGE ||
         h->n_sums != pieces(h->image) || h->n_sums > KV_FILE_HEAD / 16 || h->image_at != kv_file_head_bytes((int)h->to, h->image))
-        return error_set(e, ERR_MODEL, "%s: its sizes contradict each other", what);
-    if (size != h->image_at + h->image) return error_set(e, ERR_MODEL, "%s: %" PRIu64 " bytes, it should have %" PRIu64, what, size, h->image_at + h->image);
+        return error_set(e, ERR_MODEL, "%s: inconsistent sizes", what);
+    if (size != h->image_at + h->image) return error_set(e, ERR_MODEL, "%s: %" PRIu64 " bytes, expected %" PRIu64, what, size, h->image_at + h->image);
     if (n < h->image_at) return *need = h->image_at, 0;
-    if (h->sum != head_sum(h)) return error_set(e, ERR_MODEL, "%s: the checksum of its head is wrong", what);
+    if (h->sum != head_sum(h)) return error_set(e, ERR_MODEL, "%s: header checksum mismatch", what);
     return *need = 0;
 }

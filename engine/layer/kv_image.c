@@ -10,7 +10,7 @@
 static size_t page_up(size_t n) { return (n + MEM_PAGE - 1) & ~(size_t)(MEM_PAGE - 1); }
 static size_t page_down(size_t n) { return n & ~(size_t)(MEM_PAGE - 1); }
 
-/* --- The pieces ------------------------------------------------------------------------------------------------------------------ */
+/* --- Ranges ---------------------------------------------------------------------------------------------------------------------- */
 
 struct walk {
     int from, to, state;
@@ -89,7 +89,7 @@ void kv_image_under(struct kv *kv, int from, int to, int state, int fd, off_t at
     kv_image_each(kv, from, to, state, under_piece, &(struct move){.kv = kv, .fd = fd, .at = at});
 }
 
-/* What cannot be mapped, the part of a page that others are in, a state, or where there are too many mappings, is read. */
+/* Maps a range. Reads instead what cannot be mapped: partial pages, states, or everything if there are too many mappings. */
 static int map_piece(void *ctx, const struct kv_piece *p) {
     const struct move *m = ctx;
     uint8_t *to = m->kv->pages;
@@ -106,7 +106,7 @@ int kv_image_map(struct kv *kv, int from, int to, bool state, int fd, off_t at, 
     struct move m = {.kv = kv, .fd = fd, .at = at};
     rc = kv_image_each(kv, from, to, state ? kv_put(kv, to) : -1, map_piece, &m);
     if (!rc) return 0;
-    kv_rewind(kv, from); /* no state is whole that was not there before */
+    kv_rewind(kv, from); /* drop the incomplete state */
     return error_set(e, rc, "no memory for a KV cache of %d tokens", to);
 }
 

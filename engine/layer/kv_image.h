@@ -1,28 +1,28 @@
 #pragma once
-/* What positions [from, to) of a cache are as a piece of a file: the rows of each plane where pages begin, so that a cache maps them in
- * its place, and the state at `to` where a model has one. The file is memory that the system shares (memfd) or lies on a disk; whoever
- * maps it has a page of its own as soon as it writes there, and nobody ever writes to the file. */
+/* Images: positions [from, to) of a KV cache as a range of a file: page-aligned rows of each plane, so that a cache can map them in
+ * place, and the state at `to` if the model has states. The file is a memfd or on disk. Mappings are private: a cache that
+ * writes gets its own page, and the file is never changed. */
 #include <sys/types.h>
 
 #include "engine/layer/kv.h"
 
-/* A piece of it that lies together: bytes [at, at + bytes) of kv.pages, and of the image from `off` on, rows at the same place in a
+/* A contiguous range of an image: bytes [at, at + bytes) of kv.pages, at offset `off` in the image, with the same offset within a
  * page. */
 struct kv_piece {
     size_t at, bytes, off;
-    bool state; /* of a state: others lie in its pages */
+    bool state; /* a state: shares its pages with other states */
 };
-/* Calls fn for each piece in order of off; stops at the first that is not 0 and returns that. state: row of the state at `to`, -1: none. */
+/* Calls fn for each range in order of off. Stops at the first non-zero result and returns it. state: row of the state at `to`, -1: none. */
 int kv_image_each(const struct kv *kv, int from, int to, int state, int (*fn)(void *ctx, const struct kv_piece *p), void *ctx);
-size_t kv_image_bytes(const struct kv *kv, int from, int to, bool state); /* of a whole image, whole pages */
+size_t kv_image_bytes(const struct kv *kv, int from, int to, bool state); /* a whole image, rounded up to pages */
 
-/* The image into a file from `at` on, which is at the beginning of a page. 0 or ERR_MEMORY: the file cannot grow. */
+/* Writes the image to fd at the page-aligned offset `at`. Returns 0, or ERR_MEMORY if the file cannot grow. */
 int kv_image_write(const struct kv *kv, int from, int to, int state, int fd, off_t at);
-/* An image takes the place of what it was written from: only whole pages, what lies beside is others'. The memory
- * of these is given back. Where the system refuses, the cache keeps its own. */
+/* Replaces the cache's own memory by the image written from it, in whole pages only, and frees that memory. If the system refuses, the
+ * cache keeps its own. */
 void kv_image_under(struct kv *kv, int from, int to, int state, int fd, off_t at);
-/* Positions [from, to) become those of an image, and the state at `to` where it has one; those before are there already. ERR_MEMORY, and
- * the positions are not there. */
+/* Maps positions [from, to) from an image, and its state at `to` if it has one. Earlier positions must be present. On ERR_MEMORY the
+ * positions are not valid. */
 int kv_image_map(struct kv *kv, int from, int to, bool state, int fd, off_t at, struct error *e);
-/* All of a cache is memory of its own again, with nothing in it. ERR_MEMORY: it may still be that of images. */
+/* Replaces all mappings by fresh private memory. ERR_MEMORY: images may still be mapped. */
 int kv_image_leave(struct kv *kv);

@@ -5,7 +5,7 @@
 static void *host_alloc(void *ctx, size_t size) { return mem_aligned(64, size); }
 static void host_release(void *ctx, void *p) { mem_free(p); }
 
-/* The one list of buffers, so that taking, counting and releasing them cannot disagree. */
+/* The list of buffers, shared by allocation and sizing so that they agree. */
 enum { max_parts = 38 };
 struct part {
     void **p;
@@ -22,7 +22,7 @@ static int parts(struct work *w, const struct config *c, int rows, struct part *
         wide = wide > channels + values ? wide : channels + values;
         att = att > values ? att : values;
     }
-    if (c->attn == ATTN_COMPRESSED) { /* results of the window; before that what entries are made of */
+    if (c->attn == ATTN_COMPRESSED) { /* results of the window; before that the inputs of multi-token entries */
         size_t low = (size_t)(c->o_groups * c->o_lora), in = 4 * (size_t)(c->head_dim > c->index_dim ? c->head_dim : c->index_dim);
         wide = att > in ? att : in;
         att = att > low ? att : low;

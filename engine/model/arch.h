@@ -1,20 +1,19 @@
 #pragma once
-/* A model family: how its config.json is read and what its tensors are called. A new family is one file here and one row
- * in arch.c. */
+/* A model family: how its config.json is read, and its tensor names. A new family is one file in this folder and one row in arch.c. */
 #include "engine/model/config.h"
 
-/* Names without the ending .weight / .bias / scale. %d: layer, then expert. NULL: the family has no such tensor. Tensors that hold
- * several of these (struct layout) have one name under each. */
+/* Names without the suffixes .weight, .bias or of scales. %d: layer, then expert. NULL: the family has no such tensor. If a tensor holds several of these
+ * (struct layout), its name is listed for each. */
 struct tensor_names {
     const char *embed, *norm, *head;
     const char *attn_norm, *ffn_norm;
     const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;                     /* GQA; q and o also MLA; sinks is a whole name */
     const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;              /* MLA */
-    const char *k_b, *v_b;                                                   /* kv_b cut in two, as llama.cpp has it */
+    const char *k_b, *v_b;                                                   /* kv_b split in two, as in llama.cpp */
     const char *index_q, *index_k, *index_k_norm, *index_weights;            /* DSA */
-    const char *compress_kv, *compress_gate, *compress_norm, *compress_bias; /* keys of several tokens; bias is a whole name */
+    const char *compress_kv, *compress_gate, *compress_norm, *compress_bias; /* compressed keys; bias is a whole name */
     const char *index_compress_kv, *index_compress_gate, *index_compress_norm, *index_compress_bias;
-    const char *o_a;                                                                                /* heads' groups to a low rank each, before o */
+    const char *o_a;                                                                                /* per-group low-rank projection of the heads before o */
     const char *router, *router_bias, *router_table;                                                /* router_bias and router_table are whole names */
     const char *attn_mix, *attn_mix_base, *attn_mix_scale, *ffn_mix, *ffn_mix_base, *ffn_mix_scale; /* residual streams: whole names */
     const char *head_mix, *head_mix_base, *head_mix_scale;
@@ -25,30 +24,30 @@ struct tensor_names {
     const char *dense_gate, *dense_up, *dense_down;
 };
 
-/* How tensors hold more than one matrix. */
-enum gate_up { GATE_UP_APART, GATE_UP_STACKED, GATE_UP_TURNS }; /* all rows of gate, then all of up; or a row of each in turn */
+/* Tensors that hold more than one matrix. */
+enum gate_up { GATE_UP_APART, GATE_UP_STACKED, GATE_UP_TURNS }; /* all rows of gate, then all of up; or alternating rows */
 struct layout {
     bool qkv;         /* rows of q, then k, then v */
-    bool experts;     /* all experts of a layer, the names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
-    bool dotted;      /* of experts: the names with .weight and .bias */
-    bool turned_down; /* the routed experts' down as [inter, hidden] */
-    uint8_t gate_up;  /* enum gate_up; of the routed experts */
+    bool experts;     /* all experts of a layer, names without .weight: [n_experts, rows, cols] or [n_experts * rows, cols] */
+    bool dotted;      /* with experts: names with .weight and .bias */
+    bool turned_down; /* the routed experts' down is stored as [inter, hidden] */
+    uint8_t gate_up;  /* enum gate_up, of the routed experts */
 };
 
 struct arch {
     const char *const *model_types; /* NULL-terminated */
     const char *title;              /* for --inspect: "DeepSeek-V3" */
-    double norm_eps;                /* where the config does not say; 0: 1e-6 */
-    const char *nested;             /* the member of config.json that holds the text model's; NULL: it is all of it */
+    double norm_eps;                /* default if the config has none; 0: 1e-6 */
+    const char *nested;             /* member of config.json that holds the text model's config; NULL: the whole file */
     void (*parse)(struct config_reader *r, struct config *c);
     struct tensor_names names;
     struct layout layout;
-    const struct arch *apart;     /* the same where each routed expert has tensors of its own: who quantises a checkpoint may take it apart */
-    const char *const (*keys)[2]; /* what this family calls the usual keys of a config: {usual, own}, ends with NULL; NULL: the same */
+    const struct arch *apart;     /* variant with separate tensors per routed expert, as quantization tools may write it */
+    const char *const (*keys)[2]; /* this family's names of common config keys: {common, own}, ends with NULL; NULL: the same */
 };
 
 const struct arch *arch_find(const struct json *model_type); /* NULL: unknown */
-/* "deepseek_v3, kimi_k2, ..." of all families, for messages */
+/* Lists all families as "deepseek_v3, kimi_k2, ...", for messages. */
 void arch_list(char *buf, size_t cap);
 
 extern const struct arch arch_deepseek_v3, arch_deepseek_v32, arch_deepseek_v4, arch_glm_moe_dsa, arch_deepseek_v2, arch_qwen3_moe, arch_mixtral,

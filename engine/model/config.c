@@ -8,7 +8,7 @@
 #include "engine/base/log.h"
 #include "engine/model/arch.h"
 
-/* --- Reading with memory of what was read ------------------------------------------------------------------------- */
+/* --- Reading keys and marking them as known ------------------------------------------------------------------------- */
 
 int config_fail(struct config_reader *r, const char *fmt, ...) {
     if (r->rc) return r->rc;
@@ -20,7 +20,7 @@ int config_fail(struct config_reader *r, const char *fmt, ...) {
     return r->rc = error_set(r->e, ERR_MODEL, "%s: %s", r->what, text);
 }
 
-static const char *own(const struct config_reader *r, const char *key) { /* what the family calls it */
+static const char *own(const struct config_reader *r, const char *key) { /* the family's name of a key */
     for (int i = 0; r->keys && r->keys[i][0]; i++)
         if (!strcmp(key, r->keys[i][0])) return r->keys[i][1];
     return key;
@@ -85,7 +85,7 @@ int config_choice(struct config_reader *r, const char *key, const char *const *o
     return 0;
 }
 
-/* --- Objects inside -------------------------------------------------------------------------------------------------- */
+/* --- Nested objects ------------------------------------------------------------------------------------------------------ */
 
 void config_open(struct config_reader *r, const char *key, struct config_reader *in) {
     static const struct json none = {.type = JSON_OBJECT};
@@ -103,9 +103,9 @@ void config_close(struct config_reader *r, const char *key, struct config_reader
     r->rc = in->rc;
 }
 
-/* --- What many families share -------------------------------------------------------------------------------------- */
+/* --- Shared by many families ---------------------------------------------------------------------------------------- */
 
-/* Numbers of a list, one for each pair of rotary dimensions. */
+/* Reads a list with one number per pair of rotary dimensions. */
 static void read_factors(struct config_reader *r, const char *key, float *out, int n) {
     const struct json *v = config_get(r, key);
     if (!v || v->type != JSON_ARRAY || v->n != (uint32_t)n) {
@@ -119,7 +119,7 @@ static void read_factors(struct config_reader *r, const char *key, float *out, i
     }
 }
 
-/* LongRoPE (Ding et al. 2024) as Phi-3.5-MoE has it. Without factors for cos and sin they follow from the stretch. */
+/* LongRoPE (Ding et al. 2024) as in Phi-3.5-MoE. Without explicit factors for cos and sin they are derived from the context extension. */
 static void read_long(struct config_reader *in, struct rope_config *k, int max_context, int pairs) {
     read_factors(in, "short_factor", k->factors[0], pairs);
     read_factors(in, "long_factor", k->factors[1], pairs);
@@ -131,7 +131,7 @@ static void read_long(struct config_reader *in, struct rope_config *k, int max_c
 
 void config_rope(struct config_reader *r, struct config *c, int dim, double theta) {
     const char *key = config_has(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    config_get(r, "rope_scaling"); /* transformers 5 calls it parameters, and both may stand there */
+    config_get(r, "rope_scaling"); /* transformers 5 calls it parameters; a config may have both */
     config_rope_of(r, c, key, dim, config_num(r, "rope_theta", theta, 1, 1e12));
 }
 
@@ -144,7 +144,7 @@ void config_rope_of(struct config_reader *r, struct config *c, const char *key, 
         config_open(r, key, &in);
         static const char *const kinds[] = {"default", "linear", "yarn", "llama3", "longrope", "factors", NULL};
         const char *type = config_has(&in, "rope_type") ? "rope_type" : "type";
-        config_has(&in, "type"); /* both spellings may stand there */
+        config_has(&in, "type"); /* both spellings may be present */
         k->kind = (uint8_t)config_choice(&in, type, kinds, 0);
         double original = k->kind == ROPE_LONG ? config_num(r, "original_max_position_embeddings", c->max_context, 1, 1e9) : c->max_context;
         k->theta = config_num(&in, "rope_theta", k->theta, 1, 1e12);
@@ -159,7 +159,7 @@ void config_rope_of(struct config_reader *r, struct config *c, const char *key, 
         k->mscale_all_dim = config_num(&in, "mscale_all_dim", 0, 0, 1e3);
         k->attention_factor = config_num(&in, "attention_factor", 0, 0, 1e3);
         k->truncate = config_bool(&in, "truncate", true);
-        config_has(&in, "mrope_section"), config_has(&in, "mrope_interleaved"); /* a text's three positions are one */
+        config_has(&in, "mrope_section"), config_has(&in, "mrope_interleaved"); /* the three positions are equal for text */
         k->low_freq = config_num(&in, "low_freq_factor", 0, 0, 1e6);
         k->high_freq = config_num(&in, "high_freq_factor", 0, 0, 1e6);
         if (!in.rc && k->kind == ROPE_YARN && k->factor == 0) k->factor = c->max_context / k->original_max;
@@ -216,9 +216,9 @@ void config_sparse_step(struct config_reader *r, struct config *c) {
     }
 }
 
-/* --- The whole file ------------------------------------------------------------------------------------------------- */
+/* --- The whole file -------------------------------------------------------------------------------------------------- */
 
-/* Keys that describe training, storage or other programs, and change nothing in a forward pass. */
+/* Keys about training, storage or other programs that do not affect the forward pass. */
 static const char *const harmless[] = {
     "architectures",
     "attention_dropout",
@@ -320,7 +320,7 @@ static void read_block(struct config_reader *in, struct config *c, const struct 
     else c->block_rows = (int)a, c->block_cols = (int)b;
 }
 
-/* Of compressed-tensors: how the weights of some layers are quantised, by any name. Blocks are of one size for all. */
+/* compressed-tensors: quantization groups, under any name. All must have the same block size. */
 static void read_groups(struct config_reader *in, struct config *c) {
     const struct json *groups = config_get(in, "config_groups");
     bool found = false;
@@ -376,7 +376,7 @@ static void read_tokens(struct config_reader *r, struct config *c) {
     }
 }
 
-/* On with the member that describes the text model; keys beside it are looked at where it lacks them. */
+/* Continues with the member that describes the text model; keys that it lacks are read from the outer object. */
 static int enter(struct config_reader *r, const char *member) {
     const struct json *inner = config_get(r, member);
     if (!inner || inner->type != JSON_OBJECT) return config_fail(r, "'%s' is missing or not an object", member);
@@ -413,7 +413,7 @@ int config_parse(struct config *c, const struct json *root, const char *what, bo
     c->norm_eps = (float)config_num(&r, "rms_norm_eps", c->arch->norm_eps > 0 ? c->arch->norm_eps : 1e-6, 0, 1);
     c->tied = config_bool(&r, "tie_word_embeddings", false);
     c->n_mtp = config_int(&r, "num_nextn_predict_layers", 0, 0, 16);
-    if (r.outer) config_get(&r, "model_type"); /* the text model's own name says nothing more */
+    if (r.outer) config_get(&r, "model_type"); /* the text model's own type adds nothing */
     static const char *const acts[] = {"silu", NULL};
     config_choice(&r, "hidden_act", acts, 0);
     read_quantization(&r, c);

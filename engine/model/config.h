@@ -1,6 +1,6 @@
 #pragma once
-/* What config.json asks for, as one validated struct. Sources: the vendors' modeling code; transformers where they agree.
- * Everything a family's parser did not ask about and that would change the computation is refused by name. */
+/* config.json as a validated struct. Sources: the vendors' modeling code; transformers where they agree. A key that no parser read and that could change the
+ * computation is refused by name. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -9,27 +9,27 @@
 
 enum { CONFIG_MAX_LAYERS = 512, CONFIG_MAX_EOS = 16 };
 
-enum attn_kind { /* DSA: MLA over keys that an indexer chooses; COMPRESSED: a window of keys, and keys that stand for several tokens */
+enum attn_kind { /* DSA: MLA over keys selected by an indexer; COMPRESSED: a window of keys, plus keys that represent several tokens */
                  ATTN_GQA,
                  ATTN_MLA,
                  ATTN_DSA,
                  ATTN_COMPRESSED
 };
-enum index_kind { INDEX_OWN, INDEX_BEFORE };                /* a layer's own indexer, or the choice of the layer before */
+enum index_kind { INDEX_OWN, INDEX_BEFORE };                /* the layer's own indexer, or the selection of the layer before */
 enum norm_kind { NORM_RMS, NORM_RMS_PLUS_ONE, NORM_LAYER }; /* x / rms * w; x / rms * (1 + w); (x - mean) / deviation * w, and a bias */
-enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };   /* over each head before rope; over all heads together */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL };   /* per head before rope; over all heads together */
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3, ROPE_LONG, ROPE_FACTORS };
 enum { ROPE_PAIRS_MAX = 512 };
 
 struct rope_config {
     uint8_t kind;
     bool interleaved;                                                                                   /* pairs (2j, 2j+1) instead of (j, j + dim/2) */
-    bool truncate;                                                                                      /* YaRN: whole-numbered correction range */
-    int dim;                                                                                            /* rotated dimensions of a head, even */
+    bool truncate;                                                                                      /* YaRN: round the correction range to integers */
+    int dim;                                                                                            /* rotary dimensions of a head, even */
     double theta, factor, original_max, beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* attention_factor 0: derive */
     double low_freq, high_freq;                                                                         /* llama3 */
-    double partial; /* rotated share of a head where the config says nothing; 0: all */
-    /* LongRoPE: what divides the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer ones */
+    double partial;                                                                                     /* default rotary fraction of a head; 0: all */
+    /* LongRoPE: divisors of the frequencies, and the factor for cos and sin: [0] up to original_max tokens, [1] for longer sequences */
     float factors[2][ROPE_PAIRS_MAX], factors_mscale[2];
 };
 
@@ -42,94 +42,94 @@ struct config {
     int vocab, hidden, n_layers, max_context;
     float norm_eps;
     uint8_t norm;   /* enum norm_kind */
-    bool norm_bias; /* of NORM_LAYER */
+    bool norm_bias; /* with NORM_LAYER */
     bool tied;      /* lm_head is the embedding */
     bool head_bias;
 
     uint8_t attn; /* enum attn_kind */
     int n_heads, n_kv_heads;
-    int head_dim, v_dim;                    /* of a query/key head and a value head; MLA: nope + rope, v_head_dim */
-    int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q straight from hidden */
+    int head_dim, v_dim;                    /* of a query/key head and of a value head; MLA: nope + rope, v_head_dim */
+    int q_lora, kv_lora, qk_nope, qk_rope;  /* MLA; q_lora 0: q is projected from hidden */
     bool split_kv_b;                        /* MLA: k_b and v_b instead of kv_b */
-    int o_groups, o_lora;                   /* COMPRESSED: groups of heads that the output takes to a low rank first */
-    int index_heads, index_dim, index_topk; /* the lightning indexer, of DSA and COMPRESSED */
-    bool index_interleaved;                 /* its rope, as rope.interleaved */
+    int o_groups, o_lora;                   /* COMPRESSED: head groups of the low-rank output projection, and its rank */
+    int index_heads, index_dim, index_topk; /* lightning indexer of DSA and COMPRESSED */
+    bool index_interleaved;                 /* rope layout of the indexer, as rope.interleaved */
     bool qkv_bias, o_bias;
     uint8_t qk_norm; /* enum qk_norm */
-    bool sinks;      /* a logit a head that takes part in the softmax with no value */
-    bool attn_gate;  /* GQA: q_proj gives a head its query and a gate; what it attends to is multiplied by sigmoid(gate) */
-    float qkv_clip;  /* q, k and v are held within +-this; 0: not */
+    bool sinks;      /* a logit per head that takes part in the softmax without a value */
+    bool attn_gate;  /* GQA: q_proj yields query and gate per head; the attention output is multiplied by sigmoid(gate) */
+    float qkv_clip;  /* q, k and v are clamped to +-this; 0: no clamp */
     float attn_scale;
-    struct rope_config rope, far_rope; /* far_rope: of layers with compressed keys */
-    struct delta_config {              /* of layers with gated DeltaNet in place of attention; taps 0: there are none */
+    struct rope_config rope, far_rope; /* far_rope: for layers with compressed keys */
+    struct delta_config {              /* layers with gated DeltaNet instead of attention; taps 0: none */
         int k_heads, v_heads, k_dim, v_dim, taps;
-        bool fused;    /* inputs in two tensors, the rows of a key head together, instead of four */
-        bool fused_ba; /* only those of b and a */
-        bool made;     /* the tensor of rates is -exp(A_log) already */
+        bool fused;    /* inputs in two tensors, grouped by key head, instead of four */
+        bool fused_ba; /* only b and a are fused */
+        bool made;     /* the tensor of rates is already -exp(A_log) */
     } delta;
     struct layer_config {
-        bool moe, delta, hashed; /* hashed: a token's experts are in a table */
+        bool moe, delta, hashed; /* hashed: a token's experts come from a table */
         uint8_t index;           /* enum index_kind */
-        int window;              /* keys a query sees, itself included; 0: all */
-        int ratio;               /* COMPRESSED: tokens that a key behind the window stands for; 0: there are none */
-        bool overlap;            /* and of the window of tokens before it; such keys are chosen by an indexer */
+        int window;              /* number of keys a query sees, including its own; 0: all */
+        int ratio;               /* COMPRESSED: tokens per key outside the window; 0: no such keys */
+        bool overlap;            /* a key also covers the window of tokens before it; such keys are selected by an indexer */
     } layer[CONFIG_MAX_LAYERS];
 
-    struct streams_config { /* several residual streams (hyper-connections); n 0: one */
+    struct streams_config { /* several residual streams (hyper-connections); n 0: one stream */
         int n, iters;
         float eps;
     } streams;
 
-    int dense_inter; /* of layers without experts */
+    int dense_inter; /* of dense layers */
     int n_experts, topk, n_group, topk_group, moe_inter;
     int shared_inter; /* all shared experts together; 0: none */
     bool shared_gate, router_bias, group_top2, norm_topk;
-    bool router_shift; /* a bias of the router's logits; router_bias is of its choice alone */
+    bool router_shift; /* bias of the router's logits; router_bias affects the selection only */
     bool expert_bias;
-    struct glu glu; /* of all feed-forwards */
+    struct glu glu; /* of all FFNs */
     uint8_t score;  /* enum score_fn */
     float routed_scale, router_jitter;
 
-    int block_rows, block_cols; /* of FP8 scales, 128 unless quantization_config says otherwise */
-    int n_mtp;                  /* prediction layers after the last one, not part of the model proper */
+    int block_rows, block_cols; /* FP8 scale block; 128 unless quantization_config differs */
+    int n_mtp;                  /* MTP layers after the last layer, not part of the main model */
     int bos, n_eos, eos[CONFIG_MAX_EOS];
 };
-/* An indexer chooses by what all products before it left: these keep 16 bits of an activation, so that rounding chooses nothing else. */
+/* Indexers select keys by the results of all earlier products. Such models keep 16 bits of an activation, so that rounding does not change the selection. */
 static inline bool config_wide(const struct config *c) { return c->index_topk > 0; }
 
-/* Whether a sequence of n tokens turns its keys otherwise than a short one: then those of a shorter one are of no use. */
+/* Returns whether a sequence of n tokens rotates its keys differently from a short one; then cached keys of a shorter one cannot be reused. */
 static inline bool config_far(const struct config *c, int n) { return c->rope.kind == ROPE_LONG && n > (int)c->rope.original_max; }
 
-/* Reads one config.json. `what` names it in errors. force: unknown keys are logged instead of refused. ERR_MODEL. */
+/* Reads a config.json. `what` names it in errors. force: unknown keys are logged instead of refused. ERR_MODEL. */
 int config_parse(struct config *c, const struct json *root, const char *what, bool force, struct error *e);
 
-/* For the families' parsers: each read marks its key as understood; out of range or of the wrong type is an error that
- * stays in the reader, so that a parser reads straight through and checks once. */
+/* For the families' parsers: each read marks its key as known. A value of the wrong type or out of range is an error that the reader keeps, so that a parser
+ * needs one check at its end. */
 struct config_reader {
-    const struct json *root, *outer; /* outer: what root is a member of, where keys that root lacks may stand; NULL: nothing */
+    const struct json *root, *outer; /* outer: the object that contains root; read for keys that root lacks; NULL: none */
     const char *const (*keys)[2];    /* of struct arch; NULL: none */
     const char *what;
     struct error *e;
     int rc;
-    uint64_t seen[16], outer_seen[16]; /* bit i: member i was asked for */
+    uint64_t seen[16], outer_seen[16]; /* bit i: member i was read */
 };
-bool config_has(struct config_reader *r, const char *key);                            /* there and not null */
+bool config_has(struct config_reader *r, const char *key);                            /* present and not null */
 int config_int(struct config_reader *r, const char *key, int none, int min, int max); /* none < min: required */
 double config_num(struct config_reader *r, const char *key, double none, double min, double max);
 bool config_bool(struct config_reader *r, const char *key, bool none);
-/* The value must be one of the options (NULL-terminated); returns its index. none: index when absent. */
+/* Reads a value that must be one of the options (NULL-terminated); returns its index. none: index if absent. */
 int config_choice(struct config_reader *r, const char *key, const char *const *options, int none);
 const struct json *config_get(struct config_reader *r, const char *key); /* NULL when absent or null */
 int config_fail(struct config_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* An object inside, to be read like the whole; close refuses what nobody asked for. *in is an empty one where there is none. */
+/* Opens a nested object for reading; config_close refuses its unread keys. *in is an empty object if the key is absent. */
 void config_open(struct config_reader *r, const char *key, struct config_reader *in);
 void config_close(struct config_reader *r, const char *key, struct config_reader *in);
-/* rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotated dimensions if not partial. */
+/* Reads rope_scaling / rope_parameters / rope_theta / partial_rotary_factor into c->rope. dim: rotary dimensions unless partial. */
 void config_rope(struct config_reader *r, struct config *c, int dim, double theta);
-void config_rope_of(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object alone */
-/* attention of the usual kind: heads, KV heads, head_dim, max_position_embeddings, scale = head_dim^-0.5 */
+void config_rope_of(struct config_reader *r, struct config *c, const char *key, int dim, double theta); /* the same from that object only */
+/* Reads standard attention: heads, KV heads, head_dim, max_position_embeddings, scale = head_dim^-0.5 */
 void config_gqa(struct config_reader *r, struct config *c);
-/* layer[i].window from layer_types; without it, `window` in every other one of the first so many layers */
+/* Reads layer[i].window from layer_types; without it, every other one of the first `layers` layers gets `window` */
 void config_windows(struct config_reader *r, struct config *c, int window, int layers);
-/* layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
+/* Reads layer[i].moe from mlp_only_layers and decoder_sparse_step (Qwen) */
 void config_sparse_step(struct config_reader *r, struct config *c);

@@ -1,5 +1,5 @@
-/* DBRX: GQA out of one matrix, held within +-clip_qkv; LayerNorm without bias; all experts of a layer in three matrices, the last of
- * which lies the other way round. Reference: Databricks' modeling_dbrx.py; transformers, models/dbrx. */
+/* DBRX: GQA with one fused qkv matrix, clamped to +-clip_qkv; LayerNorm without bias; all experts of a layer in three matrices, the last of them transposed.
+ * Reference: Databricks' modeling_dbrx.py; transformers, models/dbrx. */
 #include <math.h>
 
 #include "engine/base/ops.h"
@@ -13,7 +13,7 @@ static void attention(struct config_reader *r, struct config *c) {
     c->n_kv_heads = config_int(&in, "kv_n_heads", 1, 1, 1024);
     c->qkv_clip = (float)config_num(&in, "clip_qkv", 0, 0, 1e9);
     double theta = config_num(&in, "rope_theta", 10000, 1, 1e12);
-    config_num(&in, "attn_pdrop", 0, 0, 1); /* while training */
+    config_num(&in, "attn_pdrop", 0, 0, 1); /* training only */
     config_has(&in, "model_type");
     config_close(r, "attn_config", &in);
     if (c->n_heads % c->n_kv_heads) config_fail(r, "%d attention heads do not divide among %d key-value heads", c->n_heads, c->n_kv_heads);
@@ -29,12 +29,12 @@ static void experts(struct config_reader *r, struct config *c) {
     c->moe_inter = config_int(&in, "ffn_hidden_size", 3584, 1, 1 << 20);
     c->n_experts = config_int(&in, "moe_num_experts", 4, 1, 4096);
     c->topk = config_int(&in, "moe_top_k", 1, 1, 64);
-    /* the chosen weights over their p-norm: of weights that are positive, p 1 is their sum; null: as they are */
+    /* the chosen weights are divided by their p-norm; they are positive, so p = 1 is their sum; null: no normalization */
     const struct json *p = json_get(in.root, "moe_normalize_expert_weights");
     c->norm_topk = !p || p->type != JSON_NULL;
     if (config_num(&in, "moe_normalize_expert_weights", 1, 0, 1e9) != 1) config_fail(&in, "'moe_normalize_expert_weights' is neither 1 nor null");
     if (config_bool(&in, "uniform_expert_assignment", false)) config_fail(&in, "'uniform_expert_assignment' is true");
-    config_has(&in, "moe_jitter_eps"), config_has(&in, "moe_loss_weight"), config_has(&in, "model_type"); /* while training */
+    config_has(&in, "moe_jitter_eps"), config_has(&in, "moe_loss_weight"), config_has(&in, "model_type"); /* training only */
     struct config_reader act;
     static const char *const acts[] = {"silu", NULL};
     config_open(&in, "ffn_act_fn", &act);
@@ -51,7 +51,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->norm_eps = 1e-5f;
     attention(r, c);
     if (!r->rc) experts(r, c);
-    config_has(r, "emb_pdrop"), config_has(r, "resid_pdrop"); /* while training */
+    config_has(r, "emb_pdrop"), config_has(r, "resid_pdrop"); /* training only */
 }
 
 #define L "transformer.blocks.%d."

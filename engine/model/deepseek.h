@@ -1,9 +1,9 @@
 #pragma once
-/* What DeepSeek's generations share: MLA, dense layers first, tensor names. */
+/* Shared by DeepSeek's generations: MLA, leading dense layers, tensor names. */
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
-/* What holds where a config does not say: transformers' configuration classes. */
+/* Defaults of keys that a config omits: transformers' configuration classes. */
 struct deepseek_defaults {
     double scale; /* routed_scaling_factor */
     int dense;    /* first_k_dense_replace */
@@ -14,7 +14,7 @@ extern const struct deepseek_defaults deepseek_v3_defaults;
 void deepseek_attention(struct config_reader *r, struct config *c);
 void deepseek_experts(struct config_reader *r, struct config *c, const struct deepseek_defaults *d);
 void deepseek_router(struct config_reader *r, struct config *c, const struct deepseek_defaults *d); /* noaux_tc */
-/* The indexer of V3.2. heads, interleaved: its heads and rope where the config does not say. */
+/* Reads V3.2's indexer. heads, interleaved: defaults for its heads and rope layout. */
 void deepseek_indexer(struct config_reader *r, struct config *c, int heads, bool interleaved);
 
 #define DEEPSEEK_LAYER "model.layers.%d."

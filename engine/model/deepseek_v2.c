@@ -1,5 +1,5 @@
-/* DeepSeek-V2 and V2-Lite: MLA, softmax router without correction bias.
- * Reference: the vendor's modeling_deepseek.py (MoEGate); with norm_topk_prob it normalises and leaves the scaling out. */
+/* DeepSeek-V2 and V2-Lite: MLA, softmax router without selection bias. Reference: the vendor's modeling_deepseek.py (MoEGate); with norm_topk_prob it
+ * normalizes and does not scale. */
 #include "engine/base/ops.h"
 #include "engine/model/deepseek.h"
 

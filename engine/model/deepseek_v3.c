@@ -1,12 +1,11 @@
-/* DeepSeek-V3, R1, V3.1 and Kimi-K2 (the same architecture with other numbers).
- * Reference: the vendor's inference/model.py; config.json as published. */
+/* DeepSeek-V3, R1, V3.1 and Kimi-K2 (same architecture, other sizes). Reference: the vendor's inference/model.py; config.json as published. */
 #include <math.h>
 
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"
 
-/* YaRN's mscale, squared, multiplies the softmax scale wherever the config scales rope at all (vendor: MLA.__init__). */
+/* YaRN's mscale, squared, multiplies the softmax scale whenever the config scales rope (vendor: MLA.__init__). */
 void deepseek_attention(struct config_reader *r, struct config *c) {
     c->attn = ATTN_MLA;
     c->n_heads = config_int(r, "num_attention_heads", 0, 1, 1024);
@@ -24,7 +23,7 @@ void deepseek_attention(struct config_reader *r, struct config *c) {
     config_has(r, "head_dim"); /* some configs repeat qk_rope_head_dim here */
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     c->rope.interleaved = config_bool(r, "rope_interleave", true);
-    c->split_kv_b = config_bool(r, "split_kv_b", false); /* of llama.cpp's files alone */
+    c->split_kv_b = config_bool(r, "split_kv_b", false); /* GGUF only */
     config_rope(r, c, c->qk_rope, 10000);
     double scale = 1 / sqrt(c->head_dim);
     if (c->rope.kind != ROPE_DEFAULT && c->rope.mscale_all_dim > 0 && c->rope.factor > 1) {

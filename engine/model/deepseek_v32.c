@@ -1,9 +1,8 @@
-/* DeepSeek-V3.2: V3 whose attention looks only at the keys that a lightning indexer chooses.
- * Reference: the vendor's inference/model.py and transformers, models/deepseek_v32, which leave each other's rounding to FP8 and
- * its Hadamard rotation aside: scores are the same without. */
+/* DeepSeek-V3.2: V3 with attention over the keys that a lightning indexer selects. Reference: the vendor's inference/model.py and transformers,
+ * models/deepseek_v32. Both the vendor's rounding to FP8 and its Hadamard rotation are omitted; the scores are the same without. */
 #include "engine/model/deepseek.h"
 
-/* A list with one text for each layer; returns the place of layer i's in the options, and none where there is no such list. */
+/* Reads a list with one string per layer; returns the option index for layer i, or none if the list is absent. */
 static int layer_choice(struct config_reader *r, const char *key, const struct json *list, int i, const char *const *options, int none) {
     if (!list) return none;
     for (int k = 0; options[k]; k++)

@@ -1,7 +1,6 @@
-/* DeepSeek-V4: several residual streams (manifold-constrained hyper-connections), a window of keys beside compressed ones (CSA: of
- * four tokens, chosen by an indexer; HCA: of 128), experts in FP4, the first layers' experts by token.
- * Reference: transformers, models/deepseek_v4; the vendor's inference/model.py, whose rounding of keys to FP8 is left aside as
- * transformers leaves it. */
+/* DeepSeek-V4: several residual streams (manifold-constrained hyper-connections), a window of keys plus compressed ones (CSA: of four tokens, selected by an
+ * indexer; HCA: of 128), experts in FP4, table-selected experts in the first layers. Reference: transformers, models/deepseek_v4; the vendor's
+ * inference/model.py, without its rounding of keys to FP8, as in transformers. */
 #include <math.h>
 
 #include "engine/base/ops.h"
@@ -14,7 +13,7 @@ static void set_ratio(struct config *c, int layer, int ratio, bool overlap) {
     c->layer[layer].overlap = overlap;
 }
 
-/* By layer: its kind by name, or how many tokens its keys stand for (the vendor's list has one more, of the prediction layer). */
+/* Reads a layer's kind by name, or the number of tokens per compressed key (the vendor's list has an extra entry for the MTP layer). */
 static void read_ratios(struct config_reader *r, struct config *c) {
     const struct json *types = config_get(r, "layer_types"), *ratios = config_get(r, "compress_ratios"), *list = types ? types : ratios;
     struct config_reader in;
@@ -27,7 +26,7 @@ static void read_ratios(struct config_reader *r, struct config *c) {
         config_fail(r, "'%s' is not a list of %d layers", types ? "layer_types" : "compress_ratios", c->n_layers);
     for (int i = 0; i < c->n_layers && !r->rc; i++) {
         const struct json *one = list ? json_at(list, (uint32_t)i) : NULL;
-        int64_t ratio = list && !types ? json_int(one, -1) : i < 2 || i % 2 == 0 ? HCA_RATIO : CSA_RATIO; /* where nothing is said */
+        int64_t ratio = list && !types ? json_int(one, -1) : i < 2 || i % 2 == 0 ? HCA_RATIO : CSA_RATIO; /* default */
         if (types)
             ratio = json_is(one, "sliding_attention")              ? 0
                     : json_is(one, "compressed_sparse_attention")  ? CSA_RATIO
@@ -42,8 +41,8 @@ static void read_ratios(struct config_reader *r, struct config *c) {
     }
 }
 
-/* Layers without compressed keys turn theirs by rope_theta alone, the others by compress_rope_theta and with YaRN, whose factor for
- * cos and sin is 1. transformers writes both as objects, main and compress. */
+/* Layers without compressed keys use rope_theta only; the others use compress_rope_theta and YaRN with a cos/sin factor of 1. transformers writes both as
+ * objects, main and compress. */
 static void read_ropes(struct config_reader *r, struct config *c, int dim) {
     const struct json *both = config_get(r, "rope_parameters");
     double theta = config_num(r, "rope_theta", 10000, 1, 1e12), far = config_num(r, "compress_rope_theta", 160000, 1, 1e12);
@@ -106,11 +105,11 @@ static void read_experts(struct config_reader *r, struct config *c) {
     c->shared_inter = c->moe_inter;
     if (config_bool(r, "mlp_bias", false)) config_fail(r, "'mlp_bias' is true: hearth reads no such tensors");
     c->routed_scale = (float)config_num(r, "routed_scaling_factor", 1.5, 0, 1e4);
-    if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalises");
+    if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalizes");
     c->norm_topk = c->router_bias = true;
     c->score = fns[config_choice(r, "scoring_func", scores, 0)];
     config_choice(r, "topk_method", methods, 0);
-    config_choice(r, "expert_dtype", dtypes, 0); /* the tensors say it themselves */
+    config_choice(r, "expert_dtype", dtypes, 0); /* redundant: the tensors show it */
     c->glu.limit = (float)config_num(r, "swiglu_limit", 10, 0, 1e6);
     int hashed = config_int(r, "num_hash_layers", 3, 0, CONFIG_MAX_LAYERS);
     const struct json *types = config_get(r, "mlp_layer_types");

@@ -25,7 +25,7 @@ struct telling {
     struct arena *arena;
     const struct json *meta;
     const struct gguf_facts *facts;
-    const char *what, *arch; /* arch: general.architecture, which keys begin with */
+    const char *what, *arch; /* arch: general.architecture, the prefix of its keys */
     struct json *items;      /* [2 * MAX_MEMBERS] */
     uint32_t n;
     struct error *e;
@@ -38,7 +38,7 @@ static const struct json *meta_of(const struct telling *t, const char *key) {
     return json_get(t->meta, name);
 }
 
-/* The last of one name counts: what the file says, over what is usual. */
+/* The last entry of a name wins: values from the file over defaults. */
 static void put(struct telling *t, const char *key, size_t n, struct json v) {
     uint32_t i = 0;
     if (t->rc) return;
@@ -59,7 +59,7 @@ static void put_text(struct telling *t, const char *key, const char *v) {
     put_json(t, key, (struct json){.type = JSON_STRING, .n = (uint32_t)strlen(v), .string = v});
 }
 
-/* A number, or a list of one for each layer that are all the same. */
+/* Returns a number, or the value of a per-layer list whose entries are all equal. */
 static struct json one_of(struct telling *t, const char *key, const struct json *v) {
     if (v->type != JSON_ARRAY || !v->n) return *v;
     for (uint32_t i = 1; i < v->n && !t->rc; i++)
@@ -69,7 +69,7 @@ static struct json one_of(struct telling *t, const char *key, const struct json 
     return v->items[0];
 }
 
-/* Keys that mean what a key of config.json means; name NULL: read elsewhere here, or of no influence. */
+/* Keys that correspond to config.json keys. name NULL: read elsewhere in this file, or irrelevant. */
 struct row {
     const char *key, *name;
 };
@@ -94,7 +94,7 @@ static const struct row common[] = {
     {"rope.scaling.yarn_beta_fast", NULL},
     {"rope.scaling.yarn_beta_slow", NULL},
     {"rope.scaling.yarn_log_multiplier", NULL},
-    {"vocab_size", NULL}, /* the embedding has as many rows */
+    {"vocab_size", NULL}, /* redundant: the number of embedding rows */
     {NULL, NULL},
 };
 
@@ -104,7 +104,7 @@ static int64_t head_dim(const struct telling *t) {
     return key ? json_int(key, 0) : heads > 0 ? json_int(meta_of(t, "embedding_length"), 0) / heads : 0;
 }
 
-/* An object inside the config. */
+/* Opens an object inside the config. */
 static bool open_object(struct telling *t, struct telling *in) {
     *in = *t;
     in->n = 0;
@@ -129,7 +129,7 @@ static void put_factors(struct telling *t, const char *key, const char *tensor, 
     put_json(t, key, (struct json){.type = JSON_ARRAY, .n = f.n, .items = v});
 }
 
-/* rope.scaling.*, rope.dimension_count, factors; dim: what is rotated when all of a head is. */
+/* Translates rope.scaling.*, rope.dimension_count and factors; dim: rotary dimensions if the whole head is rotated. */
 static void put_rope(struct telling *t, int64_t dim) {
     static const struct row rows[] = {
         {"rope.scaling.factor", "factor"},
@@ -146,7 +146,7 @@ static void put_rope(struct telling *t, int64_t dim) {
     if ((f->freqs.v || longrope) && !plain && !(longrope && json_is(type, "longrope")) && !t->rc)
         t->rc =
             error_set(t->e, ERR_MODEL, "%s: factors of rotary frequencies beside metadata '%s.rope.scaling.type': hearth takes one of them", t->what, t->arch);
-    const bool oss = !strcmp(t->arch, "gpt-oss"); /* whose config, where it says nothing, means YaRN */
+    const bool oss = !strcmp(t->arch, "gpt-oss"); /* its config implies YaRN */
     if (plain && !f->freqs.v && !longrope && !oss) return;
     struct telling in;
     if (!open_object(t, &in)) return;
@@ -157,12 +157,12 @@ static void put_rope(struct telling *t, int64_t dim) {
     put_factors(&in, "factors", "rope_freqs.weight", f->freqs);
     put_factors(&in, "short_factor", "rope_factors_short.weight", f->near);
     put_factors(&in, "long_factor", "rope_factors_long.weight", f->far);
-    if (oss) put_bool(&in, "truncate", false); /* as the vendor has it; the format has no key for it */
+    if (oss) put_bool(&in, "truncate", false); /* the vendor's value; GGUF has no key for it */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct json *v = meta_of(t, rows[i].key);
         if (v) put_json(&in, rows[i].name, *v);
     }
-    if (log) { /* DeepSeek's two factors are the same number, or the other one is not told */
+    if (log) { /* DeepSeek's two factors are equal, or the other one is not stored */
         put_num(&in, "mscale", json_num(log, 0) * 10);
         put_num(&in, "mscale_all_dim", json_num(log, 0) * 10);
     }
@@ -186,7 +186,7 @@ static void tell_qwen3(struct telling *t) {
     tell_heads(t);
     put_bool(t, "norm_topk_prob", true);
 }
-/* llama.cpp reorders the rows of q and k so that the two numbers of a rotated pair lie side by side. */
+/* llama.cpp reorders the rows of q and k so that the two elements of a rotated pair are adjacent. */
 static void tell_llama(struct telling *t) {
     tell_heads(t);
     put_bool(t, "rope_interleave", true);
@@ -202,7 +202,7 @@ static void tell_deepseek(struct telling *t) {
     const struct json *mla = meta_of(t, "attention.key_length_mla"), *key = mla ? mla : meta_of(t, "attention.key_length");
     const struct json *value = mla ? meta_of(t, "attention.value_length_mla") : meta_of(t, "attention.value_length");
     int64_t rope = json_int(meta_of(t, "rope.dimension_count"), 0), gating = json_int(meta_of(t, "expert_gating_func"), v3 ? 2 : 1);
-    put_int(t, "num_key_value_heads", json_int(meta_of(t, "attention.head_count"), 0)); /* the file counts those of the latent cache */
+    put_int(t, "num_key_value_heads", json_int(meta_of(t, "attention.head_count"), 0)); /* the file's count is of the latent cache */
     put_int(t, "qk_rope_head_dim", rope);
     put_int(t, "qk_nope_head_dim", json_int(key, 0) - rope);
     put_int(t, "v_head_dim", json_int(value, 0));
@@ -233,7 +233,7 @@ static void tell_minimax(struct telling *t) {
     put_rope(t, 0);
 }
 
-/* DBRX's config has two objects, of attention and of the experts. */
+/* DBRX's config has two nested objects: attention and experts. */
 static void put_one(struct telling *in, const struct telling *t, const char *key, const char *name) {
     const struct json *v = meta_of(t, key);
     if (v) put_json(in, name, *v);
@@ -358,9 +358,9 @@ static const struct row qwen2_keys[] = {{"attention.key_length", NULL},
                             {NULL, NULL},
 };
 
-/* llama.cpp's name, the family, what it calls things, and what has to be worked out. */
+/* llama.cpp's name, the family, its tensor names, and derived values. */
 static const struct known {
-    const char *name, *model_type; /* NULL: family() says */
+    const char *name, *model_type; /* NULL: family() decides */
     const struct tensor_names *names;
     const struct row *keys;
     void (*tell)(struct telling *t);
@@ -388,7 +388,7 @@ int gguf_names(struct config *c, struct arena *a, const struct json *meta, const
     *layout = (struct layout){.experts = true, .dotted = true, .qkv = f->qkv && !c->delta.taps, .gate_up = f->gate_up ? GATE_UP_STACKED : GATE_UP_APART};
     if (layout->qkv) names->q = names->k = names->v = B "attn_qkv";
     if (f->gate_up) names->expert_gate = names->expert_up = B "ffn_gate_up_exps";
-    if (c->delta.taps) { /* q, k, v and z were taken apart, unless the file is an old one; rates worked out, and 1 added to norms */
+    if (c->delta.taps) { /* q, k, v and z are split unless the file is old; rates are precomputed and norms have 1 added */
         c->delta.fused = f->delta_in, c->delta.fused_ba = true, c->delta.made = true;
         c->norm = NORM_RMS;
     }
@@ -402,7 +402,7 @@ void gguf_list(char *buf, size_t cap) {
         at += (size_t)snprintf(buf + at, cap - at, "%s%s", i ? ", " : "", table[i].name);
 }
 
-/* Tokens that end a turn whatever the metadata names: those that llama.cpp stops at. */
+/* Tokens that end a turn regardless of the metadata: llama.cpp stops at them. */
 static bool ends_turn(const struct json *s) {
     static const char *const names[] = {"<|eot_id|>",         "<|im_end|>",    "<|end|>", "<|return|>", "<|call|>",
                                         "<end_of_turn>",      "<|endoftext|>", "< EOT >", "_<EOT>",     "<｜end▁of▁sentence｜>",
@@ -435,9 +435,9 @@ static void put_tokens(struct telling *t) {
     if (bos) put_json(t, "bos_token_id", *bos);
 }
 
-/* Keys that the family's config calls otherwise. */
+/* Keys with a family-specific name in config.json. */
 static void own_names(struct telling *t) {
-    const struct arch *arch = arch_find(&t->items[1]); /* model_type was put first */
+    const struct arch *arch = arch_find(&t->items[1]); /* model_type is the first entry */
     for (int k = 0; arch && arch->keys && arch->keys[k][0]; k++)
         for (uint32_t i = 0; i < t->n; i++)
             if (json_is(&t->items[2 * i], arch->keys[k][0]))

@@ -1,5 +1,5 @@
-/* GLM-4.5, 4.6 and 4.7: GQA with half-rotary heads, DeepSeek-V3's router, a shared expert. Reference: transformers,
- * models/glm4_moe. Attention bias is of q, k and v; Air has no norm over q and k. */
+/* GLM-4.5, 4.6 and 4.7: GQA with half-rotary heads, DeepSeek-V3's router, a shared expert. Reference: transformers, models/glm4_moe. Attention bias applies to
+ * q, k and v; Air has no norm over q and k. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/deepseek.h"

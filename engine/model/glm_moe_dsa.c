@@ -1,8 +1,7 @@
-/* GLM-5: DeepSeek-V3.2 with one group of experts, in which some layers take over the choice of keys of the layer before.
- * Reference: transformers, models/glm_moe_dsa. */
+/* GLM-5: DeepSeek-V3.2 with one expert group, where some layers reuse the key selection of the layer before. Reference: transformers, models/glm_moe_dsa. */
 #include "engine/model/deepseek.h"
 
-/* Which layers have an indexer of their own: a list of "full" and "shared", a text of F and S, or every `freq`th from a layer on. */
+/* Reads which layers have their own indexer: a list of "full" and "shared", a string of F and S, or every `freq`th layer after a given one. */
 static void share_choices(struct config_reader *r, struct config *c) {
     const struct json *types = config_get(r, "indexer_types"), *pattern = config_get(r, "index_topk_pattern"), *list = types ? types : pattern;
     int freq = config_int(r, "index_topk_freq", 1, 0, CONFIG_MAX_LAYERS), offset = config_int(r, "index_skip_topk_offset", 2, 0, CONFIG_MAX_LAYERS);

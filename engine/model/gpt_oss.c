@@ -1,5 +1,5 @@
-/* gpt-oss: GQA with biases, a sink for each head and a window on every other layer; a softmax over the chosen experts, whose gate and
- * up are held within limits. Reference: transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published. */
+/* gpt-oss: GQA with biases, a sink per head and a window on every other layer; softmax over the chosen experts, with clamped gate and up. Reference:
+ * transformers, models/gpt_oss; OpenAI's gpt_oss/torch/model.py. Experts in MXFP4 as published. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -14,7 +14,7 @@ static void parse(struct config_reader *r, struct config *c) {
         c->rope.factor = 32, c->rope.original_max = 4096, c->rope.beta_fast = 32, c->rope.beta_slow = 1;
         c->rope.truncate = false;
     }
-    config_has(r, "initial_context_length"); /* rope_scaling says it too */
+    config_has(r, "initial_context_length"); /* also in rope_scaling */
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
     config_windows(r, c, config_int(r, "sliding_window", 128, 1, 1 << 24), c->n_layers);
     c->n_experts = config_int(r, "num_local_experts", 128, 1, 4096);
@@ -24,7 +24,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->moe_inter = config_int(r, "intermediate_size", 0, 1, 1 << 20);
     c->router_shift = c->expert_bias = true;
     c->glu = (struct glu){.limit = (float)config_num(r, "swiglu_limit", 7, 1e-6, 1e6), .alpha = 1.702f, .shift = 1};
-    c->score = SCORE_SOFTMAX; /* over all and then renormalised: the same as over the chosen alone */
+    c->score = SCORE_SOFTMAX; /* softmax over all and renormalization equals softmax over the chosen */
     c->norm_topk = true;
     c->routed_scale = 1;
 }

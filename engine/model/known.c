@@ -1,5 +1,5 @@
-/* Sources: config.json of each as its vendor published it; parameter counts from the model cards and reports. Where a vendor
- * published FP8 beside BF16 it is FP8 here. */
+/* Sources: each vendor's published config.json; parameter counts from model cards and reports. Where a vendor published both FP8 and BF16, this is the FP8
+ * model. */
 #include "engine/model/known.h"
 
 #include <ctype.h>

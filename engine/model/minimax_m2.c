@@ -1,10 +1,10 @@
-/* MiniMax-M2: GQA with a norm over all heads of q and of k together, part of a head turned, a sigmoid router with a correction of
- * its choice. Reference: the vendor's modeling_minimax_m2.py; transformers, models/minimax_m2. */
+/* MiniMax-M2: GQA with a norm over all heads of q and k, partial rotary embedding, a sigmoid router with selection bias. Reference: the vendor's
+ * modeling_minimax_m2.py; transformers, models/minimax_m2. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
-/* Keys that name what the architecture could do and the published models do not. */
+/* Refuses options of the architecture that the published models do not use. */
 static void only_published(struct config_reader *r, const struct config *c) {
     static const char *const scores[] = {"sigmoid", NULL}, *const norms[] = {"per_layer", NULL}, *const modes[] = {"sigmoid", NULL};
     static const char *const betas[] = {"layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta", NULL};
@@ -14,7 +14,7 @@ static void only_published(struct config_reader *r, const struct config *c) {
     for (int i = 0; betas[i]; i++)
         if (config_num(r, betas[i], 1, -1e9, 1e9) != 1) config_fail(r, "'%s' is not 1", betas[i]);
     config_int(r, "shared_intermediate_size", 0, 0, 0);
-    config_has(r, "mlp_intermediate_size"); /* of layers without experts: there are none */
+    config_has(r, "mlp_intermediate_size"); /* of dense layers, which the models do not have */
     config_has(r, "use_mtp"), config_has(r, "num_mtp_modules"), config_has(r, "mtp_transformer_layers");
     const struct json *types = config_get(r, "attn_type_list");
     if (types && (types->type != JSON_ARRAY || types->n != (uint32_t)c->n_layers)) config_fail(r, "'attn_type_list' is not a list of %d", c->n_layers);

@@ -1,12 +1,12 @@
-/* Mixtral: GQA, every layer has experts, softmax router renormalised over the chosen.
- * Reference: transformers, models/mixtral; a sliding window, when given, holds for every layer. */
+/* Mixtral: GQA, experts in every layer, softmax router renormalized over the chosen. Reference: transformers, models/mixtral; a sliding window applies to every
+ * layer. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
 static void parse(struct config_reader *r, struct config *c) {
     config_gqa(r, c);
-    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* of llama.cpp's files alone: pairs lie side by side there */
+    c->rope.interleaved = config_bool(r, "rope_interleave", false); /* GGUF only: it stores rotated pairs adjacently */
     config_rope(r, c, c->head_dim, 1000000);
     if (config_bool(r, "attention_bias", false)) config_fail(r, "'attention_bias' is true: Mixtral has no such tensors");
     int window = config_has(r, "sliding_window") ? config_int(r, "sliding_window", 0, 1, 1 << 24) : 0;

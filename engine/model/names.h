@@ -1,5 +1,5 @@
 #pragma once
-/* What most families call their tensors, for the rows of struct arch. m: what the text model's begin with, "model." mostly. */
+/* Common tensor names, for the rows of struct arch. m: prefix of the text model's names, usually "model.". */
 #define NAMES_USUAL(m) \
     .embed = m "embed_tokens", .norm = m "norm", .head = "lm_head", .attn_norm = m "layers.%d.input_layernorm", \
     .ffn_norm = m "layers.%d.post_attention_layernorm", .q = m "layers.%d.self_attn.q_proj", .o = m "layers.%d.self_attn.o_proj"
@@ -13,7 +13,7 @@
 #define NAMES_STACKED(m) \
     .expert_gate = m "layers.%d.mlp.experts.gate_up_proj", .expert_up = m "layers.%d.mlp.experts.gate_up_proj", \
     .expert_down = m "layers.%d.mlp.experts.down_proj"
-/* As Mixtral has them, router too. */
+/* Mixtral's names, router included. */
 #define NAMES_SPARSE(m) \
     .router = m "layers.%d.block_sparse_moe.gate", .expert_gate = m "layers.%d.block_sparse_moe.experts.%d.w1", \
     .expert_up = m "layers.%d.block_sparse_moe.experts.%d.w3", .expert_down = m "layers.%d.block_sparse_moe.experts.%d.w2"

@@ -1,5 +1,5 @@
-/* Qwen1.5/2-MoE: GQA with bias on q, k, v; a shared expert with a sigmoid gate beside the routed ones.
- * Reference: transformers, models/qwen2_moe; its layer_types decide where a sliding window is in force. */
+/* Qwen1.5/2-MoE: GQA with bias on q, k, v; a shared expert with a sigmoid gate plus routed ones. Reference: transformers, models/qwen2_moe; its layer_types
+ * select the layers with a sliding window. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"

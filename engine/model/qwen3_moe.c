@@ -1,5 +1,5 @@
-/* Qwen3-MoE: GQA with RMSNorm over each head of q and k, softmax router, no shared expert.
- * Reference: transformers, models/qwen3_moe. A sliding window, when in force, holds for every layer. */
+/* Qwen3-MoE: GQA with per-head RMSNorm on q and k, softmax router, no shared expert. Reference: transformers, models/qwen3_moe. A sliding window, if enabled,
+ * applies to every layer. */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
@@ -10,7 +10,7 @@ static void parse(struct config_reader *r, struct config *c) {
     c->qkv_bias = c->o_bias = config_bool(r, "attention_bias", false);
     config_rope(r, c, c->head_dim, 10000);
     config_sparse_step(r, c);
-    config_has(r, "max_window_layers"); /* the reference does not look at it for this family */
+    config_has(r, "max_window_layers"); /* the reference ignores it for this family */
     bool sliding = config_bool(r, "use_sliding_window", false);
     int window = config_int(r, "sliding_window", 4096, 0, 1 << 24);
     if (sliding) {

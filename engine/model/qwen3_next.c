@@ -1,11 +1,10 @@
-/* Qwen3-Next and Qwen3.5-MoE: gated DeltaNet in most layers, gated GQA over a quarter of each head's rotary dimensions in the
- * others, norms by 1 + w, and a gated shared expert beside the routed ones.
- * Reference: transformers, models/qwen3_next and models/qwen3_5_moe (its language model; the vision tower is left alone). */
+/* Qwen3-Next and Qwen3.5-MoE: gated DeltaNet in most layers, gated GQA with a quarter of each head rotated in the others, norms by 1 + w, and a gated shared
+ * expert plus routed ones. Reference: transformers, models/qwen3_next and models/qwen3_5_moe (language model only). */
 #include "engine/base/ops.h"
 #include "engine/model/arch.h"
 #include "engine/model/names.h"
 
-/* layer_types where there are some, else every full_attention_interval-th layer has attention. */
+/* layer_types if present, else every full_attention_interval-th layer has attention. */
 static void read_mixers(struct config_reader *r, struct config *c) {
     int interval = config_int(r, "full_attention_interval", 4, 1, CONFIG_MAX_LAYERS);
     const struct json *types = config_get(r, "layer_types");
@@ -63,12 +62,12 @@ static void parse_next(struct config_reader *r, struct config *c) {
     c->norm_topk = config_bool(r, "norm_topk_prob", true);
 }
 
-/* Every layer has experts, and their weights are always normalised. */
+/* Every layer has experts, whose weights are always normalized. */
 static void parse_3_5(struct config_reader *r, struct config *c) {
     parse_common(r, c);
     const struct json *dense = config_get(r, "mlp_only_layers");
     if (dense && dense->n) config_fail(r, "'mlp_only_layers' is not empty: the reference has experts in every layer");
-    if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalises");
+    if (!config_bool(r, "norm_topk_prob", true)) config_fail(r, "'norm_topk_prob' is false: the reference always normalizes");
     for (int i = 0; i < c->n_layers; i++) c->layer[i].moe = true;
     c->norm_topk = true;
 }
@@ -79,7 +78,7 @@ static void parse_3_5_nested(struct config_reader *r, struct config *c) {
     parse_3_5(r, c);
 }
 
-/* model: what the language model's tensors begin with */
+/* model: prefix of the language model's tensor names */
 #define NAMES(model) \
     NAMES_GQA(model), NAMES_QK_NORM(model), .delta_qkvz = model "layers.%d.linear_attn.in_proj_qkvz", .delta_ba = model "layers.%d.linear_attn.in_proj_ba", \
                                             .delta_qkv = model "layers.%d.linear_attn.in_proj_qkv", .delta_z = model "layers.%d.linear_attn.in_proj_z", \

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* The dimension whose wavelength makes `rotations` turns over the original context. */
+/* Returns the dimension whose wavelength completes `rotations` turns over the original context. */
 static double correction_dim(const struct rope_config *r, double rotations) {
     return r->dim * log(r->original_max / (rotations * 2 * M_PI)) / (2 * log(r->theta));
 }

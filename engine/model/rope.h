@@ -1,9 +1,8 @@
 #pragma once
 #include "engine/model/config.h"
 
-/* Fills inv_freq [dim / 2] and returns the factor for cos and sin. Of LongRoPE these are two rows, and the factor is the
- * first one's. Sources: YaRN (Peng et al. 2023) as in DeepSeek's
- * inference/model.py and transformers' modeling_rope_utils; Llama 3.1's frequency bands. Pure. */
+/* Fills inv_freq [dim / 2] and returns the factor for cos and sin. LongRoPE fills two rows and returns the first one's factor. Sources: YaRN (Peng et al. 2023)
+ * as in DeepSeek's inference/model.py and transformers' modeling_rope_utils; Llama 3.1's frequency bands. Pure. */
 float rope_frequencies(const struct rope_config *r, float *inv_freq);
-/* Of all that a model has: those of rope, then those of far_rope. */
+/* Number of frequencies of a model: those of rope, then those of far_rope. */
 static inline int rope_floats(const struct config *c) { return c->rope.dim / 2 * (c->rope.kind == ROPE_LONG ? 2 : 1) + c->far_rope.dim / 2; }

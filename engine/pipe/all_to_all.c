@@ -1,5 +1,5 @@
-/* Standard expert parallelism, kept to be measured against SmallEP on emulated devices: every (token, expert) pair travels
- * to the rank of its expert and its result travels back, 2 N A D / S per link and layer instead of 2 N D. */
+/* Standard expert parallelism, for comparison with SmallEP on emulated devices: every (token, expert) pair is sent to the rank of its
+ * expert and its result returns, 2 N A D / S per link and layer instead of 2 N D. */
 #include "engine/pipe/exchange.h"
 
 #include "engine/base/mem.h"
@@ -10,7 +10,7 @@
         if (rc_) return rc_; \
     } while (0)
 
-/* Pairs of rank q that go to rank r: begin in q's sorted list, and how many. */
+/* Pairs of rank q for experts of rank r: *begin in q's sorted list, and the number. */
 static size_t pairs_of(const struct rank *q, const struct rank *r, size_t *begin) {
     const int32_t *offset = q->exchange->offset;
     *begin = (size_t)offset[r->first];
@@ -41,7 +41,7 @@ void all_to_all_close(struct rank *r) {
     gpu_host_free(r->g, x->in_host);
 }
 
-/* Sorts this rank's pairs by expert and makes their number known to the others. */
+/* Sorts this rank's pairs by expert and publishes the counts. */
 static int count(struct rank *r, int layer) {
     struct pipe *p = r->p;
     struct exchange *x = r->exchange;
@@ -73,7 +73,7 @@ static int count(struct rank *r, int layer) {
     return atomic_load(&p->stop) ? ERR_CANCELLED : 0;
 }
 
-/* Rank q's rows in this rank's buffer of pairs. */
+/* First row of rank q in this rank's buffer of received pairs. */
 static size_t in_row(const struct rank *r, const struct rank *q) {
     size_t at = 0, begin;
     for (int i = 0; i < q->id; i++) at += pairs_of(&r->p->rank[i], r, &begin);
@@ -91,7 +91,7 @@ static int dispatch(struct rank *r, int layer) {
     TRY(exchange_announce(r));
     if (!exchange_all_peers(r)) TRY(gpu_copy(x->send, x->pack_host, x->pack, n * hidden * 4, GPU_D2H));
     TRY(exchange_sent(r, 0));
-    /* Ranks' parts of the buffer shift from layer to layer: all must have taken their last results out of it. */
+    /* Ranks' parts of the buffer move from layer to layer: all must have fetched their last results from it. */
     for (int i = 0; i < p->n_ranks; i++)
         if (i != r->id) TRY(exchange_wait(r, &p->rank[i], 0));
     TRY(gpu_event_record(x->here, x->recv));
@@ -109,7 +109,7 @@ static int dispatch(struct rank *r, int layer) {
     return gpu_event_wait(x->here, r->main);
 }
 
-/* An expert over the pairs that came from each rank; results take the place of the rows they were made from. */
+/* Runs an expert on the pairs from each rank; results replace their inputs. */
 static int compute(struct rank *r, const struct expert *e, int expert) {
     struct pipe *p = r->p;
     size_t hidden = (size_t)p->c->hidden;
@@ -127,7 +127,7 @@ static int compute(struct rank *r, const struct expert *e, int expert) {
     return 0;
 }
 
-/* Results come back into pack, where their rows were; then each is added to its token with its weight. */
+/* Returns results into pack at the places of their rows, then adds each to its token with its weight. */
 static int combine(struct rank *r, int layer) {
     struct pipe *p = r->p;
     struct exchange *x = r->exchange;

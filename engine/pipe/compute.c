@@ -1,5 +1,5 @@
-/* The compute thread of a rank: runs the layers of the model on its device, module by module as their weights arrive.
- * The host runs ahead of the device by a few units of work; it waits for it once a layer, for the sizes of the expert groups. */
+/* Compute thread of a rank: runs the layers on its device as their weights arrive. The host runs a few units of work ahead of the
+ * device, and waits once per layer for the sizes of the expert groups. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 static struct exec *exec_of(struct rank *r) { return gpu_stream_exec(r->main); }
 
-/* The workspace as rows [row, ...) of this rank see it: what outlives a chunk lies in the rank's own buffers. */
+/* Returns the workspace of rows [row, ...); buffers that outlive a chunk are the rank's. */
 static struct work rows_of(struct rank *r, int row) {
     struct work w = r->work;
     size_t at = (size_t)row;
@@ -34,7 +34,7 @@ static struct work rows_of(struct rank *r, int row) {
     if (r->shared_weight) w.shared_weight = r->shared_weight + at;
     return w;
 }
-/* Buffers that an operation grew stay with the rank. */
+/* Keeps buffers that an operation grew. */
 static void keep(struct rank *r, const struct work *w) {
     r->work.latent = w->latent;
     r->work.ek = w->ek;
@@ -42,8 +42,8 @@ static void keep(struct rank *r, const struct work *w) {
     r->work.expanded_floats = w->expanded_floats;
 }
 
-/* A chunk's queries over all keys that they see, and its output. Until the blocks of other ranks are all here, piece after
- * piece as they come; then at once. *steps: of the ring, waited for so far. */
+/* Runs a chunk's attention over all visible keys. While blocks of other ranks are missing it goes range by range as they arrive; else in
+ * one pass. *steps: ring steps waited for so far. */
 static int ring_attention(struct rank *r, const struct layer *y, int layer, struct work *w, const struct span *s, int *steps) {
     struct exec *x = exec_of(r);
     const struct config *c = r->p->c;
@@ -52,7 +52,7 @@ static int ring_attention(struct rank *r, const struct layer *y, int layer, stru
     TRY(block_query(x, c, y, layer, w, s->n));
     if (block_whole(c, layer))
         for (; *steps < pieces[n - 1].step; ++*steps) TRY(kvring_arrived(r, layer, *steps + 1));
-    if (pieces[n - 1].step <= *steps) { /* they come in rising order of step */
+    if (pieces[n - 1].step <= *steps) { /* ranges are sorted by step */
         pieces[0] = (struct kvring_piece){.n = s->pos + s->n};
         n = 1;
     }
@@ -72,7 +72,7 @@ static int ring_attention(struct rank *r, const struct layer *y, int layer, stru
     return 0;
 }
 
-/* One pass over the rows of this rank, in chunks that lie inside a stripe. */
+/* Runs a pass over this rank's rows, in chunks within a stripe. */
 enum pass { PASS_ALL, PASS_KV, PASS_ATTEND };
 static int attention_rows(struct rank *r, const struct layer *y, int layer, enum pass pass, int *steps) {
     const struct pipe_job *j = r->p->job;
@@ -111,7 +111,7 @@ static int attention(struct rank *r, uint64_t module, int layer) {
     kvring_planes(r, layer, r->cache[layer].p);
     int span = trace_begin(p->trace, r->main, r->id, LANE_COMPUTE, p->n_ranks == 1 ? "attention" : "keys", layer, -1);
     const struct layer *y = &ring_at(&r->dense, module)->layer;
-    bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].delta || p->n_ranks == 1; /* nothing but a state: no keys to wait for */
+    bool state = kvring_has_state(r, layer), whole = p->c->layer[layer].delta || p->n_ranks == 1; /* DeltaNet layers have only a state: no keys to wait for */
     TRY(attention_rows(r, y, layer, whole ? PASS_ALL : PASS_KV, NULL));
     for (int i = 0; i < r->n_stripes && !state; i++) TRY(gpu_pair_set(r->state_on[layer % 2][i], r->main));
     trace_end(p->trace, span, r->main);
@@ -119,7 +119,7 @@ static int attention(struct rank *r, uint64_t module, int layer) {
     if (p->n_ranks > 1) {
         TRY(kvring_receive(r, layer));
         if (!whole) TRY(attention_rows(r, y, layer, PASS_ATTEND, &steps));
-        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_arrived(r, layer, steps + 1)); /* kvring.c counts on it */
+        for (; steps < p->n_ranks - 1; steps++) TRY(kvring_arrived(r, layer, steps + 1)); /* kvring.c relies on it */
     }
     TRY(gpu_pair_set(r->kv_read[layer % 2], r->main));
     return ring_used(&r->dense, module, r->main);
@@ -133,7 +133,7 @@ static int route(struct rank *r, const struct layer *y, int layer) {
     return 0;
 }
 
-/* A feed-forward that all rows of this rank go through: the shared expert, or the dense one. */
+/* Runs the shared expert or the dense FFN on all rows of this rank. */
 static int dense_ffn(struct rank *r, const struct layer *y, int layer) {
     const struct config *c = r->p->c;
     for (int at = 0; at < r->n && y->dense.gate.data; at += r->plan.chunk) {
@@ -152,7 +152,7 @@ static int dense_ffn(struct rank *r, const struct layer *y, int layer) {
     return 0;
 }
 
-/* Group sizes on the host: the one wait of a layer. In virtual time nothing was counted, and groups are what was told, or even. */
+/* Downloads the group sizes: the one wait of a layer. Virtual time: sizes as configured, or even. */
 static int read_groups(struct rank *r, int all) {
     int n = r->last - r->first;
     if (gpu_info(r->g)->is_virtual) {
@@ -183,9 +183,8 @@ static int expert(struct rank *r, const struct expert *e, float *y, int begin, i
     return 0;
 }
 
-/* Experts whose groups are small go together in one operation, so that a device has enough to do at once; how many, the ring
- * says: the loader must be able to go on while they wait for the last of them. Fills the groups of the next ones from e on, of
- * one where it is large; returns the expert to go on with. */
+/* Groups experts with few rows into one operation to fill the device. The ring bounds the group: the loader must be able to continue while
+ * the group waits for its last expert. Fills g from expert e on, with a single expert if it is large; returns the next expert. */
 enum { SMALL_GROUP = 1024 }; /* 8,192 tokens give DeepSeek-V3 256 on average, and some experts several times that */
 static int together(const struct rank *r, int layer, int e, int n, struct op_group *g) {
     int most = r->plan.ring / 4 < GROUP_MOST ? r->plan.ring / 4 : GROUP_MOST;
@@ -201,8 +200,8 @@ static int together(const struct rank *r, int layer, int e, int n, struct op_gro
     return e;
 }
 
-/* The routed experts, in rising order as their weights arrive. One rank adds to the residual stream at once; several make
- * partial sums over all tokens, which are then exchanged. */
+/* Runs the routed experts in order as their weights arrive. One rank adds to the residual stream directly; several compute partial sums
+ * of all tokens and exchange them. */
 static int experts(struct rank *r, uint64_t *module, int layer) {
     struct pipe *p = r->p;
     int all = p->job->n, n = r->last - r->first;
@@ -223,7 +222,7 @@ static int experts(struct rank *r, uint64_t *module, int layer) {
                                  .first = r->first,
                                  .last = r->last}));
     TRY(read_groups(r, all));
-    if (r->host_offset[n + 1] >= 0) return 0; /* not finite: choices may be garbage; the end of the run says where */
+    if (r->host_offset[n + 1] >= 0) return 0; /* non-finite: the selection may be garbage; the end of the run reports where */
     ring_choose(r, layer);
     for (int e = 0, end; e < n; e = end) {
         struct op_group g = {.y = y, .x = r->xn, .token = r->token, .weight = r->weight, .hidden = p->c->hidden, .wide = config_wide(p->c)};
@@ -243,14 +242,14 @@ static int experts(struct rank *r, uint64_t *module, int layer) {
     return p->n_ranks > 1 ? exchange_sums(r, layer) : 0;
 }
 
-/* A rank that died may have sent garbage to this one before anybody noticed: then that is the reason. */
+/* Reports the layer; or, if a rank's device failed and sent garbage, that failure. */
 static int not_finite(struct rank *r, int at) {
     struct error e = {0};
     for (int i = 0; i < r->p->n_ranks; i++)
         if (gpu_error(r->p->rank[i].g, &e)) return pipe_fail(r->p, e.code, &e);
-    if (at == 0) error_set(&e, ERR_RUNTIME, "a number that is not finite came out of the embedding; the weights may be damaged: --verify reads them all");
+    if (at == 0) error_set(&e, ERR_RUNTIME, "the embedding produced a non-finite number; the weights may be damaged; check them with --verify");
     else
-        error_set(&e, ERR_RUNTIME, "a number that is not finite came out of the %s of layer %d; the weights may be damaged: --verify reads them all",
+        error_set(&e, ERR_RUNTIME, "the %s of layer %d produced a non-finite number; the weights may be damaged; check them with --verify",
                   at % 2 ? "attention" : "feed-forward", (at - 1) / 2);
     return pipe_fail(r->p, ERR_MODEL, &e);
 }

@@ -27,7 +27,7 @@ int exchange_open(struct rank *r, struct error *e) {
     if (!rc && x->half) rc = gpu_alloc(r->g, (void **)&x->wire, n * hidden / 2, e);
     if (!rc && x->half) rc = gpu_alloc(r->g, (void **)&x->half_part, n * hidden / 2, e);
     if (!rc && p->job->set->spec.all_to_all) return all_to_all_open(r, e);
-    if (p->job->set->spec.is_virtual) return rc; /* host addresses are only names then */
+    if (p->job->set->spec.is_virtual) return rc; /* virtual time: host memory is never accessed */
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->tokens, n * hidden / 4 * number, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->ids, n * topk, e);
     if (!rc) rc = gpu_host_alloc(r->g, (void **)&x->weights, n * topk, e);
@@ -65,7 +65,7 @@ void exchange_close(struct rank *r) {
 
 bool exchange_peers(const struct rank *r, const struct rank *q) { return gpu_info(r->g)->peer && gpu_info(q->g)->peer; }
 
-/* Rows of another rank: straight from its memory, or from where it has put them on the host. */
+/* Fetches rows of another rank: from its memory as a peer, else from its host buffer. */
 int exchange_fetch(struct rank *r, struct rank *q, void *dst, const void *device, const void *host, size_t bytes) {
     atomic_fetch_add(&r->p->exchanged, bytes);
     if (exchange_peers(r, q)) return gpu_copy_peer(r->exchange->recv, dst, q->g, device, bytes);
@@ -76,7 +76,7 @@ bool exchange_all_peers(const struct rank *r) {
         if (!exchange_peers(r, &r->p->rank[i])) return false;
     return true;
 }
-/* Which of the two kinds of step this is, and which use of its events. */
+/* The kind of the current step, and the use number of its events. */
 static int kind_of(const struct exchange *x) { return (int)((x->steps - 1) % 2); }
 static uint64_t use_of(const struct exchange *x) { return (x->steps + 1) / 2; }
 
@@ -86,13 +86,13 @@ int exchange_wait(struct rank *r, struct rank *q, int part) {
 }
 int exchange_sent(struct rank *r, int part) { return gpu_pair_set(r->exchange->sent[kind_of(r->exchange)][part], r->exchange->send); }
 
-/* Rows of part k of n rows: from *begin, returns how many. */
+/* Returns the rows in part k of n rows; *begin: the first. */
 static size_t part_of(size_t n, int k, size_t *begin) {
     *begin = n * (size_t)k / EXCHANGE_PARTS;
     return n * (size_t)(k + 1) / EXCHANGE_PARTS - *begin;
 }
 
-/* made: the step's data is there on the device. Where peers cannot reach it, it also goes to the host. */
+/* The step's data is complete on the device; without peer access it also goes to the host. */
 int exchange_announce(struct rank *r) {
     struct exchange *x = r->exchange;
     x->steps++;
@@ -100,7 +100,7 @@ int exchange_announce(struct rank *r) {
     return gpu_pair_wait(x->made[kind_of(x)], use_of(x), x->send);
 }
 
-/* BF16 rows and float32 ones, with the operations of a cache that has one head. */
+/* Conversion between BF16 and float32 rows, with the operations of a one-head KV cache. */
 static struct kv_plane half_rows(const struct rank *r, void *data) {
     return (struct kv_plane){.data = data, .heads = 1, .dim = r->p->c->hidden, .dtype = DT_BF16};
 }
@@ -114,7 +114,7 @@ static int widen(struct rank *r, float *out, void *x, int n) {
 }
 static float *rows_of(const struct rank *r, float *all, const struct rank *q) { return all + (size_t)q->exchange->row * (size_t)r->p->c->hidden; }
 
-/* To the host, where some rank cannot reach this one's memory: the address there is a name in virtual time. */
+/* Downloads rows if some rank has no peer access; host is NULL in virtual time. */
 static int send_part(struct rank *r, char *host, size_t at, const char *device, size_t bytes) {
     return exchange_all_peers(r) ? 0 : gpu_copy(r->exchange->send, host ? host + at : NULL, device + at, bytes, GPU_D2H);
 }
@@ -152,7 +152,7 @@ int exchange_tokens(struct rank *r, int layer) {
     return 0;
 }
 
-/* x += the ranks' partial sums of this rank's rows, rank after rank, so that experts count in rising order. */
+/* x += the ranks' partial sums of this rank's rows, in rank order, so that experts are added in rising order. */
 int exchange_sums(struct rank *r, int layer) {
     struct pipe *p = r->p;
     struct exchange *x = r->exchange;
@@ -190,7 +190,7 @@ int exchange_sums(struct rank *r, int layer) {
         }
         if (n) TRY(op_run(gpu_stream_exec(r->main), OP_ADD, &(struct op_add){.y = r->x, .x = part, .n = r->n, .m = p->c->hidden}));
         if (q == r || !n) continue;
-        TRY(gpu_event_record(x->here, r->main)); /* part is read: it may be written again */
+        TRY(gpu_event_record(x->here, r->main)); /* part may be overwritten afterwards */
         TRY(gpu_event_wait(x->here, x->recv));
     }
     return 0;

@@ -1,20 +1,20 @@
 #pragma once
-/* One run of the pipe: ranks, each with a loader, a compute and an unloader thread, a stream for each, and two rings of
- * modules. Everything that waits can be woken by pipe_fail. */
+/* One SLP run: ranks, each with loader, compute and unloader threads, a stream for each thread, and two rings of modules.
+ * pipe_fail wakes everything that waits. */
 #include <pthread.h>
 
 #include "engine/pipe/ring.h"
 #include "engine/pipe/trace.h"
 #include "gpu/ops.h"
 
-/* A stretch of new tokens that a rank owns: positions pos + [first, first + n), its rows [row, row + n). */
+/* A range of new tokens owned by a rank: positions pos + [first, first + n), its rows [row, row + n). */
 struct stripe {
     int first, n, row;
 };
 
 enum { STRIPES = 2 };
-/* A rank's states of a layer, rows of its planes: after each of its stripes, at the mark, before the first. On the host: after the
- * last stripe, at the mark, and those that another rank goes on from where it cannot reach this one's memory. */
+/* State rows of a layer. On the device: after each stripe, at the mark, before the first token. On the host: after the last stripe, at
+ * the mark, and per stripe for a rank that continues it without peer access. */
 enum { STATE_STRIPE, STATE_MARK = STRIPES, STATE_BEFORE, RANK_STATES, HOST_LAST = 0, HOST_MARK, HOST_STRIPE, HOST_STATES = HOST_STRIPE + STRIPES };
 struct rank {
     struct pipe *p;
@@ -28,30 +28,30 @@ struct rank {
     int first, last;  /* routed experts [first, last) */
     struct pipe_plan plan;
     struct ring dense, experts;
-    uint8_t *chosen;    /* [n_layers, experts of this rank] by any token; NULL: all are loaded */
-    int n_chosen;       /* layers; under the pipe's lock */
-    int32_t *check_ids; /* [experts of this rank] the loader's, for the job's check; NULL without one */
+    uint8_t *chosen;    /* [n_layers, experts of this rank] selected by any token; NULL: all are loaded */
+    int n_chosen;       /* layers with valid `selected`; under the pipe's lock */
+    int32_t *check_ids; /* [experts of this rank] scratch of the loader for job->check_weights; NULL without one */
     struct work work;   /* of a chunk */
-    /* device memory of all rows of this rank, and of all tokens for the experts */
+    /* device memory of all rows of this rank; for the experts, of all tokens */
     float *x, *xn, *cos, *sin, *far_cos, *far_sin, *shared_weight;
-    float *streams, *post; /* of several residual streams, as in struct work; what makes one of them in the end: close, in close_mem */
+    float *streams, *post; /* several residual streams, as in struct work; close_mem holds the weights that merge them at the end */
     struct weights *close;
     char *close_mem;
-    int32_t *ids, *pos, *tokens, *chosen_keys; /* chosen_keys: only where layers take over a choice, else a chunk's */
+    int32_t *ids, *pos, *tokens, *chosen_keys; /* chosen_keys: only if layers reuse a key selection, else it is per chunk */
     float *weights;
     float *sum; /* DSLP: partial sums of all tokens [all, hidden] */
     int32_t *offset, *token;
     float *weight;
-    int32_t *host_offset;   /* pinned, [experts + 2]; the last one is the mark of a number that is not finite */
-    char *kv_mem[2];        /* by the layer's parity: its planes of the cache on the device, of all positions */
+    int32_t *host_offset;   /* pinned, [experts + 2]; the last element is the non-finite mark */
+    char *kv_mem[2];        /* by layer parity: KV planes of a layer on the device, all positions */
     struct kv_layer *cache; /* [n_layers]: views for struct span */
-    /* kvring.c, by the layer's parity, its (layer / 2 + 1)th use: KV of a layer made; in pinned memory; read by attention */
+    /* kvring.c, by layer parity, use layer / 2 + 1: KV of a layer computed; downloaded; read by attention */
     struct gpu_pair *kv_on[2], *kv_off[2], *kv_read[2];
-    struct gpu_pair *state_on[2][STRIPES]; /* the state after a stripe is there */
+    struct gpu_pair *state_on[2][STRIPES]; /* the state after a stripe is ready */
     char *kv_host[2];                      /* pinned: this rank's rows of a layer */
-    struct stage *stage;                   /* feeds load */
+    struct stage *stage;                   /* feeds the load stream */
     struct pace pace_load, pace_main;
-    struct gpu_event *timed[3]; /* the last thing each stream did, for the time that the run took */
+    struct gpu_event *timed[3]; /* the last work of each stream, for the run time */
     struct exchange *exchange;
 };
 
@@ -60,9 +60,9 @@ struct pipe {
     const struct config *c;
     struct rank rank[GPU_MAX];
     int n_ranks;
-    _Atomic int stop; /* every stream's cancel */
+    _Atomic int stop; /* cancel flag of all streams */
     pthread_mutex_t lock;
-    pthread_cond_t cond; /* a slot came free, a layer is done, something failed */
+    pthread_cond_t cond; /* a slot was freed, a layer is done, or something failed */
     struct error error;
     int running;     /* threads */
     int layers_done; /* by all ranks */
@@ -71,17 +71,17 @@ struct pipe {
     struct trace *trace;
 };
 
-/* The first failure counts; wakes everything that waits. code may be an operation's; the text then is the device's. */
+/* Records the first failure and wakes everything that waits. code may be an operation's; the text then is the device's. */
 int pipe_fail(struct pipe *p, int code, const struct error *e);
-int pipe_check(struct rank *r, int rc); /* 0 stays 0; else pipe_fail with the rank's device error */
+int pipe_check(struct rank *r, int rc); /* passes 0 through; else pipe_fail with the device's error */
 void pipe_layer_done(struct rank *r, int layer);
 
 void *loader_thread(void *rank);
-/* To the device on the loader's stream, where it is enqueued on return. */
+/* Uploads on the loader's stream; enqueued on return. */
 int loader_send(struct rank *r, char *dst, const char *src, size_t size);
 void *compute_thread(void *rank);
 void *unloader_thread(void *rank);
-/* Device memory and streams of a rank. Drain all ranks before closing the first; close frees whatever is there. */
+/* Opens and closes device memory and streams of a rank. Drain all ranks before closing the first; close accepts partly opened ranks. */
 int rank_open(struct rank *r, struct error *e);
-int rank_drain(struct rank *r); /* whether all went well */
+int rank_drain(struct rank *r); /* returns the first error */
 void rank_close(struct rank *r);

@@ -1,18 +1,16 @@
-/* Keys and values of the new positions, layer by layer. A rank makes those of its own stripes in its plane of the cache (two,
- * by the layer's parity), the loader brings the positions that the session already has, and with several ranks the stripes of
- * the others come round a ring, rank r to r + 1: step t brings what the rank t before this one has made, while attention over
- * what came before still runs. What is passed is a row as it is cached: under MLA the latent, 1.2 KB of BF16, where expanded
- * keys and values of 128 heads are 160 KB; expanding it on arrival costs each rank flops that it has, not bus time that it
- * shares with the weights.
+/* KV of the new positions, layer by layer (context parallel). A rank computes KV of its own stripes into its planes of the cache (two, by
+ * layer parity), the loader uploads the positions that the session already has, and the other ranks' stripes travel around a ring,
+ * rank r to r + 1: step t brings those of the rank t before this one, while attention over earlier ones runs. Rows travel as they
+ * are cached: for MLA the latent, 1.2 KB of BF16, where the expanded keys and values of 128 heads are 160 KB. Expanding on arrival
+ * costs flops on each rank, but no time on the bus, which is shared with the weights.
  *
- * A block stays in the plane until the layer is done, so one plane of all positions takes the place of a pair of travelling
- * buffers: later chunks of queries find it there, and nothing is sent twice. Without peer copies a hop goes through the
- * maker's pinned buffer, from which the session's cache is filled too: one copy out serves both, and a receiver reads there
- * in the ring's order, since passing on what host memory has would only add copies. Stripes that lie behind all queries of
- * a receiver (and of those that it passes them on to) are left out.
+ * Blocks stay in the plane until the layer is done. One plane of all positions thus replaces a pair of travelling buffers: later
+ * chunks of queries find them, and nothing is sent twice. Without peer copies a hop goes through the maker's pinned buffer, which
+ * also fills the session's cache: one download serves both. Receivers read it in ring order; forwarding would only add copies.
+ * Stripes after all queries of a receiver (and of the ranks it forwards to) are skipped.
  *
- * No row is overwritten before its readers are through: a rank writes layer L + 2 after its attention of L + 1, which waited
- * for every block of L + 1, and a rank makes those after all that it received of L has come. */
+ * No row is overwritten while it is read: a rank writes layer L + 2 after its attention of L + 1, which waited for every block of
+ * L + 1, and a rank makes those after it received all of L. */
 #include "engine/pipe/kvring.h"
 
 #include <string.h>
@@ -40,8 +38,8 @@ bool kvring_has_state(const struct rank *r, int layer) {
         if (is_state(r, layer, i)) return true;
     return false;
 }
-/* Rows of a plane that a stripe makes, in the cache, and where they begin among those of its rank: a row of several tokens is made
- * where the last of them is. */
+/* Rows of a plane that a stripe makes: first row in the cache, number, and first row among the maker's own. A row of several tokens
+ * belongs to the stripe of its last token. */
 struct rows {
     int first, n, own;
 };
@@ -51,7 +49,7 @@ static struct rows rows_of(const struct rank *maker, int layer, int plane, const
     for (const struct stripe *t = maker->stripe; t < s; t++) own += kv_row_at(&d, pos + t->first + t->n) - kv_row_at(&d, pos + t->first);
     return (struct rows){kv_row_at(&d, pos + s->first), kv_row_at(&d, pos + s->first + s->n) - kv_row_at(&d, pos + s->first), own};
 }
-static bool alike(const struct rank *r, int a, int b) { /* two layers' planes lie in the same places */
+static bool alike(const struct rank *r, int a, int b) { /* whether two layers have the same plane layout */
     struct cache_desc x[CACHE_PLANES], y[CACHE_PLANES];
     int n = kv_planes(r->p->c, a, x);
     if (kv_planes(r->p->c, b, y) != n) return false;
@@ -59,15 +57,14 @@ static bool alike(const struct rank *r, int a, int b) { /* two layers' planes li
         if (x[i].heads != y[i].heads || x[i].dim != y[i].dim || x[i].rows != y[i].rows || x[i].every != y[i].every || x[i].dtype != y[i].dtype) return false;
     return true;
 }
-static struct rank *rank_at(const struct rank *r, int step) { /* who made the block of that step */
+static struct rank *rank_at(const struct rank *r, int step) { /* the rank that made the block of that step */
     int s = r->p->n_ranks;
     return &r->p->rank[(r->id - step + s) % s];
 }
-static uint64_t use_of(int layer) { return (uint64_t)layer / 2 + 1; } /* of events by parity */
+static uint64_t use_of(int layer) { return (uint64_t)layer / 2 + 1; } /* use number of events by parity */
 
 static size_t up(size_t n) { return (n + 255) & ~(size_t)255; }
-/* The planes of a layer with so many rows, or states, one behind the other from mem on. Returns their bytes. Virtual time has no host memory:
- * addresses are names there, NULL all of them. */
+/* Lays out a layer's planes consecutively at mem; returns the bytes. mem is NULL in virtual time. */
 static size_t lay(const struct rank *r, int layer, int rows, int states, char *mem, struct kv_plane out[CACHE_PLANES]) {
     struct cache_desc d[CACHE_PLANES];
     size_t at = 0;
@@ -81,7 +78,7 @@ static size_t lay(const struct rank *r, int layer, int rows, int states, char *m
     }
     return at;
 }
-static size_t largest(const struct rank *r, int rows, int states) { /* what a layer of them takes */
+static size_t largest(const struct rank *r, int rows, int states) { /* bytes of the largest layer */
     struct kv_plane p[CACHE_PLANES];
     size_t most = 0;
     for (int l = 0; l < r->p->c->n_layers; l++) {
@@ -96,7 +93,7 @@ int kvring_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLA
     lay(r, layer, total(r), RANK_STATES, r->kv_mem[layer % 2], out);
     return planes(r, layer);
 }
-/* What a layer keeps of all rows of this rank, in one of its pinned buffers. */
+/* This rank's rows of a layer in one of its pinned buffers. */
 static int host_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLANES]) {
     lay(r, layer, r->n, HOST_STATES, r->kv_host[layer % 2], out);
     return planes(r, layer);
@@ -150,13 +147,13 @@ void kvring_close(struct rank *r) {
 
 static char *state(const struct kv_plane *p, int row) { return p->data ? (char *)p->data + kv_rows_of(p, row, 1).at : NULL; }
 
-/* --- Loader and unloader -------------------------------------------------------------------------------------------------- */
+/* --- Loader and unloader threads ---------------------------------------------------------------------------------------- */
 
 int kvring_prefix(struct rank *r, int layer) {
     const struct pipe_job *j = r->p->job;
     if (!j->pos) return 0;
-    if (layer >= 2) TRY(gpu_pair_wait(r->kv_read[layer % 2], use_of(layer) - 1, r->load)); /* the plane's last layer has been read */
-    /* Where that one had other planes, what it made lies also where this one's prefix goes, and has to be away. */
+    if (layer >= 2) TRY(gpu_pair_wait(r->kv_read[layer % 2], use_of(layer) - 1, r->load)); /* the plane's previous layer has been read */
+    /* If that layer had another layout, its rows overlap this prefix, and their download must be complete. */
     if (layer >= 2 && !alike(r, layer, layer - 2)) TRY(gpu_pair_wait(r->kv_off[layer % 2], use_of(layer) - 1, r->load));
     struct kv_plane to[CACHE_PLANES];
     for (int i = kvring_planes(r, layer, to); i-- > 0;) {
@@ -173,7 +170,7 @@ int kvring_prefix(struct rank *r, int layer) {
     return 0;
 }
 
-/* A copy between this rank's rows of two planes; in virtual time host has no memory. */
+/* Downloads a stripe's rows; the host planes have no memory in virtual time. */
 static int copy_out(struct rank *r, const struct kv_plane *to, const struct kv_plane *from, struct rows made) {
     struct kv_rows x = kv_rows_of(from, made.first, made.n), y = kv_rows_of(to, made.own, made.n);
     atomic_fetch_add(&r->p->d2h, x.bytes + x.scales * 4);
@@ -181,8 +178,7 @@ static int copy_out(struct rank *r, const struct kv_plane *to, const struct kv_p
     return x.scales ? gpu_copy(r->out, to->scale ? to->scale + y.scale_at : NULL, from->scale + x.scale_at, x.scales * 4, GPU_D2H) : 0;
 }
 
-/* What the session keeps of a layer's states is in two of them: whether this rank makes the state after the last token, or the one at
- * the mark. */
+/* The session keeps two states per layer: after the last token and at the mark. Whether this rank makes them. */
 static bool has_last(const struct rank *r) {
     const struct stripe *last = r->n_stripes ? &r->stripe[r->n_stripes - 1] : NULL;
     return last && last->first + last->n == r->p->job->n;
@@ -238,9 +234,9 @@ int kvring_save(struct rank *r, int layer) {
     return 0;
 }
 
-/* --- The ring, from the compute thread ------------------------------------------------------------------------------------ */
+/* --- The ring, compute thread -------------------------------------------------------------------------------------------- */
 
-/* A query of r sees a position of s, or one of a rank that gets s from r does. */
+/* Whether a query of r, or of a rank that r forwards to, sees a position of s. */
 static bool wanted(const struct rank *r, const struct rank *maker, const struct stripe *s) {
     const struct pipe *p = r->p;
     for (int i = r->id; i != maker->id; i = (i + 1) % p->n_ranks) {
@@ -255,7 +251,7 @@ static int receive_stripe(struct rank *r, struct rank *maker, const struct rank 
     struct gpu_stream *recv = r->exchange->recv;
     struct kv_plane to[CACHE_PLANES], from[CACHE_PLANES];
     bool peer = exchange_peers(r, before);
-    if (peer) kvring_planes(before, layer, from); /* the same place there */
+    if (peer) kvring_planes(before, layer, from); /* at the same offset */
     else host_planes(maker, layer, from);
     for (int i = 0, n = kvring_planes(r, layer, to); i < n; i++) {
         if (is_state(r, layer, i)) continue;
@@ -279,7 +275,7 @@ int kvring_receive(struct rank *r, int layer) {
     struct exchange *x = r->exchange;
     const struct rank *before = rank_at(r, 1);
     bool peer = exchange_peers(r, before);
-    TRY(gpu_pair_wait(r->kv_on[layer % 2], use_of(layer), x->recv)); /* the plane is this layer's from here on */
+    TRY(gpu_pair_wait(r->kv_on[layer % 2], use_of(layer), x->recv)); /* the plane belongs to this layer now */
     for (int step = 1; step < r->p->n_ranks; step++) {
         struct rank *maker = rank_at(r, step);
         struct gpu_pair *ready = !peer ? maker->kv_off[layer % 2] : step == 1 ? before->kv_on[layer % 2] : before->exchange->hop[layer % 2][step - 1];
@@ -295,7 +291,7 @@ int kvring_receive(struct rank *r, int layer) {
 
 int kvring_arrived(struct rank *r, int layer, int step) { return step ? gpu_pair_wait(r->exchange->hop[layer % 2][step], use_of(layer), r->main) : 0; }
 
-/* Pieces that touch become one. */
+/* Merges adjacent ranges. */
 int kvring_pieces(const struct rank *r, int end, struct kvring_piece *out) {
     const struct pipe_job *j = r->p->job;
     int n = 0;
@@ -313,9 +309,9 @@ int kvring_pieces(const struct rank *r, int end, struct kvring_piece *out) {
     return n;
 }
 
-/* --- States: from stripe to stripe, whoever has it ------------------------------------------------------------------------------- */
+/* --- States: passed from stripe to stripe ---------------------------------------------------------------------------------------- */
 
-/* Who makes the stripe that ends (begins, with `next`) where this one begins (ends), and which of its own it is; NULL: nobody. */
+/* Returns the rank with the stripe before (with `next`: after) this one, and its index there; NULL: there is none. */
 static struct rank *beside(const struct rank *r, const struct stripe *s, bool next, int *which) {
     for (int i = 0; i < r->p->n_ranks; i++)
         for (int k = 0; k < r->p->rank[i].n_stripes; k++) {
@@ -326,8 +322,8 @@ static struct rank *beside(const struct rank *r, const struct stripe *s, bool ne
     return NULL;
 }
 
-/* Waits only for stripes before it, and each rank takes its own in rising order: so nobody waits in a circle. A row is written
- * again two layers on, when, as for keys, whoever read it is through. */
+/* Waits only for earlier stripes, and each rank runs its own in rising order, which prevents a deadlock. A state row is overwritten two
+ * layers later, after its readers, as for keys. */
 int kvring_state(struct rank *r, int layer, int stripe, int *from) {
     int k;
     struct rank *q = beside(r, &r->stripe[stripe], false, &k);

@@ -1,23 +1,23 @@
 #pragma once
-/* Keys and values of a layer on a rank: device planes, the way from and to the session's cache, the ring of ranks. */
+/* KV of a layer on a rank: device planes, transfers from and to the session's cache, and the ring of ranks (context parallel). */
 #include "engine/pipe/internal.h"
 
 int kvring_open(struct rank *r, struct error *e); /* after the plan and the workspace */
 void kvring_close(struct rank *r);
 void kvring_break(struct rank *r);
-int kvring_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLANES]); /* of a layer on the device; returns how many */
+int kvring_planes(const struct rank *r, int layer, struct kv_plane out[CACHE_PLANES]); /* lays out a layer's device planes; returns how many */
 bool kvring_has_state(const struct rank *r, int layer);
-/* States, where the layer has some (compute): from which row a stripe's first chunk goes on, once it is there (*from, -1: none);
- * chunks leave theirs in STATE_STRIPE + stripe. After its last chunk others may have it. */
+/* States, in layers that have them (compute thread). Returns in *from the row with which a stripe's first chunk continues, after waiting
+ * for it (-1: none). Chunks write to STATE_STRIPE + stripe; kvring_state_made publishes it after the last chunk. */
 int kvring_state(struct rank *r, int layer, int stripe, int *from);
-int kvring_state_mark(struct rank *r, int layer, int stripe); /* where a chunk ends at the mark */
+int kvring_state_mark(struct rank *r, int layer, int stripe); /* saves the state of a chunk that ends at the mark */
 int kvring_state_made(struct rank *r, int layer, int stripe);
-int kvring_prefix(struct rank *r, int layer);            /* loader: what the session already has */
-int kvring_unload(struct rank *r, int layer);            /* unloader: to pinned memory; sets kv_off */
-int kvring_save(struct rank *r, int layer);              /* unloader: waits for that, then to the session's cache */
+int kvring_prefix(struct rank *r, int layer);            /* loader: uploads the session's earlier positions */
+int kvring_unload(struct rank *r, int layer);            /* unloader: downloads to pinned memory; sets kv_downloaded */
+int kvring_save(struct rank *r, int layer);              /* unloader: waits for kv_downloaded, then copies to the session's cache */
 int kvring_receive(struct rank *r, int layer);           /* compute: enqueues all steps of the ring */
-int kvring_arrived(struct rank *r, int layer, int step); /* the compute stream waits for a step; the host does not */
-/* What a query at the last of `end` new positions sees, in the order in which it comes; returns how many. */
+int kvring_arrived(struct rank *r, int layer, int step); /* makes the compute stream wait for a step, not the host */
+/* Lists the key ranges visible to a query at the last of `end` new positions, in order of arrival; returns how many. */
 struct kvring_piece {
     int first, n, step;
 };

@@ -1,5 +1,4 @@
-/* The loader: streams the weights of each layer into the rings, in the order in which they will be used, straight from
- * where the checkpoint is mapped. */
+/* Loader thread: uploads the weights of each layer into the rings, in order of use, directly from the mapped checkpoint. */
 #include <string.h>
 
 #include "engine/pipe/kvring.h"
@@ -31,7 +30,7 @@ int module_ranges(const struct config *c, int layer, unsigned modules, const voi
         const void **fields[] = {&m->data, &m->scale};
         int first = found.n;
         *m = *params_mat(src, p);
-        op_visit_mat(m, collect_one, &found); /* shows copies of the pointers, in this order */
+        op_visit_mat(m, collect_one, &found); /* visits copies of the pointers, in this order */
         for (int k = first; k < found.n; k++) out[k].field = fields[k - first];
     }
     return found.n;
@@ -61,7 +60,7 @@ static int load_dense(struct rank *r, uint64_t k, int layer, enum module which) 
     struct slot *s;
     int rc = ring_claim(p, &r->dense, k, r->load, &s);
     if (rc) return rc;
-    s->layer = (struct layer){0}; /* nothing of another module, and nothing of the host's */
+    s->layer = (struct layer){0}; /* clears fields of other modules and host pointers */
     int n = module_ranges(p->c, layer, which, &p->job->w->layers[layer], &s->layer, ranges);
     int span = trace_begin(p->trace, r->load, r->id, LANE_LOAD, which == MODULE_FFN ? "load ffn" : "load attention", layer, -1);
     if (which == MODULE_ATTENTION) rc = kvring_prefix(r, layer);
@@ -83,7 +82,7 @@ static int load_expert(struct rank *r, uint64_t k, int layer, int expert) {
     return rc;
 }
 
-/* What is about to be sent of a layer: its experts that are taken, or the rest of it. */
+/* Runs the job's check on a layer's experts that will be sent, or on the rest of the layer. */
 static int check(struct rank *r, int layer, bool experts) {
     const struct pipe_job *j = r->p->job;
     struct error e = {0};
@@ -95,8 +94,8 @@ static int check(struct rank *r, int layer, bool experts) {
     return rc ? pipe_fail(r->p, rc, &e) : 0;
 }
 
-/* The modules of each layer in the order of their use. Where the router has to say which experts come, the next layer's other
- * modules (one, when no more fit) go before them, so that the bus does not stand idle until it has run. */
+/* Sends the modules of each layer in order of use. If the router selects the experts to load, the next layer's dense modules (one, if no
+ * more fit) go before them, so that the bus is not idle until it has run. */
 void *loader_thread(void *arg) {
     struct rank *r = arg;
     struct pipe *p = r->p;

@@ -11,10 +11,10 @@
 #include "engine/store/span.h"
 
 enum { READERS = 8, STAGE_MOST = 8, STAGE_LEAST = 4, CORES = 8 };
-static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* one page where they are large */
-static const double thread_rate = 6e9;                                            /* a thread that copies from memory to memory, bytes/s */
+static const size_t read_bytes = (size_t)16 << 20, probe_bytes = (size_t)2 << 20; /* a large page */
+static const double thread_rate = 6e9;                                            /* memcpy rate of one thread, bytes/s */
 
-struct piece { /* of a file: what one registration takes */
+struct piece { /* range of a file that one registration covers */
     const uint8_t *at;
     size_t bytes; /* whole pages */
     _Atomic int pinned;
@@ -24,10 +24,10 @@ struct pin {
     const struct checkpoint *files;
     struct pin_choice choice;
     struct numa nodes;
-    struct spans spans; /* where the bytes are to lie; of one node: none */
+    struct spans spans; /* NUMA placement of the bytes; empty with one node */
     struct piece *piece;
-    int n, *first;                   /* [n_shards + 1] pieces of each file */
-    _Atomic int next, working, stop; /* next piece; threads that have not ended */
+    int n, *first;                   /* [n_shards + 1] first piece of each file */
+    _Atomic int next, working, stop; /* next piece to pin; running threads */
     double begun;
     pthread_t thread[READERS];
     int n_threads;
@@ -67,46 +67,46 @@ struct pin_choice pin_choose(struct gpu *g, const struct weights *w) {
     struct pin_choice c = {.path = PIN_STAGED};
     struct error mapped = {0}, own = {0};
     const struct file_map *one = NULL;
-    size_t have = mem_available(), most = limit_get(LIMIT_PIN, have / 8 * 7); /* the rest is for caches of context, workspaces, others */
+    size_t have = mem_available(), most = limit_get(LIMIT_PIN, have / 8 * 7); /* the rest is for KV caches, workspaces and other programs */
     for (int i = 0; i < w->files.n_shards; i++) {
         const struct file_map *m = map_of(&w->files, i);
         if (m) one = m, c.bytes += m->size;
     }
     if (!one) {
         c.path = PIN_BUILT_IN;
-        snprintf(c.why, sizeof c.why, "they are part of the program");
+        snprintf(c.why, sizeof c.why, "they are part of the executable");
         return c;
     }
     if (c.bytes > most) {
-        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be taken", c.bytes >> 20, most >> 20);
+        snprintf(c.why, sizeof c.why, "%zu MiB do not fit in the %zu MiB of memory that may be pinned", c.bytes >> 20, most >> 20);
         return c;
     }
     if (registers(g, one->data, one->size < probe_bytes ? one->size : probe_bytes, &mapped)) {
         c.path = PIN_MAPPED;
-        snprintf(c.why, sizeof c.why, "the driver pins mapped files");
+        snprintf(c.why, sizeof c.why, "the driver can pin mapped files");
         return c;
     }
     void *p = mem_pages(probe_bytes, 0);
     if (p && registers(g, p, probe_bytes, &own)) {
         c.path = PIN_COPIED;
-        snprintf(c.why, sizeof c.why, "the driver pins no mapped files");
-    } else snprintf(c.why, sizeof c.why, "the driver pins nothing: %.80s", p ? own.text : "no memory to try it with");
+        snprintf(c.why, sizeof c.why, "the driver cannot pin mapped files");
+    } else snprintf(c.why, sizeof c.why, "the driver cannot pin memory: %.80s", p ? own.text : "no memory for a test");
     mem_pages_free(p, probe_bytes);
     return c;
 }
 
 /* --- Pinning --------------------------------------------------------------------------------------------------------------------- */
 
-/* Still so much that others need not give any up. */
+/* whether that much leaves other programs enough memory */
 static bool fits(size_t bytes) {
     size_t have = mem_available();
     return have > bytes && have - bytes > mem_total() / 16;
 }
 
-/* The file's bytes in pages of our own, in the mapping's place. */
+/* Copies a part of the file to our own pages, which replace the mapping. */
 static int take_place(struct pin *p, const struct piece *k, struct error *e) {
     uint8_t *own = fits(k->bytes) ? mem_pages(k->bytes, MEM_HUGE) : NULL;
-    if (!own) return error_set(e, ERR_MEMORY, "no memory left to copy %zu MiB of weights to", k->bytes >> 20);
+    if (!own) return error_set(e, ERR_MEMORY, "no memory for a copy of %zu MiB of weights", k->bytes >> 20);
     int rc = 0;
     for (size_t at = 0, n; at < k->bytes && !rc; at += n) {
         int node;
@@ -128,7 +128,7 @@ static void *work(void *arg) {
         if (!rc) rc = gpu_host_register(p->gpu, k->at, k->bytes, &e);
         if (!rc) atomic_store(&k->pinned, 1);
         else if (rc != ERR_CANCELLED) {
-            log_say(LOG_INFO, "weights that are not pinned go to the devices through buffers: %s", e.text);
+            log_say(LOG_INFO, "unpinned weights are uploaded through staging buffers: %s", e.text);
             atomic_store(&p->stop, 1);
         }
     }
@@ -169,7 +169,7 @@ int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct er
     lay_pieces(p);
     if (!(p->piece = mem_calloc((size_t)p->n, sizeof *p->piece))) goto fail;
     lay_pieces(p);
-    int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one at a time */
+    int n = p->choice.path == PIN_COPIED ? pin_stage_threads() : 1; /* the driver registers one range at a time */
     for (; p->n_threads < n; p->n_threads++) {
         atomic_fetch_add(&p->working, 1);
         if (!pthread_create(&p->thread[p->n_threads], NULL, work, p)) continue;
@@ -179,7 +179,7 @@ int pin_open(struct pin **out, struct gpu *g, const struct weights *w, struct er
     if (p->n_threads) return 0;
 fail:
     pin_close(out);
-    return error_set(e, ERR_MEMORY, "no thread to pin the weights");
+    return error_set(e, ERR_MEMORY, "cannot start a thread to pin the weights");
 }
 
 void pin_close(struct pin **pp) {

@@ -10,7 +10,7 @@
 #include "engine/pipe/kvring.h"
 #include "engine/pipe/stage.h"
 
-/* --- Failure: the first one counts, and everything that waits wakes up -------------------------------------------------- */
+/* --- Failure: the first one counts and wakes everything that waits ------------------------------------------------------- */
 
 int pipe_fail(struct pipe *p, int code, const struct error *e) {
     pthread_mutex_lock(&p->lock);
@@ -34,7 +34,7 @@ int pipe_fail(struct pipe *p, int code, const struct error *e) {
 int pipe_check(struct rank *r, int rc) {
     struct error e = {0};
     if (!rc) return 0;
-    if (atomic_load(&r->p->stop)) return rc; /* somebody was first */
+    if (atomic_load(&r->p->stop)) return rc; /* another failure was first */
     if (!gpu_error(r->g, &e)) error_set(&e, rc, rc == ERR_CANCELLED ? "stopped" : "device %d: an operation failed", r->id + r->p->job->device);
     return pipe_fail(r->p, e.code, &e);
 }
@@ -50,9 +50,10 @@ void pipe_layer_done(struct rank *r, int layer) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* --- A rank: its share of the prompt, memory, streams -------------------------------------------------------------------- */
+/* --- A rank: its part of the prompt, memory, streams ---------------------------------------------------------------------- */
 
-/* Its device; zig-zag: of 2 S stripes a rank has the i-th and the i-th from the end, so that causal work is even. */
+/* Assigns device, tokens and experts. Zig-zag: of 2 S stripes a rank has the i-th and the i-th from the end, which balances causal
+ * attention. */
 static void share_out(struct pipe *p, int id) {
     struct rank *r = &p->rank[id];
     int s = p->n_ranks, n = p->job->n;
@@ -74,7 +75,7 @@ static void share_out(struct pipe *p, int id) {
     r->last = (int)((int64_t)r->p->c->n_experts * (r->id + 1) / s);
 }
 
-/* The most that one such module takes in a slot: the same for every prompt. */
+/* Returns the largest size of a module kind in a slot; cached in the set. */
 static size_t max_module(struct gpu_set *set, const struct weights *w, int which) {
     static const enum module modules[] = {MODULE_ATTENTION, MODULE_FFN, MODULE_EXPERT};
     struct pipe_range ranges[MODULE_RANGES];
@@ -93,7 +94,7 @@ static size_t max_module(struct gpu_set *set, const struct weights *w, int which
     return set->most[which] = (most + 255) & ~(size_t)255;
 }
 
-/* Of a position, or a state, in the layer that keeps most of it. */
+/* Returns the bytes of a position, or of a state, in the layer with most of them. */
 static size_t row_bytes(const struct pipe *p, bool state) {
     struct cache_desc d[CACHE_PLANES];
     size_t most = 0;
@@ -124,7 +125,7 @@ static struct pipe_need need_of(const struct rank *r) {
                              .ring = spec->ring,
                              .state_bytes = RANK_STATES * row_bytes(p, true),
                              .kv_row_bytes = row_bytes(p, false)};
-    if (!spec->emu || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantised matrices, feed-forward pieces, cuBLAS */
+    if (!spec->emu || spec->is_virtual) need.reserve = (size_t)768 << 20; /* dequantized matrices, FFN intermediates, cuBLAS */
     return need;
 }
 
@@ -157,7 +158,7 @@ static void *work_alloc(void *ctx, size_t size) {
     void *p;
     return gpu_alloc(r->g, &p, size, NULL) ? NULL : p;
 }
-/* Queued operations may still read it. */
+/* queued operations may still read it */
 static void work_release(void *ctx, void *p) {
     struct rank *r = ctx;
     gpu_stream_sync(r->main);
@@ -203,7 +204,7 @@ int rank_open(struct rank *r, struct error *e) {
     if (!rc) rc = gpu_stream_open(r->g, &r->main, "compute", true, &p->stop, e);
     if (!rc) rc = gpu_stream_open(r->g, &r->out, "unload", true, &p->stop, e);
     if (!rc) rc = exchange_open(r, e);
-    if (!rc) rc = make_plan(r, e); /* while all that it counts is still free */
+    if (!rc) rc = make_plan(r, e); /* while everything it plans is still free */
     if (!rc) rc = open_rows(r, e);
     if (!rc) rc = work_open(&r->work, p->c, r->plan.chunk, work_alloc, work_release, r, e);
     if (!rc) rc = kvring_open(r, e);
@@ -211,7 +212,7 @@ int rank_open(struct rank *r, struct error *e) {
     for (int i = 0; i < 3 && !rc; i++) rc = gpu_event_open_timed(r->g, &r->timed[i], e);
     if (!rc) rc = pace_open(&r->pace_load, r->g, e);
     if (!rc) rc = pace_open(&r->pace_main, r->g, e);
-    int threads = stage_threads(p->job->set, p->job->w); /* prefixes are in memory that is not pinned, whatever weights are */
+    int threads = stage_threads(p->job->set, p->job->w); /* prefixes are in unpinned memory even when weights are pinned */
     struct stage_options load = {.set = p->job->set, .g = r->g, .stream = r->load, .stop = &p->stop, .threads = spec->is_virtual || threads ? threads : 1};
     if (!rc) rc = stage_open(&r->stage, &load, e);
     bool all_to_all = p->n_ranks > 1 && spec->all_to_all;
@@ -259,7 +260,7 @@ void rank_close(struct rank *r) {
 
 /* --- The run --------------------------------------------------------------------------------------------------------------- */
 
-/* What makes one of several residual streams behind the last layer. */
+/* Uploads the weights that merge several residual streams after the last layer. */
 static int send_close(struct rank *r, struct error *e) {
     const struct weights *w = r->p->job->w;
     struct pipe_range ranges[MODULE_RANGES];
@@ -274,7 +275,7 @@ static int send_close(struct rank *r, struct error *e) {
     return rc;
 }
 
-/* Embeddings, tokens, positions and frequencies to the device, in pieces through a host buffer. */
+/* Uploads embeddings, tokens, positions and frequencies, in pieces through a host buffer. */
 static int send_inputs(struct rank *r, float *buf, int rows, struct error *e) {
     struct pipe *p = r->p;
     const struct pipe_job *j = p->job;
@@ -302,7 +303,7 @@ static int send_inputs(struct rank *r, float *buf, int rows, struct error *e) {
     return rc;
 }
 
-/* The rows that the caller wants, in order of position. */
+/* Passes the wanted rows to the caller in order of position. */
 static int take_results(struct pipe *p, float *buf, int rows, struct error *e) {
     const struct pipe_job *j = p->job;
     size_t hidden = (size_t)p->c->hidden;
@@ -329,19 +330,19 @@ static void start(struct pipe *p, void *(*thread)(void *)) {
         struct rank *r = &p->rank[i];
         struct error e = {0};
         if (!pthread_create(&r->thread[r->n_threads], NULL, thread, r)) r->n_threads++;
-        else pipe_fail(p, error_set(&e, ERR_RUNTIME, "no thread for device %d", i + p->job->device), &e);
+        else pipe_fail(p, error_set(&e, ERR_RUNTIME, "cannot start a thread for device %d", i + p->job->device), &e);
     }
 }
 
-/* Starts the threads of all ranks, weights already on the way while the embeddings are made here. Then waits: tells the
- * progress and watches for a cancel every 5 ms. */
+/* Starts the threads of all ranks; weights are uploaded while the embeddings are computed. Then reports progress and polls for a cancel
+ * every 5 ms. */
 static void run_threads(struct pipe *p, float *buf, int rows) {
     const struct pipe_job *j = p->job;
     start(p, loader_thread);
     for (int i = 0; i < p->n_ranks && !atomic_load(&p->stop); i++) {
         struct error e = {0};
         int rc = send_inputs(&p->rank[i], buf, rows, &e);
-        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: the prompt could not be sent", i + j->device);
+        if (rc && !e.code && !gpu_error(p->rank[i].g, &e)) error_set(&e, rc, "device %d: cannot upload the prompt", i + j->device);
         if (rc) pipe_fail(p, e.code, &e);
     }
     start(p, compute_thread);
@@ -394,7 +395,7 @@ static void take_stats(struct pipe *p, struct pipe_stats *s, double wall) {
 }
 
 int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct error *e) {
-    enum { ROWS = 1024 }; /* embedded at once: others may have to be waited for each time */
+    enum { ROWS = 1024 }; /* embedded per call: the engine thread may be busy each time */
     int rows = j->n < ROWS ? j->n : ROWS;
     struct pipe *p = mem_calloc(1, sizeof *p);
     float *buf = NULL;
@@ -420,7 +421,7 @@ int pipe_prefill(const struct pipe_job *j, struct pipe_stats *stats, struct erro
     }
     atomic_store(&p->stop, rc != 0);
     for (int i = 0; i < p->n_ranks; i++) {
-        int last = rank_drain(&p->rank[i]); /* of what nobody waited for before */
+        int last = rank_drain(&p->rank[i]); /* errors of work that was not synchronized yet */
         if (rc || !last) continue;
         rc = pipe_check(&p->rank[i], last);
         *e = p->error;

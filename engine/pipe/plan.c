@@ -1,4 +1,4 @@
-/* What a prompt needs on a device, and how copies are put together. Pure. */
+/* Plans device memory for a prompt, and merges ranges into copies. Pure. */
 #include <stdlib.h>
 
 #include "engine/pipe/pipe.h"
@@ -16,16 +16,16 @@ size_t pipe_chosen_bytes(const struct config *c) {
     return 0;
 }
 
-/* What does not depend on the ring. Residual stream and normed input of all rows, two layers of KV, choices sorted and
- * unsorted, and the workspace of a chunk; keys and values that a chunk expands. */
+/* Memory that does not depend on the ring: residual stream and normed input of all rows, two layers of KV, selections unsorted and sorted,
+ * a chunk's workspace with expanded keys and values. */
 static size_t fixed_bytes(const struct config *c, const struct pipe_need *d, int chunk, int dense) {
     size_t n = (size_t)d->n, all = (size_t)d->all, hidden = (size_t)c->hidden * 4, sum = n * hidden + all * hidden;
-    if (d->all > d->n) /* partial sums of all ranks' tokens; attention in pieces */
+    if (d->all > d->n) /* partial sums of all ranks' tokens; partial attention */
         sum += all * hidden + pipe_part_floats(c, chunk) * 4 + (size_t)chunk * (size_t)c->n_heads * 8;
     sum += all * (size_t)c->topk * 16 + n * (size_t)(c->rope.dim + c->far_rope.dim) * 4 + n * (16 + pipe_chosen_bytes(c)) + all * 4;
     sum += n * (size_t)c->streams.n * (hidden + 4);
     sum += 2 * ((size_t)d->total * d->kv_row_bytes + d->state_bytes) + work_bytes(c, chunk) + (size_t)dense * d->dense_bytes + d->reserve;
-    return sum + block_grown_bytes(c, d->total) + (2u << 20); /* rounding of some forty blocks */
+    return sum + block_grown_bytes(c, d->total) + (2u << 20); /* rounding of some forty allocations */
 }
 
 int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_need *d, size_t have, struct error *e) {
@@ -33,7 +33,7 @@ int pipe_plan(struct pipe_plan *p, const struct config *c, const struct pipe_nee
     *p = (struct pipe_plan){.dense = dense < 2 ? 2 : dense > 8 ? 8 : (int)dense};
     int wanted = d->experts < 2 ? 2 : d->experts, last = d->chunk ? d->chunk : 64;
     if (d->ring) wanted = d->ring;
-    /* A ring of eight keeps the bus busy through uneven groups; more is better, but not at the price of tiny chunks. */
+    /* A ring of eight keeps the bus busy through uneven groups. More is better, but not at the price of tiny chunks. */
     for (int least = wanted < 8 ? wanted : 8; least >= 2; least = least > 2 ? 2 : 0) {
         if (d->ring) least = wanted;
         for (int chunk = d->chunk ? d->chunk : 8192; chunk >= last; chunk /= 2) {
@@ -72,7 +72,7 @@ int pipe_runs(struct pipe_range *r, int n, struct pipe_run *runs, size_t *bytes)
     for (int i = 0; i < n; i++) {
         const char *end = r[i].host + r[i].bytes;
         if (!k || r[i].row || runs[k - 1].row || r[i].host > runs[k - 1].host + runs[k - 1].bytes) {
-            at = ((at + 255) & ~(size_t)255) + (size_t)r[i].host % 256; /* kernels' aligned loads fit as they do on the host */
+            at = ((at + 255) & ~(size_t)255) + (size_t)r[i].host % 256; /* same alignment as on the host, for aligned loads */
             runs[k++] = (struct pipe_run){.host = r[i].host, .bytes = r[i].bytes, .at = at, .row = r[i].row, .pitch = r[i].pitch};
         } else if (end > runs[k - 1].host + runs[k - 1].bytes) {
             runs[k - 1].bytes = (size_t)(end - runs[k - 1].host);

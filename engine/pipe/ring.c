@@ -54,7 +54,7 @@ void pace_close(struct pace *c) {
     for (int i = 0; i < PACE; i++) gpu_event_close(&c->event[i]);
 }
 int pace_unit(struct rank *r, struct pace *c, struct gpu_stream *s) {
-    if (gpu_info(r->g)->is_virtual) return 0; /* nothing runs there that a cancel would have to wait for */
+    if (gpu_info(r->g)->is_virtual) return 0; /* virtual streams cancel at once */
     struct gpu_event *ev = c->event[c->n++ % PACE];
     int rc = gpu_event_sync(ev);
     if (!rc && atomic_load(&r->p->stop)) rc = ERR_CANCELLED;

@@ -9,11 +9,11 @@
 static const size_t buffer_bytes = (size_t)4 << 20, least_bytes = 4096;
 enum { THREADS = 8, BUFFERS = 2 };
 
-struct chunk { /* of one unit; no larger than a buffer where it needs one */
+struct chunk { /* part of a unit; fits a buffer if staged */
     char *to;
     const char *from;
     size_t bytes;
-    size_t at, row, pitch; /* of rows that lie apart: this begins so many bytes behind `from`, gaps left out */
+    size_t at, row, pitch; /* strided rows: the chunk starts `at` bytes after `from`, not counting gaps */
     bool first, last, staged;
     uint32_t after, loaded;
     int layer, item;
@@ -29,13 +29,13 @@ struct stage {
     struct stage_options o;
     struct filler filler[THREADS];
     int n_fillers;
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* protects everything below */
     pthread_cond_t more, turn;
-    struct chunk *chunks; /* [n]: of these `taken` are a filler's, `sent` on the stream, in their order */
+    struct chunk *chunks; /* [n]; the first `taken` belong to fillers, the first `sent` are enqueued, in order */
     size_t cap, n, taken, sent;
-    struct gpu_event *begin; /* of the unit that is under way, for the trace */
+    struct gpu_event *begin; /* trace event of the current unit */
     size_t piece;            /* bytes of the largest copy */
-    int rc;                  /* what the stream met first */
+    int rc;                  /* first error */
     bool quit;
 };
 
@@ -48,7 +48,7 @@ int stage_threads(const struct gpu_set *set, const struct weights *w) {
     return set->spec.is_virtual || pinned ? 0 : pin_stage_threads();
 }
 
-/* Up to `most` bytes from the at'th on lie in one piece: where, and how many. */
+/* Returns the address of byte `at`, and how many bytes, at most `most`, are contiguous. */
 static const char *piece_at(const struct chunk *c, size_t at, size_t most, size_t *bytes) {
     size_t in_row = c->row ? (c->at + at) % c->row : 0;
     *bytes = c->row && c->row - in_row < most ? c->row - in_row : most;
@@ -70,7 +70,7 @@ static int copy_apart(struct stage *s, const struct chunk *c) { /* without a buf
     return rc;
 }
 
-/* In the chunks' order, by whoever has its turn. */
+/* Enqueues a chunk; called in chunk order. */
 static int enqueue(struct stage *s, const struct chunk *c, const char *from) {
     int rc = 0;
     if (c->first && c->after) rc = gpu_number_wait(s->o.freed, c->after, s->o.stream);
@@ -78,7 +78,7 @@ static int enqueue(struct stage *s, const struct chunk *c, const char *from) {
     if (!rc) rc = c->row && from == c->from ? copy_apart(s, c) : gpu_copy(s->o.stream, c->to, from, c->bytes, GPU_H2D);
     if (c->last && s->begin) trace_done(s->o.trace, s->begin, s->o.stream, s->o.rank, LANE_LOAD, "load expert", c->layer, c->item);
     if (c->last) s->begin = NULL;
-    if (c->last && s->o.loaded) { /* also when it drops its work: then nobody waits any more */
+    if (c->last && s->o.loaded) { /* also if the copy failed: a waiting stream must be released */
         int written = gpu_number_write(s->o.loaded, c->loaded, s->o.stream);
         if (!rc) rc = written;
     }
@@ -119,16 +119,16 @@ static void *fill(void *arg) {
 static bool needs_buffer(const struct stage *s, const struct pipe_run *r) {
     return s->n_fillers && (r->row || (r->bytes > STAGE_SMALL && !gpu_set_pinned(s->o.set, r->host, r->bytes)));
 }
-/* A copy that is under way is waited for by whatever else wants the link, a row's sum between two layers of a step: so it is no longer
- * than half a millisecond, as far as that is known, nor than a buffer. */
+/* An urgent copy (a sum between two layers of a decode batch) waits for the one in flight: so each is limited to half
+ * a millisecond, if the link's speed is known, and to a buffer. */
 static size_t piece_bytes(struct gpu *g) {
     const struct gpu_info *f = gpu_info(g);
     double bytes = f->h2d * 5e-4;
-    if (f->is_virtual) return SIZE_MAX; /* there an urgent copy waits for nothing */
+    if (f->is_virtual) return SIZE_MAX; /* virtual: urgent copies do not wait */
     return !(bytes > 0) || bytes > (double)buffer_bytes ? buffer_bytes : bytes < (double)least_bytes ? least_bytes : (size_t)bytes;
 }
 
-/* A run of a unit in its chunks; at once when nothing waits that was sent before. */
+/* Adds a run in chunks; enqueues them directly if nothing is queued before. */
 static int add(struct stage *s, struct chunk c, size_t bytes, bool at_once) {
     size_t most = s->piece;
     bool first = c.first, last = c.last;
@@ -168,7 +168,7 @@ int stage_send(struct stage *s, const struct stage_unit *u) {
                                 .item = u->item},
                  r->bytes, at_once);
     }
-    if (rc) s->n = n; /* nothing of it, unless it went at once */
+    if (rc) s->n = n; /* undo, except what was enqueued directly */
     pthread_cond_broadcast(&s->more);
     pthread_mutex_unlock(&s->lock);
     return rc;
@@ -184,7 +184,7 @@ int stage_flush(struct stage *s) {
 
 int stage_open(struct stage **out, const struct stage_options *o, struct error *e) {
     struct stage *s = mem_calloc(1, sizeof *s);
-    int rc = s ? 0 : error_set(e, ERR_MEMORY, "no memory to send weights from");
+    int rc = s ? 0 : error_set(e, ERR_MEMORY, "no memory for staging");
     if (!rc) {
         s->o = *o;
         s->piece = piece_bytes(o->g);
@@ -199,7 +199,7 @@ int stage_open(struct stage **out, const struct stage_options *o, struct error *
             rc = gpu_host_alloc(o->g, (void **)&f->buffer[k], buffer_bytes, e);
             if (!rc) rc = gpu_event_open(o->g, &f->sent[k], e);
         }
-        if (!rc && pthread_create(&f->thread, NULL, fill, f)) rc = error_set(e, ERR_RUNTIME, "no thread to send weights with");
+        if (!rc && pthread_create(&f->thread, NULL, fill, f)) rc = error_set(e, ERR_RUNTIME, "cannot start a staging thread");
         s->n_fillers += !rc;
     }
     if (rc) stage_close(&s);
@@ -216,7 +216,7 @@ void stage_close(struct stage **sp) {
     pthread_cond_broadcast(&s->more);
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->n_fillers; i++) pthread_join(s->filler[i].thread, NULL);
-    if (s->n_fillers || s->begin) gpu_stream_sync(s->o.stream); /* it reads the buffers, and records the event */
+    if (s->n_fillers || s->begin) gpu_stream_sync(s->o.stream); /* the stream reads the buffers and records the event */
     for (int i = 0; i < THREADS; i++)
         for (int k = 0; k < BUFFERS; k++) {
             gpu_event_close(&s->filler[i].sent[k]);

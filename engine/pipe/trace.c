@@ -1,5 +1,5 @@
-/* Spans of work, written as a Chrome trace (chrome://tracing, Perfetto): a process a rank, a thread a lane. Events hold the
- * device's own times, virtual ones where time is. */
+/* Execution trace, written in Chrome's format (chrome://tracing, Perfetto): a process per rank, a thread per lane. Times are the
+ * devices', virtual on virtual devices. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include "engine/pipe/trace.h"
 
 struct trace_span {
-    struct gpu_event *begin, *end; /* NULL: the times were taken */
+    struct gpu_event *begin, *end; /* NULL: from and to are valid */
     double from, to;
     const char *name;
     int rank, layer, item;
@@ -22,9 +22,9 @@ struct trace_span {
 struct trace {
     pthread_mutex_t lock;
     struct trace_span *spans;
-    size_t n, cap, settled, written; /* spans; of these those before the first whose times are not taken; in the file */
+    size_t n, cap, settled, written; /* spans; prefix with all times read; spans in the file */
     double shift;                    /* from the host's clock to the devices' */
-    _Atomic bool full;               /* spans were left out */
+    _Atomic bool full;               /* spans were dropped */
     bool lost;                       /* the file cannot be written */
 };
 static const char *const lanes[LANES] = {"loader", "compute", "unloader", "exchange"};
@@ -50,7 +50,7 @@ void trace_close(struct trace **tp) {
     *tp = NULL;
 }
 
-/* An event lies between two looks at the host's clock: of a few the closest. */
+/* The event's time is between two readings of the host clock; uses the narrowest of a few attempts. */
 void trace_align(struct trace *t, struct gpu *g) {
     struct gpu_stream *s = NULL;
     struct gpu_event *ev = NULL;
@@ -87,7 +87,7 @@ int trace_begin(struct trace *t, struct gpu_stream *s, int rank, enum trace_lane
     }
     gpu_event_record(a.begin, s);
     int at = add(t, &a);
-    if (at < 0) { /* the record of begin is still queued */
+    if (at < 0) { /* recording begin may still be queued */
         gpu_event_sync(a.begin);
         let_go(&a);
     }
@@ -130,7 +130,7 @@ void trace_settle(struct trace *t) {
     bool all = true;
     for (size_t i = t->settled; i < t->n; i++) {
         struct trace_span *a = &t->spans[i];
-        if (a->begin && gpu_event_done(a->begin) && (!a->whole || gpu_event_done(a->end))) { /* one that is not whole was given up */
+        if (a->begin && gpu_event_done(a->begin) && (!a->whole || gpu_event_done(a->end))) { /* a span without an end was abandoned */
             a->from = from_of(a);
             a->to = to_of(a);
             let_go(a);
@@ -155,7 +155,7 @@ static int by_begin(const void *a, const void *b) {
     const struct piece *x = a, *y = b;
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
-/* The times a lane was busy, as disjoint pieces in order; *n of them. */
+/* Returns a lane's busy times as *n disjoint intervals in order. */
 static struct piece *busy(const struct trace *t, int rank, enum trace_lane lane, size_t *n) {
     struct piece *p = mem_alloc((t->n + 1) * sizeof *p);
     size_t k = 0, out = 0;
@@ -232,7 +232,7 @@ int trace_write(const struct trace *t, const char *path, struct error *e) {
             buf_fmt(&b, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", r, l, lanes[l]);
     }
     buf_str(&b, "\n]");
-    if (t->full) buf_fmt(&b, ",\n\"otherData\":{\"note\":\"what came after %d spans is not here\"}", TRACE_SPANS);
+    if (t->full) buf_fmt(&b, ",\n\"otherData\":{\"note\":\"spans after the first %d are missing\"}", TRACE_SPANS);
     buf_str(&b, "}\n");
     int rc = b.failed ? error_set(e, ERR_MEMORY, "no memory for the trace") : file_write(path, b.data, b.len, e);
     buf_free(&b);

@@ -1,5 +1,5 @@
-/* The unloader: hands slots back as their last use is enqueued (the host's copy is the authority, so freeing is all), and
- * streams the KV cache of each layer out to the session's. */
+/* Unloader thread: frees slots after their last use (the host copy is authoritative, so there is nothing to write back) and downloads
+ * each layer's KV to the session's cache. */
 #include "engine/pipe/kvring.h"
 
 void *unloader_thread(void *arg) {

@@ -4,7 +4,7 @@
 
 enum { MICROS = 4096 };
 
-/* Longest first, of equals the first first: numbers of requests in order, by merging. */
+/* Merge sort of request indices by descending length, stable. */
 static void sort(const int32_t *length, int32_t *order, int32_t *other, int n) {
     for (int i = 0; i < n; i++) order[i] = i;
     for (int width = 1; width < n; width *= 2) {
@@ -25,7 +25,7 @@ int batching_assign(const struct batching_in *in, int32_t *micro, int32_t *order
         int best = -1;
         for (int k = 0; k < n_micro; k++)
             if (count[k] < in->most && (best < 0 || sum[k] < sum[best])) best = k;
-        if (best < 0) break; /* all are closed */
+        if (best < 0) break; /* all micro-batches are full */
         double with = sum[best] + in->length[order[i]];
         if (in->room > 0 && with + (1 + count[best]) * in->answer > in->room) continue;
         micro[order[i]] = best;

@@ -1,13 +1,13 @@
 #pragma once
-/* Which requests go together (paper B, algorithm 2): the longest first, each into the micro-batch with the fewest tokens so far, so that all
- * have about as many keys to attend to. A micro-batch that has its requests is closed; what would not fit the cache waits. Pure. */
+/* Assigns requests to micro-batches (paper B, algorithm 2): the longest first, each into the micro-batch with the fewest tokens so far, which balances
+ * the attention work. Full micro-batches are closed; requests that exceed the KV cache wait. Pure. */
 #include <stdint.h>
 
 struct batching_in {
     int n;
-    const int32_t *length; /* [n] tokens that each has before its answer */
-    int n_micro, most;     /* micro-batches; requests of each, at most */
-    double answer, room;   /* tokens of an answer; positions that caches of a micro-batch may have; 0: any number */
+    const int32_t *length; /* [n] tokens before each request's answer */
+    int n_micro, most;     /* micro-batches; most requests per micro-batch */
+    double answer, room;   /* tokens per answer; KV positions available to a micro-batch, 0: no limit */
 };
-/* micro [n] receives the micro-batch of each, -1: it waits for the next batch; order [n] scratch. Returns how many do not wait. */
+/* micro [n]: micro-batch of each request, -1: waits for the next batch. order [n]: scratch. Returns the number of assigned requests. */
 int batching_assign(const struct batching_in *in, int32_t *micro, int32_t *order);

@@ -1,6 +1,6 @@
-/* Measuring a machine, and keeping what was measured. Each time is the least of the passes that its slice allows, since what disturbs
- * only ever adds; for the same reason rates never fall from few rows to many. A row count that would take a sixth of all the time is left
- * out, and the curve is flat from there. */
+/* Calibration of this machine. Each time is the minimum of the passes that fit its slice, since disturbances only add time. For the same
+ * reason rates never decrease with rows. A row count that would take a sixth of the time budget is skipped, and the curve is constant
+ * from there. */
 #include "engine/sched/calibrate.h"
 
 #include <cpuid.h>
@@ -22,34 +22,34 @@
 
 enum { PASSES = 50, MOST_ROWS = 4096, TASKS = 32, TOGETHER = 1024, FEW_READ = 16, ROWS_UNIT = 32 };
 
-/* Who is measured: the processor, or a device over a stream. Buffers are its own memory. */
+/* The executor under test: the CPU, or a device through a stream. Buffers are in its own memory. */
 struct side {
     const struct calibrate_options *o;
     struct exec *x;
-    struct gpu *gpu; /* NULL: the processor */
+    struct gpu *gpu; /* NULL: the CPU */
     struct gpu_stream *stream;
     struct gpu_event *begin, *end;
-    uint8_t *weights;         /* [bytes] finite codes in every format */
+    uint8_t *weights;         /* [bytes] finite values in every format */
     float *scales, *in, *out; /* in, out: [rows, hidden] */
-    float *ones;              /* [rows], the processor's router: */
+    float *ones;              /* [rows] router weights for the CPU's experts operation: */
     int32_t *ids;
-    size_t bytes, at;          /* next matrix, so that caches do not have it */
-    int n_nodes;               /* memory nodes that experts are cut over; 0: none */
+    size_t bytes, at;          /* offset of the next matrix, so that it is not cached */
+    int n_nodes;               /* NUMA nodes that experts are split over; 0: not split */
     uint8_t *node[COST_NODES]; /* [bytes / n_nodes] on each */
     size_t node_at[COST_NODES];
-    int hidden, inter;  /* the expert; linear layers are [hidden, hidden] */
-    int rows;           /* that fit in and out */
-    double slice, most; /* seconds for one figure; that a single pass may take */
+    int hidden, inter;  /* shape of the expert; linear layers are [hidden, hidden] */
+    int rows;           /* capacity of in and out */
+    double slice, most; /* seconds per figure; most seconds per pass */
 };
 
-/* --- Passes: each enqueues or runs one operation and says what it read and computed ---------------------------------------- */
+/* --- Passes: each enqueues or runs one operation and sets the bytes read and FLOP ------------------------------------------- */
 
 struct task {
     enum cost_kind kind;
     uint8_t format; /* enum dtype of weights, keys and values */
-    int rows, n;    /* rows of one expert, matrix, or query; experts in a pass */
+    int rows, n;    /* rows per expert, matrix or query; experts per pass */
     bool tiny;
-    double bytes, flops; /* out: of one of the n */
+    double bytes, flops; /* out: per item of n */
 };
 static struct mat matrix_in(struct side *s, uint8_t *from, size_t bytes, size_t *at, int rows, int cols, uint8_t format) {
     struct mat m = {
@@ -62,7 +62,7 @@ static struct mat matrix_in(struct side *s, uint8_t *from, size_t bytes, size_t 
     return m;
 }
 static struct mat matrix(struct side *s, int rows, int cols, uint8_t format) { return matrix_in(s, s->weights, s->bytes, &s->at, rows, cols, format); }
-/* What each memory node has of an expert: rows of every matrix, as store/place.c lays them. part: [n_nodes]. */
+/* Splits an expert by rows over the NUMA nodes, as numa_copy.c does. part: [n_nodes]. */
 static void cut_expert(struct side *s, struct expert *part, int hidden, int inter, uint8_t format) {
     struct numa_part i[NUMA_NODES], h[NUMA_NODES];
     numa_split(s->o->nodes, inter, ROWS_UNIT, i), numa_split(s->o->nodes, hidden, ROWS_UNIT, h);
@@ -110,11 +110,11 @@ static int linear_pass(struct side *s, struct task *t) {
                                &(struct op_linear){.y = s->out, .x = s->in, .w = matrix(s, rows, cols, t->format), .n = t->rows, .ldx = cols, .ldy = rows});
     return rc;
 }
-/* One row: 32 heads over 8,192 keys of 4, bound by reading them; rows < 0: one row, 128 heads over one latent, bound by arithmetic. */
+/* One row: 32 heads over 8,192 keys with 4 KV heads, bound by reading. rows < 0: one row, 128 heads over one latent, bound by arithmetic. */
 static int attention_pass(struct side *s, struct task *t) {
     bool latent = t->rows < 0;
     int n = latent ? 1 : t->rows, heads = latent ? 128 : 32, kv = latent ? 1 : 4, dim = latent ? 576 : 128, v = latent ? 512 : 128,
-        keys = t->tiny ? 64 /* elsewhere each time: what a short cache takes, which the layers before have driven out of nearer memory */
+        keys = t->tiny ? 64 /* different keys each time, as earlier layers have evicted a short cache from L2 */
                : n > 1 ? 1024
                        : 8192,
         rc = 0;
@@ -161,7 +161,7 @@ static int once(struct side *s, struct task *t, double *seconds) {
     if (!rc && s->o->cancel && atomic_load(s->o->cancel)) rc = ERR_CANCELLED;
     return rc;
 }
-/* Of one of the task's n: the least of what fits the slice. */
+/* Seconds per item of n: the minimum of the passes that fit the slice. */
 static int timed(struct side *s, struct task *t, double *seconds) {
     double begin = clock_now(), v;
     int rc = 0;
@@ -179,15 +179,15 @@ static void add_point(struct cost_curve *c, double rows, double value, bool risi
     c->rows[c->n] = (float)rows, c->value[c->n++] = (float)value;
 }
 
-/* --- One side --------------------------------------------------------------------------------------------------------- */
+/* --- One executor ----------------------------------------------------------------------------------------------------- */
 
-/* Calls of more than OP_FEW rows go other ways than smaller ones on the processor, so experts are measured in both, and a matrix on either side. */
+/* The CPU uses different kernels above OP_FEW rows, so experts are measured for both cases and matrices on both sides of the limit. */
 static const struct plan {
     enum cost_kind kind;
     uint8_t format;
     enum cost_format as;
     bool few;
-    int rows[12]; /* 0 ends */
+    int rows[12]; /* 0-terminated */
 } plans[] = {
     {COST_FFN, DT_E4M3, COST_8BIT, false, {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096}},
     {COST_FFN, DT_E4M3, COST_8BIT, true, {1, 2, 4, 8, OP_FEW}},
@@ -200,17 +200,16 @@ static const struct plan {
     {COST_ELEM, DT_F32, COST_F32, false, {2048}},
 };
 
-/* Experts or matrices in a pass: several where there are few rows, as a step or a prompt has them. */
+/* Experts or matrices per pass: several where rows are few, as in real batches. */
 static int count_of(const struct side *s, const struct plan *p, int rows) {
     if (p->kind != COST_FFN && p->kind != COST_LINEAR) return 1;
     if (p->kind == COST_FFN && !s->gpu && p->few) return rows * 4 <= OP_FEW ? 4 : OP_FEW / rows;
-    if (p->kind == COST_FFN && !s->gpu)
-        return rows <= TOGETHER / TASKS ? TASKS : rows <= TOGETHER ? TOGETHER / rows : 1; /* more rows than nearer memory holds */
+    if (p->kind == COST_FFN && !s->gpu) return rows <= TOGETHER / TASKS ? TASKS : rows <= TOGETHER ? TOGETHER / rows : 1; /* more rows than L2 holds */
     return rows <= 64 ? 4 : rows <= 256 ? 2 : 1;
 }
 
-/* What an operation takes by itself; then the rates. A rate is of all that an operation took but for that, so that bytes over
- * bandwidth, which is the best seen, never count twice. */
+/* Measures latencies, then rates. A rate is computed from an operation's time minus its latency. Bandwidth is the best observed, so bytes over
+ * bandwidth are never counted twice. */
 static int measure(struct side *s, struct cost_domain *d, double *best) {
     int rc = 0;
     for (int k = 0; k < COST_KINDS && !rc; k++) {
@@ -226,28 +225,28 @@ static int measure(struct side *s, struct cost_domain *d, double *best) {
     for (size_t i = 0; i < sizeof plans / sizeof *plans && !rc; i++) {
         const struct plan *p = &plans[i];
         double bw = d->bw[p->kind].n ? (double)d->bw[p->kind].value[0] : 0, took = 0, read = 0;
-        if (s->n_nodes && p->kind == COST_LINEAR) bw = fmax(bw, (double)d->bw[COST_FFN].value[0]); /* their rows lie by node, too, once they are placed */
+        if (s->n_nodes && p->kind == COST_LINEAR) bw = fmax(bw, (double)d->bw[COST_FFN].value[0]); /* their rows are split by node, too, once they are copied */
         struct cost_curve *rate = p->few ? &d->few[p->as] : &d->rate[p->kind][p->as];
         for (int k = 0, last = 0; p->rows[k] && !rc && !(p->few && s->gpu); k++) {
             int rows = p->kind == COST_ELEM && p->rows[k] > s->rows ? s->rows : p->rows[k], n = abs(rows);
             struct task t = {.kind = p->kind, .format = p->format, .rows = rows, .n = count_of(s, p, n)};
-            const double more = last && n > FEW_READ ? (double)n / last : 1; /* a few rows take what reading does */
+            const double more = last && n > FEW_READ ? (double)n / last : 1; /* up to a few rows the time is the read time */
             const int least = p->kind == COST_FFN && !s->gpu && !p->few ? OP_FEW / n + 1 : 1;
-            while (rows > 0 && t.n > least && took * more * t.n > s->most) t.n = t.n / 2 > least ? t.n / 2 : least; /* a machine that is slow, or busy */
+            while (rows > 0 && t.n > least && took * more * t.n > s->most) t.n = t.n / 2 > least ? t.n / 2 : least; /* a slow or busy machine */
             if (n > s->rows || (last && rows > 0 && took * more * t.n > s->most)) break;
             rc = timed(s, &t, &took);
-            bool together = p->kind == COST_FFN && !s->gpu; /* the processor takes all experts in one operation */
+            bool together = p->kind == COST_FFN && !s->gpu; /* the CPU runs all experts in one operation */
             double own = took - d->latency[p->kind] / (together ? t.n : 1);
-            if (own < took / 2) own = took; /* a latency measured in a slow moment: better counted twice than a rate that nobody reaches */
+            if (own < took / 2) own = took; /* the latency was disturbed: rather count it twice than report an unreachable rate */
             read = t.bytes / own;
             if (rows > 0 && read > bw) bw = read;
             if (t.flops > 0 && !(p->kind == COST_ATTENTION && rows == 1)) add_point(rate, n, t.flops / own, p->kind != COST_ATTENTION);
             if (rows > 0 && (p->kind != COST_ATTENTION || n > 1)) last = n; /* one query reads far more keys than several */
         }
-        /* Where the most rows that there was time for only read, they say nothing of arithmetic with more: the first of these, experts in
-         * FP8, stands for them. */
+        /* If the largest measured row count was still bound by reading, the curve says nothing about compute: use that of FP8 experts
+         * instead. */
         if (i && p->kind < COST_ATTENTION && !p->few && read > 0.7 * bw) *rate = (struct cost_curve){0};
-        const struct cost_curve *ffn = &d->rate[COST_FFN][COST_8BIT]; /* it also says what more rows would have given, had there been time for them */
+        const struct cost_curve *ffn = &d->rate[COST_FFN][COST_8BIT]; /* also extends the curve to row counts skipped for lack of time */
         for (int k = 0; k < ffn->n && p->kind == COST_LINEAR && rate->n && p->as != COST_F32; k++)
             if (ffn->rows[k] > rate->rows[rate->n - 1]) add_point(rate, (double)ffn->rows[k], (double)ffn->value[k], true);
         if (!rc && bw > 0) d->bw[p->kind] = (struct cost_curve){1, {1}, {(float)bw}};
@@ -266,14 +265,14 @@ static size_t weights_size(const struct calibrate_options *o) {
 static void codes(uint8_t *to, size_t bytes) {
     const size_t block = (size_t)1 << 20;
     uint64_t seed = 1;
-    for (size_t i = 0; i < block / 8; i++) { /* signs and low bits vary, exponents stay near 1 in every format */
+    for (size_t i = 0; i < block / 8; i++) { /* random signs and low bits, exponents near 1 in every format */
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         uint64_t word = ((seed ^ seed >> 29) & 0x8f8f8f8f8f8f8f8fu) | 0x3030303030303030u;
         memcpy(to + 8 * i, &word, 8);
     }
     for (size_t at = block; at < bytes; at += block) memcpy(to + at, to, bytes - at < block ? bytes - at : block);
 }
-/* Weights of experts on each memory node; everything else is read by all, page by page from all. */
+/* Allocates expert weights on each NUMA node; other weights are interleaved over all nodes. */
 static int open_nodes(struct side *s, struct error *e) {
     const struct numa *n = s->o->nodes;
     if (!n || n->n_nodes < 2 || n->n_nodes > COST_NODES) return 0;
@@ -285,7 +284,7 @@ static int open_nodes(struct side *s, struct error *e) {
         if (!rc) codes(s->node[a], bytes);
     }
     if (!rc) s->n_nodes = n->n_nodes;
-    if (rc == ERR_RUNTIME) log_say(LOG_INFO, "%s: weights to measure with lie by chance", e->text), *e = (struct error){0};
+    if (rc == ERR_RUNTIME) log_say(LOG_INFO, "%s; calibrating with weights not placed by node", e->text), *e = (struct error){0};
     return rc == ERR_RUNTIME ? 0 : rc;
 }
 
@@ -320,9 +319,9 @@ static int processor(struct cost_machine *m, const struct calibrate_options *o, 
     mem_free(s.scales), mem_free(s.ones), mem_free(s.ids), mem_free(s.in), mem_free(s.out);
     if (rc)
         return error_set(e, rc,
-                         rc == ERR_MEMORY      ? "no memory to measure the processor with %zu MB"
+                         rc == ERR_MEMORY      ? "not enough memory to calibrate the CPU (%zu MB)"
                          : rc == ERR_CANCELLED ? "stopped"
-                                               : "an operation failed while the processor was measured",
+                                               : "an operation failed during CPU calibration",
                          s.bytes >> 20);
     return 0;
 }
@@ -331,7 +330,7 @@ static int processor(struct cost_machine *m, const struct calibrate_options *o, 
 
 enum { COPY = 16 << 20, SMALL = 4096 };
 
-/* Seconds of so many copies of so many bytes each, by the device's clock. */
+/* Seconds of `count` copies of `bytes` each, by the device's clock. */
 static int copies(struct side *s, void *host, size_t bytes, int count, enum gpu_dir dir, double *seconds) {
     int rc = gpu_event_record(s->begin, s->stream);
     for (int k = 0; k < count && !rc; k++)
@@ -346,7 +345,7 @@ static int links(struct side *s, struct cost_domain *d, void *host) {
     int rc = 0;
     for (int w = COST_H2D; w <= COST_D2H && !rc; w++) {
         double small = INFINITY, large = INFINITY, t;
-        rc = copies(s, host, COPY, 1, dirs[w], &t); /* the first of all pays for what is set up once */
+        rc = copies(s, host, COPY, 1, dirs[w], &t); /* the very first copy includes one-time setup */
         for (int i = 0; i < 3 && !rc && (i < 1 || large < s->most); i++) {
             rc = copies(s, host, SMALL, 8, dirs[w], &t);
             if (!rc && t / 8 < small) small = t / 8;
@@ -354,12 +353,12 @@ static int links(struct side *s, struct cost_domain *d, void *host) {
             if (!rc && t < large) large = t;
         }
         if (rc) break;
-        d->link[w].latency = small < large / 8 ? small : 0;                      /* else it was a slow moment, or is lost in the rate */
-        d->link[w].rate = COPY / (large - fmin(d->link[w].latency, large / 32)); /* a latency of a slow moment makes no link fast */
+        d->link[w].latency = small < large / 8 ? small : 0;                      /* otherwise a disturbed measurement, or negligible */
+        d->link[w].rate = COPY / (large - fmin(d->link[w].latency, large / 32)); /* a disturbed latency must not inflate the rate */
     }
     return rc;
 }
-/* From the end of a device's work until the host knows: half of a small copy there and back. */
+/* Seconds from the end of a device's work until the host sees it: half the round trip of a small copy. */
 static int hand_off(struct side *s, void *host, double *join) {
     double least = INFINITY;
     int rc = 0;
@@ -375,13 +374,13 @@ static int hand_off(struct side *s, void *host, double *join) {
     return rc;
 }
 
-/* Memory as a prompt takes it for a while: slots of experts' size, all given back at its end. */
+/* Measures device allocation as a prefill does it: slots of expert size, all freed at the end. */
 static int memory(struct side *s, struct cost_domain *d, struct error *e) {
     enum { SLOTS = 32, SLOT = 4 << 20 };
     void *slot[SLOTS];
     double least = INFINITY;
     int rc = 0, n = (int)(s->bytes / SLOT < SLOTS ? s->bytes / SLOT : SLOTS);
-    for (int i = 0; i < 3 && !rc; i++) { /* what is set up at the first only is not every prompt's */
+    for (int i = 0; i < 3 && !rc; i++) { /* excludes one-time setup */
         double begin = clock_now();
         int k = 0;
         for (; k < n && !(rc = gpu_alloc(s->gpu, &slot[k], SLOT, e)); k++) {
@@ -406,7 +405,7 @@ static int device(struct cost_machine *m, int rank, const struct calibrate_optio
     d->memory = (double)info->mem;
     while (s.rows > 64 && 2 * (size_t)s.rows * row > have / 4) s.rows /= 2;
     s.bytes = have / 4 < (size_t)256 << 20 ? have / 4 / 4096 * 4096 : (size_t)256 << 20;
-    if (s.bytes < (size_t)48 << 20) return error_set(e, ERR_MEMORY, "device %d: %zu MB are free, to measure it takes 192 MB", rank, have >> 20);
+    if (s.bytes < (size_t)48 << 20) return error_set(e, ERR_MEMORY, "device %d: %zu MB are free, calibration needs 192 MB", rank, have >> 20);
     const size_t in_out = (size_t)s.rows * row, least = (size_t)256 * 32 * 128 * 4, span = in_out > least ? in_out : least;
     int rc = info->is_virtual ? 0 : memory(&s, d, e);
     if (!rc) rc = gpu_alloc(g, (void **)&s.weights, s.bytes, e);
@@ -420,7 +419,7 @@ static int device(struct cost_machine *m, int rank, const struct calibrate_optio
     if (rc) goto out;
     memset(host, 0x38, COPY);
     s.x = gpu_stream_exec(s.stream);
-    rc = gpu_fill(s.stream, s.weights, 0x38, s.bytes); /* 1 as E4M3, small numbers in the others */
+    rc = gpu_fill(s.stream, s.weights, 0x38, s.bytes); /* 1 as E4M3, small numbers in the other formats */
     if (!rc) rc = gpu_fill(s.stream, s.scales, 0x3c, (size_t)s.hidden * 4);
     if (!rc) rc = gpu_fill(s.stream, s.in, 0x3c, span);
     if (!rc) rc = gpu_fill(s.stream, s.out, 0, span);
@@ -428,7 +427,7 @@ static int device(struct cost_machine *m, int rank, const struct calibrate_optio
     if (!rc && !info->is_virtual) rc = hand_off(&s, host, &m->join);
     if (!rc) rc = measure(&s, d, &read);
     if (rc == ERR_CANCELLED) error_set(e, rc, "stopped");
-    else if (rc && !gpu_error(g, e)) error_set(e, rc, "device %d failed while it was measured", rank);
+    else if (rc && !gpu_error(g, e)) error_set(e, rc, "device %d failed during calibration", rank);
 out:
     gpu_stream_close(&s.stream);
     gpu_event_close(&s.begin);
@@ -440,7 +439,7 @@ out:
 
 /* --- The cache -------------------------------------------------------------------------------------------------------- */
 
-static void processor_name(char out[49]) { /* the brand string */
+static void processor_name(char out[49]) { /* the CPUID brand string */
     unsigned r[12] = {0}, most = __get_cpuid_max(0x80000000u, NULL);
     for (unsigned i = 0; i < 3 && most >= 0x80000004u; i++) __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
     memcpy(out, r, 48);
@@ -461,7 +460,7 @@ static void fingerprint(const struct calibrate_options *o, char *out) {
         buf_fmt(&b, "%s %s %d %zu %g %g %g %d\n", f->backend, f->name, f->id, f->mem, f->h2d, f->d2h, f->link, f->is_virtual);
     }
     snprintf(out, CALIBRATE_PRINT, "%016llx%016llx", (unsigned long long)hash64(b.data, b.len, 1), (unsigned long long)hash64(b.data, b.len, 2));
-    if (b.failed) *out = 0; /* fits no file, and is kept in none */
+    if (b.failed) *out = 0; /* no fingerprint: neither read nor write the cache */
     buf_free(&b);
 }
 
@@ -478,13 +477,13 @@ static bool kept(struct cost_machine *out, const char *path, const char *print) 
     rc = calibrate_parse(out, text, n, path, was, &e);
     mem_free(text);
     if (rc) log_say(LOG_INFO, "%s; measuring again", e.text);
-    else if (strcmp(was, print)) log_say(LOG_INFO, "%s is of another machine, or of this one as it was; measuring again", path);
+    else if (strcmp(was, print)) log_say(LOG_INFO, "%s does not match this machine; measuring again", path);
     return !rc && !strcmp(was, print);
 }
 static void keep(const struct cost_machine *m, const char *path, const char *print) {
     struct buf b = {0};
     struct error e = {0};
-    if (*print && !calibrate_write(m, print, &b) && file_write(path, b.data, b.len, &e)) log_say(LOG_INFO, "what was measured is not kept: %s", e.text);
+    if (*print && !calibrate_write(m, print, &b) && file_write(path, b.data, b.len, &e)) log_say(LOG_INFO, "calibration results are not saved: %s", e.text);
     buf_free(&b);
 }
 

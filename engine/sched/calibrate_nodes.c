@@ -19,11 +19,11 @@ struct reading {
     struct kernels k;
     uint8_t *data[COST_NODES]; /* [bytes] */
     size_t bytes;
-    int threads[COST_NODES], first[COST_NODES]; /* of each node, and its first */
-    int from[COST_NODES];                       /* whose data a node's threads read; IDLE */
+    int threads[COST_NODES], first[COST_NODES]; /* threads of each node, and its first thread */
+    int from[COST_NODES];                       /* node that this node's threads read from, or IDLE */
     int streams, ahead;
     double *took;          /* [threads] seconds */
-    _Atomic uint32_t keep; /* so that no read can be left out */
+    _Atomic uint32_t keep; /* keeps the compiler from dropping the reads */
 };
 static void read_part(void *arg, int thread, int n) {
     struct reading *r = arg;
@@ -38,9 +38,9 @@ static void read_part(void *arg, int thread, int n) {
     if (left > 0) nanosleep(&(struct timespec){(time_t)left, (long)(fmod(left, 1) * 1e9)}, NULL);
     r->took[thread] = clock_now() - begin;
 }
-/* Bytes/s that each node's threads read with `from` as it is; the most of several passes. */
+/* Bytes/s of each node's threads for the current `from`; maximum of several passes. */
 static void rates(struct reading *r, int n_nodes, double *rate) {
-    static const int patterns[NODE_PASSES][2] = {{4, 1024}, {1, 2048}, {4, 0}, {8, 0}}; /* streams, ahead: as --bench reads */
+    static const int patterns[NODE_PASSES][2] = {{4, 1024}, {1, 2048}, {4, 0}, {8, 0}}; /* streams, prefetch distance: as in --bench */
     memset(rate, 0, (size_t)n_nodes * sizeof *rate);
     for (int i = 0; i < NODE_PASSES; i++) {
         r->streams = patterns[i][0], r->ahead = patterns[i][1];
@@ -68,7 +68,7 @@ static void measure(struct cost_machine *m, struct reading *r, int n) {
         sum += alone[a] = rate[a], threads += r->threads[a], last = a;
     }
     all_idle(r);
-    for (int a = 0; a < n; a++) /* everybody from the one before */
+    for (int a = 0; a < n; a++) /* each node reads from the previous one */
         if (r->threads[a]) r->from[a] = last, last = a;
     rates(r, n, rate);
     m->n_nodes = n;
@@ -91,11 +91,11 @@ int calibrate_nodes(struct cost_machine *m, const struct calibrate_options *o, s
         if (!(r.data[a] = mem_pages(bytes, MEM_HUGE))) rc = ERR_MEMORY;
         else if (!(rc = numa_place(o->nodes, r.data[a], bytes, a, e))) memset(r.data[a], 1, bytes);
     }
-    if (rc == ERR_RUNTIME) log_say(LOG_INFO, "%s: memory nodes are not measured one by one", e->text), *e = (struct error){0};
+    if (rc == ERR_RUNTIME) log_say(LOG_INFO, "%s; NUMA nodes are not calibrated individually", e->text), *e = (struct error){0};
     else if (!rc) measure(m, &r, n);
     rc = rc == ERR_RUNTIME ? 0 : rc;
     if (!rc && cancelled(o)) rc = error_set(e, ERR_CANCELLED, "stopped");
-    if (rc == ERR_MEMORY) error_set(e, rc, "no memory to measure %d memory nodes with %zu MB each", n, bytes >> 20);
+    if (rc == ERR_MEMORY) error_set(e, rc, "not enough memory to calibrate %d NUMA nodes (%zu MB each)", n, bytes >> 20);
     for (int a = 0; a < n; a++) mem_pages_free(r.data[a], bytes);
     mem_free(r.took);
     return rc;

@@ -1,9 +1,9 @@
 #pragma once
-/* The memory nodes of the processor, measured one by one. */
+/* Calibration of the CPU's NUMA nodes, one by one. */
 #include "engine/sched/calibrate.h"
 
-/* Each node's share of what domain 0 reads: what its own processors read of it while nothing else does, over the sum of these; of what it computes: its
- * threads' share. between: what a node's processors read from another while all nodes do so, the least. `bytes` on each node; 0, or ERR_MEMORY,
- * ERR_CANCELLED; where pages cannot be bound nothing, and the log says so. A node without threads has no share. Nothing with fewer than two nodes in o, or
- * without a pool on them. */
+/* Measures each node's share of domain 0's read bandwidth (its own CPUs read from it while all others are idle) and of its compute rate (its share of the
+ * threads). between: the least that a node's CPUs read from another node while all nodes do so. Uses `bytes` on each node. Returns 0, ERR_MEMORY or
+ * ERR_CANCELLED. If pages cannot be bound, measures nothing and logs it. A node without threads gets no share. Does nothing with fewer than two
+ * nodes in o or without a pool on them. */
 int calibrate_nodes(struct cost_machine *m, const struct calibrate_options *o, size_t bytes, struct error *e);

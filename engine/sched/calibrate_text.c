@@ -1,4 +1,4 @@
-/* A machine as text. One list of keys serves reading and writing. */
+/* Machines as text. One key table serves reading and writing. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,9 +20,9 @@ struct key {
     char name[40];
     enum what what;
     void *at;
-    size_t size; /* WORD; the most of COUNT_UP_TO, which goes to a double */
+    size_t size; /* WORD: capacity; COUNT_UP_TO: largest value, stored as double */
 };
-/* The i-th key of a machine, of its box, and of a domain; false past the last. */
+/* The i-th key of a machine, a data sheet, a domain; false past the last. */
 static bool machine_key(struct cost_machine *m, int i, struct key *k) {
     const struct key keys[] = {{"name", WORD, m->name, sizeof m->name}, {"dram", NUMBER, &m->dram, 0},      {"disk", NUMBER, &m->disk, 0},
                                {"join", NUMBER, &m->join, 0},           {"start", NUMBER, &m->start, 0},    {"cpu_chunk", COUNT, &m->cpu_chunk, 0},
@@ -86,7 +86,7 @@ static void write_key(struct buf *out, const char *prefix, const struct key *k) 
     buf_char(out, '\n');
 }
 int calibrate_write(const struct cost_machine *machine, const char *fingerprint, struct buf *out) {
-    struct cost_machine *m = (struct cost_machine *)(uintptr_t)machine; /* the list of keys serves the reader as well; nothing is written here */
+    struct cost_machine *m = (struct cost_machine *)(uintptr_t)machine; /* the key table is shared with the reader; not written to */
     struct key k;
     char prefix[16];
     buf_str(out, "# A machine for hearth: rates in bytes/s and FLOP/s by rows, times in seconds.\n");
@@ -121,7 +121,7 @@ static bool number(const char **text, double *out) { /* positive and finite, or 
     *out = v;
     return true;
 }
-static const char *read_value(const struct key *k, const char *text) { /* NULL, or what is wrong */
+static const char *read_value(const struct key *k, const char *text) { /* NULL, or the error */
     double v, w;
     if (k->what == WORD) {
         if (strlen(text) >= k->size) return "is too long";
@@ -132,12 +132,12 @@ static const char *read_value(const struct key *k, const char *text) { /* NULL, 
     if (k->what == CURVE) {
         struct cost_curve c = {0};
         do {
-            if (!number(&text, &v)) return "is no number or curve such as 1:0.9T 16:12T";
+            if (!number(&text, &v)) return "is not a number or a curve such as 1:0.9T 16:12T";
             w = v, v = 1;
             if (*text == ':') {
                 v = w, text++;
                 if (!number(&text, &w)) return "has a row count without a value";
-            } else if (c.n || *text) return "is no number or curve such as 1:0.9T 16:12T";
+            } else if (c.n || *text) return "is not a number or a curve such as 1:0.9T 16:12T";
             if (c.n == COST_POINTS) return "has too many points";
             if (!(w > 0) || !(v > 0) || (c.n && v <= (double)c.rows[c.n - 1])) return "must have rising rows and values above 0";
             c.rows[c.n] = (float)v, c.value[c.n++] = (float)w;
@@ -146,15 +146,15 @@ static const char *read_value(const struct key *k, const char *text) { /* NULL, 
         *(struct cost_curve *)k->at = c;
         return NULL;
     }
-    if (!number(&text, &v) || *text) return "is no number";
-    if (k->what == COUNT_UP_TO && (v != floor(v) || v > (double)k->size)) return "must be a whole number, and no more of them than a machine has";
+    if (!number(&text, &v) || *text) return "is not a number";
+    if (k->what == COUNT_UP_TO && (v != floor(v) || v > (double)k->size)) return "must be a whole number that a machine can have";
     if (k->what == COUNT && (v < 1 || v > 1e6 || v != floor(v))) return "must be a whole number from 1 to 1000000";
     if (k->what == COUNT) *(int *)k->at = (int)v;
     else *(double *)k->at = v;
     return NULL;
 }
 
-/* nodeN.KEY, or node.KEY of all of them. */
+/* nodeN.KEY, or node.KEY for all nodes. */
 static const char *read_node(struct cost_machine *m, const char *name, const char *text, int *found) {
     const char *dot = strchr(name, '.'), *bad = NULL;
     struct key k;
@@ -167,7 +167,7 @@ static const char *read_node(struct cost_machine *m, const char *name, const cha
     }
     return bad;
 }
-/* Shares that were not said are alike, and all sum up to 1. */
+/* Missing shares are equal; all are normalized to a sum of 1. */
 static void even_nodes(struct cost_machine *m) {
     double bw = 0, rate = 0;
     for (int a = 0; a < m->n_nodes; a++) bw += m->node[a].bw, rate += m->node[a].rate;
@@ -178,7 +178,7 @@ static void even_nodes(struct cost_machine *m) {
     }
 }
 
-/* A key of a domain by its full name, or all that begin with it and a dot. */
+/* Sets a domain key by full name, or all keys with that prefix and a dot. */
 static const char *read_domain(struct cost_domain *d, const char *name, const char *text, int *found) {
     struct key k;
     const char *bad = NULL;
@@ -192,9 +192,9 @@ static const char *read_domain(struct cost_domain *d, const char *name, const ch
 
 struct box {
     struct describe d;
-    uint32_t said; /* bit i: key i */
+    uint32_t said; /* bit i: key i was given */
 };
-/* A key of the machine's box, said once. */
+/* Sets a data-sheet key; each may be given once. */
 static const char *read_box(struct box *b, const struct key *k, int i, const char *text) {
     double rate;
     if (b->said >> i & 1) return "is given twice";
@@ -205,7 +205,7 @@ static const char *read_box(struct box *b, const struct key *k, int i, const cha
     return bad;
 }
 
-/* First how many domains there are and what the box says, then the rest, which goes before it. */
+/* Pass 1 (counts) reads domain counts and data-sheet keys, pass 2 the rest, which overrides derived values. */
 static const char *read_line(struct cost_machine *m, struct box *b, char *fingerprint, const char *name, const char *text, bool counts) {
     struct key k = {.what = WORD, .at = fingerprint, .size = CALIBRATE_PRINT}, of_box;
     bool devices = !strcmp(name, "devices"), near = !strcmp(name, "near"), nodes = !strcmp(name, "nodes");
@@ -214,7 +214,7 @@ static const char *read_line(struct cost_machine *m, struct box *b, char *finger
     if (counts != (devices || near || nodes)) return NULL;
     if (counts) {
         double v;
-        if (nodes && (!number(&text, &v) || *text || v != floor(v) || v < 2 || v > COST_NODES)) return "is not a number of memory nodes: 2 to 8";
+        if (nodes && (!number(&text, &v) || *text || v != floor(v) || v < 2 || v > COST_NODES)) return "is not a number of NUMA nodes: 2 to 8";
         if (nodes) return m->n_nodes = (int)v, m->between = NODES_BETWEEN, NULL;
         if (!number(&text, &v) || *text || v != floor(v) || v > COST_DOMAINS - 1 || m->n_domains + v > COST_DOMAINS)
             return "is not a number of domains that fits";
@@ -236,19 +236,19 @@ static const char *read_line(struct cost_machine *m, struct box *b, char *finger
             bad = read_domain(&m->domain[d], dot + 1, text, &found);
     }
     if (!bad && !found) bad = read_node(m, name, text, &found);
-    return bad ? bad : found ? NULL : "is no key of a machine";
+    return bad ? bad : found ? NULL : "is not a machine key";
 }
 
-/* What the box says, for all that no key has said. */
+/* Derives values from the data sheet; explicit keys override them later. */
 static int fill_from_box(struct cost_machine *m, const struct box *b, const char *what, struct error *e) {
     char why[420];
     if (!b->said) return 0;
-    if (m->n_domains > 1) return error_set(e, ERR_USAGE, "%s: cards says how many there are; leave out devices and near", what);
+    if (m->n_domains > 1) return error_set(e, ERR_USAGE, "%s: cards already sets the number of devices; leave out devices and near", what);
     if (describe_machine(m, &b->d, why, sizeof why)) return 0;
     return error_set(e, ERR_USAGE, "%s: %s", what, why);
 }
 
-/* Valid UTF-8 without control characters: names in it are shown. */
+/* Valid UTF-8 without control characters, since names are displayed. */
 static bool is_text(const char *text, size_t n) {
     if (!json_is_utf8(text, n)) return false;
     for (size_t i = 0; i < n; i++) {
@@ -264,7 +264,7 @@ int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const ch
     m->n_domains = 1;
     m->cpu_chunk = 1024, m->gpu_chunk = 8192;
     if (fingerprint) *fingerprint = 0;
-    if (!is_text(text, n)) return error_set(e, ERR_USAGE, "%s: is not text", what);
+    if (!is_text(text, n)) return error_set(e, ERR_USAGE, "%s: not a text file", what);
     for (int pass = 0; pass < 2; pass++) {
         int line = 0;
         for (const char *p = text, *end = text + n; p < end;) {
@@ -292,7 +292,7 @@ int calibrate_parse(struct cost_machine *m, const char *text, size_t n, const ch
         for (int d = 0; d < m->n_domains && !pass; d++) m->domain[d].class = !d ? COST_CPU : d <= m->n_devices ? COST_GPU : COST_NDP;
     }
     even_nodes(m);
-    for (int d = 0; d < m->n_domains; d++) { /* without these nothing would take any time */
+    for (int d = 0; d < m->n_domains; d++) { /* without these every prediction would be 0 */
         char prefix[16];
         domain_prefix(m, d, prefix, sizeof prefix);
         for (int k = 0; k < (m->domain[d].class == COST_NDP ? COST_LINEAR : COST_ELEM); k++)
@@ -310,7 +310,7 @@ int calibrate_read(struct cost_machine *m, const char *name, struct error *e) {
     if (!file_exists(name)) {
         char all[160] = "";
         for (int i = 0; cost_preset_name(i); i++) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", cost_preset_name(i));
-        return error_set(e, ERR_USAGE, "%.200s: no machine file, and no machine known by that name; known are %s", name, all);
+        return error_set(e, ERR_USAGE, "%.200s: not a machine file and not a known machine; known: %s", name, all);
     }
     int rc = file_read(name, 1 << 20, &text, &n, e);
     if (rc) return rc;

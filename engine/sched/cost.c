@@ -14,13 +14,13 @@ static enum cost_format format_of(enum dtype t) {
     double bytes = (double)dtype_bytes(t, 256) / 256;
     return bytes > 2.5 ? COST_F32 : bytes > 1.5 ? COST_16BIT : bytes > 0.75 ? COST_8BIT : COST_4BIT;
 }
-/* Bytes of n numbers; FP8 weights have a float32 for each block, formats with blocks have theirs inside. */
+/* Bytes of n weights. FP8 adds a float32 scale per block; block formats contain theirs. */
 static double weight_bytes(const struct config *c, enum dtype t, double n) {
     double b = n * (double)dtype_bytes(t, 256) / 256;
     return t == DT_E4M3 && c->block_rows > 0 && c->block_cols > 0 ? b + 4 * n / ((double)c->block_rows * c->block_cols) : b;
 }
 
-/* DeepSeek-V4: means over layers. A query sees its window and a part of the keys of several tokens, chosen ones or few enough. */
+/* DeepSeek-V4: averages over layers. A query sees its window and some of the multi-token keys, either selected or all. */
 static void compressed_half(struct cost_model *q, const struct config *c, enum dtype kv, double *half, double *row) {
     double hidden = c->hidden, heads = c->n_heads, dim = c->head_dim, layers = c->n_layers, wide = heads * dim, index = 0, entries = 0, extra = 0, most = 0;
     for (int i = 0; i < c->n_layers; i++) {
@@ -40,7 +40,7 @@ static void compressed_half(struct cost_model *q, const struct config *c, enum d
     q->most_keys = most;
     q->index_bytes = index * c->index_dim * (double)dtype_bytes(kv, 256) / 256;
     q->index_flops = index * 2 * c->index_heads * c->index_dim;
-    q->elem_bytes = 4 * hidden * (2 + 4.0 * c->streams.n); /* the streams are read and written by each half */
+    q->elem_bytes = 4 * hidden * (2 + 4.0 * c->streams.n); /* each block reads and writes the streams */
 }
 
 void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dense, enum dtype experts, enum dtype kv) {
@@ -61,7 +61,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         half = hidden * (heads + c->n_kv_heads) * (dim + v);
         q->pair_flops = 2 * heads * (dim + v);
     }
-    if (c->delta.taps) { /* halves differ: their mean. A state costs what a few keys do, whatever the context */
+    if (c->delta.taps) { /* mixed layers: averages. A recurrent state costs as much as a few keys, whatever the context */
         const struct delta_config *d = &c->delta;
         double keys = (double)d->k_heads * d->k_dim, values = (double)d->v_heads * d->v_dim, own = hidden * (2 * keys + 3 * values + 2 * d->v_heads), some = 0;
         for (int i = 0; i < c->n_layers; i++) some += c->layer[i].delta / (double)c->n_layers;
@@ -69,7 +69,7 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
         attended = 1 - some;
         q->pair_flops *= attended;
     }
-    if (c->attn == ATTN_DSA) { /* layers that take over a choice have none of it, which a mean over layers would say */
+    if (c->attn == ATTN_DSA) { /* averages over layers: a layer that reuses a selection has no indexer */
         double own = 0;
         for (int i = 0; i < c->n_layers; i++) own += c->layer[i].index == INDEX_OWN;
         own /= c->n_layers;
@@ -85,8 +85,8 @@ void cost_model_of(struct cost_model *q, const struct config *c, enum dtype dens
     q->expert_bytes = weight_bytes(c, experts, expert), q->expert_flops = 2 * expert;
     q->shared_bytes = weight_bytes(c, dense, shared), q->shared_flops = 2 * shared;
     q->ffn_bytes = weight_bytes(c, dense, ffn), q->ffn_flops = 2 * ffn;
-    q->half_bytes = weight_bytes(c, dense, half) + 2 * router, q->half_flops = 2 * (half + router); /* routers are published in 16 bits */
-    q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab;               /* and so are heads */
+    q->half_bytes = weight_bytes(c, dense, half) + 2 * router, q->half_flops = 2 * (half + router); /* routers are stored in 16 bits */
+    q->head_bytes = 2.0 * hidden * c->vocab, q->head_flops = 2.0 * hidden * c->vocab;               /* so are LM heads */
     q->row_bytes = 4 * hidden, q->query_bytes = 4 * heads * larger(dim, v);
     q->linears = mla ? (c->q_lora ? 7 : 6) : 5;
     q->elems = mla ? 9 : 7;
@@ -122,8 +122,7 @@ const struct cost_curve *cost_few(const struct cost_domain *d, enum cost_format 
     return cost_rate(d, COST_FFN, f);
 }
 
-/* `taken`: bytes/s of host memory that somebody else has. The processor reads at a share of what memory gives, and has that share of
- * what is left. */
+/* taken: bytes/s of host memory used by other readers. The CPU keeps its usual share of the remaining bandwidth. */
 static double piece_time(const struct cost_machine *m, int domain, const struct cost_piece *p, double taken) {
     const struct cost_domain *d = &m->domain[domain];
     double bw = cost_at(&d->bw[p->kind], p->rows);
@@ -181,12 +180,12 @@ double cost_miss(const struct cost_machine *m, int d, const struct cost_model *q
     return larger(larger(work, read), cost_move(m, d, COST_H2D, q->expert_bytes));
 }
 
-/* Expert i of E is chosen by a row with probability p_i, the p_i falling as 1 / rank^skew and summing to topk, none above 1. */
+/* Expert i of E is chosen by a row with probability p_i <= 1, proportional to 1 / rank^skew, with sum topk. */
 double cost_distinct(const struct cost_model *q, double rows) {
     double n = q->n_experts, k = q->topk, sum = 0, left = k;
     if (n < 1 || rows <= 0) return 0;
     if (q->skew <= 0) return n * (1 - pow(1 - k / n, rows));
-    int sure = 0; /* experts whose share would pass 1: everybody chooses them */
+    int sure = 0; /* experts whose probability would exceed 1: every row chooses them */
     for (int i = 0; i < q->n_experts; i++) sum += pow(i + 1, -q->skew);
     while (sure < q->topk && left * pow(sure + 1, -q->skew) > sum) sum -= pow(sure + 1, -q->skew), left--, sure++;
     double found = sure;
@@ -194,14 +193,14 @@ double cost_distinct(const struct cost_model *q, double rows) {
     return found;
 }
 
-/* Until those of so many experts that are on the disk have come, where a layer's rows choose `chosen`. */
+/* Seconds to read the missing ones of `experts` experts from disk, if a layer's rows choose `chosen`. */
 static double disk_time(const struct cost_machine *m, const struct cost_model *q, double experts, double chosen) {
     if (!(m->disk > 0) || !(m->absent > 0)) return 0;
     return experts * q->expert_bytes * (m->missing + (m->absent - m->missing) * chosen / q->n_experts) / m->disk;
 }
 
 bool cost_spill(struct cost_machine *m, const struct cost_model *q, double memory) {
-    static const struct cost_curve hits = {3, {0.25f, 0.75f, 1}, {0.472f, 0.833f, 1}}; /* paper D, figure 9: MRS, means over its models */
+    static const struct cost_curve hits = {3, {0.25f, 0.75f, 1}, {0.472f, 0.833f, 1}}; /* paper D, figure 9: MRS, averaged over its models */
     const double moe = q->layers - q->dense_layers, routed = moe * q->n_experts * q->expert_bytes,
                  rest = q->layers * q->half_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes + 2 * q->head_bytes,
                  share = (memory * 7 / 8 - rest) / routed;
@@ -225,7 +224,7 @@ static double routed_time(const struct cost_machine *m, int d, const struct cost
 }
 double cost_routed(const struct cost_machine *m, int d, const struct cost_model *q, double rows) { return routed_time(m, d, q, rows, 1, 0); }
 
-/* The first number of rows in 1 .. 2^20 for which a holds; what it asks grows with rows one way. */
+/* Smallest number of rows in 1 .. 2^20 for which a monotonic predicate holds. */
 static double first_rows(bool (*holds)(const struct cost_machine *, int, const struct cost_model *, double), const struct cost_machine *m, int d,
                          const struct cost_model *q) {
     int lo = 1, hi = 1 << 20;
@@ -243,13 +242,13 @@ static bool computes_longer(const struct cost_machine *m, int d, const struct co
 double cost_turning(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows(pays, m, d, q); }
 double cost_balance(const struct cost_machine *m, int d, const struct cost_model *q) { return first_rows(computes_longer, m, d, q); }
 
-/* --- Learning --------------------------------------------------------------------------------------------------------- */
+/* --- Feedback -------------------------------------------------------------------------------------------------------- */
 
 static int octave(double rows) {
     int b = rows > 1 ? (int)floor(log2(rows) + 0.5) : 0;
     return b < COST_ROWS ? b : COST_ROWS - 1;
 }
-/* What was seen at other lengths counts half for each octave between, and the table itself a quarter of one observation. */
+/* Observations at other row counts are halved per octave of distance; the table itself weighs a quarter observation. */
 static double learned(const struct cost_seen *s, double rows) {
     double sum = 0, weight = 0.25;
     int at = octave(rows);
@@ -268,22 +267,22 @@ void cost_observe(const struct cost_machine *m, struct cost_seen *s, double rows
     if (!(expected > 0) || !(real > 0) || !isfinite(expected) || !isfinite(real)) return;
     double off = log(real / expected), of_table = bounded(off + log(cost_factor(m, s, rows)));
     int at = octave(rows);
-    float rest = s->weight[at] < 7 ? s->weight[at] : 7; /* the newest counts for an eighth at least */
+    float rest = s->weight[at] < 7 ? s->weight[at] : 7; /* the newest weighs at least an eighth */
     s->mean[at] = (s->mean[at] * rest + (float)of_table) / (rest + 1);
     s->weight[at] = rest + 1;
     s->error = s->error > 0 ? s->error * 0.875f + (float)fabs(off) * 0.125f : (float)fabs(off) + 1e-9f;
 }
 double cost_error(const struct cost_seen *s) { return s->error > 0 ? exp((double)s->error) - 1 : 0; }
 
-/* --- Steps ------------------------------------------------------------------------------------------------------------ */
+/* --- Decode batches --------------------------------------------------------------------------------------------------- */
 
-/* Rows to the processor and their sum back. */
+/* Transfers rows to the CPU and their sum back. */
 static double hand_off(const struct cost_machine *m, int d, const struct cost_model *q, double rows) {
     const struct cost_domain *g = &m->domain[d];
     return 2 * m->join + rows * q->row_bytes * (1 / g->link[COST_D2H].rate + 1 / g->link[COST_H2D].rate);
 }
 
-/* What a rank of several has of the halves and dense parts: heads, and with them keys and values unless it is one latent for all. */
+/* One rank's share of attention blocks and dense parts: heads, and with them KV except MLA's single latent. */
 static struct cost_model rank_of(const struct cost_model *q, int ranks) {
     struct cost_model r = *q;
     double *parts[] = {&r.half_bytes, &r.half_flops, &r.pair_flops,   &r.wide_flops,   &r.widen_flops, &r.query_bytes,
@@ -291,14 +290,14 @@ static struct cost_model rank_of(const struct cost_model *q, int ranks) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts - (q->wide_flops > 0); i++) *parts[i] /= ranks;
     return r;
 }
-/* Until each rank has added up what all have come to: out, the others' in, and additions. */
+/* All-reduce of a layer's output over the ranks: download, upload the others', add. */
 static double sum_time(const struct cost_machine *m, int d, const struct cost_model *q, double rows, int ranks) {
     if (ranks < 2) return 0;
     const double bytes = rows * q->row_bytes;
     return m->join + cost_move(m, d, COST_D2H, bytes) + (ranks - 1) * cost_move(m, d, COST_H2D, bytes) + ranks * m->domain[d].latency[COST_ELEM];
 }
 
-/* One layer for the rows of a micro-batch: how long it holds the processor and the device, and from its begin to its end. */
+/* One layer for the rows of a micro-batch: busy time of CPU and device, and latency from start to end. */
 struct layer_time {
     double cpu, gpu, chain;
 };
@@ -329,7 +328,7 @@ double cost_step(const struct cost_machine *m, const struct cost_model *q, const
     int on = devices ? s->on_device : 0, part[2] = {dual ? s->cut : s->rows, dual ? s->rows - s->cut : 0};
     double taken = s->beside && m->n_devices ? m->domain[1].link[COST_H2D].rate : 0, sum = 0;
     if (s->rows < 1) return 0;
-    for (int kind = 0; kind < 4; kind++) { /* with experts or without, on the device or not */
+    for (int kind = 0; kind < 4; kind++) { /* with or without experts, on the device or not */
         bool experts = kind & 1, there = kind & 2;
         int dense_there = on < q->dense_layers ? on : q->dense_layers, all = experts ? q->layers - q->dense_layers : q->dense_layers;
         int count = experts ? on - dense_there : dense_there;
@@ -340,7 +339,7 @@ double cost_step(const struct cost_machine *m, const struct cost_model *q, const
         sum += count * larger(larger(a.chain, b.chain), larger(a.cpu + b.cpu, a.gpu + b.gpu));
     }
     int head = on == q->layers ? 1 + s->device : 0;
-    for (int i = 0; i < 1 + dual; i++) sum += cost_head(m, head, q, part[i]); /* nothing runs beside it */
+    for (int i = 0; i < 1 + dual; i++) sum += cost_head(m, head, q, part[i]); /* the head overlaps with nothing */
     return sum * cost_factor(m, &m->seen[s->how], s->rows);
 }
 
@@ -348,7 +347,7 @@ int cost_cut(const struct cost_machine *m, const struct cost_model *q, const str
     struct cost_step try = *s;
     int best = 0;
     double least = INFINITY;
-    for (try.cut = s->rows / 2; try.cut >= 1; try.cut--) { /* halves first: they win ties */
+    for (try.cut = s->rows / 2; try.cut >= 1; try.cut--) { /* equal parts first: they win ties */
         double t = cost_step(m, q, &try);
         if (t < least) least = t, best = try.cut;
     }
@@ -366,14 +365,14 @@ int cost_layers_fit(const struct cost_model *q, double bytes, double positions) 
 
 /* --- Prefills --------------------------------------------------------------------------------------------------------- */
 
-/* The attention halves of a layer for n rows, a chunk at a time. */
+/* The attention block of a layer for n rows, chunk by chunk. */
 static double halves(const struct cost_machine *m, int d, const struct cost_model *q, double n, double pos, int chunk) {
     double sum = 0;
     for (double at = 0; at < n; at += chunk) sum += cost_half(m, d, q, cost_prefill_rows(smaller(chunk, n - at), pos + at));
     return sum;
 }
 
-/* All layers for a chunk, then the next: weights are read once a chunk. Rows of a step ride along. */
+/* All layers for one chunk, then the next chunk: weights are read once per chunk. Rows of a decode batch join in. */
 static double prefill_cpu(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
     int chunk = m->cpu_chunk > 0 ? m->cpu_chunk : p->n, moe = q->layers - q->dense_layers;
     double sum = cost_head(m, 0, q, 1), with = p->decoding;
@@ -386,33 +385,35 @@ static double prefill_cpu(const struct cost_machine *m, const struct cost_model 
     return sum;
 }
 
-/* A layer for all rows, then the next: weights come once, computed beside their transfer. Each of S ranks takes a part of the
- * rows in attention and a part of the experts, and passes rows out and sums back (SmallEP, BF16). */
+/* One layer for all rows, then the next layer: weights are uploaded once, overlapped with compute. Each of S ranks takes a share of the
+ * rows in attention and a share of the experts, and exchanges rows and sums (SmallEP, BF16). */
 static double prefill_stream(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, int ranks) {
     double n = p->n, s = ranks, moe = q->layers - q->dense_layers, chosen = cost_distinct(q, n);
     double each = ranks > 1 ? ceil(n / s) : n, exchange = ranks > 1 ? n * q->row_bytes * (s - 1) / s : 0; /* 2 * n * hidden * 2 bytes */
     double loaded = chosen > 0.75 * q->n_experts ? q->n_experts : chosen;                                 /* pipe_few: wait for the router or not */
     double dense = p->resident ? 0 : q->layers * q->half_bytes + moe * q->shared_bytes + q->dense_layers * q->ffn_bytes;
-    double part = q->n_experts > 0 ? ceil(q->n_experts / s) / q->n_experts : 0; /* of the experts, on the rank that has most: they are whole */
+    double part = q->n_experts > 0 ? ceil(q->n_experts / s) / q->n_experts : 0; /* whole experts, on the rank with the most */
     double bytes = dense + moe * loaded * q->expert_bytes * part + moe * exchange, first = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes);
-    /* A rank of a striped prefill sees all keys: its rows lie between them. */
+    /* In a striped prefill a rank's rows are spread over the sequence, so it sees all keys. */
     double half = ranks > 1 ? cost_half(m, 1, q, (struct cost_rows){each, cost_prefill_rows(n, p->pos).pairs / s, p->pos + n})
                             : halves(m, 1, q, n, p->pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n);
     double compute = q->layers * half + moe * (cost_shared(m, 1, q, each) + cost_routed(m, 1, q, n) * part) +
                      q->dense_layers * ffn_time(m, 1, q, each, q->ffn_bytes, q->ffn_flops, 1, 0);
     if (ranks > 1) compute += moe * cost_move(m, 1, COST_D2H, exchange);
-    double disk = m->disk > 0 ? moe * loaded * q->expert_bytes * m->absent / m->disk : 0;                                              /* all ranks' */
-    double alloc = m->domain[1].alloc > 0 ? smaller(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc : 0; /* the ring */
+    double disk = m->disk > 0 ? moe * loaded * q->expert_bytes * m->absent / m->disk : 0; /* shared by all ranks */
+    double alloc =
+        m->domain[1].alloc > 0 ? smaller(q->n_experts / s * q->expert_bytes, m->domain[1].memory) / m->domain[1].alloc : 0; /* allocation of the ring */
     return first + alloc + larger(larger(cost_move(m, 1, COST_H2D, bytes), compute), disk) + cost_head(m, 0, q, 1);
 }
 
-/* n rows through all layers, whose experts are parted: as many over the links of devices that are alike as make the longest of link, device and
- * processor short. */
+/* n rows through all layers with split experts. The number of experts sent over the (identical) devices' links minimizes the longest of link, device and
+ * CPU. */
 static double blend_batch(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p, double n, double pos) {
     double chosen = cost_distinct(q, n + p->decoding), rows = chosen > 0 ? (n + p->decoding) * q->topk / chosen : 0, moe = q->layers - q->dense_layers;
     double half = halves(m, 1, q, n, pos, m->gpu_chunk > 0 ? m->gpu_chunk : p->n), hand = hand_off(m, 1, q, n), shared = cost_shared(m, 1, q, n);
     double here = cost_expert(m, 0, q, rows, n), there = cost_expert(m, 1, q, rows, n), move = cost_move(m, 1, COST_H2D, q->expert_bytes);
-    double ranks = p->ranks > 1 ? p->ranks : 1, help = ranks > 1 ? hand + cost_move(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows there, the sum back */
+    double ranks = p->ranks > 1 ? p->ranks : 1,
+           help = ranks > 1 ? hand + cost_move(m, 1, COST_H2D, n * q->row_bytes) : 0; /* rows to the device, the sum back */
     double dense = p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes + q->shared_bytes), layer = INFINITY;
     if (p->decoding) half += cost_half(m, 1, q, cost_decode_rows(p->decoding, p->keys));
     double disk = disk_time(m, q, chosen, chosen);
@@ -427,7 +428,7 @@ static double blend_batch(const struct cost_machine *m, const struct cost_model 
     if (!p->resident) plain = larger(plain, cost_move(m, 1, COST_H2D, q->half_bytes + q->ffn_bytes));
     return moe * larger(layer, disk) + q->dense_layers * plain;
 }
-/* As the stream, but in batches, for each of which the weights come anew. */
+/* Like the stream, but in batches that each upload the weights again. */
 static double prefill_blend(const struct cost_machine *m, const struct cost_model *q, const struct cost_prefill *p) {
     double sum = cost_head(m, 0, q, 1) + (p->resident ? 0 : cost_move(m, 1, COST_H2D, q->half_bytes));
     for (int at = 0; at < p->n; at += COST_BLEND_ROWS) sum += blend_batch(m, q, p, smaller(COST_BLEND_ROWS, p->n - at), p->pos + at);
@@ -444,12 +445,12 @@ double cost_prefill(const struct cost_machine *m, const struct cost_model *q, co
 
 /* --- Tables ----------------------------------------------------------------------------------------------------------- */
 
-/* Entry i stands for i rows below 8, then for eight steps in each octave. */
+/* Entry i is i rows below 8, then eight entries per octave. */
 static double entry_rows(int i) { return i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8); }
 
 void cost_table_fill(struct cost_table *t, const struct cost_machine *m, int domain, const struct cost_model *q, double of) {
     t->t[0] = 0;
-    for (int i = 1; i <= COST_TABLE; i++) { /* more rows never take less: who orders by rows orders by time */
+    for (int i = 1; i <= COST_TABLE; i++) { /* monotonic: sorting by rows then sorts by time */
         float c = (float)cost_expert(m, domain, q, entry_rows(i), of);
         t->t[i] = c > t->t[i - 1] ? c : t->t[i - 1];
     }

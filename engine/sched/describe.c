@@ -1,8 +1,8 @@
-/* Where a rate is a share of what is printed on the box, the share is one that was measured on a machine of the kind:
+/* A rate that is a fraction of the data-sheet value uses a fraction measured on a similar machine:
  * - memory: 0.77 of channels x rate, paper A's FP8 GEMV on two EPYC 9355 (our kernels reached 0.87 on Zen 5, 0.98 on a Xeon: test/bench/NOTES.md);
- * - products on a core: measured on one thread (NOTES.md), less a fifth for the clock with all cores at work;
- * - cards: 0.8 of FP8, 0.7 of BF16, 0.85 of the memory's rate, as virtual time has them for the RTX 5090; PCIe 5 at 57 GB/s as paper A,
- *   PCIe 4 and 3 at the same share of theirs. */
+ * - products per core: measured on one thread (NOTES.md), minus a fifth for the all-core clock;
+ * - cards: 0.8 of FP8, 0.7 of BF16, 0.85 of the memory bandwidth, as in virtual time for the RTX 5090; PCIe 5 at 57 GB/s as in paper A,
+ *   PCIe 4 and 3 in proportion. */
 #include "engine/sched/describe.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "engine/sched/nodes.h"
 
 static const double of_memory = 0.77, of_elem = 0.25, of_fp8 = 0.8, of_bf16 = 0.7, of_card_memory = 0.85;
-static const double lane[6] = {0, 0, 0, 57e9 / 64, 57e9 / 32, 57e9 / 16}; /* bytes/s by generation */
+static const double lane[6] = {0, 0, 0, 57e9 / 64, 57e9 / 32, 57e9 / 16}; /* bytes/s per lane, by generation */
 
 static const struct isa {
     const char *name;
@@ -20,7 +20,7 @@ static const struct isa {
     } products[8];
     float attention;
 } isas[] = {
-    /* FLOP/s of a core */
+    /* FLOP/s per core */
     {"scalar", {{1, 2e9f}}, 1e9f},
     {"avx2", {{1, 43e9f}, {4, 58e9f}, {16, 65e9f}, {64, 91e9f}, {512, 103e9f}}, 47e9f},
     {"avx512", {{1, 61e9f}, {4, 94e9f}, {16, 118e9f}, {64, 158e9f}, {512, 189e9f}}, 94e9f},
@@ -31,7 +31,7 @@ enum { ISAS = sizeof isas / sizeof *isas };
 
 static const struct card {
     const char *name;
-    double memory, bw, fp8, bf16; /* dense, sums in float32; fp8 0: computed as BF16 */
+    double memory, bw, fp8, bf16; /* dense, float32 accumulation; fp8 0: computed as BF16 */
     int pcie;
 } cards[] = {
     {"RTX 5090", 32e9, 1792e9, 419e12, 209e12, 5},    {"RTX 5080", 16e9, 960e9, 225e12, 112e12, 5},
@@ -47,7 +47,7 @@ enum { CARDS = sizeof cards / sizeof *cards };
 
 static bool alnum(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
-static bool same(const char *a, const char *b) { /* but for case and what is no letter or digit */
+static bool same(const char *a, const char *b) { /* ignores case and other characters than letters and digits */
     for (;; a++, b++) {
         while (*a && !alnum(*a)) a++;
         while (*b && !alnum(*b)) b++;
@@ -72,7 +72,7 @@ static const struct isa *find_isa(const char *name) {
         if (!strcmp(isas[i].name, name)) return &isas[i];
     return NULL;
 }
-const char *describe_isa(const char *name) { return find_isa(name) ? NULL : "is none of scalar, avx2, avx512, avx512bf16 (AMD's since Zen 4), amx"; }
+const char *describe_isa(const char *name) { return find_isa(name) ? NULL : "is not one of scalar, avx2, avx512, avx512bf16 (AMD's since Zen 4), amx"; }
 
 const char *describe_pcie(const char *text, double *rate) {
     static const char bad[] = "is neither a generation (5, 4 x8) nor bytes/s (25G)";
@@ -112,14 +112,14 @@ static bool card(struct cost_domain *g, const struct describe *d, char *why, siz
     if (known && !(fp8 > 0)) fp8 = known->fp8;
     if (known && !(bf16 > 0)) bf16 = known->bf16;
     if (*d->card && !known && !(memory > 0)) {
-        int n = snprintf(why, cap, "card = %.40s is none that is known by name (", d->card);
+        int n = snprintf(why, cap, "card = %.40s is not a known card (", d->card);
         for (int i = 0; i < CARDS && n > 0 && (size_t)n < cap; i++) n += snprintf(why + n, cap - (size_t)n, "%s%s", i ? ", " : "", cards[i].name);
         if (n > 0 && (size_t)n < cap) snprintf(why + n, cap - (size_t)n, "); give its numbers: card.memory, card.bandwidth, card.bf16, card.fp8 and pcie");
         return false;
     }
     if (!(memory > 0))
-        return fail(why, cap, "card.memory is missing: the card's memory, such as card.memory = 24G; or name one that is known, as card = RTX 5090");
-    if (!(bw > 0)) return fail(why, cap, "card.bandwidth is missing: of the card's memory in bytes/s, such as card.bandwidth = 1008G");
+        return fail(why, cap, "card.memory is missing: the card's memory, such as card.memory = 24G; or name a known card, such as card = RTX 5090");
+    if (!(bw > 0)) return fail(why, cap, "card.bandwidth is missing: the card's memory bandwidth in bytes/s, such as card.bandwidth = 1008G");
     if (!(bf16 > 0)) return fail(why, cap, "card.bf16 is missing: FLOP/s of dense BF16 products, such as card.bf16 = 165T");
     if (*d->pcie) describe_pcie(d->pcie, &link);
     else if (known) link = lane[known->pcie] * 16;

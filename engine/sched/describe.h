@@ -1,19 +1,19 @@
 #pragma once
-/* A machine from what stands on its box: sockets, memory channels, cores, cards by name. Pure. What such a machine reaches is taken from
- * what others like it reached: see describe.c. */
+/* Derives a machine model from its data sheet: sockets, memory channels, cores, cards by name. Pure. Rates are scaled from similar
+ * machines that were measured; see describe.c. */
 #include "engine/sched/cost.h"
 
 struct describe {
-    double sockets, channels, cores; /* channels and cores of a socket; sockets 0: 1 */
-    double ddr;                      /* MT/s of a channel of 64 bits */
-    double memory;                   /* bytes of all sockets; 0: not said, then nothing is too large */
+    double sockets, channels, cores; /* channels and cores per socket; sockets 0: 1 */
+    double ddr;                      /* MT/s of a 64-bit channel */
+    double memory;                   /* bytes of all sockets; 0: unknown, no limit */
     char isa[16], card[48], pcie[16];
-    double cards;                                     /* all alike; 0 without a card: none */
-    double card_memory, card_bw, card_fp8, card_bf16; /* as the vendor prints them; 0: by the card's name */
+    double cards;                                     /* identical cards; 0 without a card: none */
+    double card_memory, card_bw, card_fp8, card_bf16; /* vendor figures; 0: looked up by the card's name */
 };
-/* False: it cannot be told what machine that is, and why [cap] says which key is missing or wrong, and what to write. */
+/* Returns false if the description is incomplete or wrong; why [cap] names the key and the remedy. */
 bool describe_machine(struct cost_machine *m, const struct describe *d, char *why, size_t cap);
-/* NULL, or what is wrong with a value on its own. */
+/* Checks a single value. Returns NULL or the error. */
 const char *describe_isa(const char *name);
-const char *describe_pcie(const char *text, double *rate); /* "5", "4 x8", "25G": bytes/s as reached */
-const char *describe_card(int i);                          /* names of cards known; NULL past the last */
+const char *describe_pcie(const char *text, double *rate); /* "5", "4 x8", "25G"; *rate: achievable bytes/s */
+const char *describe_card(int i);                          /* names of known cards; NULL past the last */

@@ -5,15 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A mode that is this much faster is worth more of the machine. */
+/* A mode that uses more of the machine must be at least this much faster. */
 static const double worth = 0.97;
-/* From the least of the machine to the most, and what each takes of the speed of those who answer meanwhile: a prompt on the processor
- * leaves them half of it, a stream of weights the paper's 15%. */
+/* Modes by increasing use of the machine, and the slowdown of concurrent decode: a CPU prefill takes half of the speed, a weight
+ * stream 15% (paper A). */
 static const struct {
     enum policy_mode mode;
     double disturbs;
 } by_price[] = {{POLICY_CPU, 0.5}, {POLICY_SLP, 0.15}, {POLICY_BLEND, 0.5}, {POLICY_DSLP, 0.15}};
-/* A session more in a step must bring at least this share of what each of those before it got. */
+/* An added session must bring at least this fraction of the previous per-session throughput. */
 static const double pays = 0.5;
 
 static const char *const prefills[POLICY_MODES] = {"auto", "cpu", "blend", "slp", "dslp"};
@@ -54,7 +54,7 @@ static int devices(const struct policy_machine *m) { return m->lost ? 0 : m->n_d
 
 /* --- Prefill ---------------------------------------------------------------------------------------------------------- */
 
-/* Where a prompt is streamed to: where no step reads, if it fits there; then where most is free. -1: nowhere. */
+/* Device for a streamed prefill: unused by decode if possible, then the one with the most free memory. -1: none. */
 static int stream_to(const struct policy_machine *m, const struct policy_in *in) {
     int best = -1;
     for (int i = 0; i < devices(m); i++) {
@@ -64,13 +64,13 @@ static int stream_to(const struct policy_machine *m, const struct policy_in *in)
     return best;
 }
 
-/* Whether a blend runs layers there: where steps do, or would. */
+/* Whether a blend runs layers on the device: where decode does, or would. */
 static bool has_layers(const struct policy_machine *m, int device) {
     bool any = false;
     for (int i = 0; i < devices(m); i++) any |= m->holds[i];
     return any ? m->holds[device] : !device;
 }
-/* Devices that would take part in a blend; 0: it cannot be. */
+/* Number of devices that would take part in a blend; 0: not possible. */
 static int blenders(const struct policy_machine *m, const struct policy_in *in) {
     int n = 0;
     for (int i = 0; i < devices(m); i++) {
@@ -81,22 +81,22 @@ static int blenders(const struct policy_machine *m, const struct policy_in *in) 
     return n;
 }
 
-/* Why a mode cannot read this prompt, or may not unless it is asked for; NULL: it can. blend: devices that would take part in one. */
+/* Why a mode cannot prefill this prompt, or may not unless forced; NULL: it can. blend: devices that would take part in a blend. */
 static const char *cannot(const struct policy_machine *m, const struct policy_in *in, enum policy_mode mode, bool asked, int blend) {
     int n = devices(m), short_of = 0;
     if (mode == POLICY_CPU) return NULL;
     if (m->lost) return "a device was lost";
     if (!n) return "no device";
-    if (!(m->prefills >> mode & 1)) return "not with what lies on the devices";
+    if (!(m->prefills >> mode & 1)) return "not with the current device contents";
     for (int i = 0; i < n; i++) short_of += m->free[i] < in->need[mode];
     if (mode == POLICY_SLP ? stream_to(m, in) < 0 : mode == POLICY_BLEND && !blend) return "too little memory free on the device";
-    if (mode == POLICY_BLEND && !known(m) && !asked) return "nothing is known of the machine's speed";
+    if (mode == POLICY_BLEND && !known(m) && !asked) return "the machine is not calibrated";
     if (mode != POLICY_DSLP) return NULL;
     if (n < 2) return "one device";
     if (short_of) return short_of < n ? "too little memory free on one of the devices" : "too little memory free on the devices";
     if (asked) return NULL;
-    if (in->decoding) return "a session is answering";
-    if (in->since_decode_s >= 0 && in->since_decode_s < POLICY_WINDOW_S) return "a session answered a short while ago";
+    if (in->decoding) return "a session is decoding";
+    if (in->since_decode_s >= 0 && in->since_decode_s < POLICY_WINDOW_S) return "a session decoded recently";
     return NULL;
 }
 
@@ -108,7 +108,7 @@ static double expect(const struct policy_machine *m, const struct policy_in *in,
                              .decoding = in->decoding,
                              .keys = in->keys,
                              .resident = in->dense_resident};
-    if (mode == POLICY_SLP || mode == POLICY_DSLP) p.decoding = 0; /* those who answer go on elsewhere */
+    if (mode == POLICY_SLP || mode == POLICY_DSLP) p.decoding = 0; /* decoding sessions run elsewhere */
     return cost_prefill(m->cost, m->model, &p);
 }
 
@@ -132,13 +132,13 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
         if (!of_asked) {
             out->mode = m->ask;
             out->ranks = out->mode == POLICY_BLEND ? blend : devices(m);
-            return say(out->why, cap, "asked for");
+            return say(out->why, cap, "requested");
         }
-        say(out->why, cap, "%s was asked for, but: %s; ", prefills[m->ask], of_asked);
+        say(out->why, cap, "%s was requested, but: %s; ", prefills[m->ask], of_asked);
     }
     if (refused[POLICY_SLP] && refused[POLICY_BLEND] && refused[POLICY_DSLP]) return say(out->why, cap, "%s", refused[POLICY_SLP]);
     if (known(m)) {
-        double least = INFINITY; /* of what this prompt and those who answer lose together */
+        double least = INFINITY; /* cost to this prompt and the decoding sessions together */
         for (int k = 0; k < (int)(sizeof by_price / sizeof *by_price); k++) {
             double lost = out->seconds[by_price[k].mode] * (1 + in->decoding * by_price[k].disturbs);
             if (lost < least * worth) least = lost, out->mode = by_price[k].mode;
@@ -146,7 +146,7 @@ void policy_prefill(const struct policy_machine *m, const struct policy_in *in, 
         say_times(out->why, cap, prefills, out->seconds, POLICY_MODES, out->mode);
     } else {
         if (in->n_new >= POLICY_CROSSOVER && !refused[POLICY_SLP]) out->mode = refused[POLICY_DSLP] ? POLICY_SLP : POLICY_DSLP;
-        say(out->why, cap, "%s than %d tokens, from where streaming is assumed to be faster", in->n_new < POLICY_CROSSOVER ? "shorter" : "not shorter",
+        say(out->why, cap, "%s than %d tokens, where streaming is assumed to become faster", in->n_new < POLICY_CROSSOVER ? "shorter" : "not shorter",
             POLICY_CROSSOVER);
     }
     out->ranks = out->mode == POLICY_BLEND ? blend : devices(m);
@@ -162,7 +162,7 @@ static double step_time(const struct policy_machine *m, const struct policy_deco
     return cost_step(m->cost, m->model, &s);
 }
 
-/* The best of the modes that are not refused for so many sessions: its time, and the times of all. */
+/* Picks the fastest mode that is not refused for `rows` sessions; returns its time and fills those of all modes. */
 static double best_step(const struct policy_machine *m, const struct policy_decode_in *in, int rows, struct policy_decode_out *out) {
     const char *const *refused = out->refused;
     enum policy_decode asked =
@@ -173,7 +173,7 @@ static double best_step(const struct policy_machine *m, const struct policy_deco
         out->seconds[i] = refused[i] || one ? INFINITY : step_time(m, in, (enum policy_decode)i, rows, out->layers, &out->cut);
         if (!asked && out->seconds[i] < out->seconds[out->mode] * worth) out->mode = (enum policy_decode)i;
     }
-    if (out->mode == POLICY_DECODE_DUAL && rows < 2) out->mode = POLICY_DECODE_HYBRID; /* asked for, and nothing to cut */
+    if (out->mode == POLICY_DECODE_DUAL && rows < 2) out->mode = POLICY_DECODE_HYBRID; /* forced, but there is only one session */
     if (out->mode != POLICY_DECODE_DUAL) out->cut = 0;
     return out->seconds[out->mode];
 }
@@ -212,13 +212,13 @@ void policy_step(const struct policy_machine *m, const struct policy_decode_in *
     for (int i = 0; i < devices(m) && !m->layers; i++) out->layers += cost_layers_fit(m->model, m->free[i], in->context * b);
     if (out->layers > m->model->layers) out->layers = m->model->layers;
     const char **refused = out->refused;
-    refused[POLICY_DECODE_PAGED] = "such steps are for many prompts at once"; /* search.h */
+    refused[POLICY_DECODE_PAGED] = "paged mode is for throughput batches"; /* search.h */
     for (int i = POLICY_DECODE_HYBRID; i < POLICY_DECODE_PAGED; i++)
         refused[i] = m->lost                  ? "a device was lost"
                      : !devices(m)            ? "no device"
-                     : m->away                ? "the devices are a prompt's until it is read"
-                     : !(m->decodes >> i & 1) ? "not with what lies on the devices"
-                     : !out->layers           ? "no layer's attention half fits the device"
+                     : m->away                ? "the devices are in use by a prefill"
+                     : !(m->decodes >> i & 1) ? "not with the current device contents"
+                     : !out->layers           ? "no layer's attention block fits on the device"
                                               : NULL;
     if (refused[POLICY_DECODE_HYBRID]) refused[POLICY_DECODE_DUAL] = refused[POLICY_DECODE_HYBRID];
     double now = best_step(m, in, b, out);
@@ -234,13 +234,13 @@ void policy_step_why(const struct policy_machine *m, const struct policy_decode_
     const char *const *refused = out->refused;
     enum policy_decode asked = m->ask_decode;
     *why = 0;
-    if (!known(m)) return say(why, cap, m->n_devices ? "nothing is known of the machine's speed" : "no device");
+    if (!known(m)) return say(why, cap, m->n_devices ? "the machine is not calibrated" : "no device");
     if (asked > POLICY_DECODE_AUTO && asked < POLICY_DECODES) {
-        if (asked == out->mode) say(why, cap, "asked for");
-        else say(why, cap, "%s was asked for, but: %s", decodes[asked], refused[asked] ? refused[asked] : "one session");
+        if (asked == out->mode) say(why, cap, "requested");
+        else say(why, cap, "%s was requested, but: %s", decodes[asked], refused[asked] ? refused[asked] : "one session");
         say(why, cap, "; ");
     } else if (refused[POLICY_DECODE_HYBRID]) say(why, cap, "%s; ", refused[POLICY_DECODE_HYBRID]);
     say_times(why, cap, decodes, out->seconds, POLICY_DECODES, out->mode);
-    if (out->mode != POLICY_DECODE_CPU && out->layers < m->model->layers) say(why, cap, "; %d of %d layers fit the devices", out->layers, m->model->layers);
+    if (out->mode != POLICY_DECODE_CPU && out->layers < m->model->layers) say(why, cap, "; %d of %d layers fit on the devices", out->layers, m->model->layers);
     if (in->decoding > out->batch) say(why, cap, "; %d of %d sessions at once", out->batch, in->decoding);
 }

@@ -1,5 +1,5 @@
-/* Machines known by heart, and one assumed. Rates are what is reached, not what is advertised; where a paper gives only peaks they
- * are the vendor's, and say so. */
+/* Presets: known machines, and an assumed one. Rates are achieved ones, not data-sheet values; where a paper gives only peaks they
+ * are the vendor's, as noted. */
 #include <string.h>
 
 #include "engine/sched/nodes.h"
@@ -10,7 +10,7 @@ struct point {
 struct side { /* a domain in a few numbers; lists end with 0 rows */
     enum cost_class class;
     double memory, bw, elem_bw;
-    struct point ffn[8], linear[8], attention[4]; /* FLOP/s by rows; FFN and linear weights as `format` */
+    struct point ffn[8], linear[8], attention[4]; /* FLOP/s by rows; FFN and linear weights in `format` */
     enum cost_format format;
     double latency[COST_KINDS];
     double h2d, d2h, peer, link_latency;
@@ -34,8 +34,8 @@ static void fill(struct cost_domain *d, const struct side *s) {
         if (rates[w] > 0) d->link[w].rate = rates[w], d->link[w].latency = s->link_latency;
 }
 
-/* Two EPYC 9355: 64 cores, 24 channels of DDR5-6400; 947 GB/s by the paper's GEMV (table 1), products as measured on one core of
- * the same family (test/bench/NOTES.md) times 64, less a fifth for clocks under load. */
+/* Two EPYC 9355: 64 cores, 24 channels of DDR5-6400. 947 GB/s by the paper's GEMV (table 1); products as measured on one core of
+ * the same family (test/bench/NOTES.md) times 64, minus a fifth for the all-core clock. */
 static const struct side epyc_9355 = {.class = COST_CPU,
                                       .memory = 1.15e12,
                                       .bw = 947e9,
@@ -45,7 +45,7 @@ static const struct side epyc_9355 = {.class = COST_CPU,
                                       .linear = {{1, 4e12f}, {4, 6e12f}, {9, 13e12f}, {16, 17e12f}, {64, 22e12f}, {512, 24e12f}},
                                       .attention = {{1, 6e12f}, {64, 8e12f}},
                                       .latency = {15e-6, 8e-6, 8e-6, 3e-6}};
-/* RTX 5090: the figures virtual time has (gpu/): 0.8 of its FP8 and 0.7 of its BF16 peak, 0.85 of its bandwidth, 57 GB/s over PCIe 5. */
+/* RTX 5090: the figures of virtual time (gpu/): 0.8 of FP8 and 0.7 of BF16 peak, 0.85 of the memory bandwidth, 57 GB/s over PCIe 5. */
 static const struct side rtx_5090 = {.class = COST_GPU,
                                      .memory = 32e9,
                                      .bw = 1.52e12,
@@ -58,7 +58,7 @@ static const struct side rtx_5090 = {.class = COST_GPU,
                                      .h2d = 57e9,
                                      .d2h = 57e9,
                                      .link_latency = 8e-6};
-/* Paper B: 100 GB/s and 1.6 TFLOP/s of a 24-core Xeon (its section 6.3); T4 and L4 by the vendor: 65 and 121 TFLOP/s, 300 GB/s; PCIe 3 and 4. */
+/* Paper B: 100 GB/s and 1.6 TFLOP/s of a 24-core Xeon (section 6.3). T4 and L4 by the vendor: 65 and 121 TFLOP/s, 300 GB/s; PCIe 3 and 4. */
 static const struct side xeon_24 = {.class = COST_CPU,
                                     .memory = 192e9,
                                     .bw = 100e9,
@@ -77,7 +77,7 @@ static const struct side t4 = {.class = COST_GPU,
                                .attention = {{1, 65e12f}},
                                .h2d = 16e9,
                                .d2h = 16e9};
-/* The same, of its machines with two and four T4: 32 cores of that speed, 416 GB; what else is not said is taken to be as with 24. */
+/* Paper B's machines with two and four T4: 32 such cores, 416 GB; other figures assumed equal to the 24-core machine's. */
 static const struct side xeon_32 = {.class = COST_CPU,
                                     .memory = 416e9,
                                     .bw = 100e9,
@@ -96,7 +96,7 @@ static const struct side l4 = {.class = COST_GPU,
                                .attention = {{1, 121e12f}},
                                .h2d = 32e9,
                                .d2h = 32e9};
-/* Paper C, table 1: bandwidths and units near memory as given. Rates by rows: an H100 reaches 30% at 256 rows (section 3.1), AMX 10 to
+/* Paper C, table 1: bandwidths and near-memory units as given. Rates by rows: an H100 reaches 30% at 256 rows (section 3.1), AMX 10 to
  * 40 TFLOP/s for tens to hundreds of rows (section 3.2). */
 static const struct side xeon_8470 = {.class = COST_CPU,
                                       .memory = 2e12,
@@ -192,7 +192,7 @@ bool cost_preset(struct cost_machine *m, const char *name) {
 }
 
 void cost_guess(struct cost_machine *m, int threads, int level, int n_devices, double h2d, double d2h, double peer) {
-    static const float thread[4] = {2e9f, 100e9f, 200e9f, 800e9f}; /* FLOP/s of products over many rows */
+    static const float thread[4] = {2e9f, 100e9f, 200e9f, 800e9f}; /* FLOP/s of products with many rows */
     float rate = thread[level < 0 ? 0 : level > 3 ? 3 : level] * (float)(threads > 0 ? threads : 1);
     double bw = 15e9 * (threads > 0 ? threads : 1);
     if (bw > 200e9) bw = 200e9;

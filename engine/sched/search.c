@@ -35,15 +35,15 @@ static double ring_of(const struct search_policy *p) { return p->ring > 0 ? p->r
 /* --- Memory ------------------------------------------------------------------------------------------------------------------ */
 
 static double moe_layers(const struct cost_model *q) { return q->layers - q->dense_layers; }
-/* What every row reads of a layer. */
+/* Weights that every row reads, all layers. */
 static double dense_bytes(const struct cost_model *q) { return q->layers * q->half_bytes + moe_layers(q) * q->shared_bytes + q->dense_layers * q->ffn_bytes; }
 static double layer_experts(const struct cost_model *q) { return q->n_experts * q->expert_bytes; }
 
-/* A row between the operations of a layer: normed, queries, results, keys and values, twice, since copies are under way. */
+/* Row buffers between the operations of a layer: normed, queries, results, keys and values; doubled, as copies are in flight. */
 static double row_bytes(const struct cost_model *q) { return 2 * (2 * q->row_bytes + 2 * q->query_bytes + 4 * q->kv_bytes); }
 
 static double read_rows(const struct search_in *in) { return in->read_rows > 0 ? in->read_rows : SEARCH_READ; }
-/* Weights on the device are read anew for each micro-batch; rows of prompts are many, and nobody waits for one of them. */
+/* Each micro-batch reads the device's weights again. Prompt rows are many and not latency-sensitive, so their micro-batches are larger. */
 static int read_micro(const struct search_in *in, const struct search_policy *p) {
     int most = in->read_micro > 0 ? in->read_micro : SEARCH_READ_MICRO;
     return p->micro > most ? p->micro : most;
@@ -51,26 +51,27 @@ static int read_micro(const struct search_in *in, const struct search_policy *p)
 
 static void memory(const struct search_in *in, const struct search_policy *p, struct search_cost *out) {
     const struct cost_model *q = in->model;
-    double kv = p->n * (in->prompt + in->answer) * q->layers * q->kv_bytes, part = ceil(q->layers / cards(p)) / q->layers; /* of the layers, on a card */
+    double kv = p->n * (in->prompt + in->answer) * q->layers * q->kv_bytes,
+           part = ceil(q->layers / cards(p)) / q->layers; /* share of the layers on one device */
     out->host = dense_bytes(q) + moe_layers(q) * layer_experts(q) + 2 * q->head_bytes + kv;
     if (p->place == SEARCH_PROCESSOR) return;
     double rows = larger(p->n, computes(p->place) ? smaller(p->n * in->prompt, read_rows(in)) : 0);
     out->device = part * dense_bytes(q) + q->head_bytes + rows * q->row_bytes + smaller(computes(p->place) ? read_micro(in, p) : p->micro, rows) * row_bytes(q);
-    if (computes(p->place)) /* what stays, and pages for the rest */
+    if (computes(p->place)) /* resident experts, and ring pages for the rest */
         out->device += (part * moe_layers(q) * p->weights + ring_of(p) * (1 - p->weights)) * layer_experts(q);
-    if (attends(p->place)) /* and of keys and values a micro-batch's, twice */
+    if (attends(p->place)) /* and double-buffered KV of a micro-batch */
         out->device += p->kv * kv + (1 - p->kv) * 2 * p->micro * (in->prompt + in->answer) * q->kv_bytes;
 }
 
 /* --- Time ---------------------------------------------------------------------------------------------------------------------- */
 
-struct rows { /* of a pass: each sees so many keys, which are read for so many of them at once */
+struct rows { /* rows of a pass: each sees `keys` keys, which are read once for `share` rows */
     double n, keys, share;
-    double alone; /* a prompt's rows, which go by themselves, however many they are; 0: a session's each */
+    double alone; /* rows of a prompt, processed separately whatever their number; 0: one row per session */
 };
 
-/* In how many pieces `rows` of a micro-batch go through a matrix of a device that `each` of them take: a prompt's at a time, or of several
- * sessions `few` at a time. */
+/* Number of calls in which `rows` rows of a micro-batch pass through a device matrix that `each` of them use: one prompt at a time, or `few`
+ * rows of several sessions at a time. */
 static double pieces(const struct search_in *in, const struct rows *r, double rows, double each) {
     return r->alone > 0 ? ceil(rows / r->alone) : in->few > 0 ? ceil(each / in->few) : 1;
 }
@@ -98,7 +99,7 @@ static double shared(const struct search_in *in, int d, const struct rows *r, do
     if (moe) return k * cost_shared(in->cost, d, q, rows / k);
     return k * cost_time(in->cost, d, &(struct cost_piece){COST_FFN, q->dense, rows / k, q->ffn_bytes, rows / k * q->ffn_flops, 1});
 }
-/* As cost_routed, but for groups that are computed in pieces, one after the other, so that an expert is read once. */
+/* Like cost_routed, but groups are computed in consecutive calls, so that an expert is read once. */
 static double routed(const struct search_in *in, int d, const struct rows *r, double rows) {
     const struct cost_model *q = in->model;
     double chosen = cost_distinct(q, rows), each = chosen > 0 ? rows * q->topk / chosen : 0, k = d ? pieces(in, r, rows, each) : 1;
@@ -107,33 +108,33 @@ static double routed(const struct search_in *in, int d, const struct rows *r, do
 }
 static double over(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 
-/* A layer for all rows of a pass; *moved: bytes that links take to and from host memory. */
+/* A layer for all rows of a pass. *moved: bytes over the links to and from host memory. */
 static double layer_time(const struct search_in *in, const struct search_policy *p, const struct rows *r, bool moe, double t[SEARCH_LIMITS], double *moved) {
     const struct cost_machine *m = in->cost;
     const struct cost_model *q = in->model;
     const struct cost_domain *g = p->place == SEARCH_PROCESSOR ? NULL : &m->domain[1];
     const double n = micros_of(p, r->n), u = r->n / n, turns = search_behind((int)n, (int)cards(p));
-    double cpu = 0, gpu = 0, read = 0, h2d = 0, d2h = 0, small; /* of a micro-batch; bytes that the processor reads; both ways */
+    double cpu = 0, gpu = 0, read = 0, h2d = 0, d2h = 0, small; /* per micro-batch; bytes the CPU reads; both directions */
     if (g) gpu += projections(in, 1, r, u);
     else cpu += projections(in, 0, r, u), read += q->half_bytes;
     if (attends(p->place)) gpu += attention(in, 1, r, u), h2d += (1 - p->kv) * attention_bytes(q, r, u);
     else cpu += attention(in, 0, r, u), read += attention_bytes(q, r, u);
     if (g && !attends(p->place)) d2h += u * (q->query_bytes + q->kv_bytes), h2d += u * q->query_bytes;
-    if (attends(p->place)) d2h += u * q->kv_bytes; /* the copy in host memory follows */
+    if (attends(p->place)) d2h += u * q->kv_bytes; /* the host copy follows */
     if (g) gpu += shared(in, 1, r, u, moe);
     else cpu += shared(in, 0, r, u, moe), read += moe ? q->shared_bytes : q->ffn_bytes;
     if (moe && computes(p->place)) gpu += routed(in, 1, r, u);
     else if (moe) cpu += routed(in, 0, r, u), read += cost_distinct(q, u) * q->expert_bytes;
     if (moe && g && !computes(p->place)) d2h += u * q->row_bytes, h2d += u * q->row_bytes;
-    if (cards(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes; /* to the card that has the next layer */
+    if (cards(p) > 1) d2h += u * q->row_bytes, h2d += u * q->row_bytes; /* to the device with the next layer */
     small = h2d;
     const double copies = g ? over(small, g->link[COST_H2D].rate) + over(d2h, g->link[COST_D2H].rate) : 0;
-    if (p->place == SEARCH_PAGED) gpu += copies; /* of its own stream */
+    if (p->place == SEARCH_PAGED) gpu += copies; /* on its own stream */
     double weights = moe && computes(p->place) ? (1 - p->weights) * layer_experts(q) : 0;
     t[SEARCH_BY_PROCESSOR] = n * cpu;
-    t[SEARCH_BY_CARD] = turns * gpu; /* each has its layers, and they have them at once */
+    t[SEARCH_BY_CARD] = turns * gpu; /* devices work on their layers in parallel */
     t[SEARCH_BY_LINK] = g ? over(n * h2d + weights, g->link[COST_H2D].rate) / cards(p) : 0;
-    if (g && ring_of(p) < 2) /* for the rest of the next layer there are pages as the last micro-batch of this one leaves them */
+    if (g && ring_of(p) < 2) /* the rest of the next layer is loaded into pages that the last micro-batch of this one releases */
         t[SEARCH_BY_LINK] =
             larger(t[SEARCH_BY_LINK], (n - 1) * larger(gpu / cards(p), cpu) + over((2 - ring_of(p)) * weights, g->link[COST_H2D].rate) / cards(p));
     t[SEARCH_BY_ROWS] = g ? over(n * d2h, g->link[COST_D2H].rate) / cards(p) : 0;
@@ -152,7 +153,7 @@ static double pass_time(const struct search_in *in, const struct search_policy *
     one = layer_time(in, p, r, true, t, &moved);
     if (rate) *rate = over(moved, one);
     const double n = micros_of(p, r->n), turns = search_behind((int)n, (int)cards(p));
-    return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD]; /* until the last card has rows, and after the first has none */
+    return sum + moe_layers(q) * one + (n - turns) / turns * t[SEARCH_BY_CARD]; /* pipeline fill and drain over the devices */
 }
 static double head_time(const struct search_in *in, const struct search_policy *p, double rows) {
     int d = p->place == SEARCH_PROCESSOR ? 0 : 1;
@@ -160,7 +161,7 @@ static double head_time(const struct search_in *in, const struct search_policy *
     return k * cost_head(in->cost, d, in->model, rows / k);
 }
 
-/* Before the first answer: in the same walk where the experts come to the device anyway, else one prompt after the other. */
+/* Prefill of all prompts: in the same pass if experts are on the device, otherwise one prompt after the other. */
 static double reading(const struct search_in *in, const struct search_policy *p) {
     double all = p->n * in->prompt, passes = ceil(all / read_rows(in)), t[SEARCH_LIMITS];
     if (computes(p->place)) {
@@ -198,7 +199,7 @@ void search_cost(const struct search_in *in, const struct search_policy *p, stru
 
 /* --- Search -------------------------------------------------------------------------------------------------------------------- */
 
-/* With the largest share of weights that fits beside pages for two layers; for fewer only where none is left to stay. */
+/* Takes the largest resident share of weights that fits with a ring of two layers. Smaller rings only if no share is left. */
 static void most_weights(const struct search_in *in, struct search_policy *p, struct search_cost *c) {
     for (int i = 0; search_ring(i) && (!i || p->place == SEARCH_PAGED); i++) {
         int k = computes(p->place) && !i ? SEARCH_SHARES : 0;
@@ -209,7 +210,7 @@ static void most_weights(const struct search_in *in, struct search_policy *p, st
     }
 }
 
-/* So many rows with each share of keys and values. False: they do not fit, nor would more. */
+/* Tries each KV share for p->n rows. False: neither these nor more rows fit. */
 static bool try(const struct search_in *in, struct search_policy *p, struct search_out *out) {
     const int shares = attends(p->place) && in->kv_moves ? SEARCH_SHARES : 0;
     struct search_cost c;
@@ -224,7 +225,7 @@ static bool try(const struct search_in *in, struct search_policy *p, struct sear
     return true;
 }
 
-/* Between two sizes of the grid: as many micro-batches, the largest that fit. */
+/* Between two grid sizes: the same number of micro-batches, the largest that fit. */
 static void fill(const struct search_in *in, struct search_policy *p, int count, int from, int to, struct search_out *out) {
     struct search_cost c;
     while (to - from > 1) {
@@ -236,12 +237,12 @@ static void fill(const struct search_in *in, struct search_policy *p, int count,
     try(in, p, out);
 }
 
-/* All rows of a placement on so many cards. */
+/* Tries all batch sizes of a placement on `cards` devices. */
 static void search_place(const struct search_in *in, enum search_place place, int cards, struct search_out *out) {
     struct search_policy p = {.place = place, .cards = cards};
-    int most = 0; /* micro-batches of the size before this that fit */
+    int most = 0; /* micro-batches that fit with the previous size */
     for (int i = 0; search_micro(i); i++) {
-        if (in->prompts && i && search_micro(i - 1) >= in->prompts) break; /* the same again */
+        if (in->prompts && i && search_micro(i - 1) >= in->prompts) break; /* would repeat the last result */
         int fit = 0;
         for (int k = 0; search_count(k); k++) {
             p.micro = search_micro(i), p.n = p.micro * search_count(k);
@@ -279,15 +280,15 @@ void search_why(const struct search_in *in, const struct search_out *out, char *
     int n = 0;
     *why = 0;
     if (!out->found) {
-        snprintf(why, cap, "nothing fits this machine");
+        snprintf(why, cap, "no configuration fits this machine");
         return;
     }
     n += snprintf(why, cap, "%s: %d prompts at once in micro-batches of %d, attention on the %s, experts on the %s", places[p->place], p->n, p->micro,
-                  attends(p->place) ? "card" : "processor", computes(p->place) ? p->cards > 1 ? "cards" : "card" : "processor");
-    if (p->cards > 1 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, " (layers in turn on %d)", p->cards);
+                  attends(p->place) ? "card" : "CPU", computes(p->place) ? p->cards > 1 ? "cards" : "card" : "CPU");
+    if (p->cards > 1 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, " (layers alternate over %d)", p->cards);
     if (computes(p->place) && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, ", of which %.0f%% stay there", 100 * p->weights);
     if ((size_t)n < cap)
-        n += snprintf(why + n, cap - (size_t)n, "; %.3g s a step, %.3g tok/s; longest: %s; no more at once: %s", out->cost.step, out->cost.tokens_per_s,
+        n += snprintf(why + n, cap - (size_t)n, "; %.3g s per batch, %.3g tok/s; bottleneck: %s; batch limit: %s", out->cost.step, out->cost.tokens_per_s,
                       limits[out->cost.limit], bounds[out->bound]);
     for (int i = 0; i < SEARCH_PLACES; i++)
         if (i != (int)p->place && out->best[i] > 0 && (size_t)n < cap) n += snprintf(why + n, cap - (size_t)n, "; %s %.3g tok/s", places[i], out->best[i]);

@@ -1,79 +1,79 @@
 #pragma once
-/* How many prompts are answered soonest: paper B's policy (N, micro-batch, attention where, experts where, shares of weights and of keys
- * and values on the device), found by trying all that is left of a grid. Pure; a few milliseconds.
+/* Searches the policy with the highest throughput for many prompts: paper B's policy (N, micro-batch, placement of attention and of experts, device shares
+ * of weights and of KV), by trying a pruned grid. Pure; takes a few milliseconds.
  *
- * A layer takes the longest of what its queues take (paper B, equation 12, by the machine model's corners): the processor, a device,
- * each way of the link, host memory, which the processor and the link share, and the chain of one micro-batch, which is itself in the
- * next layer. Weights come to the device once a layer and step, whatever the rows; each micro-batch reads them there. A better share of
- * weights never takes longer, so of those only the largest that fits is tried; more rows than memory holds are not. Several cards have the
- * layers in turn (step/paged.h): each its share of what links take, and the chain, which goes through all of them, is as long. A card's turn with its
- * next layer comes when the layers between have begun, search_behind micro-batches each: with fewer than that for every card it has nothing to do
- * in between. Rows' copies of a paged step go on the stream that computes. */
+ * A layer takes as long as its busiest queue (paper B, equation 12, with the cost model's corners): the CPU, a device, each
+ * direction of the link, host memory (shared by CPU and link), or the chain of one micro-batch, which depends on itself in the
+ * next layer. Weights cross the link once per layer and batch whatever the rows; each micro-batch reads them on the device. A larger resident share
+ * of weights is never slower, so only the largest that fits is tried, and no more rows than memory holds. Several devices take turns with
+ * the layers (step/paged.h): each link carries its share, while the chain, which passes through all, stays as long. A device starts its next
+ * layer when the layers between have started, search_stagger() micro-batches apart; with fewer micro-batches per device it idles
+ * in between. Row copies of a paged batch run on the compute stream. */
 #include <stdbool.h>
 
 #include "engine/sched/cost.h"
 
-/* Bit of a placement: attention on a device or beside the keys, experts on a device or where they lie. */
+/* Bits of a placement: attention on a device or where the KV is; experts on a device or where the weights are. */
 enum search_place { SEARCH_PROCESSOR, SEARCH_HYBRID, SEARCH_PAGED, SEARCH_DEVICE, SEARCH_PLACES }; /* neither; attention; experts; both */
 const char *search_place_name(enum search_place p);                                                /* "cpu", "hybrid", "paged", "device" */
 
 struct search_in {
     const struct cost_machine *cost;
     const struct cost_model *model;
-    double prompt, answer;   /* tokens of each, means */
-    int prompts;             /* 0: no end of them */
-    unsigned can;            /* bit of each placement; 0: all */
-    int most[SEARCH_PLACES]; /* rows of a step; 0: no limit */
-    bool kv_moves;           /* keys and values may come over the link; else attention on a device needs all of them there */
-    int few;                 /* rows that go through a matrix at once on a device, so that they have the same bits in any company; 0: all */
-    int read_rows;           /* of prompts that are read in one pass over the layers; 0: SEARCH_READ */
-    int read_micro;          /* rows of a micro-batch of these, if those of a step have not more; 0: SEARCH_READ_MICRO */
-    double host, device;     /* bytes that may be taken of each; 0: all that the machine has */
+    double prompt, answer;   /* mean tokens per prompt and answer */
+    int prompts;             /* 0: unlimited */
+    unsigned can;            /* bit per placement; 0: all */
+    int most[SEARCH_PLACES]; /* rows per batch; 0: unlimited */
+    bool kv_moves;           /* KV may cross the link; otherwise attention on a device needs all KV there */
+    int few;                 /* rows per matrix operation on a device for batch-invariant results; 0: unlimited */
+    int read_rows;           /* prompt rows per pass over the layers; 0: SEARCH_READ */
+    int read_micro;          /* prompt rows per micro-batch, unless decode has more; 0: SEARCH_READ_MICRO */
+    double host, device;     /* usable bytes; 0: all of the machine's */
 };
 struct search_policy {
-    int n, micro; /* rows of a step, and of each of its micro-batches but the last */
+    int n, micro; /* rows per batch, and per micro-batch except the last */
     enum search_place place;
-    int cards;          /* that have layers in turn; 0: as 1 */
-    double ring;        /* paged: layers of the experts that do not stay for which there are pages, one of search_ring; 0: two */
-    double weights, kv; /* shares of the routed experts, and of keys and values, that stay on the device; in steps of SEARCH_SHARES */
+    int cards;          /* devices that take turns with the layers; 0: as 1 */
+    double ring;        /* paged: ring size for streamed experts, in layers, one of search_ring(); 0: two */
+    double weights, kv; /* resident shares of the routed experts and of KV on the device; multiples of 1/SEARCH_SHARES */
 };
 enum { SEARCH_SHARES = 16, SEARCH_READ = 8192, SEARCH_READ_MICRO = 512 };
-/* What takes longest; of the chain nobody is busy all the time. */
+/* The bottleneck. BY_CHAIN: latency, no resource is saturated. */
 enum search_limit { SEARCH_BY_PROCESSOR, SEARCH_BY_CARD, SEARCH_BY_LINK, SEARCH_BY_ROWS, SEARCH_BY_MEMORY, SEARCH_BY_CHAIN, SEARCH_LIMITS };
 const char *search_limit_name(enum search_limit l);
-/* Why no more rows go together. */
+/* Why the batch is not larger. */
 enum search_bound { SEARCH_NO_GAIN, SEARCH_HOST_MEMORY, SEARCH_CARD_MEMORY, SEARCH_PROMPTS, SEARCH_ROWS };
 const char *search_bound_name(enum search_bound b);
 struct search_cost {
     bool fits;
-    enum search_bound lacks;     /* where it does not */
-    double layer[SEARCH_LIMITS]; /* seconds of a layer with experts: BY_ROWS from the device to the host */
-    double step, read;           /* seconds of a step; of all n prompts, before the first one */
-    double tokens_per_s;         /* of answers, reading included */
-    double host, device;         /* bytes taken; device: on each */
-    double links;                /* bytes/s of host memory that links take during a step */
-    enum search_limit limit;     /* of a step */
+    enum search_bound lacks;     /* if it does not fit */
+    double layer[SEARCH_LIMITS]; /* seconds per MoE layer; BY_ROWS: device to host */
+    double step, read;           /* seconds per decode batch; to prefill all n prompts */
+    double tokens_per_s;         /* answer tokens, prefill included */
+    double host, device;         /* bytes used; device: on each */
+    double links;                /* bytes/s of host memory that links use during a decode batch */
+    enum search_limit limit;     /* limit on a decode batch */
 };
-/* So many of n micro-batches is a layer behind the one before it: with several cards a part, so that all compute at once, but not fewer than
- * lie between a micro-batch's queries and its way on. */
+/* Offset, in micro-batches, between a layer and the previous one: an even share per device, so that all compute, but at least the number
+ * between a micro-batch's queries and its continuation. */
 enum { SEARCH_BEHIND = 3 };
 int search_behind(int n, int cards);
-/* One policy: what it takes, or what it lacks. */
+/* Evaluates one policy: its times, or what it lacks. */
 void search_cost(const struct search_in *in, const struct search_policy *p, struct search_cost *out);
 
 struct search_out {
     bool found;
     struct search_policy policy;
     struct search_cost cost;
-    enum search_bound bound; /* of n */
+    enum search_bound bound; /* limit on n */
     int tried;
-    double best[SEARCH_PLACES]; /* tokens/s of each placement's best; 0: none fits, or it was not asked for */
+    double best[SEARCH_PLACES]; /* tokens/s of the best policy per placement; 0: none fits or not allowed */
 };
 void search_run(const struct search_in *in, struct search_out *out);
-int search_cards(const struct search_in *in, enum search_place place); /* so many are tried at most */
-/* The grid: rows of a micro-batch, micro-batches of a step, and layers of pages; 0 past the last. */
+int search_cards(const struct search_in *in, enum search_place place); /* most devices to try */
+/* The grid: rows per micro-batch, micro-batches per batch, ring sizes in layers; 0 past the last. */
 int search_micro(int i);
 int search_count(int i);
-double search_ring(int i); /* paged; others have none */
-/* "paged: 1,152 prompts at once, 12 x 96, attention on the processor, experts on the card, 25% of them stay there; limited by ..." */
+double search_ring(int i); /* paged only */
+/* e.g. "paged: 1,152 prompts at once, 12 x 96, attention on the CPU, experts on the card, 25% of them stay there; limited by ..." */
 void search_why(const struct search_in *in, const struct search_out *out, char *why, size_t cap);

@@ -8,7 +8,7 @@ static void load_of(const struct split_in *in, const struct split_plan *p, struc
         load[d] = load_with(in, p, d, load[d], i);
     }
 }
-/* The cheapest of those that come to a domain, but for one of them: what `least` becomes without it. */
+/* The second cheapest transferred expert of a domain: the new `least` if the cheapest is removed. */
 static double second(const struct split_in *in, const struct split_plan *p, int d) {
     double a = INFINITY, b = INFINITY;
     for (int k = 0; k < in->n; k++) {
@@ -39,7 +39,7 @@ static double load_longest(const struct split_in *in, const struct load *load, i
     return end;
 }
 
-/* The domain among `among` that would end soonest with one expert more; -1: none takes it. */
+/* Returns the domain in `among` that would end first with the expert added; -1: none can take it. */
 static int soonest(const struct split_in *in, const struct split_plan *p, const struct load *load, int i, uint32_t among) {
     int best = -1;
     double end = INFINITY;
@@ -60,7 +60,7 @@ static void put(const struct split_in *in, struct split_plan *p, struct load *lo
 
 /* --- Policies: each fills p->domain -------------------------------------------------------------------------------------- */
 
-/* Everything where it lies: what a device holds there, the rest on the processor. */
+/* Every expert where it is resident: on a device, otherwise on the CPU. */
 static void host(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS] = {0};
     uint32_t far = 0;
@@ -72,7 +72,7 @@ static void host(const struct split_in *in, struct split_plan *p) {
     }
 }
 
-/* Everything on devices, missing weights over their links, as far as there is room. */
+/* Everything on devices, missing weights over their links, up to the room. */
 static void stream(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS] = {0};
     uint32_t far = p->work.gpus;
@@ -84,17 +84,17 @@ static void stream(const struct split_in *in, struct split_plan *p) {
     }
 }
 
-/* Paper C, from where the plain policies or each expert's best domain lead: the dearest expert of the domain that ends last goes
- * where the whole then ends soonest, as long as that helps. Ties: what costs its new domain least. */
+/* Paper C, starting from the plain policies or each expert's best domain: repeatedly moves the most expensive expert of the domain that ends last to
+ * where the whole then ends first, while that helps. Ties: lowest added cost. */
 static double as_planned(const struct split_in *in, const struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
     int at;
     load_of(in, p, load);
     return load_longest(in, load, &at);
 }
-/* Who is dearest on a domain: by falling rows the first of those that are there and of those that come; of those that come and take
- * longer over the link than on the device all cost the same, and the lightest is the easiest to place elsewhere. at[3]: where in work.heavy
- * to look for the three. Returns a place in work.heavy or -1. */
+/* Returns the most expensive expert of a domain, as an index into work.heavy, or -1. In descending rows that is the first resident one or
+ * the first transferred one. Transferred experts bound by the link all cost the same; then the lightest is the easiest to place. at[3]:
+ * start positions in work.heavy for the three searches. */
 static int dearest(const struct split_in *in, const struct split_plan *p, int d, int *at) {
     int found[3];
     for (int kind = 0; kind < 3; kind++) {
@@ -109,7 +109,7 @@ static int dearest(const struct split_in *in, const struct split_plan *p, int d,
     if (link) comes = in->domain[d].move;
     return there > comes ? found[0] : link ? found[2] : found[1];
 }
-/* When the longest of the others ends, and the longest but for it, which is `slowest`. */
+/* end[0]: latest end of the other domains, reached by `slowest`; end[1]: the second latest. */
 static void longest_others(const struct split_in *in, const struct load *load, int but, double *end, int *slowest) {
     end[0] = end[1] = 0;
     *slowest = -1;
@@ -162,7 +162,7 @@ static void best_each(const struct split_in *in, struct split_plan *p) {
         p->domain[i] = (uint8_t)at;
     }
 }
-/* Runs policies and keeps what ends soonest; the first of equals. */
+/* Runs policies and keeps the plan that ends first; ties go to the first. */
 static int best_of(const struct split_in *in, struct split_plan *p, void (*const *run)(const struct split_in *, struct split_plan *), int n) {
     double end = INFINITY;
     int which = 0;
@@ -182,8 +182,8 @@ static void trimoe(const struct split_in *in, struct split_plan *p) {
     refine(in, p);
 }
 
-/* From a plan: off the domain that ends last one expert to another domain, which may give one of its own to a third, or back, whatever helps most, as long
- * as something does. Such pairs are looked at where they are few: with many experts a single move is fine enough. */
+/* Improves a plan: moves one expert off the domain that ends last; the target may pass one of its own to a third domain or back. Takes the best such
+ * move while one helps. Pairs are tried only for few experts; with many, single moves are fine enough. */
 enum { EXCHANGES = 12, EXCHANGE_PAIRS = 400 };
 static void exchange(const struct split_in *in, struct split_plan *p) {
     struct load load[SPLIT_DOMAINS];
@@ -229,14 +229,14 @@ static void exchange(const struct split_in *in, struct split_plan *p) {
     }
 }
 
-/* Ours. A transfer takes the same for any expert, the processor's time grows with rows and that of a unit near memory grows faster: so of those that lie on
- * no device the heaviest go to devices, the next to the processors and the lightest to the units. Every length of the first list is tried; where
- * the second ends follows. Then exchanges. */
-enum { HERE, NEAR }; /* processors; units near memory */
+/* hearth's own policy. A transfer takes the same time for any expert, CPU time grows with rows and near-memory time grows faster. So of the experts on no
+ * device the heaviest go to devices, the next to the CPU and the lightest to near-memory units. Tries every length of the first list; the length of
+ * the second follows. Then exchanges. */
+enum { HERE, NEAR }; /* CPUs; near-memory units */
 struct side {
     uint32_t who;
-    double begin; /* seconds, on the mean: busy, and what starting takes */
-    double work;  /* of all of them */
+    double begin; /* mean seconds until start: busy and fixed cost */
+    double work;  /* total cost */
     int n;        /* experts */
 };
 static double side_end(const struct side *s, double more) { return s->n || more > 0 ? s->begin + (s->work + more) / __builtin_popcount(s->who) : 0; }
@@ -245,8 +245,8 @@ static double side_cost(const struct split_in *in, const struct split_plan *p, c
     return where ? (double)p->work.cost[__builtin_ctz(where)][i] : INFINITY;
 }
 static void side_give(struct side *s, double cost, int n) { s->work += cost, s->n += n; }
-/* Who has which of the n experts in work.swap when the first k of them are moved, for k from n down to `least`: the next are the processors', and from
- * the place on that is returned the units', as far as each has them. work.tail[k]: when they end. */
+/* Divides the n experts of work.swap between CPUs and near-memory units when the first k are transferred, for k from n down to `least`. Returns the position
+ * where the units' experts begin, as far as units have them. work.tail[k]: when both end. */
 static int tails(const struct split_in *in, struct split_plan *p, const struct side *given, int n, int least) {
     struct side s[2] = {given[HERE], given[NEAR]};
     int at = n;
@@ -310,12 +310,12 @@ static void cut(const struct split_in *in, struct split_plan *p) {
     exchange(in, p);
 }
 
-/* host and stream are where trimoe begins. */
+/* host and stream are covered as trimoe's starting points. */
 static void (*const table[])(const struct split_in *, struct split_plan *) = {split_hybrimoe, trimoe, cut};
 static const char *const table_names[] = {"hybrimoe", "trimoe", "cut"};
 
-/* No plan ends before this: if some of those that no device has are moved there, the links take at least so many transfers, and the
- * processor's work is at least that of all but the dearest. With one processor; else 0, which says nothing. */
+/* Lower bound on any plan's end, for one CPU domain; otherwise 0. If k experts on no device are transferred, the links need at least k transfers and the
+ * CPU at least the work of all but the k most expensive. */
 static double floor_of(const struct split_in *in, const struct split_plan *p) {
     double rest = 0, link = 0, least = INFINITY, next[SPLIT_DOMAINS];
     int left = 0;
@@ -329,7 +329,7 @@ static double floor_of(const struct split_in *in, const struct split_plan *p) {
         while (at < in->n && on_gpu(in, p, p->work.heavy[at])) at++;
         double here = left ? in->domain[0].busy + in->domain[0].first + rest : 0, end = link > here ? link : here;
         if (end < least) least = end;
-        int soon = 0; /* the next transfer goes where it is over first */
+        int soon = 0; /* the next transfer goes to the link that finishes first */
         for (int d = 1; d < in->n_domains; d++)
             if (next[d] < next[soon]) soon = d;
         if (!left || link > here || !soon) return least;
@@ -341,7 +341,7 @@ static double floor_of(const struct split_in *in, const struct split_plan *p) {
 }
 
 static void automatic(const struct split_in *in, struct split_plan *p) {
-    /* trimoe keeps its own best in work.best, so each result is compared as it comes. */
+    /* trimoe uses work.best, so results are compared one by one. */
     double end = INFINITY, enough = floor_of(in, p) * 1.005;
     for (int k = 0; k < (int)(sizeof table / sizeof *table) && end > enough; k++) {
         table[k](in, p);
@@ -351,7 +351,7 @@ static void automatic(const struct split_in *in, struct split_plan *p) {
         end = e, p->policy = table_names[k];
         memcpy(p->work.kept, p->domain, (size_t)in->n);
     }
-    if (in->join > 0 && memchr(p->work.kept, 0, (size_t)in->n)) { /* would devices alone be done sooner? */
+    if (in->join > 0 && memchr(p->work.kept, 0, (size_t)in->n)) { /* would devices alone finish sooner? */
         stream(in, p);
         double alone = as_planned(in, p);
         if (!memchr(p->domain, 0, (size_t)in->n) && alone < end + in->join) {
@@ -362,13 +362,13 @@ static void automatic(const struct split_in *in, struct split_plan *p) {
     memcpy(p->domain, p->work.kept, (size_t)in->n);
 }
 
-/* Every placement that could be better than the best so far, heaviest experts first. */
+/* Branch and bound over all placements, heaviest experts first. */
 struct search {
     const struct split_in *in;
     struct split_plan *p;
     struct load load[SPLIT_DOMAINS];
-    double end, rest[SPLIT_EXACT + 1]; /* the least that the experts from k on take together */
-    long left;                         /* placements that may still be looked at */
+    double end, rest[SPLIT_EXACT + 1]; /* rest: least total cost of experts k and later */
+    long left;                         /* remaining node budget */
 };
 static void search(struct search *s, int k, double longest, double area) {
     const struct split_in *in = s->in;
@@ -406,13 +406,13 @@ static void exact(const struct split_in *in, struct split_plan *p) {
 }
 
 const struct split_policy split_policies[] = {
-    {"auto", "the best of those below, by expected end", automatic},
-    {"host", "where the weights lie: what a device holds there, the rest on the processor", host},
+    {"auto", "the best of those below, by expected time", automatic},
+    {"host", "each expert where it is resident: on a device, otherwise on the CPU", host},
     {"stream", "everything on devices, missing weights over the link", stream},
-    {"hybrimoe", "three timelines: device heaviest first, processor lightest first, link the heavy missing ones", split_hybrimoe},
-    {"trimoe", "the best domain each, then the dearest off the one that ends last", trimoe},
-    {"cut", "the heaviest missing ones to devices, as many as pay; then the moves that help most", cut},
-    {"exact", "the best there is, for few experts", exact},
+    {"hybrimoe", "three timelines: device heaviest first, CPU lightest first, link the heavy missing ones", split_hybrimoe},
+    {"trimoe", "each expert's best domain, then moves the most expensive off the one that ends last", trimoe},
+    {"cut", "the heaviest missing ones to devices, as many as pay off; then the moves that help most", cut},
+    {"exact", "optimal, for few experts", exact},
     {0},
 };
 const struct split_policy *split_find(const char *name) {
@@ -421,9 +421,9 @@ const struct split_policy *split_find(const char *name) {
     return NULL;
 }
 
-/* --- The question and the answer ------------------------------------------------------------------------------------------ */
+/* --- Running a policy -------------------------------------------------------------------------------------------------------- */
 
-/* work.heavy: a stable counting sort by rows, a byte at a time from the lowest. */
+/* Fills work.heavy: stable radix sort by descending rows. */
 static void sort(const struct split_in *in, struct split_plan *p) {
     uint16_t *a = p->work.heavy, *b = p->work.swap;
     int32_t most = 0;
@@ -433,7 +433,7 @@ static void sort(const struct split_in *in, struct split_plan *p) {
     }
     for (int shift = 0; most >> shift; shift += 8) {
         int count[257] = {0};
-        for (int i = 0; i < in->n; i++) count[256 - (in->expert[i].rows >> shift & 255)]++; /* falling */
+        for (int i = 0; i < in->n; i++) count[256 - (in->expert[i].rows >> shift & 255)]++; /* descending */
         for (int k = 1; k < 257; k++) count[k] += count[k - 1];
         for (int k = 0; k < in->n; k++) b[count[255 - (in->expert[a[k]].rows >> shift & 255)]++] = a[k];
         uint16_t *t = a;
@@ -454,7 +454,7 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
         double scale = s->scale > 0 ? s->scale : 1, last = 0;
         int32_t rows = 0;
         bool near = s->class == COST_CPU;
-        for (int k = 0; k < in->n; k++) { /* neighbours often have as many rows */
+        for (int k = 0; k < in->n; k++) { /* neighbours often have equal rows */
             int i = p->work.heavy[k];
             if (in->expert[i].rows != rows) rows = in->expert[i].rows, last = cost_table_at(s->expert, rows) * scale;
             p->work.cost[d][i] = has(in, d, i) || comes(in, d, i) ? (float)last : INFINITY;
@@ -462,7 +462,7 @@ void split_run(const struct split_policy *policy, const struct split_in *in, str
         }
     }
     policy->run(in, p);
-    /* The order that load_end counts on. */
+    /* The order that load_end() assumes. */
     struct load load[SPLIT_DOMAINS];
     int n = 0, moves = 0;
     load_of(in, p, load);

@@ -1,15 +1,15 @@
 #include "engine/sched/split_inner.h"
 
-/* Paper D. Timelines of processors, devices and links; whichever is free first takes its next: a device the heaviest that it has,
- * a processor the lightest that no device has and, when there is none, the lightest that one has; a link the heaviest that no device has.
- * Two things are left out that the paper's rules would do at a loss: a processor takes nothing that a device would end sooner,
- * and a link brings nothing that the processors would have done by then. */
+/* Paper D. Timelines of CPUs, devices and links; the earliest free one takes its next expert: a device the heaviest resident one,
+ * a CPU the lightest that is on no device or, if there is none, the lightest that is on one; a link the heaviest that is on no device.
+ * Differs from the paper to avoid losses: a CPU takes no expert that a device would finish sooner,
+ * and a link transfers no expert that the CPUs would have finished by then. */
 enum { FREE, TAKEN, COMING };
 struct timeline {
-    double t, link, left; /* when it is free; when its link is; what lies or comes here and is not begun */
-    int own, own_end;     /* next of the device's own, in heavy order; the same from the light end, for processors */
-    int first, last, n;   /* what comes, in order: a list through work.swap */
-    double arrives;       /* the first of it */
+    double t, link, left; /* when the timeline and its link are free; cost of assigned experts that have not started */
+    int own, own_end;     /* next of the device's own experts from the heavy end; for CPUs from the light end */
+    int first, last, n;   /* transferred experts in order, linked through work.swap */
+    double arrives;       /* arrival of the first one */
     bool done, closed;
 };
 static int light(const struct split_in *in, const struct split_plan *p, int from, int d, bool resident) {
@@ -19,13 +19,13 @@ static int light(const struct split_in *in, const struct split_plan *p, int from
     }
     return -1;
 }
-static double nearest(const struct split_in *in, const struct split_plan *p, int i) { /* its time on the best processor that has it */
+static double nearest(const struct split_in *in, const struct split_plan *p, int i) { /* its cost on the best CPU domain that has it */
     double c = INFINITY;
     for (int d = 0; d < in->n_domains; d++)
         if (!is_gpu(in, d) && has(in, d, i) && (double)p->work.cost[d][i] < c) c = (double)p->work.cost[d][i];
     return c;
 }
-/* Whether a device that may still bring an expert would have it done before t. */
+/* Whether a device that may still transfer the expert would finish it before t. */
 static bool sooner(const struct split_in *in, const struct split_plan *p, const struct timeline *line, const int *brought, int i, double t) {
     for (uint32_t left = p->work.gpus; left; left &= left - 1) {
         int d = __builtin_ctz(left);
@@ -37,7 +37,7 @@ static bool sooner(const struct split_in *in, const struct split_plan *p, const 
 }
 void split_hybrimoe(const struct split_in *in, struct split_plan *p) {
     struct timeline line[SPLIT_DOMAINS] = {0};
-    double waiting = 0; /* on the processor, of what no device has */
+    double waiting = 0; /* CPU cost of experts that are on no device */
     int left = in->n, missing = 0, brought[SPLIT_DOMAINS] = {0};
     memset(p->work.at, FREE, (size_t)in->n);
     for (int d = 0; d < in->n_domains; d++) {
@@ -54,7 +54,7 @@ void split_hybrimoe(const struct split_in *in, struct split_plan *p) {
     while (left) {
         int who = -1, what = -1;
         bool link = false;
-        double when = INFINITY, soon = INFINITY; /* soon: when the first processor is free */
+        double when = INFINITY, soon = INFINITY; /* soon: when the first CPU domain is free */
         for (int d = 0; d < in->n_domains; d++) {
             struct timeline *l = &line[d];
             if (!is_gpu(in, d) && l->t < soon) soon = l->t;
@@ -91,7 +91,7 @@ void split_hybrimoe(const struct split_in *in, struct split_plan *p) {
             if (i < 0 || brought[d] >= in->domain[d].room || (there > free ? there : free) + (double)p->work.cost[d][i] >= soon + waiting) l->closed = true;
             else when = l->link, who = d, what = i, link = true;
         }
-        if (who < 0) continue; /* a link was closed just now: the processors look again */
+        if (who < 0) continue; /* a link was just closed: look again */
         struct timeline *l = &line[who];
         if (!on_gpu(in, p, what) && p->work.at[what] == FREE) waiting -= nearest(in, p, what);
         if (link) {

@@ -1,15 +1,15 @@
 #pragma once
-/* What the policies of the split share: what a domain was given, and when that ends. Only split*.c include this. */
+/* Shared by the split policies: a domain's load and its end time. Only split*.c include this. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/sched/split.h"
 
-/* What a domain was given so far. Its best order is known (Johnson's rule, transfers all alike): what is there first, then what
- * comes, the dearest of it first both over the link and in the queue. Then only three sums decide when it ends. */
+/* A domain's load. The optimal order is known (Johnson's rule with equal transfer times): resident experts first, then transferred ones, the most
+ * expensive first, both on the link and in the queue. So three sums determine the end time. */
 struct load {
-    double work, moved; /* of all experts; of those that come */
-    double least;       /* the cheapest of those that come */
+    double work, moved; /* cost of all experts; of transferred ones */
+    double least;       /* the cheapest transferred expert */
     int n, n_moved;
 };
 

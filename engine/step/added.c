@@ -1,18 +1,17 @@
-/* What a step adds to caches: gathered in one piece of device memory, [layer][plane][row] with a plane's scales behind its rows, and
- * brought to host memory in one copy at its end. States, of which each span makes one a layer, go a way of their own. */
+/* KV rows that a batch adds: collected in one device buffer, [layer][plane][row] with a plane's scales after its rows, and downloaded
+ * in one copy at the end of the batch. States, one per span and layer, are downloaded separately. */
 #include <string.h>
 
 #include "cpu/pool.h"
 #include "engine/base/mem.h"
 #include "engine/step/internal.h"
 
-/* Rows of several tokens that so many tokens complete at most: of a few spans, at most STEP_ROWS, each may complete one more than
- * its length says. */
+/* Most multi-token rows that n tokens complete: each of up to STEP_ROWS spans may complete one more than its length suggests. */
 static size_t made_rows(const struct step_cache *p, int n) {
     int most = p->least_every ? n / p->least_every + STEP_ROWS : 0;
     return (size_t)(most < n ? most : n);
 }
-/* Bytes that n tokens add to the layers before. */
+/* bytes that n tokens add to the layers before */
 static size_t bytes_before(const struct step_cache *p, int layer, int n) { return p->row_at[layer] * (size_t)n + p->made_at[layer] * made_rows(p, n); }
 
 static size_t data_bytes(const struct kv_plane *p) { return (kv_rows_of(p, 0, 1).bytes + 15) & ~(size_t)15; } /* of a row */
@@ -23,7 +22,7 @@ int step_cache_open(struct step_cache *p, const struct config *c, enum dtype kv,
     p->row_at = mem_calloc((size_t)c->n_layers + 1, sizeof *p->row_at);
     p->made_at = mem_calloc((size_t)c->n_layers + 1, sizeof *p->made_at);
     p->state_at = mem_calloc((size_t)c->n_layers + 1, sizeof *p->state_at);
-    if (!p->row_at || !p->made_at || !p->state_at) return error_set(e, ERR_MEMORY, "no memory for steps");
+    if (!p->row_at || !p->made_at || !p->state_at) return error_set(e, ERR_MEMORY, "no memory for decode");
     for (int l = 0; l < c->n_layers; l++) {
         p->row_at[l + 1] = p->row_at[l], p->made_at[l + 1] = p->made_at[l], p->state_at[l + 1] = p->state_at[l];
         p->planes[l] = kv_planes(c, l, p->desc[l]);
@@ -40,7 +39,7 @@ int step_cache_open(struct step_cache *p, const struct config *c, enum dtype kv,
 void step_cache_close(struct step_cache *p) { mem_free(p->row_at), mem_free(p->made_at), mem_free(p->state_at); }
 size_t step_rows_bytes(const struct step_cache *p, int n) { return bytes_before(p, p->c->n_layers, n); }
 
-/* The planes of a layer for n rows, in memory of which `mem` is where the rows of layer `first` begin. Those of states have none. */
+/* The planes of a layer for n rows; `mem` is where the rows of layer `first` start. State planes have no data. */
 static int gathered(const struct step_cache *c, char *mem, int first, int layer, int n, struct kv_plane out[CACHE_PLANES]) {
     int planes = c->planes[layer];
     char *at = mem + (bytes_before(c, layer, n) - bytes_before(c, first, n));
@@ -59,7 +58,7 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
     struct step *s = d->s;
     struct exec *x = gpu_stream_exec(d->main);
     struct kv_plane to[CACHE_PLANES];
-    const float *from = d->work[m - s->micro].kv; /* all rows of a plane, then of the next */
+    const float *from = d->work[m - s->micro].kv; /* all rows of a plane, then the next plane */
     int planes = gathered(d->cache, d->rows, d->first, layer, total, to), rc = 0;
     for (int p = 0; p < planes && !rc; p++) {
         int width = to[p].heads * to[p].dim;
@@ -70,7 +69,7 @@ int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m,
     return rc;
 }
 
-/* Rows of several tokens are in the copies alone; a span's lie from its own first row on, which is room enough. */
+/* Multi-token rows exist only in the device KV. A span's rows start at its own first row, which leaves enough room. */
 static int keep_made(struct step_device *d, const struct step_micro *m, int total) {
     for (int l = d->first; l < d->last && d->cache->least_every; l++) {
         struct kv_plane to[CACHE_PLANES];
@@ -91,7 +90,7 @@ int step_rows_send(struct step_device *d, int total) {
     return gpu_copy(d->main, d->host_rows + at, d->rows, bytes_before(d->cache, d->last, total) - at, GPU_D2H);
 }
 
-/* Where a state lies among those of all layers. */
+/* Offset of a state among those of all layers. */
 static size_t state_offset(const struct step *s, int layer, int plane) {
     size_t at = s->cache.state_at[layer];
     for (int p = 0; p < plane; p++)
@@ -105,7 +104,7 @@ static size_t state_offset(const struct step *s, int layer, int plane) {
 enum { STATES_MB = 512, STATES_ALONE = 1 << 20 };
 int step_states_open(struct step *s, struct error *e) {
     const size_t each = s->cache.state_at[s->c->n_layers], most = each ? ((size_t)STATES_MB << 20) / each : 0;
-    s->n_host_states = most < STEP_ROWS ? (int)most : STEP_ROWS; /* further ones go as they lie */
+    s->n_host_states = most < STEP_ROWS ? (int)most : STEP_ROWS; /* further spans download directly */
     return s->n_host_states ? gpu_host_alloc(s->dev[0].g, (void **)&s->host_states, (size_t)s->n_host_states * each, e) : 0;
 }
 
@@ -140,7 +139,7 @@ void step_states_store(struct step *s) {
     else store_states(s, 0, 1);
 }
 
-/* What n rows of a rank's heads are, to their place among all heads. */
+/* Stores n rows of a rank's heads among all heads. */
 static void store_heads(const struct kv_plane *to, int head0, int pos, const struct kv_plane *from, int from_row, int n) {
     struct step_heads h = step_heads_of(to, head0, from->heads, pos);
     for (int i = 0; i < n; i++) {
@@ -150,9 +149,9 @@ static void store_heads(const struct kv_plane *to, int head0, int pos, const str
     }
 }
 
-/* What tokens [pos, pos + n) made of a plane, from its place among the gathered rows. */
+/* Stores the rows of one plane that tokens [pos, pos + n) made. */
 static void store_rows(const struct cache_desc *d, const struct kv_plane *to, int pos, const struct kv_plane *from, int from_row, int n) {
-    if (!from->data) return; /* a state's */
+    if (!from->data) return; /* a state plane */
     int row = kv_row_at(d, pos);
     n = kv_row_at(d, pos + n) - row;
     struct kv_rows x = kv_rows_of(from, from_row, n), y = kv_rows_of(to, row, n);
@@ -177,7 +176,7 @@ void step_rows_store(struct step *s, const struct step_micro *m, const struct st
         }
 }
 
-/* Behind the rows that a prefill has made: the states of a layer, after all of them and at the mark. */
+/* After a prefill's rows: each layer's states, at the end and at the mark. */
 static char *saved_state(const struct step *s, char *host, int n, int layer, int plane, bool mark) {
     return host + step_rows_bytes(&s->cache, n) + (mark ? s->cache.state_at[s->c->n_layers] : 0) + state_offset(s, layer, plane);
 }

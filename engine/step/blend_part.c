@@ -27,7 +27,7 @@ static void work_release(void *ctx, void *p) {
 static size_t slot_bytes(const struct machine *m) { return (m->expert_bytes + 4096) & ~(size_t)255; }
 static size_t rows_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->hidden * 4; }
 static size_t pairs_bytes(const struct config *c, int rows) { return (size_t)rows * (size_t)c->topk * 4; }
-/* Beside the rows: a short ring, what attention grows by, what operations take for themselves. */
+/* Beside the rows: a minimal ring, what attention grows by, and the operations' own buffers. */
 static size_t beside_bytes(const struct machine *m, const struct step_device *d, int rows, int end) {
     const struct config *c = &m->w->config;
     return SLOTS_LEAST * slot_bytes(m) + (d ? block_grown_bytes(c, end) : 0) + work_bytes(c, rows) / 2;
@@ -77,7 +77,7 @@ int part_fill(struct blend_part *p, int rows, int end, bool alone, struct error 
     if (!rc) rc = gpu_alloc(p->g, (void **)&p->weight, pairs, e);
     if (!rc && !p->d) rc = gpu_alloc(p->g, (void **)&p->xn, hidden, e);
     if (!rc && !p->d) rc = gpu_alloc(p->g, (void **)&p->y, hidden, e);
-    if (p->d) p->xn = p->work.xn, p->y = p->work.x; /* where the residual stream is not in the meantime */
+    if (p->d) p->xn = p->work.xn, p->y = p->work.x; /* scratch: the residual stream is in another device's workspace while this one helps */
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_token, pairs, e);
     if (!rc) rc = gpu_host_alloc(p->g, (void **)&p->pair_weight, pairs, e);
     if (!rc && !alone) rc = gpu_host_alloc(p->g, (void **)&p->sum, hidden, e);
@@ -88,7 +88,7 @@ int part_open(struct blend_part *p, struct error *e) {
     struct machine *m = p->s->m;
     p->stop = p->d ? &p->d->stop : &p->own_stop;
     int rc = p->d ? 0 : gpu_stream_open(p->g, &p->own, "blend", true, p->stop, e);
-    if (p->d && gpu_info(p->g)->is_virtual) gpu_stream_sync(p->d->main); /* what is opened there knows what was copied before */
+    if (p->d && gpu_info(p->g)->is_virtual) gpu_stream_sync(p->d->main); /* streams opened afterwards inherit its clock */
     if (!rc) rc = gpu_stream_open(p->g, &p->link, "link", false, p->stop, e);
     if (!rc) rc = gpu_number_open(p->g, &p->loaded, e);
     if (!rc) rc = gpu_number_open(p->g, &p->freed, e);
@@ -123,7 +123,7 @@ void part_close(struct blend_part *p) {
     mem_free(p->slots);
 }
 
-/* --- The link -------------------------------------------------------------------------------------------------------------------- */
+/* --- Uploads ----------------------------------------------------------------------------------------------------------------------  */
 
 struct blend_slot *part_slot(struct blend_part *p, int layer, int expert) {
     for (int i = 0; i < p->n_slots; i++)
@@ -178,7 +178,7 @@ int part_experts(struct blend_part *p, int layer, const int16_t *order, int ther
                 break;
             }
         }
-        TRY(gpu_number_wait(p->loaded, on, main)); /* they come in order */
+        TRY(gpu_number_wait(p->loaded, on, main)); /* uploads arrive in order */
         int span = trace_begin(p->s->m->trace, main, p->rank, LANE_COMPUTE, "experts", layer, -1);
         TRY(op_run(gpu_stream_exec(main), OP_GROUP, &g));
         trace_end(p->s->m->trace, span, main);

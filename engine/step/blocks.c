@@ -1,11 +1,11 @@
-/* Device memory of copies of caches: blocks of so many positions, each the rows of all layers. Copies of sessions with a common beginning
- * read the same blocks of it; a block is counted by the copies that read it, is written by one that reads it alone, and is free
- * when the last one lets go. Blocks are cut from slabs, in which the rows of a plane lie together, so that a copy that grows has
- * long pieces of it; a slab goes when all of its blocks are free. States are not rows: a copy has its own. */
+/* Device memory of KV: blocks of `block` positions, each with the rows of all layers on all devices. Sessions with a common prefix
+ * share blocks. Blocks are reference-counted; only a block with one reader is written, and it is freed with its last reader.
+ * Blocks are carved from slabs in which a plane's rows are contiguous, so that a growing cache copies in long pieces. A slab is
+ * freed with its last block. Recurrent states are not rows: each device KV has its own. */
 #include "engine/base/mem.h"
 #include "engine/step/internal.h"
 
-/* Positions of a block: few, since what copies share ends with a whole one; as many as rows of several tokens take to end there, too. */
+/* Positions per block: small, since only whole blocks are shared; a multiple of every multi-token row's length. */
 enum { BLOCK = 32, SLAB = 512, BLOCK_MOST = 1 << 24 };
 static int positions_of(const struct step_cache *c) {
     int64_t n = BLOCK;
@@ -17,7 +17,7 @@ static int positions_of(const struct step_cache *c) {
                 const int64_t rest = a % b;
                 a = b, b = rest;
             }
-            if (n < BLOCK_MOST) n = n / a * every; /* beyond it is longer than any cache, whose rows it then has all */
+            if (n < BLOCK_MOST) n = n / a * every; /* beyond that a block is longer than any cache */
         }
     return (int)(n < BLOCK_MOST ? n : BLOCK_MOST);
 }
@@ -45,7 +45,7 @@ size_t step_slab_lay(const struct step_device *d, struct kv_layer *planes) {
 void step_blocks_open(struct step *s) {
     s->block = positions_of(&s->cache);
     s->slab = s->block < SLAB ? SLAB / s->block : 1;
-    for (int i = 0; i < s->n_dev; i++) /* a small device has small ones */
+    for (int i = 0; i < s->n_dev; i++) /* smaller slabs on a small device */
         while (s->slab > 1 && step_slab_lay(&s->dev[i], NULL) > gpu_info(s->dev[i].g)->mem / 64) s->slab--;
 }
 
@@ -93,7 +93,7 @@ struct step_block *step_block_hold(struct step_block *b) {
 void step_block_release(struct step *s, struct step_block *b) {
     struct step_slab *slab = b->slab;
     if (--b->readers) return;
-    for (int i = 0; i < s->n_dev && s->copied; i++) /* who has it next may fill it from another stream */
+    for (int i = 0; i < s->n_dev && s->copied; i++) /* the next user may fill it from another stream */
         if (s->dev[i].main) gpu_stream_sync(s->dev[i].main);
     s->copied = false;
     if (!--slab->used) drop_slab(s, slab);

@@ -1,4 +1,4 @@
-/* Devices that take part in steps: which layers each holds, their weights there, workspaces and the number hand-off. */
+/* Devices for decode: which layers each holds, their weights, workspaces and timelines. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ struct step_device *step_device_of(struct step *s, int layer) {
 
 /* --- Weights ------------------------------------------------------------------------------------------------------------------ */
 
-/* Room for the ranges of a module, and the copies on their way; their fields then point there. */
+/* Allocates memory for a module's ranges, starts the uploads and points the fields to the device. */
 static int load_ranges(struct step_device *d, struct stage *stage, char **mem, struct pipe_range *ranges, int n, struct error *e) {
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
@@ -38,13 +38,13 @@ static size_t ranges_bytes(struct pipe_range *ranges, int n) {
     return (bytes + 511) & ~(size_t)255;
 }
 
-/* Of the whole layer, or of a rank's share of it: c is the share's. */
+/* Lists a whole layer, or a rank's shard; c is the shard's config. */
 static int layer_ranges(const struct weights *w, const struct config *c, const struct share *share, int layer, struct layer *view, struct pipe_range *out) {
     if (share) return share_ranges(c, share, w, layer, view, out);
     *view = (struct layer){0};
     return module_ranges(c, layer, MODULE_LAYER, &w->layers[layer], view, out);
 }
-/* The final norm and the head; the embedding stays where it is. What makes one of several residual streams is where the last layer is. */
+/* The final norm and LM head, without the embedding. block_close's weights go with the last layer. */
 static int head_ranges(const struct weights *w, struct weights *view, struct pipe_range *out) {
     int n = module_ranges(&w->config, 0, MODULE_ENDS, w, view, out), kept = 0;
     for (int i = 0; i < n; i++)
@@ -55,13 +55,13 @@ static int close_ranges(const struct weights *w, struct weights *view, struct pi
     return module_ranges(&w->config, 0, MODULE_CLOSE, w, view, out);
 }
 
-/* Everything that this device is to hold. */
+/* Uploads everything assigned to the device. */
 static int load(struct step_device *d, struct error *e) {
     const struct weights *w = d->s->m->w;
     const struct gpu_set *set = d->s->m->gpus;
     struct pipe_range ranges[MODULE_RANGES];
     struct stage *stage;
-    const int threads = d->own && !set->spec.is_virtual ? pin_stage_threads() : stage_threads(set, w); /* columns are gathered */
+    const int threads = d->own && !set->spec.is_virtual ? pin_stage_threads() : stage_threads(set, w); /* gathering column shards needs threads */
     int rc = stage_open(&stage, &(struct stage_options){.set = set, .g = d->g, .stream = d->main, .stop = &d->stop, .threads = threads}, e);
     for (int l = d->first; l < d->last && !rc; l++) {
         if (!d->s->processor && (rc = scan_dense(&d->s->m->scan, l, e))) break;
@@ -87,7 +87,7 @@ int step_load(struct step *s, struct error *e) {
 void step_unload(struct step *s) {
     for (int i = 0; i < s->n_dev; i++) {
         struct step_device *d = &s->dev[i];
-        if (d->main) gpu_stream_sync(d->main); /* a load that failed has copies on their way */
+        if (d->main) gpu_stream_sync(d->main); /* a failed load has copies in flight */
         step_graphs_drop(d);
         step_experts_close(d);
         step_draft_close(d);
@@ -104,7 +104,7 @@ void step_unload(struct step *s) {
     s->loaded = false;
 }
 
-/* --- Opening -------------------------------------------------------------------------------------------------------------------- */
+/* --- Opening ----------------------------------------------------------------------------------------------------------------------  */
 
 static void *device_alloc(void *ctx, size_t size) {
     struct step_device *d = ctx;
@@ -141,8 +141,7 @@ static int open_device(struct step_device *d, struct error *e) {
     return rc;
 }
 
-/* What a device keeps free of resident layers: what open_device takes, caches of the first sessions, and room for a prefill to
- * stream weights through. */
+/* Bytes kept free of resident layers: open_device's buffers, KV of the first sessions, and a prefill's ring. */
 size_t step_reserve(const struct step *s, struct gpu *gpu) {
     const struct gpu_info *g = gpu_info(gpu);
     const struct config *c = s->c;
@@ -152,13 +151,13 @@ size_t step_reserve(const struct step *s, struct gpu *gpu) {
     return own + (cache < rest ? cache : rest) + 8 * s->m->expert_bytes + rest;
 }
 
-/* What is left of it is for routed experts. */
+/* Gives what is left to routed experts. */
 static void budget(struct step *s, struct step_device *d, size_t free, size_t keep) {
     const struct machine *m = s->m;
     struct budget_out out;
     struct budget_in in = {.free = free,
                            .weights = d->weights,
-                           .keep = keep + (size_t)STEP_ROWS * (9 * (size_t)s->c->hidden + (size_t)s->c->n_experts) * 4, /* experts.c, guess.c */
+                           .keep = keep + (size_t)STEP_ROWS * (9 * (size_t)s->c->hidden + (size_t)s->c->n_experts) * 4, /* expert_pool.c, router_lookahead.c */
                            .slot = step_experts_slot(m),
                            .each = s->c->n_experts,
                            .ask = s->processor ? BUDGET_OFF : m->expert_cache,
@@ -170,7 +169,7 @@ static void budget(struct step *s, struct step_device *d, size_t free, size_t ke
     log_say(LOG_INFO, "routed experts on device %d: %s", d->rank, out.why);
 }
 
-/* Ranks that share each layer, and what of it each has; 0: devices have layers of their own, as `by_layers` says. */
+/* Returns the ranks of tensor parallelism and each one's shard; 0: use whole layers, as in by_layers. why: the reason. */
 static int choose_ranks(struct step *s, const struct resident_in *in, const struct resident_out *by_layers, struct share share[GPU_MAX],
                         struct resident_out *out, char *why, size_t cap) {
     const struct weights *w = s->m->w;
@@ -181,9 +180,10 @@ static int choose_ranks(struct step *s, const struct resident_in *in, const stru
     struct layer view;
     *why = 0;
     if (ask == GPU_PARALLEL_LAYERS || in->n_devices < 2) return 0;
-    if (!asked && (most < 2 || in->most || by_layers->until[most - 1] < in->n_layers)) return 0; /* one holds them, or all together do not */
-    if (!asked && s->m->whole) return snprintf(why, cap, "a blended prompt needs whole layers"), 0;
-    if (!asked && !s->processor && s->m->expert_cache != BUDGET_OFF) return snprintf(why, cap, "routed experts are kept with their layers"), 0;
+    if (!asked && (most < 2 || in->most || by_layers->until[most - 1] < in->n_layers))
+        return 0; /* one device holds all layers, or all devices together do not */
+    if (!asked && s->m->whole) return snprintf(why, cap, "blended prefill needs whole layers"), 0;
+    if (!asked && !s->processor && s->m->expert_cache != BUDGET_OFF) return snprintf(why, cap, "an expert pool needs whole layers"), 0;
     int ranks = most;
     for (bool cut = false; ranks > 1 && !cut; ranks -= !cut) {
         size_t bytes[GPU_MAX] = {0};
@@ -193,15 +193,15 @@ static int choose_ranks(struct step *s, const struct resident_in *in, const stru
             for (int l = 0; l < in->n_layers; l++) bytes[r] += ranges_bytes(ranges, layer_ranges(w, &own, &share[r], l, &view, ranges));
         }
         cut = resident_share(in, ranks, bytes, out);
-        if (!cut) snprintf(why, cap, "a device has no room for its share");
+        if (!cut) snprintf(why, cap, "a shard does not fit on its device");
     }
     if (ranks < 2) return 0;
     *why = 0;
-    if (!s->m->cost || !s->m->model) return asked ? ranks : (snprintf(why, cap, "nothing is known of the machine's speed"), 0);
+    if (!s->m->cost || !s->m->model) return asked ? ranks : (snprintf(why, cap, "the machine is not calibrated"), 0);
     struct policy_parallel_out p;
     policy_parallel(s->m->cost, s->m->model, ranks, &p);
-    snprintf(why, cap, "%d tokens would be read in %.3g s for %.3g s by layers, and each of %d more take %.3g ms for %.3g ms", POLICY_QUESTION, p.question[1],
-             p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
+    snprintf(why, cap, "prefill of %d tokens in %.3g s instead of %.3g s by layers, decode of %d more in %.3g ms instead of %.3g ms each", POLICY_QUESTION,
+             p.question[1], p.question[0], POLICY_ANSWER, p.step[1] * 1e3, p.step[0] * 1e3);
     return asked || p.tensor ? ranks : 0;
 }
 
@@ -234,7 +234,7 @@ static int choose(struct step *s, struct error *e) {
     for (int i = 0; i < out.n; i++)
         if (s->tensor)
             s->dev[s->n_dev++] = (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .last = out.until[i], .head = out.head == i, .share = share[i]};
-        else if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer has no part in steps */
+        else if (out.until[i] > (i ? out.until[i - 1] : 0)) /* a device too small for any layer is skipped */
             s->dev[s->n_dev++] =
                 (struct step_device){.s = s, .g = set->gpu[i], .rank = i, .first = i ? out.until[i - 1] : 0, .last = out.until[i], .head = out.head == i};
     s->n_resident = out.n ? out.until[out.n - 1] : 0;
@@ -248,7 +248,7 @@ static int choose(struct step *s, struct error *e) {
         for (int l = d->first; l < d->last; l++)
             d->weights += s->tensor ? ranges_bytes(ranges, layer_ranges(w, d->own, &d->share, l, &view, ranges)) : layers[l];
         if (s->dev[i].head) s->dev[i].weights += in.head;
-        d->draft_full = s->tensor; /* nor routed experts, which one device has of a layer */
+        d->draft_full = s->tensor; /* no draft experts: one device would need all of a layer */
         if (!s->tensor) budget(s, &s->dev[i], in.free[s->dev[i].rank], in.reserve[s->dev[i].rank]);
     }
     mem_free(layers);
@@ -276,7 +276,7 @@ void step_where(const struct step *s, struct where *out) {
         layers.what = WHERE_LAYERS, layers.bytes = d->weights - (d->head ? head : 0);
         where_add(out, layers, s->layers_why);
         headed |= d->head;
-        if (d->head) where_add(out, ends_row, "behind the last layer");
+        if (d->head) where_add(out, ends_row, "after the last layer");
         moe = 0;
         for (int l = d->first; l < d->last; l++) moe += s->c->layer[l].moe;
         experts.what = WHERE_EXPERTS, experts.each = d->each, experts.bytes = (size_t)d->each * (size_t)moe * step_experts_slot(s->m);
@@ -284,14 +284,14 @@ void step_where(const struct step *s, struct where *out) {
         where_add(out, room, "kept free of weights");
     }
     for (int l = s->n_resident; l < n_layers; l++) rest += ranges_bytes(ranges, layer_ranges(w, s->c, NULL, l, &view, ranges));
-    where_add(out, (struct where_row){.what = WHERE_EMBEDDING, .device = -1, .bytes = w->bytes_embed}, "a row of it is read for a token");
+    where_add(out, (struct where_row){.what = WHERE_EMBEDDING, .device = -1, .bytes = w->bytes_embed}, "one row is read per token");
     if (s->n_resident < n_layers)
         where_add(out, (struct where_row){.what = WHERE_LAYERS, .device = -1, .first = s->n_resident, .last = n_layers, .bytes = rest}, s->layers_why);
     if (!headed)
-        where_add(out, (struct where_row){.what = WHERE_HEAD, .device = -1, .bytes = head}, s->n_dev ? "no device has room for it" : "behind the last layer");
+        where_add(out, (struct where_row){.what = WHERE_HEAD, .device = -1, .bytes = head}, s->n_dev ? "no device has room for it" : "after the last layer");
     if (s->c->n_experts)
         where_add(out, (struct where_row){.what = WHERE_EXPERTS, .device = -1, .last = n_layers, .each = s->c->n_experts, .bytes = w->bytes_routed},
-                  "computed by the processor, but for those that devices keep or are brought");
+                  "computed by the CPU, except those resident on or uploaded to devices");
 }
 
 void step_tell(struct step *s, const char *layers_why) {
@@ -365,7 +365,7 @@ void step_devices_close(struct step *s) {
 static void *host_alloc(struct step *s, size_t size, struct error *e) {
     void *p;
     if (s->n_dev) return gpu_host_alloc(s->dev[0].g, &p, size, e) ? NULL : p;
-    if (!(p = mem_aligned(64, size))) error_set(e, ERR_MEMORY, "no memory for steps");
+    if (!(p = mem_aligned(64, size))) error_set(e, ERR_MEMORY, "no memory for decode");
     return p;
 }
 static void host_free(struct step *s, void *p) {

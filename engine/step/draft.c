@@ -1,7 +1,6 @@
-/* A draft's routed experts on devices: of layers whose attention half is there, as far as there is room beside everything else, a layer
- * with each step of the draft, so that none waits long. Then the rows of a layer stay on the device, and the processor only reads what
- * their routers chose. They are the first to go when a cache or a prompt needs the memory, and do not come back before resident
- * weights do. */
+/* A draft's routed experts on devices: for layers whose attention block is on the device, as far as memory allows, one layer per
+ * draft batch so that no batch waits long. The rows of such a layer stay on the device; the CPU only reads the routers'
+ * selections. They are the first to be evicted for KV or a prefill, and return only after resident weights are reloaded. */
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/pipe/stage.h"
@@ -9,7 +8,7 @@
 
 static size_t layer_bytes(const struct step *s, uint64_t expert_bytes) { return (size_t)expert_bytes * (size_t)s->c->n_experts; }
 
-/* As they lie from mem on, in place of the host's. */
+/* Copies the expert views with pointers into mem. */
 static struct expert *moved(const struct expert *from, int n, const char *mem) {
     const char *base = from[0].gate.data;
     struct expert *to = mem_alloc((size_t)n * sizeof *to);
@@ -45,7 +44,7 @@ static int load(struct step_device *d, int layer, struct error *e) {
     if (gpu_alloc(d->g, (void **)&l->draft_mem, bytes, e)) return e->code;
     d->held += l->draft_bytes = bytes;
     int rc = copy(d, from[0].gate.data, l->draft_mem, bytes, e);
-    if (!rc && !(l->draft = moved(from, s->c->n_experts, l->draft_mem))) rc = error_set(e, ERR_MEMORY, "no memory for a draft on a device");
+    if (!rc && !(l->draft = moved(from, s->c->n_experts, l->draft_mem))) rc = error_set(e, ERR_MEMORY, "no memory for draft experts on a device");
     return rc;
 }
 
@@ -65,14 +64,14 @@ int step_draft_load(struct step_device *d, struct error *e) {
     if (d->draft_full || s->processor) return 0;
     while (layer < d->last && (!s->c->layer[layer].moe || d->layer[layer].draft)) there += d->layer[layer++].draft != NULL;
     const struct expert *x = layer < d->last ? s->view->experts[layer] : NULL;
-    d->draft_full = !x || x->gate_bias || x->up_bias || x->down_bias; /* biases are the checkpoint's, and lie elsewhere */
+    d->draft_full = !x || x->gate_bias || x->up_bias || x->down_bias; /* biases belong to the checkpoint and are stored elsewhere */
     int rc = d->draft_full ? 0 : load(d, layer, e);
     if (rc == ERR_MEMORY) {
         drop(d, layer);
         *e = (struct error){0};
         d->draft_full = true, rc = 0;
     }
-    if (d->draft_full) log_say(LOG_INFO, "the draft's experts of %d layers are on device %d", there, d->rank);
+    if (d->draft_full) log_say(LOG_INFO, "draft experts of %d layers are on device %d", there, d->rank);
     return rc;
 }
 

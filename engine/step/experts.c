@@ -11,7 +11,7 @@
 #include "engine/sched/split.h"
 #include "engine/step/processor.h"
 
-enum { USED_MOST = 256 }; /* experts of a layer that the device computes at once */
+enum { USED_MOST = 256 }; /* experts of a layer that the device computes at most */
 size_t step_experts_slot(const struct machine *m) { return (m->expert_bytes + 4096) & ~(size_t)255; }
 static struct step_slot *slots_of(const struct step_experts *x, int layer) { return x->slots + (size_t)layer * (size_t)x->each; }
 static int16_t *place_of(const struct step_experts *x, int layer, int expert) {
@@ -22,7 +22,7 @@ static struct step_slot *find(const struct step_experts *x, int layer, int exper
     return i < 0 ? NULL : &slots_of(x, layer)[i];
 }
 static bool has_experts(const struct step_device *d, int layer) { return layer >= d->first && layer < d->last && d->s->c->layer[layer].moe; }
-/* --- Open, close ------------------------------------------------------------------------------------------------------------- */
+/* --- Open, close -------------------------------------------------------------------------------------------------------------- */
 
 static void close_queues(struct step_experts *x) {
     atomic_store(&x->stop, 1);
@@ -76,7 +76,7 @@ static int open_queues(struct step_experts *x, struct error *e) {
 
 static int fill_fixed(struct step_experts *x, struct error *e);
 
-/* What every layer asks of the cost model, by rows. */
+/* Tabulates the cost model by rows, for use in every layer. */
 static void fill_tables(struct step_experts *x) {
     const struct machine *m = x->d->s->m;
     const int device = 1 + x->d->rank;
@@ -112,12 +112,12 @@ static int open_memory(struct step_experts *x, struct error *e) {
     x->slots = mem_calloc((size_t)c->n_layers * (size_t)x->each, sizeof *x->slots);
     x->slot_of = mem_alloc((size_t)c->n_layers * n * sizeof *x->slot_of);
     if (!x->mine || !x->ids || !x->router || !x->near || !x->chance || !x->rows || !x->expert_of || !x->experts || !x->plan || !x->slots || !x->slot_of)
-        return error_set(e, ERR_MEMORY, "no memory for experts on a device");
+        return error_set(e, ERR_MEMORY, "no memory for an expert pool");
     memset(x->slot_of, 0xff, (size_t)c->n_layers * n * sizeof *x->slot_of);
     return 0;
 }
 
-/* Slots, one of each layer in turn, as far as there is memory. */
+/* Allocates slots, one per layer at a time, until memory runs out. */
 static void open_slots(struct step_experts *x) {
     struct step_device *d = x->d;
     size_t bytes = step_experts_slot(d->s->m);
@@ -127,7 +127,7 @@ static void open_slots(struct step_experts *x) {
             t->expert = -1;
             if (!has_experts(d, l)) continue;
             if (gpu_alloc(d->g, (void **)&t->mem, bytes, NULL)) {
-                log_say(LOG_INFO, "a device has room for %d experts a layer, %d were planned", k, x->each);
+                log_say(LOG_INFO, "a device has room for %d experts per layer, %d were planned", k, x->each);
                 while (x->each > k) step_experts_less(d);
                 return;
             }
@@ -135,13 +135,13 @@ static void open_slots(struct step_experts *x) {
         }
 }
 
-/* What was learnt outlives the slots. */
+/* Allocates scores and predictions, which outlive the slots. */
 static int open_learnt(struct step_device *d, struct error *e) {
     const struct config *c = d->s->c;
     if (d->predict_mem) return 0;
     if (!d->score_mem) d->score_mem = mem_calloc(1, score_bytes(c->n_layers, c->n_experts));
     d->predict_mem = mem_calloc(1, predict_bytes(c->n_layers, c->n_experts));
-    if (!d->score_mem || !d->predict_mem) return error_set(e, ERR_MEMORY, "no memory for scores of experts");
+    if (!d->score_mem || !d->predict_mem) return error_set(e, ERR_MEMORY, "no memory for expert scores");
     score_open(&d->score, d->s->m->evict, c->n_layers, c->n_experts, c->topk, d->score_mem);
     predict_open(&d->predict, c->n_layers, c->n_experts, d->predict_mem);
     return 0;
@@ -152,7 +152,7 @@ int step_experts_open(struct step_device *d, struct error *e) {
     struct step_experts *x = d->experts;
     int rc = 0;
     if (!d->each || x) return 0;
-    if (!(x = d->experts = mem_calloc(1, sizeof *x))) return error_set(e, ERR_MEMORY, "no memory for experts on a device");
+    if (!(x = d->experts = mem_calloc(1, sizeof *x))) return error_set(e, ERR_MEMORY, "no memory for an expert pool");
     x->d = d;
     x->each = d->each;
     rc = open_memory(x, e);
@@ -161,8 +161,8 @@ int step_experts_open(struct step_device *d, struct error *e) {
     if (!rc) rc = open_learnt(d, e);
     if (!rc) open_slots(x);
     if (!rc && m->cost->deterministic) rc = fill_fixed(x, e);
-    if (rc == ERR_MEMORY) { /* steps can do without */
-        log_say(LOG_INFO, "no experts on a device: %s", e->text);
+    if (rc == ERR_MEMORY) { /* a pool is optional */
+        log_say(LOG_INFO, "no expert pool on a device: %s", e->text);
         *e = (struct error){0};
         rc = 0;
         d->each = 0;
@@ -206,7 +206,7 @@ bool step_experts_less(struct step_device *d) {
     gpu_stream_sync(x->link);
     gpu_stream_sync(x->compute);
     for (int l = d->first; l < d->last; l++) free_slot(x, l, &slots_of(x, l)[x->each - 1]);
-    struct step_slot *from = x->slots; /* rows get shorter: in place, from the first */
+    struct step_slot *from = x->slots; /* shrinks the rows of the table in place */
     int was = x->each--;
     for (int l = 0; l < d->s->c->n_layers; l++)
         for (int k = 0; k < x->each; k++) x->slots[l * x->each + k] = from[l * was + k];
@@ -221,7 +221,7 @@ void step_experts_where(const struct step_device *d, int8_t *where) {
             if (slots_of(x, l)[k].expert >= 0) where[(size_t)l * n + (size_t)slots_of(x, l)[k].expert] = (int8_t)d->rank;
 }
 
-/* Not where the device takes longer for one than the processor for all that a token chooses. */
+/* False when the device takes longer for one expert than the CPU for all of a token's. */
 static bool pays(const struct step_experts *x) { return cost_table_at(&x->table[1], 1) < x->d->s->c->topk * cost_table_at(&x->table[0], 1); }
 
 void step_experts_begin(struct step_device *d) {
@@ -246,13 +246,13 @@ int step_experts_settle(struct step_device *d, struct error *e) {
     struct error device;
     bool failed = gpu_error(d->g, &device);
     close_queues(x);
-    if (failed) return 0; /* the caller leaves the device */
+    if (failed) return 0; /* the caller drops the device */
     for (int l = d->first; l < d->last; l++)
         for (int k = 0; k < x->each; k++) slots_of(x, l)[k].on = slots_of(x, l)[k].off = 0;
     return open_queues(x, e);
 }
 
-/* --- The link ------------------------------------------------------------------------------------------------------------------ */
+/* --- Uploads --------------------------------------------------------------------------------------------------------------------  */
 
 static int bring(struct step_experts *x, int layer, int k, int expert, bool ahead) {
     struct step *s = x->d->s;
@@ -279,7 +279,8 @@ static int bring(struct step_experts *x, int layer, int k, int expert, bool ahea
 }
 static bool idle(const struct step_experts *x) { return gpu_number_reached(x->loaded, x->n_loaded); }
 
-/* The slot whose expert is worth least: nobody's before all. but [n_experts]: rows, whose experts stay; NULL: nobody's do. */
+/* Picks the eviction victim: an empty slot, else the lowest score. Experts with rows in but [n_experts] (or NULL) are skipped. -1:
+ * none. */
 static int worst(const struct step_experts *x, int layer, const int32_t *but) {
     int at = -1;
     double least = 0;
@@ -293,7 +294,7 @@ static int worst(const struct step_experts *x, int layer, const int32_t *but) {
     return at;
 }
 
-/* --deterministic: the first of each layer, for good. */
+/* --deterministic: loads the first experts of each layer for good. */
 static int fill_fixed(struct step_experts *x, struct error *e) {
     struct step_device *d = x->d;
     for (int l = d->first; l < d->last; l++)
@@ -305,7 +306,7 @@ static int fill_fixed(struct step_experts *x, struct error *e) {
     return gpu_stream_sync(x->link);
 }
 
-/* --- A layer --------------------------------------------------------------------------------------------------------------------- */
+/* --- A layer ----------------------------------------------------------------------------------------------------------------------  */
 
 int step_experts_keep(struct step_device *d, int micro, int layer, const float *x, int n) {
     return d->experts ? guess_keep(&d->experts->guess, micro, layer, x, n) : 0;
@@ -320,7 +321,7 @@ int step_experts_join(struct step_device *d, int micro, float *to, int n) {
     return exec->ops->add(exec, &(struct op_add){.y = to, .x = x->y[micro], .n = n, .m = d->s->c->hidden});
 }
 
-/* Rows of each expert that rows of the device chose; 0 where the processor has rows of its own for it: then it reads it anyway. */
+/* Counts the device rows that selected each expert; 0 if a CPU row selected it too: then the CPU reads it anyway. */
 static void count_rows(struct step_experts *x, const struct step_micro *m) {
     const struct step *s = x->d->s;
     int topk = s->c->topk;
@@ -330,7 +331,8 @@ static void count_rows(struct step_experts *x, const struct step_micro *m) {
         if (m->host.ids[i] >= 0) x->rows[m->host.ids[i]] = 0;
 }
 
-/* Domain 0 the processor, 1 the device, and the experts that x->rows says. A transfer that begins now finds the link so busy. Returns how many. */
+/* Describes domain 0 (CPU), domain 1 (device) and the experts in x->expert_rows for the split. link_busy: seconds before a new upload can
+ * start. Returns the number of experts. */
 static int describe(struct step_experts *x, int layer, int n, double link_busy, struct split_domain *d) {
     struct step *s = x->d->s;
     const struct machine *v = s->m;
@@ -347,13 +349,13 @@ static int describe(struct step_experts *x, int layer, int n, double link_busy, 
         x->experts[all++] = (struct split_expert){.rows = x->rows[i], .resident = 1u | (here ? 2u : 0)};
     }
     d[1].room = x->each > gone ? x->each - gone : 0;
-    for (int i = 0; i < all && d[1].move > 0; i++) /* what comes over the link is looked at first: that costs more than it saves */
+    for (int i = 0; i < all && d[1].move > 0; i++) /* an upload needs a scan first, which costs more than it saves */
         if (!residency_is(&v->known, layer, x->expert_of[i], RESIDENCY_GOOD)) d[1].move = 0;
     return all;
 }
 static const struct split_policy *policy_of(const struct step *s) { return s->m->cost->deterministic ? split_find("host") : s->m->split; }
 
-/* Fills x->plan for a layer's rows. */
+/* Fills x->plan for a layer's rows; returns the number of experts. */
 static int ask(struct step_experts *x, const struct step_micro *m, int layer) {
     struct split_domain d[2];
     count_rows(x, m);
@@ -362,15 +364,15 @@ static int ask(struct step_experts *x, const struct step_micro *m, int layer) {
     return n;
 }
 
-/* --- What an idle link brings: for good, or for the layers that follow ----------------------------------------------------------- */
+/* --- Uploads on an idle link: for good, or for the next layers -------------------------------------------------------------------- */
 
 struct wanted {
     int layer, slot, expert; /* slot -1: nothing */
-    double worth;            /* seconds saved in the next steps */
+    double worth;            /* seconds saved in later batches */
     bool ahead;
 };
 
-/* The best that is not here for the worst that is, if it is worth more: for as many steps as scores look back, about. */
+/* Picks a swap: the best missing expert for the worst resident one, if worth more over about as many batches as scores look back. */
 static struct wanted better(const struct step_experts *x, int layer) {
     enum { STEPS = 14 };
     const struct step *s = x->d->s;
@@ -388,7 +390,7 @@ static struct wanted better(const struct step_experts *x, int layer) {
     return w;
 }
 
-/* Of what the next layers are said to choose, by the word that is newest. now: seconds since this layer's experts were begun. */
+/* Picks the best prefetch for the next layers, from each layer's newest prediction. now: seconds since this layer's experts began. */
 static struct wanted foreseen(struct step_experts *x, int micro, int layer, int n, double now) {
     struct step_device *d = x->d;
     const struct config *c = d->s->c;
@@ -403,7 +405,7 @@ static struct wanted foreseen(struct step_experts *x, int micro, int layer, int 
             if (said[i] >= 0 && said[i] < c->n_experts) x->rows[said[i]]++;
         struct split_domain domain[2];
         int all = describe(x, l, n, 0, domain), k = worst(x, l, x->rows);
-        if (k < 0 || !(domain[1].move > 0)) continue; /* or one of them was never looked at */
+        if (k < 0 || !(domain[1].move > 0)) continue; /* or one of them was never scanned */
         struct predict_ask ask = {.layer = l,
                                   .distance = distance,
                                   .split = policy_of(d->s),
@@ -420,7 +422,7 @@ static struct wanted foreseen(struct step_experts *x, int micro, int layer, int 
     return best;
 }
 
-/* Units that were sent and are not there yet, as far as they matter. */
+/* Uploads in flight, counted up to MANY. */
 static int under_way(const struct step_experts *x) {
     enum { MANY = 256 };
     int n = 0;
@@ -445,8 +447,8 @@ int step_experts_expect(struct step_device *d, const struct lookahead *a, enum s
         for (int i = 0; i < n && phase != STEP_PRIME; i++) {
             const int id = want[i].expert, k = worst(x, l, x->rows);
             if (*place_of(x, l, id) >= 0 || !residency_is(&s->m->known, l, id, RESIDENCY_GOOD)) continue;
-            if (phase == STEP_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue; /* less than its share */
-            if (k < 0 || (queue + 1) * x->move > before + (l - d->first) * x->beat) break;    /* no place, or too late for this layer */
+            if (phase == STEP_LIKELY && want[i].confidence * (float)s->c->topk < 1) continue; /* below an equal share */
+            if (k < 0 || (queue + 1) * x->move > before + (l - d->first) * x->beat) break;    /* no slot, or too late for this layer */
             TRY(bring(x, l, k, id, true));
             queue++;
         }
@@ -464,9 +466,9 @@ static struct wanted most_wanted(struct step_experts *x, int micro, int layer, i
     return ahead.slot >= 0 && (w.slot < 0 || ahead.worth > w.worth) ? ahead : w;
 }
 
-/* --- A layer is computed ------------------------------------------------------------------------------------------------------------ */
+/* --- Computing a layer ----------------------------------------------------------------------------------------------------------------  */
 
-/* One expert's rows: gathered, computed as a few rows are everywhere, added to what the layer's others gave. */
+/* Computes one expert: gathers its rows, runs it with the small-batch kernels, adds its output. */
 static int compute(struct step_experts *x, const struct work *w, int micro, const struct step_slot *t, int at, int n) {
     struct exec *exec = gpu_stream_exec(x->compute);
     int hidden = x->d->s->c->hidden;
@@ -477,7 +479,7 @@ static int compute(struct step_experts *x, const struct work *w, int micro, cons
                       .y = x->y[micro], .x = x->part, .index = x->token[micro] + at, .weight = x->weight[micro] + at, .n = n, .dim = hidden, .ldy = hidden});
 }
 
-/* What the device took for the layer before: long over, since its rows have gone on from there. */
+/* Records the device's time for the previous layer, which has ended since its rows have moved on. */
 static void count_time(struct step_experts *x, int micro, int n) {
     struct step *s = x->d->s;
     struct cost_machine *cost = s->m->cost;
@@ -519,9 +521,10 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
             TRY(bring(x, layer, k, id, false));
             t = &slots_of(x, layer)[k];
         }
-        if (!t || many == USED_MOST) continue; /* the processor has it, too */
+        if (!t || many == USED_MOST) continue; /* left to the CPU */
         use[many] = t, begin[many++] = pairs;
-        x->expected[micro] += gpu_number_reached(x->loaded, t->on) ? cost_table_at(&x->table[1], x->rows[id]) : -INFINITY; /* not judged: it waits */
+        x->expected[micro] +=
+            gpu_number_reached(x->loaded, t->on) ? cost_table_at(&x->table[1], x->rows[id]) : -INFINITY; /* not measurable: it waits for an upload */
         t->used = true;
         for (int r = 0; r < m->n_dev * topk; r++)
             if (m->host.ids[r] == id) {
@@ -532,7 +535,7 @@ int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int
     s->counts.chosen += (uint64_t)n, s->counts.here += (uint64_t)many;
     TRY(gpu_event_wait(x->ready[micro][layer % 2], x->compute));
     TRY(gpu_fill(x->compute, x->y[micro], 0, (size_t)m->n_dev * (size_t)s->c->hidden * 4));
-    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* none: no copy */
+    TRY(gpu_copy(x->compute, x->token[micro], x->host_token[micro], (size_t)pairs * 4, GPU_H2D)); /* 0 bytes: no copy */
     TRY(gpu_copy(x->compute, x->weight[micro], x->host_weight[micro], (size_t)pairs * 4, GPU_H2D));
     if (many) TRY(gpu_event_record(x->begin[micro], x->compute));
     int span = many ? trace_begin(s->m->trace, x->compute, d->rank, LANE_COMPUTE, "experts", layer, micro) : -1;
@@ -565,7 +568,7 @@ int step_experts_after(struct step_device *d, struct step_micro *m, int layer, d
     if (expected > 0 && m->n == m->n_dev) {
         cost_observe(cost, &cost->domain[0].seen[COST_FFN], m->n, expected, took);
     }
-    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) fill_tables(x); /* often at first */
+    if ((s->clock % 16 == 0 || !(s->clock & (s->clock - 1))) && layer == d->last - 1) fill_tables(x); /* more often at first */
     for (int i = 0; i < m->n && known; i++)
         score_near(c->score, y->router_bias, x->router + (size_t)i * (size_t)c->n_experts, c->n_experts, (int)p, x->near + (size_t)i * p,
                    x->chance + (size_t)i * p);

@@ -1,15 +1,14 @@
 #pragma once
-/* Routed experts that lie on a device: slots, what is in them, and a layer's part that is computed there. Each device keeps
- * experts of the layers whose attention halves it has, the same number in each; all sessions share them.
+/* Owns a device's expert pool: slots, uploads, eviction, and the part of a layer's experts that the device computes. Each device
+ * caches experts of its own layers, the same number for each layer, shared by all sessions.
  *
- * What is kept follows a score (cache/score.h). After a layer the link, when nothing is on it, brings what is of most use: the best expert that
- * is not here into the place of the worst, or what one of the next three layers will want (guess.h, cache/predict.h). A step never waits
- * for that, and what was queued before reads its slot to the end first. An expert comes only once the processor has computed with it: then it was looked at for
- * damage, and is in memory. With --deterministic the first experts of each layer are here from the beginning and stay, and are always computed here, so that no
- * token's numbers hang on what was before.
+ * Eviction follows scores (score.h). After a layer, an idle link uploads the most useful expert: the best missing one in place of
+ * the worst, or one predicted for the next three layers (router_lookahead.h, predict.h). A batch never waits for these uploads,
+ * and a slot is overwritten only after its queued readers. An expert is uploaded only after the CPU has computed with it, so it
+ * was scanned for damage and is in memory. With --deterministic the first experts of each layer are loaded at the start, stay,
+ * and always run on the device, so that results do not depend on history.
  *
- * A device and the processor differ by a rounding, as everywhere in a step: which of them has an expert may turn a near tie.
- * The engine's thread alone. */
+ * CPU and GPU differ by rounding: where an expert runs may decide a near tie. Engine thread only. */
 #include "engine/cache/budget.h"
 #include "engine/cache/score.h"
 #include "engine/sched/split.h"
@@ -18,66 +17,66 @@
 struct step_slot {
     char *mem;
     struct expert view;
-    uint32_t on, off; /* `loaded` when it is here; `freed` after its last use, 0: none so far */
-    int expert;       /* -1: nobody's */
-    bool used, ahead; /* since it came; it came because it was foreseen */
+    uint32_t on, off; /* values: of `loaded` once the weights arrived; of `freed` after the last use, 0: no use yet */
+    int expert;       /* -1: empty */
+    bool used, ahead; /* used since the upload; uploaded because of a prediction */
 };
 struct step_experts {
     struct step_device *d;
-    int each;                /* slots of each layer; 0: none */
+    int each;                /* slots per layer; 0: none */
     struct step_slot *slots; /* [n_layers, each] */
-    int16_t *slot_of;        /* [n_layers, n_experts] -1: not here */
+    int16_t *slot_of;        /* [n_layers, n_experts] -1: not resident */
     struct gpu_stream *link, *compute;
-    _Atomic int stop; /* their cancel */
+    _Atomic int stop; /* cancel flag of both */
     struct stage *stage;
     struct gpu_number *loaded, *freed, *done[STEP_MICROS];   /* done: a layer's part of a micro-batch is in y */
-    struct gpu_event *ready[STEP_MICROS][2];                 /* by the layer's parity: xn is there and the shared expert through */
-    struct gpu_event *begin[STEP_MICROS], *end[STEP_MICROS]; /* of the part that a device computed last */
-    double expected[STEP_MICROS];                            /* seconds that it was to take */
-    bool timed[STEP_MICROS];                                 /* it was, and is not in the counts yet */
+    struct gpu_event *ready[STEP_MICROS][2];                 /* by layer parity: xn is ready and the shared expert done */
+    struct gpu_event *begin[STEP_MICROS], *end[STEP_MICROS]; /* timing of the part that the device computed last */
+    double expected[STEP_MICROS];                            /* predicted seconds for it */
+    bool timed[STEP_MICROS];                                 /* end is pending and not counted yet */
     uint32_t n_loaded, n_freed, n_done[STEP_MICROS], n_wanted[STEP_MICROS];
-    float *y[STEP_MICROS], *x, *part; /* device [STEP_ROWS, hidden]: a micro-batch's sum; one expert's rows and what it gives */
-    int32_t *token[STEP_MICROS];      /* device [STEP_ROWS * topk], and pinned behind it */
+    float *y[STEP_MICROS], *x, *part; /* device [STEP_ROWS, hidden]: sum of a micro-batch; input and output of one expert */
+    int32_t *token[STEP_MICROS];      /* device [STEP_ROWS * topk], and the pinned copies below */
     float *weight[STEP_MICROS];
     int32_t *host_token[STEP_MICROS];
     float *host_weight[STEP_MICROS];
-    int32_t *ids;                /* [STEP_ROWS, topk] and what routers said, [STEP_ROWS, n_experts]: of the layer that is computed, when its rows */
-    float *router;               /* were answered and the next layer's come to m->host */
-    int32_t *mine, *near, *rows; /* [STEP_ROWS, topk] what the processor is left with; [STEP_ROWS, 2 * topk]; [n_experts] */
+    int32_t *ids;  /* [STEP_ROWS, topk] and router logits [STEP_ROWS, n_experts] of the layer being computed: copies, since m->host receives the */
+    float *router; /* next layer's after the answer */
+    int32_t *mine, *near, *rows; /* [STEP_ROWS, topk] left to the CPU; [STEP_ROWS, 2 * topk]; [n_experts] */
     float *chance;
-    int16_t *expert_of; /* [n_experts] of the split's */
+    int16_t *expert_of; /* [n_experts] ids of split_experts */
     struct step_guess guess;
-    double begun, beat; /* when a layer's experts were begun last; seconds from one layer's to the next one's, of late */
+    double begun, beat; /* when the last layer's experts started; recent mean seconds from layer to layer */
     struct cost_table table[2];
-    double move, shared[STEP_ROWS + 1]; /* seconds: an expert over the link; the shared one on the device, by rows */
+    double move, shared[STEP_ROWS + 1]; /* seconds: upload of one expert; shared expert on the device, by rows */
     struct split_expert *experts;
     struct split_plan *plan;
 };
 
-size_t step_experts_slot(const struct machine *m); /* bytes of one expert's */
-/* Slots for as many experts as the budget gives, after the device's own weights came. Without memory for any: none, no error. */
+size_t step_experts_slot(const struct machine *m); /* bytes of a slot */
+/* Allocates as many slots as the budget allows, after the device's weights are loaded. Runs without a pool if not even one fits; not an error. */
 int step_experts_open(struct step_device *d, struct error *e);
 void step_experts_close(struct step_device *d);
-/* One expert less in each layer; false: there is none. What is queued is waited for. */
+/* Removes one slot per layer, after queued work; false: there is none. */
 bool step_experts_less(struct step_device *d);
-void step_experts_begin(struct step_device *d); /* a step */
-/* After a step that failed or was stopped: nobody waits for the device's part any more, so that d->main can be waited for; then numbers and
- * streams anew, and what has arrived stays. */
+void step_experts_begin(struct step_device *d); /* at the start of a batch */
+/* After a failed or cancelled batch. abort: releases all waits for the device's part, so that d->main can be synchronized. reset:
+ * new timelines and streams; experts that have arrived stay. */
 void step_experts_break(struct step_device *d);
 int step_experts_settle(struct step_device *d, struct error *e);
 
-/* Writes the device's rank at each expert that is here, where [n_layers, n_experts]. */
+/* Writes the device's rank into where [n_layers, n_experts] for each resident expert. */
 void step_experts_where(const struct step_device *d, int8_t *where);
-/* In a layer's attention half, before its shared expert (enqueued on d->main): keeps x [n, hidden] to ask the next routers. */
+/* Saves x [n, hidden] for router look-ahead; after the attention block, before the shared expert (enqueued on d->main). */
 int step_experts_keep(struct step_device *d, int micro, int layer, const float *x, int n);
-/* Where a layer's rows leave the attention half (enqueued on d->main): experts may be computed from here on. */
+/* Marks a layer's rows as ready for experts, after its attention block (enqueued on d->main). */
 int step_experts_ready(struct step_device *d, int micro, int layer);
-/* Adds what the device's experts gave to x [n, hidden], when it is there (enqueued on d->main). */
+/* Adds the device's expert outputs to x [n, hidden] once they are done (enqueued on d->main). */
 int step_experts_join(struct step_device *d, int micro, float *x, int n);
-/* Who computes which of the experts that m's rows chose: enqueues the device's, and returns what the processor is left with [m->n, topk], -1 in
- * the place of the others. */
+/* Splits the experts that m's rows selected, and enqueues the device's part. *mine [m->n, topk]: ids left to the CPU, -1 for
+ * the rest. *expected: predicted CPU seconds. */
 int step_experts_run(struct step_device *d, struct step_micro *m, int layer, int32_t **mine, double *expected);
-/* As step_expect says. */
+/* See decode_prefetch. */
 int step_experts_expect(struct step_device *d, const struct lookahead *a, enum step_phase phase, double before);
-/* After the processor's part, which took so long: learns, and lets the link bring something. */
+/* After the CPU's part, which took `took` seconds: updates scores and may start an upload. */
 int step_experts_after(struct step_device *d, struct step_micro *m, int layer, double expected, double took);

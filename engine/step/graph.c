@@ -1,7 +1,7 @@
-/* Steps of one shape do the same again and again: some thirty operations a layer, of which only the sessions' caches and positions
- * change. Those are read from memory, so what a layer enqueues is recorded once for each shape and run again with one call. The first
- * step of a shape runs piece by piece, so that workspaces have grown when the second is recorded. Rows for which an indexer chooses keys
- * make another shape than rows that see all of few keys. Bits are the same either way. */
+/* Decode batches of one shape enqueue the same work again and again, some thirty operations per layer; only KV addresses and
+ * positions change. Those are read from memory, so a layer's work is recorded once per shape and replayed with one call. The first
+ * batch of a shape is not recorded, so that workspaces have grown before the second is. Rows for which an indexer selects keys
+ * have other shapes than rows that see all of few keys. Results are the same bits. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -43,7 +43,7 @@ static bool alike(const struct step_shape *a, const struct step_shape *b) {
     return a->micro == b->micro && a->n == b->n && a->row0 == b->row0 && a->total == b->total && a->keys == b->keys && a->router == b->router &&
            a->few == b->few && !memcmp(a->rows, b->rows, sizeof a->rows);
 }
-/* The one that is known, or in the place of the one used least recently. */
+/* Returns the slot of an equal shape, or reuses the least recently used one. */
 static struct step_shape *shape_of(struct step_device *d, const struct step_shape *like) {
     struct step_shape *oldest = &d->shape[0];
     for (int i = 0; i < STEP_SHAPES; i++) {
@@ -52,7 +52,7 @@ static struct step_shape *shape_of(struct step_device *d, const struct step_shap
     }
     drop(d, oldest);
     *oldest = *like;
-    oldest->off = true; /* in its first step */
+    oldest->off = true; /* not in its first batch */
     return oldest;
 }
 
@@ -65,7 +65,7 @@ const struct span *step_spans(const struct step_device *d, const struct step_mic
     return out;
 }
 
-/* The same of all layers that have such a number; 0: none has. */
+/* The block_few_keys limit, equal in all layers that have one; 0: no layer has one. */
 static int few_keys(const struct step_device *d) {
     int few = 0;
     for (int l = d->first; l < d->last; l++)
@@ -82,12 +82,12 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
     d->now[i] = NULL;
-    if (!d->places || s->m->trace || !m->n_dev) return 0; /* spans of a trace are events, which no recording holds */
+    if (!d->places || s->m->trace || !m->n_dev) return 0; /* trace spans are events, which cannot be recorded */
     struct step_shape like = {.micro = i, .n = m->n_dev, .row0 = m->row0, .total = total, .keys = KEYS_LEAST, .router = s->m->routing || d->experts};
     const int few = few_keys(d);
     for (int k = 0; k < m->n_dev_spans; k++) {
         const struct span *t = &m->dev[k];
-        if (t->pos < few && t->pos + t->n > few) return 0; /* of both kinds */
+        if (t->pos < few && t->pos + t->n > few) return 0; /* rows on both sides of the limit */
         like.few |= t->pos < few ? 1u << k : 0;
         like.rows[k] = (uint8_t)t->n;
         while (like.keys < t->pos + t->n) like.keys *= 2;
@@ -112,7 +112,7 @@ int step_graphs_begin(struct step_device *d, struct step_micro *m, int total) {
     return gpu_copy(d->main, &d->places[at], &d->host_places[at], (size_t)m->n_dev_spans * places_of(s) * sizeof *d->places, GPU_H2D);
 }
 
-/* *g stays NULL where it cannot be recorded; nothing has run. */
+/* Records fn. *g stays NULL if it cannot be recorded; then nothing has run. */
 static int record(struct step_device *d, struct step_micro *m, int layer, int total, step_work fn, struct gpu_graph **g) {
     struct step *s = d->s;
     const int i = (int)(m - s->micro);
@@ -124,7 +124,7 @@ static int record(struct step_device *d, struct step_micro *m, int layer, int to
         spans[k].at = &d->places[((size_t)i * STEP_ROWS + (size_t)k) * places_of(s)];
     }
     int rc = GPU_STALE;
-    for (int tries = 0; tries < TRIES && rc == GPU_STALE; tries++) { /* each finds a workspace that has to grow */
+    for (int tries = 0; tries < TRIES && rc == GPU_STALE; tries++) { /* each attempt may find a workspace that has to grow */
         TRY(gpu_graph_begin(d->main));
         int did = fn(d, m, layer, total, spans);
         rc = gpu_graph_end(d->main, g);

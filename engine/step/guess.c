@@ -50,7 +50,7 @@ int guess_open(struct step_guess *g, struct step_device *d, const _Atomic int *s
                             .ids = g->mem[6],
                             .weights = g->mem[7],
                             .shared_weight = g->mem[8],
-                            .bad = g->mem[9]}; /* nobody looks at bad */
+                            .bad = g->mem[9]}; /* bad is ignored */
     return guess_open_queue(g, stop, e);
 }
 void guess_close(struct step_guess *g) {

@@ -1,5 +1,5 @@
 #pragma once
-/* What the files of step/ share: devices that hold layers, micro-batches, and copies of caches on devices. */
+/* Shared by the decode files: devices that hold layers, micro-batches, and device copies of KV caches. */
 #include <pthread.h>
 
 #include "engine/cache/predict.h"
@@ -11,8 +11,8 @@
 #include "engine/step/step.h"
 #include "gpu/ops.h"
 
-/* All of a layer but its routed experts on a device: one piece of memory, and the layer as seen from there. draft.c: a draft's routed
- * experts, another; draft NULL: not there. */
+/* One layer on a device without its routed experts: one allocation, and the layer's view with device pointers. draft_experts.c
+ * keeps a draft's routed experts in a second allocation; draft is NULL without one. */
 struct step_layer {
     char *mem, *draft_mem;
     struct layer view;
@@ -20,261 +20,263 @@ struct step_layer {
     size_t draft_bytes;
 };
 
-/* Attention halves and shared experts of steps of one shape, recorded layer by layer (gpu.h's graphs): which rows of which session
- * they are for stands in the device's places. graph.c */
-enum step_part { STEP_HALF, STEP_ROUTE, STEP_SHARED, STEP_PARTS }; /* ROUTE: tensor alone, where it does not follow its half at once */
+/* CUDA graphs of the attention blocks and shared experts of one batch shape, one per layer (gpu.h). Graphs read positions and KV
+ * addresses from the device's `places`, so one recording serves any session. decode_graph.c */
+enum step_part { STEP_HALF, STEP_ROUTE, STEP_SHARED, STEP_PARTS }; /* PART_ROUTER: tensor parallel only, where the router runs after the sum over ranks */
 enum { STEP_SHAPES = 8 };
 struct step_shape {
-    int micro, n, row0, total;            /* rows of the micro-batch there; of those before it; of the step */
-    uint8_t rows[STEP_ROWS];              /* of each of its spans: one, or with those that a draft guessed; then zeros */
-    uint32_t few;                         /* bit k: rows of span k see few keys (block_few_keys), else more */
-    int keys;                             /* that a row may see at most */
-    bool router;                          /* its logits go to host memory, too */
-    uint64_t used;                        /* the last step of this shape; 0: none */
-    bool off;                             /* it cannot be recorded */
-    struct gpu_graph **graph[STEP_PARTS]; /* [n_layers] NULL: not yet */
+    int micro, n, row0, total;            /* rows of the micro-batch on the device; of the micro-batches before it; of the batch */
+    uint8_t rows[STEP_ROWS];              /* [n spans] rows of each span: 1, or more with drafted tokens; the rest is zero */
+    uint32_t few;                         /* bit k: all rows of span k see at most block_few_keys keys */
+    int keys;                             /* upper bound on the keys a row may see */
+    bool router;                          /* router logits are downloaded too */
+    uint64_t used;                        /* clock of the last batch of this shape; 0: slot is free */
+    bool off;                             /* cannot be recorded */
+    struct gpu_graph **graph[STEP_PARTS]; /* [n_layers]; NULL: not recorded yet */
 };
 
-/* What a token adds to caches, plane by plane: to a session's, or to a rank's part of one. added.c */
+/* Layout of the KV rows that tokens add, plane by plane, for whole sessions or for one rank's shard. kv_writeback.c */
 struct step_cache {
     const struct config *c;
     enum dtype kv;
-    int planes[CONFIG_MAX_LAYERS]; /* of a layer's cache */
+    int planes[CONFIG_MAX_LAYERS]; /* planes per layer */
     struct cache_desc desc[CONFIG_MAX_LAYERS][CACHE_PLANES];
-    /* [n_layers + 1], of the layers before: bytes that a token adds to planes of one row a token, bytes of a row of the others, and
-     * of a state. least_every: tokens of such a row, in the plane that has most of them; 0: no plane has. */
+    /* [n_layers + 1], sums over the layers before: bytes that a token adds to planes with one row per token; bytes of a row of the
+     * other planes; bytes of a state. min_every: fewest tokens per row of any multi-token plane; 0: there is none. */
     size_t *row_at, *made_at, *state_at;
     int least_every;
 };
 
 struct step_experts;
-/* One device and the layers [first, last) whose attention halves and dense feed-forwards it holds. */
+/* A device and its layers [first, last): attention blocks and dense FFNs. */
 struct step_device {
     struct step *s;
     struct gpu *g;
     int rank, first, last;
-    const struct config *c;   /* the model, or a rank's share of it: share.h */
-    struct config *own;       /* that; else NULL */
-    struct share share;       /* with s->tensor */
-    struct step_cache *cache; /* of what it keeps: the step's, or (own) of its share */
-    float *part[STEP_MICROS]; /* tensor: [STEP_ROWS, hidden] what this rank adds to a sum */
-    char *host_rows;          /* pinned: where `rows` go to; with layers of its own they are at their place among those of all */
+    const struct config *c;   /* the model's config, or the tensor-parallel shard's (tp_shard.h) */
+    struct config *own;       /* the shard's config; NULL without tensor parallelism */
+    struct share share;       /* with s->is_tensor_parallel */
+    struct step_cache *cache; /* s->layout, or the shard's own layout */
+    float *part[STEP_MICROS]; /* tensor parallel: [STEP_ROWS, hidden] this rank's partial sum */
+    char *host_rows;          /* pinned destination of `kv_rows`; without tensor parallelism a shared buffer of all layers */
     struct gpu_stream *main;
-    _Atomic int stop;         /* main's cancel */
+    _Atomic int stop;         /* cancel flag of main */
     struct step_layer *layer; /* [n_layers] */
-    size_t weights, loaded;   /* bytes of the weights that it is to hold, and holds now */
-    size_t held;              /* these and the caches' */
+    size_t weights, loaded;   /* bytes of weights: assigned, currently loaded */
+    size_t held;              /* bytes allocated for weights, expert pool and device KV */
     struct work work[STEP_MICROS];
-    char *rows; /* what a step adds to caches, on its way to host memory: added.c */
-    bool head;  /* final norm and output head are here */
+    char *rows; /* new KV rows of the batch, staged for the download (kv_writeback.c) */
+    bool head;  /* the final norm and LM head are on this device */
     char *head_mem, *close_mem;
-    struct weights *head_weights; /* as the head sees them, and block_close behind the last layer */
-    bool draft_full;              /* no further layer of a draft comes here: draft.c */
-    int each;                     /* routed experts of a layer that it is to hold: experts.h */
-    char experts_why[160];        /* so many */
-    struct step_experts *experts; /* NULL: none now */
-    struct score score;           /* what each is worth, whether it is here or not */
-    struct predict predict;       /* what their routers said ahead, and how right that was */
+    struct weights *head_weights; /* the head's view; also block_close after the last layer */
+    bool draft_full;              /* no further draft layer fits (draft_experts.c) */
+    int each;                     /* routed experts per layer that the pool may hold (expert_pool.h) */
+    char experts_why[160];        /* reason for pool_per_layer */
+    struct step_experts *experts; /* NULL: no pool at present */
+    struct score score;           /* scores of all experts of its layers, resident or not */
+    struct predict predict;       /* router predictions and their accuracy */
     void *score_mem, *predict_mem;
-    float *x, *xn, *logits; /* [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab]: the head's */
-    /* graph.c: [STEP_MICROS, STEP_ROWS, n_layers, CACHE_PLANES] there, and pinned; of the step that runs, NULL: launched piece by piece */
+    float *x, *xn, *logits; /* LM head: [STEP_ROWS, hidden] twice, [STEP_ROWS, vocab] */
+    /* decode_graph.c: [STEP_MICROS, STEP_ROWS, n_layers, CACHE_PLANES] on the device and pinned; the shape of the running batch, NULL:
+     * launched without graphs */
     struct op_place *places, *host_places;
     struct step_shape shape[STEP_SHAPES], *now[STEP_MICROS];
-    /* mirror.c: caches of sessions on their way from memory that is not pinned. Opened with the first; fill NULL: not now. */
+    /* device_kv.c: uploads of session KV from unpinned memory. Opened with the first upload; fill is NULL before. */
     struct gpu_stream *fill;
     struct stage *stage;
     struct gpu_number *filled; /* main waits for it */
     uint32_t n_filled;
 };
 
-/* Rows that go through the layers on their own: first those whose caches are on devices too, as far as layers are there, then
- * those of the processor. Counts are of the current step. */
+/* Rows that go through the layers together: rows with device KV first, then rows that run on the CPU in every layer. Counts are
+ * per batch. */
 struct step_micro {
-    int n, n_dev, row0; /* rows; of them on devices; rows of the micro-batches before this one */
+    int n, n_dev, row0; /* rows; rows on devices; rows of the micro-batches before this one */
     int n_spans, n_dev_spans;
-    struct span spans[STEP_ROWS];              /* of all rows: planes in host memory */
-    struct span dev[STEP_ROWS];                /* of the first n_dev rows: planes on devices */
-    const struct step_mirror *copy[STEP_ROWS]; /* whose those are */
-    struct span rest[STEP_ROWS];               /* of the others, counted from the first of these */
-    int source[STEP_ROWS];                     /* the caller's span */
-    struct work host;                          /* pinned where there are devices; rows [0, n_dev) of x: what the experts add to these */
-    /* Hand-off. Devices write `arrived` when rows are in host memory, and wait for `answered`: their experts are added. */
+    struct span spans[STEP_ROWS];              /* all rows; host KV planes */
+    struct span dev[STEP_ROWS];                /* the first n_dev rows; device KV planes */
+    const struct step_mirror *copy[STEP_ROWS]; /* device KV of each span in dev_spans */
+    struct span rest[STEP_ROWS];               /* the other rows, numbered from n_dev */
+    int source[STEP_ROWS];                     /* index of the caller's span */
+    struct work host;                          /* pinned if there are devices; x of rows [0, n_dev) receives the expert outputs */
+    /* Hand-off timelines. Devices signal `arrived` when rows are in host memory, and wait for cpu_done, signalled when the CPU's
+     * expert outputs are ready. */
     struct gpu_number *arrived, *answered;
-    uint32_t n_arrived, n_wanted, n_answered; /* written, waited for and written so far, as enqueued or done */
-    uint32_t sent[2];                         /* by the layer's parity: the number that says that its rows are in host memory */
-    struct gpu_number *part[GPU_MAX];         /* tensor: what a rank adds to the n_parts-th sum is in host memory */
+    uint32_t n_arrived, n_wanted, n_answered; /* values signalled, waited for and signalled, counted when enqueued */
+    uint32_t sent[2];                         /* by layer parity: value of `arrived` once the layer's rows are in host memory */
+    struct gpu_number *part[GPU_MAX];         /* tensor parallel: this rank's part of sum n_parts is in host memory */
     uint32_t n_parts;
 };
 
-/* blocks.c: rows of all layers for step.block positions, on all devices. */
+/* device_blocks.c: rows of all layers for `block` positions, on all devices. */
 struct step_block {
     struct step_slab *slab;
-    int readers; /* copies; 0: free */
+    int readers; /* device KVs that use it; 0: free */
 };
 struct step_slab {
     struct step_slab *next;
     char *mem[GPU_MAX];
-    int used;                  /* blocks that are not free */
-    struct step_block block[]; /* [step.slab] */
+    int used;                  /* blocks in use */
+    struct step_block block[]; /* [decode.slab_blocks] */
 };
 
-enum { MIRROR_MARK = 2, MIRROR_STATES }; /* two states that take turns, and the one at a mark */
-struct step_mirror {                     /* a session's cache on devices */
+enum { MIRROR_MARK = 2, MIRROR_STATES }; /* two alternating states and the one at a mark */
+struct step_mirror {                     /* device copy of a session's KV cache */
     struct step_mirror *next;
-    const struct kv *kv;        /* NULL: closed */
+    const struct kv *kv;        /* NULL: the session was closed */
     int rows;                   /* positions that equal the host's */
-    struct kv_layer *layer;     /* [n_layers]; with s->tensor [ranks, n_layers] */
-    struct step_block **blocks; /* [n_blocks]: its rows lie there. Those that others read too are whole, and below rows */
+    struct kv_layer *layer;     /* [n_layers]; with s->is_tensor_parallel [ranks, n_layers] */
+    struct step_block **blocks; /* [n_blocks] of its rows; blocks shared with other sessions are full and below valid_rows */
     size_t cap_blocks;
-    int n_blocks, told;             /* devices know the first so many */
-    struct kv_block *list[GPU_MAX]; /* [most_blocks] where they lie there; the devices' own is at the beginning of mem */
+    int n_blocks, told;             /* the first n_uploaded entries are in the devices' block tables */
+    struct kv_block *list[GPU_MAX]; /* [most_blocks] host block table per device; the device's is at the start of mem */
     int most_blocks;
-    char *mem[GPU_MAX]; /* that list, and states; NULL: not yet */
+    char *mem[GPU_MAX]; /* device block table and states; NULL: not allocated */
     size_t bytes[GPU_MAX];
-    uint64_t used;            /* the step that read it last */
-    bool kept;                /* a prefill writes it, layer by layer: it stays */
-    int state[MIRROR_STATES]; /* positions whose states stand in these rows of its state planes; -1: none */
-    struct kv_move move;      /* of its own rows, from where it was asked for; marked: the last of them */
+    uint64_t used;            /* clock of the last batch that read it */
+    bool kept;                /* a prefill is writing it: not evictable */
+    int state[MIRROR_STATES]; /* position of each state row; -1: none */
+    struct kv_move move;      /* state rows of the batch; `marked` is the last row */
 };
 
 struct step {
     struct machine *m;
     const struct config *c;
-    struct gpu_stream *processor; /* virtual time: where the processor's operations are enqueued; NULL: they run at once */
+    struct gpu_stream *processor; /* virtual time: the queue of CPU operations; NULL: they run immediately */
     struct step_device dev[GPU_MAX];
-    int n_dev, n_resident; /* devices that hold layers; these are [0, n_resident) */
-    bool tensor;           /* each of them has a share of every layer; else layers of its own. tensor.c */
-    float *parts;          /* pinned: tensor.c */
-    bool loaded;           /* their weights are there */
-    bool lent;             /* routed experts made room for a prefill that runs */
+    int n_dev, n_resident; /* devices that hold layers; the layers they hold are [0, n_resident) */
+    bool tensor;           /* tensor parallel: each device has a shard of every layer (decode_tensor.c); else whole layers */
+    float *parts;          /* pinned, decode_tensor.c */
+    bool loaded;           /* weights are on the devices */
+    bool lent;             /* expert pools were released for a prefill */
     struct step_counts counts;
-    uint32_t *used;       /* [n_layers, n_experts] rows that chose each */
-    bool away;            /* they made room for a prefill that runs */
-    uint64_t again;       /* the step that tries to load them again */
-    char layers_why[320]; /* why devices have the layers that they have, or none */
-    char why[480];        /* what where.h says of all */
+    uint32_t *used;       /* [n_layers, n_experts] rows that selected each expert */
+    bool away;            /* all device memory was released for a prefill */
+    uint64_t again;       /* clock at which loading is tried again */
+    char layers_why[320]; /* reason for the layer assignment */
+    char why[480];        /* all reasons, from placement_report.h */
     struct step_micro micro[STEP_MICROS];
     int n_micros;
-    enum dtype kv;           /* of caches */
-    struct step_cache cache; /* of a session's */
-    char *host_rows;         /* pinned: as step_device.rows, of all layers; of all ranks, one after the other */
-    char *host_states;       /* pinned [n_host_states]: what a span of a step makes of all states; added.c */
+    enum dtype kv;           /* of KV caches */
+    struct step_cache cache; /* layout of a whole session */
+    char *host_rows;         /* pinned, layout of decode_device.kv_rows: all layers, or one shard after another */
+    char *host_states;       /* pinned [n_host_states]: the states that a span produces in all layers (kv_writeback.c) */
     int n_host_states;
     _Atomic int *bad; /* pinned [GPU_MAX][STEP_MICROS] */
-    struct work head; /* x, xn and bad of all rows in host memory */
+    struct work head; /* x, xn and bad of all rows, host memory */
     float *logits;    /* [STEP_ROWS, vocab] */
     int32_t top[STEP_ROWS];
-    pthread_mutex_t lock; /* the list, and whose each is */
+    pthread_mutex_t lock; /* protects the list and device_kv.kv */
     struct step_mirror *mirrors;
-    int block, slab; /* positions of a block; blocks of a slab */
+    int block, slab; /* positions per block; blocks per slab */
     struct step_slab *slabs;
-    bool copied;    /* blocks may still be copied from: one that falls free waits for that */
-    uint64_t clock; /* steps so far */
+    bool copied;    /* blocks may be the source of enqueued copies: synchronize before reuse */
+    uint64_t clock; /* batches so far */
     enum step_cut ran;
     int cut_at;                     /* spans of the first micro-batch; 0: half */
-    const struct step_view *view;   /* of a draft; NULL: the model as it is */
-    bool hidden;                    /* the residual stream is wanted in host memory, in head.x, wherever the head runs */
-    const _Atomic int *cancel;      /* of this step */
-    const struct step_span *caller; /* its spans */
-    uint64_t routing_step;          /* its number there */
+    const struct step_view *view;   /* the draft whose experts are used; NULL: the model's */
+    bool hidden;                    /* download the residual stream to head.x wherever the head runs */
+    const _Atomic int *cancel;      /* of this batch */
+    const struct step_span *caller; /* the batch's spans */
+    uint64_t routing_step;          /* number of the batch in the routing trace */
     struct buf routing;             /* its lines */
 };
 
-/* device.c */
-int step_devices_open(struct step *s, struct error *e); /* chooses what is resident where; nothing is loaded yet */
+/* decode_device.c */
+int step_devices_open(struct step *s, struct error *e); /* assigns layers to devices and opens them; loads no weights */
 void step_devices_close(struct step *s);
-int step_load(struct step *s, struct error *e); /* resident weights, before the first step that needs them */
+int step_load(struct step *s, struct error *e); /* uploads weights before the first batch that needs them */
 void step_unload(struct step *s);
-int step_processor_open(struct step *s, struct error *e); /* host memory, pinned where devices take part */
+int step_processor_open(struct step *s, struct error *e); /* host buffers, pinned if there are devices */
 void step_processor_close(struct step *s);
-int step_numbers_open(struct step *s, struct error *e);        /* anew: nothing may wait for them */
-struct step_device *step_device_of(struct step *s, int layer); /* NULL: the processor */
-size_t step_reserve(const struct step *s, struct gpu *g);      /* bytes to keep free of what could as well stay in host memory */
-bool step_device_error(struct step *s, struct error *e);       /* whether a device failed, and how */
-void step_tell(struct step *s, const char *layers_why);        /* what lies on devices was chosen, for that reason: s->why */
+int step_numbers_open(struct step *s, struct error *e);        /* new timelines; nothing may wait for the old ones */
+struct step_device *step_device_of(struct step *s, int layer); /* NULL: the CPU has it */
+size_t step_reserve(const struct step *s, struct gpu *g);      /* bytes to keep free on g instead of weights */
+bool step_device_error(struct step *s, struct error *e);       /* whether a device failed, with its error */
+void step_tell(struct step *s, const char *layers_why);        /* records the reason for the layer assignment and rebuilds s->placement_why */
 
-/* Goes on without devices from here on, for that reason, whether they failed or only their memory did. ERR_MEMORY. */
-int step_leave(struct step *s, const char *why, struct error *e); /* step.c */
+/* Drops all devices and continues on the CPU, for the reason `why`. ERR_MEMORY. */
+int step_leave(struct step *s, const char *why, struct error *e); /* decode.c */
 
-/* Enqueued: what layer - 1 leaves to the next: x, of several residual streams these and how much of x goes to each, and a choice of keys
- * that it takes over. Behind the last layer x is all. Of `to` and `from` no more is used. */
+/* Copies what layer - 1 leaves to the next layer (enqueued): x, residual streams with their weights, and a key selection that the
+ * layer reuses. After the last layer only x. Uses no other field of `to` and `from`. */
 int step_carry(const struct config *c, struct gpu_stream *stream, const struct work *to, const struct work *from, int n, int layer, enum gpu_dir dir);
 
-/* Enqueued: what the processor needs for a layer's experts goes to host memory. */
+/* Downloads what the CPU needs for a layer's experts (enqueued). */
 int step_hand_over(struct step_device *d, struct step_micro *m, int layer);
-/* tensor.c: an attention half and what follows it, on all ranks; then what they and the processor add behind `layer`. Enqueued. */
+/* decode_tensor.c, enqueued on all ranks: attention block and what follows it; then the sum of the outputs of ranks and CPU. */
 int step_tensor_attention(struct step *s, struct step_micro *m, int layer, int total);
 int step_tensor_join(struct step *s, struct step_micro *m, int layer);
-size_t step_tensor_parts(const struct step *s); /* bytes of s->parts */
+size_t step_tensor_parts(const struct step *s); /* bytes of s->tp_parts */
 
-/* graph.c */
+/* decode_graph.c */
 int step_graphs_open(struct step_device *d, struct error *e); /* ERR_MEMORY */
-void step_graphs_drop(struct step_device *d);                 /* what was recorded: d->main is idle */
+void step_graphs_drop(struct step_device *d);                 /* frees recordings; d->main must be idle */
 void step_graphs_close(struct step_device *d);
-/* Where m's rows on d stand (enqueued), if their work is to be recorded or was. */
+/* Looks up the graphs for m's shape and uploads m's positions and KV addresses (enqueued). */
 int step_graphs_begin(struct step_device *d, struct step_micro *m, int total);
-/* Enqueues what fn does on d->main: as it was recorded, or recording it, or by itself. fn is given the spans to do it for. */
+/* Runs fn's work on d->main: replays its graph, records it first, or calls fn directly. fn receives the spans to use. */
 typedef int (*step_work)(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans);
-/* m's spans on d, in out or where they are: a rank has planes of its own. */
+/* m's spans on d: m->dev, or copies in `out` with the rank's planes. */
 const struct span *step_spans(const struct step_device *d, const struct step_micro *m, struct span out[STEP_ROWS]);
 int step_replay(struct step_device *d, struct step_micro *m, int layer, enum step_part part, int total, step_work fn);
 
-/* draft.c: routed experts of s->view */
-int step_draft_load(struct step_device *d, struct error *e); /* those of one more layer, if there is room; the device's failure */
-bool step_draft_less(struct step_device *d);                 /* those of one layer go, and none comes any more; false: there are none */
+/* draft_experts.c: routed experts of s->draft */
+int step_draft_load(struct step_device *d, struct error *e); /* one more layer if it fits; returns a device's failure */
+bool step_draft_less(struct step_device *d);                 /* evicts one layer and loads no more; false: there is none */
 void step_draft_close(struct step_device *d);
 
-/* blocks.c */
+/* device_blocks.c */
 void step_blocks_open(struct step *s);
-/* The bytes of a slab on a device; planes, where not NULL, [n_layers]: receives those of rows, but for where their list of blocks is. */
+/* Returns the bytes of a slab on a device. planes [n_layers], if not NULL, receives the planes of rows without their block table. */
 size_t step_slab_lay(const struct step_device *d, struct kv_layer *planes);
-struct step_block *step_block_take(struct step *s); /* one that the caller alone reads; NULL: no device memory */
+struct step_block *step_block_take(struct step *s); /* a block with one reader; NULL: no device memory */
 struct step_block *step_block_hold(struct step_block *b);
 void step_block_release(struct step *s, struct step_block *b);
 struct kv_block step_block_on(const struct step_block *b, const struct step_device *d);
 
-static inline size_t step_up(size_t bytes) { return (bytes + 255) & ~(size_t)255; } /* as device memory is cut */
+static inline size_t step_up(size_t bytes) { return (bytes + 255) & ~(size_t)255; } /* device memory alignment */
 
-/* A rank's heads of a plane: of its rows from one on, which lie apart. */
+/* A rank's heads of a plane, starting at some row; strided. */
 struct step_heads {
     char *data;
     float *scale;
-    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads, and from row to row; the same of scales */
+    size_t row, pitch, scales, scale_pitch; /* bytes of a row's heads and between rows; the same for scales */
 };
 
-/* mirror.c */
+/* device_kv.c */
 struct step_heads step_heads_of(const struct kv_plane *all, int head0, int heads, int row);
-/* Rows [row, row + n) of a copy's plane to another, from row `to_row` on. */
+/* Copies rows [row, row + n) of a device KV plane to another plane, starting at to_row. */
 int step_mirror_copy(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct step_mirror *m, const struct step_device *d, int layer,
                      int plane, int row, int n, enum gpu_dir dir);
-/* The cache's copy with room for rows up to `end` and all before pos in it (enqueued), ready to go on from there: `from` is the row of
- * the cache's own state at pos, -1: none. NULL: no device memory left. */
+/* Returns the device KV of `kv` with room for rows up to `end`, uploads of all rows before pos enqueued. `from`: host row of the
+ * state at pos, -1: none. NULL: no device memory left. */
 struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int from, int pos, int end);
-/* d->main is idle: caches on their way to the device have arrived, or (after a failure, or with d->stop set) were dropped and are forgotten. */
+/* Waits until KV uploads have arrived; drops them after a failure or with d->stop set. d->main must be idle. */
 void step_fill_settle(struct step_device *d);
-void step_fill_close(struct step_device *d); /* d->main waits for none of it */
-void step_mirrors_reap(struct step *s);      /* of sessions that are closed */
+void step_fill_close(struct step_device *d); /* d->main must not wait for any upload */
+void step_mirrors_reap(struct step *s);      /* frees the device KV of closed sessions */
 void step_mirror_drop(struct step *s, struct step_mirror *m);
-void step_mirror_keep(struct step *s, const struct kv *kv, bool kept);                      /* its copy, if there is one */
-size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions); /* of a copy for so many */
-void step_mirror_filled(struct step *s, const struct kv *kv, int rows);                     /* after a step: these equal the host's */
+void step_mirror_keep(struct step *s, const struct kv *kv, bool kept);                      /* sets its eviction lock, if it exists */
+size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int positions); /* device memory for that many positions */
+void step_mirror_filled(struct step *s, const struct kv *kv, int rows);                     /* after a batch: rows below `rows` equal the host's */
 void step_mirror_stale(struct step *s, const struct kv *kv, int pos);                       /* rows from pos on do not */
 
-/* added.c */
-/* What n rows of a step add to caches, of all layers, in one piece. After a layer's attention a device puts its rows aside, those of
- * several tokens at the end, when it sends all of its layers to host memory, where they go to the sessions' caches. */
+/* kv_writeback.c */
+/* Downloads the KV rows that a batch adds. After a layer's attention the device stages its rows (rows that cover several tokens at
+ * the end of the batch); one copy per batch brings all layers to host memory; from there they go to the sessions' caches. */
 int step_cache_open(struct step_cache *p, const struct config *c, enum dtype kv, struct error *e); /* ERR_MEMORY; close it in any case */
 void step_cache_close(struct step_cache *p);
 size_t step_rows_bytes(const struct step_cache *p, int n);
 int step_rows_keep(struct step_device *d, int layer, const struct step_micro *m, int total);
 int step_rows_send(struct step_device *d, int total);
 void step_rows_store(struct step *s, const struct step_micro *m, const struct step_span *caller, int total);
-/* The states that a span of a step has made, of the layers that are on devices, to host memory (enqueued), and from there to their rows of
- * the sessions' caches. Spans are counted over micro-batches: a driver that is given a cache, which is not pinned, holds its caller. */
+/* The states that the spans of a batch produce, downloaded (enqueued), then stored into the sessions' caches. i counts spans over
+ * micro-batches. A pinned bounce buffer, because a download to unpinned memory blocks the caller. */
 int step_states_open(struct step *s, struct error *e);
 int step_states_send(struct step_device *d, int i, const struct span *dev, const struct span *host);
 void step_states_store(struct step *s);
-/* The same for many rows of one session: rows [pos, pos + n) of a layer to `host` (step_rows_bytes of n), from there to its cache. */
+/* The same for one layer and rows [pos, pos + n) of one session, to `host` and from there to its cache. */
 int step_mirror_save(struct step *s, const struct step_mirror *m, struct gpu_stream *stream, int layer, int pos, int n, char *host);
 void step_mirror_store(struct step *s, const struct kv *kv, const struct kv_move *move, int pos, int n, char *host);
-size_t step_saved_bytes(const struct step *s, int n); /* what `host` takes for n rows: those, and two states of each layer */
+size_t step_saved_bytes(const struct step *s, int n); /* size of `host` for n rows: rows and two states of each layer */

@@ -1,7 +1,6 @@
-/* Copies of sessions' caches on devices. A session's cache in host memory is the authority: a copy holds the positions that are
- * the same there, is brought up to date before a step, and can be dropped at any time. Its rows lie in blocks (blocks.c), those of a
- * beginning that sessions have in common in the same ones for all of them. What a
- * step adds to them: added.c. */
+/* Device copies of sessions' KV caches. The host cache is authoritative: a copy holds the positions that are equal, is updated
+ * before a batch, and can be dropped at any time. Its rows are in blocks (device_blocks.c), shared between sessions with a common
+ * prefix. Does not download new rows: kv_writeback.c. */
 #include <string.h>
 
 #include "cpu/pool.h"
@@ -10,7 +9,7 @@
 #include "engine/step/experts.h"
 #include "engine/step/internal.h"
 
-/* --- Device memory of a copy ---------------------------------------------------------------------------------------------------- */
+/* --- Device memory ----------------------------------------------------------------------------------------------------------------  */
 
 static void release(struct step *s, struct step_mirror *m) {
     while (m->n_blocks) step_block_release(s, m->blocks[--m->n_blocks]);
@@ -38,14 +37,14 @@ void step_mirror_drop(struct step *s, struct step_mirror *m) {
     mem_free(m);
 }
 
-/* The planes of a copy on a device, [n_layers]. */
+/* The device's planes, [n_layers]. */
 static struct kv_layer *planes_on(const struct step_mirror *m, const struct step_device *d) {
     return m->layer + (d->s->tensor ? (size_t)(d - d->s->dev) * (size_t)d->s->c->n_layers : 0);
 }
 
 static int blocks_of(const struct step *s, int positions) { return positions / s->block + (positions % s->block != 0); }
 
-/* What a copy has on a device beside its blocks: the list of them, then its states. planes NULL: how much it is. */
+/* Lays out the device memory beside blocks: the block table, then states. planes NULL: only returns the bytes. */
 static size_t lay_own(const struct step_device *d, int most_blocks, char *mem, struct kv_layer *planes) {
     size_t bytes = step_up((size_t)most_blocks * sizeof(struct kv_block));
     for (int l = d->first; l < d->last; l++) {
@@ -82,7 +81,7 @@ size_t step_mirror_bytes(const struct step *s, const struct step_device *d, int 
     return (size_t)slabs * step_slab_lay(d, NULL) + lay_own(d, blocks, NULL, NULL);
 }
 
-/* A plane from its row `row` on, which lies in block b. */
+/* The plane starting at row `row` of block b. */
 static struct kv_plane in_block(const struct kv_plane *p, const struct step_device *d, const struct step_block *b, int row) {
     const struct kv_block on = step_block_on(b, d);
     const struct kv_rows r = kv_rows_of(p, (int)on.place * p->block + row % p->block, 1);
@@ -92,7 +91,7 @@ static struct kv_plane in_block(const struct kv_plane *p, const struct step_devi
     if (r.scales) out.scale = (float *)(void *)(on.mem + p->scale_at) + r.scale_at;
     return out;
 }
-/* Rows of a copy that lie together, from `row` on, of at most n: how many, and where. */
+/* Returns how many rows from `row` on, of at most n, are contiguous; *out: where. */
 static int piece(const struct step_mirror *m, const struct step_device *d, int layer, int plane, int row, int n, struct kv_plane *out) {
     const struct kv_plane *p = &planes_on(m, d)[layer].p[plane];
     struct step_block *const *b = &m->blocks[row / p->block];
@@ -114,7 +113,7 @@ struct step_heads step_heads_of(const struct kv_plane *all, int head0, int heads
                                .scale_pitch = r.scales * 4};
 }
 
-/* Rows [row, row + n) of a plane to another, from row `to_row` on. */
+/* Copies rows [row, row + n) of a plane to another, starting at to_row. */
 static int copy_rows(struct gpu_stream *stream, const struct kv_plane *to, int to_row, const struct kv_plane *from, int row, int n, enum gpu_dir dir) {
     struct kv_rows x = kv_rows_of(from, row, n), y = kv_rows_of(to, to_row, n);
     int rc = gpu_copy(stream, (char *)to->data + y.at, (const char *)from->data + x.at, x.bytes, dir);
@@ -139,14 +138,14 @@ static struct step_mirror *find(struct step *s, const struct kv *kv) {
     return m;
 }
 
-/* The copy used least recently that this step does not read. */
+/* The least recently used copy that neither this batch nor a prefill reads. */
 static struct step_mirror *idle(struct step *s) {
     struct step_mirror *best = NULL;
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
         if (m->used < s->clock && m->mem[0] && !m->kept && (!best || m->used < best->used)) best = m;
     return best;
 }
-/* Something makes room for a chat that answers: one that does not, whose blocks go where nobody else reads them, or routed experts. */
+/* Frees memory for a session that decodes: another session's copy, or one routed expert per layer. */
 static bool make_room(struct step *s) {
     struct step_mirror *other = idle(s);
     bool less = false;
@@ -155,7 +154,7 @@ static bool make_room(struct step *s) {
     return other || less;
 }
 
-/* Positions [from, to), which lie in one block, from a block of another copy, or of this one before it had its own. */
+/* Copies positions [from, to) of one block from another copy's block, or from the shared one it replaces. */
 static int copy_block(struct step *s, const struct step_mirror *m, const struct step_block *source, int from, int to) {
     const struct step_block *own = m->blocks[from / s->block];
     s->copied = true;
@@ -179,7 +178,7 @@ static void set_block(struct step_mirror *m, int b, struct step_block *to) {
     if (m->told > b) m->told = b;
 }
 
-/* Room for rows up to `end`, where those from m->rows on may be written: blocks that others read, too, are exchanged for own ones. */
+/* Allocates blocks for rows up to `end`; shared blocks from m->valid_rows on are replaced by own ones (copy on write). */
 static int reach(struct step *s, struct step_mirror *m, int end) {
     const int need = blocks_of(s, end);
     while (m->n_blocks > need && (m->n_blocks > need + s->slab || m->blocks[m->n_blocks - 1]->readers > 1)) step_block_release(s, m->blocks[--m->n_blocks]);
@@ -199,10 +198,10 @@ static int reach(struct step *s, struct step_mirror *m, int end) {
     return 0;
 }
 
-/* Devices learn where the blocks are. */
+/* Uploads new entries of the block tables. */
 static int tell(struct step *s, struct step_mirror *m) {
     for (int i = 0; i < s->n_dev; i++) {
-        enum { AT_ONCE = STAGE_SMALL / sizeof(struct kv_block) }; /* of memory that is not pinned */
+        enum { AT_ONCE = STAGE_SMALL / sizeof(struct kv_block) }; /* unpinned copies up to this size do not block */
         for (int b = m->told; b < m->n_blocks; b++) m->list[i][b] = step_block_on(m->blocks[b], &s->dev[i]);
         for (int b = m->told, n; b < m->n_blocks; b += n) {
             n = m->n_blocks - b < AT_ONCE ? m->n_blocks - b : AT_ONCE;
@@ -213,8 +212,8 @@ static int tell(struct step *s, struct step_mirror *m) {
     return 0;
 }
 
-/* --- The way to a device. A cache in host memory is not pinned, and a driver would hold the engine's thread while it copies a long one
- * by itself; so threads of a stage do, and d->main waits for the number that says that it is there. --- */
+/* --- Uploads. Host KV is not pinned, and a driver would block the engine thread for a long copy. So staging threads copy it, and
+ * d->main waits for the timeline. --- */
 
 void step_fill_close(struct step_device *d) {
     stage_close(&d->stage);
@@ -239,7 +238,7 @@ static int open_fill(struct step_device *d) {
     return rc;
 }
 
-/* Rows that a device waits for. */
+/* uploads that main must wait for */
 struct filling {
     struct step_device *d;
     bool any;
@@ -248,7 +247,7 @@ static int send(struct filling *f, void *to, struct pipe_run run) {
     struct step_device *d = f->d;
     struct stage_unit u = {.runs = &run, .n = 1, .to = to, .loaded = d->n_filled + 1};
     int rc = d->s->processor || run.bytes <= STAGE_SMALL || open_fill(d) ? ERR_MEMORY : stage_send(d->stage, &u);
-    if (rc == ERR_MEMORY) { /* as it lies */
+    if (rc == ERR_MEMORY) { /* directly from where it is */
         if (!run.row || d->s->processor) return gpu_copy(d->main, to, run.host, run.bytes, GPU_H2D);
         rc = 0;
         for (size_t at = 0; at < run.bytes && !rc; at += run.row)
@@ -281,7 +280,7 @@ static int send_rows(struct filling *f, const struct step_mirror *m, int layer, 
 }
 static int sent(struct filling *f) { return f->any ? gpu_number_wait(f->d->filled, f->d->n_filled, f->d->main) : 0; }
 
-/* Ready to go on from pos: the state there is in one of the rows that take turns, the next goes to the other. */
+/* Prepares states to continue from pos: the state at pos is in one of the alternating rows, the next one goes to the other. */
 static int begin_states(struct step *s, struct step_mirror *m, const struct kv *kv, int from, int pos, struct filling *fill) {
     int at = -1;
     for (int i = 0; i < MIRROR_STATES; i++) {
@@ -311,9 +310,8 @@ static const struct kv *whose(struct step *s, const struct step_mirror *m) {
     return kv;
 }
 
-/* Positions up to pos that another session's copy has as well are not asked of the link: its whole blocks of them are read by both from now
- * on. The copy, and in *rows how many it has; NULL: none has more than m. A session that is closed meanwhile is one that machine.same
- * does not know. */
+/* Shares positions below pos with another session's copy instead of uploading them: takes its whole blocks. Returns that copy, with
+ * its common rows in *rows; NULL: m has the most. A session that closes in between is unknown to runtime.kv_common_rows. */
 static struct step_mirror *share(struct step *s, struct step_mirror *m, int pos, int *rows) {
     struct step_mirror *best = NULL;
     *rows = m->rows;
@@ -371,9 +369,9 @@ struct step_mirror *step_mirror_get(struct step *s, const struct kv *kv, int fro
         step_mirror_drop(s, m);
         return NULL;
     }
-    if (rc || tell(s, m)) return m; /* the step will find out */
+    if (rc || tell(s, m)) return m; /* the batch reports it */
     if (kv->states && begin_states(s, m, kv, from, pos, fill)) return m;
-    if (other && m->rows < rows) { /* the beginning of a block that both go on in */
+    if (other && m->rows < rows) { /* the rest of a block that both continue differently */
         if (copy_block(s, m, other->blocks[m->rows / s->block], m->rows, rows)) return m;
         m->rows = rows;
     }
@@ -417,7 +415,7 @@ void step_rewind(struct step *s, struct kv *kv, int pos) {
 void step_forget(struct step *s, const struct kv *kv) {
     pthread_mutex_lock(&s->lock);
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
-        if (m->kv == kv) m->kv = NULL; /* its memory goes when the engine's thread comes by */
+        if (m->kv == kv) m->kv = NULL; /* the engine thread frees its memory later */
     pthread_mutex_unlock(&s->lock);
 }
 void step_mirrors_reap(struct step *s) {

@@ -1,4 +1,4 @@
-/* The walk of paged steps: rows into micro-batches, the processor's attention, and devices that are fed each by a thread of its own. */
+/* Throughput batches: splits rows into micro-batches, attends on the CPU, and runs a feeding thread per device. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -7,18 +7,18 @@
 
 const char *paged_cannot(const struct machine *m) {
     const struct config *c = &m->w->config;
-    if (!m->gpus) return "there is no device";
+    if (!m->gpus) return "there are no devices";
     if (m->gpus->lost) return "a device was lost";
     if (m->fetch) return "the weights do not fit in memory";
     if (!c->n_experts) return "the model has no routed experts";
-    if (c->attn != ATTN_GQA) return "keys and values of this attention (MLA and its kin) are not read beside the processor in paged steps";
+    if (c->attn != ATTN_GQA) return "its attention (MLA or a variant) is not supported, only GQA";
     for (int l = 0; l < c->n_layers; l++)
-        if (c->layer[l].delta) return "layers that keep a state (DeltaNet) do not run in paged steps";
-    if (c->attn_gate || c->streams.n) return "its attention half is none that paged steps know";
+        if (c->layer[l].delta) return "layers with a state (DeltaNet) are not supported";
+    if (c->attn_gate || c->streams.n) return "its attention block is not supported";
     return NULL;
 }
 
-/* --- The processor ---------------------------------------------------------------------------------------------------------------- */
+/* --- The CPU ----------------------------------------------------------------------------------------------------------------------  */
 
 static int answer(struct paged_device *d, uint32_t value) {
     struct machine *m = d->p->m;
@@ -72,7 +72,7 @@ static int embed(struct paged *p) {
     return 0;
 }
 
-/* Turn after turn: with several devices a layer begins before the one before it has ended. */
+/* Attends in global turn order: with several devices a layer starts before the previous one has ended. */
 static int attend_all(struct paged *p) {
     const int last = p->c->n_layers - 1, n = p->n_micros;
     for (int turn = 0; turn < last * p->stagger + n; turn++)
@@ -98,7 +98,7 @@ static int head(struct paged *p, struct error *e) {
     return 0;
 }
 
-/* --- A step ------------------------------------------------------------------------------------------------------------------------- */
+/* --- A batch ------------------------------------------------------------------------------------------------------------------------  */
 
 static void add_piece(struct paged *p, struct micro_batch *m, int n) {
     struct piece *last = m->n_pieces ? &p->piece[m->piece + m->n_pieces - 1] : NULL;
@@ -106,7 +106,7 @@ static void add_piece(struct paged *p, struct micro_batch *m, int n) {
     else p->piece[m->piece + m->n_pieces++] = (struct piece){.at = m->n, .n = n, .alone = n > OP_FEW};
 }
 
-/* Rows in order of spans. */
+/* Lays out rows in the order of spans. */
 static int lay_out(struct paged *p, struct error *e) {
     int pieces = 0;
     p->n = p->n_micros = 0;
@@ -148,27 +148,27 @@ static void settle_streams(struct paged *p) {
     }
     processor_settle(p->m, NULL, 0);
 }
-/* Streams idle and numbers fresh, whatever was under way. */
+/* Leaves streams idle with fresh timelines, whatever was in flight. */
 static int settle(struct paged *p, struct error *e) {
     int rc = 0;
     settle_streams(p);
     p->at = 0;
-    for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_weights_reset(&p->dev[i].w, e); /* also drops what buffers still wait to send */
+    for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_weights_reset(&p->dev[i].w, e); /* also drops uploads that still wait for buffers */
     atomic_store(&p->stop, 0);
     for (int i = 0; i < p->n_dev && !rc; i++) rc = paged_device_numbers(&p->dev[i], e);
     return rc;
 }
 
-/* All devices fed and attended for; 0, or what came first. */
+/* Feeds all devices and attends; returns 0 or the first failure. */
 static int walk(struct paged *p, struct error *e) {
     int fed = 0, rc = 0;
     while (fed < p->n_dev && !pthread_create(&p->dev[fed].thread, NULL, feed, &p->dev[fed])) fed++;
-    if (fed < p->n_dev) rc = error_set(e, ERR_RUNTIME, "no thread to feed a device");
+    if (fed < p->n_dev) rc = error_set(e, ERR_RUNTIME, "cannot start a thread to feed a device");
     if (!rc) rc = attend_all(p);
     if (rc) stop(p);
     for (int i = 0; i < fed; i++) pthread_join(p->dev[i].thread, NULL);
     for (int i = 0; i < fed && !e->code; i++)
-        if (p->dev[i].rc && p->dev[i].rc != ERR_CANCELLED && rc != ERR_MODEL) rc = p->dev[i].rc; /* who was first to fail stopped the others */
+        if (p->dev[i].rc && p->dev[i].rc != ERR_CANCELLED && rc != ERR_MODEL) rc = p->dev[i].rc; /* the first failure stopped the others */
     return rc;
 }
 
@@ -178,12 +178,12 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     if (rc || !p->n) return rc;
     p->m->cpu->cancel = cancel;
     p->stagger = search_behind(p->n_micros, p->n_dev);
-    if (p->m->processor) p->at++; /* a number for the embedding */
+    if (p->m->processor) p->at++; /* a value for the embedding */
     rc = embed(p);
     if (!rc) rc = walk(p, e);
     p->at = paged_end(p);
     if (!rc) rc = head(p, e);
-    if (!rc && p->m->processor) { /* what follows the step does so on its clock, too */
+    if (!rc && p->m->processor) { /* order what follows after the device's clock */
         rc = gpu_number_write(last_of(p)->arrived, ++p->at, last_of(p)->main);
         if (!rc) rc = gpu_number_wait(last_of(p)->arrived, p->at, p->m->processor);
     }
@@ -193,8 +193,7 @@ int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, cons
     bool failed = false, cancelled = cancel && atomic_load(cancel);
     for (int i = 0; i < p->n_dev && !failed; i++) failed = gpu_error(p->dev[i].g, &device);
     if (failed) *e = device, rc = e->code;
-    else if (rc == ERR_MODEL && !e->code)
-        error_set(e, rc, "a number that is not finite came out of a layer; the weights may be damaged: --verify reads them all");
+    else if (rc == ERR_MODEL && !e->code) error_set(e, rc, "a layer produced a non-finite number; the weights may be damaged; check them with --verify");
     else if (cancelled || !e->code) op_error(cancelled ? rc = ERR_CANCELLED : rc, e);
     struct error after = {0};
     if (settle(p, &after) && !failed) *e = after, rc = e->code;
@@ -239,9 +238,9 @@ static int open_memory(struct paged *p, struct error *e) {
 int paged_open(struct paged **out, struct machine *m, enum dtype kv, const struct paged_options *o, const _Atomic int *cancel, struct error *e) {
     const char *why = paged_cannot(m);
     *out = NULL;
-    if (why) return error_set(e, ERR_RUNTIME, "paged steps: %s", why);
+    if (why) return error_set(e, ERR_RUNTIME, "paged decode: %s", why);
     struct paged *p = mem_calloc(1, sizeof *p);
-    if (!p) return error_set(e, ERR_MEMORY, "no memory for paged steps");
+    if (!p) return error_set(e, ERR_MEMORY, "no memory for paged decode");
     p->m = m, p->c = &m->w->config, p->o = *o, p->kv = kv;
     if (p->o.rows < p->o.micro) p->o.rows = p->o.micro;
     p->n_dev = o->devices > 0 && o->devices < m->gpus->n ? o->devices : m->gpus->n;

@@ -1,52 +1,51 @@
 #pragma once
-/* Steps of many rows on devices that hold a part of the model (CGOPipe, paper B section 4.1 and appendix A). The rows go through each
- * layer in micro-batches. The device makes queries, keys and values of one; the processor, beside the keys and values of all sessions,
- * attends for the next; the device goes on behind attention with another, and has the routed experts of all. Their weights come
- * over the link meanwhile, a layer ahead of their use, two pages an expert, so many with each micro-batch as end with the layer: once a step,
- * however many rows there are. What is in no pinned memory goes there first, by threads of the stage's.
+/* Throughput decode on devices that hold only part of the model (CGOPipe, paper B section 4.1 and appendix A). Rows go through each
+ * layer in micro-batches. The device computes queries, keys and values of one; the CPU, which has the KV of all sessions, attends
+ * for the next; the device runs output projection and routed experts of another. Expert weights are uploaded one layer ahead, two
+ * pages per expert, spread evenly over the micro-batches of a layer: once per batch, however many rows it has. Unpinned weights
+ * go through the staging threads.
  *
- * Halves of all layers (norms, projections, routers, shared experts, dense feed-forwards) lie on the device for good, and as many
- * routed experts of each layer as are asked for or fit. A row has the same bits in any company: no operation takes more than OP_FEW of
- * several sessions, and a span that is longer goes by itself, so what is read of a prompt is to be cut where the prompt alone says. Only attention whose keys
- * and values are rows of heads (GQA) is built: paged_cannot says what is not.
+ * Everything but routed experts stays on the device, and so do as many routed experts per layer as requested or as fit. A row has
+ * the same bits in any batch: operations take at most OP_FEW rows of several sessions, and a longer span runs alone, so callers
+ * must cut prompts at positions that depend on the prompt only. Only GQA attention is built: see paged_cannot.
  *
- * Several devices have layers in turn, each its share of memory and of links; a layer follows the one before it by some micro-batches, so that all
- * compute at once, and rows go from one to the next through host memory. No sum is parted, so the bits are one device's.
+ * Several devices hold the layers round-robin. A layer follows the one before it by some micro-batches, so that all devices
+ * compute at once; rows move between devices through host memory. No sum is split, so results equal one device's.
  *
- * Threads: all calls by the processor's owner. Each device is fed by a thread of its own while a step runs. */
+ * Threads: all calls by the engine thread. During a batch each device has a feeding thread of its own. */
 #include "engine/step/mode.h"
 
 enum { PAGED_MICROS = 4096 };
 struct paged;
 struct paged_options {
-    int devices;  /* the first so many of the set have the layers in turn; 0: all */
-    int micro;    /* rows of a micro-batch, at most */
-    int rows;     /* of a step, at most */
-    double share; /* of each layer's routed experts that stay on the device; < 0: as many as fit beside pages for two layers of the others */
+    int devices;  /* use the first `devices` of the set; 0: all */
+    int micro;    /* rows per micro-batch, at most */
+    int rows;     /* rows per batch, at most */
+    double share; /* fraction of each layer's routed experts that stays on the device; < 0: as many as fit beside pages for two layers */
 };
-/* NULL: such a model can be paged on these devices; else why not. */
+/* Returns NULL if the model can be paged on these devices, else the reason. */
 const char *paged_cannot(const struct machine *m);
-/* Weights that stay are read now, and all of them looked at. ERR_MEMORY says need and have; ERR_MODEL, ERR_RUNTIME, ERR_CANCELLED. */
+/* Loads resident weights and scans all of them. ERR_MEMORY (with need and have), ERR_MODEL, ERR_RUNTIME, ERR_CANCELLED. */
 int paged_open(struct paged **p, struct machine *m, enum dtype kv, const struct paged_options *o, const _Atomic int *cancel, struct error *e);
 void paged_close(struct paged **p);
 int paged_devices(const struct paged *p);
-double paged_share(const struct paged *p); /* of the routed experts: what stays */
-int paged_layers(const struct paged *p);   /* hundredths of a layer's other experts that the ring of pages holds at once, on the device that has least */
+double paged_share(const struct paged *p); /* fraction of routed experts that is resident */
+int paged_layers(const struct paged *p);   /* size of the page ring in percent of a layer's streamed experts, smallest of all devices */
 
-struct paged_span { /* n tokens of a session at positions pos .. pos + n - 1; the cache holds all before, but for those of spans before this */
+struct paged_span { /* n tokens of a session at positions pos .. pos + n - 1; the cache holds all earlier positions except those of earlier spans */
     struct kv *kv;
     const int32_t *tokens;
-    int pos, n, total; /* total: tokens of the whole sequence, as far as they are known */
-    int micro;         /* which micro-batch: 0 or as the span before, or one more */
-    bool tell;         /* logits of its last token are wanted */
+    int pos, n, total; /* total: known length of the whole sequence */
+    int micro;         /* micro-batch: 0, that of the previous span, or one more */
+    bool tell;         /* return logits of its last token */
 };
 struct paged_calls {
-    /* Each wanted span in order, once all layers are done and its keys and values in its cache: the caller's from here on. logits: [vocab],
-     * until it returns. Not in virtual time. */
+    /* Receives each wanted span in order, after all layers, with its KV stored. logits [vocab] may be modified and are valid until it
+     * returns. Not called in virtual time. */
     void (*tell)(void *ctx, int span, float *logits, int32_t top);
-    int (*stop)(void *ctx); /* NULL, or asked before each micro-batch of a layer: non-zero ends the step with ERR_CANCELLED */
+    int (*stop)(void *ctx); /* NULL, or polled before each micro-batch of a layer: non-zero ends the batch with ERR_CANCELLED */
     void *ctx;
 };
-/* 0, or an error: what was not told by then is to be done again, by whoever can; caches have garbage behind their old ends. ERR_RUNTIME: the
- * device failed, and it is of no more use. */
+/* Runs one batch. After an error, spans that were not reported must be run again elsewhere; KV rows beyond their old ends are
+ * garbage. ERR_RUNTIME: the device failed, close p. */
 int paged_run(struct paged *p, const struct paged_span *spans, int n_spans, const struct paged_calls *calls, const _Atomic int *cancel, struct error *e);

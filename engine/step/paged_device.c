@@ -1,4 +1,4 @@
-/* A device's part of paged steps: its layers' work in order of turns, and what it has for that. */
+/* One device in throughput decode: its memory, and its layers' work in the global order of units. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -6,9 +6,9 @@
 #include "engine/step/paged_internal.h"
 #include "engine/step/processor.h"
 
-enum { TOGETHER = 256 }; /* rows of an expert's group at once, where they are one session's */
+enum { TOGETHER = 256 }; /* rows per group of an expert when they are one session's */
 
-/* What goes alone has more than OP_FEW rows, and between two of those is one of others. */
+/* A span that runs alone has more than OP_FEW rows; between two of them is one run of the others. */
 size_t paged_runs(int micro) { return 2 * ((size_t)micro / (OP_FEW + 1)) + 1; }
 
 /* --- Views ---------------------------------------------------------------------------------------------------------------------- */
@@ -18,7 +18,7 @@ static size_t hidden_bytes(const struct paged *p, int n) { return (size_t)n * (s
 static size_t query_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->head_dim); }
 static size_t result_floats(const struct paged *p) { return (size_t)(p->c->n_heads * p->c->v_dim); }
 
-/* Rows [at, at + few) of a micro-batch: what outlives an operation is its own. */
+/* Rows from `at` on of a micro-batch; buffers that outlive an operation are offset, the rest is shared. */
 static struct work piece_of(const struct paged_device *d, const struct micro_batch *m, int at) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
@@ -49,11 +49,11 @@ int paged_planes(const struct paged *p, int layer, char *mem, struct kv_plane ou
 /* --- A layer's work ----------------------------------------------------------------------------------------------------------------- */
 
 static float *row_at(float *x, const struct micro_batch *m, int hidden) { return x + (size_t)m->row * (size_t)hidden; }
-/* Who has the layer before, and its unit of the same rows. */
+/* the device of the previous layer, and its unit of the same rows */
 static const struct paged_device *before(const struct paged_device *d) { return &d->p->dev[(d->rank + d->p->n_dev - 1) % d->p->n_dev]; }
 static int unit_before(const struct paged_device *d, int unit) { return d->rank ? unit : unit - d->p->n_micros; }
 
-/* Queries, keys and values, to host memory. */
+/* Computes queries, keys and values and downloads them. */
 static int project(struct paged_device *d, int unit) {
     const struct paged *p = d->p;
     const int layer = paged_layer(d, unit);
@@ -83,7 +83,7 @@ static int project(struct paged_device *d, int unit) {
     return rc ? rc : gpu_number_write(d->arrived, paged_number(d, unit), d->main);
 }
 
-/* How many rows of each run of a micro-batch chose each expert, d->count [runs, n_experts]. In virtual time nothing was chosen, and all have as many. */
+/* Counts how many rows of each run selected each expert, d->run_counts [runs, n_experts]. Virtual time: an even spread. */
 static int read_choices(struct paged_device *d, const struct micro_batch *m) {
     const struct paged *p = d->p;
     const int n = p->c->n_experts, topk = p->c->topk;
@@ -97,7 +97,7 @@ static int read_choices(struct paged_device *d, const struct micro_batch *m) {
     TRY(gpu_copy(d->main, d->host_bad, (const void *)d->work.bad, 4, GPU_D2H));
     TRY(gpu_number_write(d->routed, ++d->n_routed, d->main));
     TRY(gpu_number_await(d->routed, d->n_routed, &p->stop));
-    if (*d->host_bad >= 0) return ERR_MODEL; /* choices may be garbage */
+    if (*d->host_bad >= 0) return ERR_MODEL; /* the selection may be garbage */
     memset(d->count, 0, (size_t)d->n_runs * (size_t)n * sizeof *d->count);
     for (int r = 0; r < d->n_runs; r++)
         for (int i = run[r].at * topk; i < (run[r].at + run[r].n) * topk; i++) {
@@ -118,7 +118,7 @@ static int run_group(struct paged_device *d, struct op_group *g, int layer, cons
     return 0;
 }
 
-/* Rows whose choices are counted together: one session's that go alone, or all of several sessions' between two such. */
+/* Merges pieces into runs whose selections are counted together: a lone span, or everything between two of them. */
 static void find_runs(struct paged_device *d, const struct micro_batch *m) {
     const struct piece *t = d->p->piece + m->piece, *end = t + m->n_pieces;
     d->n_runs = 0;
@@ -131,9 +131,9 @@ static void find_runs(struct paged_device *d, const struct micro_batch *m) {
 
 static int at_once(const struct piece *run) { return run->alone ? TOGETHER : OP_FEW; }
 
-/* The routed experts of a micro-batch, one after the other: what of several sessions chose one goes OP_FEW rows at a time, since how a row is
- * computed must not depend on who else chose its expert, and what of one long span did goes by itself. These pieces of an expert follow each
- * other in one operation, so that its weights come from the device's memory once. Behind the last rows of a layer pages fall free. */
+/* Runs the routed experts of a micro-batch in order. An expert's rows from several sessions go OP_FEW at a time, so that a row's bits do
+ * not depend on who else selected the expert; rows of a lone span go by themselves. All pieces of an expert are in one operation,
+ * so that its weights are read from device memory once. After the layer's last rows its pages are freed. */
 static int experts(struct paged_device *d, int layer, const struct micro_batch *m) {
     const struct paged *p = d->p;
     const struct config *c = p->c;
@@ -158,7 +158,7 @@ static int experts(struct paged_device *d, int layer, const struct micro_batch *
             const int n = d->count[r * c->n_experts + k], most = at_once(&d->run[r]);
             rest += n, pieces += (n + most - 1) / most;
         }
-        if (g.n + pieces > GROUP_MOST && pieces <= GROUP_MOST) { /* in two operations its weights would be read twice */
+        if (g.n + pieces > GROUP_MOST && pieces <= GROUP_MOST) { /* split over two operations its weights would be read twice */
             TRY(run_group(d, &g, layer, m));
             if (last) TRY(paged_weights_free(&d->w, layer, k, d->main));
         }
@@ -180,7 +180,7 @@ static int experts(struct paged_device *d, int layer, const struct micro_batch *
     return last ? paged_weights_free(&d->w, layer, c->n_experts, d->main) : 0;
 }
 
-/* What follows attention, up to the next layer. */
+/* Runs everything after attention, up to the next layer. */
 static int go_on(struct paged_device *d, int unit) {
     const struct paged *p = d->p;
     const int layer = paged_layer(d, unit);
@@ -210,14 +210,15 @@ static int go_on(struct paged_device *d, int unit) {
 static int begin(struct paged_device *d) {
     const struct paged *p = d->p;
     const size_t rows = (size_t)p->n * 4;
-    if (p->m->processor) TRY(gpu_number_wait(d->answered, p->at, d->main)); /* embedded */
+    if (p->m->processor) TRY(gpu_number_wait(d->answered, p->at, d->main)); /* embedding is done */
     TRY(gpu_fill(d->main, (void *)d->work.bad, 0xff, 4));
     TRY(gpu_copy(d->main, d->pos, p->host_pos, rows, GPU_H2D));
     TRY(gpu_copy(d->main, d->tokens, p->host_tokens, rows, GPU_H2D));
     return d->length ? gpu_copy(d->main, d->length, p->host_length, rows, GPU_H2D) : 0;
 }
 
-/* The order of paper B's algorithm 1: behind attention of one, before attention of those PAGED_AHEAD, then a part of the next layer's pages. */
+/* Order of paper B, algorithm 1: work after attention of one micro-batch, work before attention PAGED_AHEAD later, then a share of the
+ * next layer's pages. */
 int paged_device_feed(struct paged_device *d) {
     const struct paged *p = d->p;
     struct paged_weights *w = &d->w;
@@ -238,7 +239,7 @@ int paged_device_feed(struct paged_device *d) {
     return gpu_number_write(d->arrived, paged_end(p), d->main);
 }
 
-/* The last rows of the spans that want logits, a few at a time. */
+/* Computes logits of the wanted spans' last rows, a few at a time. */
 int paged_device_head(struct paged_device *d, const int *which, const int *row, int n, struct error *e) {
     const struct paged *p = d->p;
     struct work w = {.x = d->head_x, .xn = d->head_xn, .bad = d->work.bad};
@@ -346,7 +347,7 @@ int paged_device_open(struct paged_device *d, const _Atomic int *cancel, struct 
     return rc;
 }
 
-/* All streams have come to their end. */
+/* All streams must be idle. */
 void paged_device_close(struct paged_device *d) {
     if (d->w.m) paged_weights_close(&d->w);
     if (d->work.release) work_close(&d->work);

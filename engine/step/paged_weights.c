@@ -1,4 +1,4 @@
-/* Weights of paged steps: what stays on a device of its layers, and the ring of pages that the rest passes through. */
+/* Weights of throughput decode: the resident part of a device's layers, and the ring of pages for the rest. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -16,14 +16,14 @@ static int layer_ranges(const struct paged_weights *w, int layer, struct layer *
     *view = (struct layer){0};
     return module_ranges(&w->m->w->config, layer, MODULE_LAYER, &w->m->w->layers[layer], view, out);
 }
-/* Not the embedding, which the processor reads. */
+/* Without the embedding, which the CPU reads. */
 static int head_ranges(const struct paged_weights *w, struct weights *view, struct pipe_range *out) {
     int n = module_ranges(&w->m->w->config, 0, MODULE_ENDS, w->m->w, view, out), kept = 0;
     for (int i = 0; i < n; i++)
         if (out[i].field != &view->embed.data && out[i].field != &view->embed.scale) out[kept++] = out[i];
     return kept;
 }
-/* The ranges of an expert, those of its second page behind the others; *first: how many are of the first. */
+/* Lists an expert's ranges, those of the second page after the first; *first: number of the first. */
 static int expert_ranges(const struct paged_weights *w, int layer, int expert, struct expert *view, struct pipe_range out[MODULE_RANGES], int *first) {
     struct pipe_range all[MODULE_RANGES];
     int n = module_ranges(&w->m->w->config, layer, MODULE_EXPERT, &w->m->w->layers[layer].experts[expert], view, all), k = 0;
@@ -44,7 +44,7 @@ static size_t ranges_bytes(struct pipe_range *ranges, int n) {
     return up(bytes);
 }
 
-/* Sends ranges to memory of the device, where their fields point from then on. */
+/* Uploads ranges to `to` and points their fields there. */
 static int send(struct paged_weights *w, struct pipe_range *ranges, int n, char *to, struct stage_unit u) {
     struct pipe_run runs[MODULE_RANGES];
     size_t bytes;
@@ -56,7 +56,7 @@ static int send(struct paged_weights *w, struct pipe_range *ranges, int n, char 
     return rc;
 }
 
-/* --- What stays ----------------------------------------------------------------------------------------------------------------- */
+/* --- Resident weights -----------------------------------------------------------------------------------------------------------  */
 
 static int hold(struct paged_weights *w, struct pipe_range *ranges, int n, char **mem, struct error *e) {
     int rc = gpu_alloc(w->g, (void **)mem, ranges_bytes(ranges, n) + 256, e);
@@ -77,7 +77,7 @@ static int hold_dense(struct paged_weights *w, const _Atomic int *cancel, struct
     return rc || !paged_weights_last(w) ? rc : hold(w, ranges, head_ranges(w, &w->head, ranges), &w->head_mem, e);
 }
 
-/* The largest pages of any expert. */
+/* Finds the largest page sizes of all experts. */
 static void measure(struct paged_weights *w) {
     struct pipe_range ranges[MODULE_RANGES];
     struct expert view;
@@ -91,7 +91,7 @@ static void measure(struct paged_weights *w) {
         }
 }
 
-/* Two layers of what does not stay make a ring that is never waited for; one layer is the least. Those that stay are spread evenly. */
+/* Splits memory into resident experts, spread evenly, and a ring. A ring of two layers never stalls; one layer is the minimum. */
 static int choose(struct paged_weights *w, double share, struct error *e) {
     size_t expert = w->page_bytes[PAGE_IN] + w->page_bytes[PAGE_OUT] + 256, have = gpu_mem_free(w->g), reserve = have / 64;
     size_t slots = expert ? (have - reserve) / expert : 0, all = (size_t)w->n_experts, layers = (size_t)w->n_moe, most = layers * all;
@@ -99,9 +99,9 @@ static int choose(struct paged_weights *w, double share, struct error *e) {
     if (!layers) return 0;
     while (share < 0 && kept < most && kept + 1 + 2 * (all - (kept + 1) / layers) <= slots) kept++;
     if (kept > most) kept = most;
-    size_t rest = all - kept / layers, left = slots > kept ? slots - kept : 0; /* of the layer that has fewest */
+    size_t rest = all - kept / layers, left = slots > kept ? slots - kept : 0; /* streamed experts of the layer with the fewest resident ones */
     if (left < rest || slots < kept)
-        return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB that stay, %zu MB are free", rest * expert >> 20,
+        return error_set(e, ERR_MEMORY, "a layer of experts needs %zu MB on the device beside %zu MB of resident ones, %zu MB are free", rest * expert >> 20,
                          kept * expert >> 20, have >> 20);
     w->n_kept = (int)kept;
     w->ring = (int)(left < 2 * rest ? left : 2 * rest);
@@ -119,7 +119,7 @@ static int hold_experts(struct paged_weights *w, const _Atomic int *cancel, stru
     int rc = 0, first;
     w->table = mem_calloc(n_kept + (size_t)w->ring + 1, sizeof *w->table);
     w->kept_mem = mem_calloc(n_kept + 1, sizeof *w->kept_mem);
-    if (!w->table || !w->kept_mem) return error_set(e, ERR_MEMORY, "no memory for a table of pages");
+    if (!w->table || !w->kept_mem) return error_set(e, ERR_MEMORY, "no memory for a page table");
     for (int page = 0; page < PAGES && !rc && w->ring; page++) rc = gpu_alloc(w->g, (void **)&w->pages[page], (size_t)w->ring * w->page_bytes[page], e);
     for (int l = 0; l < w->n_layers && !rc; l++)
         for (int32_t k = 0; k < w->n_experts && has_experts(w, l) && !rc; k++) {
@@ -171,7 +171,7 @@ static int after(const struct paged_weights *w, int layer) {
 }
 uint64_t paged_weights_next(const struct paged_weights *w, int layer) { return paged_weights_rest(w, after(w, layer)); }
 
-/* To the next one that comes anew; of a device all of whose experts stay none is asked for. */
+/* Moves to the next streamed expert. Not called if all of a device's experts are resident. */
 static void advance(struct paged_weights *w) {
     if (w->next_layer >= 0 && ++w->next_expert < w->n_experts) return;
     do w->next_layer = after(w, w->next_layer);
@@ -207,7 +207,7 @@ int paged_weights_use(struct paged_weights *w, int layer, int expert, struct gpu
     }
     uint64_t count = w->base + (uint64_t)(expert - kept);
     TRY(paged_weights_send(w, count + 1));
-    if (w->sent <= count) return ERR_RUNTIME; /* a ring of less than a layer: paged_weights_open makes none */
+    if (w->sent <= count) return ERR_RUNTIME; /* the ring is smaller than a layer: paged_weights_open prevents it */
     *view = w->table[(size_t)w->n_kept + (size_t)(count % (uint64_t)w->ring)];
     return gpu_number_wait(w->loaded, (uint32_t)(2 * count + 2), stream);
 }

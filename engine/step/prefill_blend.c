@@ -1,10 +1,9 @@
-/* Blended prefill: attention halves, shared experts and part of the routed experts of a prompt on the devices that hold the layers, the
- * other routed experts on the processor at the same time. Which expert goes where is asked anew in every layer (sched/split):
- * weights that a device lacks come over its link, one expert after the other, while it computes and while the processor has its
- * own; during the attention half, when nobody knows yet what will be chosen, the links bring what fits. Every device that has the room
- * takes part in every layer: those that do not hold it get the normed rows, and give the sum of their experts back, both by way of host memory.
- * Sums are joined in one order: the layer's own device, the others by rank, the processor. The ends of this line are
- * prefill on the processor and stream-loading. Needs devices that hold all layers but their routed experts. */
+/* Blended prefill: attention blocks, shared experts and some routed experts of a prompt run on the devices that hold the layers, the
+ * other routed experts on the CPU at the same time. Every layer is split anew (split.h). Missing expert weights are uploaded one by
+ * one while the device and the CPU compute; during the attention block, before the selection is known, idle links upload what
+ * fits. Every device with enough memory takes part in every layer: devices without the layer get its normed rows and return the
+ * sum of their experts, both through host memory. Sums are added in a fixed order: the layer's device, other devices by rank, the
+ * CPU. The extreme splits are CPU prefill and stream loading. Needs devices that hold all layers. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -18,26 +17,26 @@
 struct blend {
     struct step *s;
     struct blend_part part[GPU_MAX]; /* by rank */
-    int n_parts, owner;              /* owner: the part that has the layer, or had the one before */
-    struct kv_move move;             /* of the batch, in the session's cache */
-    int at, n, rows, layer;          /* the batch: tokens [at, at + n) of the job; at most `rows`; its next layer */
+    int n_parts, owner;              /* owner: index of the device that has the layer, or had the previous one */
+    struct kv_move move;             /* states of the batch in the session's cache */
+    int at, n, rows, layer;          /* the batch: tokens [at, at + n) of the job, at most `rows`; its next layer */
     /* pinned */
     float *x, *xn, *weights;
     int32_t *ids, *mine, *pos; /* pos: [rows], then the tokens [rows] */
-    struct work hand;          /* x and what goes with it from one device to the next: step_carry */
+    struct work hand;          /* x and what decode_carry moves with it between devices */
     _Atomic int *bad;
-    char *kv;                              /* rows of all layers on their way to the session's cache */
-    struct gpu_number *arrived, *answered; /* answered: in virtual time */
+    char *kv;                              /* KV rows of all layers, downloaded for the session's cache */
+    struct gpu_number *arrived, *answered; /* answered: virtual time only */
     uint32_t n_arrived, n_answered;
     /* the split */
-    struct cost_table table; /* the processor's */
+    struct cost_table table; /* costs on the CPU */
     struct split_expert *experts;
-    int16_t *expert_of;       /* [n_experts] of experts[] */
-    int32_t *rows_of, *place; /* [n_experts]: rows of each; where its pairs begin */
-    int8_t *whose;            /* [n_experts]: the part that has it; -1: the processor */
+    int16_t *expert_of;       /* [n_experts] ids of experts[] */
+    int32_t *rows_of, *place; /* [n_experts]: pairs of each; where they start */
+    int8_t *whose;            /* [n_experts]: index of the device that computes it; -1: the CPU */
     struct split_plan plan;
     float *logits;
-    uint64_t step; /* of the batch, where routing is traced; its lines */
+    uint64_t step; /* number and lines in the routing trace */
     struct buf lines;
 };
 
@@ -64,7 +63,7 @@ static struct blend_part *add_part(struct blend *b, int rank) {
     return p;
 }
 
-/* As many rows at a time as fit where layers are; a device without any takes part if it has the room for these. */
+/* Picks the largest batch that fits on all devices with layers; a device without layers takes part if such a batch fits. */
 static int open_parts(struct blend *b, const struct prefill_job *j, struct error *e) {
     const struct gpu_set *set = b->s->m->gpus;
     const int end = j->pos + j->n, most = (int)limit_get(LIMIT_ROWS, COST_BLEND_ROWS);
@@ -119,7 +118,7 @@ static int open_memory(struct blend *b, const struct prefill_job *j, struct erro
     return 0;
 }
 
-static void stop_all(struct blend *b) { /* whatever is still under way ends: no step is */
+static void stop_all(struct blend *b) { /* cancels everything in flight; no decode batch is running */
     for (int i = 0; i < b->n_parts; i++) {
         struct blend_part *p = &b->part[i];
         struct gpu_number *own[] = {p->loaded, p->freed, p->summed};
@@ -156,7 +155,7 @@ static void blend_close(struct machine *m, struct prefill_job *j) {
     if (step_device_error(m->step, &device)) step_leave(m->step, device.text, &device);
 }
 
-/* The text of what failed, where it was a device. */
+/* Fills e with the device's error if one failed, else with the operation's. */
 static int failed(struct blend *b, int rc, struct error *e) {
     if (!e->code) step_device_error(b->s, e);
     for (int i = 0; i < b->n_parts && !e->code; i++) gpu_error(b->part[i].g, e);
@@ -164,7 +163,7 @@ static int failed(struct blend *b, int rc, struct error *e) {
     return e->code;
 }
 
-/* In virtual time: nothing is brought before the prompt is there. */
+/* Virtual time: no upload may start before the prompt arrives. */
 static int begin_clocks(struct blend *b) {
     TRY(gpu_number_write(b->answered, ++b->n_answered, b->s->processor));
     for (int i = 0; i < b->n_parts; i++) {
@@ -180,14 +179,14 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     if (!b) return error_set(e, ERR_MEMORY, "no memory for a prefill");
     j->state = b;
     b->s = s;
-    for (int i = 0; i < s->n_dev; i++) /* caches of others come back as there is room */
+    for (int i = 0; i < s->n_dev; i++) /* other sessions' KV returns when there is room */
         while (s->mirrors && gpu_mem_free(s->dev[i].g) + s->dev[i].loaded < s->dev[i].weights + part_least(m, &s->dev[i], j->pos, j->n))
             step_mirror_drop(s, s->mirrors);
     int rc = kv_reach(j->kv, j->pos + j->n, e);
     if (!rc && !s->loaded) rc = step_load(s, e);
     b->move = kv_begin(j->kv, j->pos, j->n, 0);
     if (!rc && !step_mirror_get(s, j->kv, b->move.from, j->pos, j->pos + j->n))
-        rc = error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);
+        rc = error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
     if (!rc) step_mirror_keep(s, j->kv, true);
     if (!rc) rc = gpu_number_open(s->dev[0].g, &b->arrived, e);
     if (!rc) rc = gpu_number_open(s->dev[0].g, &b->answered, e);
@@ -207,17 +206,17 @@ static int blend_open(struct machine *m, struct prefill_job *j, struct error *e)
     return 0;
 }
 
-/* Experts of a layer whose choices nobody knows yet: as many as each link brings in the time that it has nothing else to do, until the
- * layer before has ended and while this one's attention half runs; half of a ring at most. */
+/* Uploads experts of a layer before its selection is known: as many as each link can carry while it is idle, until the previous layer
+ * ends and during this one's attention block; at most half a ring. */
 static int fetch_ahead(struct blend *b, const struct prefill_job *j, int layer, bool beside, struct error *e) {
     struct machine *m = b->s->m;
     const struct split_plan *plan = &b->plan;
-    const bool moves = beside && plan->moves[b->n_parts + 1] > plan->moves[1]; /* a split that brings nothing gets no more */
+    const bool moves = beside && plan->moves[b->n_parts + 1] > plan->moves[1]; /* a split without uploads gets no more */
     const double half = cost_half(m->cost, 1 + b->part[b->owner].rank, m->model, cost_prefill_rows(b->n, j->pos + b->at));
     for (int i = 0; i < b->n_parts; i++) {
         struct blend_part *p = &b->part[i];
         const double move = cost_move(m->cost, 1 + p->rank, COST_H2D, m->model->expert_bytes);
-        const int sent = moves ? plan->moves[i + 2] - plan->moves[i + 1] : 0; /* domain 1 + i is part i */
+        const int sent = moves ? plan->moves[i + 2] - plan->moves[i + 1] : 0; /* domain 1 + i is device i */
         double left = half + (moves && plan->end > sent * move ? plan->end - sent * move : 0);
         int32_t x = i;
         for (int k = 0; x < b->s->c->n_experts && k < p->n_slots / 2 && move <= left; k++, x += b->n_parts, left -= move) {
@@ -231,7 +230,7 @@ static int fetch_ahead(struct blend *b, const struct prefill_job *j, int layer, 
 
 /* --- A layer --------------------------------------------------------------------------------------------------------------------- */
 
-/* To the device that has the next layer goes what the one before left. */
+/* Moves the residual stream to the device of the next layer. */
 static int move_rows(struct blend *b) {
     struct blend_part *from = &b->part[b->owner], *to = from;
     const struct step_device *d = step_device_of(b->s, b->layer);
@@ -268,12 +267,12 @@ static int attention(struct blend *b, const struct prefill_job *j, const struct 
     return 0;
 }
 
-/* Counts what was chosen, and asks who computes it. Domain 1 + i is part i. */
+/* Counts the pairs of each expert and splits them. Domain 1 + i is device i. */
 static void ask(struct blend *b) {
     const struct config *c = b->s->c;
     struct machine *m = b->s->m;
     const double bytes = (double)b->n * m->model->row_bytes, back = cost_move(m->cost, 1 + b->part[b->owner].rank, COST_H2D, bytes);
-    struct split_domain d[1 + GPU_MAX] = {{.class = COST_CPU, .expert = &b->table}}; /* the rows are here already */
+    struct split_domain d[1 + GPU_MAX] = {{.class = COST_CPU, .expert = &b->table}}; /* the rows are in host memory already */
     struct split_in in = {.domain = d, .expert = b->experts, .n_domains = 1 + b->n_parts, .join = back};
     for (int i = 0; i < b->n_parts; i++) {
         const struct blend_part *p = &b->part[i];
@@ -284,7 +283,7 @@ static void ask(struct blend *b) {
         else d[1 + i].first = cost_move(m->cost, rank, COST_H2D, bytes) + cost_move(m->cost, rank, COST_D2H, bytes) + back;
     }
     memset(b->rows_of, 0, (size_t)c->n_experts * sizeof *b->rows_of);
-    if (b->s->processor) /* nothing was computed: even groups */
+    if (b->s->processor) /* nothing was computed: assume even groups */
         for (int x = 0; x < c->n_experts; x++)
             b->rows_of[x] = (int)((int64_t)b->n * c->topk * (x + 1) / c->n_experts - (int64_t)b->n * c->topk * x / c->n_experts);
     for (int i = 0; i < b->n * c->topk && !b->s->processor; i++) b->rows_of[b->ids[i]]++;
@@ -298,8 +297,7 @@ static void ask(struct blend *b) {
     split_run(m->split, &in, &b->plan);
 }
 
-/* The experts of a part in the order of their work: those that are there first, then the others as they come. Returns how many;
- * *pairs: of all of them. */
+/* Orders a device's experts: those in slots first, then the uploads in order. Returns how many; *pairs: the pairs of all of them. */
 static int order_of(struct blend *b, int part, int16_t *order, int *there, int32_t *pairs) {
     const struct split_plan *p = &b->plan;
     const int domain = 1 + part;
@@ -313,7 +311,7 @@ static int order_of(struct blend *b, int part, int16_t *order, int *there, int32
     return n;
 }
 
-/* Each device's pairs in the order of their experts' work; what the processor is left with in b->mine. */
+/* Sorts each device's pairs by expert; b->cpu_ids gets what is left to the CPU. */
 static void sort_pairs(struct blend *b) {
     const int topk = b->s->c->topk;
     for (int i = 0; i < b->n * topk && !b->s->processor; i++) {
@@ -326,7 +324,7 @@ static void sort_pairs(struct blend *b) {
     }
 }
 
-/* What was computed elsewhere, in b->x or a part's sum, is added to the layer's own rows, whose normed ones have served. */
+/* Adds a sum in host memory to the layer's own rows; reuses xn as scratch. */
 static int join(struct blend *b, const float *sum) {
     struct blend_part *p = &b->part[b->owner];
     struct exec *x = gpu_stream_exec(part_stream(p));
@@ -373,7 +371,7 @@ static int pairs_of(const struct blend *b, int from, int to) {
     return sum;
 }
 
-/* The next layer's split knows how long the processor took for this one's. */
+/* Corrects the cost model with the CPU's time, for the next layer's split. */
 static void learn(struct blend *b, double took) {
     struct cost_machine *c = b->s->m->cost;
     int n = b->plan.begin[1] - b->plan.begin[0];
@@ -383,7 +381,7 @@ static void learn(struct blend *b, double took) {
     if (!c->deterministic) cost_table_fill(&b->table, c, 0, b->s->m->model, COST_MANY);
 }
 
-/* The processor's share: their sum goes to b->x, and from there to the device. */
+/* Runs the CPU's experts into b->x and uploads their sum. */
 static int processor_share(struct blend *b, struct error *e) {
     struct step *s = b->s;
     struct work w = {.x = b->x, .xn = b->xn, .ids = b->mine, .weights = b->weights, .bad = s->head.bad};
@@ -417,7 +415,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     struct machine *m = s->m;
     bool moe = s->c->layer[b->layer].moe;
     struct step_mirror *copy = step_mirror_get(s, j->kv, b->move.from, j->pos + b->at, j->pos + j->n);
-    if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a cache of %d tokens", j->pos + j->n);
+    if (!copy) return error_set(e, ERR_MEMORY, "no device memory for a KV cache of %d tokens", j->pos + j->n);
     copy->move.mark = b->move.mark;
     TRY(move_rows(b));
     if (moe && (!b->layer || !s->c->layer[b->layer - 1].moe)) TRY(fetch_ahead(b, j, b->layer, false, e));
@@ -443,7 +441,7 @@ static int run_layer(struct blend *b, const struct prefill_job *j, struct error 
     ask(b);
     TRY(device_experts(b));
     const int next = b->layer + 1;
-    if (next < s->c->n_layers && s->c->layer[next].moe) TRY(fetch_ahead(b, j, next, true, e)); /* links do not wait for the processor's part */
+    if (next < s->c->n_layers && s->c->layer[next].moe) TRY(fetch_ahead(b, j, next, true, e)); /* links do not wait for the CPU's part */
     return processor_share(b, e);
 }
 
@@ -475,7 +473,7 @@ static int begin_batch(struct blend *b, struct prefill_job *j, struct error *e) 
     return 0;
 }
 
-/* Caches in host memory are filled, and the logits that are wanted made. */
+/* Stores the batch in the host KV and computes the wanted logits. */
 static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     enum { HEAD_ROWS = 16 };
     struct step *s = b->s;
@@ -488,7 +486,7 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
     TRY(gpu_copy(main, b->x, p->work.x, (size_t)b->n * hidden * 4, GPU_D2H));
     TRY(gpu_copy(main, (void *)b->bad, (const void *)p->work.bad, 4, GPU_D2H));
     for (int i = 0; i < b->n_parts; i++) TRY(gpu_stream_sync(part_stream(&b->part[i])));
-    if (s->processor) { /* what follows the prompt does so on its clock, too */
+    if (s->processor) { /* order what follows after the device's clock */
         TRY(gpu_number_write(b->arrived, ++b->n_arrived, main));
         TRY(gpu_number_wait(b->arrived, b->n_arrived, s->processor));
         return gpu_stream_sync(s->processor);
@@ -515,11 +513,11 @@ static int end_batch(struct blend *b, struct prefill_job *j, struct error *e) {
 static int blend_advance(struct machine *m, struct prefill_job *j, struct error *e) {
     struct blend *b = j->state;
     int layers = b->s->c->n_layers, rc = 0;
-    b->s->cancel = m->cpu->cancel = j->cancel; /* a step since the last piece left its own there */
+    b->s->cancel = m->cpu->cancel = j->cancel; /* a decode batch in between has set its own */
     b->s->clock++;
     if (j->cancel && atomic_load(j->cancel)) rc = ERR_CANCELLED;
     for (int i = 0; i < b->n_parts && !rc; i++)
-        if (!part_stream(&b->part[i])) rc = error_set(e, ERR_RUNTIME, "the device failed in a step");
+        if (!part_stream(&b->part[i])) rc = error_set(e, ERR_RUNTIME, "the device failed during decode");
     if (!rc && !b->n) rc = begin_batch(b, j, e);
     if (!rc) rc = run_layer(b, j, e);
     if (!rc && ++b->layer == layers) rc = end_batch(b, j, e);

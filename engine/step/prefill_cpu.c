@@ -1,4 +1,4 @@
-/* Prefill on the processor alone: all layers over a batch of rows, tokens grouped by expert. */
+/* Prefill on the CPU alone: all layers over a batch of rows, tokens grouped by expert. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "engine/step/processor.h"
 
 int op_error(int rc, struct error *e) {
-    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; take a smaller context with -c");
+    if (rc == ERR_MEMORY) return error_set(e, rc, "no memory for the workspace of a layer; set a smaller context with -c");
     if (rc == ERR_CANCELLED) return error_set(e, rc, "stopped");
     return error_set(e, rc, "an operation failed");
 }
@@ -16,10 +16,10 @@ int op_error(int rc, struct error *e) {
 int check_finite(const struct weights *m, const struct work *w, struct error *e) {
     int at = *w->bad;
     if (at < 0) return 0;
-    const char *hint = "the weights may be damaged: --verify reads them all";
-    if (at == 0) return error_set(e, ERR_MODEL, "a number that is not finite came out of the embedding; %s", hint);
+    const char *hint = "the weights may be damaged; check them with --verify";
+    if (at == 0) return error_set(e, ERR_MODEL, "the embedding produced a non-finite number; %s", hint);
     int layer = (at - 1) / 2;
-    return error_set(e, ERR_MODEL, "a number that is not finite came out of the %s of layer %d; %s", at % 2 ? "attention" : "feed-forward", layer, hint);
+    return error_set(e, ERR_MODEL, "the %s of layer %d produced a non-finite number; %s", at % 2 ? "attention" : "feed-forward", layer, hint);
 }
 
 static int layer_run(struct machine *m, struct work *w, int i, const struct span *spans, int n_spans, int n, const _Atomic int *cancel, struct error *e) {
@@ -40,7 +40,7 @@ int check_logits(const struct weights *m, const struct work *w, const float *log
     int rc = check_finite(m, w, e);
     for (int i = 0; i < m->config.vocab && !rc; i++)
         if (!isfinite(logits[i]))
-            rc = error_set(e, ERR_MODEL, "the output head gave a logit that is not finite (token %d); the weights may be damaged: --verify reads them all", i);
+            rc = error_set(e, ERR_MODEL, "the LM head produced a non-finite logit (token %d); the weights may be damaged; check them with --verify", i);
     return rc;
 }
 
@@ -61,7 +61,7 @@ int prefill_end(int rows, int cut, int pos) {
     return cut > pos && cut < end ? cut : end;
 }
 
-/* Only in the last batch: what the others make is to follow from their tokens alone, and their ends are kept anyway. */
+/* Only in the last batch: earlier batches must depend on their tokens alone, and their ends are kept anyway. */
 int prefill_mark(const struct prefill_job *j, int at, int n) {
     int mark = kv_mark(j->pos, j->n) - at;
     return mark > 0 && at + n == j->n ? mark : 0;
@@ -73,16 +73,16 @@ void prefill_complete(struct prefill_job *j, int at, int n, const struct kv_move
     if (j->complete < j->n) kv_keep(j->kv, j->pos + j->complete);
 }
 
-/* --- Prefill: a batch of rows after the other, a layer or the head of a few rows at a time -------------------------------- */
+/* --- Prefill: batch by batch, one layer or the head of a few rows at a time ---------------------------------------------- */
 
 enum { HEAD_ROWS = 16 };
 struct walk {
-    int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none begun */
+    int at, n;      /* the batch: tokens [at, at + n) of the job; n 0: none started */
     int layer, row; /* next to do: layers, then rows of the head */
     struct span span;
-    uint64_t step; /* of the batch, where routing is traced; its lines */
+    uint64_t step; /* number and lines in the routing trace */
     struct buf lines;
-    float *logits; /* [HEAD_ROWS where all are wanted, else 1, vocab] */
+    float *logits; /* [HEAD_ROWS if all are wanted, else 1, vocab] */
 };
 
 static int open_walk(struct machine *m, struct prefill_job *j, struct error *e) {
@@ -116,7 +116,7 @@ static int begin_batch(struct machine *m, struct prefill_job *j, struct walk *p,
     int rc = kv_reach(j->kv, p->span.pos + p->n, e);
     if (rc) return rc;
     p->span.move = kv_begin(j->kv, p->span.pos, p->n, prefill_mark(j, p->at, p->n));
-    /* of all positions those that nobody was told of yet; else the last one */
+    /* all wanted: positions not reported yet; else the last one */
     p->row = j->all ? (j->told > p->at ? j->told - p->at : 0) : p->at + p->n == j->n ? p->n - 1 : p->n;
     for (int i = 0; i < p->n; i++) w->tokens[i] = j->tokens[p->at + i], w->pos[i] = p->span.pos + i;
     processor_read(m, m->w->bytes_dense);

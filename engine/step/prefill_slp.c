@@ -1,6 +1,5 @@
-/* Stream-loading prefill as a mode: the layers on one device (slp) or on all (dslp), driven by a thread of its own. What it
- * needs of the processor it has the owner do, in pieces of some milliseconds: the embedding, the first look at weights that
- * are about to be sent, and the head. */
+/* Stream-loading prefill as a mode: all layers on one device (slp) or on several (dslp), driven by a thread of its own. CPU work
+ * runs on the engine thread in pieces of some milliseconds: the embedding, the scan of weights before they are sent, and the head. */
 #include <pthread.h>
 #include <string.h>
 
@@ -19,10 +18,10 @@ struct slp {
     struct kv_move move; /* in the session's cache */
     struct pipe_stats stats;
     float *logits;              /* [HEAD_ROWS, vocab] */
-    struct error error, inside; /* of the run; of the processor's part in it, which says more */
+    struct error error, inside; /* the run's error; the CPU part's, which is more specific */
 };
 
-/* --- The processor's part: each a piece that the owner runs ------------------------------------------------------------- */
+/* --- CPU work, run by the engine thread in pieces ------------------------------------------------------------------------ */
 
 struct rows {
     struct slp *s;
@@ -63,8 +62,8 @@ static int result(void *ctx, const float *x, int row, int n) {
     return rc;
 }
 
-/* Weights that nobody looked at yet, before they go to a device. From memory that is some milliseconds a layer; from a disk
- * it is cut, so that others have their turn. */
+/* Scans weights before they go to a device: some milliseconds per layer from memory. Reads from disk are cut into pieces so that
+ * other work gets its turn. */
 struct look {
     struct slp *s;
     int layer, n, at;
@@ -137,7 +136,7 @@ static int open_run(struct machine *m, struct prefill_job *j, int ranks, struct 
         s->m = m, s->j = j, s->ranks = ranks;
         s->move = kv_begin(j->kv, j->pos, j->n, prefill_mark(j, 0, j->n));
         j->state = s;
-        if (pthread_create(&s->thread, NULL, run, s)) rc = error_set(e, ERR_RUNTIME, "no thread for a stream-loaded prefill");
+        if (pthread_create(&s->thread, NULL, run, s)) rc = error_set(e, ERR_RUNTIME, "cannot start a thread for a stream-loaded prefill");
     }
     if (rc && s) {
         mem_free(s->logits);
@@ -148,7 +147,7 @@ static int open_run(struct machine *m, struct prefill_job *j, int ranks, struct 
 static int open_slp(struct machine *m, struct prefill_job *j, struct error *e) { return open_run(m, j, 1, e); }
 static int open_dslp(struct machine *m, struct prefill_job *j, struct error *e) { return open_run(m, j, m->gpus->n, e); }
 
-/* The thread is at its end. */
+/* Called after the thread has ended. */
 static int advance(struct machine *m, struct prefill_job *j, struct error *e) {
     struct slp *s = j->state;
     pthread_join(s->thread, NULL);

@@ -4,7 +4,7 @@
 
 #include "engine/model/rope.h"
 
-/* Which weights a batch reads: dense ones once, each routed expert once if any token chose it. */
+/* Counts the weights a batch reads: dense ones once, each selected expert once. */
 static void count_bytes(struct machine *m, const struct work *w, int n) {
     const struct config *c = &m->w->config;
     memset(m->touched, 0, (size_t)c->n_experts);
@@ -25,15 +25,15 @@ void processor_settle(struct machine *m, struct gpu_number **numbers, int n) {
     if (m->processor) gpu_stream_sync(m->processor);
 }
 
-/* Weights that do not fit in memory: what the router chose is read at once, and beside the experts' work what the next
- * layer will probably choose. Its router says so of the residual stream as it is before these experts add to it, which is
- * mostly what they will leave; a batch in which every expert has work needs no guess. */
+/* Weights that do not fit in memory: requests the selected experts, and, while these compute, the next layer's likely ones. The next
+ * router is tried on the current residual stream, which these experts change little. A large batch uses every expert and needs no
+ * prediction. */
 static void read_ahead(struct machine *m, struct work *w, int i, int n) {
     const struct config *c = &m->w->config;
     w->late = fetch_chosen(m->fetch, i, w->ids, n * c->topk);
     fetch_seen(m->fetch, i, w->ids, w->router, n);
     const struct layer *next = i + 1 < c->n_layers ? &m->w->layers[i + 1] : NULL;
-    if (!next || !next->experts || !fetch_wants(m->fetch) || c->streams.n) return; /* of several streams the next half's mix is not known yet */
+    if (!next || !next->experts || !fetch_wants(m->fetch) || c->streams.n) return; /* several residual streams: the next layer's mix is not known yet */
     if (n <= m->guess->rows) {
         struct work guess = *m->guess;
         guess.x = w->x;

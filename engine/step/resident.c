@@ -12,7 +12,7 @@ void resident_choose(const struct resident_in *in, struct resident_out *out) {
         int first = l;
         have += room;
         for (used = 0; l < in->n_layers && (!in->most || l - first < in->most) && used + in->layer[l] <= room;) used += in->layer[l++];
-        if (l == first && i + 1 < in->n_devices) { /* nothing fits here, it may on a larger one: only that one then */
+        if (l == first && i + 1 < in->n_devices) { /* nothing fits here; a larger device later may still be used */
             out->until[out->n++] = l;
             continue;
         }
@@ -21,14 +21,14 @@ void resident_choose(const struct resident_in *in, struct resident_out *out) {
         if (l == in->n_layers && used + in->head <= room) out->head = i;
     }
     if (!l) out->n = 0;
-    if (!in->n_devices) snprintf(out->why, sizeof out->why, "nothing, there are none");
+    if (!in->n_devices) snprintf(out->why, sizeof out->why, "nothing (no devices)");
     else if (l == in->n_layers && out->head >= 0)
         snprintf(out->why, sizeof out->why, "attention, dense parts and head of all %d layers on %d of %d devices (%zu MB)", l, out->n, in->n_devices,
                  need >> 20);
     else
         snprintf(out->why, sizeof out->why,
-                 "attention and dense parts of %d of %d layers%s on %d of %d devices: all need %zu MB, %zu MB are free beside caches and a prefill's ring", l,
-                 in->n_layers, out->head >= 0 ? " and the head" : "", out->n, in->n_devices, need >> 20, have >> 20);
+                 "attention and dense parts of %d of %d layers%s on %d of %d devices: all need %zu MB, %zu MB are free beside KV caches and a prefill's ring",
+                 l, in->n_layers, out->head >= 0 ? " and the head" : "", out->n, in->n_devices, need >> 20, have >> 20);
 }
 
 bool resident_share(const struct resident_in *in, int n, const size_t share[GPU_MAX], struct resident_out *out) {
@@ -39,7 +39,7 @@ bool resident_share(const struct resident_in *in, int n, const size_t share[GPU_
         out->until[i] = in->n_layers;
         if (i == n - 1 && share[i] + in->head <= room) out->head = i;
     }
-    snprintf(out->why, sizeof out->why, "a share of attention and dense parts of each of %d layers on each of %d devices (tensor parallel), the head on %s",
-             in->n_layers, n, out->head < 0 ? "the processor" : "the last");
+    snprintf(out->why, sizeof out->why, "a shard of attention and dense parts of all %d layers on each of %d devices (tensor parallel), the head on %s",
+             in->n_layers, n, out->head < 0 ? "the CPU" : "the last");
     return true;
 }

@@ -17,7 +17,7 @@ struct routing {
     struct file_out out;
     bool open, lost;
     uint64_t steps;
-    const void **chats; /* [n_chats] in order of their first row */
+    const void **chats; /* [n_chats] in order of first use */
     size_t n_chats, cap;
 };
 
@@ -27,10 +27,10 @@ static void lose(struct routing *r, const char *why) {
     buf_free(&r->text);
 }
 
-/* A regular file grows as its lines come; what is none gets them at the end. */
+/* Writes to a regular file as lines come; to anything else only at the end. */
 static void save(struct routing *r, bool last) {
     struct error e = {0};
-    if (r->text.failed) lose(r, "no memory for the trace of the routing");
+    if (r->text.failed) lose(r, "no memory for the routing trace");
     if (!r->lost && !r->open && file_out_open(&r->out, r->path, 0600, &e)) lose(r, e.text);
     if (r->lost) return;
     r->open = true;
@@ -45,10 +45,10 @@ static void save(struct routing *r, bool last) {
 
 int routing_open(struct routing **out, const char *path, const struct weights *w, const char *name, struct error *e) {
     struct routing *r = *out = mem_calloc(1, sizeof *r);
-    if (!r) return error_set(e, ERR_MEMORY, "no memory for the trace of the routing");
+    if (!r) return error_set(e, ERR_MEMORY, "no memory for the routing trace");
     r->w = w;
     r->out.fd = -1;
-    if (!(r->path = mem_strdup(path))) return error_set(e, ERR_MEMORY, "no memory for the trace of the routing");
+    if (!(r->path = mem_strdup(path))) return error_set(e, ERR_MEMORY, "no memory for the routing trace");
     buf_str(&r->text, "{\"model\":");
     json_quote(&r->text, name, strlen(name));
     buf_fmt(&r->text, ",\"layers\":%d,\"experts\":%d,\"topk\":%d}\n", w->config.n_layers, w->config.n_experts, w->config.topk);
@@ -113,7 +113,7 @@ void routing_add(struct routing *r, struct buf *lines, const struct routing_rows
 
 void routing_end(struct routing *r, struct buf *lines, bool keep) {
     if (!r) return;
-    if (keep && lines->failed) lose(r, "no memory for the trace of the routing");
+    if (keep && lines->failed) lose(r, "no memory for the routing trace");
     if (keep && lines->len && !r->lost) buf_add(&r->text, lines->data, lines->len);
     lines->len = 0;
     lines->failed = false;

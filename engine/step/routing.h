@@ -1,36 +1,36 @@
 #pragma once
-/* --trace-routing: what routers chose, as lines of JSON that a replayer reads. The first says whose they are,
+/* --trace-routing: the routers' selections as lines of JSON, which a replayer reads. The first line describes the model:
  *
  *     {"model":"ember","layers":5,"experts":16,"topk":4}
  *
- * the others one token in one layer each:
+ * Each other line is one token in one layer:
  *
  *     {"step":7,"chat":1,"prompt":false,"pos":41,"token":310,"layer":2,"ids":[3,0,9,12],"weights":[0.9,0.8,0.5,0.3],
  *      "near":[3,0,9,12,5,1,7,2],"chances":[0.2,0.2,0.15,0.1,0.1,0.1,0.1,0.05]}
  *
- * step: rows of one number went through the layers together; ids in falling order of choice, with what each is weighted by; near and
- * chances: the best 2 * topk by the router's score and their shares of it (score_near), where these are in host memory. A chat's number
- * may be used again when it is closed. What stream-loading prefills choose stays on the devices and is not there.
+ * step: rows with the same number went through the layers together. ids: in falling order of preference, with their weights. near
+ * and chances: the best 2 * topk by router score and their normalized scores (score_near), if the logits are in host memory. A
+ * chat's number may be reused after it is closed. Stream-loading prefills keep their selections on the devices and are not traced.
  *
- * The engine's thread alone. Lines of a step or batch that fails are dropped with it: each is gathered in a buffer of its own. */
+ * Engine thread only. Lines are collected per batch, and dropped if the batch fails. */
 #include "engine/base/buf.h"
 #include "engine/base/error.h"
 #include "engine/store/weights.h"
 
 struct routing;
-/* ERR_MEMORY. name: the model's. The file is an output as all are (file_out): a regular one is replaced at the end; what is none is
- * written to then. One that cannot be written is a warning, once. */
+/* Opens a trace of the model `name`. A regular file is replaced on close (file_out); anything else is written to on close. A file
+ * that cannot be written is one warning. ERR_MEMORY. */
 int routing_open(struct routing **r, const char *path, const struct weights *w, const char *name, struct error *e);
 void routing_close(struct routing **r);
 
-uint64_t routing_begin(struct routing *r); /* the number of a new step */
+uint64_t routing_begin(struct routing *r); /* returns the number of a new batch */
 struct routing_rows {
     uint64_t step;
-    const void *chat; /* its cache */
+    const void *chat; /* its KV cache: identifies the chat */
     bool prompt;
-    int layer, n, pos; /* at positions pos .. pos + n - 1 */
+    int layer, n, pos; /* positions pos .. pos + n - 1 */
     const int32_t *tokens, *ids;
-    const float *weights, *router; /* router's logits [n, n_experts], NULL: not here */
+    const float *weights, *router; /* router: logits [n, n_experts], NULL: not in host memory */
 };
 void routing_add(struct routing *r, struct buf *lines, const struct routing_rows *rows);
-void routing_end(struct routing *r, struct buf *lines, bool keep); /* empties it */
+void routing_end(struct routing *r, struct buf *lines, bool keep); /* appends the lines if keep; empties them */

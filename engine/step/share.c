@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* Whether m can be cut before column `at`. */
+/* whether m can be split before column `at` */
 static bool cuts(const struct mat *m, int at) {
     if (!m->data || !m->cols) return true;
     return at % (int)dtype_block((enum dtype)m->dtype) == 0 && (!m->scale || m->cols <= m->block_cols || at % m->block_cols == 0);
@@ -16,7 +16,7 @@ static bool cuts_all(const struct weights *w, int at, bool ffn, bool moe) {
     return true;
 }
 
-/* Where rank r's part of n ends, not before `from`; each is `cols` columns. */
+/* Returns where rank r's range of n units ends, not before `from`; a unit is `cols` columns. */
 static int until(const struct weights *w, int n, int ranks, int r, int from, int cols, bool ffn, bool moe) {
     int at = (int)((int64_t)n * (r + 1) / ranks);
     while (at > from && at < n && !cuts_all(w, at * cols, ffn, moe)) at--;
@@ -25,8 +25,8 @@ static int until(const struct weights *w, int n, int ranks, int r, int from, int
 
 static const char *kind_cannot(const struct config *c) {
     if (c->streams.n) return "it has several residual streams";
-    if (c->attn == ATTN_COMPRESSED) return "its output goes through groups of heads";
-    if (c->delta.taps) return "it has DeltaNet layers, whose states lie on one device";
+    if (c->attn == ATTN_COMPRESSED) return "its output projection is grouped by heads";
+    if (c->delta.taps) return "it has DeltaNet layers, whose states must be on one device";
     if (c->attn == ATTN_GQA && c->qk_norm == QK_NORM_ALL) return "its queries are normed over all heads together";
     return NULL;
 }
@@ -42,7 +42,7 @@ bool share_cut(const struct weights *w, int ranks, struct share out[GPU_MAX], ch
     for (int r = 0; r < ranks; r++) {
         int end = until(w, units, ranks, r, unit, each * c->v_dim, false, false), dense_end = until(w, c->dense_inter, ranks, r, dense, 1, true, false),
             shared_end = until(w, c->shared_inter, ranks, r, shared, 1, true, true);
-        if (end == unit) return snprintf(why, cap, "no cut between its heads is one between blocks of its output's scales"), false;
+        if (end == unit) return snprintf(why, cap, "no boundary between heads is one between blocks of its output projection's scales"), false;
         out[r] = (struct share){.rank = r,
                                 .head0 = unit * each,
                                 .heads = (end - unit) * each,
@@ -61,7 +61,7 @@ struct config share_config(const struct config *c, const struct share *s) {
     struct config own = *c;
     own.n_heads = s->heads, own.n_kv_heads = s->kv_heads;
     own.dense_inter = s->dense, own.shared_inter = s->shared;
-    if (s->rank) own.o_bias = false; /* it counts once */
+    if (s->rank) own.o_bias = false; /* added once */
     return own;
 }
 

@@ -1,21 +1,21 @@
 #pragma once
-/* Tensor parallel: what each of several devices (ranks) has of every layer. Heads are parted with the rows of q, k and v (of MLA: of
- * what expands queries and the latent, which all ranks keep whole) and the columns of o, and with them keys and values; a dense or shared
- * feed-forward by its inter, rows of gate and up, columns of down. Norms and routers are everybody's. So a rank is a smaller model: what
- * its attention and its feed-forward give are parts of sums. Megatron-LM (Shoeybi et al. 2019), section 3. Pure. */
+/* Tensor parallel: which shard of every layer each device (rank) holds. Attention is split by heads: rows of q, k, v (MLA: of the
+ * matrices that expand queries and the latent; the latent is on all ranks), columns of o, and the KV cache. A dense FFN or shared
+ * expert is split by inter: rows of gate and up, columns of down. Norms and routers are replicated. A shard is thus a smaller
+ * model whose outputs are partial sums. Megatron-LM (Shoeybi et al. 2019), section 3. Pure. */
 #include "engine/pipe/pipe.h"
 
 struct share {
     int rank;
-    int head0, heads;       /* of queries */
-    int kv_head0, kv_heads; /* GQA: of the cache; MLA: all */
-    int dense0, dense;      /* of dense_inter; none: another rank has them */
-    int shared0, shared;    /* of shared_inter */
+    int head0, heads;       /* query heads */
+    int kv_head0, kv_heads; /* GQA: KV heads of the shard; MLA: all */
+    int dense0, dense;      /* range of dense_inter; may be empty */
+    int shared0, shared;    /* range of shared_inter */
 };
 
-/* For so many ranks; cuts lie between blocks of scales and of formats, and each rank has a KV head. False, and why: a model of that
- * kind, or of these shapes, cannot be parted so. */
+/* Splits into `ranks` shards. Cuts respect scale and format blocks, and each rank has a KV head. Returns false with the reason in
+ * `why` if a model of this kind or these shapes cannot be split. */
 bool share_cut(const struct weights *w, int ranks, struct share out[GPU_MAX], char *why, size_t cap);
 struct config share_config(const struct config *c, const struct share *s);
-/* As module_ranges of MODULE_LAYER, c being the share's; columns are rows that lie apart there. */
+/* As module_ranges of MODULE_LAYER; c is the shard's config; column shards are strided ranges. */
 int share_ranges(const struct config *c, const struct share *s, const struct weights *w, int layer, struct layer *view, struct pipe_range *out);

@@ -1,7 +1,6 @@
-/* The walk of a step through the layers. For each layer and each micro-batch in turn: its rows arrive in host memory and the
- * processor adds their experts; before it begins, the device already has in its queue what comes next, the wait for that sum
- * and the attention half of the next layer. With one micro-batch the two take turns; with two, one's experts run beside the
- * other's attention; without devices the processor does both. */
+/* Runs a decode batch through the layers. For each layer and micro-batch its rows arrive in host memory and the CPU computes their
+ * experts; the device's queue already contains the wait for that sum and the attention block of the next layer. With one
+ * micro-batch CPU and GPU alternate; with two, one's experts overlap the other's attention; without devices the CPU does both. */
 #include "engine/step/step.h"
 
 #include <stdio.h>
@@ -21,28 +20,28 @@ static int begin(struct step_device *d, const char *name, int layer, int item) {
 }
 static void end(struct step_device *d, int span) { trace_end(d->s->m->trace, span, d->main); }
 static struct work *work_of(struct step_device *d, const struct step_micro *m) { return &d->work[m - d->s->micro]; }
-/* Rows of m whose attention half of a layer runs on a device. */
+/* rows of m whose attention block of the layer runs on a device */
 static int on_device(const struct step *s, const struct step_micro *m, int layer) { return layer < s->n_resident ? m->n_dev : 0; }
 
-/* A draft's experts of a layer, where its rows are on a device that has them; NULL: the processor computes them. */
+/* Returns a draft's experts of a layer if its rows are on a device that has them; NULL: the CPU computes them. */
 static struct expert *drafted(const struct step *s, int layer) {
     const struct step_device *d = s->view ? step_device_of((struct step *)s, layer) : NULL;
     return d ? d->layer[layer].draft : NULL;
 }
 
-/* --- Devices: attention half, shared expert, hand-off ----------------------------------------------------------------------------- */
+/* --- Devices: attention block, shared expert, hand-off ----------------------------------------------------------------------------  */
 
 static size_t row_bytes(const struct step *s, int n) { return (size_t)n * (size_t)s->c->hidden * 4; }
 
 static int arrive(struct step_device *d, struct step_micro *m) { return gpu_number_write(m->arrived, ++m->n_arrived, d->main); }
 
-/* The processor goes on when the rows that a device sent before `layer` are in host memory. */
+/* Makes the CPU wait until the rows sent for `layer` are in host memory. */
 static int await_rows(struct step *s, struct step_micro *m, int layer) {
     uint32_t value = m->sent[layer % 2];
     return s->processor ? gpu_number_wait(m->arrived, value, s->processor) : gpu_number_await(m->arrived, value, s->cancel);
 }
 
-/* The attention half of a layer; what the processor needs for the experts goes to host memory. */
+/* Runs the attention block and downloads the CPU's inputs for the experts. */
 static int half(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans) {
     struct step *s = d->s;
     struct work *w = work_of(d, m);
@@ -84,7 +83,7 @@ static int device_attention(struct step *s, struct step_micro *m, int layer, int
     return moe && !s->view ? step_experts_ready(d, (int)(m - s->micro), layer) : 0;
 }
 
-/* What the device's own experts add, and the processor, when it is there. w->xn has served. */
+/* Adds the GPU's and the CPU's expert outputs once both are ready. Reuses w->xn as scratch. */
 static int device_join(struct step *s, struct step_micro *m, int layer) {
     struct step_device *d = step_device_of(s, layer);
     struct work *w = work_of(d, m);
@@ -113,21 +112,21 @@ int step_carry(const struct config *c, struct gpu_stream *stream, const struct w
     const size_t row = (size_t)n * (size_t)c->hidden * 4;
     const bool takes = c->attn == ATTN_DSA && layer < c->n_layers && c->layer[layer].index == INDEX_BEFORE;
     TRY(gpu_copy(stream, to->x, from->x, row, dir));
-    TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* none: no copy */
+    TRY(gpu_copy(stream, to->streams, from->streams, streams * row, dir)); /* 0 bytes: no copy */
     TRY(gpu_copy(stream, to->post, from->post, (size_t)n * streams * sizeof(float), dir));
     return gpu_copy(stream, to->chosen, from->chosen, takes ? (size_t)n * (size_t)c->index_topk * sizeof(int32_t) : 0, dir);
 }
 
-/* To where layer runs; layer n_layers is the head's place. */
+/* Moves rows to the executor of `layer`; layer n_layers: to the LM head's. */
 static int device_move(struct step *s, struct step_micro *m, int layer) {
     struct step_device *from = step_device_of(s, layer - 1), *to = step_device_of(s, layer);
     if (from == to) return 0;
-    if (s->tensor && s->dev[s->n_dev - 1].head) from = &s->dev[s->n_dev - 1]; /* all have the rows */
+    if (s->tensor && s->dev[s->n_dev - 1].head) from = &s->dev[s->n_dev - 1]; /* every rank has the rows */
     if (layer == s->c->n_layers && from->head)
         return gpu_copy(from->main, from->x + (size_t)m->row0 * (size_t)s->c->hidden, work_of(from, m)->x, row_bytes(s, m->n_dev), GPU_D2D);
     TRY(step_carry(s->c, from->main, &m->host, work_of(from, m), m->n_dev, layer, GPU_D2H));
     TRY(arrive(from, m));
-    if (!to) { /* the processor awaits it */
+    if (!to) { /* the CPU waits for it */
         m->sent[layer % 2] = m->n_arrived;
         return 0;
     }
@@ -135,7 +134,7 @@ static int device_move(struct step *s, struct step_micro *m, int layer) {
     return step_carry(s->c, to->main, work_of(to, m), &m->host, m->n_dev, layer, GPU_H2D);
 }
 
-/* Everything that follows layer `after` (-1: the embedding) on devices, up to where the processor is asked again. */
+/* Enqueues everything after layer `after` (-1: the embedding) on devices, until the CPU is needed again. */
 static int device_go(struct step *s, struct step_micro *m, int after, int total) {
     if (!m->n_dev || after >= s->n_resident) return 0;
     if (after >= 0) {
@@ -147,9 +146,9 @@ static int device_go(struct step *s, struct step_micro *m, int after, int total)
     return after + 1 < s->n_resident ? device_attention(s, m, after + 1, total) : 0;
 }
 
-/* Rows, positions and an empty mark of what is not finite. */
+/* Uploads rows and positions, and resets the non-finite mark. */
 static int device_begin(struct step *s, struct step_micro *m, int total) {
-    if (s->processor && m->n_dev) { /* else the embedding is there already */
+    if (s->processor && m->n_dev) { /* otherwise the embedding is complete already */
         TRY(gpu_number_write(m->answered, ++m->n_answered, s->processor));
         m->n_wanted++;
         for (int i = 0; i < (s->tensor ? s->n_dev : 1); i++) TRY(gpu_number_wait(m->answered, m->n_wanted, s->dev[i].main));
@@ -168,7 +167,7 @@ static int device_begin(struct step *s, struct step_micro *m, int total) {
     return 0;
 }
 
-/* --- The processor: its rows' attention half, everybody's experts -------------------------------------------------------------- */
+/* --- The CPU: attention block of its own rows, experts of all rows -------------------------------------------------------------  */
 
 static int answer(struct step *s, struct step_micro *m) {
     if (s->processor) return gpu_number_write(m->answered, ++m->n_answered, s->processor);
@@ -176,7 +175,7 @@ static int answer(struct step *s, struct step_micro *m) {
     return 0;
 }
 
-/* The workspace as rows from `row` on see it; what does not outlive an operation is shared. */
+/* Returns the workspace as seen by rows from `row` on; buffers that do not outlive an operation are shared. */
 static struct work from_row(const struct config *c, const struct work *w, int row) {
     struct work r = *w;
     size_t at = (size_t)row;
@@ -200,12 +199,12 @@ static int processor_attention(struct step *s, struct step_micro *m, int layer, 
     double t = trace_now(s->m->trace);
     int rc = processor_half(s->m, &w, first ? m->rest : m->spans, m->n_spans - (first ? m->n_dev_spans : 0), layer, m->n - first, s->cancel, e);
     trace_host(s->m->trace, t, "attention", layer, (int)(m - s->micro));
-    m->host.latent = w.latent, m->host.latent_floats = w.latent_floats; /* buffers that an operation grew stay */
+    m->host.latent = w.latent, m->host.latent_floats = w.latent_floats; /* buffers that an operation grew */
     m->host.ek = w.ek, m->host.expanded_floats = w.expanded_floats;
     return rc;
 }
 
-/* Choices that a device made of numbers that are not finite may be anything; its mark says where they came from. */
+/* Checks ids from a device: a selection made from non-finite numbers may be anything. The mark says where they came from. */
 static bool ids_good(const struct step *s, const struct step_micro *m, int n) {
     for (int i = 0; i < n * s->c->topk; i++)
         if (m->host.ids[i] < 0 || m->host.ids[i] >= s->c->n_experts) return false;
@@ -229,7 +228,7 @@ static void tell_routing(struct step *s, const struct step_micro *m, int layer) 
     }
 }
 
-/* Experts of a draft: those of its view, and nobody else's. A device that has them computes its rows itself. */
+/* Runs a draft's experts. A device that has them computes its own rows; the CPU computes the rest. */
 static int draft_experts(struct step *s, struct step_micro *m, int layer, int first) {
     const struct step_view *v = s->view;
     struct layer y = *place_layer(s->m->place, s->m->w, layer);
@@ -264,7 +263,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
         TRY(await_rows(s, m, layer));
         if (!s->processor) memset(w->x, 0, row_bytes(s, first));
         if (!s->processor && !ids_good(s, m, first)) {
-            for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the step tells */
+            for (int i = 0; i < first * s->c->topk; i++) w->ids[i] = 0, w->weights[i] = 0; /* the end of the batch reports it */
         }
     }
     if (s->view) return draft_experts(s, m, layer, first);
@@ -273,7 +272,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
         if (w->ids[i] >= 0) s->used[(size_t)layer * (size_t)s->c->n_experts + (size_t)w->ids[i]]++;
     t = trace_now(s->m->trace);
     struct step_device *d = first ? step_device_of(s, layer) : NULL;
-    struct work own = *w; /* but for what a device computes itself */
+    struct work own = *w; /* minus what the device computes */
     double expected = 0;
     if (d && d->experts) TRY(step_experts_run(d, m, layer, &own.ids, &expected));
     TRY(processor_weights(s->m, &own, layer, m->n, e));
@@ -286,7 +285,7 @@ static int processor_experts(struct step *s, struct step_micro *m, int layer, st
     return d && d->experts ? step_experts_after(d, m, layer, expected, took) : 0;
 }
 
-/* --- The head: rows of all micro-batches together, where they are ------------------------------------------------------------------- */
+/* --- LM head: rows of all micro-batches together, on one executor per range -----------------------------------------------------------  */
 
 static int head_range(struct step *s, struct step_device *d, int row, int n, int32_t *top) {
     size_t at = (size_t)row * (size_t)s->c->vocab;
@@ -312,7 +311,7 @@ static int head_range(struct step *s, struct step_device *d, int row, int n, int
 static int head(struct step *s, int n, int32_t *top) {
     struct step_device *last = s->n_dev && s->n_resident == s->c->n_layers ? &s->dev[s->n_dev - 1] : NULL, *there = last && last->head ? last : NULL;
     int begin = 0, row = 0;
-    bool device = false; /* of rows [begin, row) */
+    bool device = false; /* executor of rows [begin, row) */
     for (int i = 0; i < s->n_micros; i++) {
         struct step_micro *m = &s->micro[i];
         int n_dev = there ? m->n_dev : 0;
@@ -332,7 +331,7 @@ static int head(struct step *s, int n, int32_t *top) {
     return head_range(s, device ? there : NULL, begin, n - begin, top);
 }
 
-/* --- A step ----------------------------------------------------------------------------------------------------------------------- */
+/* --- A batch -------------------------------------------------------------------------------------------------------------------------  */
 
 static bool any_on_device(const struct step *s) {
     for (int i = 0; i < s->n_micros; i++)
@@ -352,13 +351,13 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     for (int l = 0; l < s->c->n_layers; l++)
         for (int i = 0; i < s->n_micros; i++) {
             struct step_micro *m = &s->micro[i];
-            const bool goes_on = !drafted(s, l); /* else it would not wait for the processor, which has yet to read what its router chose */
+            const bool goes_on = !drafted(s, l); /* else the device would run ahead before the CPU has read the draft router's selection */
             if (goes_on) TRY(device_go(s, m, l, n));
             TRY(processor_experts(s, m, l, e));
             if (!goes_on) TRY(device_go(s, m, l, n));
             if (l + 1 < s->c->n_layers) TRY(processor_attention(s, m, l + 1, e));
         }
-    for (int i = 0; i < s->n_micros; i++) { /* rows whose last layer the processor has had */
+    for (int i = 0; i < s->n_micros; i++) { /* rows whose last layer ran on the CPU */
         struct step_micro *m = &s->micro[i];
         int first = on_device(s, m, s->c->n_layers - 1);
         struct work own = from_row(s->c, &m->host, first);
@@ -375,8 +374,8 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     }
     for (int i = 0; i < s->n_dev && any_on_device(s); i++) {
         struct step_micro *m = &s->micro[0];
-        if (s->processor) {                                                 /* what follows the step does so on every clock */
-            TRY(gpu_number_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* others' writes come first: it only grows */
+        if (s->processor) {                                                 /* order what follows after every device's clock */
+            TRY(gpu_number_wait(m->arrived, m->n_arrived, s->dev[i].main)); /* other devices' signals come first: a timeline only grows */
             TRY(arrive(&s->dev[i], m));
             TRY(gpu_number_wait(m->arrived, m->n_arrived, s->processor));
         }
@@ -385,7 +384,7 @@ static int walk(struct step *s, int n, int32_t *top, struct error *e) {
     return 0;
 }
 
-/* As op_linear's top: the first of the largest, -1 where one is no number. */
+/* Argmax with the rules of op_linear's top: the first of equals, -1 if a value is NaN. */
 static int32_t largest(const float *x, int n) {
     int32_t best = 0;
     bool good = true;
@@ -396,7 +395,7 @@ static int32_t largest(const float *x, int n) {
     return good ? best : -1;
 }
 
-/* The first place where something was not finite, over all workspaces of the step. */
+/* Collects the first non-finite mark of all workspaces, and the argmax of rows whose head ran on a device. */
 static int check(struct step *s, int n, int32_t *top, struct error *e) {
     int at = atomic_load(s->head.bad);
     for (int i = 0; i < s->n_micros; i++) {
@@ -414,19 +413,18 @@ static int check(struct step *s, int n, int32_t *top, struct error *e) {
         for (int k = 0; there && k < m->n_dev; k++) top[row + k] = largest(s->logits + (size_t)(row + k) * (size_t)s->c->vocab, s->c->vocab);
     }
     for (int i = 0; i < n; i++)
-        if (top[i] < 0)
-            return error_set(e, ERR_MODEL, "the output head gave a logit that is not a number; the weights may be damaged: --verify reads them all");
+        if (top[i] < 0) return error_set(e, ERR_MODEL, "the LM head produced a NaN logit; the weights may be damaged; check them with --verify");
     return 0;
 }
 
-/* A prompt that is read in pieces has work in the same streams. */
+/* Whether a blended prefill has work in the same streams. */
 static bool shared_streams(const struct step *s) {
     bool any = false;
     for (const struct step_mirror *m = s->mirrors; m; m = m->next) any |= m->kept;
     return any;
 }
 
-/* Leaves devices idle and numbers fresh, whatever was under way. drop: also what others have in the same streams; else that is done first. */
+/* Leaves devices idle with fresh timelines, whatever was in flight. drop: cancels others' work in the same streams too; else waits for it. */
 static int settle(struct step *s, bool drop, struct error *e) {
     for (int i = 0; i < s->n_dev && drop; i++) atomic_store(&s->dev[i].stop, 1);
     for (int i = 0; i < STEP_MICROS; i++) {
@@ -448,7 +446,7 @@ static int settle(struct step *s, bool drop, struct error *e) {
     }
     if (rc) return rc;
     for (struct step_mirror *m = s->mirrors; m; m = m->next)
-        if (m->used == s->clock) step_mirror_stale(s, m->kv, 0); /* what was sent there may not have arrived */
+        if (m->used == s->clock) step_mirror_stale(s, m->kv, 0); /* uploads may be incomplete */
     return s->n_dev ? step_numbers_open(s, e) : 0;
 }
 
@@ -463,7 +461,7 @@ int step_leave(struct step *s, const char *why, struct error *e) {
     return step_processor_open(s, e);
 }
 
-/* --- Cutting -------------------------------------------------------------------------------------------------------------------- */
+/* --- Splitting into micro-batches ----------------------------------------------------------------------------------------------  */
 
 static void add_span(struct step *s, struct step_micro *m, const struct step_span *from, int source, const struct kv_move *move,
                      const struct step_mirror *copy) {
@@ -485,8 +483,8 @@ static void add_span(struct step *s, struct step_micro *m, const struct step_spa
     m->n += from->n;
 }
 
-/* Rows whose caches are on devices first, in each micro-batch; each next span to the one with the fewest rows so far for its share,
- * longest cache first, so that halves attend to much the same. Returns all rows. */
+/* Splits spans into micro-batches, rows with device KV first in each. Each next span, longest KV first, goes to the micro-batch
+ * with the fewest rows relative to its share, so that both attend to similar lengths. Returns all rows. */
 static int cut(struct step *s, enum step_cut how, const struct step_span *spans, int n_spans) {
     const struct step_mirror *copies[STEP_ROWS];
     struct kv_move moves[STEP_ROWS];
@@ -519,13 +517,13 @@ static int cut(struct step *s, enum step_cut how, const struct step_span *spans,
 static int run(struct step *s, enum step_cut how, struct step_span *spans, int n_spans, struct error *e) {
     s->caller = spans;
     if (!s->view) s->routing_step = routing_begin(s->m->routing);
-    routing_end(s->m->routing, &s->routing, false); /* of a step that failed */
+    routing_end(s->m->routing, &s->routing, false); /* lines of a failed batch */
     if (s->away) how = STEP_CPU;
     if (how != STEP_CPU && s->n_dev && !s->loaded) {
         int rc = s->clock >= s->again ? step_load(s, e) : ERR_MEMORY;
         if (rc && rc != ERR_MEMORY) return rc;
-        if (rc && s->clock >= s->again) { /* a prefill has the memory; later it may be there again */
-            log_say(LOG_INFO, "decoding on the processor: %s", e->text);
+        if (rc && s->clock >= s->again) { /* a prefill has the memory; retry later */
+            log_say(LOG_INFO, "decoding on the CPU: %s", e->text);
             *e = (struct error){0};
             s->again = s->clock + 64;
         }
@@ -539,7 +537,7 @@ static int run(struct step *s, enum step_cut how, struct step_span *spans, int n
     }
     for (int i = 0; i < n_spans; i++)
         if (!s->processor && kv_floor(spans[i].kv, spans[i].pos) != spans[i].pos)
-            return error_set(e, ERR_RUNTIME, "a session's state at position %d is not there", spans[i].pos);
+            return error_set(e, ERR_RUNTIME, "a session has no state at position %d", spans[i].pos);
     int rc = 0;
     for (int i = 0; i < n_spans && !rc; i++) rc = kv_reach(spans[i].kv, spans[i].pos + spans[i].n, e);
     if (rc) return rc;
@@ -574,15 +572,15 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
     struct error device = {0};
     s->cancel = cancel;
     step_mirrors_reap(s);
-    int rc = s->logits ? 0 : step_processor_open(s, e); /* no memory when devices were left */
+    int rc = s->logits ? 0 : step_processor_open(s, e); /* host buffers were lost when devices were dropped */
     if (!rc) rc = run(s, how, spans, n_spans, e);
     trace_settle(s->m->trace);
     if (!rc) return 0;
     bool failed = s->n_dev && step_device_error(s, &device);
-    if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device, rc, "a device failed"); /* a prefill on it was first to see */
+    if (s->n_dev && !failed && rc == ERR_RUNTIME && !e->code) failed = error_set(&device, rc, "a device failed"); /* a prefill on it noticed first */
     if (!failed && !e->code) op_error(rc, e);
     if (s->n_dev && (failed || settle(s, !shared_streams(s), &device))) {
-        log_say(LOG_WARN, "%s; sessions decode on the processor from here on", device.text);
+        log_say(LOG_WARN, "%s; sessions now decode on the CPU", device.text);
         rc = step_leave(s, device.text, e);
         if (!rc && (rc = run(s, STEP_CPU, spans, n_spans, e)) && !e->code) op_error(rc, e);
     }
@@ -590,12 +588,12 @@ int step_run(struct step *s, enum step_cut how, struct step_span *spans, int n_s
 }
 
 void step_lost(struct step *s, const char *why) {
-    if (s->n_dev) step_leave(s, why, &(struct error){0}); /* memory that it lacks now is asked for again by the next step */
+    if (s->n_dev) step_leave(s, why, &(struct error){0}); /* missing host memory is allocated by the next batch */
 }
 
 void step_view(struct step *s, const struct step_view *v) { s->view = v; }
 int step_expect(struct step *s, const struct lookahead *a, enum step_phase phase, double before) {
-    if (s->m->fetch) fetch_announced(s->m->fetch, a, phase == STEP_ALL); /* the disk rests meanwhile: nothing waits for a later phase */
+    if (s->m->fetch) fetch_announced(s->m->fetch, a, phase == STEP_ALL); /* pauses disk reads until a later phase: nothing waits for it */
     for (int i = 0; i < s->n_dev && !s->lent && !s->away; i++) TRY(step_experts_expect(&s->dev[i], a, phase, before));
     return 0;
 }
@@ -651,22 +649,22 @@ int step_ranks(const struct step *s) { return s->tensor ? s->n_dev : 1; }
 int step_open(struct step **out, struct machine *m, enum dtype kv, struct error *e) {
     struct step *s = mem_calloc(1, sizeof *s);
     *out = NULL;
-    if (!s) return error_set(e, ERR_MEMORY, "no memory for steps");
+    if (!s) return error_set(e, ERR_MEMORY, "no memory for decode");
     s->m = m;
     s->c = &m->w->config;
     pthread_mutex_init(&s->lock, NULL);
     s->kv = kv;
     s->processor = m->processor;
-    step_tell(s, m->alone ? "nothing, the processor was asked for" : "nothing, there are none");
+    step_tell(s, m->alone ? "nothing (CPU requested)" : "nothing (no devices)");
     int rc = step_cache_open(&s->cache, s->c, kv, e);
     if (!rc && !(s->used = mem_calloc((size_t)s->c->n_layers * (size_t)s->c->n_experts + 1, sizeof *s->used)))
-        rc = error_set(e, ERR_MEMORY, "no memory for steps");
+        rc = error_set(e, ERR_MEMORY, "no memory for decode");
     if (!rc && m->gpus && !m->gpus->lost && !m->alone) rc = step_devices_open(s, e);
     if (!rc) rc = step_processor_open(s, e);
-    if (rc && s->n_dev) { /* a device that fails already now: whoever forced steps on it learns why not */
+    if (rc && s->n_dev) { /* the device already failed: report why in case the user forced GPU decode */
         struct error why = *e;
         step_device_error(s, &why);
-        log_say(LOG_WARN, "%s; sessions decode on the processor", why.text);
+        log_say(LOG_WARN, "%s; sessions decode on the CPU", why.text);
         rc = step_leave(s, why.text, e);
     }
     *out = s;

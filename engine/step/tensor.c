@@ -1,10 +1,11 @@
-/* Attention halves and dense feed-forwards on several devices at once: each has its share of every layer (share.h), the whole residual stream
- * and the whole router. What the ranks' parts of a layer come to is added up by each of them for itself, in rank order, so all have the same
- * bits: a part goes to pinned host memory, a number says so, and the others take it from there. Two such sums a layer, one behind the
- * attention and one behind a dense or shared feed-forward, where there is one, which is made beside the processor's experts.
+/* Attention blocks and dense FFNs in tensor parallel: each device has a shard of every layer (tp_shard.h), the whole residual stream
+ * and the whole router. Every rank adds up the partial sums itself, in rank order, so all have the same bits: a rank downloads
+ * its part to pinned memory, signals its timeline, and the others upload it. A layer has two such sums: after attention, and
+ * after a dense FFN or shared expert, which overlaps the CPU's experts.
  *
- * The processor deals with the first rank alone, as if it held the layers. Places in pinned memory are by layer, so that a recorded graph has
- * them: whoever writes one again has seen, in the sum between, numbers that the others wrote after they had read it. */
+ * The CPU talks to rank 0 only, as if it held the layers. Addresses in pinned memory depend on the layer, so that recorded graphs
+ * stay valid. Reuse is safe: before writing one again, a rank has waited, in the sum between, for values that the others signalled
+ * after reading it. */
 #include "engine/step/internal.h"
 
 enum { HALF, FFN, SUMS };
@@ -19,7 +20,7 @@ static float *place(const struct step *s, const struct step_micro *m, int layer,
     return s->parts + (at * (size_t)s->n_dev + (size_t)rank) * (size_t)STEP_ROWS * (size_t)s->c->hidden;
 }
 
-/* Ranks that have a part of a layer's sum. */
+/* whether a rank contributes to a layer's sum */
 static bool has_part(const struct step_device *d, int layer, int sum) {
     return sum == HALF || (d->s->c->layer[layer].moe ? d->share.shared : d->share.dense) > 0;
 }
@@ -30,7 +31,7 @@ static int send_part(struct step_device *d, struct step_micro *m, int layer, int
     return gpu_copy(d->main, place(s, m, layer, sum, d->share.rank), d->part[micro_of(s, m)], row_bytes(s, m->n_dev), GPU_D2H);
 }
 
-/* All ranks write the same number, each its own, and wait for the others'. */
+/* All ranks signal the same value on their own timelines. */
 static int tell_parts(struct step *s, struct step_micro *m) {
     m->n_parts++;
     for (int i = 0; i < s->n_dev; i++) TRY(gpu_number_write(m->part[i], m->n_parts, s->dev[i].main));
@@ -41,7 +42,7 @@ static int await_parts(struct step_device *d, const struct step_micro *m) {
         if (i != d->share.rank) TRY(gpu_number_wait(m->part[i], m->n_parts, d->main));
     return 0;
 }
-/* To the residual stream; xn has served. */
+/* Adds all parts to the residual stream; reuses xn as scratch. */
 static int add_parts(struct step_device *d, struct step_micro *m, int layer, int sum) {
     const struct step *s = d->s;
     const struct work *w = &d->work[micro_of(s, m)];
@@ -57,7 +58,7 @@ static int add_parts(struct step_device *d, struct step_micro *m, int layer, int
 static int half(struct step_device *d, struct step_micro *m, int layer, int total, const struct span *spans) {
     const struct layer *y = &d->layer[layer].view;
     struct work *w = &d->work[micro_of(d->s, m)];
-    struct work out = *w; /* what is added to is empty */
+    struct work out = *w; /* block_output adds to a zeroed buffer */
     out.x = d->part[micro_of(d->s, m)];
     TRY(block_kv(exec_of(d), d->c, y, layer, w, spans, m->n_dev_spans, m->n_dev));
     TRY(block_query(exec_of(d), d->c, y, layer, w, m->n_dev));
@@ -83,7 +84,7 @@ static int ffn(struct step_device *d, struct step_micro *m, int layer, int total
     return send_part(d, m, layer, FFN);
 }
 
-/* Each piece on all ranks before the next on any. */
+/* Enqueues a part on all ranks before the next part on any. */
 static int on_all(struct step *s, struct step_micro *m, int layer, int total, enum step_part part, const char *name, step_work fn) {
     for (int i = 0; i < s->n_dev; i++) {
         struct step_device *d = &s->dev[i];

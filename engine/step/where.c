@@ -9,7 +9,7 @@ const char *where_name(enum where_what what) {
                                         [WHERE_LAYERS] = "attention and dense parts",
                                         [WHERE_HEAD] = "head",
                                         [WHERE_EXPERTS] = "routed experts",
-                                        [WHERE_ROOM] = "caches, workspace, a prompt's ring"};
+                                        [WHERE_ROOM] = "KV caches, workspace, prefill ring"};
     return names[what];
 }
 

@@ -1,15 +1,15 @@
 #pragma once
-/* Where the parts of a model lie while sessions answer, and why there: one list. --inspect prints it, --explain its reasons. Host memory (or the mapped
- * file) has every weight for ever; a row of a device is of copies there. Pure. */
+/* Lists the residency of every part of a model while sessions decode, with reasons; printed by --inspect and --explain. Host
+ * memory (or the mapped file) always holds every weight; a device row describes copies. Pure. */
 #include <stddef.h>
 
 enum where_what { WHERE_EMBEDDING, WHERE_LAYERS, WHERE_HEAD, WHERE_EXPERTS, WHERE_ROOM };
 struct where_row {
     enum where_what what;
     int device;      /* rank; -1: host memory */
-    int first, last; /* of WHERE_LAYERS and WHERE_EXPERTS: layers */
-    int each;        /* of WHERE_EXPERTS: so many of each layer */
-    size_t bytes;    /* of WHERE_ROOM: kept free of weights */
+    int first, last; /* layers, for WHERE_LAYERS and WHERE_EXPERTS */
+    int each;        /* WHERE_EXPERTS: experts per layer */
+    size_t bytes;    /* WHERE_ROOM: kept free of weights */
     char why[256];
 };
 enum { WHERE_ROWS = 40 };
@@ -18,6 +18,6 @@ struct where {
     struct where_row row[WHERE_ROWS];
 };
 const char *where_name(enum where_what what);
-void where_add(struct where *w, struct where_row row, const char *why); /* what there is no room for is left out */
-/* The reasons for what lies on devices, each once; where nothing does, why not. */
+void where_add(struct where *w, struct where_row row, const char *why); /* drops rows beyond WHERE_ROWS */
+/* Joins the reasons for what is on devices, each once; or why nothing is. */
 void where_say(const struct where *w, char *out, size_t cap);

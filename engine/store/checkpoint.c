@@ -5,7 +5,7 @@
 #include "engine/base/hash.h"
 #include "engine/store/safetensors.h"
 
-/* One name table over all shards, so that a scale may live in another file than its weight. */
+/* One name table for all shards, because a scale may be in a different file from its weight. */
 
 static const size_t max_index = 256u << 20;
 
@@ -48,7 +48,7 @@ static int add_tensor(void *ctx, const struct tensor *t) {
     uint32_t *s = slot(c, t->name, n);
     if (*s) {
         const struct tensor *old = &c->tensors[*s - 1];
-        return error_set(a->e, ERR_MODEL, "%s: tensor %.200s stands in %s as well", a->path, t->name, c->shards[old->shard].name);
+        return error_set(a->e, ERR_MODEL, "%s: tensor %.200s is also in %s", a->path, t->name, c->shards[old->shard].name);
     }
     if (mem_grow(&c->tensors, &c->cap_tensors, c->n_tensors + 1, sizeof *c->tensors)) goto no_memory;
     struct tensor copy = *t;
@@ -64,7 +64,7 @@ no_memory:
     return error_set(a->e, ERR_MEMORY, "%s: no memory for its tensor table", a->path);
 }
 
-/* Split files say which of how many they are. That they belong together shows in the tensors alone, once all are there. */
+/* Checks the part number of a split file. Whether the files belong together is checked by their tensors, once all are open. */
 static int check_split(const struct checkpoint *c, const struct json *meta, const char *path, struct error *e) {
     int number = 1, count = 1;
     size_t stem;
@@ -79,7 +79,7 @@ static int check_split(const struct checkpoint *c, const struct json *meta, cons
     return 0;
 }
 
-/* One file of GGUF. The first one's metadata stays: the others have none but their number. */
+/* Parses one GGUF file. Only the first file's metadata is kept: the others hold nothing but their number. */
 static int parse_gguf(struct checkpoint *c, const struct shard *s, struct adding *a, struct error *e) {
     struct gguf g;
     struct arena own = {0}, *arena = c->n_shards > 1 ? &own : &c->meta_arena;
@@ -114,7 +114,7 @@ static int add_shard(struct checkpoint *c, const char *name, size_t n, struct er
     return c->gguf ? parse_gguf(c, s, &a, e) : safetensors_parse(s->map.data, s->map.size, path, add_tensor, &a, e);
 }
 
-/* First pass over the index: each file once, in order of appearance. */
+/* First pass over the index: lists each file once, in order of appearance. */
 struct listing {
     struct checkpoint *c;
     struct error *e;
@@ -143,7 +143,7 @@ static int on_index(void *ctx, const char *tensor, size_t nt, const char *file, 
     return 0;
 }
 
-/* A GGUF file, and the others when it is the first of split ones. */
+/* Opens a GGUF file, and the other parts if it is the first of a split model. */
 static int open_gguf(struct checkpoint *c, const char *file, struct error *e) {
     const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
     int number = 1, count = 1, rc;
@@ -162,12 +162,12 @@ static int open_gguf(struct checkpoint *c, const char *file, struct error *e) {
     }
     const struct json *all = json_get(&c->meta, "split.tensors.count");
     if (!rc && count > 1 && all && json_int(all, -1) != (int64_t)c->n_tensors)
-        rc = error_set(e, ERR_MODEL, "%s: its metadata tells of %lld tensors, the %d files have %zu: some are from another model", file,
+        rc = error_set(e, ERR_MODEL, "%s: the metadata lists %lld tensors, the %d files have %zu: some files are from another model", file,
                        (long long)json_int(all, -1), count, c->n_tensors);
     return rc;
 }
 
-/* A checkpoint larger than memory stays with small ones: there each page that nobody asked for costs one that somebody will. */
+/* Requests large pages, unless the checkpoint is larger than memory: then each unneeded 4 KB page in a large page evicts a needed one. */
 static void large_pages(const struct checkpoint *c) {
     size_t whole = 0;
     for (int i = 0; i < c->n_shards; i++) whole += c->shards[i].map.size;
@@ -194,7 +194,7 @@ int checkpoint_open(struct checkpoint *c, const char *dir, struct error *e) {
         rc = safetensors_index(text, n, path, on_index, &l, e);
     } else {
         if ((rc = file_join(path, sizeof path, dir, "model.safetensors", e))) goto out;
-        if (!file_exists(path)) rc = error_set(e, ERR_MODEL, "%s: neither model.safetensors nor model.safetensors.index.json is there", dir);
+        if (!file_exists(path)) rc = error_set(e, ERR_MODEL, "%s: has neither model.safetensors nor model.safetensors.index.json", dir);
         else rc = add_shard(c, "model.safetensors", strlen("model.safetensors"), e);
     }
 out:

@@ -4,10 +4,10 @@
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 
-enum { PIECE = 8 << 20, PROBE = 8 /* pieces until the gain is looked at */, SLOW = 3 };
-static const double most_s = 0.04;              /* of a piece: a prompt may have come meanwhile */
-static const size_t little = (size_t)64 << 20;  /* in small pages: not worth it */
-static const size_t looked = (size_t)128 << 30; /* touched, at most, for what looking at them takes: a second */
+enum { PIECE = 8 << 20, PROBE = 8 /* chunks until the gain is checked */, SLOW = 3 };
+static const double most_s = 0.04;              /* per chunk: a prompt may have arrived */
+static const size_t little = (size_t)64 << 20;  /* bytes in small pages; below this it is not worth it */
+static const size_t looked = (size_t)128 << 30; /* limit of bytes to check, since checking them takes a second */
 
 static bool over(struct large *l, const char *why) {
     if (l->done) log_say(LOG_INFO, "%zu MB of weights were read into pages of 2 MB in %.1f s%s", l->done >> 20, l->seconds, why);
@@ -15,7 +15,7 @@ static bool over(struct large *l, const char *why) {
     return false;
 }
 
-/* Whether what was touched lies in small pages. */
+/* Returns whether the checked pages are small pages. */
 static bool small(size_t *large) {
     size_t touched;
     return file_map_pages(&touched, large) && touched > *large + little && touched > *large + touched / 8;

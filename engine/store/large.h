@@ -1,16 +1,16 @@
 #pragma once
-/* A checkpoint that was written since the machine started, as by a download, lies in the page cache in small pages, and walking these costs up to a
- * fifth of the speed at which weights are read (test/bench/NOTES.md). While the engine has nothing to do its maps are read from the disk anew, which brings
- * pages of 2 MB (file_map_large). The engine's thread alone, so nobody computes with what is on its way. */
+/* Moves a checkpoint's page-cache pages to 2 MB pages while the engine is idle. A checkpoint written since boot, e.g. by a download, is cached in 4 KB
+ * pages, and their TLB misses cost up to a fifth of the read speed (test/bench/NOTES.md). Re-reading the mappings from disk replaces these pages
+ * (file_map_large). Engine thread only, so no kernel reads a page that is being replaced. */
 #include "engine/store/safetensors.h"
 
 struct large {
-    const struct checkpoint *files; /* NULL: nothing is done */
-    int shard, slow;                /* the next piece; pieces that took too long, one after the other */
-    size_t at, done, before;        /* bytes; before: in large pages when it began */
+    const struct checkpoint *files; /* NULL: disabled */
+    int shard, slow;                /* next chunk; consecutive chunks that took too long */
+    size_t at, done, before;        /* bytes; before: bytes in 2 MB pages at the start */
     double seconds;
     bool begun;
 };
-/* A piece of 8 MB, milliseconds. False: nothing is left, or it does not pay: too slow a disk, a system without such pages, too little in
- * small ones; once false, always. */
+/* Processes one chunk of 8 MB in some milliseconds. Returns false, permanently, when everything is done or it does not pay: the disk is too slow, the kernel
+ * has no large pages for files, or few bytes are in small pages. */
 bool large_one(struct large *l);

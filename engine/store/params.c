@@ -4,25 +4,25 @@
 #include "engine/store/weights.h"
 
 #define OF(type, field_, name_, module_) .at = offsetof(struct type, field_), .name = offsetof(struct tensor_names, name_), .module = MODULE_##module_
-/* A row: where it goes, what it is called, its module and shape, and whether a layer has it. */
+/* A row: field, name, module, shape, and the condition under which a layer has it. */
 #define MAT(type, field, name, module, r, c, when) \
     { {OF(type, field, name, module), .ending = ".weight", .rows = r, .cols = c}, when }
 #define VEC(type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .ending = end, .rows = n}, when }
-/* The same as a part of a tensor. */
+/* The same for a part of a stored tensor. */
 #define MAT_IN(s, type, field, name, end, module, r, c, when) \
     { {OF(type, field, name, module), .ending = end, .rows = r, .cols = c, .slice = s}, when }
 #define VEC_IN(s, type, field, name, end, module, n, when) \
     { {OF(type, field, name, module), .ending = end, .rows = n, .slice = s}, when }
 
-/* A vector published as a table, and what mixes residual streams: so many weights, in `parts` parts. */
+/* A vector published as a table, and the weights that mix residual streams: n weights in `parts` parts. */
 #define TABLE(field, name, module, n, w, when) \
     { {OF(layer, field, name, module), .ending = "", .rows = n, .across = w}, when }
 #define MIX(type, field, name, module, weights, parts, when) \
     {{OF(type, field.fn, name, module), .ending = "", .rows = weights, .cols = c->streams.n * hidden}, when}, \
         VEC(type, field.base, name##_base, "", module, weights, when), VEC(type, field.scale, name##_scale, "", module, parts, when)
 
-/* Rows [first, first + rows) of q, k and v, where these are one tensor. */
+/* Rows [first, first + rows) of q, k and v if they are one tensor. */
 static struct slice in_qkv(const struct config *c, int first) {
     const int all = c->n_heads * c->head_dim + 2 * c->n_kv_heads * c->head_dim;
     return c->layout->qkv ? (struct slice){.of = all, .first = first, .step = 1} : (struct slice){0};

@@ -8,44 +8,43 @@
 #include "engine/base/mem.h"
 #include "engine/store/shard.h"
 
-enum { COPIERS = 4, SPREAD = MODULE_ATTENTION | MODULE_ROUTER }; /* threads a node; modules whose matrices are spread by rows */
+enum { COPIERS = 4, SPREAD = MODULE_ATTENTION | MODULE_ROUTER }; /* threads per node; modules whose matrices are spread by rows */
 
 struct copier {
     struct place *p;
-    int node, beside; /* copiers of this node */
+    int node, beside; /* node; number of copiers on it */
     pthread_t thread;
 };
 
-/* The work of a node is a row of items: of each layer first its routed experts, then everything else; the head is a layer of
- * its own, behind the last. */
+/* The work of a node is a list of items: for each layer the routed experts, then everything else. The head counts as one more layer, after the last. */
 struct place {
     const struct weights *w;
     struct numa nodes;
     struct residency *known;
-    bool copies;                  /* else: views of the mapping */
-    int n_nodes, per_layer;       /* items of a layer: n_experts + 1 */
-    bool works[NUMA_NODES];       /* nodes that get a part; the others hold nothing */
+    bool copies;                  /* false: views of the mapping */
+    int n_nodes, per_layer;       /* items per layer: n_experts + 1 */
+    bool works[NUMA_NODES];       /* nodes that get a part */
     struct layer *placed;         /* [n_layers] */
     struct expert_shards *shards; /* [n_layers] */
-    struct expert *parts;         /* all of them */
+    struct expert *parts;         /* all parts */
     size_t n_parts;
     struct numa_part hidden[NUMA_NODES]; /* rows of every down */
-    int32_t rows[NUMA_NODES + 1];        /* where these begin */
-    struct weights whole;                /* w with the placed head */
+    int32_t rows[NUMA_NODES + 1];        /* where these parts begin */
+    struct weights whole;                /* w with the copied head */
     _Atomic(const struct weights *) head;
-    _Atomic int *left;              /* [n_layers + 1] items not copied yet */
-    _Atomic int *bad;               /* [n_layers + 1] a weight that is not a number was met */
-    uint8_t *pages[NUMA_NODES + 1]; /* one of each node, then what is spread by rows */
+    _Atomic int *left;              /* [n_layers + 1] items still to copy */
+    _Atomic int *bad;               /* [n_layers + 1] a NaN was found */
+    uint8_t *pages[NUMA_NODES + 1]; /* one per node, then the area spread by rows */
     size_t size[NUMA_NODES + 1];
-    _Atomic int64_t next[NUMA_NODES]; /* item of each node */
-    _Atomic int done;                 /* layers, and the head */
+    _Atomic int64_t next[NUMA_NODES]; /* next item per node */
+    _Atomic int done;                 /* finished layers, including the head */
     double begun;
     struct copier *copiers;
     int n_copiers;
     _Atomic int quit;
 };
 
-/* The matrices of layer i that are no feed-forward; returns how many. */
+/* Lists the matrices of layer i outside its FFNs; returns their number. */
 static int spread(const struct place *p, int i, struct param *list) {
     int n = params_list(&p->w->config, i, SPREAD, list), mats = 0;
     for (int k = 0; k < n; k++)
@@ -53,23 +52,23 @@ static int spread(const struct place *p, int i, struct param *list) {
     return mats;
 }
 
-/* --- What goes where --- */
+/* --- Layout --- */
 
-/* The whole expert number k of a layer, the shared or dense feed-forward as the last; NULL: none. */
+/* Returns the unsplit expert k of a layer; the shared or dense FFN is the last one. NULL: none. */
 static const struct expert *whole(const struct place *p, const struct layer *y, int k) {
     if (k < p->per_layer - 1) return y->experts ? &y->experts[k] : NULL;
     return y->dense.gate.data ? &y->dense : NULL;
 }
 static int slots(const struct place *p, const struct layer *y) { return y->experts ? p->per_layer : 1; }
 
-/* What node a has of the whole expert: a view of the mapping. */
+/* Returns node a's part of an expert: a view of the mapping. */
 static struct expert part_of(const struct place *p, const struct expert *e, int a) {
     struct numa_part inter[NUMA_NODES];
     numa_split(&p->nodes, e->gate.rows, SHARD_UNIT, inter);
     return shard_view(e, inter[a], p->hidden[a]);
 }
 
-/* Cuts layer i and lays out the copies: with sizes alone first (pages NULL), then for good. *part: where they go. */
+/* Splits layer i and lays out the copies. pages NULL: sizes only. *part: next free entries for the parts. */
 static void lay_layer(struct place *p, int i, struct expert **part, size_t *at) {
     const struct layer *y = &p->w->layers[i];
     struct expert *placed = *part;
@@ -99,7 +98,7 @@ static void lay_all(struct place *p) {
     memcpy(p->size, at, sizeof at);
 }
 
-/* Rows of a spread matrix belong to the nodes in order, as the threads take them. */
+/* Binds the rows of a spread matrix to the nodes in order, as the threads take them. */
 static void bind_rows(struct place *p, const struct mat *m, struct error *e) {
     struct numa_part cut[NUMA_NODES];
     if (e->code) return;
@@ -115,7 +114,7 @@ static void bind_all(struct place *p) {
         for (int k = 0, mats = spread(p, i, list); k < mats; k++) bind_rows(p, params_mat(&p->placed[i], &list[k]), &e);
     }
     bind_rows(p, &p->whole.head, &e);
-    if (e.code) log_say(LOG_WARN, "%s: weights are not bound to their memory nodes", e.text);
+    if (e.code) log_say(LOG_WARN, "%s: weights are not bound to their NUMA nodes", e.text);
 }
 
 /* --- Copying --- */
@@ -126,7 +125,7 @@ static bool copy_rows(const struct place *p, const struct mat *to, const struct 
     return shard_copy(to, from, cut[node].first, cut[node].count);
 }
 
-/* What is read ahead and dropped from the mapping: matrices without their scales, which are small. */
+/* Calls fn for the ranges that are prefetched and later dropped from the page cache: matrices without their (small) scales. */
 static void each_mat(const struct place *p, int layer, unsigned modules, const void *base, void (*fn)(const void *, size_t)) {
     struct param list[PARAMS_MAX];
     for (int i = 0, n = params_list(&p->w->config, layer, modules, list); i < n; i++)
@@ -135,7 +134,7 @@ static void each_mat(const struct place *p, int layer, unsigned modules, const v
 
 static void publish(struct place *p, int layer) {
     for (int x = 0; x < p->per_layer; x++) {
-        /* with its dense weights, layer 0 stands for embedding and head: these were not looked at here */
+        /* layer 0's dense item includes embedding and head, which were not checked here */
         bool good = !atomic_load(&p->bad[layer]) && (layer || x < p->per_layer - 1);
         residency_set(p->known, layer, x, RESIDENCY_PLACED | (good ? RESIDENCY_GOOD : 0));
     }
@@ -161,7 +160,7 @@ static void copy_item(struct place *p, int node, int layer, int k) {
             for (int d = spread(p, layer, list); d-- > 0;) good &= copy_rows(p, params_mat(&p->placed[layer], &list[d]), params_mat(y, &list[d]), node);
         }
     }
-    /* A damaged layer is left to scan.c, which finds the place in the mapping when it is to be used, and names it. */
+    /* nan_scan.c will find the position in the mapping before the layer is used, and report it */
     if (!good) atomic_store(&p->bad[layer], 1);
     if (atomic_fetch_sub(&p->left[layer], 1) != 1) return;
     if (layer == n) {
@@ -169,10 +168,10 @@ static void copy_item(struct place *p, int node, int layer, int k) {
         file_map_drop(p->w->head.data, (size_t)p->w->head.rows * p->w->head.stride);
     } else publish(p, layer);
     if (atomic_fetch_add(&p->done, 1) == n)
-        log_say(LOG_INFO, "weights copied for %d memory node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begun);
+        log_say(LOG_INFO, "weights copied for %d NUMA node%s in %.1f s", p->n_nodes, p->n_nodes > 1 ? "s" : "", clock_now() - p->begun);
 }
 
-/* The reads of what this node's copiers come to next; what others have read already costs nothing. */
+/* Prefetches the items that this node's copiers will need next; ranges that are already cached cost nothing. */
 static void read_ahead(const struct place *p, int layer, int k) {
     if (layer == p->w->config.n_layers) return;
     const struct layer *y = &p->w->layers[layer];
@@ -203,7 +202,7 @@ static int start(struct place *p, struct error *e) {
         for (int i = 0; i < n; i++) {
             struct copier *c = &p->copiers[p->n_copiers];
             *c = (struct copier){.p = p, .node = a, .beside = n};
-            if (pthread_create(&c->thread, NULL, copy, c)) return error_set(e, ERR_RUNTIME, "no thread to copy the weights of memory node %d", a);
+            if (pthread_create(&c->thread, NULL, copy, c)) return error_set(e, ERR_RUNTIME, "cannot start a thread to copy the weights of NUMA node %d", a);
             p->n_copiers++;
         }
     }
@@ -244,7 +243,7 @@ int place_open(struct place **out, const struct weights *w, const struct numa *n
 no_memory:
     *out = p;
     place_close(out);
-    return error_set(e, ERR_MEMORY, "no memory to place the weights by memory node");
+    return error_set(e, ERR_MEMORY, "no memory for NUMA copies of the weights");
 }
 
 void place_close(struct place **pp) {
@@ -274,7 +273,7 @@ bool place_copies(const struct place *p) { return p && p->copies; }
 bool place_fits(const struct numa *nodes, size_t bytes, bool huge) {
     size_t all = 0, have = mem_available();
     for (int a = 0; a < nodes->n_nodes; a++) all += nodes->memory[a];
-    /* an eighth is left to caches of context, to workspaces and to everybody else */
+    /* leave an eighth for KV caches, workspaces and other processes */
     if (have && bytes > have / 8 * 7) return false;
     return nodes->n_nodes > 1 ? numa_binds(nodes, bytes, all / (size_t)nodes->n_nodes / 8) : huge;
 }

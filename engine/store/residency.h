@@ -1,15 +1,14 @@
 #pragma once
-/* What is known of where each weight is: one table [layer][expert]; the last expert of a layer, number n_experts, stands for all
- * that is no routed expert. The mapping is the authority for ever, and whether its pages are in memory the kernel alone knows
- * (fetch.c asks it each time); here is what was learnt or done beside it. Any thread. */
+/* Per-weight state flags: one table [layer][expert]; entry n_experts of a layer covers its other weights. The mapping is authoritative, and only the kernel
+ * knows which pages are in memory (disk_prefetch.c asks each time); this table holds what was learnt or done in addition. Any thread. */
 #include <stdatomic.h>
 
 #include "engine/model/config.h"
 
 enum {
-    RESIDENCY_GOOD = 1,   /* looked at, and no code in it is damaged; scan.c, and place.c on the way */
-    RESIDENCY_PLACED = 2, /* copied by memory node; place.c's threads */
-    RESIDENCY_AHEAD = 4,  /* read ahead of a use that has not come yet; fetch.c */
+    RESIDENCY_GOOD = 1,   /* checked: no damaged code (nan_scan.c, numa_copy.c) */
+    RESIDENCY_PLACED = 2, /* copied to its NUMA nodes (threads of numa_copy.c) */
+    RESIDENCY_AHEAD = 4,  /* prefetched from disk and not used yet (disk_prefetch.c) */
 };
 struct residency {
     int n_experts;

@@ -5,8 +5,8 @@
 
 #include "engine/base/json.h"
 
-/* The format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data.
- * Offsets count from the end of the header and cover the rest of the file exactly, without holes or overlap. */
+/* Format: 8 bytes little-endian header length, a JSON object name -> {dtype, shape, data_offsets}, then the data. Offsets count from the end of the header and
+ * cover the rest of the file exactly, without holes or overlap. */
 
 static const size_t max_header = 100u << 20;
 

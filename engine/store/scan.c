@@ -8,7 +8,7 @@
 const uint8_t *scan_e4m3(const uint8_t *p, size_t n) {
     const __m128i nan = _mm_set1_epi8(0x7f);
     size_t i = 0;
-    for (; i + 64 <= n; i += 64) { /* SSE2 is there on every x86-64; three instructions for 16 codes keep up with memory */
+    for (; i + 64 <= n; i += 64) { /* SSE2 is in every x86-64; three instructions per 16 codes keep up with memory */
         __m128i hit = _mm_setzero_si128();
         for (int k = 0; k < 64; k += 16) hit = _mm_or_si128(hit, _mm_cmpeq_epi8(_mm_and_si128(_mm_loadu_si128((const __m128i *)(p + i + k)), nan), nan));
         if (_mm_movemask_epi8(hit)) break;
@@ -22,7 +22,7 @@ enum { MAX_MATS = 16 };
 struct batch {
     const struct mat *m[MAX_MATS];
     int n;
-    _Atomic(const uint8_t *) bad; /* the lowest address found by any thread */
+    _Atomic(const uint8_t *) bad; /* lowest address found by any thread */
 };
 
 static void look(void *arg, int thread, int n_threads) {
@@ -86,7 +86,7 @@ int scan_experts(struct scan *s, int layer, const int32_t *ids, int n, struct er
         rc = add(s, &b, layer, MODULE_EXPERT, &s->w->layers[layer].experts[ids[i]], e);
     }
     if (!rc) rc = flush(s, &b, e);
-    for (int k = 0; rc && k < s->known->n_experts; k++) residency_clear(s->known, layer, k, RESIDENCY_GOOD); /* the next turn must find it again */
+    for (int k = 0; rc && k < s->known->n_experts; k++) residency_clear(s->known, layer, k, RESIDENCY_GOOD); /* so that the next turn finds it again */
     return rc;
 }
 

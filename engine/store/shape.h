@@ -1,6 +1,5 @@
 #pragma once
-/* A checkpoint that is not there: the weights of a config as addresses without memory behind them, for virtual time, where nothing is
- * read. Who reads them all the same stops the process. */
+/* A checkpoint without data, for virtual time: the weights of a config as reserved addresses without memory. A read of them faults. */
 #include "engine/store/weights.h"
 
 struct shape {
@@ -8,7 +7,7 @@ struct shape {
     void *mem; /* reserved addresses */
     size_t bytes;
 };
-/* The matrices of layers as `dense`, those of routed experts as `experts`: DT_BF16, DT_E4M3 (with float32 scales by the config's blocks),
- * or DT_E2M1 (with a power of two for 32 columns). Routers, embedding and head are BF16. ERR_MEMORY. */
+/* Builds the weights: layer matrices as `dense`, routed experts as `experts`: DT_BF16, DT_E4M3 (float32 scales by the config's blocks), or DT_E2M1 (a
+ * power-of-two scale per 32 columns). Routers, embedding and head are BF16. ERR_MEMORY. */
 int shape_open(struct shape *s, const struct config *c, enum dtype dense, enum dtype experts, struct error *e);
 void shape_close(struct shape *s);

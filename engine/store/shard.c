@@ -17,7 +17,7 @@ struct expert shard_view(const struct expert *e, struct numa_part inter, struct 
     return part;
 }
 
-/* Rows of blocks [*first, *last] that m uses, and how many blocks stand in each. */
+/* Returns how many scale block rows m uses, starting at *first. */
 static size_t scale_rows(const struct mat *m, size_t *first) {
     *first = (size_t)m->row0 / (size_t)m->block_rows;
     return (size_t)(m->row0 + (m->rows - 1) * m->row_step) / (size_t)m->block_rows - *first + 1;

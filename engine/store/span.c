@@ -43,7 +43,7 @@ int spans_open(struct spans *s, const struct weights *w, const struct numa *node
     if (!s->n) return 0;
     if (!(s->span = mem_alloc((size_t)s->n * sizeof *s->span))) {
         s->n = 0;
-        return error_set(e, ERR_MEMORY, "no memory to say which weights belong to which memory node");
+        return error_set(e, ERR_MEMORY, "no memory to map weights to NUMA nodes");
     }
     add_all(s, w, nodes);
     qsort(s->span, (size_t)s->n, sizeof *s->span, by_address);
@@ -54,7 +54,7 @@ void spans_close(struct spans *s) {
     *s = (struct spans){0};
 }
 
-/* Whose most of [p, p + bytes) is; the lower of equals. */
+/* Returns the node that owns most of [p, p + bytes); ties go to the lower node. */
 static int node_of(const struct spans *s, const uint8_t *p, size_t bytes) {
     size_t has[NUMA_NODES] = {0};
     const uint8_t *end = p + bytes, *from = (uintptr_t)p > s->largest ? p - s->largest : NULL;

@@ -11,13 +11,13 @@
 #include "engine/model/gguf.h"
 #include "engine/model/rope.h"
 
-/* --- One tensor after the other, claimed by name and checked against the config ------------------------------------ */
+/* --- Loading: one tensor after another, claimed by name and checked against the config ------------------------------ */
 
 struct loader {
     struct weights *w;
     struct error *e;
     int rc;
-    bool aside; /* what it finds is no part of the model proper */
+    bool aside; /* loading an optional part (MTP): its bytes do not count as the model's */
 };
 
 static int fail(struct loader *l, const struct tensor *t, const char *what) {
@@ -52,15 +52,15 @@ static void missing(struct loader *l, const char *pattern, int layer, int expert
     char name[512];
     spell(name, sizeof name, pattern, layer, expert, ending);
     const struct checkpoint *f = &l->w->files;
-    const char *file = f->gguf ? f->shards[0].name : ""; /* one of many files says little */
+    const char *file = f->gguf ? f->shards[0].name : ""; /* the name of one of many files helps little */
     if (!l->rc) l->rc = error_set(l->e, ERR_MODEL, "%s%s%s: tensor %s is missing", f->dir, *file ? "/" : "", file, name);
 }
 
-/* Whether t is what the config asks for: rows x cols (cols 0: a vector) once, or for each expert. Behind `inner` dimensions that
- * the format adds to a row. llama.cpp counts heads in a dimension of their own, and leaves out that of a single row. */
+/* Checks that t has the shape that the config requires: rows x cols (cols 0: a vector), once or per expert, followed by the `inner` dimensions that the format
+ * adds to a row. llama.cpp stores the number of heads as a dimension, and drops the dimension of a single row. */
 static bool shaped(struct loader *l, const struct tensor *t, const struct param *p, int rows, int cols, int inner) {
     const int64_t experts = p->slice.stacked ? l->w->config.n_experts : 1, *s = t->shape;
-    const int own = (cols ? 2 : 1) + inner; /* dimensions without experts */
+    const int own = (cols ? 2 : 1) + inner; /* dimensions without the expert dimension */
     const bool gguf = l->w->files.gguf;
     bool apart = t->ndim == own + 1 && p->slice.stacked && s[0] == experts && s[1] == rows, together = t->ndim == own && s[0] == rows * experts;
     if (p->slice.stacked && !cols) together = false;
@@ -72,15 +72,15 @@ static bool shaped(struct loader *l, const struct tensor *t, const struct param 
     else if (p->slice.stacked) snprintf(text, sizeof text, "%s for [%lld, %d]", asks, (long long)experts, rows);
     else if (cols) snprintf(text, sizeof text, "%s for [%d, %d]", asks, rows, cols);
     else snprintf(text, sizeof text, "%s for [%d]", asks, rows);
-    if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* so transformers saves gpt-oss that is not quantised */
+    if (p->slice.stacked && t->ndim == 3 && s[1] == cols && s[2] == rows) { /* transformers saves unquantized gpt-oss this way */
         const size_t at = strlen(text);
-        snprintf(text + at, sizeof text - at, "; experts stored the other way round are read of DBRX alone");
+        snprintf(text + at, sizeof text - at, "; transposed experts are supported for DBRX only");
     }
     fail(l, t, text);
     return false;
 }
 
-/* As the kernels take it. turned: other memory for what changes places. */
+/* Converts a vector for the kernels. turned: destination for a transposed vector. */
 static float *made(float *v, const struct param *p, float *turned) {
     for (int i = 0; i < p->rows && p->made == MADE_MINUS_EXP; i++) v[i] = -expf(v[i]);
     for (int i = 0; i < p->rows && p->made == MADE_TURNED; i++) turned[i % p->taps * (p->rows / p->taps) + i / p->taps] = v[i];
@@ -89,7 +89,7 @@ static float *made(float *v, const struct param *p, float *turned) {
 static bool is_taps(struct loader *l, const struct tensor *t, const struct param *p) {
     char text[64];
     if (t->ndim == 3 && t->shape[0] == p->rows / p->taps && t->shape[1] == 1 && t->shape[2] == p->taps) return true;
-    if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == p->rows / p->taps && t->shape[1] == p->taps) return true; /* without that of one */
+    if (l->w->files.gguf && t->ndim == 2 && t->shape[0] == p->rows / p->taps && t->shape[1] == p->taps) return true; /* without the dimension of size one */
     snprintf(text, sizeof text, "config.json asks for [%d, 1, %d]", p->rows / p->taps, p->taps);
     fail(l, t, text);
     return false;
@@ -103,7 +103,7 @@ static bool is_table(struct loader *l, const struct tensor *t, const struct para
     return false;
 }
 
-/* Experts by token, as int32_t: whole numbers that must all be experts. */
+/* Loads the table of experts by token as int32_t; every entry must be a valid expert. */
 static float *load_experts(struct loader *l, const struct param *p, const struct tensor *t) {
     const size_t size = dtype_bytes(t->dtype, 1);
     int32_t *out = NULL;
@@ -132,7 +132,7 @@ static float *load_experts(struct loader *l, const struct param *p, const struct
     return (float *)out;
 }
 
-/* A vector as float32, in the arena. NULL when it is absent and optional. */
+/* Loads a vector as float32 into the arena. NULL if it is absent and optional. */
 static float *load_vector(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     if (l->rc) return NULL;
     struct tensor *t = named(l, pattern, layer, expert, p->ending);
@@ -162,7 +162,7 @@ static float *load_vector(struct loader *l, const struct param *p, const char *p
     return made(out, p, turned);
 }
 
-/* Kernels read scales as numbers; a header of odd length leaves the data unaligned, so those few are moved. */
+/* Kernels read scales as aligned numbers. A header of odd length leaves the data unaligned; then the few scales are copied. */
 static const void *aligned_scale(struct loader *l, const struct tensor *s, const uint8_t *data, size_t size) {
     if ((uintptr_t)data % dtype_bytes(s->dtype, 1) == 0) return data;
     void *copy = arena_alloc(&l->w->arena, size);
@@ -171,8 +171,8 @@ static const void *aligned_scale(struct loader *l, const struct tensor *s, const
     return data;
 }
 
-/* Finds how FP8 codes are scaled from the shape of the scale tensor alone: one for all, one a row, or one a block. m is a whole
- * matrix, of expert number `expert` where the tensor has one of each. */
+/* Derives the scale layout from the shape of the scale tensor: per tensor, per row or per block. m is a whole matrix, of expert `expert` if the tensor holds
+ * one per expert. */
 static void attach_scale(struct loader *l, struct mat *m, const struct param *p, const struct tensor *s, int expert) {
     const struct config *c = &l->w->config;
     if (s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16 && s->dtype != DT_E8M0) {
@@ -199,11 +199,11 @@ static void attach_scale(struct loader *l, struct mat *m, const struct param *p,
     m->scale = aligned_scale(l, s, s->data + (lead ? (size_t)expert * size : 0), size);
 }
 
-/* FP4 in blocks of 32, of expert number `expert` where the tensors hold all of them. */
+/* Views FP4 weights in blocks of 32, of expert `expert` if the tensors hold all experts. */
 static struct mat view_fp4(const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
     enum { BLOCK = 32 };
     struct mat m = {.data = t->data, .scale = s->data, .rows = rows, .cols = p->cols, .block_rows = 1, .block_cols = BLOCK, .row_step = 1, .dtype = DT_E2M1};
-    s->dtype = DT_E8M0; /* what these bytes are, for the search for damage */
+    s->dtype = DT_E8M0; /* the real dtype, for verification */
     m.stride = dtype_bytes(DT_E2M1, (size_t)p->cols), m.scale_dtype = DT_E8M0, m.scale_stride = p->cols / BLOCK;
     if (!p->slice.stacked) return m;
     m.data = t->data + (size_t)expert * (size_t)rows * m.stride;
@@ -211,7 +211,7 @@ static struct mat view_fp4(const struct param *p, const struct tensor *t, struct
     return m;
 }
 
-/* As DeepSeek-V4 stores it: NAME.weight I8 [rows, cols / 2] of two codes each, NAME.scale F8_E8M0 [rows, cols / 32]. */
+/* DeepSeek-V4's layout: NAME.weight I8 [rows, cols / 2] with two codes per byte, NAME.scale F8_E8M0 [rows, cols / 32]. */
 static struct mat load_fp4(struct loader *l, const struct param *p, const struct tensor *t, struct tensor *s, int expert, int rows) {
     struct mat m = {0};
     struct param half = *p, scales = *p;
@@ -228,7 +228,7 @@ static struct mat load_fp4(struct loader *l, const struct param *p, const struct
     return view_fp4(p, t, s, expert, rows);
 }
 
-/* MXFP4 as gpt-oss stores it: NAME_blocks [.., rows, cols / 32, 16] of two codes a byte, NAME_scales [.., rows, cols / 32] of exponents. */
+/* gpt-oss's MXFP4 layout: NAME_blocks [.., rows, cols / 32, 16] with two codes per byte, NAME_scales [.., rows, cols / 32] of exponents. */
 static struct mat load_mxfp4(struct loader *l, const struct param *p, const char *pattern, int layer, int expert, int rows, struct tensor *t) {
     enum { BLOCK = 32 };
     const int cols = p->cols, blocks = cols / BLOCK;
@@ -272,24 +272,24 @@ static struct mat load_plain(struct loader *l, const struct param *p, const char
     case DT_IQ4_NL:
     case DT_IQ4_XS:
     case DT_MXFP4:
-        if (s) fail(l, s, "a scale beside a weight that has none, or its own");
+        if (s) fail(l, s, "unexpected scale: the weight needs none or carries its own");
         break;
     case DT_E4M3:
-        if (!s) fail(l, t, "no scale beside it (.weight_scale_inv or .weight_scale)");
+        if (!s) fail(l, t, "no scale tensor (.weight_scale_inv or .weight_scale)");
         else attach_scale(l, &m, p, s, expert);
         break;
-    default: fail(l, t, "hearth computes with F32, BF16, F16 and F8_E4M3 weights, and FP4 where it is stored with scales of 32 columns each");
+    default: fail(l, t, "hearth supports F32, BF16, F16 and F8_E4M3 weights, and FP4 with a scale per 32 columns");
     }
     if (p->at == offsetof(struct expert, down) && p->module == MODULE_EXPERT && l->w->config.layout->turned_down && m.scale)
-        fail(l, t, "a matrix that is stored the other way round may have no scales");
-    named(l, pattern, layer, expert, ".input_scale"); /* static activation scales of other engines: the weights alone say what to compute */
+        fail(l, t, "a transposed matrix must not have scales");
+    named(l, pattern, layer, expert, ".input_scale"); /* static activation scales, used by other engines only */
     return m;
 }
 
 static struct mat load_matrix(struct loader *l, const struct param *p, const char *pattern, int layer, int expert) {
     struct mat m = {0};
     if (l->rc) return m;
-    const int rows = p->slice.of ? p->slice.of : p->rows; /* of the whole that this is a slice of */
+    const int rows = p->slice.of ? p->slice.of : p->rows; /* rows of the stored tensor */
     struct tensor *t = named(l, pattern, layer, expert, p->ending), *blocks = t ? NULL : named(l, pattern, layer, expert, "_blocks");
     if (t) m = load_plain(l, p, pattern, layer, expert, rows, t);
     else if (blocks) m = load_mxfp4(l, p, pattern, layer, expert, rows, blocks);
@@ -301,7 +301,7 @@ static struct mat load_matrix(struct loader *l, const struct param *p, const cha
     return m;
 }
 
-/* The tensors of these modules into their fields of base; returns their bytes. */
+/* Loads the tensors of these modules into the fields of base; returns their bytes. */
 static size_t load(struct loader *l, unsigned modules, void *base, int layer, int expert) {
     const struct config *c = &l->w->config;
     struct param list[PARAMS_MAX];
@@ -331,7 +331,7 @@ static void load_layer(struct loader *l, struct layer *y, int i) {
     }
 }
 
-/* The first prediction layer, as DeepSeek-V3 and those after it publish it; without one, or with one that is not whole, there is none. */
+/* Loads the first MTP layer in DeepSeek-V3's layout. If it is absent or incomplete, the model has no MTP draft. */
 static void load_prediction(struct weights *w) {
     struct config *c = &w->config;
     struct prediction *p = &w->prediction;
@@ -354,7 +354,7 @@ static void load_prediction(struct weights *w) {
     if (!p->head.data) p->head = w->head;
     p->there = !l.rc;
     w->bytes_routed = routed;
-    if (l.rc) log_say(LOG_INFO, "the prediction layer is left alone: %s", e.text);
+    if (l.rc) log_say(LOG_INFO, "MTP layer skipped: %s", e.text);
 }
 
 static bool harmless_tensor(const char *name) {
@@ -364,12 +364,12 @@ static bool harmless_tensor(const char *name) {
     return false;
 }
 
-/* What nobody claimed is either a part that hearth leaves alone on purpose (prediction layers, other towers), or a sign that
- * the layers compute something this family's file does not know of. */
+/* Handles unclaimed tensors: either a part that hearth skips on purpose (MTP layers, other towers), or a sign that the layers compute something that this
+ * family does not implement. */
 static void check_left_over(struct loader *l, bool force) {
     struct weights *w = l->w;
     const char *pattern = w->config.names->attn_norm, *number = strstr(pattern, "%d.");
-    const size_t prefix = (size_t)(number - pattern); /* of the names of layers */
+    const size_t prefix = (size_t)(number - pattern); /* length of the layer prefix */
     for (size_t i = 0; i < w->files.n_tensors && !l->rc; i++) {
         const struct tensor *t = &w->files.tensors[i];
         if (t->used) continue;
@@ -380,12 +380,12 @@ static void check_left_over(struct loader *l, bool force) {
             if (k >= w->config.n_layers) w->n_mtp++;
             else if (!harmless_tensor(t->name)) {
                 if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
-                else fail(l, t, "hearth does not know what it is for in this family; --force ignores it");
+                else fail(l, t, "unknown tensor for this family; --force ignores it");
             }
         } else if (!strncmp(t->name, "mtp.", 4)) w->n_mtp++;
-        else if (w->files.gguf) { /* factors of rotary frequencies and the like: such a file holds one model and nothing else */
+        else if (w->files.gguf) { /* e.g. rotary factors: a GGUF file holds one model and nothing else */
             if (force) log_say(LOG_WARN, "%s: tensor %s is unknown to hearth and ignored", w->files.dir, t->name);
-            else fail(l, t, "hearth does not know what it is for in this family; --force ignores it");
+            else fail(l, t, "unknown tensor for this family; --force ignores it");
         }
     }
 }
@@ -407,7 +407,7 @@ static int read_config(struct weights *w, const char *dir, bool force, struct er
     return rc;
 }
 
-/* A family whose experts are published stacked, and also one by one: which it is, the files say. */
+/* Chooses the layout of a family whose experts are published both stacked and one by one, by the tensors present. */
 static void choose_layout(struct weights *w) {
     struct config *c = &w->config;
     char name[512];
@@ -418,7 +418,7 @@ static void choose_layout(struct weights *w) {
     c->names = &c->arch->names, c->layout = &c->arch->layout;
 }
 
-/* Factors of rotary frequencies, which such a file holds as a tensor; of another format they are left over, and refused then. */
+/* Rotary factors, which GGUF stores as a tensor. Other dtypes stay unclaimed and are refused later. */
 static struct gguf_factors factors(struct checkpoint *f, const char *name) {
     struct tensor *t = checkpoint_find(f, name);
     if (!t || t->dtype != DT_F32 || t->ndim != 1) return (struct gguf_factors){0};
@@ -430,7 +430,7 @@ static bool ends(const char *name, const char *end) {
     return n >= k && !strcmp(name + n - k, end);
 }
 
-/* The same of a GGUF file, whose tensors tell what its metadata leaves out. */
+/* The same for a GGUF file, whose tensors supply what the metadata omits. */
 static int read_metadata(struct weights *w, bool force, struct error *e) {
     struct checkpoint *f = &w->files;
     const struct tensor *embed = checkpoint_find(f, "token_embd.weight");
@@ -479,7 +479,7 @@ int weights_open(struct weights *w, const char *dir, bool force, struct error *e
     struct config *c = &w->config;
     if ((l.rc = read_head(w, dir, force, e))) goto out;
     load(&l, MODULE_MODEL, w, 0, 0);
-    c->tied &= !w->head.data; /* with one of its own, that is taken, as transformers does */
+    c->tied &= !w->head.data; /* a head in the checkpoint overrides tying, as in transformers */
     if (c->tied) w->head = w->embed;
     w->layers = arena_calloc(&w->arena, (size_t)c->n_layers, sizeof *w->layers);
     w->inv_freq = arena_alloc(&w->arena, (size_t)rope_floats(c) * sizeof(float));
@@ -530,7 +530,7 @@ uint64_t weights_token_flops(const struct weights *w) {
 
 /* --- --verify -------------------------------------------------------------------------------------------------------- */
 
-/* Blocks that carry their scales: where a block's float16 numbers stand, -1: none. All codes are numbers. */
+/* Formats that carry their scales in the block: offsets of a block's float16 numbers, -1: none. All codes are valid numbers. */
 static const struct scales {
     uint8_t dtype;
     int16_t half[2];

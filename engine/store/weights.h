@@ -1,15 +1,15 @@
 #pragma once
-/* A checkpoint as the layers want it: every weight a typed view into the mapped files, small vectors as float32 copies.
- * Read-only after opening; shared by all threads. */
+/* A checkpoint as the layers use it: each weight is a typed view of the mapped files, small vectors are float32 copies. Read-only after opening, shared by all
+ * threads. */
 #include "engine/store/params.h"
 #include "engine/store/safetensors.h"
 
-/* A layer behind the last one that guesses the token after the next, from what the last one left and the next token (DeepSeek-V3,
- * section 2.2). Embedding and, without one of its own, head are the model's. */
+/* MTP layer after the last layer: predicts the token after next from the last layer's output and the next token (DeepSeek-V3, section 2.2). It shares the
+ * model's embedding and, if it has none of its own, the head. */
 struct prediction {
     bool there;
     struct layer layer; /* config.layer[n_layers] */
-    struct mat eh;      /* [hidden, 2 * hidden]: of the token's embedding, then of what the last layer left */
+    struct mat eh;      /* [hidden, 2 * hidden]: of the token's embedding, then of the last layer's output */
     struct mat head;    /* [vocab, hidden] */
     float *enorm, *hnorm, *norm;
 };
@@ -27,7 +27,7 @@ struct weights {
     struct prediction prediction;
     float *inv_freq; /* [rope_floats] */
     float rope_mscale;
-    /* What --inspect tells: bytes by kind, tensors left alone. */
+    /* For --inspect: bytes by kind; bytes of unused tensors. */
     size_t bytes_routed, bytes_dense, bytes_embed, bytes_skipped;
     size_t n_skipped, n_mtp;
 };
@@ -35,10 +35,10 @@ struct weights {
 /* Opens config.json and the weights of dir, or a GGUF file. ERR_MODEL names file, tensor and numbers. force: see config_parse. */
 int weights_open(struct weights *w, const char *dir, bool force, struct error *e);
 void weights_close(struct weights *w);
-/* Reads every byte: NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and column. The
- * callback gets the share done, 0..1; non-zero cancels. */
+/* Reads every byte and looks for NaN and infinities in weights and scales. ERR_MODEL names the first tensor, row and column. The callback gets the fraction
+ * done, 0..1; a non-zero return cancels. */
 int weights_verify(const struct weights *w, int (*progress)(void *ctx, double share), void *ctx, struct error *e);
-/* Routed, dense and head bytes that one token reads; its multiplications and additions in matrices, without the head. */
+/* Bytes of routed experts, dense weights and head that one token reads; multiply-adds in matrices, without the head. */
 size_t weights_token_bytes(const struct weights *w);
-size_t weights_expert_bytes(const struct weights *w); /* of one routed expert; 0: there are none */
+size_t weights_expert_bytes(const struct weights *w); /* one routed expert; 0: none */
 uint64_t weights_token_flops(const struct weights *w);

@@ -1,6 +1,6 @@
-/* An engine, tokenizer and template without weights, for driving the real command line in tests: what it answers depends
- * on the user's words, so that a test can ask for escape sequences, thinking, long answers, slow prefills and failures.
- * Tokens are bytes. Only the terminal and the conversation are tried here; nothing of the model is. */
+/* An engine, tokenizer and template without weights, for driving the real command line in tests. Its answer depends on the user's
+ * message, so that a test can request escape sequences, thinking, long answers, slow prefills and failures. Tokens are bytes. Tests
+ * only the terminal and the conversation, nothing of the model. */
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -135,15 +135,15 @@ int parts_flush(struct parts *p, parts_fn fn, void *ctx) { return 0; }
 struct session {
     struct engine *e;
     struct session *next;
-    struct buf plan; /* bytes to say; 0x0E to 0x11 stand for the marks of thinking and calls */
+    struct buf plan; /* bytes to emit; 0x0E to 0x11 stand for the marks of thinking and tool calls */
     size_t at;
-    int32_t *held; /* what the KV cache would hold */
+    int32_t *held; /* the tokens that a KV cache would hold */
     int n_held, n_answer, max, prompt;
-    double progress_s; /* between two reports of a prefill */
+    double progress_s; /* between two progress reports of a prefill */
     double start, prefill_until, prefill_s, last_progress, token_s, first;
     uint64_t keys[2];
     size_t n_keys;
-    bool fail, stubborn; /* stubborn: deaf to session_cancel, as an engine that hangs would be */
+    bool fail, stubborn; /* stubborn: ignores session_cancel, as an engine that hangs would */
     _Atomic bool busy, cancel;
 };
 struct engine {
@@ -211,7 +211,7 @@ static void step(struct session *s) {
     else if (s->n_answer == s->max) end(s, EVENT_DONE, DONE_LENGTH);
 }
 
-/* Where the machine stood still the answer did, too: it is not over because others had the processor. */
+/* If the machine stalled, the answer did too: it does not end because other processes had the CPU. */
 static void wait_with(struct session *s, double still) { s->start += still, s->prefill_until += still, s->last_progress += still, s->first += still; }
 
 static void *work(void *arg) {
@@ -307,7 +307,7 @@ int engine_bench_kernels(int threads, int (*fn)(void *ctx, const char *row), voi
 }
 double engine_read_bandwidth(struct engine *e, int rounds) { return 1e9; }
 uint64_t engine_token_bytes(const struct engine *e) { return 1000; }
-/* Three layers, the first without experts. In the next an expert more used than all others, one never, one on device 1; in the last all alike. */
+/* Three layers, the first without experts. In the second one expert is used most, one never, one is on device 1; in the third all are equal. */
 int engine_load(struct engine *e, const struct engine_load *load) { return 0; }
 int engine_experts(struct engine *e, struct expert_map *m, struct error *err) {
     *m = (struct expert_map){3, 8, mem_calloc(24, sizeof *m->used), mem_alloc(24)};
@@ -353,7 +353,7 @@ void session_close(struct session **out) {
     *out = NULL;
 }
 
-/* What to say to the last user message: "COMMAND rest". Some show what came with the request: its numbers, or the whole prompt. */
+/* Chooses the answer to the last user message: "COMMAND rest". Some commands echo parts of the request: its settings, or the whole prompt. */
 static void make_plan(struct session *s, const struct request *r, const char *prompt, const char *user, size_t n) {
     char word[32] = "";
     struct buf *b = &s->plan;
@@ -390,7 +390,7 @@ static void make_plan(struct session *s, const struct request *r, const char *pr
         buf_str(b, "read");
         s->prefill_s = 5;
         s->progress_s = 2;
-    } else if (!strcmp(word, "read") || !strcmp(word, "drip")) { /* for as long as anybody looks */
+    } else if (!strcmp(word, "read") || !strcmp(word, "drip")) { /* until the client leaves */
         for (int i = 0; i < 1000; i++) buf_fmt(b, "d%d ", i);
         if (word[0] == 'r') s->prefill_s = 120;
         s->token_s = 0.03;
@@ -436,9 +436,9 @@ int session_submit(struct session *s, const struct request *r, struct error *e) 
         mem_free(text);
         return error_set(e, ERR_MEMORY, "no memory");
     }
-    int said = 0; /* goes on behind what it wrote before */
+    int said = 0; /* continues after what it wrote before */
     while (said < r->n && r->tokens[r->n - 1 - said] != 2) said++;
-    if (said == r->n) said = 0; /* a raw prompt: there is no answer in it */
+    if (said == r->n) said = 0; /* a raw prompt: it contains no answer */
     s->at = (size_t)said < s->plan.len ? (size_t)said : s->plan.len;
     s->n_answer = 0;
     s->max = r->max_tokens;
@@ -464,7 +464,7 @@ int session_tokens(const struct session *s, const int32_t **tokens) {
 }
 int session_shared(const struct session *s) { return 0; }
 uint64_t engine_shared_bytes(const struct engine *e) { return 0; }
-/* As if one batch began all prompts, and another was of this one alone. */
+/* As if one batch began all prompts, and another belonged to this prompt only. */
 size_t session_kept(const struct session *s, const uint64_t **keys) {
     *keys = s->keys;
     return s->n_keys;

@@ -1,4 +1,4 @@
-/* A disk that takes its time, for LD_PRELOAD: fsync waits until the file that $SLOW_SYNC names is there. */
+/* Simulates a slow disk, for LD_PRELOAD: fsync waits until the file that $SLOW_SYNC names exists. */
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>

@@ -112,7 +112,7 @@ TEXT = [
     ("an unknown tokenizer", meta(**{"tokenizer.ggml.model": "bert"}), ["bert", "gpt2 and llama"]),
     ("no tokenizer", meta(**{"tokenizer.ggml.model": "no_vocab"}), ["no tokenizer"]),
     ("no tokens", meta(**{"tokenizer.ggml.tokens": None}), ["tokenizer.ggml.tokens"]),
-    ("tokens that are numbers", meta(**{"tokenizer.ggml.tokens": [1] * 288}), ["another kind"]),
+    ("tokens that are numbers", meta(**{"tokenizer.ggml.tokens": [1] * 288}), ["wrong type"]),
     ("types of another number", meta(**{"tokenizer.ggml.token_type": [1, 1]}), ["token_type", "2 items"]),
     ("no merges", meta(**{"tokenizer.ggml.merges": None}), ["merges"]),
     ("a merge of unknown pieces", meta(**{"tokenizer.ggml.merges": ["h e", "zz zz"]}), ["zz"]),

@@ -340,7 +340,7 @@ def families(tmp):
 def shrinks(tmp):
     """A file that becomes shorter while several threads read it: each time its whole name, made harmless on a terminal."""
     d = os.path.join(tmp, "sh\x1b[31mrunk")
-    wanted = os.path.join(tmp, "sh\u241b[31mrunk", TWO) + ": the file became shorter"
+    wanted = os.path.join(tmp, "sh\u241b[31mrunk", TWO) + ": the file was truncated"
     met = 0
     for i in range(12):
         shutil.rmtree(d, ignore_errors=True)

@@ -29,12 +29,12 @@ class Commands(driver.Case):
         t = self.chat()
         self.ask(t, "/system", "no system prompt")
         self.ask(t, "prompt a", "[user]prompt a[assistant]")
-        self.ask(t, "/system Be very brief.", "it holds from the next question on")
+        self.ask(t, "/system Be very brief.", "system prompt set, starting with the next question")
         self.ask(t, "/system", "Be very brief.")
         self.ask(t, "prompt b", "[system]Be very brief.[user]prompt a[assistant][user]prompt a[assistant][user]prompt b[assistant]")
         self.ask(t, "/system Or not.", "")
         self.assertNotIn("Be very", self.ask(t, "/system", "Or not."))
-        self.ask(t, "/system -", "no system prompt from the next question on")
+        self.ask(t, "/system -", "system prompt removed, starting with the next question")
         self.ask(t, "/system", "no system prompt")
         self.assertNotIn("Or not.", self.ask(t, "prompt c", "[user]prompt c[assistant]"))
 
@@ -49,7 +49,7 @@ class Commands(driver.Case):
         self.assertEqual(self.run_bin("--save", "held", "-p", "mine")[0], 0)
         t = self.chat()
         self.ask(t, "/load none", "no saved conversation 'none'")
-        self.ask(t, "/load ../talk", "no session name")
+        self.ask(t, "/load ../talk", "not a session name")
         self.ask(t, "/load", rb"(?s)held +1 question, +1 kB  mine.*talk +1 question, +1 kB  one|talk +1 question.*held +1 question")
         shown = self.ask(t, "/load talk", "You said: one", "talk> ")
         self.assertIn("> one", shown)
@@ -65,10 +65,10 @@ class Commands(driver.Case):
 
     def test_compact(self):
         t = self.chat("-s", "Sys.")
-        self.ask(t, "/compact", "nothing to make shorter")
+        self.ask(t, "/compact", "nothing to summarise")
         self.ask(t, "one", "You said: one")
         self.ask(t, "two", "You said: two")
-        self.ask(t, "/compact", re.escape("the gist").encode() + rb"(?s:.*)now stands for what was said")
+        self.ask(t, "/compact", re.escape("the gist").encode() + rb"(?s:.*)replaces the earlier conversation")
         gist = r"[system]Sys.[user]Summary of our conversation so far:\s+the gist[assistant]Thank you, I will go on from there.[user]prompt three[assistant]"
         shown = self.ask(t, "prompt three", "prompt three[assistant]")
         self.assertRegex(shown, gist.replace("[", r"\["))
@@ -81,7 +81,7 @@ class Commands(driver.Case):
         t = self.chat("-c", "400")
         self.ask(t, "one", "You said: one")
         self.ask(t, "x" * 100, "You said: " + "x" * 100)
-        self.ask(t, "/compact", "now stands for what was said")
+        self.ask(t, "/compact", "replaces the earlier conversation")
         self.ask(t, "/save kept", "saved as kept", "kept> ")
         said = [text for _, text in self.messages("kept")]
         self.assertEqual(len(said), 4)
@@ -93,8 +93,8 @@ class Commands(driver.Case):
         t = self.chat("-n", "20")
         self.ask(t, "one", "You said: one")
         self.ask(t, "two", "You said: two")
-        self.ask(t, "/set max-tokens 3", "max-tokens: 3, from the next answer on")
-        self.ask(t, "/compact", "the conversation is as it was")
+        self.ask(t, "/set max-tokens 3", "max-tokens: 3, starting with the next answer")
+        self.ask(t, "/compact", "the conversation is unchanged")
         self.ask(t, "/set max-tokens default", "")
         self.ask(t, "prompt x", "[user]one[assistant]You said: one[user]two[assistant]You said: two[user]prompt x")
 

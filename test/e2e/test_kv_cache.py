@@ -32,7 +32,7 @@ class KvCache(server.Case):
     def ask(self, question="What is it?", *args, doc=None, env=None, temp="1"):
         """Exit code, answer, tokens known from before, stderr."""
         rc, out, err = self.run_bin("-p", question, "--temp", temp, "--seed", "5", "-n", "12", "--stats", *args, data=doc or self.doc, env=env)
-        known = [int(line.split(" tokens, ")[1].split()[0]) for line in err.splitlines() if "known from before" in line]
+        known = [int(line.split(" tokens, ")[1].split()[0]) for line in err.splitlines() if "of them cached" in line]
         return rc, out, known[0] if known else 0, err
 
     def files(self):
@@ -65,7 +65,7 @@ class KvCache(server.Case):
         self.run_bin("-p", "What is it?", "--save", "talk", "-n", "8", data=self.doc)
         rc, _, err = self.run_bin("-p", "And why?", "--continue", "talk", "-n", "8", "--stats")
         self.assertEqual(rc, 0)
-        self.assertRegex(err, r"\d{3} of them known from before")
+        self.assertRegex(err, r"\d{3} of them cached")
 
     def test_off(self):
         for args in (["--kv-cache", "off"], ["--no-save"]):
@@ -82,7 +82,7 @@ class KvCache(server.Case):
             pass
         rc, out, known, err = self.ask()
         self.assertEqual((rc, known), (0, 0))
-        self.assertIn("no KV cache on disk", err)
+        self.assertIn("KV disk cache disabled", err)
 
     def kept(self):
         return set(glob.glob(self.dir + "/*.kv"))
@@ -211,9 +211,9 @@ class KvCache(server.Case):
                     f.write(wrong)
             rc, out, known, err = self.ask("Why?")
             self.assertEqual((rc, out), want, k)
-            if "was removed" in err:
+            if "was deleted" in err:
                 damaged += 1
-                self.assertIn("is read again", err)
+                self.assertIn("prefilled again", err)
         self.assertGreaterEqual(damaged, len(cases) - 1)  # bytes behind the last row belong to nobody
         for name in names:
             os.path.exists(name) and os.unlink(name)
@@ -252,7 +252,7 @@ class KvCache(server.Case):
             if fault[0] == "w" and rc == 1 and "stdout" in err:
                 continue  # that was the answer's own
             self.assertEqual((rc, out), want, fault)
-            said[fault.split(":")[0]] += err.count("is not written any more")
+            said[fault.split(":")[0]] += err.count("no longer writing the KV cache")
             self.assertEqual(self.ask("Why?")[:2], want)
         self.assertGreaterEqual(said["write"], 1)
         self.assertGreaterEqual(said["rename"], 1)

@@ -86,7 +86,7 @@ def main():
             check((name != "one") == ("weights copied for" in err), f"{name}: the copies were made", err)
             check(text == ids["one"], f"{name}: answers as one node", text)
         rc, text, err = run("-m", d, "--tokens", PROMPT, "-n", "400", "--temp", "0", "--ids", "--cpu", "scalar", "--hugepages", "-v")
-        check(text == ids["one"] and "weights copied for 1 memory node " in err, "2 MB pages: copied, same answer", err)
+        check(text == ids["one"] and "weights copied for 1 NUMA node " in err, "2 MB pages: copied, same answer", err)
 
         # A device reads whole experts where they are mapped; the processor's part of a step is cut there, and nothing is copied.
         args = ("-m", d, "--tokens", PROMPT, "-n", "40", "--temp", "0", "--ids", "--cpu", "scalar", "--gpus", "emu:1", "--decode", "hybrid", "-t", "3", "-v", "--explain")
@@ -95,7 +95,7 @@ def main():
         for name in ("two", "uneven"):
             rc, text, err = run(*args, "--topology", files[name])
             check(rc == 0 and text == plain, f"{name}: with a device the answer of one node", f"{rc} {err}")
-            check("memory nodes' bandwidth: weights lie there by chance" in err and "weights copied for" not in err, f"{name}: what is expected of them", err)
+            check("NUMA nodes' bandwidth: weights are not placed by node" in err and "weights copied for" not in err, f"{name}: what is expected of them", err)
 
         other_experts(tmp, files)
         rc, _, err = run("-m", d, "--tokens", "5", "-n", "1", "--ids", "--topology", os.path.join(tmp, "none"))

@@ -63,7 +63,7 @@ class Plan(driver.Case):
         rc, out, err = self.run_bin("--plan", file, "-m", d)
         text = out.decode()
         self.assertEqual((rc, err), (0, ""))
-        for part in ("What fits where", "First token", "Answers", "With one thing more", "one card more", "RTX 4090"):
+        for part in ("What fits where", "Time to first token", "Decoding", "With one upgrade", "one card more", "RTX 4090"):
             self.assertIn(part, text)
         self.assertNotIn("\x1b", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
@@ -114,8 +114,8 @@ class Plan(driver.Case):
     def test_wrong(self):
         for text, want in ((BOX + "cores = 9\n", "line 7: cores = 9: is given twice"), ("ddr = fast\n", "line 1: ddr = fast: is no number"),
                            ("channels = 2\n", "ddr is missing: transfers a second of the memory, such as ddr = 4800"),
-                           (BOX.replace("4090", "4091"), "card = RTX 4091 is none that is known by name"), ("x\n", "line 1: 'x' is not key = value"),
-                           ("name = \x1b]0;x\x07\n", "is not text")):
+                           (BOX.replace("4090", "4091"), "card = RTX 4091 is not a known card"), ("x\n", "line 1: 'x' is not key = value"),
+                           ("name = \x1b]0;x\x07\n", "not a text file")):
             rc, out, err = self.run_bin("--plan", self.machine(text))
             self.assertEqual((rc, out), (2, b""), text)
             self.assertIn(want, err)

@@ -78,7 +78,7 @@ class Refuse(driver.Case):
         os.makedirs(models)
         rc, out, err = self.run_bin("-m", models, "--inspect")
         self.assertEqual((rc, out), (3, b""))
-        self.assertIn(f"{models}: no model is there", err)
+        self.assertIn(f"{models}: no model found", err)
         tiny.make(os.path.join(models, "two"))
         self.assertEqual(self.ids(models), want)  # the one model of a directory of models
         rc, out, err = self.run_bin("--models", "--json", "--model-path", os.path.join(self.home, "models"))
@@ -86,12 +86,12 @@ class Refuse(driver.Case):
         self.assertEqual((rc, sorted(rows)), (0, ["ember", "tiny/one", "two"]))
         self.assertTrue(all(r["fits"] and r["tokens_per_s_at_most"] > 0 and r["family"] == "DeepSeek-V3" for r in rows.values()))
         tiny.make(os.path.join(models, "three"))
-        self.assertIn(f"2 models are in it; -m takes one of: {models}/three {models}/two", self.run_bin("-m", models, "--inspect")[2])
+        self.assertIn(f"contains 2 models; give -m one of: {models}/three {models}/two", self.run_bin("-m", models, "--inspect")[2])
         tiny.make(os.path.join(os.path.dirname(one), "def"))
         for name in ("tiny/one", hub):
             rc, out, err = self.run_bin("-m", name, "--inspect")
             self.assertEqual((rc, out), (2, b""))
-            self.assertRegex(err, "2 models are in it; .*/abc .*/def")
+            self.assertRegex(err, "contains 2 models; .*/abc .*/def")
         tiny.make(os.path.join(hub, "models--tiny--other", "snapshots", "x"))
         self.assertIn("tiny/other", self.run_bin("-m", hub, "--inspect")[2])
 

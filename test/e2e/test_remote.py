@@ -53,7 +53,7 @@ class Attached(Case):
             before = self.answered()
             self.assertEqual(self.run_bin("-p", "hi", *more)[0], 0, more)
             self.assertEqual(self.answered(), before, more)
-        self.assertIn("opened here", self.run_bin("-p", "hi", "-c", "1000", "-v")[2])
+        self.assertIn("opening the model in this process", self.run_bin("-p", "hi", "-c", "1000", "-v")[2])
 
     def test_conversation(self):
         self.assertEqual(self.run_bin("-p", "hi", "--save", "talk")[0], 0)
@@ -82,7 +82,7 @@ class Attached(Case):
         self.s.p.send_signal(signal.SIGKILL)
         self.s.p.wait()
         t.send("are you there\r")
-        at = t.prompt(t.until("the resident engine has ended; start hearth again", at))
+        at = t.prompt(t.until("the resident engine has exited; start hearth again", at))
         t.send("/bye\r")
         self.assertEqual(t.wait(), 0)
         said = json.load(open(self.session_file("prefill")))["body"]["messages"]
@@ -203,9 +203,9 @@ class Remote(Case):
         self.server.replies[:] = [stream("one two")] + [stream("and three")] * 9
         t = self.terminal("-m", self.url)
         at = t.prompt()
-        for line, want in (("/tokens", "there is no count yet"), ("hello", "one two"), ("/tokens", "7 tokens with the last answer, as the server counted them"), ("/stats", "answer: 2 tokens"),
-                           ("/continue", "begins each answer anew; /regen makes a new one"), ("/regen", "and three"), ("/show", "org/name, remote"), ("/fork copy", "a copy; /switch 1"),
-                           ("/switch 1", "hello"), ("/system be short", ""), ("/set temp 0.25", ""), ("again", "and three"), ("/compact", "summary above"), ("/undo", "took back"), ("/explain", "the engine gave no reason"),
+        for line, want in (("/tokens", "there is none yet"), ("hello", "one two"), ("/tokens", "7 tokens including the last answer, as counted by the server"), ("/stats", "answer: 2 tokens"),
+                           ("/continue", "cannot continue an answer; /regen makes a new one"), ("/regen", "and three"), ("/show", "org/name, remote"), ("/fork copy", "a copy; /switch 1"),
+                           ("/switch 1", "hello"), ("/system be short", ""), ("/set temp 0.25", ""), ("again", "and three"), ("/compact", "summary above"), ("/undo", "undone"), ("/explain", "the engine gave no reason"),
                            ("/model", "open: org/name"), ("/sessions", "copy"), ("/bg more", "and three"), ("/switch copy", ""), ("/copy", "clipboard"), ("/clear", "new conversation"), ("/close copy", "")):
             t.send(line + "\r")
             at = t.until(want, at)
@@ -238,7 +238,7 @@ class Remote(Case):
         t = self.terminal("-m", self.url, "-p", "x")
         self.assertEqual(t.wait(), 2)
         self.assertNotIn(b"\x1b]", t.out)
-        self.assertIn(b"which model?", t.out)
+        self.assertIn(b"choose a model", t.out)
 
     def test_tools(self):
         call = lambda text, **more: {"tool_calls": [{"index": 0, **more, "function": {"arguments": text, **({"name": "f"} if more else {})}}]}
@@ -252,15 +252,15 @@ class Remote(Case):
         rc, out, err = self.ask("-p", "x", replies=[busy(503, Retry_After="2"), busy(429, Retry_After="1"), stream("ok")])
         self.assertEqual((rc, out), (0, b"ok\n"))
         self.assertGreaterEqual(time.time() - t, 3)
-        self.assertIn("busy (status 503): asked again in 2 s", err)
+        self.assertIn("busy (status 503): retrying in 2 s", err)
         rc, out, err = self.ask("-p", "x", replies=[busy(429, Retry_After="3600")])
         self.assertEqual((rc, out), (1, b""))
         self.assertIn("later", err)
 
     def test_wrong(self):
-        for replies, word in (([(500, {}, b"oops")], "status 500"), ([(400, {}, b'{"error": {"message": "no such thing"}}')], "no such thing"), ([(200, {}, b"<html>")], "was no stream"),
-                              ([(200, {}, b"data: {nonsense\n\n")], "no JSON"), ([(200, {}, b'data: {"error": {"message": "it broke"}}\n\n')], "it broke"), ([(401, {}, b"")], "HEARTH_API_KEY"),
-                              ([(200, {}, b'data: {"choices": [{"index": 0, "delta": {"content": "begun"}}]}\n\n')], "broke off"), ([(302, {"Location": "/x"}, b"")], "status 302")):
+        for replies, word in (([(500, {}, b"oops")], "status 500"), ([(400, {}, b'{"error": {"message": "no such thing"}}')], "no such thing"), ([(200, {}, b"<html>")], "is not an event stream"),
+                              ([(200, {}, b"data: {nonsense\n\n")], "invalid JSON"), ([(200, {}, b'data: {"error": {"message": "it broke"}}\n\n')], "it broke"), ([(401, {}, b"")], "HEARTH_API_KEY"),
+                              ([(200, {}, b'data: {"choices": [{"index": 0, "delta": {"content": "begun"}}]}\n\n')], "was cut off"), ([(302, {"Location": "/x"}, b"")], "status 302")):
             rc, out, err = self.ask("-p", "x", replies=replies)
             self.assertNotEqual(rc, 0, word)
             self.assertIn(word, err)
@@ -284,7 +284,7 @@ class Remote(Case):
                      ["--tokenize"], ["--inspect"], ["--verify"], ["--bench"], ["--serve"]):
             rc, out, err = self.ask(*args)
             self.assertEqual((rc, out.strip(b"[]\n")), (2, b""), (args, err))
-            self.assertRegex(err, "elsewhere")
+            self.assertRegex(err, "remote")
 
     def test_interrupt(self):
         with socket.socket() as silent:
@@ -310,7 +310,7 @@ class Remote(Case):
         self.assertEqual(self.run_bin("-m", s.url, "-p", "think", env={"HEARTH_API_KEY": s.key}), (0, b"the answer\n", "reasoning here\n"))
         rc, out, err = self.run_bin("-m", s.url, "-p", "x")
         self.assertEqual((rc, out), (1, b""))
-        self.assertIn("it wants a key, in HEARTH_API_KEY", err)
+        self.assertIn("a key is required; set HEARTH_API_KEY", err)
         out = self.run_bin("-m", s.url, "--batch", "-", env={"HEARTH_API_KEY": s.key}, data='"a"\n"bb"\n')[1]
         self.assertEqual({json.loads(x)["text"] for x in out.splitlines()}, {"You said: a", "You said: bb"})
 
@@ -343,7 +343,7 @@ class Batch(Case):
         with open(output, "ab") as f:
             rc, _, err = self.run_bin("--batch", where, stdout=f)
         self.assertEqual(rc, 0)
-        self.assertRegex(err, r"\d+ of 32 prompts are in the output already")
+        self.assertRegex(err, r"\d+ of 32 prompts are already in the output")
         with open(output, "rb") as f:
             out = f.read()
         self.assertTrue(out.startswith(had))
@@ -376,7 +376,7 @@ class Libraries(Case):
         for args, library in ((("-m", "http://127.0.0.1:9/v1", "-p", "x"), "libcurl"), (("--serve",), "libmicrohttpd")):
             rc, out, err = self.run_bin(*args, env={"LD_LIBRARY_PATH": self.home})
             self.assertEqual((rc, out), (1, b""), err)
-            self.assertRegex(err, f"hearth: .* needs {library}[^ ]*, which is not there: install {library}[0-9]+ ")
+            self.assertRegex(err, f"hearth: .* needs {library}[^ ]*, which was not found; install {library}[0-9]+ ")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import scope  # noqa: E402
 SCOPE = scope.Scope.read()
 OTHER, DOCUMENT = SCOPE.table["answers"]["other"], SCOPE.table["answers"]["document"]
 TEXT = "The minister crossed the river in winter.\n"
-NOTE = "reads no documents; it was asked the question alone"
+NOTE = "cannot read documents; it gets only the question"
 
 
 class Told(driver.Case):
@@ -117,7 +117,7 @@ class Told(driver.Case):
         for rows, cols in ((24, 80), (10, 40), (60, 200)):
             t = self.terminal(rows=rows, cols=cols)
             at = t.prompt()
-            for text, end in (("sing a song\r", "say so in the question."), ("/regen\r", "say so in the question."), (f"/read {path}\r", "go along with your next question"),
+            for text, end in (("sing a song\r", "say so in the question."), ("/regen\r", "say so in the question."), (f"/read {path}\r", "attached to your next question"),
                               ("what is it about?\r", "ask about a PDF?"), ("how do I quit?\r", "Every turn is saved already."), ("and then?\r", "")):
                 t.send(text)
                 if end:

@@ -80,10 +80,10 @@ class Screens(driver.Case):
             ('"""first\nsecond"""', "You said: first second", True),
             ("one line \\\nand another", "You said: one line and another", True),
             ("two", "You said: two", True),
-            ("/undo", "took back", True),
+            ("/undo", "undone", True),
             ("/fork", "a copy; /switch 1 goes back", True),
             ("/tokens", "tokens; room for", True),
-            (f"/read {path}", "go along with your next question", True),
+            (f"/read {path}", "attached to your next question", True),
             ("What is it?", "</document> What is it?", True),
             ("/show", "/set NAME VALUE changes one", True),
             ("/save a-name", "saved as a-name", True),
@@ -91,7 +91,7 @@ class Screens(driver.Case):
             ("/delete none", "no saved conversation 'none'", True),
             ("/model /nowhere", "/nowhere: no such directory", True),
             ("/nonsense", "/help", True),
-            ("/clear", "/undo brings the old one back", True),
+            ("/clear", "/undo restores the old one", True),
             ("/?", "Ctrl-D leaves", True),
         )
         squeeze = lambda text: re.sub(r"\s", "", text)
@@ -182,9 +182,9 @@ class Screens(driver.Case):
         t.send("long\r")
         t.until("word5 ")
         t.send("never sent\rhalf")
-        t.until("1 waiting")
+        t.until("1 queued")
         t.send("\x03")
-        t.until("1 waiting line was not sent; Arrow-Up brings it back")
+        t.until("1 queued line was not sent; Arrow-Up recalls it")
         t.quiet()
         self.assertEqual(self.shown(t, 24, 80)[-1], "> half")
         self.assertNotIn("You said: never sent", t.screen())
@@ -198,7 +198,7 @@ class Screens(driver.Case):
             t.send("slow\r")
             t.until("w5")
             t.send(key)
-            at = t.until("goes on in the background; /switch 1 shows it")
+            at = t.until("continues in the background; /switch 1 shows it")
             at = t.prompt(at)
             t.send(f"/new {name}\r")
             t.prompt(at, name + "> ")
@@ -212,7 +212,7 @@ class Screens(driver.Case):
         t.send("slow\r")
         t.until("w20")
         t.send("&\r")
-        at = t.prompt(t.until("goes on in the background"))
+        at = t.prompt(t.until("continues in the background"))
         t.send("/new other\r")
         at = t.prompt(at, "other> ")
         t.send("slow\r")
@@ -314,7 +314,7 @@ class Screens(driver.Case):
 
     def test_saving_renames(self):
         t = self.chat()
-        self.ask(t, "/save", "nothing has been said")
+        self.ask(t, "/save", "the conversation is empty")
         self.ask(t, "one", "You said: one")
         self.ask(t, "/save", "saved as one")
         self.assertEqual(self.saved(), ["one"])
@@ -326,17 +326,17 @@ class Screens(driver.Case):
     def test_clear(self):
         t = self.chat("-s", "Sys.")
         self.ask(t, "one", "You said: one")
-        self.ask(t, "/clear", "/undo brings the old one back")
-        self.assertEqual(self.shown(t, 24, 80)[:1], ["a new conversation; /undo brings the old one back"])
+        self.ask(t, "/clear", "/undo restores the old one")
+        self.assertEqual(self.shown(t, 24, 80)[:1], ["a new conversation; /undo restores the old one"])
         self.ask(t, "prompt two", "[system]Sys.[user]prompt two[assistant]")
         self.ask(t, "/save", "saved as prompt-two")
         self.assertEqual(self.saved(), ["one", "prompt-two"])
-        self.ask(t, "/undo", "took back: prompt two")
+        self.ask(t, "/undo", "undone: prompt two")
         self.ask(t, "/undo", "You said: one")
         self.ask(t, "prompt three", "[system]Sys.[user]one[assistant]You said: one[user]prompt three[assistant]")
-        self.ask(t, "/undo", "took back: prompt three")
-        self.ask(t, "/undo", "took back: one")
-        self.ask(t, "/undo", "nothing to take back")
+        self.ask(t, "/undo", "undone: prompt three")
+        self.ask(t, "/undo", "undone: one")
+        self.ask(t, "/undo", "nothing to undo")
 
     def test_documents(self):
         path = os.path.join(self.home, "a.txt")
@@ -347,7 +347,7 @@ class Screens(driver.Case):
         self.assertIn(b'<document name="a.txt">', t.out)
         self.ask(t, "prompt again", "prompt again[assistant]")
         self.assertNotIn("a.txt", t.screen()[-1])
-        self.ask(t, "/read " + path, "go along with your next question")
+        self.ask(t, "/read " + path, "attached to your next question")
         self.ask(t, "Two?", "Two?")
         self.ask(t, "/read /nowhere", "/nowhere: No such file")
         self.ask(t, "/read", "/read FILE")
@@ -389,9 +389,9 @@ class Screens(driver.Case):
         t = self.chat()
         self.ask(t, "one", "You said: one")
         self.ask(t, "/model /nowhere", "/nowhere: no such directory")
-        self.ask(t, "/model " + self.home, "answers from now on")
+        self.ask(t, "/model " + self.home, "now using")
         self.ask(t, "prompt two", "[user]one[assistant]You said: one[user]prompt two[assistant]")
-        self.ask(t, "/model", "/model NAME opens another")
+        self.ask(t, "/model", "/model NAME switches to another")
 
     def test_long_layers_move_the_bar(self):
         """Reports come every two seconds; between them the bar goes on, and never back."""

@@ -90,7 +90,7 @@ class Protocol(Case):
         roles = lambda *names: {"messages": [{"role": n, "content": "a"} for n in names] + [{"role": "user", "content": "prompt"}]}
         said = lambda body: json.loads(self.s.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
         self.assertEqual(said(roles("developer", "narrator", "assistant")), "[system]a[narrator]a[assistant]a[user]prompt[assistant]")
-        self.refused(400, "messages[1].role: this model's chat template knows no bot", roles("system", "bot"))
+        self.refused(400, "messages[1].role: this model's chat template has no role bot", roles("system", "bot"))
         self.refused(400, "messages[0].role", roles(""))
 
     def test_methods(self):
@@ -129,8 +129,8 @@ class Protocol(Case):
         for text in ("word0 word1 w", "word0 word1", ""):
             status, _, data = self.s.request("POST", "/v1/chat/completions", begun(text))
             self.assertEqual((status, text + json.loads(data)["choices"][0]["message"]["content"]), (200, LONG))
-        for body, word in ((begun("x", reasoning_content="why"), "reasoning_content"), ({**begun("x"), "messages": [{"role": "user", "content": "x"}]}, "no assistant's text"),
-                           ({**begun("x"), "messages": begun("x")["messages"][1:]}, "behind another"), (begun(None, tool_calls=[]), "no assistant's text")):
+        for body, word in ((begun("x", reasoning_content="why"), "reasoning_content"), ({**begun("x"), "messages": [{"role": "user", "content": "x"}]}, "must be an assistant's text"),
+                           ({**begun("x"), "messages": begun("x")["messages"][1:]}, "after another"), (begun(None, tool_calls=[]), "must be an assistant's text")):
             self.refused(400, word, body)
         count = lambda body: json.loads(self.s.request("POST", "/hearth/tokens", body)[2])
         self.assertEqual(count(ask("hello")), {"tokens": self.s.chat("hello")[1]["usage"]["prompt_tokens"]})
@@ -139,18 +139,18 @@ class Protocol(Case):
 
     def test_refused(self):
         post = "/v1/chat/completions"
-        for body, word in (("", "request:"), ("{", "request:"), ("[]", "no object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
+        for body, word in (("", "request:"), ("{", "request:"), ("[]", "must be an object"), ('{"messages": 3}', "messages:"), ('{"messages": []}', "messages:"), ("\xff", "request:"),
                            ('{"messages": [3]}', "messages[0]"), ('{"messages": [{"role": "user"}]}', "messages[0].content"), ('{"messages": [{"content": "x"}]}', "messages[0]"),
-                           (ask("x", n=2), "n is not served"), (ask("x", logprobs=True), "logprobs"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=["a"]), "guided_choice"), (ask("x", json_schema={"a": 1}), "json_schema"),
-                           (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "chat_template_kwargs is the place"), (ask("x", thinking={"type": "disabled"}), "thinking"),
+                           (ask("x", n=2), "n is not supported"), (ask("x", logprobs=True), "logprobs"), (ask("x", best_of=2), "best_of"), (ask("x", guided_choice=["a"]), "guided_choice"), (ask("x", json_schema={"a": 1}), "json_schema"),
+                           (ask("x", ignore_eos=True), "ignore_eos"), (ask("x", stop_token_ids=[3]), "stop_token_ids"), (ask("x", enable_thinking=False), "set it in chat_template_kwargs"), (ask("x", thinking={"type": "disabled"}), "thinking"),
                            (ask("x", chat_template="{{ x }}"), "chat_template"), (ask("x", modalities=["text", "audio"]), "modalities"), (ask("x", web_search_options={}), "web_search_options"), (ask("x", max_tokens=-2), "max_tokens"), (ask("x", temperature=-1), "temperature"), (ask("x", temperature="hot"), "temperature"),
                            (ask("x", max_tokens=0), "max_tokens"), (ask("x", stop=[3]), "stop"), (ask("x", stop=""), "stop"), (ask("x", tools={}), "tools"), (ask("x", tools=[3]), "tools[0]"),
                            (ask("x", tool_choice="required"), "tool_choice"), (ask("x", response_format={"type": "json_object"}), "response_format"), (ask("x", frequency_penalty=1), "frequency_penalty"),
                            (ask("x", chat_template_kwargs=[]), "chat_template_kwargs"), (ask("x", seed=-2), "seed"), (ask("x", logit_bias={"5": 1}), "logit_bias"),
-                           (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: image_url is not served"), (ask([{"type": "text"}]), "messages[0].content[0]"),
-                           (ask("x", stream="yes"), "stream: true or false"), (ask("x", stream_options=[]), "stream_options: no object"), (ask("x", stream_options={"every": 5}), "stream_options.every"),
-                           (ask("x", stream_options={"include_usage": 1}), "include_usage: true or false"), (ask("x", store="no"), "store"), (ask("x", parallel_tool_calls=1), "parallel_tool_calls"), (ask("x", user=5), "user: no text"),
-                           (ask("x", reasoning_effort="low"), "reasoning_effort is not served"), (ask("x", repeat_penalty=1.2), "repeat_penalty is not served: it is not known here"), (ask("x", verbosity="low"), "verbosity is not served"),
+                           (ask([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content[0]: image_url is not supported"), (ask([{"type": "text"}]), "messages[0].content[0]"),
+                           (ask("x", stream="yes"), "stream: must be true or false"), (ask("x", stream_options=[]), "stream_options: must be an object"), (ask("x", stream_options={"every": 5}), "stream_options.every"),
+                           (ask("x", stream_options={"include_usage": 1}), "include_usage: must be true or false"), (ask("x", store="no"), "store"), (ask("x", parallel_tool_calls=1), "parallel_tool_calls"), (ask("x", user=5), "user: must be a string"),
+                           (ask("x", reasoning_effort="low"), "reasoning_effort is not supported"), (ask("x", repeat_penalty=1.2), "repeat_penalty is not supported: unknown member"), (ask("x", verbosity="low"), "verbosity is not supported"),
                            (ask("x", tools=[{"type": "custom", "custom": {"name": "a"}}]), "tools[0].type"), (ask("x", tools=[{"type": "function", "function": {"name": "a", "strict": True}}]), "tools[0].function.strict"),
                            ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "function_call": {"name": "a", "arguments": ""}}, {"role": "user", "content": "z"}]}, "messages[1].function_call"),
                            (ask("x", add_generation_prompt="no"), "add_generation_prompt"), (ask("x", tool_choice={"type": "function", "function": {"name": "a"}}), "tool_choice")):
@@ -158,7 +158,7 @@ class Protocol(Case):
         self.assertEqual(self.refused(400, "the context holds 65536", ask("x" * 70000))["code"], "context_length_exceeded")
         self.assertEqual(self.refused(404, "no model other", ask("x", model="other"))["code"], "model_not_found")
         self.refused(404, "/v1/completions", {}, "/v1/completions")
-        self.refused(404, "there is no", {}, "/" + "a" * 3000)
+        self.refused(404, "no resource", {}, "/" + "a" * 3000)
         self.refused(405, "wants POST", None, post, "GET")
         self.refused(405, "wants GET", {}, "/v1/models")
         self.assertEqual(self.s.chat("harmless", n=1, logprobs=False, logit_bias={}, tool_choice="auto", response_format={"type": "text"}, presence_penalty=0, user="u", best_of=1, mirostat=0, typical_p=1.0, grammar="", min_tokens=0, modalities=["text"], max_tokens=-1,
@@ -399,13 +399,13 @@ class Place(Case):
         self.assertEqual(stat.S_IMODE(os.stat(os.path.dirname(s.path)).st_mode), 0o700)
         rc, out, err = self.run_bin("--serve")
         self.assertEqual((rc, out), (1, b""))
-        self.assertIn("is there already", err)
+        self.assertIn("is already running", err)
         s.end()
         self.assertFalse(os.path.exists(s.path))
         os.chmod(os.path.dirname(s.path), 0o755)
         rc, out, err = self.run_bin("--serve")
         self.assertEqual(rc, 1)
-        self.assertIn("yours alone", err)
+        self.assertIn("not a private directory", err)
 
     def test_place_of_others(self):
         """A socket in a directory that others may enter is not asked, whoever made it."""
@@ -416,18 +416,18 @@ class Place(Case):
         os.chmod(place, 0o755)
         rc, out, err = self.run_bin("-p", "x")
         self.assertEqual((rc, out), (0, b"You said: x\n"))
-        self.assertIn("yours alone (mode 0700); no socket is put or looked for there; the model is opened here", err)
+        self.assertIn("not a private directory (owned by you, mode 0700); not used for the resident engine's socket; opening the model in this process", err)
         for what in ("--status", "--stop"):
             rc, out, err = self.run_bin(what)
             self.assertEqual((rc, out), (1, b""))
-            self.assertIn("yours alone", err)
+            self.assertIn("not a private directory", err)
         os.chmod(place, 0o700)
         self.assertEqual(s.status()["answered"], 1)
         if os.geteuid():
             self.skipTest("only root can act as another user")
         os.chown(place, 65534, 65534)
         self.assertEqual(self.run_bin("-p", "x")[0], 0)
-        self.assertIn("yours alone", self.run_bin("--status")[2])
+        self.assertIn("not a private directory", self.run_bin("--status")[2])
         os.chown(place, 0, 0)
         self.assertEqual(s.status()["answered"], 1)
 
@@ -472,7 +472,7 @@ class Place(Case):
         s = self.serve(binary=copy)
         rc, out, err = self.run_bin("-p", "x")
         self.assertEqual((rc, out, s.status()["answered"]), (0, b"You said: x\n", 0))
-        self.assertIn("another build of hearth, and --stop ends it", err)
+        self.assertIn("another build of hearth (--stop stops it)", err)
         self.assertNotIn("another build", self.run_bin("-p", "x", "-c", "1000")[2])  # its options are others, too
         run = lambda: driver.subprocess.run([copy, "-p", "x"], env=self.env, capture_output=True, stdin=driver.subprocess.DEVNULL)
         self.assertEqual((run().stdout, s.status()["answered"]), (b"You said: x\n", 1))
@@ -511,29 +511,29 @@ class Place(Case):
                 p = driver.subprocess.run([driver.BIN, "--serve", *args], env=self.env, stdout=full, stderr=driver.subprocess.PIPE, stdin=driver.subprocess.DEVNULL, timeout=driver.PATIENCE)
             self.assertEqual(p.returncode, 1)
             self.assertIn(b"stdout: No space left", p.stderr)
-        self.assertIn("there is no resident engine", self.run_bin("--status")[2])
+        self.assertIn("no resident engine is running", self.run_bin("--status")[2])
 
     def test_status_and_stop(self):
         for mode in ("--status", "--stop"):
             rc, out, err = self.run_bin(mode)
             self.assertEqual((rc, out), (1, b""))
-            self.assertIn("there is no resident engine", err)
+            self.assertIn("no resident engine is running", err)
         s = self.serve()
         reading, answering = s.stream("prefill"), s.stream("slow")
         s.settles("both", lambda status: {x["state"] for x in status["sessions"]} == {"prefill", "decode"} and any(x.get("tokens", 0) > 2 for x in status["sessions"]))
         rc, out, err = self.run_bin("--status")
         self.assertEqual(rc, 0)
-        self.assertRegex(out.decode(), r"^fake, process \d+, for \d+ s; 0 answers; .* of memory, .* KV caches\n")
-        self.assertRegex(out.decode(), r"\n  reads its prompt: \d+ %, \d s left, for process \d+\n")
-        self.assertRegex(out.decode(), r"\n  answers: \d+ tokens, [\d.]+ tok/s, for process \d+\n")
+        self.assertRegex(out.decode(), r"^fake, process \d+, up \d+ s; 0 answers; .* of memory, .* KV caches\n")
+        self.assertRegex(out.decode(), r"\n  prefill: \d+ %, \d s left, for process \d+\n")
+        self.assertRegex(out.decode(), r"\n  decode: \d+ tokens, [\d.]+ tok/s, for process \d+\n")
         j = json.loads(self.run_bin("--status", "--json")[1])
         self.assertEqual((j["model"], j["pid"], j["parallel"]), ("fake", s.p.pid, 16))
         rc, out, err = self.run_bin("--stop")
         self.assertEqual((rc, out), (0, b""))
-        self.assertIn("has ended", err)
+        self.assertIn("has exited", err)
         self.assertEqual(s.p.wait(driver.PATIENCE), 0)
         got, done = chunks(answering)
-        self.assertIn("is ending", got[-1]["error"]["message"])
+        self.assertIn("is shutting down", got[-1]["error"]["message"])
         self.assertFalse(done)
 
     def test_status_is_true(self):

@@ -67,7 +67,7 @@ class Shares(Case):
         out = self.run_bin("--status")[1].decode()
         pid = s.status()["sessions"][0]["process"]
         self.assertEqual(out.count(f", for process {pid}\n"), 8, out)
-        self.assertIn(f"\n  3 wait, with prompts of {3 * len('1user2read1assistant2')} tokens, for process {pid}\n", out)
+        self.assertIn(f"\n  3 waiting, with prompts of {3 * len('1user2read1assistant2')} tokens, for process {pid}\n", out)
         many.pop().close()
         many.pop(0).close()
         s.settles("the next one", lambda status: states(status) == ["idle"] + ["prefill"] * 7 + ["waiting"])
@@ -86,7 +86,7 @@ class Shares(Case):
         self.assertEqual((len(refused), select.select([c.sock for c in many if c not in refused], [], [], 0)[0]), (300 - 193, []))
         r = refused[0].getresponse()
         self.assertEqual((r.status, r.headers["Retry-After"]), (503, "1"))
-        self.assertIn("of them this client's", json.loads(r.read())["error"]["message"])
+        self.assertIn("of them from this client", json.loads(r.read())["error"]["message"])
         other = self.job(s)[0]
         other.request("POST", "/v1/chat/completions", json.dumps(ask("hello")))
         s.settles("it may wait", lambda status: [x["state"] for x in status["sessions"]].count("waiting") == 193)

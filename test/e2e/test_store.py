@@ -56,7 +56,7 @@ class Store(driver.Case):
                 f.write(bad)
             rc, out, err = self.run_bin("--continue", "talk", "-p", "new")
             self.assertEqual((rc, out), (1, b""))
-            self.assertRegex(err, "talk: .*; the file is kept as .*/talk.damaged")
+            self.assertRegex(err, "talk: .*; the file was renamed to .*/talk.damaged")
             self.assertFalse(os.path.exists(path))
             with open(path[:-5] + ".damaged", "rb") as f:
                 self.assertEqual(f.read(), bad)

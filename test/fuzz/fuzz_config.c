@@ -1,4 +1,4 @@
-/* config.json. What passes must satisfy what the layers rely on. */
+/* config.json. What passes must satisfy the assumptions of the layers. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* The head of a GGUF file, and the config that its metadata tells. What the parser hands out must lie inside the file, and what
- * becomes of the metadata must satisfy what the layers rely on, whatever the bytes say. */
+/* The header of a GGUF file, and the config made from its metadata. Whatever the bytes, tensors must be inside the file, and the
+ * config must satisfy the assumptions of the layers. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Any JSON as the conversation of templates that use everything; nothing that came from it may be the template's. */
+/* Any JSON as the conversation of templates that use every feature. No text from the JSON may be marked as the template's. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

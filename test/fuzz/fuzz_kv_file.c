@@ -1,5 +1,5 @@
-/* The head of a KV file: any bytes are either one whose tokens and checksums lie inside, or an error that names the file. An input that
- * begins with "seal" is made as long as it says and gets the right checksum, so that what is behind that is reached too. */
+/* The header of a KV file: any bytes are either a file whose tokens and checksums are in range, or an error that names the file. An input
+ * that begins with "seal" is extended to the size it states and gets the right checksum, so that the code after those checks is reached. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

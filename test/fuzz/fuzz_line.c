@@ -1,5 +1,5 @@
-/* The line editor eats any bytes: they come from a terminal, a paste, or whatever is at the other end. The first two bytes
- * are the size of the screen; a byte 0xFE resizes, hides and shows. What it holds stays valid UTF-8, with the cursor inside. */
+/* The line editor accepts any bytes, from a terminal or a paste. The first two bytes are the size of the screen; a byte 0xFE resizes,
+ * hides and shows. The text stays valid UTF-8, with the cursor inside it. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

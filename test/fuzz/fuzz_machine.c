@@ -1,4 +1,4 @@
-/* Machine files. What is taken has times above nothing, and is written and read back as it was. */
+/* Machine files. An accepted file has positive times, and is the same after writing and reading it back. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The output filter: whatever bytes come, nothing that a terminal acts upon leaves it, and it does not matter how they
- * are cut. The first byte is the length of the pieces. */
+/* The output filter: no control sequence gets through, and the result does not depend on how the text is split. The first byte is
+ * the length of the pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* A request of the chat-completions protocol: any bytes are either what a turn needs, or an error with words. What passed is a
- * conversation that can be written down and read again. An input that begins with "tool:" is what a model wrote instead: its
- * calls have arguments that are objects. */
+/* A chat-completions request: any bytes are either what a turn needs, or an error with a message. A conversation that passes can be
+ * written and read again. An input that begins with "tool:" is model output instead: the arguments of its calls must be JSON
+ * objects. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct api_request r;
     struct error e = {0};
     struct buf b = {0};
-    char *copy = malloc(size + 1); /* as a body is: with its end marked by nothing but its length */
+    char *copy = malloc(size + 1); /* as a request body is: not NUL-terminated */
     if (!copy) return 0;
     memcpy(copy, data, size);
     if (size > 5 && !memcmp(data, "tool:", 5)) tools(copy + 5, size - 5);

@@ -1,5 +1,5 @@
-/* Any text comes back from its ids: through a byte-level vocabulary and through a SentencePiece one with byte fallback, both
- * made here. What is not UTF-8 comes back as U+FFFD. The first byte picks the vocabulary and cuts the text into spans. */
+/* Any text is restored from its token ids, through a byte-level vocabulary and through a SentencePiece one with byte fallback, both
+ * made here. Invalid UTF-8 becomes U+FFFD. The first byte selects the vocabulary and splits the text into spans. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tokenizer_encode_text(t, &text, &ids, &e)) abort();
     for (size_t i = 0; i < ids.n; i++) {
         if (decoder_add(&d, ids.data[i], &got)) abort();
-        if (utf8_valid(got.data ? got.data : "", got.len) != got.len) abort(); /* whole characters only: they all were */
+        if (utf8_valid(got.data ? got.data : "", got.len) != got.len) abort(); /* the output has whole characters only */
     }
     if (decoder_flush(&d, &got)) abort();
     for (size_t i = 0; i < n;) {

@@ -1,4 +1,4 @@
-/* The header of a safetensors file. What the parser hands out must lie inside the file, whatever the bytes say. */
+/* The header of a safetensors file. Whatever the bytes, tensors must be inside the file. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* A session file: any bytes are either a conversation or an error that names the file. An input that begins with "body:"
- * is wrapped with the right head and checksum, so that what is behind those is reached too. */
+ * gets the right header and checksum, so that the code after those checks is reached. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

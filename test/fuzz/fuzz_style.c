@@ -1,5 +1,5 @@
-/* How an answer stands on a terminal: it does not matter how the text is cut; colours aside nothing that a terminal acts
- * upon leaves it; no letter is lost, added or moved; and no row is wider than the screen, code and links aside. The first
+/* Layout of an answer on a terminal: the result does not depend on how the text is split; apart from colours no control sequence
+ * gets through; no letter is lost, added or moved; and no row is wider than the screen, except code and links. The first
  * bytes are the width of the screen and the length of the pieces. */
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void run(const char *data, size_t n, size_t step, int cols, bool color, s
     style_free(&s);
 }
 
-/* Without colours; each must be one of ours. */
+/* Removes the colours; each must be one of ours. */
 static void strip(const struct buf *in, struct buf *out) {
     for (size_t i = 0; i < in->len; i++) {
         unsigned char c = (unsigned char)in->data[i];

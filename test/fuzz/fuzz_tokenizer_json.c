@@ -1,4 +1,4 @@
-/* Any bytes as tokenizer.json: a clear error or a tokenizer that encodes, never more. */
+/* Any bytes as tokenizer.json: either a clear error or a tokenizer that encodes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int rc = tokenizer_open(&t, "ember:", &e);
     file_embed(NULL);
     if (rc) {
-        if (e.code != rc || !e.text[0] || t) abort(); /* an error says what was wrong */
+        if (e.code != rc || !e.text[0] || t) abort(); /* the error must have a message */
         return 0;
     }
     for (int origin = TEXT_VALUE; origin <= TEXT_TEMPLATE; origin++) {
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct buf out = {0};
         struct decoder d = {.t = t, .skip_special = origin == TEXT_VALUE};
         rc = tokenizer_encode(t, text, sizeof text - 1, (enum text_origin)origin, &ids, &e);
-        if (rc && ids.n) abort(); /* never half a text */
+        if (rc && ids.n) abort(); /* no partial result */
         for (size_t i = 0; i < ids.n; i++)
             if (ids.data[i] < 0 || ids.data[i] >= tokenizer_vocab(t) || decoder_add(&d, ids.data[i], &out)) abort();
         if (decoder_flush(&d, &out)) abort();

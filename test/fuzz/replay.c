@@ -1,5 +1,5 @@
-/* Feeds every file of the given directories to LLVMFuzzerTestOneInput: what a fuzzer once found stays found, without
- * a fuzzer. Prints how many there were; none at all is a failure, for then nothing was tested. */
+/* Feeds every file of the given directories to LLVMFuzzerTestOneInput, so that past findings stay fixed without a fuzzer. Prints the
+ * number of files; none at all is a failure, because then nothing was tested. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static int feed(const char *path) {
         if ((n += k) == cap) data = realloc(data, cap *= 2);
     fclose(f);
     if (!data) return 0;
-    uint8_t *exact = malloc(n ? n : 1); /* so that a sanitizer sees reads past the end */
+    uint8_t *exact = malloc(n ? n : 1); /* exact size, so that a sanitizer detects reads past the end */
     for (size_t i = 0; exact && i < n; i++) exact[i] = data[i];
     free(data);
     if (!exact) return 0;

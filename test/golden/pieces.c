@@ -1,7 +1,7 @@
-/* A sequence's logits against a reference, however the sequence is cut: whole, as prefills that each go on behind the rows of
- * the one before, and token by token; on the processor at every level it has, on emulated devices, and on both at once.
- * usage: pieces DIR TOKENS REFERENCE [THIRD]    TOKENS: ids between commas. REFERENCE: a file of float32 [tokens, columns]; the columns
- * are spread evenly over the vocabulary, beginning with 0. THIRD: 0 to 2, of the devices' cases. Exit 1 when one is further off than its level may be. */
+/* Compares a sequence's logits with a reference for several splits: whole, as prefills that each continue after the rows of the one
+ * before, and token by token; on the CPU at every level it has, on emulated devices, and on both at once.
+ * usage: pieces DIR TOKENS REFERENCE [THIRD]    TOKENS: comma-separated ids. REFERENCE: a file of float32 [tokens, columns]; the columns
+ * are spread evenly over the vocabulary, starting with 0. THIRD: 0 to 2, of the devices' cases. Exit 1 when a result exceeds its tolerance. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,49 +15,49 @@
 #include "engine/ember/ember.h"
 #include "engine/internal.h"
 
-/* Of the largest logit of the reference. Levels with float32 activations differ by the order of their sums alone (up to
- * 3.4e-6 is what happens); those that round activations to BF16 may also turn a choice of experts that was close, so there it
- * is the median of the positions that counts (up to 7.1e-3 happens). */
+/* Tolerances relative to the reference's largest logit. Levels with float32 activations differ by the order of summation only (up to
+ * 3.4e-6 observed). Levels that round activations to BF16 may also flip a close choice of experts, so there the median of the
+ * positions counts (up to 7.1e-3 observed). */
 static const double float_bound = 1e-5, bf16_bound = 2e-2;
-/* Where few tokens by experts in blocks or FP4 are multiplied in whole numbers, which keep 16 bits of an activation (up to 7.6e-5 happens). */
+/* For few tokens, experts in blocks or FP4 use integer products, which keep 16 bits of an activation (up to 7.6e-5 observed). */
 static const double whole_bound = 3e-4;
 
 enum { MAX_TOKENS = 512 };
-static int32_t tokens[2][MAX_TOKENS]; /* the sequence; the same backwards, for a session beside it */
+static int32_t tokens[2][MAX_TOKENS]; /* the sequence; the same reversed, for a second session in the batch */
 static int n_tokens, n_columns, failures, ran;
 static float *reference; /* [n_tokens, n_columns] */
 static double largest;
 
 static const struct {
-    const char *gpus;        /* of `emu`; NULL: the processor */
+    const char *gpus;        /* LIST of --gpus; NULL: CPU only */
     const struct mode *mode; /* of the prefills */
-    enum step_cut cut;       /* of the rest */
+    enum step_cut cut;       /* of the decoded tokens */
     const char *split;
-    bool turns; /* every other step is the processor's alone */
-    int layers; /* a device has so many at most; 0: as many as fit */
+    bool turns; /* every other decode batch is on the CPU only */
+    int layers; /* maximum layers per device; 0: as many as fit */
 } places[] = {
     {NULL, &mode_cpu, STEP_CPU},
     {"emu:1,cpu=scalar,chunk=7", &mode_slp, STEP_CPU},
     {"emu:1,cpu=scalar", &mode_cpu, STEP_HYBRID, .turns = true},
     {"emu:1,cpu=avx2,ring=2", &mode_slp, STEP_HYBRID},
     {"emu:2,cpu=scalar", &mode_dslp, STEP_HYBRID},
-    {"emu:2,cpu=scalar,parallel=layers", &mode_cpu, STEP_HYBRID, .layers = 1}, /* some layers on each, others on the processor */
+    {"emu:2,cpu=scalar,parallel=layers", &mode_cpu, STEP_HYBRID, .layers = 1}, /* some layers on each, others on the CPU */
     {"emu:3,cpu=scalar,nopeer,chunk=5,ring=3", &mode_dslp, STEP_CPU},
     {"emu:4,cpu=avx2,alltoall", &mode_dslp, STEP_DUAL},
     {"emu:1,cpu=scalar", &mode_blend, STEP_HYBRID, "host"},
     {"emu:1,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"},
     {"emu:1,cpu=avx2", &mode_blend, STEP_CPU, "trimoe"},
     {"emu:1,cpu=scalar,bw=1", &mode_blend, STEP_DUAL, "hybrimoe"},
-    {"emu:2,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"}, /* the second device has experts alone */
+    {"emu:2,cpu=scalar,h2d=1", &mode_blend, STEP_HYBRID, "stream"}, /* the second device has experts only */
     {"emu:3,cpu=scalar,h2d=1,bw=1", &mode_blend, STEP_DUAL, "auto", .layers = 2},
-    {"emu:2,cpu=scalar,parallel=tensor", &mode_cpu, STEP_HYBRID, .turns = true}, /* a share of each layer on each, where that can be */
+    {"emu:2,cpu=scalar,parallel=tensor", &mode_cpu, STEP_HYBRID, .turns = true}, /* a shard of each layer on each, where possible */
     {"emu:3,cpu=scalar,parallel=tensor", &mode_slp, STEP_DUAL},
 };
-/* Where a prefill ends, in 24ths of the sequence; what is left is decoded. */
+/* Where a prefill ends, in 24ths of the sequence; the rest is decoded. */
 static const int cuts[][4] = {{24}, {1, 11, 12, 24}, {8, 24}, {7, 21}};
 
 struct rows {
-    double off[MAX_TOKENS]; /* of each position */
+    double off[MAX_TOKENS]; /* error of each position */
     int next, vocab;
 };
 static int take(void *ctx, int position, const float *logits) {
@@ -66,7 +66,7 @@ static int take(void *ctx, int position, const float *logits) {
     double worst = 0;
     for (int c = 0; c < n_columns; c++) {
         double d = fabs((double)logits[c * (r->vocab / n_columns)] - (double)reference[position * n_columns + c]);
-        if (isnan(d) || d > worst) worst = d; /* a NaN stays */
+        if (isnan(d) || d > worst) worst = d; /* NaN must propagate */
     }
     r->off[position] = worst / largest;
     return 0;
@@ -87,7 +87,7 @@ static int prefill(struct machine *m, const struct mode *mode, struct prefill_jo
     return rc;
 }
 
-/* A token that turns out to be another one: what devices have of it is stale. */
+/* A token that is replaced later: the devices' rows of it are stale. */
 static int mislead(struct engine *e, enum step_cut cut, struct session *s, const int32_t *wrong, int at, struct error *err) {
     _Atomic int never = 0;
     int rc = step_run(e->machine.step, cut, &(struct step_span){.kv = &s->kv, .tokens = wrong, .pos = at, .n = 1}, 1, &never, err);
@@ -95,7 +95,7 @@ static int mislead(struct engine *e, enum step_cut cut, struct session *s, const
     return rc;
 }
 
-/* The rest a token at a time. Where there are two rows to cut, the other session's is now behind it and now before. */
+/* Decodes the rest. With two rows in the batch, the other session's row comes first or second, alternately. */
 static int decode(struct engine *e, int place, struct session *const *s, int at, struct rows *r, struct error *err) {
     int rc = 0;
     for (_Atomic int never = 0; at < n_tokens && !rc; at++) {
@@ -117,7 +117,7 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
     int at = 0, rc = logits ? session_open(e, &s[0], err) : ERR_MEMORY, both = places[place].cut == STEP_DUAL ? 2 : 1;
     if (!rc && (rc = session_open(e, &s[1], err))) session_close(&s[0]);
     if (rc) return rc;
-    for (int k = both; k-- > 0 && !rc;) { /* the first is the one that is looked at */
+    for (int k = both; k-- > 0 && !rc;) { /* the first one is checked */
         r->next = at = 0;
         for (int i = 0; i < 4 && cut[i] && !rc; i++) {
             int end = n_tokens * cut[i] / 24;
@@ -140,7 +140,7 @@ static int run(struct engine *e, int place, const int *cut, struct rows *r, stru
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
-/* How far off the logits may be at a level, or with devices whose products are of a higher one. */
+/* Returns the tolerance at a level, or for devices whose products are of a higher level. */
 static double bound_of(const struct engine *e, int level, const char *gpus) {
     if (gpus && strstr(gpus, "cpu=avx2") && level < CPU_AVX2) level = CPU_AVX2;
     const struct kernels *k = gemm_kernels((enum cpu_level)level);
@@ -164,7 +164,7 @@ static void check(const char *dir, int place, int level) {
         failures++;
         return;
     }
-    for (size_t i = places[place].gpus ? 2 : 0; i < sizeof cuts / sizeof *cuts; i++) { /* devices: behind a prefix */
+    for (size_t i = places[place].gpus ? 2 : 0; i < sizeof cuts / sizeof *cuts; i++) { /* devices: after a prefix */
         static struct rows r;
         r = (struct rows){.vocab = engine_info(e)->vocab};
         int rc = run(e, place, cuts[i], &r, &err);

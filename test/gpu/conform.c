@@ -1,8 +1,8 @@
-/* Every operation on a device against the scalar CPU kernels (base operations) or plain loops in double (the others).
- * usage: conform LIST TOLERANCE [SEED | company | math]    LIST as --gpus, the first rank is tested; TOLERANCE of the largest value of a
- * result; SEED: cases of random shapes and addresses in place of the chosen ones; company: a few tokens together and each alone;
- * math: only operations that LIST's math computes otherwise than float32, or FP8 otherwise than BF16.
- * Exit 77 when the device, or the level of the processor it wants, is not there. */
+/* Compares every operation on a device with the scalar CPU kernels (base operations) or with plain loops in double (the others).
+ * usage: conform LIST TOLERANCE [SEED | company | math]    LIST as in --gpus; the first rank is tested. TOLERANCE is relative to the largest value of a
+ * result. SEED: random shapes and addresses instead of the fixed cases. company: batch invariance, a few tokens together against each alone.
+ * math: only operations that LIST's math computes differently from float32, or FP8 differently from BF16.
+ * Exit 77 when the device, or the CPU level that it needs, is missing. */
 #include "test/gpu/conform_blocks.h"
 #include "test/gpu/conform_shared.h"
 #include "test/gpu/conform_streams.h"
@@ -49,7 +49,7 @@ static void elementwise(void) {
           .head_ldy = 25);
 }
 
-/* Gated DeltaNet: at the beginning and further on, states apart and in place. */
+/* Gated DeltaNet: at the start and later, states separate and in place. */
 static void deltas(void) {
     static const struct {
         int n, k_heads, v_heads, k_dim, v_dim, taps;
@@ -58,7 +58,7 @@ static void deltas(void) {
         CHECK(silu ? "gate, silu" : "gate", gate, OP_GATE, .y = floats(6 * 100, 'f'), .g = floats(6 * 210, 'c'), .n = 6, .heads = 3, .dim = 30, .ldy = 100,
               .ldg = 210, .head_ldy = 31, .head_ldg = 70, .silu = silu);
     for (size_t i = 0; i < sizeof c / sizeof c[0]; i++)
-        for (int how = 0; how < 3; how++) { /* nothing before; a state; the same memory */
+        for (int how = 0; how < 3; how++) { /* no state before; a state; the same memory */
             int n = c[i].n, keys = c[i].k_heads * c[i].k_dim, values = c[i].v_heads * c[i].v_dim, channels = 2 * keys + values;
             size_t kept = (size_t)((c[i].taps - 1) * channels), state = (size_t)(values * c[i].k_dim);
             float *after = floats(kept + 1, 'f'), *before = how == 0 ? NULL : how == 1 ? floats(kept + 1, 'c') : after;
@@ -93,15 +93,15 @@ static void linears(void) {
                   .bias = i & 1 ? floats((size_t)rows, 'c') : NULL, .w = matrix(rows, cols, kinds[k].t, kinds[k].br, kinds[k].bc), .n = n, .ldx = cols + 4,
                   .ldy = rows + 1, .accumulate = i % 3 == 1, .exact = i == 4);
         }
-    for (int tr = 0; tr < 2; tr++) /* heads of an absorbed MLA: views into a matrix with blocks that the heads do not divide */
+    for (int tr = 0; tr < 2; tr++) /* heads of an absorbed MLA: views into a matrix whose block size does not divide the heads */
         for (int n = 1; n < 100; n += n < 9 ? 8 : 40)
             CHECK(tr ? "linear, heads, transposed" : "linear, heads", linear, OP_LINEAR, .y = floats((size_t)(n * 5 * 192), 'f'),
                   .x = floats((size_t)(n * 5 * 192), 'c'), .w = mat_rows(matrix(5 * 96, 192, DT_E4M3, 128, 128), 32, 96), .n = n, .ldx = 5 * 192,
                   .ldy = 5 * 192, .transposed = tr, .batch = 5, .batch_rows = 96, .batch_x = 192, .batch_y = 192);
 }
 
-/* The indexer's numbers are small and whole here, so sums are the same in any order and many of them are equal; then attention over
- * what a row chose, and over all. */
+/* The indexer's numbers are small integers, so sums do not depend on their order and many are equal; then attention over
+ * a row's selection, and over all keys. */
 static float *whole(size_t n, char type) {
     float *p = floats(n, type);
     for (size_t i = 0; i < n; i++) p[i] = (float)(int)p[i];
@@ -186,7 +186,7 @@ static void attentions(void) {
         ref_merge);
 }
 
-/* Keys and values of MLA's heads: formats with tiles and without, heads that their blocks do not divide, odd parts, each type of cache. */
+/* Keys and values of MLA's heads: formats with and without tiles, heads that block sizes do not divide, odd parts, each cache type. */
 static void expansions(void) {
     static const struct {
         enum dtype t, cache;
@@ -277,7 +277,7 @@ static void mixtures(void) {
               ref_ffn);
 }
 
-/* Shapes nobody thought of, and buffers that begin and rows that lie where no wide load can go. */
+/* Random shapes, and buffers and rows at addresses that wide loads cannot use. */
 static int within(int least, int most) { return least + (int)(rnd() % (uint32_t)(most - least + 1)); }
 static void random_linear(char *name, size_t size) {
     static const enum dtype kinds[] = {DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E4M3, DT_E2M1};
@@ -313,7 +313,7 @@ static void random_attention(char *name, size_t size) {
           .scale = 1 / sqrtf((float)dim));
 }
 
-/* n rows of x by w, with strides wider than they need be; which: some with a bias, some added to y, the fourth from row 7 of w on. */
+/* n rows of x times w, with larger strides than needed; `which`: some with a bias, some added to y, the fourth from row 7 of w. */
 static void tile_case(const char *name, struct mat w, int n, int which) {
     const int rows = w.rows, cols = w.cols;
     check(name, OP_LINEAR,
@@ -328,9 +328,9 @@ static void tile_case(const char *name, struct mat w, int n, int which) {
           oracle_linear);
 }
 
-/* Products in tiles: ragged tokens, rows and columns, rows that begin on any byte, every code of a weight. Where the device
- * rounds activations so does the reference, so the bound is that of float32 sums (14 bits inside a
- * block of FP8). cuBLAS gets weights rounded to BF16, which is another matter. */
+/* Products in tiles: uneven numbers of tokens, rows and columns, rows at any address, every code of a weight. Where the device
+ * rounds activations so does the reference, so the tolerance is that of float32 sums (14 bits inside a
+ * block of FP8). cuBLAS gets weights rounded to BF16 and needs a larger one. */
 static void tiles(void) {
     static const struct {
         enum dtype t, scale;
@@ -372,7 +372,7 @@ static void tiles(void) {
     tol = wide;
 }
 
-/* Groups of every size class in one operation; tokens rise in each. */
+/* Groups of every size class in one operation, with ascending tokens in each. */
 static struct op_group group_of(enum dtype t, int hidden, int inter, int br, int bc) {
     static const int sizes[] = {65, 0, 1, 3, 17, 130, 33, 16};
     enum { ROWS = 140, N = 8 };
@@ -403,7 +403,7 @@ static void groups(void) {
     }
 }
 
-/* Which experts go together must not show in a bit of the result. */
+/* The result must not depend on which experts are processed together, not by a bit. */
 static void groups_apart(void) {
     union op_args all = {.group = group_of(DT_E4M3, 256, 128, 128, 128)};
     struct error e = {0};
@@ -443,8 +443,8 @@ static void groups_apart(void) {
     free(each);
 }
 
-/* Up to FEW tokens, which others are in a call must not show in a bit of a token's result. alone() makes a call of all tokens one
- * of token t; row: where its result lies in `out`, and how much of it. */
+/* With up to FEW tokens, a token's result must not depend on the others in the call, not by a bit. alone() reduces a call of all tokens to
+ * token t; row: where its result is in `out`, and its size. */
 static void company(const char *name, enum op_code code, const union op_args *all, void (*alone)(union op_args *a, int t), int n, float *out, size_t ld,
                     size_t width) {
     struct error e = {0};
@@ -490,7 +490,7 @@ static void alone_linear(union op_args *a, int t) {
     a->linear.y += t * a->linear.ldy;
     a->linear.n = 1;
 }
-static void alone_attention(union op_args *u, int t) { /* a step of decoding: later keys are not there yet */
+static void alone_attention(union op_args *u, int t) { /* decoding: later keys do not exist yet */
     struct op_attention *a = &u->attention;
     a->q += t * a->ldq;
     a->out += t * a->ldo;

@@ -1,6 +1,6 @@
 #pragma once
-/* Cases of GGUF's formats and of INT4: products of few and of many tokens, the embedding, heads the other way round, feed-forwards; a
- * draft's experts. */
+/* Cases of GGUF formats and INT4: products of few and of many tokens, the embedding, transposed heads, feed-forward blocks, and a draft's
+ * experts. */
 #include "test/gpu/conform_oracle.h"
 
 static void blocks(void) {
@@ -9,7 +9,7 @@ static void blocks(void) {
     char name[80];
     for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
         enum dtype t = types[k];
-        const int br = t == DT_INT4, bc = br ? 128 : 0; /* its scales lie beside it */
+        const int br = t == DT_INT4, bc = br ? 128 : 0; /* its scales are stored separately */
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int n = sizes[i][0], rows = sizes[i][1], cols = sizes[i][2];
             snprintf(name, sizeof name, "linear %s %d x %d x %d", dtype_name(t), n, rows, cols);
@@ -32,7 +32,7 @@ static void blocks(void) {
     }
 }
 
-/* Experts as engine/draft lays them out: codes of the three matrices, then their scales, each on 64 bytes. */
+/* Experts in the layout of engine/draft: codes of the three matrices, then their scales, each aligned to 64 bytes. */
 static void int4_experts(struct expert *out, int count, int hidden, int inter) {
     const int shape[3][2] = {{inter, hidden}, {inter, hidden}, {hidden, inter}};
     size_t at[6], each = 0;
@@ -64,7 +64,7 @@ static void drafts(void) {
         int4_experts(e, c[i].count, c[i].hidden, c[i].inter);
         int32_t *ids = buf_new((size_t)(c[i].n * c[i].topk) * 4, 'c');
         for (int k = 0; k < c[i].n * c[i].topk; k++) ids[k] = (int32_t)(k % c[i].topk + (int)(rnd() % (uint32_t)(c[i].count - c[i].topk + 1)));
-        for (int k = 0; k < c[i].n; k++) /* no token the same twice */
+        for (int k = 0; k < c[i].n; k++) /* each token at most once */
             for (int j = 1; j < c[i].topk; j++)
                 if (ids[k * c[i].topk + j] <= ids[k * c[i].topk + j - 1])
                     ids[k * c[i].topk + j] = i == 1 && j == 2 ? -1 : (ids[k * c[i].topk + j - 1] + 1) % c[i].count;

@@ -1,5 +1,5 @@
 #pragma once
-/* A case of conform.c: random inputs in buffers that a device has a mirror of, and an operation run on both. */
+/* A case of conform.c: random inputs in host buffers with a mirror on the device, and an operation run on both. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "gpu/gpu.h"
 #include "gpu/ops.h"
 
-/* Host buffers of a case, each with a mirror on the device. Pointers in the arguments point into them. */
+/* Host buffers of a case, each with a mirror on the device. Pointers in the operation's arguments point into them. */
 enum { MAX_BUFS = 80 };
 struct buffer {
     char *host, *got;
@@ -49,7 +49,7 @@ static float *floats(size_t n, char type) {
     for (size_t i = 0; i < n; i++) p[i] = rnd_float();
     return p;
 }
-/* A block of GGUF of random codes: its scales are such that weights come out around 1. */
+/* A GGUF block of random codes, with scales that keep weights near 1. */
 static void block_scales(uint8_t *b, enum dtype t) {
     static const struct {
         uint8_t dtype, at[2];
@@ -76,7 +76,7 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
     for (size_t i = 0; i < m.stride * (size_t)rows; i++) {
         p[i] = (uint8_t)rnd();
         if (t == DT_E4M3 && (p[i] & 0x7f) == 0x7f) p[i] = 0;
-        if (t == DT_E4M3) p[i] = (uint8_t)((p[i] & 0x8f) | (0x30 + (p[i] & 0x10))); /* around 1, subnormals come from the scale */
+        if (t == DT_E4M3) p[i] = (uint8_t)((p[i] & 0x8f) | (0x30 + (p[i] & 0x10))); /* near 1; subnormals come from the scale */
     }
     for (size_t i = 0; i < (size_t)rows * (size_t)cols; i++) {
         float v = rnd_float();
@@ -98,7 +98,7 @@ static struct mat matrix(int rows, int cols, enum dtype t, int br, int bc) {
 static struct expert expert_new(int hidden, int inter) {
     return (struct expert){matrix(inter, hidden, DT_E4M3, 128, 128), matrix(inter, hidden, DT_E4M3, 128, 128), matrix(hidden, inter, DT_E4M3, 128, 128)};
 }
-/* MXFP4 with the rows of gate and up in turns, biases and limits; or BF16 whose down lies the other way round. */
+/* MXFP4 with interleaved gate and up rows, biases and limits; or BF16 with a transposed down matrix. */
 static struct expert expert_other(int hidden, int inter, bool mxfp4) {
     if (!mxfp4)
         return (struct expert){matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0), matrix(inter, hidden, DT_BF16, 0, 0),
@@ -133,13 +133,13 @@ static struct kv_plane plane_new(int rows, int heads, int dim, enum dtype t, cha
     return p;
 }
 
-/* All codes of a type, each with a scale that makes it 1 or -1, so that none hides behind a larger one: row r has code r in
- * every column, NaN where that is one. */
+/* All codes of a type, each with a scale that makes it 1 or -1, so that no code is hidden by a larger one. Row r has code r in
+ * every column, and NaN where the code is one. */
 static struct mat codes(int cols, enum dtype t, int bc) {
     struct mat m = matrix(t == DT_E4M3 ? 256 : 16, cols, t, 1, bc);
     uint8_t *p = (uint8_t *)m.data;
     for (int r = 0; r < m.rows; r++) {
-        int code = spec.emu && t == DT_E4M3 && r % 128 == 127 ? r - 1 : r; /* a processor's kernels are never given a NaN (store/scan.h) */
+        int code = spec.emu && t == DT_E4M3 && r % 128 == 127 ? r - 1 : r; /* CPU kernels never get a NaN (store/scan.h) */
         memset(p + (size_t)r * m.stride, t == DT_E4M3 ? code : r * 17, m.stride);
         float v = t == DT_E4M3 ? e4m3_to_f32((uint8_t)code) : e2m1_to_f32((uint8_t)r), *s = (float *)m.scale + r * m.scale_stride;
         for (int c = 0; c < m.scale_stride; c++) s[c] = v != 0 && isfinite(v) ? 1 / fabsf(v) : 1;
@@ -168,7 +168,7 @@ static double number_at(const char *p, char type, size_t i) {
     return type == 'h' ? (double)bf16_to_f32(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
 }
 
-/* Runs a on the device and whatever reference has been left in the host buffers by `reference`; compares everything. */
+/* Runs `a` on the device and compares everything with what `reference` has left in the host buffers. */
 static void check(const char *name, enum op_code code, const union op_args *a, void (*reference)(const union op_args *)) {
     struct error e = {0};
     union op_args d;
@@ -213,7 +213,7 @@ static void check(const char *name, enum op_code code, const union op_args *a, v
                 double want = number_at(b->host, b->type, k), got = number_at(b->got, b->type, k);
                 if (want == got || (isnan(want) && isnan(got))) continue;
                 double err = fabs(want - got) / (top + 1e-6);
-                if (isnan(err) || err > worst) worst = err; /* a NaN stays */
+                if (isnan(err) || err > worst) worst = err; /* NaN must propagate */
             }
         } else if (memcmp(b->host, b->got, b->size)) {
             ok = false;

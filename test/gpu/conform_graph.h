@@ -1,13 +1,13 @@
 #pragma once
-/* Recorded work: a key and a value stored and attended to, recorded once, and run for one row after the other of two sessions, whose
- * planes and positions stand in memory. The bits must be those of the same calls made one by one. */
+/* Recorded graphs: stores a key and a value and attends to them, recorded once and replayed for one row after another of two sessions,
+ * whose planes and positions are read from memory. The results must have the bits of the same calls made one by one. */
 #include "test/gpu/conform_case.h"
 
 enum { GRAPH_KEYS = 700, GRAPH_BOUND = 1024, GRAPH_HEADS = 2, GRAPH_QUERIES = 8, GRAPH_DIM = 64, GRAPH_WIDTH = GRAPH_HEADS * GRAPH_DIM };
 struct graph_case {
     enum dtype dtype;
     int window;
-    struct kv_plane plane[2][2][2]; /* by session, keys and values, recorded or not */
+    struct kv_plane plane[2][2][2]; /* indices: session, keys or values, recorded or not */
     float *kv, *q, *out, *got;      /* device; got: pinned */
     struct op_place *at, *host_at;  /* [2] keys and values; device, pinned */
 };
@@ -42,12 +42,12 @@ static int graph_work(struct graph_case *c, int session, int pos, bool recorded)
     return rc ? rc : gpu_copy(stream, c->got, c->out, GRAPH_QUERIES * GRAPH_DIM * 4, GPU_D2H);
 }
 
-/* How often it had to be recorded; *graph NULL: it could not be. */
+/* Counts how often it had to be recorded; *graph is NULL if it could not be. */
 static int graph_record(struct graph_case *c, struct gpu_graph **graph) {
     int rc = GPU_STALE, times = 0;
     for (; rc == GPU_STALE && times < 8; times++) {
         if (gpu_graph_begin(stream)) return 8;
-        graph_work(c, 0, GRAPH_BOUND - 1, true); /* what went wrong the end tells */
+        graph_work(c, 0, GRAPH_BOUND - 1, true); /* errors show at the end */
         rc = gpu_graph_end(stream, graph);
     }
     return times;
@@ -105,14 +105,14 @@ static void recorded(enum dtype dtype, int window) {
         gpu_copy(stream, c.at, c.host_at, 2 * sizeof *c.at, GPU_H2D);
         gpu_stream_sync(stream);
         memset(c.got, 0xff, row * 4);
-        if (!graph) bad += graph_record(&c, &graph) > 2 || !graph; /* on a card once more, when the workspace has grown */
-        bad += gpu_stream_sync(stream) || c.got[0] == c.got[0];    /* nothing has run */
+        if (!graph) bad += graph_record(&c, &graph) > 2 || !graph; /* on a card once more, after the workspace has grown */
+        bad += gpu_stream_sync(stream) || c.got[0] == c.got[0];    /* nothing has run yet */
         if (graph && gpu_graph_run(graph) == GPU_STALE) {
             gpu_graph_close(&graph);
             bad += graph_record(&c, &graph) > 2 || !graph || gpu_graph_run(graph);
         }
         bad += gpu_stream_sync(stream) || memcmp(want, c.got, sizeof want) != 0;
-        if (i == 3 && !spec.emu) { /* an operation that takes more workspace: what was recorded may have lost its own */
+        if (i == 3 && !spec.emu) { /* an operation that needs more workspace, which may move the workspace of the recorded graph */
             struct op_attention wide = {.out = c.out,
                                         .q = c.q,
                                         .k = c.plane[1][0][0],
@@ -129,7 +129,7 @@ static void recorded(enum dtype dtype, int window) {
         }
     }
     gpu_graph_close(&graph);
-    for (int s = 0; s < 2; s++) /* what was stored is the same, too */
+    for (int s = 0; s < 2; s++) /* the stored rows are the same too */
         for (int kv = 0; kv < 2; kv++) {
             size_t bytes = dtype_bytes(dtype, GRAPH_WIDTH) * GRAPH_KEYS;
             char *a = malloc(2 * bytes);
@@ -148,13 +148,13 @@ static void recorded(enum dtype dtype, int window) {
     printf("recorded and run for other rows, %s%-12s %s\n", dtype_name(dtype), window ? ", window" : "", bad ? "FAIL" : "ok");
 }
 
-/* The same of an indexer's choice of keys for n queries, of which the last stands at more and at fewer keys than it may choose. */
+/* The same for an indexer's selection of keys for n queries; the last one sees more or fewer keys than it may select. */
 enum { CHOICE_HEADS = 4, CHOICE_DIM = 32, CHOICE_TOPK = 8, CHOICE_ROW = CHOICE_HEADS * (CHOICE_DIM + 1) };
 struct choice_case {
     int n;
-    float *in, *weight;       /* device: [n, heads, dim], [n, heads] behind it */
+    float *in, *weight;       /* device: [n, heads, dim], then [n, heads] */
     int32_t *out, *got;       /* device, pinned: [n, topk] */
-    struct kv_plane plane[2]; /* by recorded or not */
+    struct kv_plane plane[2]; /* indices: recorded or not */
     struct op_place *at, *host_at;
 };
 static int choice_work(struct choice_case *c, int pos, bool recorded) {
@@ -197,7 +197,7 @@ static void recorded_choice(int n) {
         gpu_copy(stream, c.plane[r].data, host, keys * 4, GPU_H2D);
     }
     gpu_stream_sync(stream);
-    void *moved = c.plane[1].data; /* only a place says where it is */
+    void *moved = c.plane[1].data; /* only the place in memory has its address */
     c.plane[1].data = c.plane[0].data;
     for (size_t i = 0; i < sizeof stand / sizeof *stand; i++) {
         for (int k = 0; k < n * CHOICE_ROW; k++) host[k] = rnd_float();
@@ -212,7 +212,7 @@ static void recorded_choice(int n) {
         for (int tries = 0; rc == GPU_STALE && tries < 8; tries++) {
             gpu_graph_close(&graph);
             bad += gpu_graph_begin(stream) != 0;
-            choice_work(&c, GRAPH_BOUND - n, true); /* what went wrong the end tells */
+            choice_work(&c, GRAPH_BOUND - n, true); /* errors show at the end */
             rc = gpu_graph_end(stream, &graph);
             if (!rc && graph) rc = gpu_graph_run(graph);
         }
@@ -229,15 +229,15 @@ static void recorded_choice(int n) {
     printf("recorded and run for other rows, a choice of %d queries %s\n", n, bad ? "FAIL" : "ok");
 }
 
-/* The same of windows of tokens that become one key each: the entries that rows complete, their angles, their places in the cache, and attention
- * over them; two sessions, each with two states that take turns. */
+/* The same for compressed keys: the entries that rows complete, their angles, their places in the cache, and attention
+ * over them; two sessions, each with two alternating states. */
 enum { WINDOW_RATIO = 4, WINDOW_DIM = 32, WINDOW_ROWS = 96, WINDOW_STATE = 2 * 3 * WINDOW_DIM, WINDOW_SKIP = 8 };
 struct window_case {
     int n;
     float *in, *bias, *inv_freq, *entries, *turn, *out, *got; /* device; got: pinned. turn: cos, sin */
-    float *state[2][2][2];                                    /* by recorded or not, session, turn: WINDOW_SKIP floats, then the state */
-    struct kv_plane plane[2][2];                              /* by recorded or not, session */
-    struct op_place *at, *host_at;                            /* [2] the states', the plane's */
+    float *state[2][2][2];                                    /* indices: recorded or not, session, turn: WINDOW_SKIP floats, then the state */
+    struct kv_plane plane[2][2];                              /* indices: recorded or not, session */
+    struct op_place *at, *host_at;                            /* [2] of the states, of the plane */
 };
 static int window_work(struct window_case *c, int session, int turn, int pos, bool recorded) {
     struct exec *x = gpu_stream_exec(stream);
@@ -301,7 +301,7 @@ static int window_work(struct window_case *c, int session, int turn, int pos, bo
 }
 
 static void recorded_window(int n) {
-    static const int stand[][2] = {{0, 0}, {0, 1}, {1, 30}, {0, 2}, {1, 31}, {0, 3}, {1, 32}, {0, 4}, {0, 200}}; /* session, position over n */
+    static const int stand[][2] = {{0, 0}, {0, 1}, {1, 30}, {0, 2}, {1, 31}, {0, 3}, {1, 32}, {0, 4}, {0, 200}}; /* session, position / n */
     struct window_case c = {.n = n};
     struct gpu_graph *graph = NULL;
     struct error e = {0};
@@ -345,12 +345,12 @@ static void recorded_window(int n) {
         for (int tries = 0; rc == GPU_STALE && tries < 8; tries++) {
             gpu_graph_close(&graph);
             bad += gpu_graph_begin(stream) != 0;
-            window_work(&c, 0, 0, WINDOW_ROWS * WINDOW_RATIO - n, true); /* what went wrong the end tells */
+            window_work(&c, 0, 0, WINDOW_ROWS * WINDOW_RATIO - n, true); /* errors show at the end */
             rc = gpu_graph_end(stream, &graph);
             if (!rc && graph) rc = gpu_graph_run(graph);
         }
         bad += rc || !graph || gpu_stream_sync(stream) || memcmp(want, c.got, out) != 0;
-        for (int what = 0; what < 2; what++) { /* what it leaves behind */
+        for (int what = 0; what < 2; what++) { /* the state that remains */
             const size_t size = what ? state : plane;
             gpu_copy(stream, host, what ? (void *)c.state[0][s][turn[s]] : c.plane[0][s].data, size, GPU_D2H);
             gpu_copy(stream, other, what ? (void *)c.state[1][s][turn[s]] : c.plane[1][s].data, size, GPU_D2H);
@@ -370,12 +370,12 @@ static void recorded_window(int n) {
     printf("recorded and run for other rows, windows, %d tokens at once %s\n", n, bad ? "FAIL" : "ok");
 }
 
-/* The same of a state that every row changes: the convolution before a delta rule, and the rule. */
+/* The same for a state that every row changes: the convolution before a delta rule, and the rule itself. */
 enum { RULE_DIM = 16, RULE_TAPS = 4, RULE_WIDTH = 3 * RULE_DIM };
 struct rule_case {
     int n;
     float *in, *weights, *mixed, *out, *got; /* device; got: pinned */
-    float *state[2][2];                      /* by recorded or not, turn: the convolution's rows, the rule's state */
+    float *state[2][2];                      /* indices: recorded or not, turn: the convolution's rows, the rule's state */
     struct op_place *at, *host_at;           /* [2] */
 };
 enum { RULE_ROWS = (RULE_TAPS - 1) * RULE_WIDTH, RULE_STATE = RULE_ROWS + RULE_DIM * RULE_DIM };
@@ -447,7 +447,7 @@ static void recorded_rule(int n) {
         for (int tries = 0; rc == GPU_STALE && tries < 8; tries++) {
             gpu_graph_close(&graph);
             bad += gpu_graph_begin(stream) != 0;
-            rule_work(&c, false, 1, true); /* what went wrong the end tells */
+            rule_work(&c, false, 1, true); /* errors show at the end */
             rc = gpu_graph_end(stream, &graph);
             if (!rc && graph) rc = gpu_graph_run(graph);
         }

@@ -1,10 +1,10 @@
 #pragma once
-/* What an operation is held to: the scalar CPU kernels, or plain loops in double where devices round activations on purpose. */
+/* References for device operations: the scalar CPU kernels, or plain loops in double where devices round activations on purpose. */
 #include "test/gpu/conform_case.h"
 
-/* What a device's tiled products make of an activation before they multiply; see enum gpu_math. */
+/* Rounds an activation as a device's tiled products do before they multiply; see enum gpu_math. */
 enum narrow { AS_IS, AS_BF16, AS_FP8 };
-static bool in_blocks(const struct mat *w) { return w->dtype >= DT_Q8_0 && w->dtype <= DT_MXFP4; } /* whose weights tiles round as well */
+static bool in_blocks(const struct mat *w) { return w->dtype >= DT_Q8_0 && w->dtype <= DT_MXFP4; } /* formats whose weights tiles round as well */
 static enum narrow narrow_of(const struct mat *w) {
     if (spec.emu || spec.math == GPU_F32 || (w->dtype != DT_E4M3 && w->dtype != DT_E2M1 && w->dtype != DT_BF16 && !in_blocks(w))) return AS_IS;
     return spec.math == GPU_FP8 && w->dtype == DT_E4M3 && (!w->scale || w->block_cols % 128 == 0 || w->block_cols >= w->cols) ? AS_FP8 : AS_BF16;
@@ -98,7 +98,7 @@ static double latent_at(const struct kv_plane *p, int row, int c) {
     if (p->dtype == DT_E4M3) return (double)(e4m3_to_f32(((const uint8_t *)p->data)[i]) * p->scale[row]);
     return number_at(p->data, p->dtype == DT_BF16 ? 'h' : 'f', i);
 }
-/* Sums in double; a bit of BF16 either way is the bound. */
+/* Sums in double; one bit of BF16 is the tolerance. */
 static void ref_expand(const union op_args *u) {
     const struct op_expand *a = &u->expand;
     const int lora = a->w.cols, rope = a->latent.dim - lora, k_dim = a->nope + rope;
@@ -113,7 +113,7 @@ static void ref_expand(const union op_args *u) {
         for (int d = 0; d < rope; d++) k[a->nope + d] = f32_to_bf16((float)latent_at(&a->latent, t, lora + d));
     }
 }
-enum { FEW = 18 }; /* tokens for which activations stay float32 */
+enum { FEW = 18 }; /* up to this many tokens activations stay float32 */
 static void ref_linear(const union op_args *u) {
     const struct op_linear *a = &u->linear;
     bool plain = a->n > FEW && !a->exact && !a->transposed && a->batch <= 1;

@@ -1,6 +1,6 @@
 #pragma once
-/* Caches whose rows lie in blocks, here and there in several pieces of memory, as caches that share a beginning have them: each
- * operation that reads or stores rows gives the bits that it gives where they lie one after the other. */
+/* KV caches whose rows are in blocks, scattered over several allocations, as in caches that share a prefix. Each operation that reads or
+ * stores rows must give the bits that it gives for contiguous rows. */
 #include "test/gpu/conform_graph.h"
 
 enum { SHARED_ROWS = 300, SHARED_PLACES = 4, SHARED_MOST = 80 };
@@ -9,7 +9,7 @@ struct shared_case {
     char *mem[SHARED_MOST];
     struct kv_block *blocks, list[SHARED_MOST]; /* device; host */
     struct kv_plane flat[2], cut[2];            /* device: keys, values */
-    void *own[16];                              /* what graph_take gave */
+    void *own[16];                              /* what graph_take returned */
     int n_own;
 };
 
@@ -20,7 +20,7 @@ static void *shared_take(struct shared_case *c, size_t size) {
 static size_t shared_row(const struct kv_plane *p) { return dtype_bytes(p->dtype, (size_t)p->heads * (size_t)p->dim); }
 static size_t shared_scales(const struct kv_plane *p) { return p->dtype == DT_E4M3 ? (size_t)p->heads * 4 : 0; }
 
-/* Two planes of random rows, in both ways. */
+/* Two planes of random rows, in both layouts. */
 static void shared_new(struct shared_case *c, int block, enum dtype t, int heads, int k_dim, int v_dim) {
     const int n = (SHARED_ROWS + block - 1) / block;
     size_t bytes = 0;
@@ -67,7 +67,7 @@ static void shared_close(struct shared_case *c) {
     for (; n_bufs > 0; n_bufs--) free(bufs[n_bufs - 1].host), free(bufs[n_bufs - 1].got);
 }
 
-/* The operation of both kinds of planes, whose results, of so many bytes in all, are the same. */
+/* Runs the operation on both layouts; the `bytes` bytes of its results must be equal. */
 static void shared_check(const char *name, struct shared_case *c, enum op_code code, const union op_args *flat, const union op_args *cut, void *out,
                          size_t bytes) {
     struct error e;
@@ -112,7 +112,7 @@ static void shared_attention(struct shared_case *c, int n, int heads, int v_dim,
     if (chosen) gpu_copy(stream, (int32_t *)a.chosen, picks, (size_t)n * (size_t)topk * 4, GPU_H2D);
     struct op_attention b = a;
     b.k = c->cut[0], b.v = c->cut[!one];
-    if (placed) { /* the list and the position are found in memory */
+    if (placed) { /* the list and the position are read from memory */
         for (int i = 0; i < 2; i++) at[i] = (struct op_place){.blocks = c->blocks, .pos = pos};
         graph_take(&b.at, sizeof at);
         gpu_copy(stream, (struct op_place *)b.at, at, sizeof at, GPU_H2D);
@@ -128,7 +128,7 @@ static void shared_attention(struct shared_case *c, int n, int heads, int v_dim,
     free(picks);
 }
 
-/* Rows stored across the end of a block, then all of them read. */
+/* Stores rows across the end of a block, then reads all of them. */
 static void shared_store(struct shared_case *c, bool placed) {
     const int n = 9, row0 = 3 * c->block - 4, width = c->flat[0].heads * c->flat[0].dim;
     struct op_place place = {.blocks = c->blocks, .pos = row0};

@@ -1,5 +1,5 @@
 #pragma once
-/* Cases of what models with several residual streams and keys of several tokens ask of a device. */
+/* Cases of models with several residual streams and compressed keys. */
 #include "test/gpu/conform_oracle.h"
 
 BASE(compress, OP_COMPRESS)
@@ -22,7 +22,7 @@ static void residual_streams(void) {
         }
 }
 
-/* Windows that are open before, completed and open after; states apart and in place. */
+/* Windows that are open before, completed, and open after; states separate and in place. */
 static void windows(void) {
     static const struct {
         int pos0, n, ratio, dim;
@@ -44,7 +44,7 @@ static void windows(void) {
         }
 }
 
-/* Keys that stand k_step apart: all of them, the chosen ones, and the choice. */
+/* Keys k_step positions apart: all of them, a selection, and the selection itself. */
 static void stepped(void) {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_E4M3};
     enum { STEP = 4, KEYS = 60, HEADS = 6, DIM = 40, TOPK = 16 };
@@ -63,7 +63,7 @@ static void stepped(void) {
                   .ldq = HEADS * DIM, .ldo = HEADS * DIM, .q_pos0 = q0, .k_pos0 = STEP - 1, .k_step = STEP, .n_keys = KEYS, .scale = 0.1f);
             k = plane_new(KEYS, 1, DIM, type, 'c');
         }
-        for (int j = 0; j < KEYS * DIM; j++) { /* small whole numbers, as in the indexer's other cases */
+        for (int j = 0; j < KEYS * DIM; j++) { /* small integers, as in the indexer's other cases */
             float v = (float)((int)(rnd() % 5) - 2);
             if (type == DT_F32) ((float *)k.data)[j] = v;
             if (type == DT_BF16) ((uint16_t *)k.data)[j] = f32_to_bf16(v);

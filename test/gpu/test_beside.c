@@ -1,6 +1,6 @@
-/* A prompt that is read by devices and the processor beside a session whose step is stopped in its middle: the two share a device's stream,
- * and what the step leaves undone must not be the prompt's. Slow links make its queue long: most of such a step is waiting for it.
- * The built-in model; the prompt's logits are those that it has alone, bit by bit. */
+/* A prefill on devices and the CPU runs beside a session whose decode batch is cancelled midway: both share a device's stream, and work that the
+ * cancelled batch leaves must not affect the prefill. Slow links keep the queue long, so that such a batch mostly waits for it.
+ * The built-in model; the prompt's logits equal those without the other session, bit by bit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static int add_up(void *sum, int position, const float *logits) {
     return 0;
 }
 
-/* What the prompt's logits come to. other: answers meanwhile, and is stopped after so many microseconds; NULL: nobody does. */
+/* Returns a checksum of the prompt's logits. other: a session that decodes and is cancelled after that many microseconds; NULL: none. */
 static uint64_t read_prompt(struct engine *e, struct session *other, unsigned us) {
     struct session *s;
     struct error err = {0};

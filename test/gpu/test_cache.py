@@ -18,7 +18,7 @@ def ids(model, args, n=24 if FULL else 15):
 
 def kept(err):
     """Share on a device, moved, in vain; None where nothing is kept there."""
-    m = re.search(r"(\d+)% of its experts on a device, (\d+) moved there \([^)]*\), (\d+) in vain", err)
+    m = re.search(r"(\d+)% of its experts on a device, (\d+) uploaded \([^)]*\), (\d+) unused", err)
     return m and tuple(map(int, m.groups()))
 
 
@@ -34,7 +34,7 @@ for i, model in enumerate(models):
         for evict in more:
             rc, out, err = ids(model, DEVICE + ["--expert-cache", size, "--evict", evict])
             got = kept(err)
-            check(not rc and out == want[1] and "answer by hybrid" in err, model, size, evict, rc, out, want[1], err)
+            check(not rc and out == want[1] and "decode by hybrid" in err, model, size, evict, rc, out, want[1], err)
             check((got is None) == (size == "0") and (not got or got[0] > 0 and got[1] > 0 and got[2] <= got[1]), model, size, evict, "kept", got, err)
             check(not got or size != "auto" or got[2] == 0, model, "all of them are there, and", got, "moved")
     for k, split in enumerate(SPLIT):
@@ -50,14 +50,14 @@ for i, model in enumerate(models):
 
 
 # --- What the next layers choose is foreseen, judged and told; not where several residual streams are mixed, nor where nothing is to hang on use
-FORESEEN = r"of choices foreseen (\d+)% 1 ahead.* were right, (\d+) moved for them, (\d+) in vain"
+FORESEEN = r"expert predictions correct: (\d+)% \(1 ahead\).*; (\d+) uploaded for them, (\d+) unused"
 for model in models:
     rc, out, err = ids(model, DEVICE + ["--expert-cache", "1"], 40)
     m, got = re.search(FORESEEN, err), kept(err)
     check(not rc and (m is None) == ("deepseek_v4" in model) and (not m or int(m[1]) <= 100 and int(m[3]) <= int(m[2]) <= got[1]), model, "foreseen", err)
-    check(err.count("experts took the processor") == 2, model, "not told by --stats and --explain", err)
+    check(err.count("expert time: CPU") == 2, model, "not told by --stats and --explain", err)
 rc, out, err = ids("ember:", DEVICE + ["--expert-cache", "1", "--deterministic"], 20)
-check(not rc and "foreseen" not in err, "foreseen with --deterministic", err)
+check(not rc and "expert predictions" not in err, "foreseen with --deterministic", err)
 rc, out, err = run("-p", "hi", "--raw", "-n", "30", "--temp", "0", "--json", *SCALAR, *DEVICE, "--expert-cache", "1")
 x = json.loads(out)["timing"]["experts"]
 f = x["foreseen"]

@@ -1,4 +1,4 @@
-/* The device interface on emulated devices, and the pure parts around it: --gpus, cost model, memory plan, copies. */
+/* The device interface on emulated devices, and the pure functions around it: --gpus, cost model, memory plan, copies. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -81,7 +81,7 @@ static void costs(void) {
                         double want = 0;
                         for (int i = 0; i < n; i++)
                             for (int j = 0; j < keys; j++) want += k0 + j <= q0 + i && (!window || k0 + j > q0 + i - window);
-                        /* keys that end before the query's window begins are left out of the formula's scope */
+                        /* keys that end before the query's window begins are outside the formula */
                         if (window && k0 + keys < q0 + n) continue;
                         if (fabs(want - cost_pairs(n, q0, k0, keys, window)) > 1e-9) {
                             printf("FAIL pairs n %d q0 %d k0 %d keys %d window %d: %g, want %g\n", n, q0, k0, keys, window, cost_pairs(n, q0, k0, keys, window),
@@ -95,8 +95,8 @@ static void costs(void) {
     CHECK(fabs(cost_seconds(&m, OP_ADD, &a, NULL) - (1e-6 + 12e6 / 1e9)) < 1e-12);
 }
 
-/* The processor in virtual time: hand-computed. Experts of 128 x 256 in 3 matrices of one byte a weight: 98,304 bytes and 196,608
- * FLOP a row; 8 of them, 2 a token. */
+/* The CPU in virtual time, computed by hand. Experts of 128 x 256 in 3 matrices at one byte per weight: 98,304 bytes and 196,608
+ * FLOP per row; 8 of them, 2 per token. */
 static struct mat bytes_of(int rows, int cols) {
     return (struct mat){.data = "", .stride = (size_t)cols, .rows = rows, .cols = cols, .row_step = 1, .dtype = DT_E4M3};
 }
@@ -127,7 +127,7 @@ static void processor(void) {
     struct expert table[8], dense = {bytes_of(64, 256), bytes_of(64, 256), bytes_of(256, 64)};
     for (int i = 0; i < 8; i++) table[i] = (struct expert){bytes_of(128, 256), bytes_of(128, 256), bytes_of(256, 128)};
     CHECK(gpu_open(&g, &s, 0, &e) == ERR_USAGE && !gpu_open(&g, &s, GPU_HOST, &e) && !gpu_stream_open(g, &a, "host", false, NULL, &e));
-    float *nowhere = (float *)64; /* nothing is read, no choice either */
+    float *nowhere = (float *)64; /* nothing is read, not even the choice */
     union op_args x = {.experts = {.y = nowhere,
                                    .x = nowhere,
                                    .ids = (const int32_t *)nowhere,
@@ -150,7 +150,7 @@ static void processor(void) {
     x.experts.ids = NULL;
     x.experts.n = 16;
     CHECK(fabs(run_for(a, OP_EXPERTS, &x) - (1e-6 + (one / 2 + 16 * row) / 2e8)) < 1e-10);
-    /* whole experts are in their shards when cut by node */
+    /* experts split by node have whole experts in their shards */
     struct expert half[18];
     for (int i = 0; i < 18; i++) half[i] = (struct expert){bytes_of(64, 256), bytes_of(64, 256), bytes_of(128, 128)};
     const int32_t rows[] = {0, 128, 256};
@@ -182,7 +182,7 @@ static void processor(void) {
                                      .scale = 1}}; /* 256 kB at 40 GB/s */
     CHECK(fabs(run_for(a, OP_ATTENTION, &t) - (1e-6 + (256e3 + 2048) / 40e9)) < 1e-10);
     CHECK(!gpu_copy(a, nowhere, nowhere, 1000, GPU_H2D) && fabs(run_for(a, OP_ADD, NULL) - (1e-6 + 2000 / 1e9)) < 1e-11);
-    /* beside a device with a clock of its own: rows over, experts here, sums back */
+    /* beside a device with its own clock: rows up, experts, sums down */
     struct gpu_spec d;
     void *p;
     CHECK(!gpu_parse(&d, "emu:1,virtual,d2h=1,h2d=1,bw=1,launch=1", &e) && !gpu_open(&card, &d, 0, &e) && !gpu_stream_open(card, &b, "card", false, NULL, &e));
@@ -190,7 +190,7 @@ static void processor(void) {
     struct gpu_event *ev;
     CHECK(!gpu_event_open_timed(card, &ev, &e) && !gpu_event_record(ev, a) && !gpu_event_sync(ev));
     double begin = gpu_event_time(ev);
-    gpu_number_write(n, 1, a); /* the card begins when the processor is done with the last */
+    gpu_number_write(n, 1, a); /* the card begins when the CPU is done with its last operation */
     gpu_number_wait(n, 1, b);
     gpu_copy(b, nowhere, p, 1000000, GPU_D2H);
     gpu_number_write(back, 1, b);
@@ -248,7 +248,7 @@ static void plans(void) {
     struct pipe_need d = {.experts = 256, .expert_bytes = 44040192 + 10752, .dense_bytes = 396u << 20, .kv_row_bytes = 1152, .reserve = 768u << 20};
     struct pipe_plan p, last = {0};
     struct error e = {0};
-    for (int gb = 60; gb > 0; gb--) { /* less memory: never a longer ring, never more than there is */
+    for (int gb = 60; gb > 0; gb--) { /* less memory never gives a longer ring, nor more than there is */
         d.n = d.total = d.all = 131072;
         int rc = pipe_plan(&p, &c, &d, (size_t)gb << 30, &e);
         if (rc) {
@@ -279,11 +279,11 @@ static void memory(void) {
     CHECK(!gpu_parse(&s, "emu:1,mem=1M", &e) && !gpu_open(&g, &s, 0, &e) && !gpu_stream_open(g, &a, "a", false, NULL, &e));
     CHECK(!gpu_alloc(g, &p, 600 << 10, &e) && gpu_alloc(g, &q, 600 << 10, &e) == ERR_MEMORY && strstr(e.text, "left"));
     CHECK(gpu_mem_free(g) == 424 << 10);
-    CHECK(!gpu_copy(a, host, p, sizeof host, GPU_D2H) && !gpu_stream_sync(a) && isnan(*(float *)host)); /* what nobody wrote shows */
+    CHECK(!gpu_copy(a, host, p, sizeof host, GPU_D2H) && !gpu_stream_sync(a) && isnan(*(float *)host)); /* unwritten memory is NaN */
     CHECK(!gpu_copy(a, (char *)p + (600 << 10) - 8, host, 64, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && gpu_error(g, &e) &&
           strstr(e.text, "not memory"));
     CHECK(gpu_copy(a, host, p, 1, GPU_D2H) == ERR_RUNTIME);        /* failed until cleared */
-    CHECK(!gpu_clear(g, &e) && gpu_stream_sync(a) == ERR_RUNTIME); /* its owner may not have looked yet */
+    CHECK(!gpu_clear(g, &e) && gpu_stream_sync(a) == ERR_RUNTIME); /* its owner may not have noticed yet */
     gpu_stream_close(&a);
     CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_copy(a, host, p, 1, GPU_D2H) && !gpu_stream_sync(a));
     gpu_free(g, p);
@@ -295,7 +295,8 @@ static void memory(void) {
     gpu_close(&g);
 }
 
-/* As a card's, memory that was given back is there still, for blocks of more than half its size, and new to who gets it; its time is counted. */
+/* As on a card, freed memory is reused for blocks of more than half its size, and its content is undefined for the new owner; the allocation time is charged.
+ */
 static void memory_stays(void) {
     enum { MB = 1 << 20 };
     struct gpu_spec s;
@@ -310,7 +311,7 @@ static void memory_stays(void) {
     gpu_free(g, p);
     CHECK(gpu_mem_free(g) == 24 * MB && !gpu_alloc(g, &r, 6 * MB, &e) && r == p && gpu_mem_free(g) == 18 * MB);
     CHECK(!gpu_copy(a, host, r, sizeof host, GPU_D2H) && !gpu_stream_sync(a) && isnan(host[0]));
-    CHECK(!gpu_copy(a, (char *)r + 6 * MB, host, 4, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && !gpu_clear(g, &e)); /* its own bytes alone */
+    CHECK(!gpu_copy(a, (char *)r + 6 * MB, host, 4, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && !gpu_clear(g, &e)); /* only its own bytes */
     gpu_free(g, r);
     gpu_stream_close(&a);
     CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_copy(a, p, host, 4, GPU_H2D) && gpu_stream_sync(a) == ERR_RUNTIME && !gpu_clear(g, &e));
@@ -320,7 +321,7 @@ static void memory_stays(void) {
     gpu_close(&g);
 }
 
-/* a feeds b through events, a thousand times over one buffer; real time orders them, or bytes are lost. */
+/* a feeds b through events, a thousand times over one buffer; without ordering in real time, bytes are lost. */
 static void ordering(void) {
     struct gpu_spec s;
     struct gpu *g;
@@ -350,7 +351,7 @@ static void ordering(void) {
     gpu_close(&g);
 }
 
-static void clocks(void) { /* virtual: 1 GB at 1 GB/s, then an operation on it, then another stream that waited */
+static void clocks(void) { /* virtual time: 1 GB at 1 GB/s, then an operation on it, then another stream that waited */
     struct gpu_spec s;
     struct gpu *g;
     struct gpu_stream *a, *b;
@@ -359,7 +360,7 @@ static void clocks(void) { /* virtual: 1 GB at 1 GB/s, then an operation on it, 
     void *p;
     CHECK(!gpu_parse(&s, "emu:1,virtual,h2d=1,bw=1,launch=1", &e) && !gpu_open(&g, &s, 0, &e));
     CHECK(!gpu_stream_open(g, &a, "a", false, NULL, &e) && !gpu_stream_open(g, &b, "b", true, NULL, &e) && !gpu_event_open_timed(g, &ev, &e));
-    CHECK(!gpu_alloc(g, &p, (size_t)30 << 30, &e) && gpu_alloc(g, &(void *){0}, (size_t)3 << 30, &e) == ERR_MEMORY); /* no memory behind it, but a cap */
+    CHECK(!gpu_alloc(g, &p, (size_t)30 << 30, &e) && gpu_alloc(g, &(void *){0}, (size_t)3 << 30, &e) == ERR_MEMORY); /* no real memory, but a limit */
     gpu_copy(a, p, NULL, 1000000000, GPU_H2D);
     gpu_event_record(ev, a);
     gpu_event_wait(ev, b);

@@ -1,9 +1,9 @@
-/* Two halves of a step overlap: one's attention on a device while the processor has the other's experts. In slowed time: an
- * emulated device's attention is held to a speed at which all attention halves of a token take as long as its experts do on
- * this machine, which a first run finds out. Dual batch against one session, and against six that take turns with the device;
- * and from the trace, how much of the time in which the device was busy the processor was busy too. Others on the machine only
- * ever make a step longer: of many, in turn, the shortest counts. Also: a cancel in the middle of slow steps.
- * usage: test_dual [cancel]    the built-in model; cancels alone */
+/* Dual batch overlaps: one micro-batch's attention runs on a device while the CPU computes the other's experts. In slowed time: the
+ * emulated device's attention speed is set so that a token's attention blocks take as long as its experts take on this machine, which
+ * a first run measures. Compares dual batch with one session, and with six that take turns on the device; and, from the trace, measures
+ * for how much of the device's busy time the CPU was busy too. Other processes only ever make a batch longer, so the shortest of many
+ * counts. Also: a cancel in the middle of slow batches.
+ * usage: test_dual [cancel]    the built-in model; cancel: only the cancels */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +28,8 @@ static void die(const char *what, const struct error *e) {
     exit(1);
 }
 
-/* The model's layers over and over: what is held here is the steady step. With five, of which one has no experts, filling and
- * draining takes a fifth of it. */
+/* The model's layers repeated, to test the steady state. With five layers, of which one has no experts, filling and
+ * draining takes a fifth of the time. */
 static struct bench {
     struct weights w;
     struct layer *own, many[LAYERS];
@@ -55,7 +55,7 @@ static void open_model(void) {
         die("processor", &err);
     b.m.scan = (struct scan){&b.w, b.pool, &b.m.known};
     b.m.touched = mem_calloc((size_t)c->n_experts + 1, 1);
-    b.m.expert_cache = BUDGET_OFF; /* all experts are the processor's: what overlaps is to be known */
+    b.m.expert_cache = BUDGET_OFF; /* all experts on the CPU, so that it is known what overlaps */
 }
 static void close_model(void) {
     cpu_exec_close(&b.m.cpu);
@@ -89,7 +89,7 @@ static void close_bench(void) {
 }
 
 struct times {
-    double wall, device, processor, share; /* seconds; of the device's time that beside the processor's */
+    double wall, device, processor, share; /* seconds; fraction of the device's time that overlaps the CPU's */
 };
 static struct times step(int n, enum step_cut cut) {
     struct step_span spans[SESSIONS];
@@ -116,7 +116,7 @@ static void better(struct times *best, struct times x) {
     best->share = x.share > best->share ? x.share : best->share;
 }
 
-static double match(int n) { /* the speed of attention at which the two halves' attention takes as long as their experts */
+static double match(int n) { /* finds the attention speed at which two micro-batches' attention takes as long as their experts */
     double attn = 6e-4;
     for (int i = 0; i < 2; i++) {
         struct times one = {0};
@@ -129,7 +129,7 @@ static double match(int n) { /* the speed of attention at which the two halves' 
     return attn;
 }
 
-/* n sessions cut in two against `other` that take turns with the device; the dual batch's throughput over the other's. */
+/* n sessions in two micro-batches against `other` sessions that take turns on the device; the ratio of their throughputs. */
 static void overlap(int n, int other, double least) {
     double best = 0, share = 0, alone = 1;
     for (int attempt = 0; attempt < ATTEMPTS && (best < least || share < 0.6 || alone > 0.1); attempt++) {
@@ -157,7 +157,7 @@ static void overlap(int n, int other, double least) {
     CHECK(alone <= 0.1, "one batch cannot overlap: %.2f", alone);
 }
 
-/* A step takes seconds here; a cancel does not. */
+/* A batch takes seconds here; a cancel must not. */
 static void cancel(enum prefill_mode prefill, double after) {
     struct engine *e;
     struct session *s;
@@ -194,7 +194,7 @@ static void cancel(enum prefill_mode prefill, double after) {
     engine_close(&e);
 }
 
-/* One of two that answer is cancelled in the middle of a slow step of both: it is over at once, and the other goes on. */
+/* One of two sessions is cancelled in the middle of a slow batch of both: it ends at once, and the other continues. */
 static void cancel_in_company(void) {
     struct engine *e;
     struct session *s[2];
@@ -218,7 +218,7 @@ static void cancel_in_company(void) {
         double cancelled;
         for (int i = 0; i < 2; i++)
             if (session_submit(s[i], &(struct request){.tokens = tokens, .n = 30 + i, .max_tokens = 50, .flags = REQUEST_NO_EOS}, &err)) die("submit", &err);
-        while (got[0] < 3 || got[1] < 3) /* both are in every step from here on */
+        while (got[0] < 3 || got[1] < 3) /* both are in every batch from now on */
             if (engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN) got[ev.session == s[1]]++;
         usleep(50000);
         cancelled = clock_now();
@@ -229,7 +229,7 @@ static void cancel_in_company(void) {
         least = took < least ? took : least;
         CHECK(ev.reason == DONE_CANCELLED, "cancelled in company, but ended by %d", ev.reason);
         if (session_submit(s[0], &(struct request){.tokens = tokens, .n = 20, .max_tokens = 2, .flags = REQUEST_NO_EOS}, &err))
-            die("submit", &err); /* while its step runs */
+            die("submit", &err); /* while its batch runs */
         for (int before = got[1]; got[1] < before + 2;) got[1] += engine_poll(e, &ev, 60000) && ev.kind == EVENT_TOKEN && ev.session == s[1];
         printf("in company: cancelled after %.0f ms, a step took %.0f ms\n", took * 1e3, (clock_now() - cancelled) / 2 * 1e3);
         session_cancel(s[1]);

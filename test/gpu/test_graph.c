@@ -1,6 +1,6 @@
-/* Steps whose parts devices run as they were recorded give the same answers as steps launched piece by piece: alone and in company, cut in
- * two, over two devices, past the number of keys that a recording is laid out for, with routed experts on the device, with rows that a draft
- * guessed; and they are run so.
+/* Decode batches that replay recorded graphs give the same answers as batches launched operation by operation: alone and in a batch, in two
+ * micro-batches, over two devices, past the number of keys that a graph is laid out for, with routed experts on the device, with drafted
+ * rows. Also checks that graphs are in fact replayed.
  * usage: test_graph [cuda] [DIR...]    The built-in model, or these; cuda: on a card, or in its emulation, one case each */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static int lies(void *ctx, const int32_t *tokens, int n, int most, int32_t *out)
     for (int i = 0; i < most; i++) out[i] = tokens[n - 1 - i % n];
     return most;
 }
-/* All bits of a session's cache. */
+/* Returns a checksum of a session's cache. */
 static uint64_t cached(const struct session *s) {
     uint64_t sum = 0;
     for (int l = 0; l < s->kv.n_layers; l++) {
@@ -36,7 +36,7 @@ static uint64_t cached(const struct session *s) {
     return sum;
 }
 
-/* Parts that ran as recorded; answers [SESSIONS, ANSWER]; what is in their caches [SESSIONS]. */
+/* Counts replayed parts; answers [SESSIONS, ANSWER]; checksums of their caches [SESSIONS]. */
 static uint64_t run(const char *dir, const char *gpus, enum decode_mode decode, const char *cache, int guesses, const int *prompt, int answer, int32_t *out,
                     uint64_t *caches) {
     struct engine *e;
@@ -103,14 +103,14 @@ static void check(const char *dir, const struct graph_case *c, int answer) {
 
 int main(int argc, char **argv) {
     static const struct graph_case own[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {20, 0}},
-                                            {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* 512 keys are passed on the way */
+                                            {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {505, 9}}, /* passes 512 keys */
                                             {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {30, 9}},
                                             {"emu:1,cpu=scalar", DECODE_DUAL, "6", 0, {30, 9}},
                                             {"emu:2,cpu=scalar,mem=5M,parallel=layers", DECODE_HYBRID, NULL, 0, {30, 9}},
                                             {"emu:2,cpu=scalar,parallel=tensor", DECODE_DUAL, NULL, 0, {505, 9}},
                                             {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 2, {506, 0}},
                                             {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 1, {30, 9}}},
-                                   models[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {3, 0}}, /* few keys for an indexer, then it chooses */
+                                   models[] = {{"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {3, 0}}, /* few keys for an indexer, then it selects */
                                                {"emu:1,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 2}},
                                                {"emu:1,cpu=scalar", DECODE_HYBRID, NULL, 0, {40, 0}},
                                                {"emu:2,cpu=scalar", DECODE_DUAL, NULL, 0, {40, 33}},

@@ -1,5 +1,5 @@
-/* Numbers between streams and the host: order, what is seen behind them, ways out; and pinned memory.
- * usage: test_number LIST    LIST as --gpus: two ranks. Exit 77 when a device is not there. A hang is a failure. */
+/* Timelines between streams and the host: order, visibility of earlier writes, errors; and pinned memory.
+ * usage: test_number LIST    LIST as in --gpus: two ranks. Exit 77 when a device is missing. A hang is a failure. */
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -47,7 +47,7 @@ static uint32_t *pinned(size_t words) {
 }
 static void rest(double seconds) { nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL); }
 
-/* Nothing passes before the number; after it all that was done before is there. Rounds go by the same two numbers. */
+/* Nothing passes a wait before its value; after it, all earlier writes are visible. Rounds use the same two timelines. */
 static void rounds(void) {
     struct gpu_stream *s = stream(0, NULL);
     struct gpu_number *go = number(0), *done = number(0);
@@ -55,7 +55,7 @@ static void rounds(void) {
     void *p = memory(0, WORDS * 4);
     enum { AHEAD = 40, ROUNDS = 300 };
     for (uint32_t i = 1; i <= ROUNDS + AHEAD; i++) {
-        if (i <= ROUNDS) { /* the stream stands before `go` for rounds whose data is not there yet */
+        if (i <= ROUNDS) { /* the stream waits for `go` in rounds whose data does not exist yet */
             CHECK(!gpu_number_wait(go, i, s));
             CHECK(!gpu_copy(s, p, in, WORDS * 4, GPU_H2D) && !gpu_copy(s, out, p, WORDS * 4, GPU_D2H));
             CHECK(!gpu_number_write(done, i, s));
@@ -79,7 +79,7 @@ static void rounds(void) {
     gpu_host_free(dev[0], out);
 }
 
-/* One buffer goes back and forth between two devices, through the host; each adds nothing but must find the other's. */
+/* One buffer goes back and forth between two devices through the host; each device must find the other's data. */
 static void devices(void) {
     enum { ROUNDS = 200 };
     struct gpu_stream *s[2] = {stream(0, NULL), stream(1, NULL)};
@@ -115,7 +115,7 @@ static void around(void) { /* past 2^32 */
         CHECK(!gpu_number_reached(done, values[i]));
         gpu_number_set(go, values[i]);
         CHECK(!gpu_number_await(done, values[i], NULL) && (!i || gpu_number_reached(done, values[i - 1])));
-        gpu_number_set(go, values[i] - 1); /* never back */
+        gpu_number_set(go, values[i] - 1); /* never backwards */
         CHECK(gpu_number_reached(go, values[i]));
     }
     gpu_stream_close(&s);
@@ -144,15 +144,15 @@ static void breaking(void) {
     struct gpu_stream *a = stream(0, NULL), *b = stream(1, NULL);
     struct gpu_number *n = number(0), *gate = number(0), *end = number(0);
     struct later l;
-    CHECK(!gpu_number_wait(gate, 1, a) && !gpu_number_write(n, 1, a) && !gpu_number_write(end, 1, a)); /* comes after the break, and must not undo it */
+    CHECK(!gpu_number_wait(gate, 1, a) && !gpu_number_write(n, 1, a) && !gpu_number_write(end, 1, a)); /* follows the break and must not undo it */
     CHECK(!gpu_number_wait(n, 5, b) && !gpu_number_reached(n, 5));
     later(&l, n, NULL);
     CHECK(gpu_number_await(n, 5, NULL) == ERR_RUNTIME);
     pthread_join(l.thread, NULL);
-    CHECK(!gpu_stream_sync(b) && gpu_number_reached(n, 5)); /* the other device is well */
+    CHECK(!gpu_stream_sync(b) && gpu_number_reached(n, 5)); /* the other device works */
     gpu_number_set(gate, 1);
     CHECK(!gpu_number_await(end, 1, NULL));
-    gpu_number_break(n); /* twice is once */
+    gpu_number_break(n); /* a second break has no effect */
     gpu_number_wait(n, 9, b);
     CHECK(!gpu_stream_sync(b) && gpu_number_await(n, 9, NULL) == ERR_RUNTIME && gpu_number_await(n, 1, NULL) == ERR_RUNTIME);
     gpu_stream_close(&a);
@@ -163,7 +163,7 @@ static void breaking(void) {
 }
 
 static void cancelling(void) {
-    for (int how = 0; how < 3; how++) { /* the host waits, a stream, or an event behind one */
+    for (int how = 0; how < 3; how++) { /* waits by the host, by a stream, or by an event after one */
         _Atomic int cancel = 0;
         struct gpu_stream *s = stream(0, &cancel), *well = stream(1, NULL);
         struct gpu_number *n = number(0), *out = number(0);
@@ -188,7 +188,7 @@ static void cancelling(void) {
     }
 }
 
-/* The first device fails while others wait for what it was to write: asked for before it failed, after, and never. */
+/* The first device fails while others wait for its writes: waits from before the failure, after it, and without any write. */
 static void dying(bool dies) {
     for (int how = 0; how < 3; how++) {
         struct gpu_stream *a = stream(0, NULL), *b = stream(1, NULL);
@@ -209,7 +209,7 @@ static void dying(bool dies) {
         CHECK(!gpu_number_wait(n, 1, b) && !gpu_number_write(out, 1, b));
         gpu_number_set(gate, 1);
         CHECK(gpu_number_await(n, 1, NULL) == ERR_RUNTIME);
-        CHECK(!gpu_stream_sync(b) && !gpu_number_await(out, 1, NULL)); /* the other device goes on */
+        CHECK(!gpu_stream_sync(b) && !gpu_number_await(out, 1, NULL)); /* the other device continues */
         CHECK(gpu_stream_sync(a) == ERR_RUNTIME && gpu_error(dev[0], &e) == ERR_RUNTIME && gpu_error(dev[1], NULL) == 0);
         gpu_stream_close(&a);
         gpu_stream_close(&b);
@@ -256,7 +256,7 @@ static void clocks(void) {
     gpu_copy(b, q, NULL, 500000000, GPU_H2D);
     gpu_number_wait(n, 3, b);
     CHECK(fabs(now(b) - 3) < 1e-9);
-    gpu_number_wait(n, 1, b); /* the past moves nothing */
+    gpu_number_wait(n, 1, b); /* an earlier time changes nothing */
     CHECK(fabs(now(b) - 3) < 1e-9);
     gpu_copy(b, NULL, q, 250000000, GPU_D2H);
     gpu_number_write(back, 1, b);
@@ -276,7 +276,7 @@ static void clocks(void) {
     gpu_free(dev[1], q);
 }
 
-/* Pinning: what may be written always, a mapped file where the system can, and where it cannot the reason says so. */
+/* Pinning: writable memory always works, a mapped file where the system supports it; otherwise the error gives the reason. */
 static void pinning(void) {
     enum { SIZE = 64 << 10 };
     struct error e = {0};
@@ -309,7 +309,7 @@ int main(int argc, char **argv) {
         if (spec.is_virtual) clocks();
         if (!spec.is_virtual) rounds(), devices();
         if (spec.emu) dying(false), backwards();
-        else if (emulated) dying(false); /* a real card would not come back */
+        else if (emulated) dying(false); /* a real card would not recover */
     }
     for (int i = 0; i < 2; i++) gpu_close(&dev[i]);
     printf("%d failed\n", failures);

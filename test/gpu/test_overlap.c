@@ -1,7 +1,7 @@
-/* Loading and computing overlap. Slowed time: the bus and the processors of an emulated device are held to given speeds,
- * for five ratios of the two. From the trace's events: how long each was busy, both at once, and from the first to the last.
- * The fixture's layers are repeated: what is held here is the steady pipe. A run of four layers of which the first is dense
- * has computed almost nothing while a third of its bytes are on the way, and no order of loading changes that.
+/* Uploads and compute overlap in stream-loading prefill. In slowed time: the link and the compute of an emulated device run at given speeds,
+ * for five ratios of the two. From the trace: how long each was busy, both at once, and the total.
+ * The fixture's layers are repeated, to test the steady pipeline. A run of four layers of which the first is dense
+ * has computed almost nothing while a third of its bytes are uploaded, and no order of uploads changes that.
  * usage: test_overlap MODEL_DIR */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -30,8 +30,8 @@ static int run(const struct weights *w, struct kv *kv, const char *gpus, const c
     return rc;
 }
 
-/* Cancelled after the third layer, on a bus slower than computing: what the loader had enqueued beyond that layer by then is a
- * few modules, not a ring of experts. */
+/* Cancelled after the third layer, with a link slower than compute: by then the loader has enqueued a few modules beyond that layer,
+ * not a ring of experts. */
 static void stop_at_three(void *ctx, const char *what, double done, double total) {
     if (done >= 3) atomic_store((_Atomic int *)ctx, 1);
 }
@@ -63,7 +63,7 @@ static int stop_early(const struct weights *w, struct kv *kv, const char *gpus, 
     return least > 3.6 * layer ? printf("FAIL: the loader ran too far ahead\n"), 1 : 0;
 }
 
-/* The first layer as it is, then the others over and over. */
+/* The first layer once, then the others repeatedly. */
 static struct layer *repeat(struct weights *w) {
     struct config *c = &w->config;
     struct layer *many = calloc(LAYERS, sizeof *many), *own = w->layers;
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
     struct layer *own = repeat(&w);
     if (kv_open(&kv, &w.config, 64, DT_F32, &e) || kv_reach(&kv, 64, &e)) return printf("%s\n", e.text), 1;
     snprintf(trace, sizeof trace, "%s/trace", dir);
-    /* what computing takes when an operation takes 2 ms, found by a run on a fast bus; then the bus to match */
+    /* measures compute with 2 ms per operation in a run over a fast link; then sets the link to match */
     const char *device = "emu:1,cpu=scalar,launch=2000";
     if (run(&w, &kv, device, trace, &s)) return 1;
     double bytes = (double)s.h2d, compute = s.compute;

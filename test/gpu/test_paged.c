@@ -1,6 +1,6 @@
-/* Many prompts in paged steps: the text of each is what it is alone, and what the processor answers; from the trace, that weights come
- * while the card and the processor compute, and these two at once; a device that dies at any point loses nothing; a cancel ends what it is
- * to end and leaves the rest as it was; all of it on several devices, too, that have layers in turn.
+/* Many prompts in paged decoding: the text of each equals its text alone and the CPU's answer; from the trace, weights are uploaded
+ * while the card and the CPU compute, and these two overlap; a device that dies at any point loses nothing; a cancel ends its turn and no
+ * other; all of it also on several devices with alternating layers.
  * usage: test_paged text|overlap|faults|cancel|policy DIR... */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct answer {
     int n;
     enum done_reason reason;
     const char *mode;
-    uint64_t logits; /* of all positions of the prompt; where they are asked for */
+    uint64_t logits; /* checksum over all positions of the prompt, if requested */
     int positions;
 };
 static int32_t prompts[PROMPTS][LONGEST];
@@ -69,7 +69,7 @@ static int take_logits(void *ctx, int position, const float *logits) {
     return 0;
 }
 
-/* Prompts [first, first + n), greedy or each with a seed of its own. cancel_at > 0: all are cancelled once so many tokens came. */
+/* Prompts [first, first + n), greedy or with a seed each. cancel_at > 0: all are cancelled after that many tokens. */
 static void run(struct engine *e, int first, int n, float temperature, int cancel_at, struct answer *out) {
     struct session *s[PROMPTS];
     struct error err = {0};
@@ -92,7 +92,7 @@ static void run(struct engine *e, int first, int n, float temperature, int cance
     }
     if (held) engine_load(e, NULL);
     while (left) {
-        if (!engine_poll(e, &ev, -1)) die("poll", "nothing"); /* a pass on a busy machine takes minutes; what hangs, the suite's limit ends */
+        if (!engine_poll(e, &ev, -1)) die("poll", "nothing"); /* a pass takes minutes on a busy machine; meson's timeout ends a hang */
         if (ev.kind == EVENT_ERROR) die("a turn", ev.error.text);
         int i = 0;
         while (s[i] != ev.session) i++;
@@ -115,13 +115,13 @@ static void same(const char *dir, const char *what, const struct answer *a, cons
         }
 }
 
-/* Everything on one device; of several, which have layers in turn, what they say together. */
+/* Everything on one device; several devices, with alternating layers, must give the same. */
 static void text_on(const char *dir, int devices, const struct answer *processor) {
     static struct answer together[PROMPTS], alone[PROMPTS];
     struct engine *e = NULL;
     char gpus[64];
     bool paged = false;
-    for (int mem = devices > 1 ? 600 : 1000; !paged && mem < 4000; mem += 200) { /* the least that will do, so that experts come and go */
+    for (int mem = devices > 1 ? 600 : 1000; !paged && mem < 4000; mem += 200) { /* the minimum that works, so that experts are paged */
         snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=%dK", devices, mem);
         e = open_engine(dir, gpus, DECODE_PAGED, 1, DT_F32);
         run(e, 0, 1, 0, 0, alone);
@@ -130,7 +130,7 @@ static void text_on(const char *dir, int devices, const struct answer *processor
         if (!paged) engine_close(&e);
     }
     CHECK(many_devices(e) == devices, "%s: on %d of %d devices", dir, many_devices(e), devices);
-    wants_logits = true; /* a row at a time: each must know how long its sequence is */
+    wants_logits = true; /* one row at a time: each must use the length of its own sequence */
     run(e, 0, PROMPTS, 0, 0, alone);
     wants_logits = false;
     same(dir, "with all logits", processor, alone, PROMPTS);
@@ -147,12 +147,12 @@ static void text(const char *dir, int at) {
     engine_close(&e);
     text_on(dir, 1 + at % 3, processor);
     static const enum dtype kinds[] = {DT_BF16, DT_E4M3};
-    for (int k = 0; k < 2; k++) { /* at the best level, drawn, with every kind of cache: company changes no bit */
+    for (int k = 0; k < 2; k++) { /* at the best level, sampled, with every cache type: no bit depends on the batch */
         e = open_engine(dir, "emu:1,mem=64M", DECODE_PAGED, 0, kinds[k]);
         run(e, 0, PROMPTS, 0.9f, 0, together);
         for (int i = 0; i < PROMPTS; i += 17) run(e, i, 1, 0.9f, 0, alone);
         for (int i = 0; i < PROMPTS; i += 17) same(dir, "alone", alone + i, together + i, 1);
-        wants_logits = true; /* every bit of them */
+        wants_logits = true; /* all bits of them */
         run(e, 0, PROMPTS, 0, 0, together);
         for (int i = 0; i < PROMPTS; i += 7) {
             run(e, i, 1, 0, 0, alone);
@@ -162,7 +162,7 @@ static void text(const char *dir, int at) {
         }
         engine_close(&e);
         if (at % 5 || k) continue;
-        e = open_engine(dir, "emu:3,mem=64M", DECODE_PAGED, 0, kinds[k]); /* nor does where a layer is */
+        e = open_engine(dir, "emu:3,mem=64M", DECODE_PAGED, 0, kinds[k]); /* nor on the device of a layer */
         run(e, 0, PROMPTS, 0, 0, several);
         for (int i = 0; i < PROMPTS; i++) CHECK(several[i].logits == together[i].logits, "%s: prompt %d has other logits on three devices", dir, i);
         engine_close(&e);
@@ -171,12 +171,12 @@ static void text(const char *dir, int at) {
     printf("%s: as alone, and as the processor has it\n", dir);
 }
 
-static int close_many(void *engine) { /* its streams have then come to their end */
+static int close_many(void *engine) { /* by then its streams have ended */
     many_close(engine);
     return 0;
 }
 
-/* A link that takes about as long for a layer's weights as the card does for its rows. False: something waits, or the machine has others. */
+/* A link that takes about as long for a layer's weights as the card does for its rows. Returns false if something waits, or if the machine was busy. */
 static bool overlaps(const char *dir, const struct answer *processor) {
     static struct answer a[PROMPTS];
     struct engine *e = open_engine(dir, "emu:1,cpu=scalar,mem=2300K,h2d=0.01,flops=0.002", DECODE_PAGED, 1, DT_F32);
@@ -205,7 +205,7 @@ static void overlap(const char *dir) {
     CHECK(tries < TRIES, "weights do not come while the card and the processor work, or one of these waits for the other");
 }
 
-/* The device dies with its n-th command, for many n. */
+/* The device dies at its n-th command, for many n. */
 static void faults(const char *dir) {
     static struct answer want[PROMPTS], got[PROMPTS];
     enum { FEW = 6 };
@@ -217,17 +217,17 @@ static void faults(const char *dir) {
         for (long n = 1; n < 40000; n = n + 1 + n / 4) {
             char gpus[96];
             struct error err = {0};
-            const int devices = 1 + (kind + at++) % 3; /* and of several any */
+            const int devices = 1 + (kind + at++) % 3; /* with several devices, any of them */
             snprintf(gpus, sizeof gpus, "emu:%d,cpu=scalar,mem=64M,fail=%s:%ld@%d", devices, kind ? "copy" : "die", n, at % devices);
             struct engine_params p = {.dir = dir, .threads = 2, .cpu_level = 1, .gpus = gpus, .decode = DECODE_PAGED, .context = 128, .kv = DT_F32};
-            if (engine_open(&e, &p, &err)) continue; /* dead before it could be asked */
+            if (engine_open(&e, &p, &err)) continue; /* dead before the engine opened */
             run(e, 0, FEW, 0, 0, got);
             same(dir, gpus, want, got, FEW);
             bool all = true;
             for (int i = 0; i < FEW; i++) all &= !strcmp(got[i].mode, "paged");
             paged += all, left += !all;
             engine_close(&e);
-            if (all && n > 1000) break; /* it never came to that */
+            if (all && n > 1000) break; /* n was never reached */
         }
     printf("%s: %d runs went on without the device, %d to their end with it\n", dir, left, paged);
     CHECK(left > 12 && paged > 1, "the faults were not where they were to be");
@@ -257,7 +257,7 @@ static void cancel(const char *dir) {
     cancel_on(dir, "emu:3,cpu=scalar,mem=64M");
 }
 
-/* Nobody asks for paged steps: many prompts get them where the model does not fit the device, a few do not, and no more do when few are left. */
+/* Without an explicit mode: many prompts run paged where the model does not fit the device, a few do not, nor do the last few of many. */
 static void policy_on(const char *dir, const char *gpus, struct answer *want) {
     static struct answer got[PROMPTS];
     enum { SOME = 14 };
@@ -269,19 +269,19 @@ static void policy_on(const char *dir, const char *gpus, struct answer *want) {
     for (int i = 0; i < SOME; i++) paged += !strcmp(got[i].mode, "paged") && got[i].n == ANSWER;
     CHECK(paged > SOME / 2 && many_share(e) < 1, "%s: %s: %d of %d prompts were answered in paged steps", dir, gpus, paged, SOME);
     printf("%s: %s: %d of %d prompts in paged steps, layers in turn on %d devices\n", dir, gpus, paged, SOME, many_devices(e));
-    const bool first = !want[0].n; /* four links bring weights for one row soon enough, too */
+    const bool first = !want[0].n; /* four links upload weights fast enough for one row too */
     if (first) memcpy(want, got, sizeof got);
     else {
         same(dir, gpus, want, got, SOME);
         CHECK(many_devices(e) > 1, "%s: %s: on one device", dir, gpus);
     }
-    announces = false; /* nobody says that the many are over */
+    announces = false; /* the end of the batch is not announced */
     run(e, 0, 1, 0, 0, got);
     if (first) CHECK(strcmp(got[0].mode, "paged") && many_share(e) < 0, "%s: paged steps stay for one prompt", dir);
     announces = true;
     engine_close(&e);
 }
-/* Whoever asks for them announces as often as he likes: what paged steps have of the device's memory is theirs to count with. */
+/* With an explicit mode any number may be announced: the search uses the device memory that paged decoding already has. */
 static void announced_again(const char *dir, const char *gpus) {
     static struct answer got[PROMPTS];
     const struct engine_load load = {.prompts = 4, .prompt = LONGEST / 2, .answer = ANSWER};

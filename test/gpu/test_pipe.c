@@ -1,6 +1,6 @@
-/* Stream-loading prefill inside the engine: a cached prefix, cancelling, and faults of every kind at every point. After each
- * the engine must live and give the processor's answer.
- * usage: test_pipe MODEL_DIR [sample|every [KIND] | cuda]    (every: each N; KIND: alloc, copy, launch or die alone; cuda: the
+/* Stream-loading prefill inside the engine: a cached prefix, cancels, and faults of every kind at every point. After each
+ * the engine must survive and give the CPU's answer.
+ * usage: test_pipe MODEL_DIR [sample|every [KIND] | cuda]    (every: each N; KIND: only alloc, copy, launch or die; cuda: the
  * CUDA backend on cards 0 and 1, without the faults) */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include "engine/base/log.h"
 #include "engine/engine.h"
 
-enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* of FEW only the experts that they choose are loaded */
-static const char *dir, *cpu;              /* of processor and emulated devices: float32, and the fastest that is */
+enum { PROMPT = 24, FEW = 2, ANSWER = 4 }; /* with FEW tokens only the experts that they chose are uploaded */
+static const char *dir, *cpu;              /* level of CPU and emulated devices: float32, and the fastest available */
 static int failures;
 static double patience = 60;
 static int32_t prompt[4 * PROMPT];
@@ -82,7 +82,7 @@ struct setup {
     const char *gpus, *rank;
     int prompt;
 };
-/* Whether the Nth of a kind, which fails, disturbs a turn. */
+/* Returns whether failing the Nth call of a kind disturbs a turn. */
 static bool disturbs(const char *kind, int n, const struct setup *p, const struct turn *want) {
     char gpus[160];
     struct turn t;
@@ -103,14 +103,14 @@ static bool disturbs(const char *kind, int n, const struct setup *p, const struc
     engine_close(&e);
     return disturbed;
 }
-/* N = 1, 2, ... until the turn is not disturbed any more. */
+/* N = 1, 2, ... until the turn is no longer disturbed. */
 static void faults(const char *kind, const struct setup *p, bool every, const struct turn *want) {
-    enum { LAST = 16 }; /* copies that nothing computes with any more, on the way when all else is done */
+    enum { LAST = 16 }; /* copies without a consumer, in flight after everything else is done */
     int n = 1, fell_back = 0;
     for (;; n += every ? 1 : 1 + n / 10) {
         const bool disturbed = disturbs(kind, n, p, want);
         fell_back += disturbed;
-        if ((!disturbed && n > 160) || failures > 10) break; /* what steps take of a device comes before, and is done without */
+        if ((!disturbed && n > 160) || failures > 10) break; /* what decoding takes of a device comes first, and may be missing */
     }
     if (!every && !strcmp(kind, "copy")) {
         int last = n;
@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
     dir = argv[1];
     cpu = cpu_level_has(CPU_AVX2) ? "avx2" : "scalar";
     bool every = argc > 2 && !strcmp(argv[2], "every"), cuda = argc > 2 && !strcmp(argv[2], "cuda");
-    if (cuda) patience = 240; /* emulated kernels take their time */
+    if (cuda) patience = 240; /* emulated kernels are slow */
     log_set(quiet, NULL, LOG_WARN);
     struct session *s;
     struct error err = {0};
@@ -165,12 +165,12 @@ int main(int argc, char **argv) {
         engine_close(&e);
     }
 
-    /* A bus so slow that the prompt would take seconds, and the copy that a cancel waits for a tenth of one. */
+    /* A link so slow that the prompt would take seconds, and the copy that a cancel waits for a tenth of one. */
     e = open_engine(cuda ? "0,1,math=f32" : strcmp(cpu, "avx2") ? "emu:2,cpu=scalar,h2d=0.001" : "emu:2,cpu=avx2,h2d=0.001", PREFILL_DSLP);
     if (session_open(e, &s, &err)) return 1;
     const double most = cuda ? 60 : getenv("HEARTH_SLOW") ? 5 : 0.2;
     for (int i = 0; i < 3; i++) {
-        double least = 1e9; /* others on the machine only ever make it longer */
+        double least = 1e9; /* other processes only ever make it longer */
         for (int k = 0; k < 12 && least > most; k++) {
             turn(e, s, PROMPT, 0.15 * i, &got);
             CHECK(got.end.kind == EVENT_DONE && got.end.reason == DONE_CANCELLED, "cancel: event %d: %s", got.end.kind, got.end.error.text);

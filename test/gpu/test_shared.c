@@ -1,6 +1,5 @@
-/* Caches on devices are there once where sessions have a beginning in common: forks, forks of forks, whoever goes back, begins anew or is
- * closed. The text, and every bit of the caches in host memory, is as where each session has a copy of its own; the memory is counted as
- * the devices do.
+/* Device KV is shared where sessions have a common prefix: forks, forks of forks, sessions that rewind, start anew or are closed. The text
+ * and every bit of the host's caches are as if each session had its own copy; memory is checked by the devices' own count.
  * usage: test_shared [cuda] [DIR...]    The built-in model, or these; cuda: on a card, or in its emulation, one case each */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,13 +28,13 @@ struct setting {
     enum decode_mode decode;
     enum prefill_mode prefill;
     uint8_t kv;
-    bool apart; /* each session has a copy of its own */
+    bool apart; /* each session has its own copy */
 };
 struct run {
     const struct setting *set;
     struct engine *e;
     int ids;
-    uint64_t said; /* all answers and caches so far */
+    uint64_t said; /* checksum of all answers and caches so far */
 };
 
 static void open_run(struct run *r, const struct setting *set) {
@@ -47,7 +46,7 @@ static void open_run(struct run *r, const struct setting *set) {
                               .decode = set->decode,
                               .kv = set->kv,
                               .expert_cache = "off",
-                              .deterministic = true, /* a blended prompt's last bits are whose who read it */
+                              .deterministic = true, /* a blended prompt's last bits depend on the executor */
                               .context = strcmp(set->dir, "ember:") ? 1024 : 8192};
     *r = (struct run){.set = set};
     if (engine_open(&r->e, &p, &err)) die(set->gpus, &err);
@@ -79,7 +78,7 @@ static uint64_t cached(const struct session *s) {
     return sum;
 }
 
-/* All of them at once: each keeps `keep` of its tokens and goes on with `more` others, of its own kind. */
+/* All of them in one batch: each keeps `keep` of its tokens and continues with `more` others of its own kind. */
 static void ask(struct run *r, struct session *const *s, int n, int keep, int more, int kind) {
     struct error err = {0};
     struct event ev;
@@ -105,14 +104,14 @@ static void ask(struct run *r, struct session *const *s, int n, int keep, int mo
     for (int i = 0; i < n; i++) r->said += cached(s[i]) * (uint64_t)(i + 1);
 }
 
-/* Bytes of caches on all devices, by their own count: what is not weights. */
+/* Bytes of device KV on all devices, by their own count: everything except weights. */
 static size_t held(const struct run *r) {
     const struct step *s = r->e->machine.step;
     size_t bytes = 0;
     for (int i = 0; i < s->n_dev; i++) bytes += step_held(s, s->dev[i].rank) - s->dev[i].loaded;
     return bytes;
 }
-/* What a session has for itself beside blocks; what a slab takes. */
+/* Memory of a session besides blocks; memory of a slab. */
 static size_t own_bytes(const struct run *r) {
     const struct step *s = r->e->machine.step;
     size_t bytes = 0;
@@ -137,7 +136,7 @@ static int used(const struct run *r) { /* blocks */
     return n;
 }
 
-/* A chat of n tokens, its forks, one of these, and what becomes of them. one, all: bytes of the first, and with its forks. */
+/* A chat of n tokens, its forks, a fork of one, and their ends. one, all: bytes of the first, and with its forks. */
 static uint64_t chats(const struct setting *set, int n, size_t *one, size_t *all) {
     struct run r;
     struct session *s[FORKS + 1];
@@ -152,16 +151,16 @@ static uint64_t chats(const struct setting *set, int n, size_t *one, size_t *all
     const int same = (n + ANSWER - 1) / step->block, each = (n + 2 * ANSWER - 2 + step->block) / step->block;
     check(used(&r) == (set->apart ? (FORKS + 1) * each : same + (FORKS + 1) * (each - same)), set->dir, set->gpus, "blocks are more or fewer than are needed");
     check(*all == slabs(&r) * slab_bytes(&r) + (FORKS + 1) * own_bytes(&r), set->dir, set->gpus, "bytes are not those of blocks");
-    ask(&r, s, 1, n / 2, 40, 0); /* the first goes back, into what all others have of it */
+    ask(&r, s, 1, n / 2, 40, 0); /* the first rewinds into the prefix that all share */
     session_close(&s[0]);
     s[0] = forked(&r, s[1]);
     ask(&r, s, 3, MOST, 45, 7); /* a fork, a fork of it, and another one */
     for (int i = 3; i <= FORKS; i++) session_close(&s[i]);
-    ask(&r, s, 2, n - 5, 2, 5); /* both into the middle of what they share */
+    ask(&r, s, 2, n - 5, 2, 5); /* both rewind into the middle of their shared rows */
     const uint64_t said = r.said;
     for (int i = 0; i < 3; i++) session_close(&s[i]);
     s[0] = opened(&r);
-    ask(&r, s, 1, 0, 3, 0); /* the others are gone by its first step */
+    ask(&r, s, 1, 0, 3, 0); /* the others are closed before its first batch */
     check(held(&r) == own_bytes(&r) + slab_bytes(&r), set->dir, set->gpus, "closed sessions left memory");
     session_close(&s[0]);
     engine_close(&r.e);
@@ -197,7 +196,7 @@ static void large(const char *gpus) {
     engine_close(&r.e);
 }
 
-/* Copies that nobody uses make room, and what others read of them stays: with little memory everybody still says the same. */
+/* Unused copies are evicted, and blocks that others read remain: with little memory all answers stay the same. */
 static void crowded(void) {
     uint64_t said[2];
     for (int k = 0; k < 2; k++) {

@@ -30,7 +30,7 @@ def one(model, n_prompt, base, args, prefill, decode, layers=None):
     """The ids are the processor's, and it ran as it was to run."""
     text = want(model, n_prompt, base)
     rc, out, err = ids(model, n_prompt, base + args)
-    ran_as = f"prompt by {prefill}, answer by {decode}"
+    ran_as = f"prefill by {prefill}, decode by {decode}"
     check(not rc and out == text and ran_as in err and "instead" not in err, model, n_prompt, *base, *args, f"exit {rc}, {out!r} for {text!r}:", err)
 
 
@@ -89,7 +89,7 @@ for mem in ("1200K", "3M", "4M", "6M", "8M", "9M", "10M", "12M", "16M", "64M"):
         for devices in (1, 2) if FULL else (1 + (at + len(mem)) % 2,):
             rc, out, err = ids("ember:", n, ["--cpu", "scalar", "--gpus", f"emu:{devices},mem={mem}", "--context", "512"], 4)
             check(not rc and "instead" not in err and "failed" not in err, "auto with", mem, n, "tokens:", rc, err)
-            seen |= set(re.findall(r"prompt by (\w+), answer by (\w+)", err))
+            seen |= set(re.findall(r"prefill by (\w+), decode by (\w+)", err))
 check({p for p, d in seen} >= {"cpu", "blend"} and {d for p, d in seen} >= {"cpu", "hybrid"}, "auto chose only", seen)
 
 
@@ -185,7 +185,7 @@ rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=die:
 check(not rc and out == want("ember:", 24, SCALAR) and err.count("lost (injected)") == 3 and "on devices: device 0" in err, "a device lost in a prefill is left by steps, with one warning:", rc, err)
 for kind in ("alloc:2", "die:2", "alloc:30"):  # nothing is forced: a device that cannot be opened is left alone
     rc, out, err = ids("ember:", 24, SCALAR + ["--gpus", "emu:1,cpu=scalar,fail=" + kind], 8)
-    check(not rc and out == want("ember:", 24, SCALAR) and err.count("sessions decode on the processor") == 1, "opening with", kind, rc, err)
+    check(not rc and out == want("ember:", 24, SCALAR) and err.count("sessions decode on the CPU") == 1, "opening with", kind, rc, err)
 
 
 # --- The trace holds all that ran, devices and the processor on one clock

@@ -17,7 +17,7 @@ def same(model, prompt, n, base, args, decode="hybrid"):
     rc, want, err = greedy(model, prompt, base, n)
     assert not rc, (model, err)
     rc, out, err = greedy(model, prompt, base + args, n)
-    check(not rc and out == want and "(tensor parallel)" in err and f"answer by {decode}" in err and "instead" not in err, model, prompt, *base, *args, rc, out, "for", want, err)
+    check(not rc and out == want and "(tensor parallel)" in err and f"decode by {decode}" in err and "instead" not in err, model, prompt, *base, *args, rc, out, "for", want, err)
 
 
 for i, model in enumerate(models):
@@ -69,9 +69,9 @@ check({(0, "attention"), (1, "attention"), (0, "route"), (1, "route"), (0, "join
 # --- What cannot be parted keeps the split by layers
 for model, why in zip(known("qwen3_moe", "minimax_m2", "qwen3_next", "deepseek_v4")[1:], ("between blocks", "over all heads together", "DeltaNet", "residual streams")):
     rc, out, err = greedy(model, 9, SCALAR + ["--gpus", TENSOR.format(2), "--prefill", "cpu", "--decode", "hybrid"], 4)
-    check(not rc and "not tensor parallel: " in err and why in err and "answer by hybrid" in err, model, rc, err)
+    check(not rc and "not tensor parallel: " in err and why in err and "decode by hybrid" in err, model, rc, err)
 rc, out, err = run("--tokens", "1,2", "-n", "1", "--ids", "--gpus", TENSOR.format(2), "--prefill", "blend")
-check(rc == 2 and "layers of their own" in err, "--prefill blend with it:", rc, err)
+check(rc == 2 and "cannot be combined with parallel=tensor" in err, "--prefill blend with it:", rc, err)
 rc, out, err = run("--inspect", "--json", "--gpus", TENSOR.format(2))
 check(not rc and "(tensor parallel)" in json.loads(out)["runs"]["resident"], "--inspect:", rc, out[-400:], err)
 where = [] if rc else json.loads(out)["runs"]["where"]

@@ -1,6 +1,6 @@
-/* The ways that weights take to devices. Pinned, copied or through buffers, no copy holds its caller, whoever that is, and what is read
- * and answered is the same. An emulated device that pins nothing (`nopin`) or no mapped file (`nomap`) counts the copies that a driver
- * would have held; the built-in model, from the program and from files. */
+/* Paths of weights to devices. Whether pinned, copied or staged, no copy blocks its caller, and prompts and answers are the same.
+ * An emulated device that cannot pin (`nopin`), or cannot pin mapped files (`nomap`), counts the copies that a driver
+ * would have blocked on. The built-in model, from the program and from files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "engine/internal.h"
 #include "gpu/emu.h"
 
-enum { PROMPT = 70, LONG = 480, ANSWER = 5 }; /* of a long one a layer keeps more than a driver takes by itself */
+enum { PROMPT = 70, LONG = 480, ANSWER = 5 }; /* a layer of LONG stores more than a driver copies at once by itself */
 static int failed;
 
 static void die(const char *what, const struct error *err) {
@@ -21,7 +21,7 @@ static void die(const char *what, const struct error *err) {
     exit(1);
 }
 
-/* Until nothing more will be pinned; whether all of it is. */
+/* Waits until pinning has ended; returns whether everything is pinned. */
 static bool pinned(const struct engine *e) {
     const struct gpu_set *g = e->machine.gpus;
     bool all = true;
@@ -29,7 +29,7 @@ static bool pinned(const struct engine *e) {
     for (int i = 0; i < e->weights.files.n_shards; i++) all &= gpu_set_pinned(g, e->weights.files.shards[i].map.data, e->weights.files.shards[i].map.size);
     return all;
 }
-/* Bytes of the maps of files that lie in memory which may be written, so in pages of our own. */
+/* Returns the bytes of file mappings in memory that are writable, so in pages of our own. */
 static size_t own_bytes(const struct engine *e) {
     char line[512];
     size_t sum = 0, begin, end;
@@ -47,7 +47,7 @@ static size_t own_bytes(const struct engine *e) {
     return sum;
 }
 
-/* A prompt, and one that goes on from its answer. Copies that held somebody, of all devices. wait: for what can be pinned. */
+/* Runs a prompt, and one that continues after its answer; counts copies that blocked, on all devices. wait: for pinning to end. */
 static long run(const char *dir, const char *gpus, enum prefill_mode prefill, enum pin_path way, bool wait, int prompt, int32_t out[2][ANSWER],
                 uint64_t *bytes) {
     static const char *const names[] = {[PREFILL_CPU] = "cpu", [PREFILL_BLEND] = "blend", [PREFILL_SLP] = "slp", [PREFILL_DSLP] = "dslp"};
@@ -96,7 +96,7 @@ static long run(const char *dir, const char *gpus, enum prefill_mode prefill, en
 
 static void quiet(void *ctx, enum log_level level, const char *text) {}
 
-/* The built-in model's files in a directory of their own. */
+/* Writes the built-in model's files to a directory of their own. */
 static void write_files(const char *dir) {
     struct error err = {0};
     char path[256];
@@ -117,8 +117,8 @@ int main(void) {
         const char *dir, *plain, *gpus;
         enum prefill_mode prefill;
         enum pin_path way;
-        bool wait;   /* until all is pinned that will be */
-        size_t most; /* that may be pinned; 0: what fits */
+        bool wait;   /* wait until pinning has ended */
+        size_t most; /* limit of pinned memory; 0: what fits */
         int prompt;  /* 0: PROMPT */
     } cases[] = {{built_in, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin", PREFILL_BLEND, PIN_BUILT_IN, true, 0},
                  {built_in, "emu:1,cpu=scalar", "emu:1,cpu=scalar,nopin,h2d=0.5", PREFILL_SLP, PIN_BUILT_IN, false, 0},

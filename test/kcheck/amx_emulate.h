@@ -1,8 +1,8 @@
 #pragma once
-/* The AMX tile instructions in C, so that cpu/gemm_amx.c, cpu/gemm_amx_few.c and cpu/attn_amx.c can be checked for meaning on processors without them: built
- * with -include of this file. It says nothing about speed. Shapes come from the configuration, as on hardware, and using a tile that is not configured, or a
- * shape that does not fit, traps. */
-#ifndef HEARTH_SIMDE /* test/kcheck puts SIMDe in its place */
+/* Emulates the AMX tile instructions in C so that CPUs without them can check cpu/gemm_amx.c, cpu/gemm_amx_few.c and cpu/attn_amx.c; compile these with
+ * -include of this file. Speed means nothing here. Shapes come from the tile configuration, as on hardware; a tile that is not configured or a shape that
+ * does not fit traps. */
+#ifndef HEARTH_SIMDE /* test/kcheck uses SIMDe instead */
 #include <immintrin.h>
 #endif
 #include <stdint.h>
@@ -77,7 +77,7 @@ static inline void amx_dpbf16(int d, int a, int b) {
 #define _tile_loadd(t, p, s)    amx_load(t, p, s)
 #define _tile_stored(t, p, s)   amx_store(t, p, s)
 #define _tile_dpbf16ps(d, a, b) amx_dpbf16(d, a, b)
-#ifdef HEARTH_SIMDE /* vectors in C too */
+#ifdef HEARTH_SIMDE /* AVX-512 vectors in C too */
 #define gemm_amx                   gemm_amx_simde
 #define gemm_amx_tiles_few         gemm_amx_tiles_few_simde
 #define gemm_amx_tiles_few_scratch gemm_amx_tiles_few_scratch_simde

@@ -1,12 +1,12 @@
-/* The same bits in any company: a row of a call of 1 to OP_FEW rows against the same row alone, at every level, for products of all
- * formats, experts with groups of every size, attention and the router. So a session's text is the same whatever other sessions
- * decode beside it, and drafts are verified by what would have been drawn without them. */
+/* Checks batch invariance: each row of a call of 1 to OP_FEW rows has the same bits as that row alone, at every level, for products of all
+ * formats, experts with groups of every size, attention and the router. So a session's text does not depend on what other sessions
+ * decode in the same batch, and verifying a draft samples what would have been sampled without it. */
 #include "cpu/exec.h"
 #include "cpu/pool.h"
 #include "test/kcheck/processors.h"
 #include "test/kcheck/random_mat.h"
 
-static struct exec *one, *several; /* a thread, three */
+static struct exec *one, *several; /* one thread; three threads */
 static const char *level;
 
 static void fail(const char *what, int a, int b, int n, int row) {
@@ -48,7 +48,7 @@ static void check_linear(const struct shape *s, bool transposed, bool accumulate
         o.x = x + i * ldx, o.y = alone + i * ldy;
         must(one->ops->linear(one, &o));
     }
-    if (exact && !accumulate && !transposed) { /* in float32, whatever is faster */
+    if (exact && !accumulate && !transposed) { /* in float32, whichever kernel is faster */
         const float *from = x;
         float *to = y;
         ((struct cpu_exec *)(void *)one)->k.gemv[s->dtype](&to, &from, 1, &w);
@@ -95,7 +95,7 @@ static void check_products(void) {
     }
 }
 
-/* --- Experts: of n tokens all choose the first, all but one the second, and so on, so that groups of every size occur --- */
+/* --- Experts: all n tokens choose the first, all but one the second, and so on, so that groups of every size occur --- */
 
 static void check_experts(uint8_t dtype, int block, bool shared) {
     enum { HIDDEN = 192, INTER = 128, EXPERTS = 8, TOPK = 3 };
@@ -124,7 +124,7 @@ static void check_experts(uint8_t dtype, int block, bool shared) {
     drop();
 }
 
-/* --- Attention: rows of one session, each alone as it would have been decoded, with no key behind it --- */
+/* --- Attention: rows of one session, each compared with that row alone, as decoded, without keys after it --- */
 
 struct attention_case {
     int heads, kv_heads, dim, v_dim, pos, window;
@@ -187,7 +187,7 @@ static void check_attentions(bool slow) {
         if (!slow || cases[i].pos < 2000) check_attention(&cases[i]);
 }
 
-/* The indexer: each row alone, with no key behind it, and several together. */
+/* The indexer: each row alone, without keys after it, and several together. */
 static void check_select(int heads, int dim, int pos, int topk, uint8_t dtype) {
     const int keys = op_seen(pos + OP_FEW - 1, 0, pos + OP_FEW), ldq = heads * dim;
     struct kv_plane k = {guarded((size_t)(keys * dim) * dtype_bytes(dtype, 1) + 4), vec((size_t)keys + 1), 1, dim, dtype};
@@ -246,7 +246,7 @@ int main(int argc, char **argv) {
         state = seed;
         check_products();
         check_experts(DT_E4M3, 64, true);
-        check_experts(DT_E4M3, 40, false); /* blocks that gemm_few does not take */
+        check_experts(DT_E4M3, 40, false); /* blocks that gemm_few does not support */
         check_experts(DT_BF16, 0, true);
         check_experts(DT_F32, 0, false);
         check_attentions(l == CPU_SCALAR);

@@ -1,6 +1,6 @@
-/* What gated DeltaNet is made of (gates, the convolution, the delta rule) on the CPU, every level, against double precision written
- * from the comments in engine/base/ops.h: any width, states apart and in place, the same bits for 1, 2 and 5 threads, and a row the
- * same alone, in a call of many, and in two calls with the state in between. */
+/* Checks the parts of gated DeltaNet (gates, convolution, delta rule) on the CPU at every level against double precision written
+ * from the comments in engine/base/ops.h: any width, states separate and in place, the same bits for 1, 2 and 5 threads, and a row
+ * the same alone, in a call of many rows, and in two calls with the state in between. */
 #include "test/kcheck/levels.h"
 
 enum { N = 21 };
@@ -9,7 +9,7 @@ static void check_gate(int n, int heads, int dim, bool silu) {
     int head_ldy = dim + 1, head_ldg = 2 * dim, ldy = heads * head_ldy + 2, ldg = heads * head_ldg;
     size_t size = (size_t)(n * ldy);
     float *y = vec(size), *was = aligned(size * 4), *g = vec((size_t)(n * ldg)), *kept = aligned(size * 4);
-    for (int i = 0; i < n * ldg; i++) g[i] *= 30; /* far into both ends */
+    for (int i = 0; i < n * ldg; i++) g[i] *= 30; /* far into both tails */
     memcpy(was, y, size * 4);
     for (int t = 0; t < THREADS; t++) {
         memcpy(y, was, size * 4);
@@ -81,7 +81,7 @@ static void check_delta(int n, const struct dims *d, bool begun, bool in_place) 
           *end = aligned(kept * 4);
     for (int h = 0; h < d->v_heads; h++) rate[h] = -expf(rate[h]);
     memcpy(was, before, kept * 4);
-    for (int t = 0; t < THREADS + 2; t++) { /* then row by row, then in two pieces */
+    for (int t = 0; t < THREADS + 2; t++) { /* then row by row, then in two calls */
         struct exec *on = execs[t % THREADS];
         memcpy(before, was, kept * 4);
         memset(out, 0xff, size * 4);

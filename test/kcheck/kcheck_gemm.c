@@ -1,6 +1,6 @@
-/* Many-token products (cpu/gemm.h) at every level against a double-precision sum over mat_at. Each level also has to leave
- * everything outside its rows alone, give the same bits for any cut of rows, tokens and packing, and read no byte before or
- * after its matrices: these end at a page that traps. */
+/* Checks many-token products (cpu/gemm.h) at every level against a double-precision sum over mat_at. Each level must also leave
+ * everything outside its rows unchanged, give the same bits for any split of rows, tokens and packing, and read no byte before or
+ * after its matrices, which end at a guard page. */
 #include "cpu/gemm.h"
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
@@ -9,7 +9,7 @@ extern const struct gemm gemm_amx_emulated, gemm_amx_few16_emulated, gemm_amx_wi
 #ifdef WITH_SIMDE
 extern const struct gemm gemm_few_simde, gemm_few16_simde, gemm_avx512_simde, gemm_avx512bf16_simde, gemm_amx_simde, gemm_amx_few16_simde, gemm_amx_wide_simde;
 const struct kernels *gemm_kernels_simde(enum cpu_level level);
-/* What these leave to others to decode. */
+/* Formats that these levels leave to the generic decoder. */
 const struct kernels *gemm_kernels_simde(enum cpu_level level) {
     static struct kernels k;
     kernels_scalar(&k);
@@ -33,7 +33,7 @@ static void fail(const struct gemm *g, const struct mat *w, int n, const char *w
 
 /* ---- One product ---- */
 
-/* y of rows [r0, r1), in `cuts` ranges and packed in `parts`; everything else in y must stay as it was. */
+/* Computes y for rows [r0, r1), in `cuts` ranges and packed in `parts`; everything else in y must keep its value. */
 static void product(const struct gemm *g, const struct mat *w, const float *x, const int32_t *gather, int ldx, int n, int r0, int r1, int cuts, int parts,
                     float *y, int ldy, bool accumulate) {
     void *packed = aligned(g->packed_bytes(n, w->cols)), *scratch = aligned(g->scratch_bytes(n, w->cols));
@@ -46,11 +46,11 @@ static void product(const struct gemm *g, const struct mat *w, const float *x, c
     free(scratch);
 }
 
-/* Whose weights BF16 does not hold, of formats with scales among them. */
+/* Formats with scales between the codes, whose weights BF16 does not hold exactly. */
 static bool rounded(uint8_t dtype) { return dtype >= DT_Q8_0 && dtype != DT_MXFP4 && dtype != DT_INT4; }
 
-/* What whole numbers may cost a sum: half a unit a column, which is at most 1 / 16,320 of the largest of 256 (whole_words.h). A minimum that is taken off a
- * part counts for itself: the weights of columns may cancel it. */
+/* Bounds the error of integer sums: half a unit per column, at most 1 / 16,320 of the largest of 256 columns (whole_words.h). A minimum subtracted from a
+ * part counts separately, because the weights of columns may cancel it. */
 static double whole_loss(const struct mat *w, const float *row, const float *x) {
     double loss = 0;
     for (int c = 0, end; c < w->cols; c = end) {
@@ -123,8 +123,8 @@ static void check(const struct gemm *g, const struct shape *s, int n, bool exact
     drop();
 }
 
-/* Every code by one-hot tokens: the product is the weight itself, bit by bit. least: scales are powers of two from that exponent on next to each other, to the
- * largest that folds into a BF16 number (gemm_folds); negative: any. */
+/* Checks every code by one-hot tokens: the product is the weight itself, bit by bit. least: scales are adjacent powers of two from that exponent up to the
+ * largest that folds into a BF16 number (gemm_folds); negative: any scale. */
 static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     int cols = 256, rows = dtype == DT_BF16 || dtype == DT_F16 ? 256 : 40;
     struct shape s = {rows, cols, 1, 128, dtype, DT_F32, 0, 1};
@@ -149,10 +149,10 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < cols; i++) {
             float want = mat_at(&w, r, i), got = y[i * rows + r];
-            bool tiny = (g->bf16 || g->bf16x2) && fabsf(want) < 0x1p-126f; /* the BF16 instructions take subnormals for zero */
+            bool tiny = (g->bf16 || g->bf16x2) && fabsf(want) < 0x1p-126f; /* BF16 instructions flush subnormals to zero */
             if (got != want && !(tiny && got == 0)) fail(g, &w, cols, "code", i, r, got, want, 0);
         }
-    if (dtype == DT_E4M3) { /* a NaN poisons its row and no other */
+    if (dtype == DT_E4M3) { /* NaN poisons its row and no other */
         d[5 * w.stride + 77] = 0x7f;
         d[38 * w.stride + 255] = 0xff;
         product(g, &w, x, NULL, cols, cols, 0, rows, 1, 1, y, rows, false);
@@ -166,7 +166,7 @@ static void check_codes(const struct gemm *g, uint8_t dtype, int least) {
     drop();
 }
 
-/* Weights of formats with scales among them, by one-hot tokens: what rounds has the nearest BF16 number of each, others 2^-16 of it and less. */
+/* Checks formats with scales between the codes by one-hot tokens: kernels that round give the nearest BF16 number of each weight, others are within 2^-16. */
 static void check_rounded(const struct gemm *g, const struct shape *s) {
     struct mat w = make(s);
     if (g->takes && !g->takes(&w, MANY)) return drop();
@@ -189,7 +189,7 @@ static void check_rounded(const struct gemm *g, const struct shape *s) {
     drop();
 }
 
-/* The largest that whole numbers sum in 32 bits: every weight of a K block the farthest from 0, x close to twice a power of two; and what is no number. */
+/* The largest 32-bit integer sums: every weight of a K block at the extreme, x close to twice a power of two; and non-finite values. */
 static void check_extremes(const struct gemm *g) {
     enum { ROWS = 9, COLS = 512, N = 5 };
     static const uint8_t formats[] = {DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_IQ4_XS, DT_Q8_0};
@@ -263,7 +263,7 @@ int main(void) {
     static const uint8_t coded[] = {DT_E4M3, DT_BF16, DT_F16, DT_E2M1};
     static const struct row {
         const struct gemm *g;
-        int many; /* who goes by more than 96 tokens at once: of how many shapes one has so many; 0 none */
+        int many; /* kernels that process more than 96 tokens at once: one of this many shapes has that many; 0: none */
         bool emulated, simde;
     } all[] = {
         {&gemm_scalar},
@@ -277,7 +277,7 @@ int main(void) {
         {&gemm_amx, 1},
         {&gemm_amx_few16},
         {&gemm_amx_wide, 4},
-#ifndef WITHOUT_EMULATED /* this processor lacks tiles, or long_tests */
+#ifndef WITHOUT_EMULATED /* this CPU has no AMX, or long_tests */
         {&gemm_amx_emulated, 4, true},
         {&gemm_amx_few16_emulated, 0, true},
         {&gemm_amx_wide_emulated, 0, true},
@@ -313,7 +313,7 @@ int main(void) {
             for (size_t j = 0; j < sizeof counts / sizeof *counts; j++) {
                 state = start + i * 1000 + j;
                 if (counts[j] > 70 && (!all[a].many || i % (size_t)all[a].many)) continue;
-                if ((g == &gemm_scalar || emulated) && (i + j) % (simde ? 17 : 4)) continue; /* slow: a quarter of the pairs, or less */
+                if ((g == &gemm_scalar || emulated) && (i + j) % (simde ? 17 : 4)) continue; /* slow: a quarter of the pairs, or fewer */
                 check(g, &shapes[i], counts[j], j % 2, j % 3 == 0), cases++;
             }
         state = start;

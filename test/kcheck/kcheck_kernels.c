@@ -1,11 +1,11 @@
-/* The inner kernels of every table (cpu/kernels.h) against double precision: plain formats, attention tiles, element-wise.
- * Matrices and vectors end at a page that traps, outputs are poisoned, and a row gives the same bits alone and beside
- * others. AVX-512 runs a second time through SIMDe, so its meaning is checked on processors without it too. */
+/* Checks the inner kernels of every table (cpu/kernels.h) against double precision: plain formats, attention tiles, element-wise.
+ * Matrices and vectors end at a guard page, outputs are poisoned, and a row gives the same bits alone and in a batch.
+ * AVX-512 runs a second time through SIMDe, so its results are checked on CPUs without it too. */
 #include "cpu/choose.h"
 #include "cpu/probe.h"
 #include "test/kcheck/random_mat.h"
 
-void kernels_amx_emulated(struct kernels *k); /* tiles in C */
+void kernels_amx_emulated(struct kernels *k); /* tiles emulated in C */
 #ifdef WITH_SIMDE
 void kernels_avx512_simde(struct kernels *k);
 void kernels_avx512bf16_simde(struct kernels *k);
@@ -81,7 +81,7 @@ static void check_matrices(void) {
         for (size_t c = 0; c < sizeof cols / sizeof *cols; c++, i++) {
             struct shape s = {1 + i % 11, cols[c], 128, 0, formats[f], scales[i % 4], 0, 1};
             if (i % 3 == 1) s.block_cols = formats[f] == DT_E2M1 ? 32 : 128, s.block_rows = formats[f] == DT_E2M1 ? 1 : 128, s.row0 = 100 + i % 60;
-            if (i % 3 == 2) s.block_cols = 1 << 20, s.block_rows = 1, s.row_step = 1 + i % 2; /* a scale a row; a view that skips rows */
+            if (i % 3 == 2) s.block_cols = 1 << 20, s.block_rows = 1, s.row_step = 1 + i % 2; /* one scale per row; a view that skips rows */
             if (i % 7 == 3) s.block_cols = 40, s.block_rows = 3;                              /* fits no vector */
             check_matrix(&s, 1 + i % KERNEL_TOKENS);
         }
@@ -93,7 +93,7 @@ static void check_matrices(void) {
     }
 }
 
-/* Every finite code of a format comes through a product with 1 unchanged, and every code through widen. */
+/* Every finite code of a format passes a product with 1 unchanged, and every code passes widen. */
 static void check_codes(uint8_t dtype, int codes) {
     int side = codes == 256 ? 16 : codes == 16 ? 4 : 256, bytes = (int)dtype_bytes(dtype, (size_t)side);
     uint8_t *data = guarded((size_t)(side * bytes));
@@ -110,7 +110,7 @@ static void check_codes(uint8_t dtype, int codes) {
         float want = mat_at(&all, 0, i);
         if (isnan(want) ? !isnan(wide[i]) : f32_bits(want) != f32_bits(wide[i])) fail("widen", i, dtype, wide[i], want, 0);
         if (isfinite(want)) continue;
-        if (codes == 256) data[i] = 0; /* products see finite codes only: 0 * NaN would hide all the others */
+        if (codes == 256) data[i] = 0; /* products see finite codes only: 0 * NaN would hide all others */
         else data[2 * i] = data[2 * i + 1] = 0;
     }
     struct mat w = all;
@@ -122,7 +122,7 @@ static void check_codes(uint8_t dtype, int codes) {
         k.gemv[dtype](ys, xs, 1, &w);
         for (int r = 0; r < side; r++)
             if (y[r] != mat_at(&w, r, c)) fail("code through gemv", r, c, y[r], mat_at(&w, r, c), 0);
-        k.gevm[dtype](ys, xs, 1, &w, 0, side); /* row c comes out */
+        k.gevm[dtype](ys, xs, 1, &w, 0, side); /* row c is the result */
         for (int i = 0; i < side; i++)
             if (y[i] != mat_at(&w, c, i)) fail("code through gevm", c, i, y[i], mat_at(&w, c, i), 0);
     }
@@ -170,7 +170,7 @@ static void check_tiles(int nq, int nk, int dim) {
     drop();
 }
 
-/* The same over BF16 planes. Keys and values end at a page that traps; what they ask for ahead may lie anywhere. */
+/* The same over BF16 planes. Keys and values end at a guard page; prefetches may go anywhere. */
 static void check_tiles16(int nq, int nk, int dim, bool split) {
     const int width = (dim + 31) / 32 * 32, ldk = dim + 3, lds = 64;
     uint16_t *kv = guarded(((size_t)(nk - 1) * (size_t)ldk + (size_t)dim) * 2), *packed = aligned((size_t)((nq + 31) / 32 * 32 * width) * 4);
@@ -206,7 +206,7 @@ static void check_tiles16(int nq, int nk, int dim, bool split) {
     drop();
 }
 
-/* Every code, in rows of all lengths; what lies behind stays as it was. */
+/* Every code, in rows of all lengths; what follows the row keeps its value. */
 static void check_widen16(void) {
     uint8_t *codes = guarded(256);
     uint16_t *out = aligned(260 * 2);
@@ -267,7 +267,7 @@ static void check_elements(int n) {
         drop();
     }
 }
-static void check_exp(void) { /* through soft: far ends, and what is not a number must stay one */
+static void check_exp(void) { /* through softmax: far tails, and NaN must stay NaN */
     float s[20], max = 0, sum = 0;
     for (int i = 0; i < 20; i++) s[i] = -10.0f * (float)i;
     k.soft(s, 20, &max, &sum);
@@ -294,7 +294,7 @@ static void run(const char *name, uint64_t seed) {
     level = name, state = seed;
     static const int shapes[][3] = {{1, 1, 1},    {1, 64, 128}, {5, 64, 64},   {8, 63, 65},  {9, 17, 72},  {4, 3, 15},
                                     {8, 64, 192}, {2, 33, 576}, {32, 64, 128}, {17, 50, 80}, {31, 48, 320}};
-    if (k.qk16) { /* the rest of the table is another's */
+    if (k.qk16) { /* the rest of the table belongs to another level */
         check_widen16();
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int split = 0; split < 2; split++) check_tiles16(shapes[i][0], shapes[i][1], shapes[i][2], split);
@@ -313,7 +313,7 @@ static void run(const char *name, uint64_t seed) {
     printf("%-18s %s\n", name, failures > before ? "FAILED" : "ok");
 }
 
-/* Kernels among which a measurement chooses give one another's bits, for large and tiny x too. */
+/* Kernels that a measurement chooses between give the same bits, for large and tiny x too. */
 static void check_choice(uint64_t seed) {
     static const struct shape shapes[] = {{70, 7170, 128, 128, DT_E4M3, DT_F32, 0, 1},
                                           {33, 1000, 1, 1 << 20, DT_E4M3, DT_BF16, 0, 1},
@@ -348,7 +348,7 @@ static void check_choice(uint64_t seed) {
     printf("%-18s %s%s%s\n", level, failures > before ? "FAILED" : "ok", *choose_describe() ? ": " : "", choose_describe());
 }
 
-/* Measured once a process, and the same in each: kernels with other bits hang on it. */
+/* Measured once per process and the same in each, because kernels with other bits depend on it. */
 static void check_probes(void) {
     const unsigned flags = cpu_flags();
     int wrong = 0;

@@ -1,4 +1,4 @@
-/* Placement by memory node, on topologies that are not this machine's. */
+/* Checks placement by memory node, on topologies other than this machine's. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static int failures;
         if (!(x)) failures++, printf("FAIL line %d: %s\n", __LINE__, #x); \
     } while (0)
 
-/* Parts cover [0, inter) in order, cut only at units, and differ by at most one unit where the nodes are equal. */
+/* Parts cover [0, inter) in order, are split only at units, and differ by at most one unit where the nodes are equal. */
 static void covers(const struct numa *n, int inter, int unit, bool even) {
     struct numa_part p[NUMA_NODES];
     int at = 0, least = inter, most = 0;
@@ -53,12 +53,12 @@ int main(void) {
     numa_split(&n, 2048, 128, p);
     for (int a = 0; a < 8; a++) CHECK(p[a].count == 256 && p[a].first == a * 256);
 
-    CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\nnode 4000 -\n", &e) && n.cpus[2] == 0); /* uneven; memory alone */
+    CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\nnode 4000 -\n", &e) && n.cpus[2] == 0); /* uneven; the third has memory only */
     covers(&n, 2048, 128, false);
     numa_split(&n, 2048, 128, p);
     CHECK(p[0].count == 1536 && p[1].count == 512 && p[2].count == 0);
 
-    /* Threads: in order of node, in proportion, none without processors, and few of them where there are few. */
+    /* Threads: ordered by node, in proportion, none on nodes without CPUs, and few where there are few CPUs. */
     static const struct {
         int have[8], n_nodes, threads;
         const char *node;
@@ -79,7 +79,7 @@ int main(void) {
         numa_threads(deals[i].have, deals[i].n_nodes, deals[i].threads, node);
         for (int t = 0; t < deals[i].threads; t++) CHECK(node[t] == deals[i].node[t] - '0');
     }
-    CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\n", &e)); /* three quarters belong on the first */
+    CHECK(!numa_parse(&n, "node 1000 0-5\nnode 1000 6-7\n", &e)); /* three quarters belong on the first node */
     CHECK(numa_binds(&n, (size_t)1200 << 20, 0) && !numa_binds(&n, (size_t)1400 << 20, 0));
 
     static const char *const bad[] = {"",

@@ -1,15 +1,15 @@
-/* The operations of engine/base/ops.h on the CPU, every level, against double precision written from the comments there:
- * views and batches, tie rules, groups, windows and sinks, what tokens see, and the same bits for 1, 2 and 5 threads. */
+/* Checks the operations of engine/base/ops.h on the CPU at every level against double precision written from the comments there:
+ * views and batches, tie rules, groups, windows and sinks, causal masks, and the same bits for 1, 2 and 5 threads. */
 #include "cpu/exec.h"
 #include "cpu/gemm_inner.h"
 #include "engine/base/half.h"
 #include "test/kcheck/levels.h"
 #include "test/kcheck/processors.h"
 
-static bool products_bf16,
-    tiles_bf16; /* of more than OP_FEW tokens activations are BF16, in products; in attention over planes of BF16 and E4M3; of few tokens twice that */
+static bool products_bf16, tiles_bf16; /* with more than OP_FEW tokens activations are BF16, in products and in attention over BF16 and E4M3 planes; with few
+                                          tokens twice that precision */
 
-/* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; the first result stays. */
+/* Runs `call` (which uses the executor `on` and writes y, n floats) on each number of threads; keeps the first result. */
 #define EACH_THREADS(what, y, n, before, call) \
     do { \
         float *kept = aligned((size_t)(n)*4); \
@@ -69,7 +69,7 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
             if (y[t * ldy + r] > y[t * ldy + best]) best = r;
         if (top[t] != best) fail("the largest output", t, best, top[t], best);
     }
-    if (tops) { /* what is no number must not hide */
+    if (tops) { /* non-finite values must propagate */
         x[(n - 1) * ldx + 1] = NAN;
         if (execs[THREADS - 1]->ops->linear(execs[THREADS - 1], &o) || top[n - 1] != -1) fail("the largest of NaN", n - 1, 0, top[n - 1], -1);
     }
@@ -77,7 +77,7 @@ static void check_linear(int n, bool transposed, bool accumulate, int batch, uin
     drop();
 }
 
-/* What experts may be: FP8 in blocks or by rows, MXFP4 with the rows of gate and up in turns, BF16 whose down lies the other way round. */
+/* Formats of experts: FP8 in blocks or by rows, MXFP4 with interleaved gate and up rows, BF16 with a transposed down matrix. */
 struct expert_kind {
     uint8_t dtype, scale;
     int block_rows, block_cols; /* block_cols 0: no scale */
@@ -105,7 +105,7 @@ static struct expert expert_make(const struct expert_kind *k, int inter, int hid
     return e;
 }
 
-/* What 16 bits of the largest of 32 columns leave over of column c, squared: half of a unit. */
+/* The squared error that 16 bits of the largest of 32 columns leave in column c: half a unit. */
 static double lost_whole(const double *x, int n, int c) {
     double most = 0;
     for (int i = c / 32 * 32; i < n && i < c / 32 * 32 + 32; i++) most = fmax(most, fabs(x[i]));
@@ -135,9 +135,9 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                            .shared_weight = n % 2 ? sw : NULL,
                            .hidden = HIDDEN};
     EACH_THREADS("experts", y, size, was, on->ops->experts(on, &o));
-    /* What rounding does to x and to what is between the halves: of each factor u at most, at random, so that squares add up (BF16 has
-     * 8 bits, two of them 16, whole numbers 16 of the largest beside it). A clamp leaves what is small between large products, and of that a
-     * large part may be rounding. */
+    /* Estimates the effect of rounding on x and on the activations between the matrices: each factor is off by at most u, at random, so squares add up (BF16
+     * has 8 bits, two of them 16, integers 16 of the largest neighbour). A clamp keeps what is small between large products, and much of that
+     * may be rounding. */
     const double u = !products_bf16 ? 0x1p-24 : n > OP_FEW ? 0x1p-8 : 0x1p-16;
     const bool whole = ((const struct cpu_exec *)(const void *)execs[0])->k.whole[kind->dtype] != NULL;
     for (int t = 0; t < n; t++) {
@@ -159,7 +159,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
                 double s = g / (1 + exp(-(q->glu.alpha > 0 ? (double)q->glu.alpha : 1) * g));
                 up += (double)q->glu.shift;
                 h[r] = s * up;
-                h_off[r] = 1.21 * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* a swish is nowhere steeper than 1.1 */
+                h_off[r] = 1.21 * g_off * up * up + s * s * up_off + h[r] * h[r] * u * u; /* the slope of swish is at most 1.1 */
             }
             for (int r = 0; r < INTER && whole; r++) h_off[r] += lost_whole(h, INTER, r);
             for (int r = 0; r < HIDDEN; r++) {
@@ -174,7 +174,7 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
         }
         for (int r = 0; r < HIDDEN; r++) near("experts", t, r, y[t * HIDDEN + r], want[r], (scale + 1) * 3e-5 + 2.5 * sqrt(off[r]));
     }
-    if (topk) { /* a chosen expert that is not there */
+    if (topk) { /* a chosen expert that is missing */
         struct expert gone = e[ids[0]];
         e[ids[0]].gate.data = NULL;
         if (execs[0]->ops->experts(execs[0], &o) != ERR_RUNTIME) fail("experts without weights", 0, 0, 0, ERR_RUNTIME);
@@ -188,8 +188,8 @@ static void check_experts(int n, int n_experts, int topk, bool shared, const str
     drop();
 }
 
-/* Some of the experts here, the others elsewhere: the two sums together are the whole one, and each has the bits of a call to
- * which only its own experts were named. */
+/* Some experts in one call, the others in another: the two sums together equal the whole, and each has the bits of a call that names
+ * only its own experts. */
 static void check_subset(int n, int n_experts, int topk, bool shared) {
     enum { HIDDEN = 144, INTER = 80, MOST = 9 };
     struct shape up = {INTER, HIDDEN, 128, 128, DT_E4M3, DT_F32, 0, 1}, down = {HIDDEN, INTER, 128, 128, DT_E4M3, DT_F32, 0, 1};
@@ -208,13 +208,13 @@ static void check_subset(int n, int n_experts, int topk, bool shared) {
     memcpy(whole, was, size * 4);
     if (execs[0]->ops->experts(execs[0], &o)) fail("experts", 0, 0, 0, 0);
     for (size_t i = 0; i < size; i++) sizes[i] = fabsf(was[i]) + fabsf(whole[i]);
-    for (int side = 0; side < 2; side++) { /* even experts here with the shared one, odd ones elsewhere without; these weights are not there */
+    for (int side = 0; side < 2; side++) { /* even experts and the shared one here, odd ones in another call; their weights are missing here */
         for (int i = 0; i < n_experts; i++) some[i] = i % 2 == side ? e[i] : (struct expert){0};
         for (size_t i = 0; i < slots; i++) mine[i] = ids[i] % 2 == side ? ids[i] : -1;
         o.y = y, o.ids = mine, o.experts = some, o.shared = shared && !side ? &e[n_experts] : NULL;
         EACH_THREADS("a subset", y, size, was, on->ops->experts(on, &o));
         for (size_t i = 0; i < size; i++) whole[i] -= y[i] - was[i], sizes[i] += fabsf(y[i]);
-        /* The same of one token after the other, whose list has no holes. */
+        /* The same for one token after the other, whose list has no gaps. */
         for (int t = 0; t < n && n <= 3; t++) {
             float row[HIDDEN];
             int32_t list[8];
@@ -228,7 +228,7 @@ static void check_subset(int n, int n_experts, int topk, bool shared) {
         }
     }
     for (size_t i = 0; i < size; i++) near("what two subsets leave of the whole", (int)i, n, whole[i], was[i], 1e-5 * sizes[i]);
-    for (size_t i = 0; i < slots; i++) mine[i] = -1; /* nothing at all is computed here */
+    for (size_t i = 0; i < slots; i++) mine[i] = -1; /* nothing is computed here */
     EACH_THREADS("an empty subset", y, size, was, on->ops->experts(on, &o));
     if (memcmp(y, was, size * 4)) fail("an empty subset changes something", n, 0, 0, 0);
     free(was), free(whole), free(sizes);
@@ -261,7 +261,7 @@ static void check_attention(const struct attention_case *c) {
     int32_t *pos = guarded((size_t)c->n * 4);
     for (int i = 0; i < c->n; i++) pos[i] = c->q_pos0 + i * 3 % 7;
     int32_t *chosen = guarded((size_t)(c->n * c->n_chosen + 1) * 4);
-    for (int i = 0; i < c->n && c->n_chosen; i++) { /* all, or every other one from the back */
+    for (int i = 0; i < c->n && c->n_chosen; i++) { /* all, or every other one from the end */
         int seen = op_seen(c->positions ? pos[i] : c->q_pos0 + i, c->k_pos0, c->n_keys), first = seen - 2 * c->n_chosen;
         for (int j = 0; j < c->n_chosen; j++)
             chosen[i * c->n_chosen + j] = seen <= c->n_chosen ? (j < seen ? j : -1) : first < 0 ? seen - c->n_chosen + j : first + 2 * j + i % 2;
@@ -287,7 +287,7 @@ static void check_attention(const struct attention_case *c) {
                              .scale = 0.3f};
     EACH_THREADS("attention", both, n_out + rows, was, on->ops->attention(on, &o));
     double *p = malloc((keys + 1) * sizeof *p);
-    /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16, of few tokens to twice its bits. */
+    /* Where pairs of BF16 are multiplied, queries and probabilities are rounded to BF16; for few tokens, to twice its bits. */
     const double loose = !tiles_bf16 || c->dtype == DT_F32 ? 1 : c->n > OP_FEW ? 1000 : 4;
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < c->heads; h++) {
@@ -319,8 +319,8 @@ static void check_attention(const struct attention_case *c) {
     drop();
 }
 
-/* The indexer: nothing that was left out is better than what was chosen, by more than float32 can tell. With ties all numbers
- * are small and whole, so sums are exact and the choice is too. */
+/* The indexer: no key that was left out is better than a selected one by more than float32 resolves. With ties all numbers
+ * are small integers, so sums are exact and the selection is too. */
 struct select_case {
     int n, heads, dim, q_pos0, k_pos0, topk;
     uint8_t dtype;
@@ -330,7 +330,7 @@ static void check_select(const struct select_case *c, bool ties) {
     size_t keys = (size_t)n_keys, row = (size_t)c->dim;
     struct kv_plane k = {guarded(keys * row * dtype_bytes(c->dtype, 1) + 4), vec(keys + 1), 1, c->dim, c->dtype};
     float *kx = vec(keys * row + 1), *kl = vec(keys * row + 1), *q = vec((size_t)(c->n * ldq)), *weight = vec((size_t)(c->n * c->heads));
-    for (size_t i = 0; i < keys * row && ties; i++) kx[i] = i % row ? (float)(int)kx[i] : 7; /* E4M3 keeps these: 448 / 7 is a power of two */
+    for (size_t i = 0; i < keys * row && ties; i++) kx[i] = i % row ? (float)(int)kx[i] : 7; /* E4M3 holds these exactly: 448 / 7 is a power of two */
     for (int i = 0; i < c->n * ldq && ties; i++) q[i] = i % ldq % c->dim ? (float)(int)q[i] : -1;
     for (int i = 0; i < c->n * c->heads && ties; i++) weight[i] = (float)(int)(weight[i] * 2);
     struct exec *x0 = execs[0];
@@ -374,7 +374,7 @@ static void check_select(const struct select_case *c, bool ties) {
             bool in = at < c->topk && chosen[t * c->topk + at] == j;
             at += in;
             if (!in && score[j] > worst + close) fail("select left out", t, j, score[j], worst);
-            int later = 0; /* of equals the first are taken */
+            int later = 0; /* of equal keys the first are selected */
             for (int i = at; i < c->topk && !in && ties; i++) later += score[chosen[t * c->topk + i]] == score[j] && score[j] == worst;
             if (later) fail("select's ties", t, j, later, 0);
         }
@@ -383,7 +383,7 @@ static void check_select(const struct select_case *c, bool ties) {
     drop();
 }
 
-/* The router, as ops.h says it, by sorting. */
+/* The router as specified by ops.h, by sorting. */
 static void check_route(int n, int experts, int topk, int n_group, int topk_group, bool sigmoid, bool top2, bool norm, bool ties) {
     float *logits = vec((size_t)(n * experts)), *bias = vec((size_t)experts), *w = vec((size_t)(n * topk)), *was = aligned((size_t)(n * topk) * 4);
     for (int i = 0; i < n * experts && ties; i++) logits[i] = (float)(int)(logits[i] * 2);
@@ -447,7 +447,7 @@ static void check_route(int n, int experts, int topk, int n_group, int topk_grou
     drop();
 }
 
-/* Phi-3.5-MoE's mixer, as its reference has it: thresholds over all logits, the first expert left out of the second's softmax. */
+/* Phi-3.5-MoE's mixer as in its reference: thresholds over all logits; the first expert is excluded from the second's softmax. */
 static void check_mixer(int n, int experts, float jitter) {
     float *logits = vec((size_t)(n * experts)), *w = vec((size_t)n * 2), *was = aligned((size_t)n * 8);
     int32_t *ids = guarded((size_t)n * 8);
@@ -518,7 +518,7 @@ static void check_small(void) {
         }
         if (bad != -1) fail("norm called finite rows bad", 0, 0, bad, -1);
         float keep = x[5];
-        x[5] = 3e38f, x[6] = 3e38f; /* overflows the sum of squares, is finite itself */
+        x[5] = 3e38f, x[6] = 3e38f; /* its square overflows, it is finite itself */
         execs[2]->ops->norm(execs[2], &o);
         if (bad != -1) fail("norm called large rows bad", 0, 0, bad, -1);
         x[5] = NAN;
@@ -534,7 +534,7 @@ static void check_small(void) {
     int32_t length[N];
     float both[2 * HALF];
     for (int j = 0; j < HALF; j++) both[j] = 1, both[HALF + j] = freq[j];
-    for (int far = 0; far < 2; far++) { /* two rows of frequencies: by row, then all alike */
+    for (int far = 0; far < 2; far++) { /* two rows of frequencies: by row, then all equal */
         for (int i = 0; i < N; i++) length[i] = i % 2 ? 65 : 64;
         struct op_rope_table two = table;
         two.inv_freq = both, two.longest = 64, two.long_mscale = 1.25f, two.mscale = 3, two.length = far ? NULL : length, two.total = 65;
@@ -634,7 +634,7 @@ static void cases(enum cpu_level l) {
         {5, 4, 2, 16, 16, 3, 100, 50, 0, DT_F32, false, false, false},
         {9, 4, 2, 16, 16, 40, 38, 30, 0, DT_F32, false, false, true},
         {2, 4, 2, 16, 16, 40, 0, 0, 0, DT_F32, false, true, false},
-        /* of few keys a row's own choice */
+        /* with few keys, a row's own selection */
         {1, 4, 1, 48, 40, 300, 0, 301, 0, DT_BF16, true, false, false, 70},
         {5, 4, 1, 48, 40, 68, 0, 73, 0, DT_F32, true, true, false, 70},
         {3, 40, 1, 32, 32, 500, 0, 503, 0, DT_E4M3, true, false, false, 129},

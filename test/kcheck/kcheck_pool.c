@@ -1,5 +1,5 @@
-/* The pool: every thread runs once a call, barriers hold, many open and close, more threads than cores, and a failing
- * allocation leaves nothing behind. Run under TSan (-Dsanitize=thread) it also has to be free of races. */
+/* Checks the thread pool: every thread runs once per call, barriers hold, many pools open and close, more threads than cores work, and a
+ * failed allocation leaks nothing. Under TSan (-Dsanitize=thread) it must also be free of races. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ enum { MAX = 16, STEPS = 20 };
 struct job {
     struct pool *pool;
     _Atomic int calls[MAX];
-    int value[MAX]; /* plain: barriers order it */
+    int value[MAX]; /* plain: barriers order the accesses */
     int wrong;
 };
 
@@ -51,7 +51,7 @@ static void use(int n, int rounds) {
     CHECK(!j.wrong);
     memset(j.value, 0, sizeof j.value);
     for (int i = 0; i < rounds; i++) {
-        if (i == rounds / 2) usleep(2000); /* the workers have gone to sleep by then */
+        if (i == rounds / 2) usleep(2000); /* by then the workers sleep */
         pool_run(j.pool, sum, &j);
     }
     for (int t = 0; t < n; t++) CHECK(j.value[t] == rounds);

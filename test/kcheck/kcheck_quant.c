@@ -1,5 +1,5 @@
-/* Kernels of weights of a few bits: decoding against an unpacking of GGUF's blocks written from their description,
- * products against a double-precision sum, same bits whatever rows and tokens are beside, no byte touched outside. */
+/* Checks kernels of weights of a few bits: decoding against GGUF blocks unpacked from the format's description, products against a
+ * double-precision sum, the same bits whatever rows and tokens are in the batch, and no access out of bounds. */
 #include "cpu/formats.h"
 #include "cpu/kernels.h"
 #include "test/kcheck/random_mat.h"
@@ -17,7 +17,7 @@ GEMV_FN(int4_gemv_avx512_simde);
 FORMATS_WHOLE(WHOLE_SIMDE)
 #endif
 
-/* ---- GGUF blocks, from the format's description: a whole block at a time ---- */
+/* ---- GGUF blocks, from the format's description: one block at a time ---- */
 
 static void unpack_q8_0(const uint8_t *b, double *out) {
     double d = f16_to_f32((uint16_t)(b[0] | b[1] << 8));
@@ -32,7 +32,7 @@ static void unpack_q4_k(const uint8_t *b, double *out) {
         scale[4 + j] = s[8 + j] % 16 + 16 * (s[j] / 64);
         min[4 + j] = s[8 + j] / 16 + 16 * (s[4 + j] / 64);
     }
-    for (int pair = 0; pair < 4; pair++) /* 32 bytes hold part 2p below and part 2p + 1 above */
+    for (int pair = 0; pair < 4; pair++) /* 32 bytes hold part 2p in the low and part 2p + 1 in the high bits */
         for (int i = 0; i < 32; i++) {
             out[64 * pair + i] = d * scale[2 * pair] * (q[32 * pair + i] % 16) - dmin * min[2 * pair];
             out[64 * pair + 32 + i] = d * scale[2 * pair + 1] * (q[32 * pair + i] / 16) - dmin * min[2 * pair + 1];
@@ -78,8 +78,8 @@ static void check_reference(void) {
 
 /* ---- Kernels ---- */
 
-/* What whole numbers may cost column c: half of a unit, of 2^14 and more in the largest number of the columns that share it; of K blocks no less
- * than what keeps the parts of a block together. */
+/* Bounds the integer error of column c: half a unit, which is 2^-14 or less of the largest number of the columns that share it; for K blocks at least
+ * what keeps the parts of a block together. */
 static double unit_at(const struct shape *s, const float *x, int c) {
     const bool k_block = s->dtype == DT_Q4_K || s->dtype == DT_Q5_K || s->dtype == DT_Q6_K;
     const int together[2] = {s->dtype == DT_INT4 ? 128 : s->dtype == DT_Q6_K ? 16 : 32, k_block ? 256 : 0};
@@ -92,7 +92,7 @@ static double unit_at(const struct shape *s, const float *x, int c) {
     return unit;
 }
 
-/* whole: the kernels that take 16 bits of x. */
+/* whole: the integer kernels, which take 16 bits of x. */
 static void check(const struct kernels *k, const char *level, const struct shape *s, int n, bool whole) {
     const gemv_fn gemv = whole ? k->whole[s->dtype] : k->gemv[s->dtype];
     struct mat w = make(s);
@@ -100,7 +100,7 @@ static void check(const struct kernels *k, const char *level, const struct shape
     const float *cx[KERNEL_TOKENS];
     for (int t = 0; t < n; t++) {
         cx[t] = x[t] = (float *)guarded(sizeof(float) * (size_t)s->cols);
-        const int spread = (int)(rnd() % 4) * 4; /* of the magnitudes of neighbouring columns */
+        const int spread = (int)(rnd() % 4) * 4; /* of the magnitudes of adjacent columns */
         for (int c = 0; c < s->cols; c++) x[t][c] = ldexpf(normal(), -(int)(rnd() % (unsigned)(spread + 1)) - spread * (c / 32 % 3));
         y[t] = aligned(sizeof(float) * (size_t)(s->rows + 4));
         z[t] = aligned(sizeof(float) * (size_t)(s->rows + 4));
@@ -130,7 +130,7 @@ static void check(const struct kernels *k, const char *level, const struct shape
         }
     for (int t = 0; t < n; t++)
         if (f32_bits(y[t][s->rows]) != 0xffffffff) fail("wrote past the rows", level, &w, n, t, s->rows, y[t][s->rows], 0);
-    for (int t = 0; t < n; t++) { /* alone, in two pieces */
+    for (int t = 0; t < n; t++) { /* alone, in two calls */
         int cut = s->rows / 3;
         struct mat a = mat_rows(w, 0, cut), b = mat_rows(w, cut, s->rows);
         float *to = z[t], *rest = z[t] + cut;
@@ -138,7 +138,7 @@ static void check(const struct kernels *k, const char *level, const struct shape
         gemv(&rest, &cx[t], 1, &b);
         if (memcmp(z[t], y[t], sizeof(float) * (size_t)s->rows)) fail("other bits alone", level, &w, n, t, 0, 0, 0);
     }
-    if (whole && s->dtype != DT_INT4) { /* of a draft, whose guesses are looked at again */
+    if (whole && s->dtype != DT_INT4) { /* a draft's result, which is verified */
         x[n - 1][(int)(rnd() % (unsigned)s->cols)] = n % 2 ? NAN : -INFINITY;
         gemv(y, cx, n, &w);
         for (int r = 0; r < s->rows; r++)
@@ -186,7 +186,7 @@ static const struct shape shapes[] = {
     {300, 136, 1, 128, DT_INT4, DT_BF16, 0, 1},
     {5, 300, 1, 300, DT_INT4, DT_F32, 0, 1},
 };
-/* Of every `step`th count of tokens, and of both kernels of a format that has two. */
+/* Checks every `step`th number of tokens, and both kernels of a format that has two. */
 static void check_level(const struct kernels *k, const char *level, uint64_t start, int step) {
     int before = failures, cases = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -198,7 +198,7 @@ static void check_level(const struct kernels *k, const char *level, uint64_t sta
     printf("%-10s %s: %d cases\n", level, failures == before ? "ok" : "FAILED", cases);
 }
 
-/* With AVX-VNNI products give the bits that they give without. */
+/* With AVX-VNNI, products have the same bits as without. */
 static void check_same(const struct kernels *a, const struct kernels *b, uint64_t start) {
     const int before = failures;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -233,7 +233,7 @@ int main(void) {
         kernels_fill(&k, (enum cpu_level)l);
         check_level(&k, level, start, 1);
         if (l != CPU_AVX2) continue;
-        if (cpu_flags() & CPU_F_AVXVNNI) { /* which that table has */
+        if (cpu_flags() & CPU_F_AVXVNNI) { /* that table has AVX-VNNI */
             struct kernels plain = k;
             plain.whole[DT_INT4] = int4_gemv_avx2;
 #define FILL(name) plain.whole[FORMAT_DTYPE(name)] = whole_avx2_##name;

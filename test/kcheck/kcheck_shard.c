@@ -1,5 +1,5 @@
-/* Experts cut by memory node, on topologies that are not this machine's: the bits of the uncut operation for any number of
- * threads, from views and from copies, and whose work a thread takes. */
+/* Checks experts split by memory node, on topologies other than this machine's: the bits of the unsplit operation for any number of
+ * threads, from views and from copies, and whose work a thread steals. */
 #include <stdatomic.h>
 
 #include "cpu/exec.h"
@@ -11,8 +11,8 @@ static const char *const topologies[] = {
     "node 1024 0-3\n",
     "node 1024 0-1\nnode 1024 2-3\n",
     "node 1024 0-3\nnode 1024 4-7\nnode 1024 8-11\nnode 1024 12-15\nnode 1024 16-19\nnode 1024 20-23\nnode 1024 24-27\nnode 1024 28-31\n",
-    "node 1024 0-5\nnode 1024 6-7\nnode 4096 -\n",            /* uneven, the last with memory alone */
-    "node 4096 -\nnode 1024 0\nnode 1024 1-6\nnode 1024 7\n", /* the first without processors */
+    "node 1024 0-5\nnode 1024 6-7\nnode 4096 -\n",            /* uneven; the last has memory only */
+    "node 4096 -\nnode 1024 0\nnode 1024 1-6\nnode 1024 7\n", /* the first has no CPUs */
 };
 enum { TOPOLOGIES = sizeof topologies / sizeof *topologies, MAX_EXPERTS = 6 };
 static int hidden = 272;
@@ -29,7 +29,7 @@ struct cut {
     struct expert_shards shards;
     int32_t rows[NUMA_NODES + 1];
 };
-/* Views of the experts, or copies of the views in memory that ends at a trap. */
+/* Views of the experts, or copies of the views in buffers that end at a guard page. */
 static void cut_experts(struct cut *c, const struct numa *n, const struct expert *e, int count, bool copies) {
     struct cut *view = copies ? malloc(sizeof *view) : NULL;
     struct numa_part out[NUMA_NODES];
@@ -95,7 +95,7 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
     for (int t = 0; t < TOPOLOGIES; t++) {
         struct numa nodes;
         if (numa_parse(&nodes, topologies[t], &err)) exit(2);
-        const struct expert *of = topk ? e : e + n_experts; /* a dense layer has the shared one alone */
+        const struct expert *of = topk ? e : e + n_experts; /* a dense layer has the shared expert only */
         cut_experts(cut, &nodes, of, topk ? n_experts + 1 : 1, false);
         for (int c = 0; c < COUNTS; c++) {
             struct pool *pool;
@@ -120,7 +120,7 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
             pool_close(&pool);
         }
         cut_experts(cut, &nodes, of, topk ? n_experts + 1 : 1, true);
-        struct pool *pool; /* whoever computes: here a pool that knows of no nodes */
+        struct pool *pool; /* the pool that computes: here without nodes */
         if (pool_open(&pool, 3, false, &err)) exit(2);
         struct exec *on = cpu_exec_open(pool, l, &err);
         o.shards = &cut->shards;
@@ -134,7 +134,7 @@ static void check_experts(enum cpu_level l, int n, int n_experts, int topk, int 
     drop();
 }
 
-/* The damaged code is seen wherever it is. */
+/* The damaged code is found wherever it is. */
 static void check_damage(void) {
     struct shape s = {64, 192, 128, 128, DT_E4M3, DT_F32, 0, 1};
     for (int i = 0; i < 64; i++) {
@@ -149,19 +149,19 @@ static void check_damage(void) {
     }
 }
 
-/* --- Whose work is taken, asked of one thread at a time, while all others do nothing --- */
+/* --- Work stealing, one thread at a time, while all others are idle --- */
 
 static void check_stealing(void) {
     struct numa n;
     struct error e = {0};
     struct pool *pool;
-    /* node 2 has memory alone; node 3 lies nearer to node 0 than node 1 does */
+    /* node 2 has memory only; node 3 is nearer to node 0 than node 1 is */
     if (numa_parse(&n, "node 1024 0-1\nnode 1024 2-3\nnode 1024 -\nnode 1024 4-5\ndistance 0 10 40 30 20\ndistance 1 40 10 20 30\n", &e)) exit(2);
     if (pool_open_nodes(&pool, 6, true, &n, &e)) exit(2);
     struct cpu_exec *x = (struct cpu_exec *)cpu_exec_open(pool, CPU_SCALAR, &e);
     static const int begin[] = {0, 40, 80, 120, 160}, seen_from[2][4] = {{0, 3, 2, 1}, {1, 2, 3, 0}};
     for (int who = 0; who < 2; who++) {
-        int thread = who * 2 + 1; /* the second thread of node 0, of node 1 */
+        int thread = who * 2 + 1; /* the second thread of node 0 or of node 1 */
         if (pool_node(pool, thread) != who) fail("a thread's node", thread, pool_node(pool, thread), 0, 0);
         exec_share_nodes(x, 0, begin);
         char taken[160] = {0};
@@ -197,7 +197,7 @@ int main(int argc, char **argv) {
         state = seed;
         check_experts((enum cpu_level)l, 1, 5, 3, 1024, DT_E4M3, 128, 128);
         check_experts((enum cpu_level)l, 3, 6, 2, 384, DT_E4M3, 128, 128);
-        check_experts((enum cpu_level)l, 1, 4, 2, 200, DT_E4M3, 1, 1);  /* a scale for each row */
+        check_experts((enum cpu_level)l, 1, 4, 2, 200, DT_E4M3, 1, 1);  /* one scale per row */
         check_experts((enum cpu_level)l, 1, 4, 2, 1000, DT_E4M3, 5, 7); /* blocks that fit no vector */
         check_experts((enum cpu_level)l, 1, 4, 2, 700, DT_E4M3, 48, 96);
         check_experts((enum cpu_level)l, 2, 4, 2, 520, DT_BF16, 0, 0);

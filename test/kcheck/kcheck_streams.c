@@ -1,10 +1,10 @@
-/* What DeepSeek-V4 is made of beside attention (keys of several tokens, several residual streams, experts by token) on the CPU, every
- * level, against double precision written from the comments in engine/base/ops.h: the same bits for 1, 2 and 5 threads, and a row
- * the same alone, in a call of many, and in two calls with the state in between. Keys that are some positions apart are held to the
- * same operation over keys side by side. */
+/* Checks the parts of DeepSeek-V4 other than attention (compressed keys, residual streams, experts by token id) on the CPU at every
+ * level against double precision written from the comments in engine/base/ops.h: the same bits for 1, 2 and 5 threads, and a row
+ * the same alone, in a call of many rows, and in two calls with the state in between. Keys some positions apart are compared with the
+ * same operation over adjacent keys. */
 #include "test/kcheck/levels.h"
 
-/* A sequence from its beginning, in calls of `some` rows; the entry of each window that it has. */
+/* Feeds a sequence from its start in calls of `some` rows; collects the entry of each window. */
 static void check_compress(int n, int ratio, int dim, bool overlap, bool in_place) {
     const int series = overlap ? 2 : 1, width = series * dim, ldx = 2 * width + 1, made = n / ratio;
     const size_t kept = (size_t)(3 * series * dim), size = (size_t)(made * dim + 1);
@@ -15,7 +15,7 @@ static void check_compress(int n, int ratio, int dim, bool overlap, bool in_plac
         struct exec *on = execs[t % THREADS];
         const int some = t < THREADS ? n : t == THREADS ? 1 : n / 2 + 1;
         float *from = a, *to = b, *end = out;
-        memset(a, 0xff, kept * 4); /* nothing is read of it at the beginning */
+        memset(a, 0xff, kept * 4); /* nothing of it may be read at the start */
         for (int i = 0; i < n; i += some) {
             struct op_compress o = {
                 .out = end, .kv = x + i * ldx, .gate = x + i * ldx + width, .bias = bias, .before = from, .after = to, .n = n - i < some ? n - i : some};
@@ -125,7 +125,7 @@ static void check_route(int n, int experts, int topk) {
     for (int i = 0; i < VOCAB; i++)
         for (int k = 0; k < topk; k++) table[i * topk + k] = (i * 7 + k) % experts;
     for (int i = 0; i < n; i++) tokens[i] = (i * 13) % VOCAB;
-    logits[0] = 90, logits[n * experts - 1] = -60; /* both ends of softplus */
+    logits[0] = 90, logits[n * experts - 1] = -60; /* both tails of softplus */
     for (int fixed = 0; fixed < 2; fixed++) {
         struct op_route o = {
             .ids = ids, .weights = weights, .logits = logits, .bias = fixed ? NULL : bias, .n = n, .n_experts = experts, .topk = topk, .vocab = VOCAB};
@@ -150,7 +150,7 @@ static void check_route(int n, int experts, int topk) {
     drop();
 }
 
-/* Keys `step` apart against the same keys side by side and queries that stand where they see as many. */
+/* Keys `step` positions apart against the same keys side by side, with queries placed so that they see equally many. */
 static void check_steps(int n, int pos, int step, int topk) {
     enum { HEADS = 3, DIM = 24 };
     const int keys = (pos + n) / step, ld = HEADS * DIM;

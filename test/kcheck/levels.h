@@ -1,5 +1,5 @@
 #pragma once
-/* Operations of the CPU at every level that the processor has, on 1, 2 and 5 threads: what the programs that check them share. */
+/* Shared by the programs that check CPU operations: runs them at every level of this CPU, on 1, 2 and 5 threads. */
 #include "cpu/ops.h"
 #include "cpu/pool.h"
 #include "test/kcheck/processors.h"
@@ -25,11 +25,11 @@ static float *vec(size_t n) {
 static __attribute__((unused)) void must(int rc) {
     if (rc) printf("FAIL %s: an operation returned %d\n", level, rc), exit(1);
 }
-/* n numbers of 32 bits */
+/* n 32-bit values */
 static __attribute__((unused)) bool equal(const void *a, const void *b, size_t n) { return !memcmp(a, b, n * 4); }
 static __attribute__((unused)) double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* cases() at each level, from the same random state; the exit status. */
+/* Runs cases() at each level with the same random state. Returns the exit status. */
 static int each_level(uint64_t seed, void (*cases)(enum cpu_level l)) {
     static const int counts[THREADS] = {1, 2, 5};
     struct error e = {0};

@@ -1,5 +1,5 @@
-/* Takes the place of cpu/flags.c in programs that check what every processor would choose: this one without some of its features,
- * or with AMX, whose instructions such a program has in C (amx_emulate.h). */
+/* Replaces cpu/flags.c in programs that check what every CPU would choose: this CPU with fewer features, or with AMX, whose
+ * instructions such a program emulates in C (amx_emulate.h). */
 #include <string.h>
 
 #include "test/kcheck/processors.h"
@@ -13,7 +13,7 @@ enum { VNNI = CPU_F_AVX2 | CPU_F_AVX512 | CPU_F_VBMI | CPU_F_BF16 | CPU_F_VNNI, 
 static const struct {
     const char *name;
     unsigned flags;
-    enum cpu_level first; /* what it has below is as on any other */
+    enum cpu_level first; /* levels below this are as on any other CPU */
 } processors[] = {
     {"avx512", CPU_F_AVX2 | CPU_F_AVX512, CPU_AVX512},
     {"amd", VNNI | CPU_F_SUBNORMAL | CPU_F_BF16_FAST, CPU_AVX2},
@@ -30,7 +30,7 @@ bool processor_be(const char *name) {
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++)
         if (!strcmp(processors[i].name, name)) {
             flags = processors[i].flags, first = processors[i].first;
-            return !(flags & (VNNI | CPU_F_GFNI | CPU_F_AVX2) & ~flags_here()); /* the rest is a matter of speed, or in C */
+            return !(flags & (VNNI | CPU_F_GFNI | CPU_F_AVX2) & ~flags_here()); /* the rest affects speed only, or is emulated in C */
         }
     return false;
 }

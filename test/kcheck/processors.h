@@ -1,18 +1,18 @@
 #pragma once
-/* Programs built with PROCESSORS take the name of a processor as their first argument: "avx512", "amd" (AVX-512 with fast
- * BF16), "intel" or "intel-amx". Then cpu_flags() is that processor's, and what this one lacks of AMX runs in C. */
+/* Programs built with PROCESSORS take a kind of CPU as their first argument: "avx512", "amd" (AVX-512 with fast BF16), "intel" or
+ * "intel-amx". Then cpu_flags() reports that kind, and missing AMX instructions are emulated in C. */
 #include <stdbool.h>
 #include <stdio.h>
 
 #include "cpu/kernels.h"
 
-enum { SKIPPED = 77 }; /* what meson takes for a test that was left out */
+enum { SKIPPED = 77 }; /* meson's exit status for a skipped test */
 
-/* Before anything of cpu/ runs. False: there is no such name, or this processor lacks what it takes. */
+/* Call before anything of cpu/ runs. Returns false if the name is unknown or this CPU lacks the instructions. */
 bool processor_be(const char *name);
-enum cpu_level processor_first(void); /* the lowest level that is to be checked */
+enum cpu_level processor_first(void); /* the lowest level to check */
 
-/* Takes the name from the arguments and says why the test is left out. */
+/* Takes the name from the arguments; prints why the test is skipped. */
 static inline bool processor_chosen(int *argc, char ***argv) {
 #ifdef PROCESSORS
     if (*argc < 2) return false;

@@ -1,5 +1,5 @@
 #pragma once
-/* Random matrices of every format for the programs that check products, in memory that ends at a page that traps. */
+/* Random matrices of every format for programs that check products, in buffers that end at a guard page. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static uint32_t rnd(void) {
 static float uniform(void) { return (float)((int)(rnd() & 0xffffff) - 0x800000) * 0x1p-23f; }
 static float normal(void) { return uniform() + uniform() + uniform(); }
 
-/* ---- Memory that ends at a trap ---- */
+/* ---- Buffers that end at a guard page ---- */
 
 static struct {
     void *map;
@@ -40,7 +40,7 @@ static void drop(void) {
 static __attribute__((unused)) void *aligned(size_t size) {
     void *p = aligned_alloc(64, (size + 127) / 64 * 64);
     if (!p) exit(2);
-    memset(p, 0xff, (size + 127) / 64 * 64); /* NaN, should anything be read before it is written */
+    memset(p, 0xff, (size + 127) / 64 * 64); /* NaN, in case anything is read before it is written */
     return p;
 }
 
@@ -77,7 +77,7 @@ static __attribute__((unused)) struct mat make(const struct shape *s) {
             case DT_BF16: h = f32_to_bf16(v), memcpy(p + 2 * c, &h, 2); break;
             case DT_F16: h = f32_to_f16(v), memcpy(p + 2 * c, &h, 2); break;
             case DT_E4M3:
-                if (r / 32 % 2) p[c] |= 0x10; /* none with exponent 0, which some ways of decoding treat apart, for all of a strip */
+                if (r / 32 % 2) p[c] |= 0x10; /* no codes with exponent 0 in this whole strip: some decoders handle them separately */
                 if ((p[c] & 0x7f) == 0x7f) p[c] ^= 1;
                 break;
             }

@@ -1,5 +1,5 @@
 #pragma once
-/* What many-token products use and SIMDe lacks, in plain C, with AMX tiles (amx_emulate.h), and their names here. Only for -DHEARTH_SIMDE. */
+/* Defines in plain C what many-token products use and SIMDe lacks, including AMX tiles (amx_emulate.h), and renames the kernels. Only for -DHEARTH_SIMDE. */
 #include "test/kcheck/simde_vnni.h"
 
 #ifndef __AVX512F__

@@ -1,5 +1,5 @@
 #pragma once
-/* What cpu/simd_avx512.h uses and this version of SIMDe lacks, in plain C. Only for -DHEARTH_SIMDE. */
+/* Defines in plain C what cpu/simd_avx512.h uses and this version of SIMDe lacks. Only for -DHEARTH_SIMDE. */
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
 #include <simde/x86/f16c.h>

@@ -1,5 +1,5 @@
 #pragma once
-/* What the kernels in whole numbers use and SIMDe lacks, in plain C. Only for -DHEARTH_SIMDE. */
+/* Defines in plain C what the integer kernels use and SIMDe lacks. Only for -DHEARTH_SIMDE. */
 #include <math.h>
 
 #include "test/kcheck/simde_bf16.h"

@@ -1,5 +1,5 @@
 #pragma once
-/* Sessions that answer at once, for the tests of drafts: what they are asked, on checkpoints of ours of every family. */
+/* Runs several sessions at once on generated checkpoints of every family; shared by the tests of drafts. */
 #include "test/unit/unit.h"
 
 #include "engine/internal.h"
@@ -34,7 +34,7 @@ static void submit(struct session *s, int which, int answer) {
     if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
 }
 
-/* The texts of several sessions that answer at once, and of one that is cancelled on the way and asked again. Tokens guessed and right. */
+/* Collects the texts of several sessions that answer at once, and of one that is cancelled midway and asked again. Counts drafted and accepted tokens. */
 static void answer_all(struct engine *e, int32_t text[SESSIONS + 1][PROMPT + ANSWER], int *drafted, int *accepted) {
     struct session *s[SESSIONS + 1];
     struct error err = {0};
@@ -60,7 +60,7 @@ static void answer_all(struct engine *e, int32_t text[SESSIONS + 1][PROMPT + ANS
         if (ev.kind != EVENT_DONE) continue;
         *drafted += ev.stats.drafted, *accepted += ev.stats.accepted;
         assert_true(ev.stats.accepted <= ev.stats.drafted && ev.stats.accepted < ev.stats.answer_tokens);
-        if (i == SESSIONS && !again) { /* it may have been through already */
+        if (i == SESSIONS && !again) { /* it may have finished before the cancel */
             again = true;
             n[i] = PROMPT;
             submit(s[i], i, ANSWER);

@@ -1,5 +1,5 @@
 #pragma once
-/* An architecture that is built in, opened by its name: its config and its tensors without weights. */
+/* Opens a built-in architecture by name: its config, and its tensors without weights. */
 #include "engine/model/known.h"
 #include "engine/store/shape.h"
 #include "test/unit/unit.h"

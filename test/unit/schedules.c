@@ -1,10 +1,9 @@
-/* Random schedules: requests of several sessions are submitted, cancelled, answered side by side, their sessions forked, and closed in the
- * middle, prefixes of the cache used again, devices lost; each answer must be the one that the same request gets alone.
- * Driven by test_schedules.py.
- * usage: schedules MODEL_DIR REQUESTS SEED [gpus=LIST] [prefill=MODE] [decode=MODE] [split=POLICY] [draft=N]    scalar level, whose sums do not
- * depend on company. prefill: slp or dslp where it is left out. decode: cpu where it is left out; with a device decoding too, a session's cache
- * may lie on it or not, as there is room, and a turn that a device left in its middle goes on with the processor's numbers. split: with
- * --deterministic. draft: N tokens are guessed behind each, some of them right. HEARTH_LIMITS as for the program. */
+/* Runs random schedules: requests of several sessions are submitted, cancelled and answered in one batch, their sessions forked and closed
+ * midway, cached prefixes reused, devices lost. Each answer must equal the one that the same request gets alone. Driven by test_schedules.py.
+ * usage: schedules MODEL_DIR REQUESTS SEED [gpus=LIST] [prefill=MODE] [decode=MODE] [split=POLICY] [draft=N]    Runs the scalar level, which is
+ * batch-invariant. prefill: default slp or dslp. decode: default cpu; with a device decoding, a session's cache may be on it or not, depending on
+ * room, and a turn that loses its device midway continues with the CPU's numbers. split: with --deterministic. draft: N tokens are drafted each
+ * time, some of them correctly. HEARTH_LIMITS as for the program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +26,9 @@ static uint32_t rnd(uint32_t n) { /* xorshift64* */
     return (uint32_t)((state * 2685821657736338717ull) >> 33) % n;
 }
 
-/* What may be asked: prompts of a family begin alike, those of two families differ in the first token. */
+/* The possible requests: prompts of one family share their start; prompts of two families differ in the first token. */
 static struct kind {
-    int32_t tokens[MOST], answer[2][ANSWER]; /* by the processor, by devices */
+    int32_t tokens[MOST], answer[2][ANSWER]; /* answers of the CPU and of devices */
     int n, max;
     float temperature;
 } kinds[KINDS];
@@ -48,9 +47,9 @@ static void die(const char *what, const char *why) {
 static enum decode_mode decode_mode;
 static const char *split;
 static int guesses;
-/* BF16 would make of the last bit, in which devices and the processor differ where both read a part of a prompt, an answer of its own. */
+/* Float32, because where devices and the CPU both read parts of a prompt they differ in the last bit, and BF16 would turn that into another answer. */
 static enum dtype kv = DT_BF16;
-/* Behind a token what a request that holds the same tokens so far was answered alone; at every third place something else. */
+/* Drafts what the request with these tokens was answered alone; at every third position something else. */
 static int guess(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) {
     for (int k = 0; k < KINDS; k++) {
         const struct kind *q = &kinds[k];
@@ -91,7 +90,7 @@ static struct event next(struct engine *e) {
     return ev;
 }
 
-/* Each request alone, in a session of its own. */
+/* Runs each request alone, in a session of its own. */
 static void answers_alone(const char *gpus, enum prefill_mode mode, int which) {
     struct engine *e = open_engine(gpus, mode);
     int vocab = engine_info(e)->vocab;
@@ -116,7 +115,7 @@ static struct slot {
     struct session *s;
     const struct kind *kind;
     int32_t got[ANSWER];
-    int n, cut; /* family that it was cancelled at: what its cache holds of it depends on when; -1 none */
+    int n, cut; /* family at which it was cancelled: what the cache holds of it depends on timing; -1: none */
     bool running, cancelled;
 } slots[SESSIONS];
 static int wholes, cancelled, closed, forked, reused, fell, on_devices, accepted;
@@ -148,9 +147,9 @@ static void take(struct engine *e, const struct event *ev) {
     die("an event", "of a session that is gone");
 }
 
-/* Whether a session whose cache holds `last` may be asked k. A prompt of more than OP_FEW tokens is multiplied by other kernels than the rest that
- * it leaves behind what is in the cache, so last bits, and with BF16 between them an answer, may be others then; which session holds what hangs
- * on when it was free. With float32 the bits stay too few to matter. */
+/* Returns whether a session whose cache holds `last` may get request k. A prompt of more than OP_FEW tokens uses other kernels than the
+ * remainder after a cached prefix. So last bits may differ, and with BF16 answers too; and which session holds which prefix depends
+ * on timing. With float32 the differences are too small to matter. */
 static bool may_follow(const struct slot *t, const struct kind *k) {
     int family = (int)(k - kinds) % FAMILIES;
     if (family == t->cut) return false;
@@ -163,7 +162,7 @@ static void close_one(struct slot *t) {
     t->running = false, t->cut = -1;
 }
 
-/* Another session goes on from what this one holds, once its turn is over. */
+/* Another session forks this one, once its turn is over. */
 static void fork_one(struct engine *e, struct slot *from) {
     struct error err = {0};
     struct slot *to = &slots[rnd(SESSIONS)];
@@ -192,7 +191,7 @@ static void one_request(struct engine *e) {
         t->kind = NULL;
     }
     const struct kind *k;
-    bool again = t->kind && may_follow(t, t->kind) && rnd(2); /* something that begins alike */
+    bool again = t->kind && may_follow(t, t->kind) && rnd(2); /* something with the same start */
     do k = &kinds[rnd(KINDS)];
     while (!may_follow(t, k) || (again && (k - t->kind) % FAMILIES));
     t->kind = k;
@@ -253,7 +252,7 @@ int main(int argc, char **argv) {
     double begin = clock_now();
     for (int i = 0; i < requests; i++) one_request(e);
     for (int i = 0; i < SESSIONS; i++)
-        while (slots[i].running && i % 7) { /* the rest is cut by closing the engine */
+        while (slots[i].running && i % 7) { /* closing the engine cuts off the rest */
             struct event ev = next(e);
             take(e, &ev);
         }

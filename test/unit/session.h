@@ -1,5 +1,5 @@
 #pragma once
-/* Sessions for tests of the engine; what cannot be opened ends the test. */
+/* Opens sessions for tests of the engine; fails the test if that fails. */
 #include "test/unit/unit.h"
 
 #include "engine/engine.h"

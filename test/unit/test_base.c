@@ -1,4 +1,4 @@
-/* base: number formats against their definition, JSON, arenas, files under injected faults. */
+/* base: number formats against their definition, JSON, arenas, files under injected faults, fair queues. */
 #include "test/unit/unit.h"
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static void e4m3_is_exact(void **st) {
     }
     assert_int_equal(f32_to_e4m3(1e30f), 0x7e);
     assert_int_equal(f32_to_e4m3(-460.0f), 0xfe);
-    /* Halfway between two codes goes to the even one. */
+    /* A value halfway between two codes rounds to the even one. */
     for (int c = 0; c < 0x7d; c++) {
         float mid = (e4m3_to_f32((uint8_t)c) + e4m3_to_f32((uint8_t)(c + 1))) / 2;
         assert_int_equal(f32_to_e4m3(mid), c + (c & 1));
@@ -188,14 +188,14 @@ static void write_is_old_or_new(void **st) {
     assert_string_equal(data, "new");
     mem_free(data);
     assert_true(file_read(path, 2, &data, &n, &e) < 0);
-    /* Nothing was left beside it. */
+    /* No temporary file is left. */
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(dir), 0);
     assert_int_equal(file_read(path, 2, &data, &n, &e), ERR_RUNTIME);
     assert_non_null(strstr(e.text, path));
 }
 
-/* A regular file or nothing is replaced; what is no regular file is written to. */
+/* A regular file or a missing one is replaced; anything else is written to. */
 static void outputs_by_one_rule(void **st) {
     char dir[] = "/tmp/hearth-base-XXXXXX", file[64], link[64], fifo[64], *data;
     struct error e = {0};
@@ -231,7 +231,7 @@ static void outputs_by_one_rule(void **st) {
     assert_int_equal(file_out_open(&b, link, 0666, &e), 0);
     assert_int_equal(file_write_all(a.fd, "new", 3), 0);
     file_out_abandon();
-    assert_int_equal(file_out_close(&a, true, &e), ERR_RUNTIME); /* it was taken away */
+    assert_int_equal(file_out_close(&a, true, &e), ERR_RUNTIME); /* the temporary file was removed */
     assert_int_equal(file_out_close(&b, true, &e), 0);
     assert_int_equal(file_out_open(&a, file, 0666, &e), 0);
     assert_int_equal(file_out_close(&a, false, &e), 0);
@@ -271,7 +271,7 @@ static void errors_hold_no_escapes(void **st) {
     assert_int_equal(strncmp(e.text, "in 3: aaa", 9), 0);
 }
 
-/* What was dropped leaves the memory and is read again; beside it everything stays. */
+/* Dropped pages leave memory and are read again; other pages stay. */
 static void maps_can_be_dropped(void **state) {
     enum { PAGES = 8192, PAGE = 4096 };
     char path[] = "/var/tmp/hearth-drop-XXXXXX", *data = malloc(PAGES * PAGE);
@@ -287,25 +287,26 @@ static void maps_can_be_dropped(void **state) {
     close(fd);
     assert_int_equal(file_map(&m, path, &e), 0);
     assert_memory_equal(m.data, data, PAGES * PAGE);
-    file_map_drop(m.data + 100 * PAGE + 100, 8000 * PAGE); /* pages 101 to 8099 lie in it as a whole */
+    file_map_drop(m.data + 100 * PAGE + 100, 8000 * PAGE); /* contains pages 101 to 8099 completely */
     assert_int_equal(mincore((void *)m.data, PAGES * PAGE, in), 0);
-    bool keeps = fs.f_type == 0x01021994 || fs.f_type == 0x794c7630; /* tmpfs and overlays hold their pages */
-    int left = 0, beside = 0;                                        /* the kernel drops larger pieces only whole */
+    bool keeps = fs.f_type == 0x01021994 || fs.f_type == 0x794c7630; /* tmpfs and overlays keep their pages */
+    int left = 0, beside = 0;                                        /* the kernel drops large folios only as a whole */
     for (int i = 0; i < PAGES; i++) *(i > 100 && i < 8100 ? &left : &beside) += in[i] & 1;
     assert_true(beside == PAGES - 7999 && (keeps || left < 4000));
     file_map_ahead(m.data + 120 * PAGE, 3);
-    file_map_drop(data, PAGES * PAGE); /* no map: nothing happens */
+    file_map_drop(data, PAGES * PAGE); /* no mapping: nothing happens */
     assert_memory_equal(m.data, data, PAGES * PAGE);
     file_unmap(&m);
     unlink(path);
     free(data);
 }
 
-/* --- turns -------------------------------------------------------------------------------------------------------------- */
+/* --- fair queue --------------------------------------------------------------------------------------------------------- */
 
 static bool not_three(const void *ctx, uint64_t client) { return client != 3; }
 
-/* One client with many, others with few: in rounds, and of each in order; who leaves was not served, and who may not is passed over. */
+/* One client with many requests, others with few: served in rounds, each client in order. A client that leaves is not served; one that may not run is skipped.
+ */
 static void clients_take_turns(void **st) {
     static const uint64_t clients[] = {1, 1, 1, 1, 1, 2, 3, 3, 1}, want[] = {0, 5, 6, 1, 7, 2, 3, 8};
     struct fair_turn t[9];
@@ -325,7 +326,7 @@ static void clients_take_turns(void **st) {
     assert_null(f.first);
 }
 
-/* Whatever clients do: while one waits none is served more than twice; order within is kept. */
+/* Whatever clients do: while one waits, no other is served more than twice; order within a client is kept. */
 static void nobody_waits_for_ever(void **st) {
     enum { CLIENTS = 7, EACH = 40, N = CLIENTS * EACH };
     static struct fair_turn t[N];
@@ -334,7 +335,7 @@ static void nobody_waits_for_ever(void **st) {
     struct fair f = {0};
     for (uint64_t order = 1; served < 20000; order++) {
         int c = (int)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33) % (2 * CLIENTS), k = 0;
-        c = c < CLIENTS ? c : 0; /* the first one asks for eight times as much */
+        c = c < CLIENTS ? c : 0; /* the first client asks for eight times as much */
         while (k < EACH && used[c * EACH + k]) k++;
         if (k < EACH) {
             if (!waits[c]++) memset(since[c], 0, sizeof since[c]);
@@ -354,7 +355,7 @@ static void nobody_waits_for_ever(void **st) {
             if (waits[i] && i != c && ++since[i][c] > most) most = since[i][c];
         memset(since[c], 0, sizeof since[c]);
     }
-    assert_true(waits[0] > EACH / 2); /* it always wanted more */
+    assert_true(waits[0] > EACH / 2); /* this client always had more requests */
     assert_int_equal(most, 2);
 }
 

@@ -1,4 +1,4 @@
-/* Request batching against paper B's algorithm 2, by hand and as properties. */
+/* Request batching against paper B's algorithm 2, by hand and by properties. */
 #include "test/unit/unit.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static void by_hand(void **st) {
     struct batching_in in = {.n = 6, .length = length, .n_micro = 2, .most = 3};
     assert_int_equal(batching_assign(&in, micro, order), 6);
     assert_memory_equal(micro, want, sizeof want);
-    in.most = 2; /* closed with two: 3 and 2 wait */
+    in.most = 2; /* closed at two: 3 and 2 wait */
     const int32_t closed[] = {0, 0, -1, 1, 1, -1};
     assert_int_equal(batching_assign(&in, micro, order), 4);
     assert_memory_equal(micro, closed, sizeof closed);
@@ -24,13 +24,13 @@ static void by_hand(void **st) {
     const int32_t aborted[] = {-1, 0, -1, 1, -1, -1};
     assert_int_equal(batching_assign(&in, micro, order), 2);
     assert_memory_equal(micro, aborted, sizeof aborted);
-    in.room = 17; /* 7 + 2 + 8 does: who is short may go before who waits */
+    in.room = 17; /* 7 + 2 + 8 fits: a short request may overtake a waiting one */
     const int32_t shorter[] = {-1, 0, 1, 1, -1, -1};
     assert_int_equal(batching_assign(&in, micro, order), 3);
     assert_memory_equal(micro, shorter, sizeof shorter);
 }
 
-/* Sums differ by no more than the longest; each micro-batch is as full as can be; equals keep their order. */
+/* Sums differ by no more than the longest; each micro-batch is as full as possible; equal requests keep their order. */
 static void balanced(void **st) {
     static int32_t length[MOST];
     uint32_t x = 7;

@@ -1,4 +1,4 @@
-/* The pieces of a block on their own: what they add to the residual stream is what they add together. */
+/* The parts of a block separately: what they add to the residual stream equals what they add together. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 #include "engine/store/place.h"
 
 enum { N = 5 };
-static const char *const families[] = {"deepseek_v3", "qwen2_moe", "mixtral"}; /* shared and dense; a gate; routed alone */
+static const char *const families[] = {"deepseek_v3", "qwen2_moe", "mixtral"}; /* shared experts and dense layers; a gate; routed experts only */
 
 static void parts(struct exec *x, const struct weights *m, const struct layer *y, int layer, struct work *w) {
     const struct config *c = &m->config;
@@ -38,7 +38,7 @@ static void parts(struct exec *x, const struct weights *m, const struct layer *y
 
 static void test_parts(void **state) {
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-        for (int nodes = 1; nodes <= 2; nodes++) { /* whole, and cut as for two memory nodes */
+        for (int nodes = 1; nodes <= 2; nodes++) { /* whole, and split as for two memory nodes */
             struct weights m;
             struct error e = {0};
             struct pool *pool;

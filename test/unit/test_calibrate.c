@@ -1,5 +1,5 @@
-/* Machines from text, and from measuring: every error names its line and key, the cache is used when it fits and passed over when not,
- * and a device shows the speeds that it was given. */
+/* Machine models from text and from measurement: every error names its line and key, the cache is used only when it matches,
+ * and a device measures the speeds that it was configured with. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -57,21 +57,21 @@ static void errors_name_line_and_key(void **st) {
     } cases[] = {
         {"nonsense\n", "FILE: line 1: 'nonsense' is not key = value"},
         {"\n\nspeed = 3\n", "FILE: line 3: speed = 3: is no key of a machine"},
-        {"cpu.bw = fast\n", "FILE: line 1: cpu.bw = fast: is no number or curve"},
-        {"cpu.bw = 5 6\n", "is no number or curve"},
-        {"cpu.bw = 1:5 6\n", "is no number or curve"},
+        {"cpu.bw = fast\n", "FILE: line 1: cpu.bw = fast: is not a number or a curve"},
+        {"cpu.bw = 5 6\n", "is not a number or a curve"},
+        {"cpu.bw = 1:5 6\n", "is not a number or a curve"},
         {"cpu.bw = 1:\n", "has a row count without a value"},
         {"cpu.bw = 4:1G 2:2G\n", "must have rising rows"},
         {"cpu.bw = 0\n", "values above 0"},
-        {"cpu.bw = -1\n", "is no number"},
-        {"cpu.bw = inf\n", "is no number"},
-        {"cpu.bw = nan\n", "is no number"},
-        {"cpu.bw = 0x10\n", "is no number"},
-        {"cpu.bw = 1e99\n", "is no number"},
+        {"cpu.bw = -1\n", "is not a number"},
+        {"cpu.bw = inf\n", "is not a number"},
+        {"cpu.bw = nan\n", "is not a number"},
+        {"cpu.bw = 0x10\n", "is not a number"},
+        {"cpu.bw = 1e99\n", "is not a number"},
         {"cpu.bw = 1:1 2:1 3:1 4:1 5:1 6:1 7:1 8:1 9:1 10:1 11:1 12:1 13:1\n", "has too many points"},
         {"cpu.latency = 1x\n", "cpu.latency = 1x: is no number"},
-        {"cpu.bw.gpu = 1G\n", "is no key"},
-        {"gpu0.bw = 1G\n", "gpu0.bw = 1G: is no key"}, /* there is none */
+        {"cpu.bw.gpu = 1G\n", "is not a machine key"},
+        {"gpu0.bw = 1G\n", "gpu0.bw = 1G: is no key"}, /* there is no gpu0 */
         {"devices = 1\ngpu1.bw = 1G\n", "FILE: line 2: gpu1.bw = 1G: is no key"},
         {"devices = 99\n", "FILE: line 1: devices = 99: is not a number of domains that fits"},
         {"devices = -1\n", "domains that fits"},
@@ -101,8 +101,8 @@ static void errors_name_line_and_key(void **st) {
         {"pcie = 4 x8 and more\n", "is neither a generation"},
         {"pcie = -25G\n", "is neither a generation"},
         {BOX "cards = 1\n", "FILE: card is missing: card = RTX 5090, or its numbers"},
-        {BOX "card = RTX 9999\n", "FILE: card = RTX 9999 is none that is known by name (RTX 5090, RTX 5080,"},
-        {BOX "card = RTX 9999\ncard.memory = 24G\n", "FILE: card.bandwidth is missing: of the card's memory in bytes/s"},
+        {BOX "card = RTX 9999\n", "FILE: card = RTX 9999 is not a known card (RTX 5090, RTX 5080,"},
+        {BOX "card = RTX 9999\ncard.memory = 24G\n", "FILE: card.bandwidth is missing: the card's memory bandwidth in bytes/s"},
         {BOX "card.memory = 24G\ncard.bandwidth = 1T\n", "FILE: card.bf16 is missing"},
         {BOX "card.memory = 24G\ncard.bandwidth = 1T\ncard.bf16 = 100T\n", "FILE: pcie is missing: the generation and lanes"},
         {BOX "devices = 1\n", "FILE: cards says how many there are"},
@@ -122,7 +122,7 @@ static void errors_name_line_and_key(void **st) {
     assert_int_equal(calibrate_parse(&m, line, sizeof line, "FILE", NULL, &e), ERR_USAGE);
     assert_int_equal(calibrate_read(&m, "/nonexistent/machine", &e), ERR_USAGE);
     assert_non_null(strstr(e.text, "paper-a-1, paper-a-2"));
-    /* Bytes at random, cut and changed, never do more than fail. */
+    /* Random, cut and changed bytes cause an error at most. */
     struct buf b = {0};
     assert_true(cost_preset(&other, "paper-c") && !calibrate_write(&other, "f", &b));
     uint32_t seed = 1;
@@ -135,7 +135,7 @@ static void errors_name_line_and_key(void **st) {
     buf_free(&b);
 }
 
-/* A box is what its channels, cores and cards come to, and keys of the table go before it, wherever they stand. */
+/* A box is the sum of its channels, cores and cards; explicit keys override it, wherever they are in the file. */
 static void box_is_a_machine(void **st) {
     static const char a[] =
         "name = of paper A\nsockets = 2\nchannels = 12\nddr = 6400\ncores = 32\nisa = avx512bf16\nmemory = 1152G\ncards = 2\ncard = NVIDIA GeForce rtx5090\n";
@@ -145,7 +145,7 @@ static void box_is_a_machine(void **st) {
     assert_int_equal(m.n_devices, 2);
     assert_string_equal(m.name, "of paper A");
     assert_true(fabs(m.dram / other.dram - 1) < 0.01 && m.domain[0].memory == 1152e9);
-    for (int d = 0; d < 3; d++) /* what the preset of this machine has, within a tenth */
+    for (int d = 0; d < 3; d++) /* the values of this machine's preset, within a tenth */
         for (int k = 0; k < COST_ATTENTION; k++) {
             assert_true(fabs(cost_at(&m.domain[d].bw[k], 1) / cost_at(&other.domain[d].bw[k], 1) - 1) < 0.1);
             for (int rows = 1; rows < 1000; rows *= 3)
@@ -163,7 +163,7 @@ static void box_is_a_machine(void **st) {
     assert_int_equal(m.n_devices, 0);
 }
 
-/* What is written is read back to the bit, for all that is known by heart. */
+/* Every preset that is written is read back bit for bit. */
 static void text_and_back(void **st) {
     for (int i = 0; cost_preset_name(i); i++) {
         struct buf b = {0};
@@ -211,7 +211,7 @@ static void the_processor(void **st) {
     for (int i = 0; i < d->rate[COST_FFN][COST_8BIT].n; i++)
         printf(" %g:%.0fG", (double)d->rate[COST_FFN][COST_8BIT].rows[i], (double)d->rate[COST_FFN][COST_8BIT].value[i] * 1e-9);
     printf("; latency %.1f %.1f %.1f %.1f us\n", d->latency[0] * 1e6, d->latency[1] * 1e6, d->latency[2] * 1e6, d->latency[3] * 1e6);
-    assert_true(first < 60); /* 1.5 s was asked for; the machine may be busy, and stop for a while */
+    assert_true(first < 60); /* 1.5 s is the limit; a busy machine may stall */
     assert_true(m.n_domains == 1 && m.dram > 1e8 && d->rate[COST_FFN][COST_8BIT].n >= 3 && cost_rate(d, COST_FFN, COST_16BIT)->n &&
                 cost_rate(d, COST_LINEAR, COST_8BIT)->n && d->rate[COST_ATTENTION][COST_16BIT].n);
     for (int k = 0; k < COST_KINDS; k++) assert_true(d->bw[k].n && d->bw[k].value[0] > 1e8f && d->latency[k] > 0 && d->latency[k] < 0.1);
@@ -219,9 +219,9 @@ static void the_processor(void **st) {
         for (int f = 0; f < COST_FORMATS; f++)
             for (int i = 1; i < d->rate[k][f].n; i++)
                 assert_true((k == COST_ATTENTION || d->rate[k][f].value[i] >= d->rate[k][f].value[i - 1]) && d->rate[k][f].rows[i] > d->rate[k][f].rows[i - 1]);
-    assert_true(d->rate[COST_ATTENTION][COST_16BIT].n > 1); /* a prompt's queries, too */
+    assert_true(d->rate[COST_ATTENTION][COST_16BIT].n > 1); /* including a prompt's queries */
     assert_true(d->few[COST_8BIT].n > 1 && (double)d->few[COST_8BIT].rows[d->few[COST_8BIT].n - 1] <= OP_FEW);
-    /* The figures are those of an operation as it runs: units are right, whatever a busy machine makes of it. */
+    /* The values are those of an operation as it runs: units are right, however busy the machine is. */
     enum { SIDE = 2048, ROWS = 16 };
     uint8_t *weights = mem_calloc(SIDE, SIDE);
     float *x = mem_calloc(ROWS, SIDE * 4), *y = mem_calloc(ROWS, SIDE * 4), scales[16 * 16] = {0};
@@ -246,7 +246,7 @@ static void the_processor(void **st) {
     printf("16 rows of 2048 x 2048: %.0f us, expected %.0f us\n", real * 1e6, expected * 1e6);
     assert_true(expected < real * 30 && expected > real / 30);
     mem_free(weights), mem_free(x), mem_free(y);
-    begin = clock_now(); /* again: from the cache, to the bit */
+    begin = clock_now(); /* again, from the cache: identical bits */
     said[0] = 0;
     if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
     assert_true(clock_now() - begin < first / 3 + 1);
@@ -264,7 +264,7 @@ static void the_cache(void **st) {
     o.threads = 7; /* another machine */
     said[0] = 0;
     if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
-    assert_non_null(strstr(said, "another machine"));
+    assert_non_null(strstr(said, "does not match this machine"));
     o.threads = 1;
     static const char *const damaged[] = {"", "garbage", "fingerprint = x\ncpu.bw = 1G\ncpu.rate.ffn = 1:1:1\n"};
     for (size_t i = 0; i < 3; i++) {
@@ -274,21 +274,21 @@ static void the_cache(void **st) {
         assert_non_null(strstr(said, "measuring again"));
         assert_true(other.dram > 0);
     }
-    assert_int_equal(file_write(path, text, n / 2, &e), 0); /* cut */
+    assert_int_equal(file_write(path, text, n / 2, &e), 0); /* truncated */
     said[0] = 0;
     assert_int_equal(calibrate(&other, &o, &e), 0);
     assert_true(other.dram > 0);
-    /* A directory that cannot be written: measured all the same. */
+    /* A directory that is not writable: measures anyway. */
     fault_set(FAULT_RENAME, 1, true, false);
     o.again = true, said[0] = 0;
     assert_int_equal(calibrate(&other, &o, &e), 0);
     fault_set(FAULT_RENAME, 0, false, false);
-    assert_non_null(strstr(said, "not kept"));
+    assert_non_null(strstr(said, "not saved"));
     _Atomic int cancel = 1;
     o.cancel = &cancel;
     assert_int_equal(calibrate(&other, &o, &e), ERR_CANCELLED);
     o.cancel = NULL;
-    for (int nth = 1; nth < 40; nth++) { /* memory that fails: an error and nothing left behind, or it went on without */
+    for (int nth = 1; nth < 40; nth++) { /* failing allocations: either an error without leaks, or success without that memory */
         fault_set(FAULT_ALLOC, nth, false, false);
         int rc = calibrate(&other, &o, &e);
         fault_set(FAULT_ALLOC, 0, false, false);
@@ -298,7 +298,7 @@ static void the_cache(void **st) {
     mem_free(text);
 }
 
-/* In virtual time a device is exactly what it was told to be; slowed in real time it is about that. */
+/* In virtual time a device has exactly its configured speeds; slowed in real time approximately. */
 static struct gpu *open_gpu(const char *list) {
     struct gpu_spec spec;
     struct gpu *g = NULL;
@@ -306,8 +306,8 @@ static struct gpu *open_gpu(const char *list) {
     if (gpu_parse(&spec, list, &e) || gpu_open(&g, &spec, 0, &e)) fail_msg("%s", e.text);
     return g;
 }
-/* Three nodes of which one has no processors: what each reads of its own by itself, as it is held to, becomes its share; what it reads of another's, the way
- * between. Kept under these nodes alone. */
+/* Three nodes, one without CPUs: each node's share is its measured speed of its own memory, at which it is limited; its speed of another node's memory
+ * is the link between them. The result is cached for these nodes only. */
 static void memory_nodes(void **st) {
     static const char text[] = "node 4096 0\nnode 2048 1\nnode 1024 -\nspeed 0 600 200\nspeed 1 100 300\n";
     struct error e = {0};
@@ -330,7 +330,7 @@ static void memory_nodes(void **st) {
     assert_memory_equal(&m, &other, sizeof m);
     nodes.memory[1] *= 2;
     if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
-    assert_non_null(strstr(said, "another machine"));
+    assert_non_null(strstr(said, "does not match this machine"));
     assert_true(other.node[1].memory == 4096.0 * (1 << 20));
     nodes.n_nodes = 1;
     if (calibrate(&other, &o, &e)) fail_msg("%s", e.text);
@@ -361,19 +361,19 @@ static void devices(void **st) {
     double begin = clock_now();
     for (int tries = 0; tries < 8 && (!tries || cost_at(cost_rate(d, COST_LINEAR, COST_16BIT), 512) <= 0.5 * cost_at(&d->rate[COST_FFN][COST_8BIT], 512));
          tries++)
-        if (calibrate(&m, &o, &e)) fail_msg("%s", e.text); /* a machine that stood still for a moment is asked again */
+        if (calibrate(&m, &o, &e)) fail_msg("%s", e.text); /* if the machine stalled, measure again */
     gpu_close(&g);
     printf("emulated, slowed: %.1f s; h2d %.2f GB/s, d2h %.2f, 64 rows %.3f TFLOP/s, latency %.0f us, hand-off %.0f us\n", clock_now() - begin,
            d->link[COST_H2D].rate * 1e-9, d->link[COST_D2H].rate * 1e-9, cost_at(&d->rate[COST_FFN][COST_8BIT], 64) * 1e-12, d->latency[COST_FFN] * 1e6,
            m.join * 1e6);
-    /* A device so slow that there is time for one row only: what it read then is no rate of more rows. */
+    /* A device so slow that there is time for one row only: its read speed is no rate of more rows. */
     for (int f = COST_16BIT; f <= COST_8BIT; f++)
         assert_true(cost_at(cost_rate(d, COST_LINEAR, (enum cost_format)f), 512) > 0.5 * cost_at(&d->rate[COST_FFN][COST_8BIT], 512));
-    assert_true(d->link[COST_H2D].rate < 2.1e9 && d->link[COST_D2H].rate < 1.05e9); /* never faster; how much slower is up to the machine */
+    assert_true(d->link[COST_H2D].rate < 2.1e9 && d->link[COST_D2H].rate < 1.05e9); /* never faster; how much slower depends on the machine */
     assert_true(cost_at(&d->rate[COST_FFN][COST_8BIT], 64) < 0.055e12 && d->latency[COST_FFN] > 190e-6);
     g = open_gpu("emu:1,mem=64M");
     assert_int_equal(calibrate(&m, &o, &e), ERR_MEMORY);
-    assert_non_null(strstr(e.text, "are free, to measure it takes"));
+    assert_non_null(strstr(e.text, "are free, calibration needs"));
     gpu_close(&g);
     static const char *const faults[] = {"emu:1,virtual,fail=copy:3", "emu:1,virtual,fail=launch:5", "emu:1,virtual,fail=alloc:2", "emu:1,virtual,fail=die:9"};
     for (size_t i = 0; i < 4; i++) {

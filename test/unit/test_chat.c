@@ -1,4 +1,4 @@
-/* Which template a checkpoint has, what the formats published as code give, and that typed text takes no control. */
+/* Which template a checkpoint uses, the output of formats published as code, and that typed text cannot act as control tokens. */
 #include "test/unit/unit.h"
 
 #include <dirent.h>
@@ -83,7 +83,7 @@ static void test_places(void **state) {
     assert_int_equal(chat_open(&c, dir, path, &e), 0);
     assert_int_equal(render(c, "{}", &t, &e), 0);
     assert_string_equal(t.data, "T<s>");
-    assert_int_equal(t.n_spans, 1); /* the checkpoint's own tokens are the template's text */
+    assert_int_equal(t.n_spans, 1); /* the checkpoint's own tokens count as template text */
     assert_int_equal(t.spans[0].origin, TEXT_TEMPLATE);
     text_free(&t);
     uint64_t h = chat_hash(c);
@@ -109,10 +109,10 @@ static void test_named(void **state) {
     expect("{\"tools\": [1]}", "T");
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"R\"}]}");
     assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
-    assert_non_null(strstr(e.text, "none of them named default"));
+    assert_non_null(strstr(e.text, "none is named default"));
     put("tokenizer_config.json", "{\"chat_template\": 5}");
     assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
-    put("tokenizer_config.json", "{\"chat_template\": \"a\\n{% if %}\"}"); /* broken: said now, not at the first answer */
+    put("tokenizer_config.json", "{\"chat_template\": \"a\\n{% if %}\"}"); /* broken: reported when the model opens, not at the first answer */
     assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "line 2, column 7"));
     assert_null(c);
@@ -120,7 +120,7 @@ static void test_named(void **state) {
     assert_int_equal(chat_open(&c, dir, NULL, &e), ERR_MODEL);
 }
 
-/* The format of DeepSeek-V3.2 is published as encoding/encoding_dsv32.py in deepseek-ai/DeepSeek-V3.2;
+/* DeepSeek-V3.2's format is published as encoding/encoding_dsv32.py in deepseek-ai/DeepSeek-V3.2;
  * the second case is the example in that repository's README. */
 #define BOS "<｜begin▁of▁sentence｜>"
 #define EOS "<｜end▁of▁sentence｜>"
@@ -156,7 +156,7 @@ static void test_deepseek_v32(void **state) {
     text_free(&t);
     chat_close(&c);
 }
-/* That of DeepSeek-V4 as encoding/encoding_dsv4.py in deepseek-ai/DeepSeek-V4-Flash and -Pro. */
+/* DeepSeek-V4's format as encoding/encoding_dsv4.py in deepseek-ai/DeepSeek-V4-Flash and -Pro. */
 static void test_deepseek_v4(void **state) {
     clean();
     put("config.json", "{\"model_type\": \"deepseek_v4\"}");
@@ -178,9 +178,9 @@ static void test_deepseek_v4(void **state) {
             "</｜DSML｜tool_calls>" EOS "<｜User｜><tool_result>one</tool_result>\n\n<tool_result>two</tool_result>\n\nand<｜Assistant｜><think>");
 }
 
-/* ---- every control token of every vocabulary at hand, typed by the user: no more control ids than without them */
+/* ---- every control token of every available vocabulary, typed by the user, adds no control id */
 
-/* Flagged special or only added ("<think>", "<tool_call>"): both act on the model. */
+/* Flagged special or just added ("<think>", "<tool_call>"): both act on the model. */
 static bool is_control(const struct tokenizer *t, int32_t id, const char **text, size_t *n) {
     bool special = false;
     char name[256];
@@ -197,7 +197,7 @@ static int control_ids(const struct tokenizer *t, const struct ids *ids) {
     for (size_t i = 0; i < ids->n; i++) count += is_control(t, ids->data[i], &text, &n);
     return count;
 }
-/* -1: the template refuses the conversation. *length: ids in all. */
+/* Returns the number of control ids, or -1 if the template refuses the conversation. *length: number of ids. */
 static int rendered_controls(const struct chat *c, const struct tokenizer *t, const char *typed, size_t n, size_t *length) {
     struct buf b = {0};
     struct text text;
@@ -249,7 +249,7 @@ static int inject(const struct tokenizer *t) {
     }
     if (d) closedir(d);
     buf_free(&all);
-    assert_true(templates > 0 && pairs >= templates - 1); /* one of them takes no system prompt */
+    assert_true(templates > 0 && pairs >= templates - 1); /* one of them has no system prompt */
     return pairs;
 }
 static void link_as(const char *from, const char *name) {
@@ -288,7 +288,7 @@ static void test_injection(void **state) {
     assert_true(pairs > 0);
 }
 
-/* ---- the published templates of ../shared/templates, byte for byte what Jinja2 gives, errors included */
+/* ---- the published templates of ../shared/templates: the bytes that Jinja2 gives, including errors */
 static char *slurp(const char *path, size_t *n) {
     char *s;
     struct error e = {0};

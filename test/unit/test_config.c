@@ -1,5 +1,5 @@
-/* config.json of each family: what is read, what is derived, what is refused. The formulae are checked by hand-worked
- * numbers here and against whole models in golden/. */
+/* config.json of each family: what is read, derived and refused. The formulae are checked by hand-worked numbers here and with
+ * whole models in golden/. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -90,7 +90,7 @@ static void refusals_name_the_key(void **st) {
     assert_int_equal(parse(&c, V3 ",\"attn_thing\":null,\"other\":false,\"transformers_version\":\"4\",\"_x\":1}", false, &e), 0); /* inactive */
 }
 
-/* V3's numbers as another family, with more keys. */
+/* V3's numbers in another family, with more keys. */
 static int parse_as(struct config *c, const char *family, const char *more, struct error *e) {
     static const char v3[] = V3, first[] = "{\"model_type\":\"deepseek_v3\"";
     char text[4096];
@@ -100,7 +100,7 @@ static int parse_as(struct config *c, const char *family, const char *more, stru
 
 static void keys_chosen_by_an_indexer(void **st) {
     static const struct {
-        const char *family, *more, *owners; /* of the first layers: F has an indexer, S takes over a choice */
+        const char *family, *more, *owners; /* of the first layers: F has an indexer, S reuses its selection */
     } good[] = {
         {"deepseek_v32", ",\"index_topk\":2048,\"index_n_heads\":64,\"index_head_dim\":128", "FFFFFF"},
         {"glm_moe_dsa", "", "FFFFFF"},
@@ -149,7 +149,7 @@ static void keys_chosen_by_an_indexer(void **st) {
 
 static void keys_of_several_tokens(void **st) {
     static const char *const same[] = {
-        /* the vendor's way to say it, and transformers' */
+        /* in the vendor's form, and in transformers' */
         V4 V4_ROPE V4_RATIOS "}",
         V4 V4_ROPE ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"compressed_sparse_attention\",\"heavily_compressed_attention\","
                    "\"compressed_sparse_attention\",\"heavily_compressed_attention\"],\"mlp_layer_types\":[\"hash_moe\",\"hash_moe\",\"hash_moe\",\"moe\","
@@ -231,7 +231,7 @@ static void linear_attention_where_it_is_asked_for(void **st) {
     struct config c;
     struct error e = {0};
     assert_int_equal(parse(&c, NEXT "}", false, &e), 0);
-    assert_true(c.layer[0].delta && c.layer[2].delta && !c.layer[3].delta && c.layer[4].delta); /* every fourth has attention */
+    assert_true(c.layer[0].delta && c.layer[2].delta && !c.layer[3].delta && c.layer[4].delta); /* every fourth layer has full attention */
     assert_true(c.rope.dim == 8 && c.delta.v_heads == 32 && c.delta.k_heads == 16 && c.delta.k_dim == 128 && c.delta.taps == 4 && c.delta.fused);
     assert_int_equal(kv_token_bytes(&c, DT_BF16), 2 * 2 * 32 * 2);
     assert_int_equal(kv_state_bytes(&c), 5 * 4 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128));
@@ -278,7 +278,7 @@ static void other_ropes(void **st) {
 #define ROUTED "\"moe_intermediate_size\":32,\"n_routed_experts\":16,\"n_shared_experts\":1"
 #define LATENT "\"q_lora_rank\":32,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16," ROUTED
 
-/* Hand-copied from transformers' configuration classes, which fill in what a config leaves out. */
+/* Copied by hand from transformers' configuration classes, which supply the defaults of keys that a config omits. */
 static void what_a_config_leaves_out(void **st) {
     static const struct {
         const char *text;

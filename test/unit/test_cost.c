@@ -1,4 +1,4 @@
-/* The machine model against cases computed by hand. Each comment is the calculation; tolerances are for its rounding. */
+/* The cost model against cases computed by hand. Each comment is the calculation; tolerances cover its rounding. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -63,7 +63,7 @@ static void checkpoints(void **st) {
     near(v3.pair_flops, 2.0 * 128 * (576 + 512), 1e-12);
     near(v3.wide_flops, 2.0 * 128 * (192 + 128), 1e-12);
     assert_int_equal(v3.dense_layers, 3);
-    near(58.0 * 256 * v3.expert_bytes, 654.1e9, 1e-3); /* what a prompt streams */
+    near(58.0 * 256 * v3.expert_bytes, 654.1e9, 1e-3); /* what a prompt uploads */
     near(mixtral.expert_bytes, 352321536, 1e-12);
     near(mixtral.half_bytes, 2.0 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 8), 1e-12);
     near(mixtral.kv_bytes, 2 * 8 * 128 * 2, 1e-12);
@@ -72,7 +72,7 @@ static void checkpoints(void **st) {
     cost_model_of(&f32, &config, DT_F32, DT_E2M1, DT_E4M3);
     assert_int_equal(f32.dense, COST_F32);
     assert_int_equal(f32.experts, COST_4BIT);
-    near(f32.kv_bytes, 576 + 4, 1e-12); /* a float32 a position beside E4M3 */
+    near(f32.kv_bytes, 576 + 4, 1e-12); /* one float32 per position with E4M3 */
 }
 
 /* A curve is straight where both scales are logarithmic: 10 at 1 row and 1000 at 100 give 100 at 10; flat outside. A piece: two calls
@@ -91,9 +91,9 @@ static void roofline(void **st) {
     d->latency[COST_LINEAR] = 1e-3;
     near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, 4, 1e9, 3e9, 2}), 12e-3, 1e-6);
     near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_8BIT, 4, 1e9, 30e9, 2}), 32e-3, 1e-6);
-    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_4BIT, 4, 1e9, 30e9, 0}), 30e-3, 1e-6); /* as the next wider */
-    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_F32, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);  /* or as any */
-    near(cost_time(&m, 0, &(struct cost_piece){COST_FFN, COST_8BIT, 4, 1e9, 30e9, 0}) + 1, 1, 1e-12);   /* nothing known: nothing limits */
+    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_4BIT, 4, 1e9, 30e9, 0}), 30e-3, 1e-6); /* missing: uses the next wider format's */
+    near(cost_time(&m, 0, &(struct cost_piece){COST_LINEAR, COST_F32, 4, 1e9, 30e9, 0}), 30e-3, 1e-6);  /* or any format's */
+    near(cost_time(&m, 0, &(struct cost_piece){COST_FFN, COST_8BIT, 4, 1e9, 30e9, 0}) + 1, 1, 1e-12);   /* nothing known: no limit */
     assert_true(isinf(cost_move(&m, 0, COST_H2D, 1)));
     d->link[COST_H2D].rate = 50e9, d->link[COST_H2D].latency = 1e-5;
     near(cost_move(&m, 0, COST_H2D, 5e6), 1.1e-4, 1e-9);
@@ -145,7 +145,7 @@ static void decode_floor(void **st) {
     two.how = COST_STEP_HYBRID;
     near(cost_step(&m, &v3, &two), 58 * (125.5e-6 + 15.75 * 46.52e-6) + 3 * 386.4e-6 + 1.219e-3, 5e-3);
     assert_int_equal(cost_cut(&m, &v3, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 2, .on_device = 61}), 1);
-    /* Where a half takes as long as the experts an even cut is best: 4 rows, 2 + 2. */
+    /* Where attention takes as long as the experts, an even split is best: 4 rows, 2 + 2. */
     struct cost_model even = {.layers = 10,
                               .n_experts = 1000000,
                               .topk = 1,
@@ -155,7 +155,7 @@ static void decode_floor(void **st) {
                               .half_bytes = 1.52e6,
                               .half_flops = 335e9};
     assert_int_equal(cost_cut(&m, &even, &(struct cost_step){.how = COST_STEP_DUAL, .rows = 4, .on_device = 10}), 2);
-    /* Layers that do not fit stay on the processor; none there is the processor's own step. */
+    /* Layers that do not fit stay on the CPU; with none on the device it is a CPU batch. */
     one.on_device = 0;
     struct cost_step cpu = {.how = COST_STEP_CPU, .rows = 1, .on_device = 61};
     near(cost_step(&m, &v3, &one), cost_step(&m, &v3, &cpu), 1e-9);
@@ -194,7 +194,7 @@ static void prefills(void **st) {
     near(cost_prefill(&m, &v3, &p), 29.5, 0.08);
     p.how = COST_PREFILL_DSLP;
     near(cost_prefill(&m, &v3, &p), 15.7, 0.10);
-    p.how = COST_PREFILL_SLP, p.n = 1, p.resident = true; /* one row loads what it chose: 8 experts a layer */
+    p.how = COST_PREFILL_SLP, p.n = 1, p.resident = true; /* one row uploads what it chose: 8 experts per layer */
     near(cost_prefill(&m, &v3, &p), 58 * 8 * 44.05e6 / 57e9, 0.02);
     int cross = 0;
     for (int n = 256; n <= 8192; n += 256) {
@@ -204,7 +204,7 @@ static void prefills(void **st) {
         if (!cross && t[COST_PREFILL_CPU] > t[COST_PREFILL_SLP]) cross = n;
         double least = t[COST_PREFILL_CPU] < t[COST_PREFILL_SLP] ? t[COST_PREFILL_CPU] : t[COST_PREFILL_SLP];
         assert_true(t[COST_PREFILL_BLEND] < least * 1.03);
-        if (n <= 2048) assert_true(t[COST_PREFILL_BLEND] > least / 4); /* its attention is the device's as well */
+        if (n <= 2048) assert_true(t[COST_PREFILL_BLEND] > least / 4); /* its attention is on the device as well */
     }
     printf("the processor's prefill meets the stream at %d tokens\n", cross);
     assert_true(cross >= 2048 && cross <= 4096);
@@ -233,7 +233,7 @@ static void blend(void **st) {
     double first = cost_prefill(&m, &q, &p);
     near(both, first + 6e-3, 1e-6);
     p.n = 1000;
-    /* Over two links: seven experts, four and three of them, beside three on the processor. */
+    /* Over two links: seven experts, four and three of them, and three on the CPU. */
     m.n_devices = 2, m.n_domains = 3;
     m.domain[2] = m.domain[1];
     p.ranks = 2;
@@ -295,7 +295,7 @@ static void paper_c(void **st) {
     near(cost_expert(&m, 2, &q, 1, COST_MANY), 0.3072e-3, 1e-3);
     near(cost_expert(&m, 2, &q, 4, COST_MANY), 0.7373e-3, 1e-3);
     assert_true(isinf(cost_miss(&m, 2, &q, 1)));
-    m.dram = 10e9; /* a layout that hands out only so much is the limit of both */
+    m.dram = 10e9; /* a layout that yields only this bandwidth limits both */
     near(cost_miss(&m, 0, &q, 16), 4.719e-3, 1e-3);
     near(cost_miss(&m, 1, &q, 16), 4.719e-3, 1e-3);
 }
@@ -313,7 +313,7 @@ static void one_length_does_not_mislead(void **st) {
     struct cost_seen *seen = &m.seen[COST_PREFILL_CPU];
     const double real_few = 64 / 57.0, real_many = 1024 / 332.0;
     double before = cost_prefill(&m, &q, &many);
-    assert_true(real_few / 64 * 1024 / real_many > 5.8); /* what was done: 18 s for 3.1 */
+    assert_true(real_few / 64 * 1024 / real_many > 5.8); /* the old policy: 18 s for 3.1 */
     for (int i = 0; i < 3; i++) {
         double expected = cost_prefill(&m, &q, &few);
         cost_observe(&m, seen, 64, expected, real_few);
@@ -327,7 +327,7 @@ static void one_length_does_not_mislead(void **st) {
     near(cost_prefill(&m, &q, &few), real_few, 0.08);
 }
 
-/* Bounded, slow, and ignored on request. */
+/* Limited, slow to adapt, and ignored on request. */
 static void learning(void **st) {
     memset(&m, 0, sizeof m);
     struct cost_seen *s = &m.seen[0];
@@ -339,7 +339,7 @@ static void learning(void **st) {
     near(cost_factor(&m, s, 16), 2, 0.03);
     assert_true(cost_error(s) < 0.04);
     near(cost_factor(&m, s, 256), pow(2, 2 / 3.0), 0.03); /* four octaves on: 8 / 16 against the table's 1 / 4 */
-    cost_observe(&m, s, 16, cost_factor(&m, s, 16), 200); /* once, and at most eight times counts */
+    cost_observe(&m, s, 16, cost_factor(&m, s, 16), 200); /* one observation counts at most eight-fold */
     assert_true(cost_factor(&m, s, 16) < 2.5);
     for (int i = 0; i < 200; i++) cost_observe(&m, s, 16, cost_factor(&m, s, 16), 1e9);
     near(cost_factor(&m, s, 16), pow(8, 8 / 8.25), 0.01);
@@ -351,7 +351,7 @@ static void learning(void **st) {
     assert_true(cost_factor(&m, s, 16) == 1);
 }
 
-/* The table that the split reads: exact below 16 rows, within 3% above (a corner between two entries), never falling, and on past its end. */
+/* The table that the split reads: exact below 16 rows, within 3% above (a corner between two entries), never decreasing, and extrapolated past its end. */
 static void tables(void **st) {
     static struct cost_table t;
     for (int i = 0; cost_preset_name(i); i++) {

@@ -1,6 +1,6 @@
-/* A device that has not room for all that is asked of it. Steps of more sessions than it has room for: those whose caches are
- * not there go through the processor beside the others, and what each is answered is what it is answered alone. A long prompt
- * beside answers: what these read there makes room and comes back. On the built-in checkpoint. */
+/* A device with too little memory for its work. In batches of more sessions than fit, sessions without a device cache run on the CPU
+ * with the others, and each answer equals the answer alone. A long prompt during decoding takes the memory of decoding's weights
+ * and returns it. On the built-in checkpoint. */
 #include "test/unit/unit.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void some_caches_have_no_room(void **st) {
     size_t vocab = (size_t)engine_info(e)->vocab;
     float *logits = malloc(STEP_ROWS * vocab * sizeof *logits);
     assert_int_equal(step_resident_layers(step), engine_info(e)->n_layers);
-    for (int i = 0; i < STEP_ROWS; i++) { /* caches of nothing but zeros, and of other lengths */
+    for (int i = 0; i < STEP_ROWS; i++) { /* caches of zeros with different lengths */
         if (session_open(e, &s[i], &err)) fail_msg("%s", err.text);
         tokens[i] = 100 + 7 * i;
     }
@@ -34,12 +34,12 @@ static void some_caches_have_no_room(void **st) {
         if (step_run(step, cut, spans, STEP_ROWS, &never, &err)) fail_msg("%s", err.text);
         assert_int_equal(step_ran(step), cut);
         for (int k = 0; k < step->n_micros; k++) mixed += step->micro[k].n_dev && step->micro[k].n_dev < step->micro[k].n, n_dev += step->micro[k].n_dev;
-        assert_int_equal(mixed, cut); /* every part has rows of both */
+        assert_int_equal(mixed, cut); /* every micro-batch has rows of both */
         for (int i = 0; i < STEP_ROWS; i++) {
             memcpy(logits + (size_t)i * vocab, spans[i].logits, vocab * sizeof *logits);
             top[i] = *spans[i].top;
         }
-        int same[STEP_DUAL] = {0}; /* bit by bit: sums on a device have an order of their own */
+        int same[STEP_DUAL] = {0}; /* bit for bit equal: sums on a device have an order of their own */
         for (int i = 0; i < STEP_ROWS; i++) {
             bool any = false;
             for (enum step_cut alone = STEP_CPU; alone <= STEP_HYBRID && !any; alone++) {
@@ -57,7 +57,7 @@ static void some_caches_have_no_room(void **st) {
     free(logits);
 }
 
-/* --- A prompt whose ring does not fit beside what steps read ------------------------------------------------------------------ */
+/* --- A prompt whose ring does not fit together with decoding's weights ------------------------------------------------------------ */
 
 enum { LONG = 500, ANSWER = 400 };
 
@@ -97,7 +97,7 @@ struct answer {
     bool over;
     struct turn_stats stats;
 };
-/* Reads events of two sessions until the turn of one is over, or has `most` tokens. */
+/* Reads events of two sessions until the turn of one ends or has `most` tokens. */
 static void read_until(struct engine *e, struct session *const *s, struct answer *a, int which, int most) {
     while (!a[which].over && a[which].n != most) {
         struct event ev = next(e);
@@ -128,7 +128,7 @@ static void a_prompt_takes_the_room(void **st) {
     engine_close(&e);
 
     int layers;
-    for (mem = own + least + (256 << 10);; mem += 64 << 10) { /* for either, and all layers */
+    for (mem = own + least + (256 << 10);; mem += 64 << 10) { /* room for either one, with all layers */
         e = open_with(mem, PREFILL_SLP, DECODE_HYBRID);
         layers = step_resident_layers(e->machine.step);
         if (layers == engine_info(e)->n_layers) break;
@@ -147,10 +147,10 @@ static void a_prompt_takes_the_room(void **st) {
     read_until(e, s, got, 1, -1);
     read_until(e, s, got, 0, -1);
     assert_string_equal(got[1].stats.prefill_mode, "slp");
-    assert_non_null(strstr(got[1].stats.why, "made room"));
+    assert_non_null(strstr(got[1].stats.why, "resident weights were evicted"));
     print_message("%d tokens of the other answer beside it; %s\n", beside, got[1].stats.why);
     assert_true(beside > 0);
-    assert_string_equal(got[1].stats.decode_mode, "hybrid"); /* they are back */
+    assert_string_equal(got[1].stats.decode_mode, "hybrid"); /* the weights are back */
     assert_true(step_held(e->machine.step, 0) > 0);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(got[i].n, alone[i].n);

@@ -1,5 +1,5 @@
-/* Drafts: whatever one guesses, the text is what it would be without, for every family, on the processor and on devices, in company
- * and beside turns that are cancelled; and what is drawn is distributed as it should be. On checkpoints of ours. */
+/* Drafts: whatever is drafted, the text is the text without a draft, for every family, on the CPU and on devices, in batches and
+ * beside cancelled turns; and sampled tokens have the right distribution. On generated checkpoints. */
 #include "test/unit/drafted.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "engine/draft/lookup.h"
 #include "engine/ember/ember.h"
 
-/* --- What occurred before ------------------------------------------------------------------------------------------------------- */
+/* --- Lookup of earlier text --------------------------------------------------------------------------------------------------- */
 
 static void the_longest_earlier_end_is_taken(void **st) {
     static const int32_t text[] = {1, 2, 3, 4, 5, 9, 2, 3, 4, 6, 7, 4, 8, 2, 3, 4};
@@ -18,24 +18,24 @@ static void the_longest_earlier_end_is_taken(void **st) {
     int32_t out[DRAFT_MOST];
     int matched;
     assert_int_equal(draft_lookup(text, 16, 4, out, &matched), 4);
-    assert_int_equal(matched, 3); /* "2 3 4" twice: the later one, not "4" after it */
+    assert_int_equal(matched, 3); /* "2 3 4" occurs twice: the later one wins, not "4" after it */
     assert_memory_equal(out, ((int32_t[]){6, 7, 4, 8}), 16);
     assert_int_equal(draft_lookup(text, 9, 2, out, &matched), 2);
     assert_memory_equal(out, ((int32_t[]){5, 9}), 8);
     assert_int_equal(draft_lookup(text, 6, 4, out, &matched), 0);
     assert_int_equal(matched, 0);
     assert_int_equal(draft_lookup(text, 1, 4, out, &matched), 0);
-    assert_int_equal(draft_lookup(round, 6, 7, out, &matched), 7); /* past the end of what is there it goes round */
+    assert_int_equal(draft_lookup(round, 6, 7, out, &matched), 7); /* past the end of the text it wraps around */
     assert_int_equal(matched, 3);
     assert_memory_equal(out, ((int32_t[]){5, 6, 7, 5, 6, 7, 5}), 28);
 }
 
-/* --- A draft that knows the text, and lies ---------------------------------------------------------------------------------------- */
+/* --- A draft that knows the text and gives wrong tokens on purpose ----------------------------------------------------------------- */
 
 struct liar {
-    int32_t truth[SESSIONS + 1][PROMPT + ANSWER]; /* by the first token of the prompt; the last is of the one that is cancelled */
+    int32_t truth[SESSIONS + 1][PROMPT + ANSWER]; /* by the first token of the prompt; the last one is of the cancelled session */
     bool known;
-    int honest; /* of 100 tokens; > 100: all, and as many as it may */
+    int honest; /* percentage of correct tokens; > 100: all, and as many as allowed */
     uint32_t seed;
     int guesses;
 };
@@ -56,7 +56,7 @@ static int lie(void *ctx, const int32_t *tokens, int n, int most, int32_t *out) 
     return k;
 }
 
-/* Answers, and returns how many tokens. */
+/* Answers; returns the number of tokens. */
 static int turn(struct engine *e, struct session *s, struct request r, int32_t *out, struct turn_stats *stats) {
     struct error err = {0};
     struct event ev = {0};
@@ -70,7 +70,7 @@ static int turn(struct engine *e, struct session *s, struct request r, int32_t *
     return n;
 }
 
-/* honest: shares of right guesses to try, up to -1. */
+/* honest: percentages of correct drafts to try, terminated by -1. */
 static void same_text(const char *name, struct engine_params p, const int *honest) {
     struct liar l = {.seed = 1};
     int32_t got[SESSIONS + 1][PROMPT + ANSWER];
@@ -128,7 +128,7 @@ static void text_is_the_same_on_devices(void **st) {
 static const char *const questions[] = {"How do I ask about a PDF?", "What is a GPU good for?", "Which sampling options are there?"};
 enum { QUESTIONS = sizeof questions / sizeof *questions, TEXT = 60 };
 
-/* Two turns of several sessions on the built-in model, the second of which takes the end of the first back. */
+/* Runs two turns of several sessions on the built-in model; the second one rewinds the end of the first. */
 static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][TEXT], int n[2][QUESTIONS], int *drafted, int *accepted) {
     struct engine *e;
     struct session *s[QUESTIONS];
@@ -140,7 +140,7 @@ static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][T
         for (int i = 0; i < QUESTIONS; i++) {
             int32_t prompt[200] = {0, 2};
             int len = 2;
-            for (const char *c = questions[i]; *c; c++) prompt[len++] = 6 + (unsigned char)*c; /* bytes as tokens: an odd wording, which it declines */
+            for (const char *c = questions[i]; *c; c++) prompt[len++] = 6 + (unsigned char)*c; /* bytes as tokens: unusual wording, which the model declines */
             prompt[len++] = 1, prompt[len++] = 3;
             for (int k = 0; turn && k < 10; k++) prompt[len++] = text[0][i][k];
             if (!turn && session_open(e, &s[i], &err)) fail_msg("%s", err.text);
@@ -161,7 +161,7 @@ static void converse(const struct engine_params *p, int32_t text[2][QUESTIONS][T
     engine_close(&e);
 }
 
-/* Its guesses are mostly right, which they are only where all of it is: the published layer was trained to guess so. */
+/* Most drafts are accepted, which requires that all of it is right: the published layer was trained to predict this. */
 static void the_prediction_layer_guesses_well(void **st) {
     static const struct {
         const char *gpus;
@@ -170,7 +170,7 @@ static void the_prediction_layer_guesses_well(void **st) {
     } how[] = {{NULL, DECODE_CPU, CPU_SCALAR + 1}, {NULL, DECODE_CPU, 0}, {"emu:1", DECODE_HYBRID, 0}, {"emu:2", DECODE_DUAL, 0}};
     int32_t want[2][QUESTIONS][TEXT], got[2][QUESTIONS][TEXT];
     int n[2][QUESTIONS], m[2][QUESTIONS], drafted, accepted;
-    for (size_t h = !all; h < sizeof how / sizeof *how; h++) { /* the scalar reference takes long */
+    for (size_t h = !all; h < sizeof how / sizeof *how; h++) { /* the scalar reference is slow */
         struct engine_params p = {
             .dir = "ember:", .threads = 1, .context = 512, .cpu_level = how[h].level, .gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU};
         memset(want, 0, sizeof want);
@@ -187,7 +187,7 @@ static void the_prediction_layer_guesses_well(void **st) {
     }
 }
 
-/* What test/golden/oracle.py says of the same weights: of every position and the token behind it, and of what follows from that. */
+/* Compares with test/golden/oracle.py on the same weights: every position with its next token, and the tokens predicted from there. */
 struct told {
     struct session *s;
     const int32_t *tokens;
@@ -256,10 +256,10 @@ static void who_has_no_prediction_layer_says_so(void **st) {
     snprintf(dir, sizeof dir, "%s/gqa_flat", root);
     struct engine_params p = {.dir = dir, .threads = 1, .draft = DRAFT_MTP};
     assert_int_equal(engine_open(&e, &p, &err), ERR_USAGE);
-    assert_non_null(strstr(err.text, "gqa_flat has no prediction layer"));
+    assert_non_null(strstr(err.text, "gqa_flat has no supported prediction layer"));
 }
 
-/* Rows of paged steps are other prompts': a draft that is named beside them is refused, one that chooses for itself says that it does nothing. */
+/* Rows of paged decoding are other prompts': an explicit draft is refused with it, an automatic one reports that it is off. */
 static void nothing_is_guessed_in_paged_steps(void **st) {
     struct error err = {0};
     struct turn_stats stats;
@@ -280,16 +280,16 @@ static void nothing_is_guessed_in_paged_steps(void **st) {
         assert_int_equal(session_open(e, &s, &err), 0);
         turn(e, s, (struct request){.tokens = prompt, .n = PROMPT, .max_tokens = ANSWER, .flags = REQUEST_NO_EOS}, text, &stats);
         assert_string_equal(stats.decode_mode, "paged");
-        assert_true(!stats.draft && !stats.drafted && !strstr(stats.decode_why, "nothing is guessed") == !draft);
+        assert_true(!stats.draft && !stats.drafted && !strstr(stats.decode_why, "no drafts") == !draft);
         session_close(&s);
         engine_close(&e);
     }
 }
 
-/* --- What is drawn ------------------------------------------------------------------------------------------------------------------
+/* --- Distribution of sampled tokens ------------------------------------------------------------------------------------------------
  *
- * From a vocabulary of three tokens (the likeliest of each position) DRAWN in a row are drawn by the engine, with a draft that guesses the third and the
- * fourth: the frequencies of all 81 texts over seeds, against what the model's logits say. A token must not become likelier by being guessed. */
+ * The engine samples DRAWN tokens in a row from a vocabulary of three (the likeliest of each position), with a draft of the third and the
+ * fourth. Compares the frequencies of all 81 texts over the seeds with the model's logits. A token must not become likelier by being drafted. */
 
 enum { LIKELY = 3, DRAWN = 4, TEXTS = 81, NODES = 1 + 3 + 9 + 27, SEEDS = 2500 };
 struct node { /* of the tree of texts: the children of i are 3 * i + 1 .. 3 * i + 3 */
@@ -320,7 +320,7 @@ static int look(void *ctx, int position, const float *logits) {
     return 0;
 }
 
-/* What the model thinks of each text, read as a prompt. */
+/* Returns the model's probability of each text, read as a prompt. */
 static void grow(struct engine *e, struct session *s, struct node *tree) {
     struct turn_stats stats;
     prompt_of(0, tree->tokens);
@@ -356,7 +356,7 @@ static int guess_likely(void *ctx, const int32_t *tokens, int n, int most, int32
     return i;
 }
 
-/* Of texts that are expected `few` times and more each, and of the others together; *degrees of freedom. */
+/* Over texts that are expected at least `few` times, and the others together; *degrees of freedom. */
 static double chi_square(const int *seen, const double *want, int *degrees) {
     enum { few = 5 };
     double chi = 0, rest = 0, rest_seen = 0;
@@ -399,7 +399,7 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
             seen[at - NODES]++;
             drafted += stats.drafted, accepted += stats.accepted;
         }
-        const double chi = chi_square(seen, want, &degrees), most = degrees + 3.1 * sqrt(2.0 * degrees) + 6; /* p < 0.001 from 20 degrees on */
+        const double chi = chi_square(seen, want, &degrees), most = degrees + 3.1 * sqrt(2.0 * degrees) + 6; /* p < 0.001 from 20 degrees of freedom */
         print_message("guesses %d: %d of %d right; chi-square %.1f of %d degrees\n", g.how, accepted, drafted, chi, degrees);
         assert_true(degrees >= 20 && drafted >= SEEDS && accepted > drafted / 20 && accepted < drafted);
         if (chi > most) fail_msg("guesses %d: chi-square %.1f of %d degrees", g.how, chi, degrees);
@@ -408,11 +408,11 @@ static void draws_are_distributed_as_the_logits_say(void **st) {
     engine_close(&e);
 }
 
-/* --- What steps teach -------------------------------------------------------------------------------------------------------------- */
+/* --- Measured decode times ---------------------------------------------------------------------------------------------------------- */
 
 static int nothing(void *arg) { return 0; }
 
-/* A step that reads experts for the first time is no measure of what steps take; one that needs the same again is. */
+/* A batch that reads experts for the first time is not a measurement of decode time; one that needs the same experts again is. */
 static void first_steps_teach_nothing(void **st) {
     static const int32_t prompt[] = {7};
     struct error err = {0};
@@ -425,7 +425,7 @@ static void first_steps_teach_nothing(void **st) {
         assert_int_equal(session_open(e, &s, &err), 0);
         assert_int_equal(turn(e, s, r, text[i], &stats), 2);
         session_close(&s);
-        engine_run(e, nothing, NULL); /* the step is counted behind its last token */
+        engine_run(e, nothing, NULL); /* the batch is counted after its last token */
         assert_int_equal(e->governor.steps, i + 1);
         assert_int_equal(e->governor.cost[STEP_CPU][1].n, i);
     }

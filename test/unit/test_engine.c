@@ -1,6 +1,6 @@
 /* The engine on a real checkpoint, the built-in one: any split of the same tokens gives the same logits, any number of
- * threads the same bytes, sessions do not disturb each other, turns can be stopped. Runs the scalar level: it is the
- * reference that the others are held against elsewhere. */
+ * threads the same bytes; sessions do not affect each other; turns can be stopped. Runs the scalar level, which is the
+ * reference of the others elsewhere. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -63,7 +63,7 @@ static double difference(const float *a, const float *b, int n) {
     double top = 0, worst = 0;
     for (int i = 0; i < n; i++) {
         top = fmax(top, fabs(a[i]));
-        if (isnan(a[i] - b[i]) || fabs(a[i] - b[i]) > worst) worst = fabs(a[i] - b[i]); /* a NaN stays */
+        if (isnan(a[i] - b[i]) || fabs(a[i] - b[i]) > worst) worst = fabs(a[i] - b[i]); /* NaN must propagate */
     }
     return worst / top;
 }
@@ -72,7 +72,7 @@ static void one_by_one_equals_all_at_once(void **st) {
     struct engine *e = open_engine(2, DT_F32, CPU_SCALAR);
     int vocab = engine_info(e)->vocab;
     float *whole = logits_of(e, N);
-    /* The last position through the cache, after prefills of every kind of length: the rest came one by one. */
+    /* The last position with the cache, after prefills of every kind of length; the rest came one by one. */
     struct session *s;
     struct error err = {0};
     assert_int_equal(session_open(e, &s, &err), 0);
@@ -84,7 +84,7 @@ static void one_by_one_equals_all_at_once(void **st) {
         assert_true(difference(whole, one.out, n * vocab) < 3e-6);
         free(one.out);
     }
-    /* Now decode: force the known tokens by submitting one more each time, which prefills exactly one row. */
+    /* Decodes known tokens by submitting one more token each time, which prefills exactly one row. */
     for (int n = 2; n <= N; n++) {
         struct request r = {.tokens = prompt, .n = n, .max_tokens = 1, .flags = REQUEST_NO_EOS};
         assert_int_equal(session_submit(s, &r, &err), 0);
@@ -127,7 +127,7 @@ static int by_size(const void *a, const void *b) {
     return isnan(y) ? -isnan(x) : isnan(x) ? 1 : (x > y) - (x < y);
 }
 
-/* How far each position's logits are from the reference's, as a share of the largest logit, in rising order. */
+/* Computes each position's error relative to the largest logit, in ascending order. */
 static void distances(const float *a, const float *b, int vocab, double off[N]) {
     double top = 0;
     for (int i = 0; i < N * vocab; i++) top = fmax(top, fabs((double)a[i]));
@@ -135,15 +135,15 @@ static void distances(const float *a, const float *b, int vocab, double off[N]) 
         double worst = 0;
         for (int i = 0; i < vocab; i++) {
             double d = fabs((double)a[p * vocab + i] - (double)b[p * vocab + i]);
-            if (isnan(d) || d > worst) worst = d; /* a NaN stays */
+            if (isnan(d) || d > worst) worst = d; /* NaN must propagate */
         }
         off[p] = worst / top;
     }
     qsort(off, N, sizeof *off, by_size);
 }
 
-/* Float32 all through differs by the order of sums alone. Where activations, keys or values are rounded, tokens drawn at random
- * lead the router into near-ties that fall the other way, so that some positions may be anywhere. */
+/* Float32 throughout differs by the order of sums only. Where activations, keys or values are rounded, random tokens cause close
+ * router choices that flip, so that some positions may be far off. */
 static void levels_and_caches_agree(void **st) {
     struct engine *e = open_engine(0, DT_F32, CPU_SCALAR);
     int vocab = engine_info(e)->vocab;
@@ -151,7 +151,7 @@ static void levels_and_caches_agree(void **st) {
     engine_close(&e);
     static const struct {
         uint8_t kv;
-        double most; /* of half of the positions, three times what happens, where something is rounded; else float_bound holds for all */
+        double most; /* bound on the median, three times the observed error, where something is rounded; otherwise float_bound holds for all */
     } kinds[] = {{DT_F32, 4.5e-3}, {DT_BF16, 5.5e-3}, {DT_E4M3, 8.5e-2}};
     const double float_bound = 2.5e-6;
     for (int level = CPU_SCALAR; level <= (int)cpu_level_best(); level++)
@@ -226,7 +226,7 @@ static void a_turn_can_be_stopped(void **st) {
     struct request r = {.tokens = prompt, .n = 20, .max_tokens = -1, .flags = REQUEST_NO_EOS};
     assert_int_equal(session_submit(s, &r, &err), 0);
     struct event ev;
-    double least = 1e9; /* others on the machine only ever make it longer */
+    double least = 1e9; /* other processes only ever make it longer */
     for (int times = 0; times < 12 && least > 0.2; times++) {
         int tokens = 0;
         if (times) assert_int_equal(session_submit(s, &r, &err), 0);
@@ -247,7 +247,7 @@ static void a_turn_can_be_stopped(void **st) {
     const int32_t *held;
     assert_true(session_tokens(s, &held) >= 20 && !memcmp(held, prompt, 20 * sizeof *held));
     int32_t out[4];
-    assert_int_equal(answer(e, s, 20, 4, 1, 0, out), 4); /* and goes on being useful */
+    assert_int_equal(answer(e, s, 20, 4, 1, 0, out), 4); /* and remains usable */
     struct request over = {.tokens = prompt, .n = N, .max_tokens = 1};
     int32_t many[9000] = {0};
     over.tokens = many, over.n = 9000;

@@ -1,4 +1,4 @@
-/* What a terminal is allowed to see of a model's output: the same for every way of cutting it into pieces. */
+/* The output filter: what a terminal may get of a model's output, for every way of splitting it. */
 #include "cli/render.h"
 #include "test/unit/unit.h"
 

@@ -1,5 +1,5 @@
-/* What numbers GGUF's blocks stand for, against the dequantisation of the gguf package (gguf_blocks.bin: random blocks, scales
- * tiny, huge and negative among them, and the 512 float32 that each format makes of them), and names of split files. */
+/* Values of GGUF blocks, against the gguf package's dequantisation (gguf_blocks.bin: random blocks with tiny, huge and negative scales,
+ * and the 512 float32 values that each format gives), and names of split files. */
 #include "test/unit/unit.h"
 
 #include <stdio.h>

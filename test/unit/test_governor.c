@@ -1,5 +1,5 @@
-/* How many tokens are guessed before a step, in virtual time: where guessing pays the governor comes close to the best fixed length,
- * where it loses it costs less than two hundredths, and it follows when either changes. */
+/* The draft length governor in virtual time: where drafting pays it comes close to the best fixed length, where it does not it
+ * costs less than 2 %, and it adapts when either changes. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -7,12 +7,12 @@
 
 #include "engine/draft/governor.h"
 
-/* A machine: a step of so many rows takes first + (rows - 1) * more, times what else runs; a guessed token takes `guess`. */
+/* A machine: a batch of n rows takes first + (n - 1) * more, times a disturbance; drafting a token takes `guess`. */
 struct world {
     double first, more, guess, noise;
-    double right[2]; /* of guesses of the first session, of the others */
-    int most;        /* tokens that a draft has */
-    int every;       /* steps between two that it has any for */
+    double right[2]; /* accuracy of the first session's drafts, of the others' */
+    int most;        /* draft tokens available at most */
+    int every;       /* batches between two that have any */
 };
 static uint32_t seed;
 static double any(void) {
@@ -20,7 +20,7 @@ static double any(void) {
     return (seed >> 8) / 16777216.0;
 }
 
-/* Tokens a second over so many steps of n sessions; fixed >= 0: always so many guesses. */
+/* Returns tokens per second over a number of batches of n sessions; fixed >= 0: always that draft length. */
 static double run(struct governor *g, const struct world *w, int n, int steps, int fixed, double *guesses) {
     double t = 0, tokens = 0, all = 0;
     for (int s = 0; s < steps; s++) {
@@ -33,7 +33,7 @@ static double run(struct governor *g, const struct world *w, int n, int steps, i
             if (fixed >= 0) k[i] = in.most[i] ? fixed : 0;
             assert_true(k[i] >= 0 && k[i] <= in.most[i]);
             rows += k[i];
-            const int looked = w->guess > 0 || k[i] ? k[i] : in.most[i]; /* what costs nothing is there, and judged, though no step looks at it */
+            const int looked = w->guess > 0 || k[i] ? k[i] : in.most[i]; /* free drafts are judged even if no batch verifies them */
             int good = 0;
             while (good < looked && any() < w->right[i > 0]) good++;
             for (int p = 0; p < looked && p <= good; p++) governor_saw(g, in.level[i], p, p < good);
@@ -82,14 +82,14 @@ static void guesses_pay_or_are_left(void **st) {
         }
 }
 
-/* An answer of 300 tokens by a model that is read for the first time, where nothing is guessed right: steps begin several times as long as they will be. */
+/* An answer of 300 tokens by a model that is read for the first time, with no draft accepted: the first batches take several times as long as later ones. */
 struct start {
-    double chosen, longer; /* of all experts, by a token; a step that reads what it needs for the first time, of others */
-    int untold;            /* > 0: so many steps are that long, and nobody says so */
+    double chosen, longer; /* share of all experts that a token chooses; factor for a batch that reads other experts for the first time */
+    int untold;            /* > 0: this many batches are slow without being reported as cold */
 };
 struct losing {
-    double more, guess; /* of a step: a row more, a guessed token */
-    int most, every;    /* tokens that can be guessed; steps between two that have any */
+    double more, guess; /* time per additional row of a batch, per drafted token */
+    int most, every;    /* draft tokens available; batches between two that have any */
 };
 static double lost_at_the_start(const struct start *start, const struct losing *draft, int *guesses) {
     enum { ANSWER = 300, FEW_COLD = 32 };
@@ -131,7 +131,7 @@ static void slow_first_steps_are_no_credit(void **st) {
     print_message("slow first steps: at most %.4f of the time is lost\n", most);
 }
 
-/* From a text that repeats itself to one that does not, and back. */
+/* From a repetitive text to one that is not, and back. */
 static void it_follows_the_text(void **st) {
     struct world good = {1, 0.1, 0, 0.1, {0.9, 0.9}, 16, 1}, bad = good;
     bad.right[0] = bad.right[1] = 0;
@@ -149,12 +149,12 @@ static void it_follows_the_text(void **st) {
     }
 }
 
-/* --- Who wants it to lose ----------------------------------------------------------------------------------------------------------- */
+/* --- Adversaries -------------------------------------------------------------------------------------------------------------------- */
 
-/* Sees how many are guessed, and says how many of them are right: all that a text can do to a governor. `step` is of the run, k of the session. */
+/* Sees the draft lengths and decides the accepted ones: all that a text can do to a governor. `step` counts batches of the run, k is the session. */
 struct foe {
     uint32_t seed;
-    int step, guessed, since; /* steps so far; of them with guesses; since the last one of these */
+    int step, guessed, since; /* batches so far; those with drafts; since the last one of these */
     int period, place;
 };
 static double chance(struct foe *f) {
@@ -168,15 +168,15 @@ static int by_chance(struct foe *f, int k) {
     return good;
 }
 static int first_ones(struct foe *f, int k) { return k < f->place ? k : f->place; }
-static int few_only(struct foe *f, int k) { return k <= f->place ? k : 0; } /* until more are guessed */
+static int few_only(struct foe *f, int k) { return k <= f->place ? k : 0; } /* until longer drafts come */
 static int by_turns(struct foe *f, int k) { return f->step / f->period % 2 ? k : 0; }
-static int by_guesses(struct foe *f, int k) { return f->guessed / f->period % 2 ? 0 : k; } /* right until it is trusted */
-static int after_a_rest(struct foe *f, int k) { return f->since > f->period ? k : 0; }     /* what is tried is right, what follows is not */
+static int by_guesses(struct foe *f, int k) { return f->guessed / f->period % 2 ? 0 : k; } /* accepted until it is trusted */
+static int after_a_rest(struct foe *f, int k) { return f->since > f->period ? k : 0; }     /* trial drafts fail, later ones succeed */
 static int by_lots(struct foe *f, int k) { return (int)(chance(f) * (k + 1)); }
 static int (*const foes[])(struct foe *, int) = {never, by_chance, first_ones, few_only, by_turns, by_guesses, after_a_rest, by_lots};
 enum { FOES = sizeof foes / sizeof *foes };
 
-/* A machine of which nothing is known but that a step of more rows is not shorter; now and then it jumps, and may take longer than its rows apart. */
+/* A machine of which only this is known: more rows are not faster. Sometimes it jumps, and a batch may take longer than its rows one by one. */
 struct table {
     double seconds[GOVERNOR_ROWS + 1], guess, row, noise;
 };
@@ -194,8 +194,8 @@ static double table_of(struct table *t, struct foe *f) {
     return most;
 }
 
-/* By how many steps the loss from any step to any later one is more than so much of what no draft takes; *over: by how many a step with guesses took longer
- * than was known of such, at most. Guesses that cost nothing are judged though no step looked at them, as lookup's are. */
+/* Returns by how many batches the loss between any two batches exceeds the given fraction of the time without drafts; *over: by how many a batch with
+ * drafts took longer than known, at most. Free drafts are judged though no batch verified them, as with lookup. */
 static double lost_beside(struct foe *f, int (*foe)(struct foe *, int), const struct table *t, int n, int steps, double share, double *over, double *whole) {
     struct governor g = {0};
     double total = 0, none = 0, low = 0, worst = 0;
@@ -256,7 +256,7 @@ static void nobody_makes_it_lose_more_than_two_hundredths(void **st) {
             double whole, over;
             const double lost = lost_beside(&f, foes[i], &t, 1 + world % 4, 3000, 0.02, &over, &whole);
             most[t.noise > 0][i] = fmax(most[t.noise > 0][i], lost - over), share[i] = fmax(share[i], whole);
-            /* What lay on the account, what is lent, and a hundredth of these, too; what the noise of steps hides from it comes on top. */
+            /* The loss may reach the savings, the credit, and 1 % of both, plus what the noise of batches hides from the governor. */
             if (lost - 1.01 * over > 10.11 + 700 * t.noise)
                 fail_msg("world %d, foe %d: %.2f steps are lost beside 2 %%, noise %g", world, i, lost - over, t.noise);
             if (!t.noise && whole > 1.02 + (10.1 + 1.01 * over) / 3000) fail_msg("world %d, foe %d: %.4f of what no draft takes", world, i, whole);

@@ -1,4 +1,5 @@
-/* The draft that is the model with experts in INT4: what it rounds to, what it guesses, what its routers foresee, and its file. On checkpoints of ours. */
+/* The INT4 draft, which is the model with experts in INT4: rounding, drafted tokens, experts predicted by its routers, and its file. On generated checkpoints.
+ */
 #include "test/unit/drafted.h"
 
 #include <inttypes.h>
@@ -12,7 +13,7 @@
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
 
-/* --- Guesses ---------------------------------------------------------------------------------------------------------------------- */
+/* --- Drafted tokens --------------------------------------------------------------------------------------------------------------- */
 
 static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
     enum { N = 300, GROUPS = 3 };
@@ -43,7 +44,7 @@ static void a_row_is_rounded_to_the_nearest_of_fifteen(void **st) {
         else assert_true(off <= step * 0.5001);
         if (i / 128 == 0) worst = fmax(worst, off);
     }
-    assert_true(worst > 1e-3 / 7 * 0.45 && worst < 1e-3 / 7 * 0.51); /* of what so many steps can do */
+    assert_true(worst > 1e-3 / 7 * 0.45 && worst < 1e-3 / 7 * 0.51); /* of what this many levels allow */
 }
 
 static void wait_for_int4(struct engine *e) {
@@ -53,7 +54,7 @@ static void wait_for_int4(struct engine *e) {
     }
 }
 
-/* Whatever it guesses, the text is the same; and it guesses as only such a model can. */
+/* Whatever is drafted, the text is the same; and the acceptance is that of such a model. */
 static void the_int4_draft_guesses_well(void **st) {
     static const struct {
         const char *gpus;
@@ -69,7 +70,7 @@ static void the_int4_draft_guesses_well(void **st) {
         for (size_t h = 0; h < sizeof how / sizeof *how; h++) {
             struct engine_params p = {.gpus = how[h].gpus, .decode = how[h].mode, .prefill = PREFILL_CPU, .cpu_level = how[h].level, .kv = how[h].kv};
             int drafted, accepted;
-            const bool states = i + 2 >= sizeof families / sizeof *families; /* the last two: what a draft leaves there is to go again */
+            const bool states = i + 2 >= sizeof families / sizeof *families; /* the last two: the state that a draft leaves must be discarded */
             if (!all && ((!states && (3 * i + h) % 8 > 1) || (!h && i % 4))) continue;
             struct engine *e = open_model(families[i], p);
             answer_all(e, want, &drafted, &accepted);
@@ -87,18 +88,17 @@ static void the_int4_draft_guesses_well(void **st) {
     }
     print_message("%d of %d guesses were right, %" PRIu64 " layers of the draft were computed on devices\n", right, guessed, there);
     assert_true(there > 0);
-    assert_true(right * 100 > guessed * 22 &&
-                right * 100 < guessed * 40); /* chance has one of a hundred; with experts of the model itself on the processor half are */
+    assert_true(right * 100 > guessed * 22 && right * 100 < guessed * 40); /* chance accepts 1 %; with the model's own experts on the CPU half are accepted */
 }
 
-/* A turn that is stopped while sixteen tokens are guessed waits for one step, not for all of them: by what is read of weights from then on. */
+/* A turn that is cancelled while sixteen tokens are drafted waits for one of them, not for all; measured by the weights read afterwards. */
 static void who_stops_a_draft_waits_for_a_step(void **st) {
     struct error err = {0};
     struct event ev;
     struct session *s;
     int32_t prompt[PROMPT];
     struct engine *e = open_model("gqa_flat", (struct engine_params){.draft = DRAFT_INT4, .draft_len = DRAFT_MOST, .context = 4096});
-    const uint64_t step = e->weights.files.bytes + int4_bytes(e->int4); /* no step reads more */
+    const uint64_t step = e->weights.files.bytes + int4_bytes(e->int4); /* no batch reads more */
     wait_for_int4(e);
     prompt_of(0, prompt);
     for (int round = 0; round < 12; round++) {
@@ -121,7 +121,7 @@ static void who_stops_a_draft_waits_for_a_step(void **st) {
     engine_close(&e);
 }
 
-/* --- What it foresees --------------------------------------------------------------------------------------------------------------- */
+/* --- Predicted experts -------------------------------------------------------------------------------------------------------------- */
 
 static void the_soonest_and_surest_experts_come_first(void **st) {
     static const int32_t ids[3][2] = {{4, 1}, {1, 7}, {-1, 4}};
@@ -146,9 +146,9 @@ static void the_soonest_and_surest_experts_come_first(void **st) {
     free(mem);
 }
 
-/* In each layer three places, which the last three that were wanted have: who comes, phase by phase. */
+/* Each layer has three slots, holding the last three requested experts: checks which are uploaded, phase by phase. */
 static int expect_in_phases(void *arg) {
-    enum { FAR = 1000 }; /* seconds: in time, whatever the link */
+    enum { FAR = 1000 }; /* seconds: always in time, whatever the link */
     static const int32_t first[3] = {0, 1, 2}, second[3] = {3, 4, 5};
     static const float sure[3] = {0.6f, 0.3f, 0.1f};
     struct engine *e = arg;
@@ -174,7 +174,7 @@ static int expect_in_phases(void *arg) {
         for (int i = 0; i < 4; i++) {
             const uint64_t before = step_counts(s).moved;
             assert_int_equal(step_expect(s, &a, asked[i].phase, FAR), 0);
-            if (round) assert_int_equal(step_counts(s).moved - before, asked[i].moved * layers); /* before the first, others had the places */
+            if (round) assert_int_equal(step_counts(s).moved - before, asked[i].moved * layers); /* before the first round others had the slots */
         }
     }
     const uint64_t before = step_counts(s).moved;
@@ -203,7 +203,7 @@ static void what_is_foreseen_comes_in_three_phases(void **st) {
     engine_close(&e);
 }
 
-/* All experts as bytes, whoever made or read them. */
+/* All experts as bytes, computed or read from the file. */
 static uint64_t sum_of(const struct weights *w, struct int4 *d) {
     uint64_t sum = 0;
     for (int i = 0; !int4_ready(d); i++) {
@@ -240,19 +240,19 @@ static void the_int4_draft_is_kept_on_disk(void **st) {
     assert_int_equal(weights_open(&w, model, false, &e), 0);
     snprintf(path, sizeof path, "%s/%016llx.int4", dir, (unsigned long long)w.files.fingerprint);
 #define OPEN(d) assert_int_equal(int4_open(&(d), &w, CPU_SCALAR, dir, false, &e), 0)
-    fault_set(FAULT_WRITE, 2, true, false); /* the disk is full: there is a draft, and no file */
+    fault_set(FAULT_WRITE, 2, true, false); /* the disk is full: the draft works, without a file */
     OPEN(a);
     const uint64_t want = sum_of(&w, a);
     int4_close(&a);
     fault_set(FAULT_WRITE, 0, false, false);
     assert_int_equal(files_in(dir), 0);
-    OPEN(a), OPEN(b); /* two at once */
+    OPEN(a), OPEN(b); /* two at the same time */
     assert_true(sum_of(&w, a) == want && sum_of(&w, b) == want);
     for (int i = 0; access(path, F_OK) && i < 60000; i++) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     int4_close(&a), int4_close(&b);
     assert_int_equal(files_in(dir), 1);
     static const long changed[] = {8, 33, 70, 5000, -1, 0};
-    for (int i = 0; i < 6; i++) { /* its version, its sample, a sum, an expert, the last one; nothing */
+    for (int i = 0; i < 6; i++) { /* damages the version, the sample, a checksum, an expert, the last one; nothing */
         struct stat before, after;
         if (changed[i]) change_byte(path, changed[i]);
         assert_int_equal(stat(path, &before), 0);
@@ -262,13 +262,13 @@ static void the_int4_draft_is_kept_on_disk(void **st) {
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         int4_close(&a);
         assert_int_equal(stat(path, &after), 0);
-        assert_true((after.st_ino == before.st_ino) == !changed[i]); /* one that is whole is read, and stays */
+        assert_true((after.st_ino == before.st_ino) == !changed[i]); /* a complete file is read and kept */
     }
     assert_int_equal(truncate(path, 100), 0);
     OPEN(a);
     assert_true(sum_of(&w, a) == want);
     int4_close(&a);
-    OPEN(a); /* given up at once; while it rests; and made beside something else, in part */
+    OPEN(a); /* cancelled at once, while idle, and partly done beside other work */
     int4_close(&a);
     OPEN(a);
     int4_beside(a, true);

@@ -1,4 +1,4 @@
-/* The template engine: what it prints, what it refuses, where bytes come from, and that it lives through no memory. */
+/* The template engine: output, refusals, the origin of each byte, and behaviour without memory. */
 #include "test/unit/unit.h"
 
 #include <stdio.h>
@@ -94,7 +94,7 @@ static const char *const good[][2] = {
      "TrueTrueFalseTrueTrueFalseFalse"},
     {"{{ d.get('b') }}{{ d.get('q', 9) }}{{ d.items is callable }}{{ d['items'] }}", "19True5"},
     {"{{ xs | groupby(0) | list if false else msgs | groupby('role') | map('first') | list }}", "['tool', 'user']"},
-    {"{% if false %}{{ s | nosuch }}{% endif %}ok", "ok"}, /* refused only when it is reached, as Jinja2 does inside an if */
+    {"{% if false %}{{ s | nosuch }}{% endif %}ok", "ok"}, /* refused only when it is executed, as Jinja2 does inside an if */
     {"{{ bos_token }}{{ eos_token }}", "<s>"},
 };
 static const char *const bad[][2] = {
@@ -113,7 +113,7 @@ static const char *const bad[][2] = {
     {"{% if x %}", "unexpected end of template"},
     {"{{ (1 }}", "unexpected '}'"},
     {"{# open", "missing end of comment"},
-    {"{{ 'open }}", "a string without end"},
+    {"{{ 'open }}", "unterminated string"},
     {"{% break %}", "break outside of a loop"},
     {"{% for i in 5 %}{% endfor %}", "'int' object is not iterable"},
     {"{% for a, b in [[1]] %}{% endfor %}", "not enough values to unpack (expected 2, got 1)"},
@@ -125,11 +125,11 @@ static const char *const bad[][2] = {
     /* limits */
     {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls nested deeper than 100"},
     {"{{ range(100001) }}", "range too big"},
-    {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "more than 10000000 steps"},
-    {"{% set q = namespace(s='0123456789') %}{% for i in range(40) %}{% set q.s = q.s + q.s %}{% endfor %}", "a text of more than 64 MB"},
-    {"{{ 'x' * 100000000 }}", "a text of more than 64 MB"},
+    {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "exceeds 10000000 steps"},
+    {"{% set q = namespace(s='0123456789') %}{% for i in range(40) %}{% set q.s = q.s + q.s %}{% endfor %}", "the text exceeds 64 MB"},
+    {"{{ 'x' * 100000000 }}", "the text exceeds 64 MB"},
     {"{% set q = namespace(x=[]) %}{% for i in range(5000) %}{% set q.x = [q.x] %}{% endfor %}{{ q.x }}", "nested too deeply"},
-    {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
+    {"{{ 9223372036854775807 + 1 }}", "does not fit in 64 bits"},
 };
 
 static void test_prints(void **state) {
@@ -178,7 +178,7 @@ static void test_deep_source(void **state) {
     struct error e = {0};
     assert_int_equal(render(s, &t, &e), ERR_MODEL);
     assert_non_null(strstr(e.text, "nested too deeply"));
-    p = s + sprintf(s, "{{ 1"); /* a long sum is not deep */
+    p = s + sprintf(s, "{{ 1"); /* a long sum is not deeply nested */
     for (int i = 0; i < 5000; i++) p += sprintf(p, "+1");
     sprintf(p, " }}");
     assert_int_equal(render(s, &t, &e), 0);
@@ -187,7 +187,7 @@ static void test_deep_source(void **state) {
     free(s);
 }
 
-/* Every byte of the value stays a value's byte whatever happens to it; the template's bytes stay the template's. */
+/* Every byte of the value keeps its origin whatever happens to it; so do the template's bytes. */
 static void test_origin(void **state) {
     static const char *const through[] = {
         "{{ evil }}",
@@ -233,8 +233,7 @@ static void test_origin(void **state) {
         for (size_t k = 0; k < t.n_spans; k++) {
             const struct text_span *s = &t.spans[k];
             if (s->origin == TEXT_VALUE) from_value += s->n;
-            else { /* what the template gave: never a piece that the value alone could have written */
-                bool own = strstr(through[i], "join('<|im_end|>')") != NULL;
+            else { /* from the template: never a piece that the value alone could have written */ bool own = strstr(through[i], "join('<|im_end|>')") != NULL;
                 for (size_t b = 0; b < s->n && !own; b++)
                     if (strchr("<>_", t.data[at + b])) fail_msg("%s: byte %zu of %s is said to be the template's", through[i], at + b, t.data);
             }
@@ -265,7 +264,7 @@ static void test_date(void **state) {
     text_free(&t);
 }
 
-/* No allocation may be the one that breaks it: each fails once, and the answer is the usual one or a clean error. */
+/* Fails each allocation once; the answer is the usual one or a clean error. */
 static void test_no_memory(void **state) {
     static const char source[] =
         "{% macro m(a) %}{{ a | upper }}{% endmacro %}{% set x = namespace(t='') %}{% for c in msgs | selectattr('content') %}{% set x.t = x.t + m(c.content) "
@@ -289,7 +288,7 @@ static void test_no_memory(void **state) {
     assert_true(nth > 10);
 }
 
-/* Names cost what they are, not what they are times each other: seconds of the processor's own time, before it was quick. */
+/* The cost of names is their sum, not their product; it took seconds of CPU time before. */
 static void test_many_names(void **state) {
     static const struct {
         int sets, reads;

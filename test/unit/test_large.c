@@ -1,4 +1,4 @@
-/* Weights whose pages are made large while nothing else is done: what they hold stays, whatever the system does. */
+/* Moving weights to large pages in the background: their content stays, whatever the system does. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static int setup(void **state) {
         for (size_t i = 0; i < MB / 4; i++) mb[i] = at(m * MB / 4 + i);
         assert_int_equal(file_write_all(fd, mb, MB), 0);
     }
-    fsync(fd); /* what is not on the disk yet cannot be dropped */
+    fsync(fd); /* dirty pages cannot be dropped */
     close(fd);
     free(mb);
     if (file_map(&shard.map, path, &e)) fail_msg("%s", e.text);
@@ -38,7 +38,7 @@ static int teardown(void **state) {
     return unlink(path);
 }
 
-static void same(void) { /* touches all */
+static void same(void) { /* touches all pages */
     const uint32_t *word = (const uint32_t *)(const void *)shard.map.data;
     for (size_t i = 0; i < (size_t)SIZE * MB / 4; i++)
         if (word[i] != at(i)) fail_msg("word %zu is %u, not %u", i, word[i], at(i));
@@ -61,12 +61,12 @@ static void pages(void **state) {
     same();
     assert_true(file_map_pages(&touched, &large));
     print_message("%d pieces; %zu MB in pages of 2 MB, before %zu MB\n", pieces, large / MB, before / MB);
-    if (!small) assert_int_equal(pieces, 0); /* as where this file system writes large ones */
+    if (!small) assert_int_equal(pieces, 0); /* as on a file system that uses large folios */
     else assert_in_range(pieces, 1, PIECES);
-    if (pieces == PIECES) assert_in_range(large, before + (size_t)32 * MB, touched); /* it went on, so that was seen to help */
+    if (pieces == PIECES) assert_in_range(large, before + (size_t)32 * MB, touched); /* it continued, so it had detected an effect */
 }
 
-/* A read that fails, and what is cut off behind the last whole piece. */
+/* A failing read, and the rest after the last whole piece. */
 static void refused(void **state) {
     struct large l = {.files = &files, .begun = true};
     fault_set(FAULT_READ, 3, false, false);

@@ -1,4 +1,4 @@
-/* The line editor, byte by byte: what it holds, and what a terminal shows after what it drew. */
+/* The line editor, byte by byte: its text, and the screen of a terminal after each redraw. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ struct screen {
 };
 
 static void put(struct screen *s, char ch) {
-    assert_true(s->c < COLS); /* the editor never lets a terminal wrap by itself */
+    assert_true(s->c < COLS); /* the editor never relies on the terminal's wrapping */
     s->cell[s->r][s->c++] = ch;
 }
 static void show(struct screen *s, const struct buf *out) {
@@ -127,7 +127,7 @@ static void test_keys(void **state) {
     }
 }
 
-/* Keys that go to or erase up to an end know the rows of a text. */
+/* Keys that move or erase to an end work on the rows of the text. */
 static void test_keys_in_rows(void **state) {
     static const struct {
         const char *keys, *text;
@@ -188,7 +188,7 @@ static void test_screen(void **state) {
     end(e);
 }
 
-/* A full row: the cursor behind it stands on the next. */
+/* A full row: the cursor after it is on the next row. */
 static void test_edge(void **state) {
     struct editor *e = begin();
     type(e, "123456789012345678");
@@ -256,7 +256,7 @@ static void test_history(void **state) {
     end(e);
 }
 
-/* A search takes whole characters, and what it does not find is not left to be sent. */
+/* A search takes whole characters, and text that it does not find is not left in the line. */
 static void test_search(void **state) {
     struct editor *e = begin();
     history_add(&e->history, "caf\xC3\xA9 au lait", 13);
@@ -279,7 +279,7 @@ static void test_search(void **state) {
     end(e);
 }
 
-/* What would turn the direction of the text, or is a control to some terminals, shows as one replacement character. */
+/* Characters that would change the text direction, or are controls to some terminals, show as one replacement character. */
 static void test_harmful(void **state) {
     static const char *const all[] = {"\xE2\x80\xAE", "\xE2\x80\xAA", "\xE2\x81\xA6", "\xE2\x81\xA9", "\xC2\x9B"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -295,7 +295,7 @@ static void test_harmful(void **state) {
     }
 }
 
-/* Columns go by what a person sees as one character; so do the keys. */
+/* Columns and keys follow what users see as one character. */
 static void test_clusters(void **state) {
     static const struct {
         const char *text;

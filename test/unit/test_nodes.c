@@ -1,4 +1,4 @@
-/* Memory nodes as domains of the cost model, against cases computed by hand, and which bytes of a checkpoint belong to which. */
+/* Memory nodes as domains of the cost model, against cases computed by hand, and which bytes of a checkpoint belong to which node. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -47,9 +47,9 @@ static void an_expert(void **st) {
     assert_int_equal(hot, 0);
     nodes_even(&m, 2, 0);
     m.between = 0;
-    /* 512 rows: 45.1 GFLOP at 24 TFLOP/s, wherever the weights lie */
+    /* 512 rows: 45.1 GFLOP at 24 TFLOP/s, wherever the weights are */
     near(nodes_expert(&m, &v3, 512, COST_MANY, &spread, NULL), 512 * 88080384.0 / 24e12, 1e-3);
-    /* a machine whose weights lie by chance reads so much less */
+    /* a machine whose weights are placed at random reads that much less */
     double whole = cost_expert(&m, 0, &v3, 1, COST_MANY);
     m.reach = 0.5;
     near(cost_expert(&m, 0, &v3, 1, COST_MANY), 2 * whole, 1e-6);
@@ -69,8 +69,8 @@ static void a_hot_node(void **st) {
     near(many.lies[1], 0.5, 1e-6);
 }
 
-/* Rows of whole experts to nodes, as the split gives them to devices: eight experts of a token by turns on two nodes take what four do; five on
- * one side take what five do, or one is read over the way between, if that is soon enough. */
+/* Rows of whole experts assigned to nodes, as the split assigns them to devices: eight experts of a token alternating over two nodes take as long as four; five
+ * on one side take as long as five, or one is read over the link between the nodes, if that is fast enough. */
 static void whole_experts(void **st) {
     static struct cost_table t[2];
     static struct split_plan plan;
@@ -87,7 +87,7 @@ static void whole_experts(void **st) {
         for (int right = 4; right <= 6; right++) {
             for (int i = 0; i < 8; i++) x[i] = (struct split_expert){.rows = 1, .resident = i < right ? 2u : 1u};
             split_run(split_find("auto"), &(struct split_in){.domain = d, .expert = x, .n_domains = 2, .n = 8}, &plan);
-            near(plan.end, right * 93.03e-6, 1e-3); /* 881 us to bring one: never */
+            near(plan.end, right * 93.03e-6, 1e-3); /* 881 us to fetch one: never */
             assert_true(plan.end >= 8 * cost_expert(&m, 0, &v3, 1, COST_MANY) * (1 - 1e-6));
         }
     }
@@ -109,7 +109,7 @@ static void text(void **st) {
         if (calibrate_parse(&m, bad[i], strlen(bad[i]), "x", NULL, &e) != ERR_USAGE) fail_msg("taken: %s", bad[i]);
 }
 
-/* Every byte of an expert has a node: that of its row. Stretches cover what they are asked for, in whole pages as these will lie. */
+/* Every byte of an expert has the node of its row. Ranges cover what they are asked for, in whole pages as mapped. */
 static void bytes_of_nodes(void **st) {
     static struct config c;
     struct shape shape = {0};

@@ -72,7 +72,7 @@ static void test_errors(void **state) {
     }
 }
 
-/* Every row can be found, has a help text, and no letter stands twice. */
+/* Every row can be found and has a help text, and no letter occurs twice. */
 static void test_table(void **state) {
     for (int id = 0; id < OPT_COUNT; id++) {
         const struct opt_def *d = &opt_table[id];
@@ -96,7 +96,7 @@ static void test_precedence(void **state) {
     setenv("HEARTH_TEMP", "0.25", 1);
     setenv("HEARTH_TOP_K", "7", 1);
     assert_int_equal(parse(&o, &e, "--temp=0.5", NULL, NULL, NULL), 0);
-    setenv("HEARTH_TOPK", "8", 1); /* said to be none; what is near to nothing belongs to others */
+    setenv("HEARTH_TOPK", "8", 1); /* reported as unknown; variables without a similar name belong to other programs */
     setenv("HEARTH_KEEPER", "1", 1);
     int warnings = 0;
     assert_int_equal(opt_environment(&o, count, &warnings, &e), 0);

@@ -1,5 +1,5 @@
-/* The list of tensors against what the layers are made of: whatever is loaded goes to a device with its module, and nothing
- * else does. What counts as a pointer is asked of the system, not of the list. */
+/* The list of tensors against the structs of the layers: everything that is loaded is uploaded with its module, and nothing
+ * else. Whether a word is a pointer is asked of the system, not of the list. */
 #include "test/unit/unit.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static const char *const families[] = {"deepseek_v3", "deepseek_v3_nogroup", "de
                                        "qwen3_5_moe", "deepseek_v32",        "glm_moe_dsa",      "deepseek_v4"};
 static struct { uintptr_t begin, end; } maps[4096];
 static int n_maps;
-static char *device; /* addresses that nothing is at */
+static char *device; /* addresses that nothing is mapped at */
 enum { DEVICE = 1 << 30 };
 
 static void read_maps(void) {
@@ -24,7 +24,7 @@ static void read_maps(void) {
     for (n_maps = 0; n_maps < 4096 && fgets(line, sizeof line, f);) {
         unsigned long begin, end;
         char read;
-        /* what a sanitizer keeps beside the memory is terabytes, and sizes in a struct can look like an address there */
+        /* sanitizer shadow memory spans terabytes, and sizes in a struct can look like addresses in it */
         if (sscanf(line, "%lx-%lx %c", &begin, &end, &read) == 3 && read == 'r' && end - begin < 1ul << 40)
             maps[n_maps].begin = begin, maps[n_maps++].end = end;
     }
@@ -42,7 +42,7 @@ static uintptr_t word_at(const void *base, size_t i) {
     return word;
 }
 
-/* A view as a device gets it. Returns the words of src that point to host memory and of the view that point to the device. */
+/* A view as a device gets it. Counts the words of src that point to host memory and those of the view that point to the device. */
 static void look(const struct config *c, int layer, unsigned modules, const void *src, void *view, size_t size, int *host, int *there) {
     struct pipe_range ranges[MODULE_RANGES];
     int n = module_ranges(c, layer, modules, src, view, ranges), at = 64;
@@ -78,7 +78,7 @@ static void test_views(void **state) {
             struct expert expert = {0};
             int host, there, a, b;
             look(&w.config, i, MODULE_LAYER, y, &whole, sizeof whole, &host, &there);
-            assert_int_equal(host, there + !!y->experts); /* every tensor but the array of routed ones */
+            assert_int_equal(host, there + !!y->experts); /* every tensor except the array of routed experts */
             look(&w.config, i, MODULE_ATTENTION, y, &attention, sizeof attention, &host, &a);
             look(&w.config, i, MODULE_FFN, y, &ffn, sizeof ffn, &host, &b);
             assert_int_equal(a + b, there);
@@ -91,7 +91,7 @@ static void test_views(void **state) {
     }
 }
 
-/* A multiplication and an addition a weight and token: the sum over the shapes in the files. */
+/* One multiplication and one addition per weight and token: the sum over the shapes in the files. */
 static void test_flops(void **state) {
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         struct weights w;
@@ -101,14 +101,14 @@ static void test_flops(void **state) {
         if (access(dir, R_OK)) skip();
         if (weights_open(&w, dir, false, &e)) fail_msg("%s", e.text);
         const struct config *c = &w.config;
-        uint64_t sum = 0; /* of all matrices in the files, by their shapes; routed ones by the share that a token takes */
+        uint64_t sum = 0; /* of all matrices in the files, by their shapes; routed experts by the fraction that a token uses */
         for (size_t i = 0; i < w.files.n_tensors; i++) {
             const struct tensor *t = &w.files.tensors[i];
             bool in_layer = strstr(t->name, ".layers.") || strstr(t->name, ".blocks.") || !strncmp(t->name, "layers.", 7),
                  beside =
                      strstr(t->name, "scale") || strstr(t->name, "bias") || strstr(t->name, "conv1d") || strstr(t->name, ".ape") || strstr(t->name, "tid2eid");
             if (!t->used || t->ndim < 2 || !in_layer || beside) continue;
-            uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes a byte */
+            uint64_t one = t->dtype == DT_U8 || t->dtype == DT_I8 ? 4 : 2; /* two codes per byte */
             for (int d = 0; d < t->ndim; d++) one *= (uint64_t)t->shape[d];
             sum += strstr(t->name, "experts.") && !strstr(t->name, "shared") ? one * (uint64_t)c->topk : one * (uint64_t)c->n_experts;
         }

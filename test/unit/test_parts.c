@@ -1,4 +1,4 @@
-/* Thinking, answer and tool calls split apart, whatever pieces the stream comes in. */
+/* Splits thinking, answer and tool calls, however the stream is divided. */
 #include "test/unit/unit.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ static struct chat *chat_of(const char *template) {
     return c;
 }
 
-/* Collects "T:text|K:thinking|C:call", neighbours of one part joined. */
+/* Collects "T:text|K:thinking|C:call", with adjacent parts of one kind joined. */
 struct seen {
     struct buf b;
     int last;
@@ -88,7 +88,7 @@ static void test_pieces(void **state) {
     }
 }
 
-/* Control tokens that mark nothing are left out of text, and kept inside tool markup. */
+/* Control tokens that mark nothing are dropped from text and kept inside tool markup. */
 static void test_special(void **state) {
     struct chat *c = chat_of("<tool_call></tool_call>");
     struct parts *p = parts_open(c, "", 0);
@@ -109,7 +109,7 @@ static void test_special(void **state) {
     chat_close(&c);
 }
 static int stop(void *ctx, enum part part, const char *s, size_t n) { return -77; }
-static void test_stops(void **state) { /* the receiver's error comes back */
+static void test_stops(void **state) { /* the receiver's error is returned */
     struct chat *c = chat_of("<think></think>");
     struct parts *p = parts_open(c, "", 0);
     assert_int_equal(parts_add(p, "hello", 5, false, stop, NULL), -77);

@@ -1,5 +1,5 @@
-/* Plans: architectures have the parameters that their vendors state, a machine in virtual time takes what the same takes with all its layers,
- * and what a plan says is what the runs said. */
+/* Plans: architectures have the parameter counts that their vendors publish, a few layers in virtual time extrapolate to all of them,
+ * and a plan reports what its runs gave. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ static double count(const struct config *c, int layer, unsigned modules) {
     return sum;
 }
 
-/* Within two parts in a hundred of the total and four of the active ones, which vendors round more, and count with the embedding and the head,
+/* Within 2 % of the total and 4 % of the active ones, which vendors round more coarsely, and count with the embedding and the head,
  * with one of them or without. */
 static void models_have_their_parameters(void **st) {
     for (int i = 0; known_at(i); i++) {
@@ -34,7 +34,7 @@ static void models_have_their_parameters(void **st) {
             double layer = count(&config, l, MODULE_LAYER), expert = count(&config, l, MODULE_EXPERT);
             total += layer + expert * config.n_experts, active += layer + expert * config.topk;
         }
-        double table = (double)config.vocab * config.hidden; /* GLM's are counted without both */
+        double table = (double)config.vocab * config.hidden; /* GLM's counts include neither */
         if (fabs(total / (k->total * 1e9) - 1) > 0.02) fail_msg("%s: %.2f B parameters, said to have %g", k->title, total / 1e9, k->total);
         double off = INFINITY;
         for (int tables = 0; tables < 3; tables++) off = fmin(off, fabs((active - tables * table) / (k->active * 1e9) - 1));
@@ -64,13 +64,13 @@ static double prefill(enum policy_mode mode, int layers, int n) {
     if (virtual_prefill(v, mode, n, &t, &e)) fail_msg("%s", e.text);
     const struct virtual_used *u = virtual_used(v);
     const double expert = (double)weights_expert_bytes(&shape.w) / machine.domain[1].link[COST_H2D].rate;
-    const double unused = mode == POLICY_BLEND ? 2 * expert + 0.02 * u->seconds : 0; /* what a blend brought ahead in its last layer nobody may wait for */
+    const double unused = mode == POLICY_BLEND ? 2 * expert + 0.02 * u->seconds : 0; /* a blend's look-ahead in its last layer is unused */
     assert_true(u->seconds > 0 && u->gpu.h2d <= u->seconds * 1.001 + unused && u->gpu.computing + u->gpu.reading <= u->seconds * 1.001);
     virtual_close(&v);
     return t;
 }
 
-/* Two runs through a few layers say what all of them take: what plan.c rests on. */
+/* Two runs with a few layers predict the time of all: plan.c relies on this. */
 static void few_layers_say_what_all_take(void **st) {
     static const struct {
         const char *model;
@@ -91,7 +91,7 @@ static void few_layers_say_what_all_take(void **st) {
     }
 }
 
-/* In virtual time it is of no account which of the threads comes first: the same question has the same answer to the last bit. */
+/* In virtual time the order of threads does not matter: the same question gives the same answer to the last bit. */
 static void threads_do_not_matter(void **st) {
     static const struct {
         const char *machine, *model;
@@ -111,8 +111,8 @@ static void threads_do_not_matter(void **st) {
     }
 }
 
-/* Four links and no transfer before the prompt is there, which few layers would have little else of; while the processor ends its part of a layer,
- * the links bring what the next one begins with: more tokens take no less. */
+/* Four links, and no transfer before the prompt exists, which dominates a run of few layers; while the CPU finishes its part of a layer,
+ * the links fetch the start of the next one: more tokens take no longer. */
 static void blends_over_four_links(void **st) {
     const int n[] = {512, 1024, 2048};
     double last = 0;
@@ -130,7 +130,7 @@ static void blends_over_four_links(void **st) {
 static void near(double got, double want, double share) {
     if (!(fabs(got / want - 1) <= share)) fail_msg("%.6g for %.6g", got, want);
 }
-static struct virtual_used used; /* of the last steps */
+static struct virtual_used used; /* of the last batches */
 static void paged(const struct virtual_many *q, double *read, double *step) {
     struct virtual *v;
     struct error e = {0};
@@ -141,8 +141,8 @@ static void paged(const struct virtual_many *q, double *read, double *step) {
     virtual_close(&v);
 }
 
-/* Paper B, section 5.3: a card's turn comes after three micro-batches of each layer in turn at least. The search knows what that costs, and finds
- * more micro-batches than the eight of 512 that would be best without. */
+/* Paper B, section 5.3: a card's turn comes after at least three micro-batches of each layer of the others. The search accounts for that and finds
+ * more micro-batches than the eight of 512 that would be best otherwise. */
 static void cards_take_turns(void **st) {
     double found[2], read, step;
     open_known("dbrx");
@@ -168,13 +168,13 @@ static void cards_take_turns(void **st) {
     paged(&q, &read, &step);
     near(step, c.step, 0.1);
     assert_true(found[1] > 1.03 * q.n * 128 / (read + 128 * step) && found[1] > 1.8 * found[0]);
-    /* Ten layers, eight times each: an expert's six pieces are one operation's, so its weights are read once; rows come and go six times. */
+    /* Ten layers, eight times each: an expert's six parts are in one operation, so its weights are read once; rows are copied six times. */
     const double bytes = 16.0 * (double)weights_expert_bytes(&shape.w) + 512.0 * 4 * 24 * config.hidden;
     near(used.gpu.op[OP_GROUP], 10 * 8 * bytes / 300e9, 0.02);
 }
 
-/* Paper B, tables 4 and 5: prompts padded to the longest, its policy and what it measured. With the policy found here, and with its own, virtual
- * time gives at least that; what is found is no worse than its own. The search and virtual time agree. */
+/* Paper B, tables 4 and 5: prompts padded to the longest, its policy and its measurements. With our policy, and with its own, virtual
+ * time gives at least that; our policy is no worse than its own. The search and virtual time agree. */
 static void many_prompts_beside_paper_b(void **st) {
     static const struct {
         const char *machine;
@@ -233,13 +233,13 @@ static void plan_says_what_ran(void **st) {
     virtual_close(&v);
     assert_true(json_is(json_path(json_at(decode, 0), "mode"), "hybrid") && fabs(num(json_at(decode, 0), "tpot_ms") / (t * 1e3) - 1) < 0.001);
     double last = 0;
-    for (uint32_t i = 0; i < decode->n; i++) { /* more sessions never give less in all, nor a prompt beside them more */
+    for (uint32_t i = 0; i < decode->n; i++) { /* more sessions never reduce the total, nor slow a prompt beside them */
         double now = num(json_at(decode, i), "tokens_per_s");
         assert_true(now > last * 0.999 && num(json_at(decode, i), "tpot_beside_prefill_ms") >= num(json_at(decode, i), "tpot_ms") * 0.999);
         assert_true(num(json_at(decode, i), "busy") > 0.3 && num(json_at(decode, i), "busy") <= 1);
         last = now;
     }
-    /* The policy that the search found, as virtual time has it: what is printed of it, and within 15 parts in a hundred of what was expected. */
+    /* The search's policy in virtual time: what is printed of it, and within 15 % of the prediction. */
     const struct json *policy = json_path(&root, "batch.policy");
     assert_true(json_is(json_get(policy, "decode"), "paged"));
     struct virtual_many q = {(int)num(policy, "prompts"), (int)num(policy, "micro_batch"), 512, 256, (int)num(policy, "cards"), -1};
@@ -250,7 +250,7 @@ static void plan_says_what_ran(void **st) {
     assert_true(num(policy, "in_a_step") == q.n && num(policy, "tried") < 20000);
     const struct json *more = json_get(&root, "more");
     assert_int_equal(more->n, 3);
-    for (uint32_t i = 0; i < more->n; i++) /* nor does more of a thing take longer */
+    for (uint32_t i = 0; i < more->n; i++) /* nor does more of a resource take longer */
         for (uint32_t k = 0; k < 2; k++) {
             const struct json *p = json_at(json_get(json_at(more, i), "prefill"), k), *d = json_at(json_get(json_at(more, i), "decode"), k);
             assert_true(num(p, "seconds") <= num(p, "now") * 1.02 && num(d, "tpot_ms") <= num(d, "now") * 1.001);
@@ -260,7 +260,7 @@ static void plan_says_what_ran(void **st) {
     buf_free(&b);
 }
 
-/* Memory as a cache of experts before a disk: what a token has to read from there is what it takes; more memory, less of it. */
+/* Host memory as an expert cache in front of a disk: a token takes the time of its disk reads; more memory means fewer. */
 static void experts_come_from_a_disk(void **st) {
     struct error e = {0};
     struct arena a = {0};

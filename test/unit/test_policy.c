@@ -53,7 +53,7 @@ static struct policy_out ask(struct policy_machine m, struct policy_in in) {
 }
 static enum policy_mode pick(struct policy_machine m, struct policy_in in) { return ask(m, in).mode; }
 
-/* Without figures: the fixed lengths of paper A, as far as the engine has the modes. */
+/* Without measurements: the fixed lengths of paper A, as far as the engine has the modes. */
 static void lengths_are_assumed(void **st) {
     struct policy_machine m = {.n_devices = 2, .prefills = 1 << POLICY_SLP | 1 << POLICY_DSLP};
     assert_int_equal(pick(m, prompt(9000)), POLICY_DSLP);
@@ -71,7 +71,7 @@ static void lengths_are_assumed(void **st) {
     assert_int_equal(pick(m, in), POLICY_DSLP);
     assert_int_equal(pick(m, prompt(2047)), POLICY_CPU);
     assert_int_equal(pick(m, prompt(2048)), POLICY_DSLP);
-    m.prefills |= 1 << POLICY_BLEND; /* not without figures */
+    m.prefills |= 1 << POLICY_BLEND; /* not without measurements */
     assert_int_equal(pick(m, prompt(2047)), POLICY_CPU);
     m.prefills = 1 << POLICY_SLP;
     assert_int_equal(pick(m, prompt(9000)), POLICY_SLP);
@@ -99,7 +99,7 @@ static void rows_of_the_table(void **st) {
     in = prompt(50000), in.decoding = 1, in.keys = 1000;
     struct policy_out out = ask(two, in);
     assert_int_equal(out.mode, POLICY_SLP);
-    assert_non_null(strstr(out.why, "a session is answering"));
+    assert_non_null(strstr(out.why, "a session is decoding"));
     assert_true(isinf(out.seconds[POLICY_DSLP]));
     in.decoding = 0, in.since_decode_s = 299.9;
     assert_int_equal(pick(two, in), POLICY_SLP);
@@ -107,7 +107,7 @@ static void rows_of_the_table(void **st) {
     assert_int_equal(pick(two, in), POLICY_DSLP);
     in.since_decode_s = 0;
     assert_int_equal(pick(two, in), POLICY_SLP);
-    /* What the engine cannot run is never chosen: as it is today, slp and dslp. */
+    /* Modes that the engine cannot run are never chosen: today slp and dslp. */
     two.prefills = 1 << POLICY_SLP | 1 << POLICY_DSLP;
     assert_int_equal(pick(two, prompt(1000)), POLICY_CPU);
     assert_int_equal(pick(two, prompt(4096)), POLICY_DSLP);
@@ -119,7 +119,7 @@ static void rows_of_the_table(void **st) {
     assert_int_equal(pick(two, in), POLICY_SLP);
 }
 
-/* A prompt on the processor costs those who answer half their speed: the more they are, the sooner the stream. */
+/* A prompt on the CPU halves the speed of answering sessions: the more there are, the earlier streaming pays. */
 static void those_who_answer_count(void **st) {
     struct policy_machine m = machine(1);
     struct policy_in in = prompt(5000);
@@ -140,7 +140,7 @@ static void first_come_first_served(void **st) {
     assert_true(out.wait && out.mode == POLICY_AUTO);
     assert_string_equal(out.why, "first come, first served: 1 prompt before it");
     struct policy_machine m = machine(2);
-    m.ask = POLICY_SLP, in.queued = 3; /* forcing a mode does not jump the queue */
+    m.ask = POLICY_SLP, in.queued = 3; /* a forced mode does not jump the queue */
     assert_true(ask(m, in).wait);
 }
 
@@ -157,16 +157,16 @@ static void memory_of_the_devices(void **st) {
     out = ask(m, in);
     assert_int_equal(out.mode, POLICY_CPU);
     assert_non_null(strstr(out.why, "too little memory free on the device"));
-    m.ask = POLICY_SLP; /* asked for and impossible: said, and the processor */
+    m.ask = POLICY_SLP; /* requested and impossible: reported, then runs on the CPU */
     out = ask(m, in);
     assert_int_equal(out.mode, POLICY_CPU);
-    assert_non_null(strstr(out.why, "slp was asked for, but: too little memory"));
+    assert_non_null(strstr(out.why, "slp was requested, but: too little memory"));
     m.free[0] = m.free[1] = 17e9; /* exactly enough */
     m.ask = POLICY_AUTO;
     assert_int_equal(pick(m, in), POLICY_DSLP);
 }
 
-/* Each mode has a need of its own, and what does not fit is never chosen, whatever it would take. */
+/* Each mode has its own memory need, and a mode that does not fit is never chosen, whatever its time. */
 static void each_mode_has_its_need(void **st) {
     struct policy_machine m = machine(2);
     struct policy_in in = prompt(50000);
@@ -178,13 +178,13 @@ static void each_mode_has_its_need(void **st) {
     assert_int_equal(pick(m, in), POLICY_BLEND); /* exactly enough */
     in.need[POLICY_BLEND] = 31e9 + 1;
     assert_true(pick(m, in) != POLICY_BLEND);
-    m.free[0] = 8e9, m.free[1] = 64e9; /* the second's does not help: blend runs where the layers are */
+    m.free[0] = 8e9, m.free[1] = 64e9; /* the second device's room does not help: blend runs where the layers are */
     assert_true(pick(m, in) != POLICY_BLEND);
     in.need[POLICY_SLP] = in.need[POLICY_DSLP] = 65e9;
     out = ask(m, in);
     assert_int_equal(out.mode, POLICY_CPU);
     assert_true(isinf(out.seconds[POLICY_BLEND]) && isinf(out.seconds[POLICY_SLP]) && isinf(out.seconds[POLICY_DSLP]));
-    for (int ask_for = POLICY_AUTO; ask_for < POLICY_MODES; ask_for++) /* asked for or not */
+    for (int ask_for = POLICY_AUTO; ask_for < POLICY_MODES; ask_for++) /* requested or not */
         for (int k = 0; k < 200; k++) {
             m.ask = (enum policy_mode)ask_for;
             m.free[0] = k % 7 * 5e9, m.free[1] = k % 5 * 8e9;
@@ -198,7 +198,7 @@ static void each_mode_has_its_need(void **st) {
         }
 }
 
-/* A blend runs where layers lie, beside them; others take part in it as they have room. */
+/* A blend runs on the devices that have the layers; others help as far as they have room. */
 static void who_takes_part(void **st) {
     struct cost_machine three = paper;
     struct policy_machine m = machine(3);
@@ -211,17 +211,17 @@ static void who_takes_part(void **st) {
     m.holds[1] = true, m.stays[1] = 28e9;
     out = ask(m, in);
     assert_true(out.mode == POLICY_BLEND && out.ranks == 3);
-    m.free[0] = 1e9; /* the first holds nothing, and cannot help */
+    m.free[0] = 1e9; /* the first has no layers and cannot help */
     out = ask(m, in);
     assert_true(out.mode == POLICY_BLEND && out.ranks == 2);
     assert_true(out.seconds[POLICY_BLEND] > 1.05 * all.seconds[POLICY_BLEND]);
     m.free[2] = 1.9e9;
     assert_int_equal(ask(m, in).ranks, 1);
-    m.stays[1] = 28.1e9; /* what lies there is not to be had */
+    m.stays[1] = 28.1e9; /* memory in use there is not available */
     assert_true(isinf(ask(m, in).seconds[POLICY_BLEND]));
     m.stays[1] = 0;
     assert_int_equal(pick(m, in), POLICY_BLEND);
-    m.holds[2] = true; /* two share the layers: both must have the room */
+    m.holds[2] = true; /* two share the layers: both need the room */
     assert_true(isinf(ask(m, in).seconds[POLICY_BLEND]));
     m.free[2] = 3e9, m.ask = POLICY_BLEND;
     out = ask(m, in);
@@ -230,7 +230,7 @@ static void who_takes_part(void **st) {
     assert_int_equal(ask(m, in).ranks, 2);
 }
 
-/* A prompt is streamed to a device that no step reads from, if it has room; else to the roomiest. */
+/* A prompt is streamed to a device that decoding does not use, if it has room; otherwise to the one with most room. */
 static void where_a_prompt_goes(void **st) {
     struct policy_machine m = machine(3);
     struct policy_in in = prompt(50000);
@@ -254,21 +254,21 @@ static void forced(void **st) {
             struct policy_machine m = machine(2);
             struct policy_in in = prompt(n);
             m.ask = (enum policy_mode)mode;
-            in.decoding = 2, in.since_decode_s = 0; /* not even the window */
+            in.decoding = 2, in.since_decode_s = 0; /* not even the window fits */
             struct policy_out out = ask(m, in);
             assert_int_equal(out.mode, mode);
-            assert_string_equal(out.why, "asked for");
+            assert_string_equal(out.why, "requested");
             assert_int_equal(policy_find(policy_name((enum policy_mode)mode)), mode);
         }
     struct policy_machine m = machine(1);
     m.ask = POLICY_DSLP;
     struct policy_out out = ask(m, prompt(50000));
     assert_int_equal(out.mode, POLICY_SLP);
-    assert_non_null(strstr(out.why, "dslp was asked for, but: one device; "));
+    assert_non_null(strstr(out.why, "dslp was requested, but: one device; "));
     m = machine(2), m.ask = POLICY_BLEND, m.prefills = 1 << POLICY_SLP;
     out = ask(m, prompt(50000));
     assert_int_equal(out.mode, POLICY_SLP);
-    assert_non_null(strstr(out.why, "blend was asked for, but: not with what lies on the devices; "));
+    assert_non_null(strstr(out.why, "blend was requested, but: not with the current device contents; "));
     m = machine(2), m.ask = POLICY_SLP, m.lost = true;
     out = ask(m, prompt(50000));
     assert_int_equal(out.mode, POLICY_CPU);
@@ -325,7 +325,7 @@ static void steps_of_the_table(void **st) {
     out = step(machine(1), sessions(2));
     assert_int_equal(out.mode, POLICY_DECODE_DUAL);
     assert_int_equal(out.cut, 1);
-    /* Dual must pay: where the experts take nearly all the time a second reading of them costs more than the overlap brings. */
+    /* Dual must pay: where experts take nearly all the time, reading them twice costs more than the overlap saves. */
     struct cost_machine slow = paper;
     slow.domain[0].bw[COST_FFN].value[0] = 95e9f;
     struct policy_machine m = machine(1);
@@ -335,12 +335,12 @@ static void steps_of_the_table(void **st) {
     out = step(m, sessions(2));
     assert_int_equal(out.mode, POLICY_DECODE_CPU);
     assert_non_null(strstr(why, "a device was lost"));
-    m = machine(1), m.decodes = 0; /* nothing lies on the device */
+    m = machine(1), m.decodes = 0; /* no layers on the device */
     assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
     m = machine(1), m.away = true;
     assert_int_equal(step(m, sessions(2)).mode, POLICY_DECODE_CPU);
-    assert_non_null(strstr(why, "the devices are a prompt's until it is read"));
-    m = machine(1), m.layers = 17, m.free[0] = 0; /* as many as there are, whatever is free beside them */
+    assert_non_null(strstr(why, "the devices are in use by a prefill"));
+    m = machine(1), m.layers = 17, m.free[0] = 0; /* the layers on the device, whatever memory is free */
     out = step(m, sessions(1));
     assert_true(out.mode == POLICY_DECODE_HYBRID && out.layers == 17);
     m.decodes = 1 << POLICY_DECODE_HYBRID;
@@ -358,14 +358,14 @@ static void small_devices(void **st) {
     struct policy_decode_out out = step(m, sessions(1));
     assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
     assert_true(out.layers > 10 && out.layers < 20);
-    assert_non_null(strstr(why, "of 61 layers fit the devices"));
+    assert_non_null(strstr(why, "of 61 layers fit on the devices"));
     int with_one = out.layers;
     m.n_devices = 2, m.free[1] = 5e9; /* two share the layers */
     assert_true(step(m, sessions(1)).layers > with_one);
     m.n_devices = 1, m.free[0] = 1e8;
     out = step(m, sessions(1));
     assert_true(out.mode == POLICY_DECODE_CPU && out.layers == 0);
-    assert_non_null(strstr(why, "no layer's attention half fits"));
+    assert_non_null(strstr(why, "no layer's attention block fits"));
     m = machine(1);
     struct policy_decode_in in = sessions(6);
     in.context = 131072; /* 61 * 131072 * 1152 bytes * 6 = 55 GB of cache */
@@ -398,7 +398,7 @@ static void batches(void **st) {
     int most = step(m, sessions(40)).batch; /* until arithmetic, not reading, takes the time */
     assert_true(most >= 10 && most < 16);
     struct policy_decode_in in = sessions(40);
-    in.most = 8; /* what a step can take */
+    in.most = 8; /* the maximum of a batch */
     assert_int_equal(step(m, in).batch, 8);
     in = sessions(4), in.most = 3;
     assert_int_equal(step(machine(1), in).batch, 3);
@@ -411,7 +411,7 @@ static void forced_steps(void **st) {
         for (int n = 2; n < 6; n++) {
             struct policy_decode_out out = step(m, sessions(n));
             assert_int_equal(out.mode, mode);
-            assert_non_null(strstr(why, "asked for"));
+            assert_non_null(strstr(why, "requested"));
         }
         assert_int_equal(policy_decode_find(policy_decode_name((enum policy_decode)mode)), mode);
     }
@@ -419,15 +419,15 @@ static void forced_steps(void **st) {
     m.ask_decode = POLICY_DECODE_DUAL;
     struct policy_decode_out out = step(m, sessions(1));
     assert_int_equal(out.mode, POLICY_DECODE_HYBRID);
-    assert_non_null(strstr(why, "dual was asked for, but: one session"));
+    assert_non_null(strstr(why, "dual was requested, but: one session"));
     m = machine(0), m.ask_decode = POLICY_DECODE_HYBRID;
     out = step(m, sessions(2));
     assert_int_equal(out.mode, POLICY_DECODE_CPU);
-    assert_non_null(strstr(why, "hybrid was asked for, but: no device"));
-    m = machine(1), m.ask_decode = POLICY_DECODE_PAGED; /* a step of those who chat is none of many prompts */
+    assert_non_null(strstr(why, "hybrid was requested, but: no device"));
+    m = machine(1), m.ask_decode = POLICY_DECODE_PAGED; /* chat sessions do not decode paged */
     out = step(m, sessions(2));
     assert_int_equal(out.mode, POLICY_DECODE_DUAL);
-    assert_non_null(strstr(why, "paged was asked for, but: such steps are for many prompts at once; expected "));
+    assert_non_null(strstr(why, "paged was requested, but: paged mode is for throughput batches; expected "));
     assert_true(isinf(out.seconds[POLICY_DECODE_PAGED]));
     static const char *const names[POLICY_DECODES] = {"auto", "cpu", "hybrid", "dual", "paged"};
     for (int i = 0; i < POLICY_DECODES; i++) {
@@ -437,7 +437,7 @@ static void forced_steps(void **st) {
     assert_int_equal(policy_decode_find("single"), POLICY_DECODES);
 }
 
-/* What a decision takes of the engine's thread: printed, not held. */
+/* The time that a decision takes of the engine's thread: printed, not asserted. */
 static void own_time(void **st) {
     static const int n[] = {1, 2, 6, 16};
     struct policy_machine m = machine(2);

@@ -1,4 +1,4 @@
-/* What the next layers will choose: how right that was, and what is worth bringing for it, by small cases worked out by hand. */
+/* Prediction of the next layers' experts: its accuracy, and which uploads pay, by small cases worked out by hand. */
 #include <math.h>
 
 #include "engine/cache/predict.h"
@@ -14,18 +14,18 @@ static struct predict opened(void) {
     return p;
 }
 
-/* The first word is the skill, each later one a thirty-second of it; by distance. */
+/* The first observation is the skill, each later one a 32nd of it; by distance. */
 static void judged(void **state) {
     struct predict p = opened();
     const int32_t said[] = {4, 1, 4, 9, -1, 2}, chosen[] = {1, 5, 4, 4, 0, 3};
     struct predict_said a = predict_judge(&p, 2, said, chosen, 6);
-    assert_int_equal(a.all, 3); /* 4, 1 and 2: twice is once, 9 and -1 are no experts */
+    assert_int_equal(a.all, 3); /* 4, 1 and 2: a duplicate counts once, 9 and -1 are no experts */
     assert_int_equal(a.right, 2);
     assert_true(fabs((double)p.skill[1] - 2 / 3.) < 1e-6 && p.judged[1] && !p.judged[0] && p.skill[0] == 0);
-    a = predict_judge(&p, 2, chosen + 1, said + 3, 1); /* 5 was said, nothing real chosen */
+    a = predict_judge(&p, 2, chosen + 1, said + 3, 1); /* 5 was predicted, nothing was chosen */
     assert_int_equal(a.right, 0);
     assert_true(fabs((double)p.skill[1] - 2 / 3. * 31 / 32) < 1e-6);
-    a = predict_judge(&p, 1, said + 3, chosen, 2); /* nothing was said */
+    a = predict_judge(&p, 1, said + 3, chosen, 2); /* nothing was predicted */
     assert_true(a.all == 0 && !p.judged[0]);
 }
 
@@ -34,7 +34,7 @@ static void used(void **state) {
     const int32_t rows[EXPERTS] = {0, 3, 0, 1};
     predict_seen(&p, 1, rows);
     predict_seen(&p, 1, rows);
-    assert_true(fabs(predict_rate(&p, 1, 1) - (1 - 0.93 * 0.93)) < 1e-6); /* in a step or not, however many rows */
+    assert_true(fabs(predict_rate(&p, 1, 1) - (1 - 0.93 * 0.93)) < 1e-6); /* in a batch or not, with any number of rows */
     assert_true(predict_rate(&p, 1, 3) == predict_rate(&p, 1, 1) && predict_rate(&p, 1, 0) == 0 && predict_rate(&p, 0, 1) == 0);
 }
 
@@ -59,7 +59,7 @@ static void near_(double a, double b) {
 static void worth(void **state) {
     tables();
     struct predict p = opened();
-    /* On the processor 3 rows take 30 us, 1 row 10. With the heavier one on the device 10 are left. */
+    /* On the CPU 3 rows take 30 us, 1 row 10. With the heavier one on the device 10 remain. */
     struct split_expert e[] = {{.rows = 1, .resident = 1}, {.rows = 3, .resident = 1}, {.rows = 2, .resident = 3}};
     p.skill[0] = 0.75f;
     struct predict_answer a = ask(&p, e, 3, -1, -1);
@@ -67,27 +67,27 @@ static void worth(void **state) {
     near_(a.saved, 30e-6);
     near_(a.worth, 0.75 * 30e-6);
     assert_true(e[1].resident == 1); /* as before */
-    /* It comes 20 us after the beginning: 20 and its own are the end. Not at all before the processor has done it: nothing. */
+    /* If it arrives 20 us after the start, the end is 20 plus its own time. If it arrives after the CPU is done, it is useless. */
     a = ask(&p, e, 3, 20e-6, -1);
     near_(a.saved, 40e-6 - 21e-6);
     a = ask(&p, e, 3, 60e-6, -1);
     near_(a.saved, 0);
     assert_true(a.worth <= 0);
-    /* What it would replace has work in half of all steps, itself in none: lost are half a step's saving, and as much for two steps more. */
+    /* The expert that it would replace is used in half of all batches, itself in none: the loss is half a batch's saving, for two more batches. */
     p.rate[EXPERTS + 4] = 0.5f;
     a = ask(&p, e, 3, -1, 4);
     near_(a.worth, 0.75 * 30e-6 - 1.5 * 30e-6);
-    p.rate[EXPERTS + 2] = 0.5f; /* the one that would come is used as often */
+    p.rate[EXPERTS + 2] = 0.5f; /* the candidate is used as often */
     a = ask(&p, e, 3, -1, 4);
     near_(a.worth, 0.75 * 30e-6 - 0.5 * 30e-6);
-    /* Of equal rows the one that is used more; nothing where all are there. */
+    /* Of experts with equal rows the more used one; nothing when all are resident. */
     struct split_expert same[] = {{.rows = 1, .resident = 1}, {.rows = 1, .resident = 1}};
     assert_int_equal(ask(&p, same, 2, -1, -1).expert, 1);
     struct split_expert there[] = {{.rows = 1, .resident = 3}};
     assert_int_equal(ask(&p, there, 1, -1, -1).expert, -1);
 }
 
-/* As long as it leads to something; else now and then. */
+/* As long as it has an effect; otherwise occasionally. */
 static void asked(void **state) {
     struct predict p = opened();
     int n = 0;

@@ -1,5 +1,5 @@
-/* Beginnings that sessions have in common: who starts behind one has the bits, and gives the text, that it would have alone, whatever
- * becomes of whom it has them from; and the memory is there once, by the system's own count. On the built-in checkpoint. */
+/* Shared prefixes: a session that continues after a shared prefix has the bits and the text that it would have alone, whatever
+ * happens to the session it shares with; and the memory exists once, by the system's own count. On the built-in checkpoint. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static struct engine *open_with(struct engine_params p) {
     return e;
 }
 
-/* n tokens that are the same up to `same` whatever the kind. */
+/* Makes n tokens, of which the first `same` are the same for every kind. */
 static const int32_t *text(int n, int same, int kind) {
     static int32_t t[MOST];
     for (int i = 0; i < n; i++) t[i] = (i * 37 + i / 7 + 11 + (i >= same ? kind * 29 : 0)) % 500;
@@ -64,7 +64,7 @@ static int same_piece(void *ctx, const struct kv_piece *p) {
 static bool same_rows(const struct session *a, const struct session *b, int n) {
     return !kv_image_each(&a->kv, 0, n, -1, same_piece, &(struct pair){a->kv.pages, b->kv.pages});
 }
-/* What a session that takes nothing from others has and says, and that s has and said the same. */
+/* The cache and answer of a session that shares nothing; checks that s has the same. */
 static void as_alone(struct engine *e, const struct session *s, const struct answer *a, const int32_t *tokens, int n, int shared) {
     struct session *o = new_session(e);
     struct answer want = ask(e, o, tokens, n, shared, REQUEST_ALONE);
@@ -84,7 +84,7 @@ static void the_same_beginning_is_read_once(void **st) {
         x = ask(e, b, text(380, 300, 1), 380, 0, 0); /* 300 tokens are the same: two batches */
         assert_int_equal(x.cached, 2 * ROWS);
         as_alone(e, b, &x, text(380, 300, 1), 380, 0);
-        x = ask(e, a, text(350, 100, 2), 350, 0, 0); /* from whom it has them goes on otherwise, and is closed */
+        x = ask(e, a, text(350, 100, 2), 350, 0, 0); /* the owner of the prefix continues differently and is closed */
         assert_int_equal(x.cached, 0);
         as_alone(e, a, &x, text(350, 100, 2), 350, 0);
         session_close(&a);
@@ -92,10 +92,10 @@ static void the_same_beginning_is_read_once(void **st) {
         ask(e, alone, text(380, 300, 1), 380, 0, REQUEST_ALONE);
         assert_true(same_rows(b, alone, 380));
         session_close(&alone);
-        x = ask(e, c, text(390, 300, 3), 390, 0, 0); /* who had them from another hands them on */
+        x = ask(e, c, text(390, 300, 3), 390, 0, 0); /* a session passes on a prefix that it shares */
         assert_int_equal(x.cached, 2 * ROWS);
         as_alone(e, c, &x, text(390, 300, 3), 390, 0);
-        x = ask(e, c, text(390, 300, 1), 390, 0, 0); /* and goes back to the end of a batch, so that others may have what follows */
+        x = ask(e, c, text(390, 300, 1), 390, 0, 0); /* and rewinds to the end of a batch, so that others may share what follows */
         assert_int_equal(x.cached, 2 * ROWS);
         as_alone(e, c, &x, text(390, 300, 1), 390, 0);
         x = ask(e, b, text(100, 0, 4), 100, 0, 0);
@@ -106,7 +106,7 @@ static void the_same_beginning_is_read_once(void **st) {
     }
 }
 
-/* What the caller says that others begin with ends a batch, and is shared by itself; what is rounded away from it is read again. */
+/* The prefix length that the caller announces as shareable ends a batch and is shared; the remainder after rounding is read again. */
 static void a_beginning_may_be_named(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *a = new_session(e), *b = new_session(e);
@@ -115,7 +115,7 @@ static void a_beginning_may_be_named(void **st) {
     x = ask(e, b, text(310, 200, 2), 310, 200, 0);
     assert_int_equal(x.cached, 192);
     as_alone(e, b, &x, text(310, 200, 2), 310, 200);
-    x = ask(e, b, text(310, 0, 2), 310, 100, 0); /* another one, and a hint that is none */
+    x = ask(e, b, text(310, 0, 2), 310, 100, 0); /* another one, and an invalid hint */
     assert_int_equal(x.cached, 0);
     x = ask(e, b, text(64, 0, 3), 64, 64, 0);
     assert_int_equal(x.cached, 0);
@@ -147,14 +147,14 @@ static void a_fork_goes_on_as_its_origin(void **st) {
     c = fork_of(e, b);
     x = ask(e, a, talk, 350, 0, 0);
     assert_true(x.cached == y.cached && !memcmp(x.token, y.token, sizeof x.token) && same_rows(a, b, 350) && same_rows(a, c, 350));
-    x = ask(e, a, text(200, 0, 9), 200, 0, 0); /* it begins anew: the others have what they had */
+    x = ask(e, a, text(200, 0, 9), 200, 0, 0); /* it starts anew: the others keep their rows */
     assert_true(same_rows(b, c, 350 + ANSWER - 1));
     session_close(&b);
     memcpy(talk + 350, y.token, sizeof y.token);
     y = ask(e, c, talk, 390, 0, 0);
     assert_int_equal(y.cached, 350 + ANSWER - 1);
     b = fork_of(e, c);
-    y = ask(e, b, talk, 320, 0, 0), z = ask(e, c, talk, 320, 0, 0); /* both go back, into what they share */
+    y = ask(e, b, talk, 320, 0, 0), z = ask(e, c, talk, 320, 0, 0); /* both rewind into their shared rows */
     assert_true(y.cached == z.cached && !memcmp(y.token, z.token, sizeof y.token) && same_rows(b, c, 320));
     session_close(&a);
     session_close(&b);
@@ -162,7 +162,7 @@ static void a_fork_goes_on_as_its_origin(void **st) {
     engine_close(&e);
 }
 
-/* On devices as well: a copy has from another what both begin with, whoever of them goes on, goes back or ends, and whatever copy fails. */
+/* The same on devices: a copy gets the common prefix from another session's copy, whichever of them continues, rewinds or ends, and whichever copy fails. */
 static void devices_share_beginnings(void **st) {
     static const char *const gpus[] = {"emu:1", "emu:2", "emu:2,fail=copy:60"};
     static const uint8_t types[] = {DT_BF16, DT_E4M3, DT_F32};
@@ -176,19 +176,19 @@ static void devices_share_beginnings(void **st) {
         if (k < 2) assert_true(step_counts(e->machine.step).taken == 2 * ROWS);
         as_alone(e, b, &x, text(380, 300, 1), 380, 0);
         c = fork_of(e, b);
-        x = ask(e, a, text(350, 100, 2), 350, 0, 0); /* from whom they are begins anew */
+        x = ask(e, a, text(350, 100, 2), 350, 0, 0); /* the owner starts anew */
         as_alone(e, a, &x, text(350, 100, 2), 350, 0);
         int32_t talk[400];
         memcpy(talk, text(380, 300, 1), 380 * sizeof *talk);
         int n = session_tokens(c, &(const int32_t *){0});
         memcpy(talk, c->tokens, (size_t)n * sizeof *talk);
         talk[n] = 7;
-        x = ask(e, c, talk, n + 1, 0, 0), y = ask(e, b, talk, n + 1, 0, 0); /* the fork and its origin go on alike */
+        x = ask(e, c, talk, n + 1, 0, 0), y = ask(e, b, talk, n + 1, 0, 0); /* the fork and its origin continue alike */
         assert_true(x.cached == n && y.cached == n && !memcmp(x.token, y.token, sizeof x.token) && same_rows(b, c, n + 1));
         if (k < 2) assert_true(step_counts(e->machine.step).taken == (uint64_t)(2 * ROWS + n));
         session_close(&b);
         d = new_session(e);
-        x = ask(e, d, text(390, 300, 3), 390, 0, 0); /* whose copy has them is not the one who read them */
+        x = ask(e, d, text(390, 300, 3), 390, 0, 0); /* the prefix's device copy belongs to a session that did not read it */
         as_alone(e, d, &x, text(390, 300, 3), 390, 0);
         session_close(&a);
         session_close(&c);
@@ -197,7 +197,7 @@ static void devices_share_beginnings(void **st) {
     }
 }
 
-static double pss(void) { /* MB of this process, each page by how many share it */
+static double pss(void) { /* Returns the MB of this process, each page divided by its number of users. */
     FILE *f = fopen("/proc/self/smaps_rollup", "r");
     char line[200];
     double kb = 0;
@@ -207,19 +207,19 @@ static double pss(void) { /* MB of this process, each page by how many share it 
     return kb / 1024;
 }
 
-/* MB that caches take, as --status says it. */
+/* Returns the MB of caches, as --status reports them. */
 static double said(struct engine *e, struct session **s, int n) {
     double tokens = 0;
     for (int i = 0; i < n; i++) tokens += session_tokens(s[i], &(const int32_t *){0}) - session_shared(s[i]);
     return (tokens * (double)engine_info(e)->kv_token_bytes + (double)engine_shared_bytes(e)) / (1 << 20);
 }
 
-/* Eight forks of a chat of 4,096 tokens take the memory of 1.1, and what is said of it is what the system counts. */
+/* Eight forks of a chat of 4,096 tokens take the memory of 1.1, and the reported size is the system's count. */
 static void forks_share_memory(void **st) {
     limit_set(LIMIT_ROWS, 0);
     struct engine *e = open_with((struct engine_params){.kv = DT_F32, .context = 8192});
     struct session *first = new_session(e), *a, *fork[9];
-    ask(e, first, text(MOST, 0, 1), MOST, 0, 0); /* what the engine takes for itself by then is there */
+    ask(e, first, text(MOST, 0, 1), MOST, 0, 0); /* by then the engine has allocated its own memory */
     session_close(&first);
     if (!pss()) SKIP("no /proc/self/smaps_rollup");
     double before = pss();
@@ -236,12 +236,12 @@ static void forks_share_memory(void **st) {
     assert_true(one > 10 && all < 1.1 * one);
     for (int i = 0; i < 8; i++) session_close(&fork[i]);
     session_close(&a);
-    assert_true(pss() - before < 0.2 * one); /* and all of it comes back */
+    assert_true(pss() - before < 0.2 * one); /* and all of it is freed */
     engine_close(&e);
     limit_set(LIMIT_ROWS, ROWS);
 }
 
-/* Where there is no memory to share, a prompt is read, or the turn ends; nothing else. */
+/* Without memory for sharing, a prompt is read again or the turn fails; nothing else happens. */
 static void no_memory_to_share(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *a = new_session(e), *b, *c;
@@ -270,10 +270,10 @@ static void no_memory_to_share(void **st) {
     engine_close(&e);
 }
 
-/* --- Whatever they do to each other -------------------------------------------------------------------------------------------------- */
+/* --- Random schedules ---------------------------------------------------------------------------------------------------------------- */
 
-/* Prompts of a few beginnings at random in some sessions at once, which are stopped, forked, closed and opened anew, with what was read going to
- * a disk and coming from it: each answer is the one that the prompt has alone. In float32 and scalar, where rows read beside others have the same bits. */
+/* Random prompts with few beginnings in several sessions at once, which are stopped, forked, closed and opened again, with prefixes written to
+ * disk and read from it: each answer is the one that the prompt has alone. Float32 and scalar, where rows have the same bits in any batch. */
 static int rounds = 24;
 
 static void random_company(void **st) {

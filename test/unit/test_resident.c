@@ -21,7 +21,7 @@ static void one_device(void **state) {
     struct resident_out out = CHOOSE(30, 140); /* to the byte */
     assert_int_equal(out.n, 1), assert_int_equal(out.until[0], LAYERS), assert_int_equal(out.head, 0);
     assert_non_null(strstr(out.why, "head of all 6 layers on 1 of 1"));
-    out = CHOOSE(30, 139); /* all layers; the head stays */
+    out = CHOOSE(30, 139); /* all layers; the head stays on the CPU */
     assert_int_equal(out.n, 1), assert_int_equal(out.until[0], LAYERS), assert_int_equal(out.head, -1);
     out = CHOOSE(30, 109);
     assert_int_equal(out.n, 1), assert_int_equal(out.until[0], 5), assert_int_equal(out.head, -1);
@@ -32,7 +32,7 @@ static void one_device(void **state) {
 
 static void nothing(void **state) {
     struct resident_out out = choose(0, NULL, NULL, 5);
-    assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_string_equal(out.why, "nothing, there are none");
+    assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_string_equal(out.why, "nothing (no devices)");
     out = CHOOSE(5, 9);
     assert_int_equal(out.n, 0), assert_int_equal(out.head, -1), assert_non_null(strstr(out.why, "0 of 6 layers"));
     out = CHOOSE(5, 9, 9, 0);
@@ -43,7 +43,7 @@ static void reserve(void **state) {
     size_t free[] = {200}, much[] = {130}, all[] = {200}, more[] = {300};
     assert_int_equal(choose(1, free, much, 0).until[0], 4); /* 70 */
     assert_int_equal(choose(1, free, all, 0).n, 0);
-    assert_int_equal(choose(1, free, more, 0).n, 0); /* less than nothing is nothing */
+    assert_int_equal(choose(1, free, more, 0).n, 0); /* a negative amount counts as 0 */
 }
 
 static void several(void **state) {
@@ -51,7 +51,7 @@ static void several(void **state) {
     assert_int_equal(out.n, 2), assert_int_equal(out.until[0], 4), assert_int_equal(out.until[1], 6), assert_int_equal(out.head, 1);
     out = CHOOSE(31, 70, 70);
     assert_int_equal(out.n, 2), assert_int_equal(out.until[1], 6), assert_int_equal(out.head, -1);
-    out = CHOOSE(30, 30, 30, 30); /* one layer fits each but the first, which has two */
+    out = CHOOSE(30, 30, 30, 30); /* one layer fits on each except the first, which gets two */
     assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 2), assert_int_equal(out.until[1], 3), assert_int_equal(out.until[2], 4),
         assert_int_equal(out.head, -1);
     out = CHOOSE(30, 1000, 1000); /* the first has room for all: the second is left to prefills */
@@ -59,17 +59,17 @@ static void several(void **state) {
 }
 
 static void uneven(void **state) {
-    struct resident_out out = CHOOSE(30, 5, 140); /* too small for one layer: the next has them all */
+    struct resident_out out = CHOOSE(30, 5, 140); /* too small for one layer: the next one gets them all */
     assert_int_equal(out.until[out.n - 1], LAYERS), assert_int_equal(out.head, 1);
     assert_int_equal(out.n, 2), assert_int_equal(out.until[0], 0);
     out = CHOOSE(30, 70, 5, 70); /* and one in the middle */
     assert_int_equal(out.n, 3), assert_int_equal(out.until[0], 4), assert_int_equal(out.until[1], 4), assert_int_equal(out.until[2], 6),
         assert_int_equal(out.head, 2);
-    out = CHOOSE(30, 70, 5); /* or the last: then it holds none */
+    out = CHOOSE(30, 70, 5); /* or the last: then it has none */
     assert_int_equal(out.n, 1), assert_int_equal(out.until[0], 4), assert_int_equal(out.head, -1);
 }
 
-/* The reasons for what devices have, each once; without devices why they have nothing. */
+/* The reasons for what devices hold, each once; without devices the reason why there are none. */
 static void reasons(void **state) {
     struct where w = {0};
     char text[64];

@@ -1,4 +1,4 @@
-/* Sampling: what each knob keeps, ties, determinism, distribution. */
+/* Sampling: what each option keeps, ties, determinism, distribution. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -58,11 +58,11 @@ static void each_knob_cuts(void **st) {
     count((struct sampling){.temperature = 1, .top_k = 2, .top_p = 1, .repeat_penalty = 1}, 2000, hits);
     assert_true(hits[1] && hits[3] && hits[1] + hits[3] == 2000);
     count((struct sampling){.temperature = 1, .top_p = 0.5f, .repeat_penalty = 1}, 2000, hits);
-    assert_true(hits[1] && hits[3] && hits[1] + hits[3] == 2000); /* .38 alone is short of .5 */
+    assert_true(hits[1] && hits[3] && hits[1] + hits[3] == 2000); /* .38 alone is less than .5 */
     count((struct sampling){.temperature = 1, .top_p = 0.3f, .repeat_penalty = 1}, 500, hits);
     assert_int_equal(hits[1], 500);
     count((struct sampling){.temperature = 1, .top_p = 1, .min_p = 0.3f, .repeat_penalty = 1}, 2000, hits);
-    assert_true(hits[2] && hits[1] + hits[2] + hits[3] == 2000); /* e^-1 = .37 stays, e^-2 goes */
+    assert_true(hits[2] && hits[1] + hits[2] + hits[3] == 2000); /* e^-1 = .37 stays, e^-2 is dropped */
 }
 
 static void same_seed_same_token(void **st) {
@@ -116,20 +116,20 @@ static int32_t by_sorting(const float *logits, int vocab, const struct sampling 
     return id;
 }
 
-/* What logits may look like; each gives the same draws as before there was a selection. */
+/* Kinds of logits; each gives the same draws as the full sort. */
 static float logit_of(int kind, int i, float normal) {
     switch (kind) {
-    case 0: return normal;                           /* a model's */
+    case 0: return normal;                           /* as a model's */
     case 1: return normal + (i % 997 == 5 ? 14 : 0); /* few stand out */
     case 2: return 1;                                /* all equal */
     case 3: return (float)(i % 3);                   /* few distinct */
-    case 4: return i % 2 ? -INFINITY : normal;       /* half is forbidden */
+    case 4: return i % 2 ? -INFINITY : normal;       /* half is masked */
     case 5: return i % 5 == 3 ? NAN : normal;        /* not the first, which would be the best */
     case 6: return (float)i * 1e-3f;                 /* rising */
-    case 7: return (float)-i * 1e-6f;                /* falling, hardly apart */
-    case 8: return i == 77 ? 1e30f : -1e30f;         /* one */
+    case 7: return (float)-i * 1e-6f;                /* falling, almost equal */
+    case 8: return i == 77 ? 1e30f : -1e30f;         /* a single one */
     case 9: return i ? -INFINITY : 2;
-    default: return 1e6f + (float)(i % 40) * 0.0625f; /* large numbers, ties of many */
+    default: return 1e6f + (float)(i % 40) * 0.0625f; /* large numbers with many ties */
     }
 }
 static void selection_is_what_sorting_gives(void **st) {
@@ -150,7 +150,7 @@ static void selection_is_what_sorting_gives(void **st) {
     for (int kind = 0; kind <= 10; kind++)
         for (size_t v = 0; v < sizeof sizes / sizeof *sizes; v++) {
             const int vocab = sizes[v];
-            float *logits = malloc((size_t)vocab * sizeof *logits), *copy = malloc((size_t)vocab * sizeof *copy); /* ends where ASan looks */
+            float *logits = malloc((size_t)vocab * sizeof *logits), *copy = malloc((size_t)vocab * sizeof *copy); /* ends where ASan detects an overrun */
             struct sample_item *scratch = malloc((size_t)vocab * sizeof *scratch);
             for (int i = 0; i < vocab; i++) {
                 double sum = 0;
@@ -170,7 +170,7 @@ static void selection_is_what_sorting_gives(void **st) {
         }
 }
 
-/* In processor time of this thread, so that others' work on the machine does not count. */
+/* In CPU time of this thread, so that other processes do not count. */
 static double cpu_time(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -192,7 +192,7 @@ static void selection_is_faster_than_sorting(void **st) {
             double c = cpu_time();
             sort = b - a < sort ? b - a : sort, select = c - b < select ? c - b : select;
         }
-        if (select * 2 >= sort) fail_msg("selected in %.3f ms, sorted in %.3f ms", select * 1e3, sort * 1e3); /* 30 times as fast, in fact */
+        if (select * 2 >= sort) fail_msg("selected in %.3f ms, sorted in %.3f ms", select * 1e3, sort * 1e3); /* 30 times as fast in practice */
     }
     free(logits), free(scratch);
 }

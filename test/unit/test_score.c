@@ -1,4 +1,4 @@
-/* What keeping an expert near is worth, by every policy: sequences worked out by hand. */
+/* Expert scores under every policy: sequences worked out by hand. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,12 +35,12 @@ static void used_most(void **state) {
     struct score s = open_as("lfu");
     saw(&s, 0, 2), saw(&s, 0, 2), saw(&s, 0, 1), saw(&s, 1, 1);
     EXPECT(&s, 0, 0, 1, 2, 0);
-    const int32_t both[] = {2, 2, -1}; /* three rows of a step, one of them left out: one use */
+    const int32_t both[] = {2, 2, -1}; /* three rows of a batch, one of them left out: one use */
     score_seen(&s, 0, &(struct score_step){.n = 3, .ids = both});
     EXPECT(&s, 0, 0, 1, 3, 0);
     EXPECT(&s, 1, 0, 1, 0, 0);
 }
-/* 0.3 of the rows that chose it, 0.7 of what it was. */
+/* 0.3 of the rows that chose it, 0.7 of the previous score. */
 static void load_of_late(void **state) {
     struct score s = open_as("ema");
     const int32_t rows[] = {2, 2, 0};
@@ -49,8 +49,7 @@ static void load_of_late(void **state) {
     saw(&s, 0, 1);
     EXPECT(&s, 0, 0.21, 0.3, 0.42, 0);
 }
-/* 0.07 of the scores of the best two, 0.93 of what it was; two rows count half each. An expert that was never chosen, but nearly, is
- * worth something. */
+/* 0.07 of the scores of the best two, 0.93 of the previous score; two rows count half each. An expert that was nearly chosen has a score too. */
 static void scores_of_late(void **state) {
     for (int k = 0; k < 2; k++) {
         struct score s = open_as(k ? "auto" : "mrs");
@@ -62,7 +61,7 @@ static void scores_of_late(void **state) {
         const float chances[] = {0.5f, 0.5f, 1, 0};
         score_seen(&s, 0, &(struct score_step){2, ids, nears, chances});
         EXPECT(&s, 0, 0.035, 0.016275 + 0.0175, 0, 0.048825 + 0.0175);
-        saw(&s, 1, 2); /* scores that are not known: the chosen ones alike */
+        saw(&s, 1, 2); /* unknown scores: the chosen ones count equally */
         EXPECT(&s, 1, 0, 0, 0.07, 0);
     }
 }
@@ -71,13 +70,13 @@ static void announced(void **state) {
     saw(&s, 0, 0);
     EXPECT(&s, 0, 0.07, 0, 0, 0);
     score_announce(&s, 0, (const int32_t[]){1, -1, 2}, 3, 2);
-    score_announce(&s, 0, (const int32_t[]){2}, 1, 1); /* the sooner counts */
+    score_announce(&s, 0, (const int32_t[]){2}, 1, 1); /* the sooner one counts */
     EXPECT(&s, 0, 0.07, 1.5, 2, 0);
-    saw(&s, 0, 3); /* the next token: 2 has come, 1 is next */
+    saw(&s, 0, 3); /* the next token: 2 has been used, 1 is next */
     EXPECT(&s, 0, 0.0651, 2, 0, 0.07);
     saw(&s, 0, 1);
     EXPECT(&s, 0, 0.060543, 0.07, 0, 0.0651);
-    s = open_as("mrs"); /* others do not listen */
+    s = open_as("mrs"); /* other policies ignore announcements */
     score_announce(&s, 0, (const int32_t[]){1}, 1, 1);
     EXPECT(&s, 0, 0, 0, 0, 0);
 }
@@ -87,10 +86,10 @@ static void near_ones(void **state) {
     int32_t near[6];
     float chance[6];
     score_near(SCORE_SOFTMAX, NULL, logits, 5, 3, near, chance);
-    assert_int_equal(near[0], 2), assert_int_equal(near[1], 3), assert_int_equal(near[2], 1); /* of equals the lower */
+    assert_int_equal(near[0], 2), assert_int_equal(near[1], 3), assert_int_equal(near[2], 1); /* of equal ones the lower index */
     double sum = 1 + exp(-1) + exp(-2);
     assert_true(fabs((double)chance[0] - 1 / sum) < 1e-6 && fabs((double)chance[2] - exp(-2) / sum) < 1e-6);
-    const float bias[] = {9, 0, 0, 0, 0}; /* chosen by it, not scored */
+    const float bias[] = {9, 0, 0, 0, 0}; /* chosen because of the bias, not by its score */
     score_near(SCORE_SIGMOID, bias, logits, 5, 2, near, chance);
     assert_int_equal(near[0], 0), assert_int_equal(near[1], 2);
     double a = 0.5, b = 1 / (1 + exp(-3));

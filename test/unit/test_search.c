@@ -1,4 +1,4 @@
-/* The policy search against cases computed by hand, and against trying everything. */
+/* The policy search against cases computed by hand, and against exhaustive search. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -89,7 +89,7 @@ static void paged_by_hand(void **st) {
     search_cost(&in, &p, &c);
     near(c.read, 10 * (13 * (5 * 50e-6 + 4 * 246.154e-6) + 21.12e-3), 1e-4);
     in.read_micro = 16;
-    in.few = 12; /* 16 rows go through the half in two pieces, 8 of each expert in one */
+    in.few = 12; /* 16 rows go through attention in two parts, 8 of each expert in one */
     search_cost(&in, &p, &c);
     near(c.layer[SEARCH_BY_CARD], 4 * 552.8e-6, 1e-4);
 }
@@ -106,7 +106,7 @@ static void hybrid_by_hand(void **st) {
     near(c.layer[SEARCH_BY_CHAIN], 3.984375e-3 + 51.208e-6 + 7.2e-6, 1e-6);
     assert_int_equal(c.limit, SEARCH_BY_CHAIN);
     near(c.device, 500e6 + 8 * 4e3 + 8 * 88e3 + 8 * 200 * 10 * 1000, 1e-9);
-    p.kv = 0.5, p.place = SEARCH_DEVICE; /* half of 1.208 MB of keys comes over the link beside 400 MB */
+    p.kv = 0.5, p.place = SEARCH_DEVICE; /* half of 1.208 MB of keys goes over the link besides 400 MB */
     search_cost(&in, &p, &c);
     near(c.layer[SEARCH_BY_LINK], 40e-3 + 60.4e-6, 1e-6);
 }
@@ -167,7 +167,7 @@ static void what_is_lacking(void **st) {
     assert_true(c.fits);
 }
 
-/* The best of everything on the grid, each share of weights tried. */
+/* The best point of the grid, with every fraction of weights tried. */
 static double brute(const struct search_in *in, int *tried) {
     int rings = 0;
     while (search_ring(rings)) rings++;
@@ -184,7 +184,7 @@ static double brute(const struct search_in *in, int *tried) {
                         if ((in->can && !(in->can >> place & 1)) || (w && !computes) || (s && !attends) || (attends && !in->kv_moves && s < SEARCH_SHARES))
                             continue;
                         if ((ring || cards > 1) && place != SEARCH_PAGED) continue;
-                        if (in->prompts && i && search_micro(i - 1) >= in->prompts) continue; /* as the one before */
+                        if (in->prompts && i && search_micro(i - 1) >= in->prompts) continue; /* same as the previous one */
                         struct search_policy p = {.n = search_micro(i) * search_count(k),
                                                   .micro = search_micro(i),
                                                   .place = (enum search_place)place,
@@ -197,7 +197,7 @@ static double brute(const struct search_in *in, int *tried) {
                         struct search_policy more = p;
                         more.ring = search_ring(ring ? ring - 1 : 0), more.weights = 0;
                         if (ring) search_cost(in, &more, &c);
-                        if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue; /* fewer pages only where there is no room for more */
+                        if (ring && (c.fits || c.lacks != SEARCH_CARD_MEMORY || w)) continue; /* fewer pages only where more do not fit */
                         search_cost(in, &p, &c);
                         ++*tried;
                         if (c.fits && c.tokens_per_s > best) best = c.tokens_per_s;
@@ -205,7 +205,7 @@ static double brute(const struct search_in *in, int *tried) {
     return best;
 }
 
-/* Between two sizes of the grid, and with one row more in each micro-batch it would not fit. */
+/* Between two sizes of the grid; one more row in each micro-batch would not fit. */
 static bool fills(const struct search_in *in, const struct search_policy *found) {
     struct search_policy more = *found;
     struct search_cost c;
@@ -226,16 +226,16 @@ static void as_good_as_everything(void **st) {
         enum search_bound bound;
         int cards;
     } cases[] = {
-        {100e9, 10e9, 10e9, 100e9, 0, 0, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN},                   /* all of it fits, and the processor attends meanwhile */
-        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert counts */
+        {100e9, 10e9, 10e9, 100e9, 0, 0, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN}, /* everything fits, and the CPU computes attention in parallel */
+        {100e9, 10e9, 0.1e9, 100e9, 64, 0, false, 1 << SEARCH_PAGED, SEARCH_PAGED, SEARCH_PROMPTS}, /* the last expert matters */
         {100e9, 2e9, 10e9, 100e9, 0, 24, false, 1 << SEARCH_PAGED | 1 << SEARCH_HYBRID | 1, SEARCH_PAGED, SEARCH_NO_GAIN},
         {5e9, 2e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_HOST_MEMORY},
-        {100e9, 2e9, 10e9, 100e9, 40, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* too few rows for the weights' way */
-        {100e9, 2e9, 0.1e9, 400e9, 8, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* no link to speak of */
+        {100e9, 2e9, 10e9, 100e9, 40, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* too few rows for uploading weights */
+        {100e9, 2e9, 0.1e9, 400e9, 8, 24, false, 7, SEARCH_HYBRID, SEARCH_PROMPTS},     /* a very slow link */
         {100e9, 0.3e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PROCESSOR, SEARCH_NO_GAIN}, /* no layer fits the card */
         {100e9, 3e9, 100e9, 40e9, 0, 0, true, 0, SEARCH_DEVICE, SEARCH_NO_GAIN},        /* a link faster than memory */
-        {100e9, 1.2e9, 1e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers in turn on two cards */
-        {100e9, 1.0e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_CARD_MEMORY}, /* pages for one layer, no more */
+        {100e9, 1.2e9, 1e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_NO_GAIN, 2},   /* layers alternating over two cards */
+        {100e9, 1.0e9, 10e9, 100e9, 0, 24, false, 7, SEARCH_PAGED, SEARCH_CARD_MEMORY}, /* pages for one layer only */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct search_in in = question();
@@ -254,7 +254,7 @@ static void as_good_as_everything(void **st) {
             out.tried > 30000 || out.tried > tried)
             fail_msg("case %zu: %.9g of %.9g tok/s, %d tried of %d; %s", i, out.cost.tokens_per_s, best, out.tried, tried, why);
         if (out.policy.place != cases[i].place || out.bound != cases[i].bound) fail_msg("case %zu: %s", i, why);
-        if (cases[i].cards && (out.policy.cards != cases[i].cards || !strstr(why, "in turn on 2"))) fail_msg("case %zu: %s", i, why);
+        if (cases[i].cards && (out.policy.cards != cases[i].cards || !strstr(why, "alternate over 2"))) fail_msg("case %zu: %s", i, why);
         for (int k = 0; k < SEARCH_PLACES; k++) assert_true(out.best[k] <= out.cost.tokens_per_s && (!in.can || in.can >> k & 1 || !out.best[k]));
         assert_non_null(strstr(why, search_place_name(out.policy.place)));
         assert_non_null(strstr(why, search_bound_name(out.bound)));
@@ -263,7 +263,7 @@ static void as_good_as_everything(void **st) {
     }
     struct search_in in = question();
     struct search_out out;
-    in.host = 1e9; /* not even the weights */
+    in.host = 1e9; /* too little even for the weights */
     search_run(&in, &out);
     assert_false(out.found);
 }
@@ -296,7 +296,7 @@ static void as_paper_b_has_it(void **st) {
     t4.domain[1].memory *= 2;
     search_run(&in, &out[1]);
     assert_true(out[1].policy.weights > out[0].policy.weights && out[1].cost.tokens_per_s > out[0].cost.tokens_per_s);
-    in.prompts = 2, in.can = 1 << SEARCH_PAGED | 1 << SEARCH_PROCESSOR; /* below the turning point weights are not worth their way */
+    in.prompts = 2, in.can = 1 << SEARCH_PAGED | 1 << SEARCH_PROCESSOR; /* below the turning point uploading weights does not pay */
     search_run(&in, &out[0]);
     assert_int_equal(out[0].policy.place, SEARCH_PROCESSOR);
     assert_int_equal(out[0].bound, SEARCH_PROMPTS);

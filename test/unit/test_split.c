@@ -1,5 +1,5 @@
-/* The split of a layer's experts over domains: what every policy must hold, cases by hand from papers C and D, and how far each is
- * from the best. The queues are replayed here by a simulator that knows nothing of the policies' own sums. */
+/* The split of a layer's experts over domains: invariants of every policy, cases by hand from papers C and D, and the distance of each
+ * from the optimum. A simulator that shares no code with the policies replays the queues. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ struct problem {
     struct split_domain domain[SPLIT_DOMAINS];
     struct split_expert expert[512];
 };
-/* An expert takes `once` + `row` times its rows there. */
+/* An expert takes `once` + `row` * its rows on a domain. */
 static void linear_table(struct cost_table *t, double once, double row) {
     t->t[0] = 0;
     for (int i = 1; i <= COST_TABLE; i++) t->t[i] = (float)(once + row * (i < 8 ? i : (8 + (i - 8) % 8) * exp2((i - 8) / 8)));
@@ -37,7 +37,7 @@ static double seconds(const struct split_domain *s, const struct split_expert *e
     double t = cost_table_at(s->expert, e->rows) * (s->scale > 0 ? s->scale : 1);
     return s->class == COST_CPU && (double)e->slow > t ? (double)e->slow : t;
 }
-/* Works the queues off as the header says; fails where something is not there or missing. */
+/* Executes the queues as the header specifies; fails where an expert is not resident or missing. */
 static double replay(const struct split_in *in, const struct split_plan *p) {
     static double arrives[SPLIT_EXPERTS];
     static int seen[SPLIT_EXPERTS];
@@ -80,7 +80,7 @@ static double run(const char *policy, const struct split_in *in, struct split_pl
     return end;
 }
 
-/* One processor, up to three devices, up to two units near memory; everything at random. */
+/* Makes a random case: one CPU, up to three devices, up to two near-memory units. */
 static void random_problem(struct problem *c, int most) {
     int n_gpus = (int)draw(4), n_near = (int)draw(8) ? 0 : (int)draw(3), nd = 1 + n_gpus + n_near;
     begin(c, nd, 1 + (int)draw((uint32_t)most));
@@ -122,7 +122,7 @@ static void promises(void **st) {
         for (int i = 0; i < N; i++) {
             double ratio = end[i] / end[EXACT];
             assert_true(end[EXACT] <= end[i] * (1 + 1e-6));
-            if (i < EXACT) assert_true(end[AUTO] <= end[i] * 1.00501); /* it stops within half a percent of what none can beat */
+            if (i < EXACT) assert_true(end[AUTO] <= end[i] * 1.00501); /* it stops within 0.5 % of the lower bound */
             if (ratio > worst[i]) worst[i] = ratio;
             sum[i] += ratio, equal[i] += ratio < 1 + 1e-6;
         }
@@ -149,8 +149,8 @@ static void many_experts(void **st) {
     for (int i = 0; i < AUTO; i++) printf("%-9s of auto, up to 400 experts: mean %.3f\n", names[i], gain[i]);
 }
 
-/* Paper C's machine: a processor that reads any expert in the same time, a device over a link, sixteen units that take long for many rows; every expert lies
- * everywhere. No plan ends before w_p * p + w_l * l + w_u * u, with what it asks of processor, link and all units, for weights that sum up to 1. */
+/* Paper C's machine: a CPU that reads any expert in the same time, a device behind a link, sixteen near-memory units that are slow for many rows; every expert
+ * is everywhere. Lower bound: no plan ends before w_p * p + w_l * l + w_u * u, with the loads of CPU, link and all units, for weights that sum to 1. */
 static void units_near_memory(void **st) {
     static struct problem c;
     enum { UNITS = 16 };
@@ -160,7 +160,7 @@ static void units_near_memory(void **st) {
         linear_table(&c.table[0], 150e-6, 0.2e-6), linear_table(&c.table[1], 25e-6, 0.1e-6), linear_table(&c.table[2], 130e-6, 184e-6);
         c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 737e-6, .room = 512};
         for (int u = 0; u < UNITS; u++) c.domain[2 + u] = (struct split_domain){.class = COST_NDP, .expert = &c.table[2]};
-        for (int i = 0; i < c.in.n; i++) { /* a tail of cold ones, some warm */
+        for (int i = 0; i < c.in.n; i++) { /* a tail of cold experts, some warm ones */
             int32_t rows = draw(10) < 7 ? 1 + (int32_t)draw(6) : 10 + (int32_t)draw(80);
             c.expert[i] = (struct split_expert){rows, (((uint32_t)1 << UNITS) - 1) << 2 | 1};
         }
@@ -178,10 +178,10 @@ static void units_near_memory(void **st) {
         worst = fmax(worst, end / bound), mean += end / bound / 40;
     }
     printf("auto      of what none can beat, with sixteen units near memory: mean %.3f, worst %.3f\n", mean, worst);
-    assert_true(mean < 1.1 && worst < 1.2); /* an expert is not divided: of a handful on each unit one more is a lot */
+    assert_true(mean < 1.1 && worst < 1.2); /* experts are not divisible: with a handful on each unit, one more is a lot */
 }
 
-/* exact against every placement in every order of work and of transfers. */
+/* Exact: against every placement in every order of work and of transfers. */
 static void permute(int *v, int n, int code) {
     for (int i = n; i > 1; code /= i, i--) {
         int t = v[i - 1];
@@ -273,7 +273,7 @@ static void paper_c(void **st) {
     assert_int_equal(plan.end_of[0], 5);
     assert_true(run("cut", &c.in, &plan) == 10);
     assert_true(run("exact", &c.in, &plan) == 10 && plan.proved);
-    /* A third domain: units near memory that have the two coldest at two units a row. */
+    /* A third domain: near-memory units that have the two coldest experts, at two units of time per row. */
     begin(&c, 3, 4);
     linear_table(&c.table[0], 4, 0.5), linear_table(&c.table[1], 1, 0), linear_table(&c.table[2], 0, 2);
     c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 6, .room = 9};
@@ -287,7 +287,7 @@ static void paper_c(void **st) {
     assert_int_equal(plan.domain[3], 2);
 }
 
-/* Nothing to do, no device, no room, a link without an end; and the same answer every time. */
+/* No work, no device, no room, an infinitely slow link; and the same answer every time. */
 static void edges(void **st) {
     static struct problem c;
     begin(&c, 1, 0);
@@ -298,7 +298,7 @@ static void edges(void **st) {
     c.domain[1] = (struct split_domain){.class = COST_GPU, .expert = &c.table[1], .move = 0.1, .room = 0};
     for (int i = 0; i < 3; i++) c.expert[i] = (struct split_expert){100, 1};
     for (int i = 0; i < N; i++) {
-        assert_true(fabs(run(names[i], &c.in, &plan) - 303) < 1e-3); /* nothing may come */
+        assert_true(fabs(run(names[i], &c.in, &plan) - 303) < 1e-3); /* nothing may be uploaded */
         assert_int_equal(plan.moves[2], 0);
     }
     c.domain[1].room = 2;
@@ -316,11 +316,11 @@ static void edges(void **st) {
     assert_string_equal(split_policies[0].name, "auto");
 }
 
-/* What it takes to bring the processor's sum back does not move work off it; it decides whether it has any. */
+/* The cost of merging the CPU's sum does not move work off it; it decides whether the CPU gets any. */
 static void the_sum_comes_back(void **st) {
     static const struct {
         double row, join;
-        int least, most; /* experts of the processor */
+        int least, most; /* experts on the CPU */
         double end;
     } cases[] = {{0.1, 0, 9, 10, 75}, {0.1, 60, 9, 10, 135}, {0.1, 120, 0, 0, 177}, {2, 0, 1, 1, 166}, {2, 60, 0, 0, 177}};
     struct problem c;
@@ -340,7 +340,7 @@ static void the_sum_comes_back(void **st) {
     }
 }
 
-/* 256 experts, a processor and two devices, as a prefill of DeepSeek-V3 asks. The time is told, and only held loosely. */
+/* 256 experts, a CPU and two devices, as in a prefill of DeepSeek-V3. The time is printed, and bounded loosely. */
 static void quick(void **st) {
     static struct problem c;
     for (int many = 0; many < 2; many++) {

@@ -1,4 +1,4 @@
-/* States instead of rows (gated DeltaNet): which are kept and given up as a session goes on and back; and that whatever a session has
+/* Recurrent states (gated DeltaNet): which are kept and dropped as a session advances and rewinds; and that whatever a session has
  * been through, its text is that of a fresh one. */
 #include "test/unit/unit.h"
 
@@ -48,16 +48,16 @@ static void states_are_kept_where_one_goes_back_to(void **st) {
     assert_int_equal(kv_floor(&kv, 4000), 0);
     move(&kv, 0, 100, 64);
     assert_true(kv_floor(&kv, 99) == 64 && kv_floor(&kv, 100) == 100 && kv_floor(&kv, 63) == 0);
-    for (int i = 100; i < 300; i++) move(&kv, i, 1, 0); /* an answer: two rows take turns */
+    for (int i = 100; i < 300; i++) move(&kv, i, 1, 0); /* decoding: two rows alternate */
     assert_true(kv_floor(&kv, 299) == 299 && kv_floor(&kv, 298) == 64);
-    struct kv_move lost = kv_begin(&kv, 300, 50, 0); /* and one that fails: what it began from is still there */
+    struct kv_move lost = kv_begin(&kv, 300, 50, 0); /* and one that fails: its starting state still exists */
     assert_true(lost.from >= 0 && kv_floor(&kv, 350) == 300);
     kv_keep(&kv, 300);
     move(&kv, 300, 200, 128);
     assert_true(kv_floor(&kv, 499) == 428 && kv_floor(&kv, 427) == 300 && kv_floor(&kv, 299) == 64);
     kv_rewind(&kv, 427);
     assert_int_equal(kv_floor(&kv, 4000), 300);
-    move(&kv, 300, 10, 0); /* other tokens: nothing behind is what it was */
+    move(&kv, 300, 10, 0); /* other tokens: everything after them is invalid */
     kv_begin(&kv, 64, 5, 0);
     assert_int_equal(kv_floor(&kv, 4000), 64);
     kv_close(&kv);
@@ -82,7 +82,7 @@ static void old_states_give_way(void **st) {
     kv_close(&kv);
 }
 
-/* Whatever was tried behind a position, and however full the table is, one goes on from there, and from nothing that was tried. */
+/* Whatever was tried after a position, and however full the table is, the session can resume there, and never from a state that was only tried. */
 static void what_is_tried_leaves_nothing(void **st) {
     struct config c = model(true);
     for (int keep = 0; keep <= KV_STATES; keep++)
@@ -104,7 +104,7 @@ static void what_is_tried_leaves_nothing(void **st) {
             for (int i = 1; i <= keep; i++) left += kv_find(&kv, 100 * i) >= 0;
             assert_true(left >= (keep < KV_STATES - 3 ? keep : KV_STATES - 3));
             const bool kept = kv.state[kv_find(&kv, pos)].kept;
-            assert_true(kept == base_kept); /* else it would never give way */
+            assert_true(kept == base_kept); /* otherwise it would never be evicted */
             move(&kv, pos, 1, 0);
             assert_int_equal(kv_floor(&kv, 4000), pos + 1);
             kv_close(&kv);
@@ -122,7 +122,7 @@ static void marks_lie_before_the_end_of_a_prompt(void **st) {
 
 /* --- Memory of a cache ----------------------------------------------------------------------------------------------------------- */
 
-/* A context that no machine has the memory for costs nothing until it is reached; what stands there stays where it is. */
+/* A context larger than any machine's memory costs nothing until it is used; rows keep their addresses. */
 static void a_cache_grows_in_its_place(void **st) {
     struct config c = model(false);
     struct kv kv;
@@ -139,7 +139,7 @@ static void a_cache_grows_in_its_place(void **st) {
     for (int end = 1; end <= 1 << 20; end *= 4) assert_true(data[4 * end - 1] == ((uint8_t)end ^ 77) && scale[end - 1] == (float)end);
     int committed = kv.committed;
     assert_true(committed >= 1 << 20 && committed < (1 << 20) + 2048);
-    for (int nth = 1; nth < 4; nth++) { /* what fails leaves all as it was, and is made up for later */
+    for (int nth = 1; nth < 4; nth++) { /* a failure leaves everything as it was, and is retried later */
         fault_set(FAULT_ALLOC, nth, false, false);
         assert_int_equal(kv_reach(&kv, committed + 5000, &e), ERR_MEMORY);
         fault_set(FAULT_ALLOC, 0, false, false);
@@ -147,7 +147,7 @@ static void a_cache_grows_in_its_place(void **st) {
     }
     getrlimit(RLIMIT_DATA, &was);
     less = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = was.rlim_max};
-    setrlimit(RLIMIT_DATA, &less); /* the system's own refusal: no more memory that may be written */
+    setrlimit(RLIMIT_DATA, &less); /* the system's own refusal: no more writable memory */
     int rc = kv_reach(&kv, 1 << 28, &e);
     setrlimit(RLIMIT_DATA, &was);
     assert_int_equal(rc, ERR_MEMORY);
@@ -171,7 +171,7 @@ static struct engine *open_with(struct engine_params p) {
     for (int i = 0; i < LONG; i++) prompt[i] = (i * 37 + i / 7 + 11) % engine_info(e)->vocab;
     return e;
 }
-/* A turn over tokens [0, n) of `tokens`; returns what the cache had of them. */
+/* Runs a turn over tokens [0, n) of `tokens`; returns how many the cache had. */
 static int turn_with(struct engine *e, struct session *s, const int32_t *tokens, int n, int flags, int32_t *out) {
     struct error err = {0};
     struct event ev;
@@ -188,7 +188,7 @@ static int turn_with(struct engine *e, struct session *s, const int32_t *tokens,
     return ev.stats.cached_tokens;
 }
 static int turn(struct engine *e, struct session *s, const int32_t *tokens, int n, int32_t *out) { return turn_with(e, s, tokens, n, 0, out); }
-/* The same in a session that has seen nothing, nor what others have. */
+/* The same in a session with an empty cache and no sharing. */
 static void as_fresh(struct engine *e, const int32_t *tokens, int n, const int32_t *got) {
     int32_t want[ANSWER];
     struct session *s = new_session(e);
@@ -204,18 +204,18 @@ static void conversation(const char *gpus, enum prefill_mode prefill, enum decod
     const int known = 90 + ANSWER - 1; /* the last token of an answer is not in the cache */
     turn(e, s, prompt, 90, out);
     as_fresh(e, prompt, 90, out);
-    assert_int_equal(turn(e, s, prompt, 90, again), 64); /* once more: from the mark on */
+    assert_int_equal(turn(e, s, prompt, 90, again), 64); /* once more: from the mark */
     assert_memory_equal(out, again, sizeof out);
     memcpy(talk, prompt, sizeof talk);
     memcpy(talk + 90, out, sizeof out);
     assert_int_equal(turn(e, s, talk, 112, again), known);
     as_fresh(e, talk, 112, again);
-    talk[100]++; /* taken back, and asked otherwise */
+    talk[100]++; /* rewound, with another question */
     assert_int_equal(turn(e, s, talk, 108, again), known);
     as_fresh(e, talk, 108, again);
     talk[80]++; /* further back */
     assert_int_equal(turn(e, s, talk, 130, again), 64);
-    other = new_session(e); /* another one with the same beginning, in turns with this one */
+    other = new_session(e); /* another session with the same prefix, alternating with this one */
     turn(e, other, talk, 130, out);
     assert_memory_equal(out, again, sizeof out);
     turn(e, s, talk, 131, again);
@@ -231,7 +231,7 @@ static void text_is_that_of_a_fresh_session(void **st) {
     conversation("emu:1,cpu=scalar", PREFILL_BLEND, DECODE_CPU);
 }
 
-/* Batches of 64 rows, so that a stop leaves some of them. */
+/* Batches of 64 rows, so that a cancel leaves some of them. */
 static void a_stopped_prefill_is_gone_on_with(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *s = new_session(e);
@@ -241,7 +241,7 @@ static void a_stopped_prefill_is_gone_on_with(void **st) {
         struct error err = {0};
         struct event ev;
         struct request r = {.tokens = prompt, .n = LONG, .max_tokens = 1};
-        prompt[0] = i; /* nothing of the last time */
+        prompt[0] = i; /* nothing in common with the previous round */
         if (session_submit(s, &r, &err)) fail_msg("%s", err.text);
         usleep((useconds_t)(2000 << i / 2));
         session_cancel(s);
@@ -260,19 +260,19 @@ static void a_stopped_prefill_is_gone_on_with(void **st) {
     engine_close(&e);
 }
 
-/* From one engine to the next by way of the disk: rows, and the state at their end. */
+/* From one engine to the next through the disk: rows, and the state at their end. */
 static void another_engine_starts_behind_what_one_has_read(void **st) {
     char kept[] = "/tmp/hearth-state-XXXXXX";
     int32_t out[ANSWER];
     assert_non_null(mkdtemp(kept));
     limit_set(LIMIT_KEEP, 1);
-    limit_set(LIMIT_ROWS, 16); /* more ends than there are states */
+    limit_set(LIMIT_ROWS, 16); /* more ends than states */
     for (int k = 0; k < 2; k++) {
         struct engine *e = open_with((struct engine_params){.kv_dir = kept});
         struct session *s = new_session(e);
         assert_int_equal(turn(e, s, prompt, LONG, out), k ? LONG / 16 * 16 : 0);
         as_fresh(e, prompt, LONG, out);
-        for (int n = 41; n < LONG && k; n += 48) { /* shorter ones, from the other session: where it has no state one goes further back */
+        for (int n = 41; n < LONG && k; n += 48) { /* shorter ones, from the other session: where it has no state, it rewinds further */
             struct session *part = new_session(e);
             assert_true(turn(e, part, prompt, n, out) <= n / 16 * 16);
             as_fresh(e, prompt, n, out);
@@ -290,7 +290,7 @@ static void another_engine_starts_behind_what_one_has_read(void **st) {
 
 static void quiet(void *ctx, enum log_level l, const char *text) {}
 
-/* The device dies while sessions answer: the processor goes on from the state in host memory. */
+/* The device dies while sessions answer: the CPU continues from the state in host memory. */
 static void a_device_that_dies_takes_nothing_along(void **st) {
     log_set(quiet, NULL, LOG_WARN);
     for (int at = 600; at < 1200; at += 300) {

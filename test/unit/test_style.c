@@ -1,4 +1,4 @@
-/* How an answer stands on a terminal: rows of tables and words where they are expected, whatever the cut. */
+/* Layout of an answer on a terminal: rows of tables and words are where they should be, however the text is split. */
 #include "cli/style.h"
 #include "engine/base/fault.h"
 #include "test/unit/unit.h"
@@ -73,7 +73,7 @@ static void test_plain(void **state) {
     style_free(&s);
 }
 
-/* No letter is lost in silence: whichever allocation fails, the output says so, or it is whole. */
+/* No letter is lost silently: whichever allocation fails, the output says so or is complete. */
 static void test_failing_allocations(void **state) {
     static const char text[] = "some words\n- an item\n|a|b|\n|-|-|\n|c|d|\n```\ncode\n```\nhttps://example.org";
     int failed = 0;
@@ -98,7 +98,7 @@ static void test_failing_allocations(void **state) {
     assert_true(failed > 5);
 }
 
-/* Where the cursor stands, for who draws something else below. */
+/* The position of the cursor, for callers that draw below it. */
 static void test_column(void **state) {
     struct style s;
     struct buf out = {0};
@@ -106,7 +106,7 @@ static void test_column(void **state) {
     style_add(&s, "one two three four fi", 21, &out);
     assert_string_equal(out.data, "one two three four");
     assert_int_equal(s.col, 18);
-    style_resize(&s, 10); /* it may stand anywhere now */
+    style_resize(&s, 10); /* now it may be anywhere */
     style_add(&s, "ve ", 3, &out);
     assert_string_equal(out.data, "one two three four\nfive");
     assert_int_equal(s.col, 4);

@@ -1,5 +1,5 @@
-/* Tensor parallel: shares of a layer are the whole of it and cut where its formats can be, the cost model says what virtual time does, and
- * what is chosen by itself is the shorter of the two. With the word `table` prints the figures of test/bench/NOTES.md instead. */
+/* Tensor parallel: shards of a layer add up to the layer and are split where its formats allow, the cost model predicts what virtual time
+ * gives, and the automatic choice is the faster one. With the argument `table` prints the figures of test/bench/NOTES.md instead. */
 #include "test/unit/unit.h"
 
 #include <math.h>
@@ -33,11 +33,11 @@ static void shares_are_the_whole(void **st) {
                 heads += share[r].heads, kv += share[r].kv_heads, dense += share[r].dense, shared += share[r].shared;
                 for (int k = share_ranges(&own, &share[r], &shape.w, last, &view, range); k-- > 0;) bytes += (double)range[k].bytes;
                 assert_int_equal(view.o.cols, own.n_heads * c->v_dim);
-                assert_int_equal(view.o.stride, dtype_bytes((enum dtype)view.o.dtype, (size_t)view.o.cols)); /* without gaps there */
+                assert_int_equal(view.o.stride, dtype_bytes((enum dtype)view.o.dtype, (size_t)view.o.cols)); /* without gaps in the shard */
             }
             assert_true(heads == c->n_heads && dense == c->dense_inter && shared == c->shared_inter);
             all = params_bytes(&shape.w.layers[last], list, params_list(c, last, MODULE_LAYER, list));
-            assert_true(bytes >= all && bytes < all * 1.6); /* norms, routers and what MLA makes its latent with are everybody's */
+            assert_true(bytes >= all && bytes < all * 1.6); /* norms, routers and MLA's latent projections are replicated */
             if (c->attn == ATTN_GQA) assert_true(kv == c->n_kv_heads && bytes < all * 1.06);
         }
 }
@@ -55,7 +55,7 @@ static void what_cannot_be_parted_says_why(void **st) {
     open_known("qwen3-235b");
     assert_true(cut(4, NULL));
     assert_false(cut(5, "4 KV heads for 5 devices"));
-    shape.w.layers[7].o.block_cols = 3 * 128; /* one layer is enough: cuts would be at 2048, 4096, 6144 */
+    shape.w.layers[7].o.block_cols = 3 * 128; /* one layer is enough: splits would be at 2048, 4096, 6144 */
     assert_false(cut(4, "between blocks"));
     open_known("mixtral-8x7b");
     shape.w.config.streams.n = 2;
@@ -77,7 +77,7 @@ static double step(enum gpu_parallel parallel, int sessions, int keys, double *e
                           .on_device = step_resident_layers(virtual_resident(v)),
                           .ranks = step_ranks(virtual_resident(v))};
     *expected = cost_step(&machine, &q, &s);
-    assert_int_equal(s.on_device, config.n_layers); /* no device was left on the way */
+    assert_int_equal(s.on_device, config.n_layers); /* all devices are still in use */
     virtual_close(&v);
     return t;
 }
@@ -89,7 +89,7 @@ static void machine_of(const char *name, int devices) {
 static const struct {
     const char *machine, *model;
     int devices, sessions, keys;
-    double most; /* of the time by layers */
+    double most; /* of the time with layers on separate devices */
 } asked[] = {
     {"paper-a-2", "deepseek-v3", 2, 1, 1024, 0.93},    {"paper-a-2", "deepseek-v3", 2, 1, 32768, 0.92},   {"paper-a-2", "deepseek-v3", 2, 4, 8192, 0.97},
     {"paper-a-2", "qwen3-235b", 2, 1, 1024, 0.97},     {"paper-a-2", "qwen3-235b", 2, 1, 32768, 0.92},    {"paper-a-2", "qwen3-235b", 2, 4, 8192, 0.97},
@@ -98,7 +98,7 @@ static const struct {
     {"paper-b-t4", "dbrx", 4, 1, 1024, 0.98},
 };
 
-/* Seconds of steps both ways, and that the cost model is as near to each as a policy needs. */
+/* Seconds of decoding both ways; the cost model is as close to each as the policy needs. */
 static void both(size_t i, double t[2]) {
     machine_of(asked[i].machine, asked[i].devices);
     open_known(asked[i].model);
@@ -116,7 +116,7 @@ static void all_devices_at_once_are_sooner_done(void **st) {
     }
 }
 
-/* Two cards with a share of their memory, whose bandwidth is a share of what it is. */
+/* Two cards with a fraction of the memory, at a fraction of the bandwidth. */
 static int chosen(double memory, double bandwidth, char why[480]) {
     struct virtual *v;
     struct error e = {0};
@@ -138,9 +138,9 @@ static void what_is_chosen_by_itself(void **st) {
     open_known("deepseek-v3");
     assert_int_equal(chosen(1, 1, why), 1); /* one card holds the model: the other is left to prompts */
     assert_null(strstr(why, "parallel"));
-    assert_int_equal(chosen(0.4, 1, why), 1); /* prompts are read much sooner with whole layers */
-    assert_non_null(strstr(why, "not tensor parallel: 1024 tokens would be read in"));
-    assert_int_equal(chosen(0.4, 0.125, why), 2); /* where a step is the cards' more than the processor's */
+    assert_int_equal(chosen(0.4, 1, why), 1); /* prompts are read much faster with whole layers */
+    assert_non_null(strstr(why, "not tensor parallel: prefill of 1024 tokens in"));
+    assert_int_equal(chosen(0.4, 0.125, why), 2); /* where decoding depends more on the cards than on the CPU */
     assert_non_null(strstr(why, "(tensor parallel)"));
 }
 

@@ -1,5 +1,5 @@
-/* The tokenizer against the golden ids of ../shared, on small vocabularies made here, on files that are wrong, without
- * memory, and against text that would like to be control. */
+/* The tokenizer against the golden ids of ../shared, on small vocabularies made here, on invalid files, without
+ * memory, and with text that imitates control tokens. */
 #include "test/unit/unit.h"
 
 #include <stdio.h>
@@ -78,12 +78,12 @@ static void test_small(void **state) {
                                      "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[20]}}},"),
                                &e),
                      0);
-    EXPECT(t, "ACA<S><X>", TEXT_TEMPLATE, 9, 5, 6, 7, 21); /* one is looked for before the normaliser, one after */
+    EXPECT(t, "ACA<S><X>", TEXT_TEMPLATE, 9, 5, 6, 7, 21); /* one is matched before the normaliser, one after */
     assert_int_equal(tokenizer_bos(t), 20);
     tokenizer_close(&t);
 }
 
-/* A control token counts when all of its bytes are the template's; text around it joins whatever its origin. */
+/* A control token counts only when all of its bytes are the template's; the text around it joins whatever its origin. */
 static void test_origin(void **state) {
     struct tokenizer *t;
     struct error e = {0};
@@ -124,7 +124,7 @@ static void test_decoder(void **state) {
     assert_int_equal(decoder_add(&d, 4, &out), 0);
     assert_string_equal(out.data, " h\xE4\xB8\xAD");
     assert_int_equal(decoder_add(&d, 0, &out), 0);
-    assert_int_equal(decoder_add(&d, 3, &out), 0); /* no character begins so: it is not waited for */
+    assert_int_equal(decoder_add(&d, 3, &out), 0); /* no character begins with this byte: no waiting for more */
     assert_string_equal(out.data, " h\xE4\xB8\xAD \xB8");
     assert_int_equal(decoder_add(&d, 2, &out), 0);
     assert_int_equal(decoder_flush(&d, &out), 0);
@@ -135,7 +135,7 @@ static void test_decoder(void **state) {
     tokenizer_close(&t);
 }
 
-/* ---- files that are wrong ---- */
+/* ---- invalid files ---- */
 
 #define MODEL(vocab, merges) "\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}}"
 #define FINE                 MODEL("\"a\":0", "")
@@ -145,8 +145,8 @@ static const char *const wrong[][2] = {
     {"{\"model\":", "line 1"},
     {"{" MODEL("\"a\":-1", ""), "\"a\" is not a number"},
     {"{" MODEL("\"a\":4194304", ""), "\"a\" is not a number"},
-    {"{" MODEL("\"a\":0,\"b\":0", ""), "two pieces have the id 0"},
-    {"{" MODEL("\"a\":0,\"a\":1", ""), "stands there twice"},
+    {"{" MODEL("\"a\":0,\"b\":0", ""), "two tokens have the id 0"},
+    {"{" MODEL("\"a\":0,\"a\":1", ""), "is defined twice"},
     {"{" MODEL("\"a\":0", "\"a b\""), "\"b\", which is not"},
     {"{" MODEL("\"a\":0,\"b\":1", "\"a b\""), "makes \"ab\", which is not"},
     {"{" MODEL("\"a\":0", "\"a\""), "not a pair"},
@@ -155,7 +155,7 @@ static const char *const wrong[][2] = {
     {"{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}", "dropout"},
     {"{\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{},\"merges\":[]}}", "unk_token u"},
     {"{\"normalizer\":{\"type\":\"Precompiled\"}," FINE, "Precompiled"},
-    {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x*\"},\"content\":\"y\"}," FINE, "matches nothing"},
+    {"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x*\"},\"content\":\"y\"}," FINE, "matches the empty string"},
     {"{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," FINE, "UnicodeScripts"},
     {"{\"decoder\":{\"type\":\"WordPiece\"}," FINE, "WordPiece"},
     {"{\"post_processor\":{\"type\":\"BertProcessing\"}," FINE, "BertProcessing"},
@@ -165,7 +165,7 @@ static const char *const wrong[][2] = {
     {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}," FINE, "unknown escape"},
     {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:ss)\"},\"behavior\":\"Removed\"}," FINE, "fold into one"},
     {"{\"added_tokens\":[{\"id\":-1,\"content\":\"x\"}]," FINE, "\"x\" is not a number"},
-    {"{\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]," FINE, "id 0 of another piece"},
+    {"{\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]," FINE, "id 0 of another token"},
     {"{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]," FINE, "has the id 1, elsewhere 0"},
     {"{\"added_tokens\":[{\"id\":1,\"content\":\"x\"},{\"id\":2,\"content\":\"x\"}]," FINE, "has the id 2, elsewhere 1"},
 };
@@ -221,7 +221,7 @@ static void test_memory(void **state) {
 /* ---- long and wide texts ---- */
 
 static void test_every_character(void **state) {
-    /* Every code point, alone and after a letter, must come back; Latin-1's spaces and letters in their classes. */
+    /* Every code point, alone and after a letter, must round-trip; Latin-1's spaces and letters in their classes. */
     struct buf j = {0}, s = {0}, out = {0};
     struct tokenizer *t;
     struct error e = {0};
@@ -263,7 +263,7 @@ static double seconds(const struct tokenizer *t, const char *s, size_t n) {
     return clock_now() - at;
 }
 
-/* Sixteen times the text may take some more than sixteen times as long; squared it would be 256. */
+/* Sixteen times the text may take somewhat more than sixteen times as long; quadratic would be 256. */
 static void test_growth(void **state) {
     static const char *const units[] = {"a", "ac", " ", "\xCC\x81", "\xCC\x81\xCC\xA3", "a\xCC\xA3\xCC\x81", "<s", "\n ", "'", "1"};
     struct tokenizer *t;
@@ -323,7 +323,7 @@ static void test_fixtures(void **state) {
     }
 }
 
-/* A directory as a checkpoint has it, of links to a published vocabulary. */
+/* A directory like a checkpoint's, with links to a published vocabulary. */
 static const char *const vendors[] = {"deepseek_v3", "qwen3", "kimi_k2"};
 static void open_vendor(int k, struct tokenizer **t) {
     char dir[] = "/tmp/test-tokenizer-XXXXXX", from[4096], to[4200];
@@ -350,8 +350,8 @@ static void open_vendor(int k, struct tokenizer **t) {
     if (rc) fail_msg("%s", e.text);
 }
 
-/* Kimi's vendor cuts before encoding: after 400,000 characters, and within runs of 25,000 with or without white space. The
- * vocabulary is made so that each cut shows: pairs and fours that lie across it come apart. */
+/* Kimi's vendor splits the text before encoding: after 400,000 characters, and within runs of 25,000 with or without white space. The
+ * vocabulary makes each split visible: pairs and fours across it come apart. */
 static void add_rank(struct buf *b, const char *piece, size_t n, int rank) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
@@ -374,14 +374,14 @@ static void test_kimi_cuts(void **state) {
         int units;
         size_t ids;
     } rows[] = {
-        {"", 0, "x", "a", 24999, 6252},            /* 25,000 characters: whole */
+        {"", 0, "x", "a", 24999, 6252},            /* 25,000 characters: one piece */
         {"", 0, "x", "a", 25002, 6252 + 2},        /* x and 24,999; three */
-        {"", 0, "x", "a", 50002, 6252 + 6250 + 2}, /* cut twice */
+        {"", 0, "x", "a", 50002, 6252 + 6250 + 2}, /* two splits */
         {"", 0, "\t", " ", 25002, 12501 + 2},
         {"", 0, "x", "é", 25002, 12501 + 2},               /* characters, not bytes */
         {"a", 20001, "\x1C", "a", 20000, 5001 + 1 + 5000}, /* white space to Python */
-        {"", 0, "bbb", "aaaa ", 80001, 160005 + 1},        /* cut within a word at 400,000 */
-        {"b ", 187501, "", "a", 25002, 375002 + 6251},     /* there a run begins anew */
+        {"", 0, "bbb", "aaaa ", 80001, 160005 + 1},        /* split within a word at 400,000 */
+        {"b ", 187501, "", "a", 25002, 375002 + 6251},     /* a new run starts there */
     };
     struct buf ranks = {0};
     struct tokenizer *t;
@@ -463,7 +463,7 @@ static void test_vendors(void **state) {
     }
 }
 
-/* A user types the whole control vocabulary, one after the other and run together: no control id may come of it, while the
+/* A user types the whole control vocabulary, token by token and concatenated: no control id may result, while the
  * same text in a template gives each. */
 static void test_typed_control(void **state) {
     for (int k = 0; k < 3; k++) {

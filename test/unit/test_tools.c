@@ -1,4 +1,4 @@
-/* Calls of tools out of what models write, each family in its own markup; the protocol's requests and their template variables. */
+/* Tool calls parsed from model output, in each family's markup; requests of the protocol and their template variables. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ static const char weather[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, "
     "\"days\": {\"type\": \"integer\"}}}}}]";
 
-/* "name(arguments) name(arguments)", or "?" where it is no call. */
+/* "name(arguments) name(arguments)", or "?" if it is not a call. */
 static void check(const char *markup, const char *want) {
     struct arena arena = {0};
     struct json tools;
@@ -71,7 +71,7 @@ static void test_several(void **state) {
     check("[TOOL_CALLS] [{\"name\": \"a\", \"arguments\": {}}, {\"name\": \"b\", \"arguments\": \"{\\\"x\\\": 1}\"}]", "a({}) b({\"x\": 1})");
 }
 
-/* A string stays one where the schema says so, though it reads as something else; without a type, JSON is what it reads as. */
+/* A string stays a string where the schema says so, even if it looks like another type; without a type it is parsed as JSON. */
 static void test_types(void **state) {
     check("<tool_call>weather<arg_key>city</arg_key><arg_value>42</arg_value><arg_key>days</arg_key><arg_value>42</arg_value></tool_call>",
           "weather({\"city\": \"42\", \"days\": 42})");
@@ -106,7 +106,7 @@ static const struct json *parsed(struct api_request *r, const char *body) {
     return &r->conv;
 }
 
-/* What a client says becomes template variables, but messages and tools are the request's own, whatever it calls them. */
+/* A client's fields become template variables, except that messages and tools are always the request's own. */
 static void test_request(void **state) {
     struct api_request r;
     const struct json *c = parsed(

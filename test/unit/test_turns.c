@@ -1,4 +1,4 @@
-/* Turns in company: what one session does, wants or suffers must not reach another's text, wait for it, or be lost. On the
+/* Concurrent turns: what one session does or suffers must not change another's text, delay it, or lose its events. On the
  * built-in checkpoint. */
 #include "test/unit/unit.h"
 
@@ -61,7 +61,7 @@ static void *cancel_later(void *arg) {
     return NULL;
 }
 
-/* Others on the machine only ever make it longer: of a few times the shortest counts. */
+/* Other processes only ever make it longer: the shortest of a few tries counts. */
 enum { TIMES = 12 };
 static void a_queued_turn_is_cancelled_at_once(void **st) {
     double least = 1e9, least_close = 1e9;
@@ -73,7 +73,7 @@ static void a_queued_turn_is_cancelled_at_once(void **st) {
         submit(c, 2, LONG - 2, 1);
         pthread_t t;
         struct later l = {.s = b, .after = 0.1};
-        assert_int_equal(pthread_create(&t, NULL, cancel_later, &l), 0); /* while this one waits for events */
+        assert_int_equal(pthread_create(&t, NULL, cancel_later, &l), 0); /* while this thread waits for events */
         struct event ev;
         do ev = next(e);
         while (ev.kind != EVENT_DONE);
@@ -83,7 +83,7 @@ static void a_queued_turn_is_cancelled_at_once(void **st) {
         assert_ptr_equal(ev.session, b);
         assert_int_equal(ev.reason, DONE_CANCELLED);
         assert_false(session_busy(b));
-        double begin = clock_now(); /* closing one that is queued waits for nobody either */
+        double begin = clock_now(); /* closing a queued session does not wait either */
         session_close(&c);
         if (clock_now() - begin < least_close) least_close = clock_now() - begin;
         assert_true(session_busy(a));
@@ -99,7 +99,7 @@ static void a_queued_turn_is_cancelled_at_once(void **st) {
     assert_true(least < 0.2 && least_close < 0.2);
 }
 
-/* Nobody reads the events of a: it waits when it has 1,024 tokens unread, and b goes on. Closing a loses nothing of b. */
+/* The events of a are not read: it waits at 1,024 unread tokens, and b continues. Closing a loses nothing of b. */
 static void unread_events_hold_nobody_else(void **st) {
     struct engine *e = open_with((struct engine_params){.threads = 1});
     struct session *a = new_session(e), *b = new_session(e);
@@ -132,7 +132,7 @@ static void unread_events_hold_nobody_else(void **st) {
     assert_true(ev.session == b && ev.kind == EVENT_DONE && ev.stats.answer_tokens == 8);
     assert_false(engine_poll(e, &ev, 0));
     assert_int_equal(poll(&p, 1, 0), 0);
-    a = new_session(e); /* read late, but whole */
+    a = new_session(e); /* read late, but complete */
     submit(a, 0, 3, 1100);
     sleep(1);
     int tokens = 0;
@@ -159,7 +159,7 @@ static void more_sessions_than_a_step_takes(void **st) {
     engine_close(&e);
 }
 
-/* Stands in for the processor's experts: once armed, the next step waits in there until it is let go. */
+/* Replaces the CPU's experts: once armed, the next decode batch waits in there until released. */
 static struct {
     struct engine *e;
     struct ops ops;
@@ -190,15 +190,15 @@ static void hold_step(void) {
     }
 }
 
-static bool is_read(struct engine *e, const struct session *s) { /* as the engine's thread saw it when it began a step */
+static bool is_read(struct engine *e, const struct session *s) { /* as seen by the engine's thread when it started a batch */
     pthread_mutex_lock(&e->lock);
     bool is = e->reading == s && e->stepping && e->mode;
     pthread_mutex_unlock(&e->lock);
     return is;
 }
 
-/* Two answer, a prompt is read beside them, and the engine's thread is held in a step of both. The prompt's turn ends there
- * and then, its session may be used again at once, and nobody's text is another one for it. */
+/* Two sessions answer, a prompt is read beside them, and the engine's thread is held in a decode batch of both. The prompt's turn is cancelled at
+ * once, its session may be used again immediately, and no other text changes. */
 static void a_cancelled_prefill_waits_for_no_step(void **st) {
     static const struct {
         const char *gpus, *name;
@@ -221,17 +221,17 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
         }
         for (int i = 0; i < 2; i++) submit(s[i], 5 * i, 9, -1);
         submit(s[2], 3, LONG - 3, 1);
-        for (bool begun = false; !begun;) { /* answers go on meanwhile */
+        for (bool begun = false; !begun;) { /* answers continue */
             ev = next(e);
             for (int i = 0; i < 2; i++)
                 if (ev.session == s[i] && ev.kind == EVENT_TOKEN && n[i] < N) got[i][n[i]++] = ev.token;
             begun = n[0] && n[1] && is_read(e, s[2]);
         }
         hold_step();
-        for (int times = 0; times < 3; times++) { /* what is read, what waits for that to stop, and once more */
+        for (int times = 0; times < 3; times++) { /* cancels the prefill, a queued turn, and once more */
             if (times) submit(s[2], 100 * times, 50, 1);
             session_cancel(s[2]);
-            do { /* nothing more comes by waiting */
+            do { /* no more events arrive by waiting */
                 if (!engine_poll(e, &ev, 0)) fail_msg("%s: a cancelled prefill waits for the step", cases[k].name);
                 for (int i = 0; i < 2; i++)
                     if (ev.session == s[i] && ev.kind == EVENT_TOKEN && n[i] < N) got[i][n[i]++] = ev.token;
@@ -250,7 +250,7 @@ static void a_cancelled_prefill_waits_for_no_step(void **st) {
         }
         assert_int_equal(n[2], N);
         assert_memory_equal(got, alone, sizeof got);
-        submit(s[2], 3, LONG - 3, 1); /* closed in the middle of it */
+        submit(s[2], 3, LONG - 3, 1); /* closed while it runs */
         while (!is_read(e, s[2])) next(e);
         for (int i = 2; i >= 0; i--) session_close(&s[i]);
         assert_null(e->left);
@@ -274,7 +274,7 @@ static void bandwidth_beside_a_turn(void **st) {
     engine_close(&e);
 }
 
-/* Bytes are counted once: each session has its share of a step that two made together. */
+/* Bytes are counted once: each session has its share of a batch that two ran together. */
 static void bytes_are_the_turns_own(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *a = new_session(e), *b = new_session(e);
@@ -325,7 +325,7 @@ static void a_cancelled_prefill_keeps_whole_batches(void **st) {
     engine_close(&e);
 }
 
-/* Tokens a second of everybody for a second. */
+/* Returns the tokens per second of all sessions, over one second. */
 static double rate(struct engine *e) {
     double begin = clock_now(), t;
     int n = 0;
@@ -333,8 +333,8 @@ static double rate(struct engine *e) {
     return n / t;
 }
 
-/* Three that answer and one prompt on one processor: half of the time each. Where others came and went on the machine meanwhile it is
- * looked at again. */
+/* Three sessions answer and one prompt is read on one CPU: half of the time each. Repeated if other processes disturbed
+ * the measurement. */
 static void a_long_prompt_beside_answers(void **st) {
     enum { S = 3, N = LONG / 2 };
     bool good = false;
@@ -363,7 +363,7 @@ static void a_long_prompt_beside_answers(void **st) {
     assert_true(good);
 }
 
-/* A prompt that a slow link reads to a device: who answers on the processor does not wait for its layers. */
+/* A prompt is read on a device over a slow link: sessions that decode on the CPU do not wait for its layers. */
 static void answers_beside_a_device(void **st) {
     struct engine *e = open_with((struct engine_params){.gpus = "emu:1,h2d=0.004,cpu=scalar", .prefill = PREFILL_SLP});
     struct session *a = new_session(e), *b = new_session(e);
@@ -371,7 +371,7 @@ static void answers_beside_a_device(void **st) {
     wait_for(e, a, EVENT_TOKEN);
     submit(b, 0, 30, 2);
     struct event ev;
-    int tokens = 0; /* who waits for layers has one a layer */
+    int tokens = 0; /* a session that waited for layers would get one token per layer */
     while ((ev = next(e)).session != b || ev.kind != EVENT_TOKEN) tokens += ev.kind == EVENT_TOKEN;
     ev = wait_for(e, b, EVENT_DONE);
     assert_string_equal(ev.stats.prefill_mode, "slp");
@@ -379,7 +379,7 @@ static void answers_beside_a_device(void **st) {
     assert_true(tokens > 2 * engine_info(e)->n_layers);
     submit(b, 9, 30, 2);
     usleep(100000);
-    engine_close(&e); /* in the middle of everything */
+    engine_close(&e); /* while everything runs */
 }
 
 /* The link would take 50 s and more for all layers, 10 for one. */
@@ -395,7 +395,7 @@ static void closing_waits_for_no_link(void **st) {
     engine_close(&e);
 }
 
-/* --- Clients take turns ------------------------------------------------------------------------------------------------------ */
+/* --- Fairness between clients ------------------------------------------------------------------------------------------------ */
 
 struct hold {
     struct engine *e;
@@ -413,7 +413,7 @@ static void *hold_it(void *arg) {
     return NULL;
 }
 
-/* One client's prompts came before all others': those of the others are read between them. The engine's thread is held until all are there. */
+/* One client's prompts came before all others': those of the others are read in between. The engine's thread is held until all are queued. */
 static void prompts_of_clients_take_turns(void **st) {
     enum { S = 8, GONE = 3 };
     static const uint64_t client[S] = {1, 1, 1, 1, 1, 2, 3, 2};
@@ -448,7 +448,7 @@ static void prompts_of_clients_take_turns(void **st) {
     sem_destroy(&h.end);
 }
 
-/* An answer that is known comes as one that is computed; what the session holds stays, and the next turn goes on from it. */
+/* A canned answer arrives like a computed one; the session keeps its cache, and the next turn continues from it. */
 static void an_answer_that_is_known(void **st) {
     struct engine *e = open_with((struct engine_params){0});
     struct session *s = new_session(e);
@@ -478,7 +478,7 @@ static void an_answer_that_is_known(void **st) {
     assert_int_equal(wait_for(e, s, EVENT_DONE).stats.cached_tokens, 40);
     assert_int_equal(session_say(s, 5, prompt, ENGINE_EVENTS + 1, -1, &err), ERR_RUNTIME);
     assert_int_equal(session_say(s, 5, known, 3, -1, &err), 0);
-    session_close(&s); /* with events that nobody read */
+    session_close(&s); /* with unread events */
     engine_close(&e);
 }
 

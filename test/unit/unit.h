@@ -1,5 +1,5 @@
 #pragma once
-/* What cmocka wants included, in its order, and how a test is left out. */
+/* Includes what cmocka needs, in the required order, and defines how to skip a test. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The libraries that gpu/ opens by name. Each function does what its documentation says for the types that are used, and
- * refuses the rest. To add one: write it, and put its name into the table. */
+/* The libraries that gpu/ opens by name. Each function does what its documentation says for the types in use, and
+ * refuses the rest. To add a function: write it, and add its name to the table. */
 #include <dlfcn.h>
 
 #include <vector>
@@ -9,7 +9,7 @@
 enum { NOT_SUPPORTED = 15, INVALID_VALUE = 7 };
 struct handle {
     cudaStream_t stream;
-    std::vector<std::vector<int64_t>> asked; /* what the heuristics were asked for: it is dear, and answers the same */
+    std::vector<std::vector<int64_t>> asked; /* cache of the heuristics' answers: they are expensive, and repeatable */
 };
 static int create(handle **h) {
     *h = new handle{NULL, {}};

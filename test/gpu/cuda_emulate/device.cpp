@@ -1,4 +1,4 @@
-/* Launches: blocks one after another, their threads as fibers, and the checks of every access. Not itself instrumented. */
+/* Launches: runs blocks one after another, their threads as fibers, and checks every access. Not itself instrumented. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ struct fiber {
     int line;
 };
 struct warp {
-    int lanes, meeting, turn, line; /* fibers alive; of them, at the warp's meeting point, and which slots that uses */
+    int lanes, meeting, turn, line; /* living fibers; those at the warp's meeting point, and the slots in use there */
     unsigned mask, arrived;
     size_t size;
     bool order; /* __syncwarp, which orders memory too */
@@ -34,7 +34,7 @@ struct site { /* a shared variable of the running block */
     char *p;
 };
 
-/* The engine: everything about the launch that runs. */
+/* The engine: all state of the running launch. */
 static std::mutex engine_lock;
 static thread_local bool inside; /* a fiber runs on this host thread */
 static struct {
@@ -42,9 +42,9 @@ static struct {
     dim3 grid, block;
     uint3 at;
     void (*call)(void *);
-    size_t args, dynamic, statics, place; /* place: where the last shared variable ends */
+    size_t args, dynamic, statics, place; /* place: end of the last shared variable */
     int device, threads, current, alive, waiting, barrier_line;
-    uint32_t now, launched, began, ordered; /* time; when the launch, the block and its last barrier's time began */
+    uint32_t now, launched, began, ordered; /* time; start of the launch, of the block and of the block's last barrier */
     jmp_buf scheduler;
     fiber fibers[THREADS];
     warp warps[THREADS / 32];
@@ -81,7 +81,7 @@ static uint32_t rnd(uint32_t n) {
     return (uint32_t)(e.random >> 33) % n;
 }
 
-/* Failing: back to the scheduler, which drops the fibers. */
+/* Failing: returns to the scheduler, which drops the fibers. */
 static uint3 thread_at(int t) {
     unsigned u = (unsigned)t;
     return {u % e.block.x, u / e.block.x % e.block.y, u / e.block.x / e.block.y};
@@ -108,9 +108,9 @@ static void fail_outside(const char *fmt, ...) {
 }
 
 /* Accesses. */
-static bool passed(uint32_t time, uint16_t who, int me, bool shared) { /* an access then is ordered before one of mine now */
+static bool passed(uint32_t time, uint16_t who, int me, bool shared) { /* whether an earlier access is ordered before one of mine now */
     if (time < e.launched || (time >= e.began && time < e.ordered)) return true;
-    if (time < e.began) return shared; /* another block of this launch: what it left in shared memory is none of ours */
+    if (time < e.began) return shared; /* another block of this launch: its shared memory is not visible to this one */
     int w = who & WARP ? who & (WARP - 1) : who / 32;
     return who == me || (who != MANY && w == me / 32 && time < e.warps[me / 32].ordered);
 }
@@ -131,7 +131,7 @@ static void shades_touch(shade *s, const void *p, size_t size, bool write, const
         } else if (s->reader != me && s->read >= e.launched && !passed(s->read, s->reader, me, shared)) {
             int w = s->reader & WARP ? s->reader & (WARP - 1) : s->reader / 32;
             bool same = s->reader != MANY && w == me / 32 && s->read >= e.began;
-            s->read = same || s->read >= e.began ? e.now : s->read; /* a reader of another block stays one */
+            s->read = same || s->read >= e.began ? e.now : s->read; /* a reader of another block remains recorded */
             s->reader = same ? (uint16_t)(WARP | w) : (uint16_t)MANY;
         } else {
             s->read = e.now;
@@ -163,11 +163,11 @@ void device_touch(const void *p, size_t size, bool write, const void *pc) {
     at = (size_t)((const char *)p - parameters);
     if (at < e.args && size <= e.args - at && !write) return;
     if (!write && (const char *)p >= &__executable_start && (const char *)p < &_end) return; /* constants */
-    if (host_mapped(p, size)) return; /* others write there at any time */
+    if (host_mapped(p, size)) return; /* the host may write there at any time */
     device_fail("%s of %zu bytes of host memory at %p (pc %p)", kind, size, p, pc);
 }
 
-/* What the compiler calls. */
+/* Functions that the compiler calls. */
 #define ACCESS(n)                                                                                                                          \
     extern "C" void __tsan_read##n(void *p) {                                                                                              \
         if (!inside) return;                                                                                                               \
@@ -234,8 +234,8 @@ static void resume(int t, bool fresh) {
     swapcontext(&main_context, &new_context);
 }
 
-/* A kernel that polls would hold the only engine: it goes back to its stream and begins anew. So it may have done nothing yet, and
- * be one thread. */
+/* A kernel that polls would block the only engine: it returns to its stream and starts again. So it may not have done anything yet, and
+ * must have one thread. */
 extern "C" void cuda_emulate_nanosleep(void) {
     if (e.threads != 1 || e.grid.x * e.grid.y * e.grid.z != 1) device_fail("__nanosleep in a launch of many threads");
     e.again = true;
@@ -272,7 +272,7 @@ static const char *meet(unsigned mask, const void *mine, size_t size, int line, 
     char *slots = w->slots[w->turn];
     memcpy(slots + lane * SLOT, mine, size);
     w->arrived |= 1u << lane;
-    if (w->arrived == mask) { /* the others take turns later: two sets of slots keep what they have to read */
+    if (w->arrived == mask) { /* the others read theirs later: two alternating sets of slots keep the values */
         w->arrived = 0;
         w->turn = !w->turn;
         if (order) w->ordered = ++e.now;
@@ -293,7 +293,7 @@ extern "C" const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t
     return out;
 }
 
-/* Shared memory. Variables lie apart, so that running over one is seen; dynamic memory begins at 16 bytes and no more. */
+/* Shared memory. Variables are separated, so that overruns are detected; dynamic memory is aligned to 16 bytes only. */
 enum { APART = 64, DYNAMIC = 64 << 10 };
 extern "C" void *cuda_emulate_shared(const void *key, size_t size, size_t align) {
     for (const site &s : e.sites)
@@ -349,7 +349,7 @@ extern "C" float cuda_emulate_atomic_float(float *p, float add) {
     return old;
 }
 
-/* One block. Warps run until all their threads wait; which comes next is the seed's. */
+/* One block. Warps run until all their threads wait; the seed selects the next one. */
 static void run_block() {
     memset(arena, 0xff, DYNAMIC + 16 + e.dynamic);
     memset(owned, 0, ARENA);

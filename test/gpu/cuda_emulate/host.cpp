@@ -1,5 +1,5 @@
-/* The host's side: cards, streams as threads, events, copies. Whatever a card would answer, this does; what a card would
- * silently allow although it is wrong is refused. */
+/* The host side: cards, streams as threads, events, copies. Answers as a card would, and refuses wrong calls that a card would
+ * silently allow. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 enum { DEVICES = 8 };
 
 struct cuda_emulate_event {
-    struct state { /* outlives the event while streams still hold it */
+    struct state { /* outlives the event while streams refer to it */
         std::mutex lock;
         std::condition_variable changed;
         uint64_t recorded = 0, passed = 0;
@@ -38,13 +38,13 @@ struct cuda_emulate_stream {
     std::condition_variable changed;
     std::deque<std::function<void()>> tasks;
     bool busy = false, closing = false;
-    std::shared_ptr<std::vector<std::function<void()>>> recorded; /* set: what is enqueued goes there, and nothing may ask how far it is */
+    std::shared_ptr<std::vector<std::function<void()>>> recorded; /* set: commands are recorded there, and queries fail */
     bool spoilt = false;
     uint64_t random;
     std::thread thread;
 };
 
-static std::mutex lock; /* of what follows */
+static std::mutex lock; /* guards all below */
 static cudaError_t sticky[DEVICES];
 static char fault_text[512];
 static int faults;
@@ -108,7 +108,7 @@ cudaError_t host_error(cudaError_t e) {
     if (e) last = e;
     return e;
 }
-/* What a call gives that did its part: a fault of the device (the current one) shows in every later call. */
+/* Returned by a call that did its part: a fault of the (current) device shows in every later call. */
 static cudaError_t done(cudaError_t e = cudaSuccess, int device = -1) {
     std::lock_guard<std::mutex> hold(lock);
     return host_error(sticky[device < 0 ? current : device] ? sticky[device < 0 ? current : device] : e);
@@ -211,7 +211,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute a, int va
     return cudaSuccess;
 }
 
-/* Streams: threads that run their tasks in order; with a seed they dawdle. */
+/* Streams: threads that run their tasks in order; with a seed they add delays. */
 static void serve(cuda_emulate_stream *s) {
     current = s->device;
     for (;;) {
@@ -257,7 +257,7 @@ void host_enqueue(cudaStream_t stream, std::function<void()> task) {
 }
 static std::atomic<int> graphs;
 static thread_local int recording; /* streams that this thread records */
-/* A call that no recording survives. */
+/* A call that invalidates a recording. */
 static bool spoils(cuda_emulate_stream *s, const char *what) {
     std::lock_guard<std::mutex> hold(s->lock);
     if (!s->recorded) return false;
@@ -272,7 +272,7 @@ static void drain(cuda_emulate_stream *s) {
 static std::mutex all_lock;
 static std::map<cuda_emulate_stream *, int> all;
 
-/* What is left at the end fails the program. */
+/* Anything left at the end fails the program. */
 static std::atomic<int> events;
 static void leftovers() {
     size_t bytes = 0;
@@ -374,7 +374,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, void (*fn)(void *), void *ctx) {
     return done();
 }
 
-/* The driver's wait for a number in host memory; CUDA_EMULATE_WAIT=0: a driver without. */
+/* The driver's wait for a value in host memory; CUDA_EMULATE_WAIT=0: a driver without it. */
 static int wait_value(cudaStream_t s, unsigned long long address, uint32_t value, unsigned flags) {
     const std::atomic<uint32_t> *word = (const std::atomic<uint32_t> *)address;
     if (flags || !host_mapped(word, 4)) return 1;
@@ -470,7 +470,7 @@ cudaError_t cudaHostRegister(void *p, size_t size, unsigned flags) {
 }
 cudaError_t cudaHostUnregister(void *p) { return unpin(p); }
 
-/* Copies. From memory that is not pinned a card's driver copies before the call returns, into such memory it waits. */
+/* Copies. From unpinned memory a card's driver copies before the call returns; into unpinned memory it waits. */
 static cudaError_t copy_wrong(const char *what, const void *dst, const void *src, size_t size, bool to_device, bool from_device, int device, int other) {
     const char *d = to_device ? memory_check(dst, size, device) : memory_is_device(dst) ? "device memory" : NULL;
     const char *s = from_device ? memory_check(src, size, other) : memory_is_device(src) ? "device memory" : NULL;

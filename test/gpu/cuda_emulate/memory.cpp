@@ -1,5 +1,5 @@
-/* Memory of the emulated devices. One range of addresses, none used twice, so that a stale pointer always shows; each
- * allocation begins on a page of its own and the pages behind it stay closed. */
+/* Memory of the emulated devices: one range of addresses, none used twice, so that stale pointers are always detected. Each
+ * allocation starts on its own page, and the pages after it stay inaccessible. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -56,7 +56,7 @@ void *memory_new(size_t size, int device) {
     mprotect(p, pages * PAGE, PROT_READ | PROT_WRITE);
     memset(p, 0xff, pages * PAGE);
     block *b = new block{p, size, device, (shade *)reserve(size * sizeof(shade), PROT_READ | PROT_WRITE)};
-    blocks.reserve(1 << 20); /* readers do not lock: it must not move */
+    blocks.reserve(1 << 20); /* readers do not lock, so it must not be reallocated */
     if (blocks.size() == blocks.capacity()) return NULL;
     blocks.push_back(b);
     for (size_t i = 0; i <= pages; i++) page_block[(size_t)(p - base) / PAGE + i] = (uint32_t)(blocks.size() - 1);

@@ -1,5 +1,5 @@
-/* Instructions of a whole warp that have no name in C: what gpu/cuda_mma.cuh has as PTX. Fragments as the PTX ISA lays them
- * out, with g = lane / 4 and t = lane % 4. Sums in float32, in the order of K: a card's are at least as exact for BF16. */
+/* Warp instructions without a name in C: gpu/cuda_mma.cuh has them as PTX. Fragments are laid out as in the PTX ISA,
+ * with g = lane / 4 and t = lane % 4. Sums in float32, in the order of K: a card's are at least as exact for BF16. */
 #include <deque>
 
 #include "cuda_emulate_mma.h"
@@ -44,7 +44,7 @@ static void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int p
 extern "C" void cuda_emulate_mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 2, bf16, line); }
 extern "C" void cuda_emulate_mma_e4m3(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) { mma(c, a, b0, b1, 4, e4m3, line); }
 
-/* Lane 8 i + r brings the address of row r of matrix i: 8 rows of 16 bytes. Lane l receives of each matrix the word at row
+/* Lane 8 i + r has the address of row r of matrix i: 8 rows of 16 bytes. Lane l receives of each matrix the word at row
  * l / 4, column pair l % 4; transposed: elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4). */
 extern "C" void cuda_emulate_ldmatrix(uint32_t *out, int n, const void *row, bool transposed, int line) {
     int lane = cuda_emulate_lane();
@@ -65,7 +65,7 @@ extern "C" void cuda_emulate_ldmatrix(uint32_t *out, int n, const void *row, boo
     }
 }
 
-/* Asynchronous copies happen as late as they may: when their thread waits for them. */
+/* Asynchronous copies run as late as allowed: when their thread waits for them. */
 struct late {
     void *to;
     const void *from;
@@ -107,7 +107,7 @@ extern "C" uint32_t cuda_emulate_bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) 
         double exact = (double)bf16(a, i) * (double)bf16(b, i) + (double)bf16(c, i);
         float f = (float)exact;
         uint32_t u = cuda_emulate_bits<uint32_t>(f);
-        if (f == f && fabs((double)f) > fabs(exact)) u--; /* towards zero, and odd when not exact: the second rounding sees all */
+        if (f == f && fabs((double)f) > fabs(exact)) u--; /* towards zero, and odd when inexact: so the second rounding has all information */
         if (f == f && (double)cuda_emulate_bits<float>(u) != exact) u |= 1;
         uint32_t r = f != f ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
         out |= r << (16 * i);

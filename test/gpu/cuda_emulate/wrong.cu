@@ -1,4 +1,4 @@
-/* Kernels with one mistake each, the right ones beside them. The emulation must find every mistake and nothing else. */
+/* Kernels with one mistake each, and correct ones. The emulation must find every mistake and nothing else. */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -74,7 +74,7 @@ static __global__ void late(float *y, const float *x, int wait) {
 }
 
 static int failures;
-/* expect NULL: nothing is wrong, else a part of what the emulation says */
+/* expect NULL: the kernel is correct, otherwise a part of the error message */
 static void check(const char *name, const char *expect) {
     char text[512];
     cudaDeviceSynchronize();
@@ -99,7 +99,7 @@ int main(void) {
     cudaMemcpyAsync(more, y, sizeof more, cudaMemcpyDeviceToHost, s);
     check("a barrier between", NULL);
     for (int i = 1; i < 250; i++) failures += more[i] != (float)(i - 1);
-    failures += more[255] == more[255]; /* memory that nobody wrote is NaN */
+    failures += more[255] == more[255]; /* unwritten memory is NaN */
     shift<<<1, 256, 0, s>>>(y, x, 250, 0);
     check("no barrier between", "race");
     unwritten<<<1, 64, 0, s>>>(y, 64);

@@ -1,25 +1,25 @@
 #pragma once
-/* CUDA kernels on the processor, for meaning: nothing here says anything about speed.
+/* Runs CUDA kernels on the CPU to check their results. Speed means nothing here.
  *
  * translate.py turns FILE.cu into C++: launches kernel<<<grid, block, shared, stream>>>(args) become calls of
- * cuda_emulate_launch, __shared__ variables come from the block's own memory. That is compiled by g++ with this folder's
- * headers in front of CUDA's, and with -fsanitize=thread but without its library: device.cpp defines the functions that the
- * compiler calls before each access, and so sees all of them. Threads of a block are fibers, blocks run one after another,
- * streams are host threads. Found and reported, as cudaErrorLaunchFailure and on stderr:
+ * cuda_emulate_launch, and __shared__ variables are in the block's own memory. g++ compiles that with this folder's
+ * headers before CUDA's, and with -fsanitize=thread but without its library: device.cpp defines the functions that the
+ * compiler calls before each access, and so checks all of them. Threads of a block are fibers, blocks run one after another,
+ * streams are host threads. Detected and reported, as cudaErrorLaunchFailure and on stderr:
  *  - accesses outside a live allocation of a device that this one can reach, to host memory, or not aligned to their size;
  *  - accesses outside the shared variables, and reads of shared memory that the block has not written;
- *  - races: two threads touch a byte, one writes, no barrier between; blocks of one launch likewise, in device memory;
+ *  - races: two threads access a byte, one writes, with no barrier between; blocks of one launch likewise, in device memory;
  *  - threads that meet at different barriers or warp functions, lanes missing from a mask, blocks that never end;
  *  - launches whose grid, threads, arguments or shared memory a card would refuse (CUDA_EMULATE_SHARED, 99 KB);
- *  - copies outside allocations or in a direction their pointers do not have, waits for events never recorded;
+ *  - copies outside allocations or in a direction that does not match their pointers, waits for events never recorded;
  *  - memory, streams and events left at the end of the program, which then exits with 86.
  * New device memory, and shared memory before each block, is filled with 0xff: NaN in every format.
  *
- * A new gpu/cuda_NAME.cu: add its name to cuda_kernels in gpu/meson.build, and that is all, as long as it uses what is
- * declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function of warp.cpp beside them.
+ * To add gpu/cuda_NAME.cu: add its name to cuda_kernels in gpu/meson.build. Nothing else is needed as long as it uses only what is
+ * declared here. Instructions without a C name belong in gpu/cuda_mma.cuh, with a function in warp.cpp.
  *
  * CUDA_EMULATE_SEED=n (n > 0) runs the warps, lanes, blocks and streams in a random order of that seed; _DEVICES (2), _SM (90),
- * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (no cuBLAS to be found) describe the cards. _FAIL=kind:n: the nth alloc, copy or launch fails. */
+ * _MEM (4096 MiB), _PROCESSORS (4), _BLAS=0 (cuBLAS is missing) describe the cards. _FAIL=kind:n: the nth alloc, copy or launch fails. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 extern "C" {
-/* Where the calling thread stands: constant as far as it can see. */
+/* Indices of the calling thread: constant as far as it can tell. */
 __attribute__((const)) uint3 cuda_emulate_thread(void);
 __attribute__((const)) uint3 cuda_emulate_block(void);
 __attribute__((const)) uint3 cuda_emulate_block_dim(void);
@@ -79,7 +79,7 @@ void cuda_emulate_sync(int line);
 void cuda_emulate_nanosleep(void);
 void cuda_emulate_fence(void);
 void cuda_emulate_syncwarp(unsigned mask, int line);
-/* Lanes of the mask meet and see what each of them brought, size (at most 64) bytes at out + 64 * lane. */
+/* Lanes of the mask meet and exchange their values, of size (at most 64) bytes each at out + 64 * lane. */
 const char *cuda_emulate_meet(unsigned mask, const void *mine, size_t size, int line);
 int cuda_emulate_lane(void);
 int cuda_emulate_atomic_int(int *p, int op, int value, int compare);
